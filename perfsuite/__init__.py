@@ -1,0 +1,97 @@
+"""perfsuite: a GPU performance regression suite. The names here are what packs may import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from perfsuite.hookspecs import hookimpl
+from perfsuite.model import (
+    Budget,
+    Case,
+    Claim,
+    Need,
+    Regime,
+    Scalar,
+    Tier,
+    Variant,
+    Work,
+    Workload,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Budget",
+    "Case",
+    "Claim",
+    "Need",
+    "Regime",
+    "Tier",
+    "Variant",
+    "Work",
+    "Workload",
+    "arch",
+    "case",
+    "cuda",
+    "feature",
+    "gpus",
+    "hookimpl",
+    "package",
+]
+
+_Values = Mapping[str, Sequence[Scalar]]
+
+
+def case(
+    *, axes: _Values, smoke: _Values | None = None, full: _Values | None = None, **fields: Any
+) -> Callable[[Callable[..., Workload]], Case]:
+    """Make a case of a builder ``build(ctx, **axes) -> Workload``; its docstring says what it is.
+
+    ``axes`` are the nightly values by name, in the order they stand in ids; ``smoke`` and ``full``
+    replace the values of some axes in those tiers. Other fields are those of ``Case``.
+    """
+
+    def wrap(build: Callable[..., Workload]) -> Case:
+        return Case(
+            name=fields.pop("name", build.__name__),
+            build=build,
+            axes=_frozen(axes),
+            smoke=_frozen(smoke or {}),
+            full=_frozen(full or {}),
+            needs=tuple(fields.pop("needs", ())),
+            budgets=tuple(fields.pop("budgets", ())),
+            tags=tuple(fields.pop("tags", ())),
+            **fields,
+        )
+
+    return wrap
+
+
+def _frozen(values: _Values) -> dict[str, tuple[Scalar, ...]]:
+    return {name: tuple(chosen) for name, chosen in values.items()}
+
+
+def cuda() -> Need:
+    """Need a CUDA GPU."""
+    return Need("device", "cuda")
+
+
+def arch(spec: str) -> Need:
+    """Need an architecture: ``sm_90`` (exactly) or ``sm_80+`` (that or newer)."""
+    return Need("arch", spec)
+
+
+def gpus(count: int) -> Need:
+    """Need this many GPUs."""
+    return Need("gpus", str(count))
+
+
+def package(name: str) -> Need:
+    """Need an importable package, found without importing it."""
+    return Need("package", name)
+
+
+def feature(name: str) -> Need:
+    """Need a feature that the device reports, such as ``fp8``."""
+    return Need("feature", name)

@@ -1,0 +1,211 @@
+"""Makes the results of a run the baseline of its SKU, by an explicit act with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from perfsuite.baselines.folder import (
+    locked,
+    pack_path,
+    packs_in,
+    read_pack,
+    read_sku,
+    replace_file,
+    run_path,
+    sku_folder,
+    sku_path,
+)
+from perfsuite.baselines.merge import merge
+from perfsuite.codec import Acceptance, RunFacts, StoredEntry, baseline_text, flat_text
+from perfsuite.errors import UsageError
+from perfsuite.model import BaselineEntry, Run, Status, Word
+from perfsuite.runs import entries_of
+from perfsuite.sku import fingerprint_differs
+
+# An error message names this many variants and counts the rest.
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """What an acceptance did: files written, and variants by what became of them.
+
+    ``changed`` says what changed, ``refused`` why a selected variant has nothing to accept.
+    """
+
+    written: tuple[Path, ...]
+    added: tuple[str, ...]
+    changed: Mapping[str, str]
+    unchanged: tuple[str, ...]
+    refused: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """The entries of one pack's file as they will be, and what each variant's change is."""
+
+    entries: dict[str, StoredEntry]
+    added: list[str] = field(default_factory=list)
+    changed: dict[str, str] = field(default_factory=dict)
+    unchanged: list[str] = field(default_factory=list)
+
+
+def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] = ()) -> Accepted:
+    """Store the estimates of a finished run in ``root`` for its SKU.
+
+    ``select`` narrows it to variants (ids), cases (``pack.case``) or packs. A selected variant that
+    failed or was disturbed refuses the whole. Entries of other variants stay as they are, and so do
+    those that did not move by more than noise.
+    """
+    acceptance = _acceptance(reason, by)
+    chosen = _chosen(run, select)
+    _refuse_failures(run, chosen)
+    estimates = entries_of(run)
+    entries = {name: estimates[name] for name in chosen if name in estimates}
+    folder = sku_folder(root, run.sku.slug)
+    with locked(folder):
+        _check_sku(run, folder)
+        outcomes = {
+            pack: _outcome(run, found, acceptance=acceptance, old=read_pack(folder, pack))
+            for pack, found in _by_pack(entries).items()
+        }
+        written = _write(run, folder, outcomes)
+    return Accepted(
+        written=written,
+        added=tuple(name for outcome in outcomes.values() for name in outcome.added),
+        changed={k: what for outcome in outcomes.values() for k, what in outcome.changed.items()},
+        unchanged=tuple(name for outcome in outcomes.values() for name in outcome.unchanged),
+        refused={
+            name: why or "nothing was measured"
+            for name, why in chosen.items()
+            if name not in entries
+        },
+    )
+
+
+def _acceptance(reason: str, by: str) -> Acceptance:
+    words = {"reason": " ".join(reason.split()), "by": " ".join(by.split())}
+    for name, text in words.items():
+        if not text:
+            raise UsageError(
+                f"a baseline is not accepted without {name!r}",
+                remedy='say why, as in --reason "the new driver is in use from today"',
+            )
+    return Acceptance(**words, when=datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def _chosen(run: Run, select: Sequence[str]) -> dict[str, str]:
+    """Return the selected variants that have a result, each with the reason it gave."""
+    if not run.finished:
+        raise UsageError(
+            f"run {run.id!r} was interrupted", remedy="finish it with --perf-resume, then accept it"
+        )
+    names = {result.variant: result.reason for result in run.results}
+    for word in select:
+        if not any(_is_selected(name, word) for name in names):
+            raise UsageError(
+                f"run {run.id!r} has no result of {word!r}",
+                remedy="select by pack, by pack.case or by a whole variant id of this run",
+            )
+    return {
+        name: reason
+        for name, reason in names.items()
+        if not select or any(_is_selected(name, word) for word in select)
+    }
+
+
+def _is_selected(name: str, word: str) -> bool:
+    return name == word or name.startswith((f"{word}.", f"{word}["))
+
+
+def _refuse_failures(run: Run, chosen: Mapping[str, str]) -> None:
+    last = {(result.variant, result.stage): result for result in run.results}
+    failed = {
+        result.variant: result.status.value
+        for result in last.values()
+        if result.variant in chosen and result.status not in {Status.OK, Status.SKIPPED}
+    }
+    if failed:
+        named = [f"{name} ({status})" for name, status in list(failed.items())[:_MOST_NAMED]]
+        rest = f" and {len(failed) - len(named)} more" if len(failed) > len(named) else ""
+        raise UsageError(
+            f"run {run.id!r} has selected variants that did not end ok: {', '.join(named)}{rest}",
+            remedy="measure them again, or select the others by pack, pack.case or variant id",
+        )
+
+
+def _check_sku(run: Run, folder: Path) -> None:
+    if not sku_path(folder).exists() and not packs_in(folder):
+        return
+    if problem := fingerprint_differs(run.sku, read_sku(folder).facts):
+        raise UsageError(
+            f"the run's device is not the product of these baselines: {problem}",
+            where=str(sku_path(folder)),
+            remedy="accept it under another root (ini perf_baselines), or remove the folder first",
+        )
+
+
+def _by_pack(entries: Mapping[str, BaselineEntry]) -> dict[str, dict[str, BaselineEntry]]:
+    found: dict[str, dict[str, BaselineEntry]] = {}
+    for name in sorted(entries):
+        found.setdefault(name.partition(".")[0], {})[name] = entries[name]
+    return found
+
+
+def _outcome(
+    run: Run,
+    entries: Mapping[str, BaselineEntry],
+    *,
+    acceptance: Acceptance,
+    old: Mapping[str, StoredEntry],
+) -> _Outcome:
+    outcome = _Outcome(dict(old))
+    changes = {v.variant for v in run.verdicts if v.word in {Word.SLOWER, Word.FASTER}}
+    for name, entry in entries.items():
+        if name not in old:
+            outcome.added.append(name)
+            outcome.entries[name] = StoredEntry(entry=entry, accepted=acceptance)
+            continue
+        merged = merge(old[name].entry, entry, is_other_code=name in changes)
+        if not merged.what:
+            outcome.unchanged.append(name)
+            continue
+        outcome.changed[name] = merged.what
+        outcome.entries[name] = StoredEntry(entry=merged.entry, accepted=acceptance)
+    return outcome
+
+
+def _write(run: Run, folder: Path, outcomes: Mapping[str, _Outcome]) -> tuple[Path, ...]:
+    """Write the packs that changed, with what they refer to before them."""
+    texts = {
+        pack_path(folder, pack): baseline_text(run.sku.slug, pack, outcome.entries)
+        for pack, outcome in outcomes.items()
+        if outcome.added or outcome.changed
+    }
+    if not texts:
+        return ()
+    facts = RunFacts(
+        run=run.id,
+        started=run.started,
+        commit=run.commit,
+        command=run.command,
+        environment=run.facts.environment,
+    )
+    first = {run_path(folder, run.id): flat_text(facts)}
+    if not sku_path(folder).exists():
+        first[sku_path(folder)] = flat_text(run.sku)
+    written = tuple(replace_file(path, data) for path, data in {**first, **texts}.items())
+    _drop_unused_runs(folder)
+    return written
+
+
+def _drop_unused_runs(folder: Path) -> None:
+    used = {
+        stored.entry.run for pack in packs_in(folder) for stored in read_pack(folder, pack).values()
+    }
+    for path in (folder / "runs").glob("*.json"):
+        if path.stem not in used:
+            path.unlink()

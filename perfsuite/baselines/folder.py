@@ -1,0 +1,152 @@
+"""Where a SKU's baselines lie, and how their files are read and replaced without ever being half.
+
+``<root>/<sku slug>/`` holds ``sku.json``, ``<pack>.json`` and ``runs/<run id>.json``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from perfsuite.codec import RunFacts, StoredEntry, read_baseline, read_flat
+from perfsuite.errors import StoreError
+from perfsuite.model import Sku
+
+T = TypeVar("T")
+
+_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
+_PACK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
+_SKU_FILE = "sku.json"
+
+
+def sku_folder(root: Path, slug: str) -> Path:
+    """Return the folder of a SKU; a slug that would lead elsewhere is refused."""
+    return root / _plain(slug, _SLUG, "SKU slug")
+
+
+def pack_path(folder: Path, pack: str) -> Path:
+    """Return the file of a pack; a name that would lead elsewhere is refused."""
+    path = folder / f"{_plain(pack, _PACK, 'pack name')}.json"
+    if path.name == _SKU_FILE:
+        raise StoreError(
+            f"pack name {pack!r} is taken by {_SKU_FILE}",
+            where=str(folder),
+            remedy="rename the pack",
+        )
+    return path
+
+
+def run_path(folder: Path, run_id: str) -> Path:
+    """Return the file with what is kept of a run."""
+    return folder / "runs" / f"{_plain(run_id, _SLUG, 'run id')}.json"
+
+
+def sku_path(folder: Path) -> Path:
+    """Return the file that says which product the folder belongs to."""
+    return folder / _SKU_FILE
+
+
+def packs_in(folder: Path) -> list[str]:
+    """Return the names of the packs that have a file in the folder."""
+    return sorted(path.stem for path in folder.glob("*.json") if path.name != _SKU_FILE)
+
+
+def _plain(name: str, pattern: re.Pattern[str], what: str) -> str:
+    if not pattern.match(name):
+        raise StoreError(
+            f"{what} {name!r} cannot be a file name: it must match {pattern.pattern}",
+            remedy="use letters, digits, hyphens and underscores",
+        )
+    return name
+
+
+def read_sku(folder: Path) -> Sku:
+    """Return the product that the folder belongs to."""
+    path = sku_path(folder)
+    sku = read_flat(_bytes(path), Sku, where=str(path))
+    if sku.slug != folder.name:
+        raise StoreError(
+            f"key 'slug' is {sku.slug!r}, the file's place says {folder.name!r}",
+            where=str(path),
+            remedy="move the folder to its own place, or accept a run here",
+        )
+    return sku
+
+
+def read_run_facts(folder: Path, run_id: str) -> RunFacts | None:
+    """Return what is kept of a run, or None if its file is gone."""
+    path = run_path(folder, run_id)
+    return read_flat(_bytes(path), RunFacts, where=str(path)) if path.exists() else None
+
+
+def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
+    """Return the entries of a pack by variant; only a file that is not there is empty."""
+    path = pack_path(folder, pack)
+    if not path.exists():
+        return {}
+    return read_baseline(_bytes(path), sku=folder.name, pack=pack, where=str(path))
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StoreError(
+            f"cannot read a baseline file: {error.strerror}",
+            where=str(path),
+            remedy="restore it from git, or remove the folder and accept a run again",
+        ) from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep every other acceptance out of the folder; waits for the one that is there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise _not_written(folder, error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes) -> Path:
+    """Put ``data`` in the file's place at once and for good, or leave the old file as it is."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise _not_written(path, error) from error
+    finally:
+        beside.unlink(missing_ok=True)
+    return path
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _not_written(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"cannot write a baseline: {error.strerror}",
+        where=str(path),
+        remedy="make the folder writable and make room on the disk; what was there still holds",
+    )

@@ -1,0 +1,124 @@
+"""Decides what becomes of a baseline entry when a new estimate of its variant is accepted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from perfsuite.codec import EXACT_UNITS, round_digits
+from perfsuite.model import BaselineEntry, BaselineMetric
+from perfsuite.stats import hodges_lehmann, pooled
+
+# A third of the smallest threshold (0.25 %): what moves less is noise, and only makes diffs.
+LEAST_MOVE = 0.0025 / 3
+# Units of one SKU differ by up to 3.5 % in time but by under 1 % in cycles, so that code that is
+# the same agrees within this in one of the two.
+MOST_UNIT_DIFFERENCE = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The entry to store, and in words what it changes; no words, no change."""
+
+    entry: BaselineEntry
+    what: str
+
+
+def merge(old: BaselineEntry, new: BaselineEntry, *, is_other_code: bool) -> Merged:
+    """Return what to store for a variant.
+
+    Values of the new run's units replace those of the same units. Those of other units stay as
+    long as they are of the same code: not when ``is_other_code`` (a verdict found a change), when
+    the artefact is another, or when both clocks moved by more than units differ.
+    """
+    if reason := _other_kind(old, new):
+        return Merged(new, reason)
+    moves = _moves(old, new)
+    others = sorted(_units(old) - _units(new))
+    if is_other_code or _is_other_code(old, new):
+        dropped = [f"values of other units dropped: {', '.join(others)}"] if others else []
+        changed = moves or (["other code"] if others or old.artefact != new.artefact else [])
+        return Merged(new, "; ".join(changed + dropped) if changed else "")
+    added = [f"unit {unit} added" for unit in sorted(_units(new) - _units(old))]
+    return Merged(_joined(old, new), "; ".join(moves + added))
+
+
+def _other_kind(old: BaselineEntry, new: BaselineEntry) -> str:
+    """Say why the two entries are not estimates of one thing."""
+    for name in ("case_version", "regime", "state"):
+        before, now = getattr(old, name), getattr(new, name)
+        if before != now:
+            return f"{name.replace('_', ' ')} was {before} and is {now}"
+    if set(old.metrics) != set(new.metrics):
+        return (
+            f"metrics were {', '.join(sorted(old.metrics))}; are {', '.join(sorted(new.metrics))}"
+        )
+    return ""
+
+
+def _clocks(entry: BaselineEntry) -> dict[str, BaselineMetric]:
+    return {
+        name: metric
+        for name, metric in sorted(entry.metrics.items())
+        if metric.unit not in EXACT_UNITS
+    }
+
+
+def _units(entry: BaselineEntry) -> set[str]:
+    return {unit for metric in _clocks(entry).values() for unit in metric.values}
+
+
+def _is_other_code(old: BaselineEntry, new: BaselineEntry) -> bool:
+    if old.artefact and new.artefact and old.artefact != new.artefact:
+        return True
+    moves = [
+        abs(math.log(metric.center / old.metrics[name].center))
+        for name, metric in _clocks(new).items()
+    ]
+    return bool(moves) and min(moves) > MOST_UNIT_DIFFERENCE
+
+
+def _moves(old: BaselineEntry, new: BaselineEntry) -> list[str]:
+    """Say which metrics moved: exact ones at all, clocks on a unit that both entries have."""
+    found = []
+    for name, metric in sorted(new.metrics.items()):
+        before = old.metrics[name]
+        if metric.unit in EXACT_UNITS:
+            if metric.center != before.center:
+                found.append(f"{name} was {before.center:.15g} and is {metric.center:.15g}")
+            continue
+        shared = metric.values.keys() & before.values.keys()
+        moves = [_center(metric.values[u]) - _center(before.values[u]) for u in shared]
+        move = max(moves, key=abs, default=0.0)
+        if abs(move) > LEAST_MOVE:
+            found.append(f"{name} {math.expm1(move):+.2%}")
+    return found
+
+
+def _center(values: Sequence[float]) -> float:
+    """Return the log of the centre of process values."""
+    return hodges_lehmann([math.log(value) for value in values])
+
+
+def _joined(old: BaselineEntry, new: BaselineEntry) -> BaselineEntry:
+    clocks = {name: _with_units(old.metrics[name], now) for name, now in _clocks(new).items()}
+    return replace(new, metrics={**new.metrics, **clocks})
+
+
+def _with_units(old: BaselineMetric, new: BaselineMetric) -> BaselineMetric:
+    """Return the new metric with the values of the old one's other units."""
+    kept = {unit: row for unit, row in old.values.items() if unit not in new.values}
+    if not kept:
+        return new
+    values: Mapping[str, tuple[float, ...]] = {**kept, **new.values}
+    logs = [[math.log(value) for value in row] for row in values.values()]
+    shares = [sum(map(len, part.values())) for part in (kept, new.values)]
+    within = (shares[0] * old.within + shares[1] * new.within) / sum(shares)
+    return replace(
+        new,
+        center=round_digits(math.exp(hodges_lehmann([value for row in logs for value in row]))),
+        within=round_digits(within),
+        between=round_digits(math.sqrt(pooled(logs).value)),
+        values=values,
+    )

@@ -1,0 +1,50 @@
+"""The model as text and back: every field name and schema version is written in this room."""
+
+from perfsuite.codec.blocks import (
+    BASELINE_SCHEMA,
+    EXACT_UNITS,
+    Acceptance,
+    RunFacts,
+    StoredEntry,
+    baseline_text,
+    flat_text,
+    read_baseline,
+    read_flat,
+    round_digits,
+)
+from perfsuite.codec.lines import (
+    RUN_SCHEMA,
+    TAIL_BYTES,
+    end_lines,
+    is_finished,
+    read_header,
+    read_run,
+    result_line,
+    start_lines,
+)
+from perfsuite.codec.text import convert, decode, encode, read_json
+
+__all__ = [
+    "BASELINE_SCHEMA",
+    "EXACT_UNITS",
+    "RUN_SCHEMA",
+    "TAIL_BYTES",
+    "Acceptance",
+    "RunFacts",
+    "StoredEntry",
+    "baseline_text",
+    "convert",
+    "decode",
+    "encode",
+    "end_lines",
+    "flat_text",
+    "is_finished",
+    "read_baseline",
+    "read_flat",
+    "read_header",
+    "read_json",
+    "read_run",
+    "result_line",
+    "round_digits",
+    "start_lines",
+]

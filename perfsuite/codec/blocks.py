@@ -1,0 +1,202 @@
+"""The baseline files' text: JSON in block form, so that a git diff reads like a table.
+
+Each variant has a line for what it is, one for who accepted it, and one for each metric. The lines
+that open and close it never change, so that git merges what two people did to neighbours without a
+conflict. For the same reason no table is shared by the variants: what is known of a run has a file
+of its own, which is the same whoever accepts the run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from perfsuite.codec.text import check_schema, convert, encode, read_json, to_plain
+from perfsuite.errors import StoreError
+from perfsuite.model import BaselineEntry, BaselineMetric
+
+T = TypeVar("T")
+
+BASELINE_SCHEMA = "perfsuite.baseline/1"
+# Finer than any noise; the digits after these only make diffs.
+DIGITS = 6
+# Units of metrics without noise, whose every digit counts.
+EXACT_UNITS = frozenset({"bytes", "count"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """Who made a result the baseline, when (UTC), and why."""
+
+    by: str
+    when: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What a baseline keeps of a run its entries come from."""
+
+    run: str
+    started: str
+    commit: str = ""
+    command: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEntry:
+    """A variant's baseline with its acceptance."""
+
+    entry: BaselineEntry
+    accepted: Acceptance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sheet:
+    sku: str
+    pack: str
+    variants: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Accepted:
+    accepted: Acceptance
+
+
+def flat_text(value: object) -> bytes:
+    """Return a small dataclass as a stored file, one line a key."""
+    plain = {"schema": BASELINE_SCHEMA, **to_plain(value)}
+    encode(plain)  # refuses what JSON does not have
+    return (json.dumps(plain, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def read_flat(data: bytes, kind: type[T], *, where: str) -> T:
+    """Return the dataclass of a small stored file."""
+    plain = check_schema(read_json(data, where=where), BASELINE_SCHEMA, where=where)
+    return convert(plain, kind, where=where)
+
+
+def baseline_text(sku: str, pack: str, entries: Mapping[str, StoredEntry]) -> bytes:
+    """Return the file of one pack on one SKU, variants and metrics sorted."""
+    head = {"schema": BASELINE_SCHEMA, "sku": sku, "pack": pack}
+    lines = ["{", *(f"{_text(key)}: {_text(value)}," for key, value in head.items())]
+    blocks = [_block(key, entries[key]) for key in sorted(entries)]
+    return "\n".join([*lines, '"variants": {', "\n,\n".join(blocks), "}", "}", ""]).encode()
+
+
+def _block(variant: str, stored: StoredEntry) -> str:
+    entry = to_plain(stored.entry)
+    del entry["variant"], entry["metrics"]
+    metrics = (
+        f"    {_text(name)}: {_text(_rounded(metric))}"
+        for name, metric in sorted(stored.entry.metrics.items())
+    )
+    lines = [
+        f"{_text(variant)}: {{",
+        f"  {_text(entry)[1:-1]},",
+        f'  "accepted": {_text(to_plain(stored.accepted))},',
+        '  "metrics": {',
+        ",\n".join(metrics),
+        "}}",
+    ]
+    return "\n".join(lines)
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _rounded(metric: BaselineMetric) -> dict[str, Any]:
+    """Return the metric with short numbers; those of an exact metric keep every digit."""
+    is_exact = metric.unit in EXACT_UNITS
+    plain: dict[str, Any] = to_plain(metric)
+    for key in ("center", "within", "between"):
+        plain[key] = _short(plain[key], is_exact=is_exact)
+    plain["values"] = {
+        unit: [_short(value, is_exact=is_exact) for value in values]
+        for unit, values in sorted(metric.values.items())
+    }
+    return plain
+
+
+def _short(value: float, *, is_exact: bool) -> float:
+    number = value if is_exact else round_digits(value)
+    return int(number) if float(number).is_integer() else number
+
+
+def round_digits(value: float) -> float:
+    """Return the number with as many significant digits as are stored."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def read_baseline(data: bytes, *, sku: str, pack: str, where: str) -> dict[str, StoredEntry]:
+    """Return the entries of a pack's file by variant, each checked by itself."""
+    plain = check_schema(read_json(data, where=where), BASELINE_SCHEMA, where=where)
+    sheet = convert(plain, _Sheet, where=where)
+    for key, expected in (("sku", sku), ("pack", pack)):
+        if getattr(sheet, key) != expected:
+            raise StoreError(
+                f"key {key!r} is {getattr(sheet, key)!r}, the file's place says {expected!r}",
+                where=where,
+                remedy="move the file to its own place, or accept a run here",
+            )
+    return {
+        variant: _read_entry(variant, value, pack=pack, where=f"{where}, variant {variant!r}")
+        for variant, value in sheet.variants.items()
+    }
+
+
+def _read_entry(variant: str, value: object, *, pack: str, where: str) -> StoredEntry:
+    if not isinstance(value, dict) or "variant" in value:
+        raise _bad(f"expected an object without a key 'variant', not {value!r}", where)
+    if not variant.startswith(f"{pack}."):
+        raise _bad(f"the variant is not of pack {pack!r}", where)
+    acceptance = {key: value[key] for key in ("accepted",) if key in value}
+    rest = {key: item for key, item in value.items() if key != "accepted"}
+    stored = StoredEntry(
+        entry=convert({"variant": variant, **rest}, BaselineEntry, where=where),
+        accepted=convert(acceptance, _Accepted, where=where).accepted,
+    )
+    _check_metrics(stored.entry, where=where)
+    return stored
+
+
+def _check_metrics(entry: BaselineEntry, *, where: str) -> None:
+    """Refuse numbers that no measurement yields; they would be read as a huge change."""
+    if not entry.metrics:
+        raise _bad("key 'metrics' is empty", where)
+    processes: dict[str, int] | None = None
+    for name, metric in sorted(entry.metrics.items()):
+        if metric.better not in {"lower", "higher"}:
+            raise _bad(
+                f"key 'metrics.{name}.better' is {metric.better!r}, not lower or higher", where
+            )
+        if metric.unit in EXACT_UNITS:
+            continue
+        _check_positive(name, metric, where=where)
+        found = {unit: len(values) for unit, values in metric.values.items()}
+        if processes is not None and processes != found:
+            raise _bad(
+                f"key 'metrics.{name}.values' has other processes than its neighbours", where
+            )
+        processes = found
+
+
+def _check_positive(name: str, metric: BaselineMetric, *, where: str) -> None:
+    if not metric.values or not all(metric.values.values()):
+        raise _bad(f"key 'metrics.{name}.values' has no process", where)
+    numbers = [("center", metric.center)]
+    numbers += [(f"values.{unit}", value) for unit, row in metric.values.items() for value in row]
+    for key, number in numbers:
+        if number <= 0:
+            raise _bad(f"key 'metrics.{name}.{key}' is {number!r}; it must be above 0", where)
+    for key, number in (("within", metric.within), ("between", metric.between)):
+        if number < 0:
+            raise _bad(f"key 'metrics.{name}.{key}' is {number!r}; it must not be negative", where)
+
+
+def _bad(what: str, where: str) -> StoreError:
+    return StoreError(what, where=where, remedy="restore the entry from git, or accept a run again")

@@ -1,0 +1,223 @@
+"""Turns the model into JSON text and back, and says exactly what is wrong with a text."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import numbers
+import re
+import reprlib
+from collections.abc import Iterable
+from typing import Any, Never, TypeVar
+
+import msgspec
+
+from perfsuite.errors import StoreError
+
+T = TypeVar("T")
+
+_STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
+# A duplicate key is placed by the lines that name it; in more lines than this they say nothing.
+_MOST_LINES_NAMED = 3
+
+
+def encode(value: object) -> bytes:
+    """Return a model value as one line of JSON; NaN and infinity are refused with their path."""
+    plain = to_plain(value)
+    try:
+        text = json.dumps(plain, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    except ValueError as error:
+        raise StoreError(
+            f"cannot store {_not_finite(plain, '')} of a {type(value).__name__}",
+            remedy="store None where there is no number",
+        ) from error
+    # Output of a worker may hold half characters; losing one beats losing the result.
+    return text.encode("utf-8", "replace")
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Return a value from a message of this package's own; for stored text see ``read_json``.
+
+    NaN and wrong types are refused. Duplicate and unknown keys are not looked for.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise StoreError(
+            f"cannot read a {kind.__name__} from {reprlib.repr(data)}: {error}",
+            remedy="both ends of a message must be of one perfsuite version",
+        ) from error
+
+
+def to_plain(value: object) -> Any:
+    """Return dicts, lists and scalars for a model value."""
+    try:
+        return msgspec.to_builtins(value, enc_hook=_to_number)
+    except TypeError as error:
+        raise StoreError(
+            f"cannot store a {type(value).__name__}: {error}",
+            remedy="store plain text and numbers only",
+        ) from error
+
+
+def _to_number(value: object) -> object:
+    """Turn numpy's scalars into Python's."""
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} is not plain data")
+
+
+def _not_finite(plain: object, path: str) -> str:
+    """Return path and value of the first number that JSON does not have, or nothing."""
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return f"{path.lstrip('.')} = {plain!r}"
+    children: Iterable[tuple[object, object]] = ()
+    if isinstance(plain, dict):
+        children = plain.items()
+    elif isinstance(plain, (list, tuple)):
+        children = enumerate(plain)
+    return next(filter(None, (_not_finite(item, f"{path}.{key}") for key, item in children)), "")
+
+
+def read_json(text: str | bytes, *, where: str, line: int = 0) -> Any:
+    """Return plain values from stored JSON; duplicate keys, NaN and bad syntax are refused.
+
+    ``line`` is the number of the line that the text is, if it is one line of a file.
+    """
+    place = f"{where}, line {line}" if line else where
+    try:
+        decoded = text.decode("utf-8") if isinstance(text, bytes) else text
+        return json.loads(
+            decoded,
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_number,
+            parse_float=_finite,
+        )
+    except json.JSONDecodeError as error:
+        spot = f"{where}, line {line or error.lineno}, column {error.colno}"
+        raise _damaged(f"not valid JSON: {error.msg}", spot) from error
+    except UnicodeDecodeError as error:
+        raise _damaged(f"not UTF-8: byte {error.object[error.start]:#x}", place) from error
+    except RecursionError as error:
+        raise _damaged("not valid here: nested too deeply", place) from error
+    except _DuplicateKeyError as error:
+        what = f"duplicate key {error.key!r}{_lines_of(error.key, decoded)}"
+        raise _damaged(what, place) from None
+    except _NumberError as error:
+        raise _damaged(f"{error} is not a number that can be stored", place) from None
+
+
+def _damaged(what: str, where: str) -> StoreError:
+    return StoreError(what, where=where, remedy="correct the file, or restore it from git")
+
+
+class _DuplicateKeyError(Exception):
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+class _NumberError(Exception):
+    pass
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _DuplicateKeyError(next(name for name in names if names.count(name) > 1))
+    return found
+
+
+def _refuse_number(name: str) -> Never:
+    raise _NumberError(name)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise _NumberError(digits)
+    return number
+
+
+def _lines_of(key: str, text: str) -> str:
+    quoted = json.dumps(key, ensure_ascii=False)
+    lines = [str(number) for number, line in enumerate(text.split("\n"), 1) if quoted in line]
+    return f" (lines {', '.join(lines)})" if 1 < len(lines) <= _MOST_LINES_NAMED else ""
+
+
+def convert(value: object, kind: type[T], *, where: str) -> T:
+    """Return the dataclass of plain values; an unknown or bad key is refused by its path."""
+    try:
+        found = msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _damaged(_complaint(value, kind, error), where) from error
+    unknown = _unknown_key(value, to_plain(found), "")
+    if unknown:
+        raise StoreError(
+            f"unknown key {unknown!r} in a {kind.__name__}",
+            where=where,
+            remedy="remove it, or read the file with the perfsuite version that wrote it",
+        )
+    return found
+
+
+def check_schema(value: object, schema: str, *, where: str) -> dict[str, Any]:
+    """Return the plain mapping without its schema, which must be the one this version reads."""
+    if not isinstance(value, dict):
+        raise _damaged(f"expected an object, not {reprlib.repr(value)}", where)
+    found = value.get("schema")
+    if found != schema:
+        raise StoreError(
+            f"unknown schema {found!r}; this perfsuite reads {schema!r}",
+            where=where,
+            remedy="use the perfsuite version that wrote the file, or make the file again",
+        )
+    return {key: item for key, item in value.items() if key != "schema"}
+
+
+def _unknown_key(value: object, known: object, path: str) -> str:
+    """Return the path of the first key that the dataclass did not take."""
+    if isinstance(value, dict) and isinstance(known, dict):
+        for key, item in value.items():
+            if key not in known:
+                return f"{path}.{key}".lstrip(".")
+            if below := _unknown_key(item, known[key], f"{path}.{key}"):
+                return below
+    elif isinstance(value, (list, tuple)) and isinstance(known, (list, tuple)):
+        for index, pair in enumerate(zip(value, known, strict=False)):
+            if below := _unknown_key(*pair, f"{path}.{index}"):
+                return below
+    return ""
+
+
+def _complaint(value: object, kind: type[T], error: msgspec.ValidationError) -> str:
+    """Say which key is bad, why, and what it holds; msgspec leaves out the keys of mappings."""
+    message, _, place = str(error).partition(" - at `$")
+    node = root = copy.deepcopy(value)
+    path: list[str] = []
+    for name, index in _STEP.findall(place):
+        key = name or index
+        if index == "...":
+            key = _guilty_key(root, node, kind, str(error))
+        node = node[int(key)] if isinstance(node, (list, tuple)) else node[key]  # type: ignore[index]
+        path.append(key)
+    label = f"key {'.'.join(path)!r}" if path else f"a {kind.__name__}"
+    return f"{label}: {message}, found {reprlib.repr(node)}"
+
+
+def _guilty_key(root: object, node: Any, kind: type[T], complaint: str) -> str:
+    """Return the mapping's key whose item alone is refused so, and leave only it in the mapping."""
+    items = dict(node)
+    for key, item in items.items():
+        node.clear()
+        node[key] = item
+        try:
+            msgspec.convert(root, kind)
+        except msgspec.ValidationError as error:
+            if str(error) == complaint:
+                return str(key)
+    raise AssertionError("an error inside a mapping lies in one of its items")

@@ -1,0 +1,205 @@
+"""The CPU as a device: one clock, pinned threads, a frozen garbage collector."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from perfsuite.device import tensors
+from perfsuite.device.protocol import Comparison, Group, Sample
+from perfsuite.errors import DeviceError
+from perfsuite.model import DeviceFacts, Health, Regime
+
+# Rotating more than this evicts nothing that a smaller working set leaves in a shared cache.
+CACHE_MOST = 64 << 20
+CACHE_FALLBACK = 32 << 20
+
+
+@dataclass(slots=True)
+class CpuContext:
+    """A builder's context on the CPU."""
+
+    seed: int
+    device: str = "cpu"
+    place: str = "cpu"
+    arch: str = "cpu"
+
+    def load_cuda(
+        self, path: str | Path, name: str, *, options: Sequence[str] = ()
+    ) -> Callable[..., None]:
+        """Refuse: there is no GPU here."""
+        raise DeviceError(
+            f"the CPU cannot run kernel {name!r} {list(options)}",
+            where=str(path),
+            remedy="give this implementation needs=[perfsuite.cuda()]",
+        )
+
+
+@dataclass(slots=True)
+class LoopGroup:
+    """Launches issued one after another over rotated input sets."""
+
+    fn: Callable[..., Any]
+    sets: Sequence[tuple[Any, ...]]
+    launches: int
+    backend: str = "loop"
+
+    def __call__(self) -> None:
+        """Issue all launches."""
+        for index in range(self.launches):
+            self.fn(*self.sets[index % len(self.sets)])
+
+
+class CpuDevice:
+    """Times calls with perf_counter_ns; time is its only clock."""
+
+    name = "cpu"
+    has_cycles = False
+    settle_tolerance = 0.05
+
+    def __init__(self, *, seed: int = 0) -> None:
+        del seed
+        self.cache_bytes = min(CACHE_MOST, _last_level_cache())
+        cores = sorted(os.sched_getaffinity(0))
+        # Threads that migrate between samples cost more than the change we look for.
+        os.sched_setaffinity(0, cores)
+        torch.set_num_threads(len(cores))
+
+    def facts(self) -> DeviceFacts:
+        """Describe the processor and the software on it."""
+        cores = len(os.sched_getaffinity(0))
+        model = _cpu_model()
+        return DeviceFacts(
+            device="cpu",
+            name=model,
+            unit=_machine_unit(),
+            identity={"vendor": "cpu", "name": model, "cores": str(cores)},
+            environment={
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+                "kernel": platform.release(),
+                "os": platform.platform(terse=True),
+            },
+            arch="cpu",
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        )
+
+    def context(self, seed: int) -> CpuContext:
+        """Return a builder's context."""
+        return CpuContext(seed)
+
+    def rng(self, seed: int) -> tensors.TensorRng:
+        """Return a maker of CPU tensors."""
+        return tensors.TensorRng("cpu", seed)
+
+    def bytes_of(self, values: Sequence[Any]) -> int:
+        """Return the bytes of the tensors among ``values``."""
+        return tensors.bytes_of(values)
+
+    def poison(self, outputs: Sequence[Any]) -> None:
+        """Fill outputs with NaN."""
+        tensors.poison(outputs)
+
+    def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
+        """Compare an output with its reference."""
+        return tensors.compare(actual, expected, tolerance)
+
+    def synchronize(self) -> None:
+        """Do nothing: a call has done its work when it returns."""
+
+    def group(
+        self,
+        fn: Callable[..., Any],
+        sets: Sequence[tuple[Any, ...]],
+        launches: int,
+        *,
+        backend: str,
+    ) -> Group:
+        """Make a loop; a CPU has no graphs and nothing to await."""
+        del backend
+        return LoopGroup(fn, sets, launches)
+
+    def sample(
+        self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
+    ) -> list[Sample]:
+        """Time the group ``count`` times; a CPU needs no spin and all regimes are one."""
+        del regime, spin_us
+        samples = []
+        with _frozen_collector():
+            for _ in range(count):
+                if flush:
+                    self._flush()
+                start = time.perf_counter_ns()
+                group()
+                samples.append(Sample((time.perf_counter_ns() - start) / 1e3))
+        return samples
+
+    def joins_streams(self, group: Group) -> bool:
+        """Say yes: there are no streams."""
+        del group
+        return True
+
+    def health(self) -> Health:
+        """Return nothing: a CPU in a virtual machine does not say."""
+        return Health()
+
+    def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
+        """Return nothing: torch keeps no peak for the CPU."""
+        del fn, inputs
+        return None
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+    def _flush(self) -> None:
+        torch.empty(2 * self.cache_bytes, dtype=torch.uint8).fill_(1).sum()
+
+
+@contextlib.contextmanager
+def _frozen_collector() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+def _last_level_cache() -> int:
+    text = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
+    try:
+        size = text.read_text(encoding="ascii").strip()
+    except OSError:
+        return CACHE_FALLBACK
+    scale = {"K": 1 << 10, "M": 1 << 20}.get(size[-1:], 1)
+    return int(size.rstrip("KM")) * scale
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _machine_unit() -> str:
+    """Return a hash that tells this machine from another without naming it."""
+    try:
+        key = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    except OSError:
+        key = platform.node()
+    return hashlib.sha256(f"perfsuite:{key}".encode()).hexdigest()[:12]

@@ -1,0 +1,271 @@
+"""A CUDA GPU as a device: two clocks from per-SM stamps, pacing, graphs, coldness."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from cuda.core import Device
+
+from perfsuite.device import tensors
+from perfsuite.device.kernels import load_kernel
+from perfsuite.device.nvml import Nvml
+from perfsuite.device.protocol import Comparison, Group, Sample
+from perfsuite.device.stopwatch import ROWS, Stopwatch
+from perfsuite.errors import DeviceError
+from perfsuite.model import DeviceFacts, Health, Regime
+
+HOPPER = 9
+WGMMA_ARCH = 90
+# Queued launches beyond this many block the host inside a sample (the queue holds about 1,000).
+QUEUE_LAUNCHES = 500
+JOIN_SLACK_S = 50e-6
+PACKAGES = ("triton", "cuda-core", "cuda-bindings", "nvidia-cublas", "nvidia-cuda-nvrtc")
+
+
+@dataclass(slots=True)
+class CudaContext:
+    """A builder's context on a GPU."""
+
+    arch: str
+    seed: int
+    device: str = "cuda"
+    place: str = "cuda"
+
+    def load_cuda(
+        self, path: str | Path, name: str, *, options: Sequence[str] = ()
+    ) -> Callable[..., None]:
+        """Compile a kernel of a .cu file for this GPU."""
+        return load_kernel(path, name, arch=self.arch, options=options)
+
+
+@dataclass(slots=True)
+class CudaGroup:
+    """Launches timed as one sample: a captured graph, a loop, or calls awaited one by one."""
+
+    issue: Callable[[], None]
+    launches: int
+    backend: str
+
+    def __call__(self) -> None:
+        """Issue all launches."""
+        self.issue()
+
+
+class CudaDevice:
+    """The process's first visible GPU."""
+
+    name = "cuda"
+    has_cycles = True
+    settle_tolerance = 0.002
+
+    def __init__(self, *, seed: int = 0) -> None:
+        if not torch.cuda.is_available():
+            raise DeviceError(
+                "torch sees no CUDA GPU",
+                remedy="check the driver and that this torch is a CUDA build, or use cpu",
+            )
+        self._properties = torch.cuda.get_device_properties(0)
+        major, minor = torch.cuda.get_device_capability(0)
+        # Suffix a unlocks wgmma and tcgen05; such code runs on this very architecture only.
+        self.arch = f"sm_{major}{minor}{'a' if major >= HOPPER else ''}"
+        self.cache_bytes = int(self._properties.L2_cache_size)
+        self._stream = torch.cuda.Stream()
+        torch.cuda.set_stream(self._stream)
+        Device().set_current()  # cuda.core shares torch's primary context
+        self._nvml = Nvml(f"GPU-{self._properties.uuid}")
+        self._foreign = self._nvml.foreign_percent()
+        self._health = Health()
+        self._flushed: torch.Tensor | None = None
+        # Random padding: two processes should not share their addresses' luck.
+        self._padding = torch.empty((1 + seed % 61) << 18, dtype=torch.uint8, device="cuda")
+        self._watch = Stopwatch(self._stream, self.arch)
+
+    def facts(self) -> DeviceFacts:
+        """Describe the GPU, its state and the software on it."""
+        p = self._properties
+        identity = {"vendor": "nvidia", "name": p.name, "sm_count": str(self._watch.sms)}
+        identity["memory_gib"] = str(round(p.total_memory / 2**30))
+        return DeviceFacts(
+            device="cuda",
+            name=p.name,
+            unit=hashlib.sha256(f"perfsuite:{p.uuid}".encode()).hexdigest()[:12],
+            identity={**identity, **self._nvml.identity()},
+            state=self._nvml.state(),
+            environment={**self._nvml.environment(), **_software(), "arch": self.arch},
+            arch=self.arch,
+            gpus=torch.cuda.device_count(),
+            memory_bytes=int(p.total_memory),
+            clocks=("time_us", "cycles"),
+            features=_features(self.arch),
+        )
+
+    def context(self, seed: int) -> CudaContext:
+        """Return a builder's context."""
+        return CudaContext(self.arch, seed)
+
+    def rng(self, seed: int) -> tensors.TensorRng:
+        """Return a maker of GPU tensors."""
+        return tensors.TensorRng("cuda", seed)
+
+    def bytes_of(self, values: Sequence[Any]) -> int:
+        """Return the bytes of the tensors among ``values``."""
+        return tensors.bytes_of(values)
+
+    def poison(self, outputs: Sequence[Any]) -> None:
+        """Fill outputs with NaN."""
+        tensors.poison(outputs)
+
+    def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
+        """Compare an output with its reference."""
+        return tensors.compare(actual, expected, tolerance)
+
+    def synchronize(self) -> None:
+        """Wait for all work; a sticky error surfaces here."""
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            raise DeviceError(
+                f"the GPU reports: {str(error).splitlines()[0]}",
+                remedy="run the variant alone under compute-sanitizer",
+            ) from error
+
+    def group(
+        self,
+        fn: Callable[..., Any],
+        sets: Sequence[tuple[Any, ...]],
+        launches: int,
+        *,
+        backend: str,
+    ) -> Group:
+        """Make a group: "graph" (a loop where capture fails), "loop", or "host"."""
+
+        def issue() -> None:
+            for index in range(launches):
+                fn(*sets[index % len(sets)])
+
+        if backend == "host":
+            return CudaGroup(lambda: self._awaited(fn, sets, launches), launches, "host")
+        if backend == "graph":
+            with contextlib.suppress(RuntimeError):
+                return CudaGroup(self._watch.captured(issue), launches, "graph")
+            torch.cuda.synchronize()
+        return CudaGroup(lambda: self._watch.stamped(issue), launches, "loop")
+
+    def sample(
+        self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
+    ) -> list[Sample]:
+        """Time the group ``count`` times between stamps, the empty window taken off."""
+        if group.backend == "host":
+            return [self._host_sample(group, flush=flush) for _ in range(count)]
+        samples: list[Sample] = []
+        for start in range(0, count, ROWS):
+            rows = min(ROWS, count - start)
+            samples += self._stamped_samples(group, rows, regime, spin_us=spin_us, flush=flush)
+        return samples
+
+    def joins_streams(self, group: Group) -> bool:
+        """Compare waiting for the measuring stream with waiting for the whole device."""
+        lates = []
+        for _ in range(3):
+            torch.cuda.synchronize()
+            self._watch.reset()
+            group()
+            self._stream.synchronize()
+            begun = time.perf_counter()
+            torch.cuda.synchronize()
+            lates.append(time.perf_counter() - begun)
+        return min(lates) < JOIN_SLACK_S
+
+    def health(self) -> Health:
+        """Return what NVML said while the last samples were running."""
+        return self._health
+
+    def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
+        """Return what torch's allocator held at most during one launch, beyond the inputs."""
+        torch.cuda.synchronize()
+        held = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        fn(*inputs)
+        torch.cuda.synchronize()
+        return int(torch.cuda.max_memory_allocated() - held)
+
+    def close(self) -> None:
+        """Let go of NVML."""
+        self._nvml.close()
+
+    def _awaited(
+        self, fn: Callable[..., Any], sets: Sequence[tuple[Any, ...]], launches: int
+    ) -> None:
+        for index in range(launches):
+            fn(*sets[index % len(sets)])
+            torch.cuda.synchronize()
+
+    def _host_sample(self, group: Group, *, flush: bool) -> Sample:
+        if flush:
+            self._flush()
+        torch.cuda.synchronize()
+        start = time.perf_counter_ns()
+        group()
+        sample = Sample((time.perf_counter_ns() - start) / 1e3)
+        self._health = self._nvml.health()
+        return sample
+
+    def _stamped_samples(
+        self, group: Group, rows: int, regime: Regime, *, spin_us: float, flush: bool
+    ) -> list[Sample]:
+        self._watch.reset()
+        in_flight = 0
+        for _ in range(rows):
+            if regime is Regime.PACED:
+                self._watch.spin(spin_us)
+            if flush:
+                self._flush()
+            group()
+            in_flight += group.launches if group.backend == "loop" else 1
+            if in_flight >= QUEUE_LAUNCHES:
+                self.synchronize()
+                in_flight = 0
+        self._health = self._nvml.health()
+        self.synchronize()
+        return self._watch.read(rows)
+
+    def _flush(self) -> None:
+        """Write, then read twice the L2, so that no line of the inputs and no dirty line is left."""
+        if self._flushed is None:
+            self._flushed = torch.empty(2 * self.cache_bytes, dtype=torch.uint8, device="cuda")
+        self._flushed.fill_(1)
+        self._flushed.view(torch.int64).sum()
+
+
+def _software() -> dict[str, str]:
+    """Return the versions whose change a comparison may be about."""
+    found = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda or "none",
+        "cudnn": str(torch.backends.cudnn.version()),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+    }
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def _features(arch: str) -> tuple[str, ...]:
+    """Return what the tensor cores can do (CUDA C++ Programming Guide, compute capabilities)."""
+    number = int(arch.removeprefix("sm_").rstrip("a"))
+    return tuple(
+        name
+        for name, least in (("bf16", 80), ("fp8", 89), ("tma", 90), ("wgmma", 90), ("fp4", 100))
+        if number >= least and not (name == "wgmma" and number != WGMMA_ARCH)
+    )

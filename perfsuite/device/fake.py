@@ -1,0 +1,211 @@
+"""A scripted device for tests: virtual clocks, list arithmetic, no torch and no GPU."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfsuite.device.protocol import Comparison, Group, Sample
+from perfsuite.errors import DeviceError
+from perfsuite.model import DeviceFacts, Health, Regime
+
+CLOCK_MHZ = 2000.0
+DEFAULT_US = 100.0
+TOLERANCE = 1e-6
+POISON = float("nan")
+
+
+@dataclass(slots=True)
+class FakeRng:
+    """Inputs as lists of floats."""
+
+    seed: int
+    outputs: list[Any] = field(default_factory=list)
+
+    def randn(self, *shape: int, dtype: str = "float32", place: str = "device") -> list[float]:
+        """Standard normal values, flattened."""
+        del dtype, place
+        source = random.Random(self.seed)  # noqa: S311 - data, not secrets
+        return [source.gauss(0, 1) for _ in range(math.prod(shape))]
+
+    def rand(self, *shape: int, dtype: str = "float32", place: str = "device") -> list[float]:
+        """Uniform values in [0, 1), flattened."""
+        del dtype, place
+        source = random.Random(self.seed)  # noqa: S311 - data, not secrets
+        return [source.random() for _ in range(math.prod(shape))]
+
+    def randint(self, low: int, high: int, *shape: int, dtype: str = "int32") -> list[int]:
+        """Uniform integers in [low, high), flattened."""
+        del dtype
+        source = random.Random(self.seed)  # noqa: S311 - data, not secrets
+        return [source.randrange(low, high) for _ in range(math.prod(shape))]
+
+    def empty(self, *shape: int, dtype: str = "float32", place: str = "device") -> list[float]:
+        """An output, to be written in place."""
+        del dtype, place
+        output = [POISON] * math.prod(shape)
+        self.outputs.append(output)
+        return output
+
+
+@dataclass(slots=True)
+class FakeContext:
+    """A builder's context whose ``spend`` moves the virtual clock."""
+
+    owner: FakeDevice
+    seed: int
+    device: str = "fake"
+    place: str = "fake"
+    arch: str = "fake_1"
+
+    def spend(self, time_us: float) -> None:
+        """Let a launch take this long."""
+        self.owner.now_us += time_us
+        self.owner.spent = True
+
+    def load_cuda(
+        self, path: str | Path, name: str, *, options: Sequence[str] = ()
+    ) -> Callable[..., None]:
+        """Refuse: there is no GPU here."""
+        raise DeviceError(
+            f"the fake device cannot compile {name!r} of {str(path)!r} {list(options)}",
+            remedy="run this variant with --perf-device cuda",
+        )
+
+
+@dataclass(slots=True)
+class FakeGroup:
+    """A loop over the input sets."""
+
+    fn: Callable[..., Any]
+    sets: Sequence[tuple[Any, ...]]
+    launches: int
+    backend: str = "loop"
+
+    def __call__(self) -> None:
+        """Launch each set in turn."""
+        for index in range(self.launches):
+            self.fn(*self.sets[index % len(self.sets)])
+
+
+class FakeDevice:
+    """Times what a workload says it spends, with the noise of a good GPU.
+
+    ``within`` and ``between`` are relative standard deviations; both draw from the worker's seed,
+    so that a run can be repeated to the digit.
+    """
+
+    name = "fake"
+    cache_bytes = 0
+    has_cycles = True
+    settle_tolerance = 0.01
+    within = 0.002
+    between = 0.0005
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self.now_us = 0.0
+        self.spent = False
+        self._noise = random.Random(seed)  # noqa: S311 - noise, not secrets
+        self._process = math.exp(self._noise.gauss(0, self.between))
+
+    def facts(self) -> DeviceFacts:
+        """Describe a device that does not exist."""
+        return DeviceFacts(
+            device="fake",
+            name="Fake Device",
+            unit="fa4e00000000",
+            identity={"vendor": "perfsuite", "name": "Fake Device"},
+            environment={"driver": "fake 1.0"},
+            arch="fake_1",
+            gpus=0,
+            memory_bytes=1 << 34,
+            clocks=("time_us", "cycles"),
+        )
+
+    def context(self, seed: int) -> FakeContext:
+        """Return a builder's context."""
+        return FakeContext(self, seed)
+
+    def rng(self, seed: int) -> FakeRng:
+        """Return a maker of lists."""
+        return FakeRng(seed)
+
+    def bytes_of(self, values: Sequence[Any]) -> int:
+        """Return eight bytes for each number."""
+        return sum(8 * len(value) for value in values if isinstance(value, list))
+
+    def poison(self, outputs: Sequence[Any]) -> None:
+        """Overwrite outputs with NaN."""
+        for output in outputs:
+            if isinstance(output, list):
+                output[:] = [POISON] * len(output)
+
+    def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
+        """Compare lists (or tuples of lists) element by element."""
+        limit = TOLERANCE if tolerance is None else tolerance
+        got, want = _flat(actual), _flat(expected)
+        if len(got) != len(want):
+            return Comparison(math.inf, limit, f"{len(got)} values instead of {len(want)}")
+        if any(not isinstance(value, (int, float)) or math.isnan(value) for value in got):
+            return Comparison(math.inf, limit, "NaN or no number in the output")
+        scale = math.sqrt(sum(value * value for value in want)) or 1.0
+        error = math.sqrt(sum((a - b) ** 2 for a, b in zip(got, want, strict=True))) / scale
+        reason = "" if error <= limit else f"relative error {error:.3g} above {limit:.3g}"
+        return Comparison(error, limit, reason)
+
+    def synchronize(self) -> None:
+        """Do nothing: work is done when it is issued."""
+
+    def group(
+        self,
+        fn: Callable[..., Any],
+        sets: Sequence[tuple[Any, ...]],
+        launches: int,
+        *,
+        backend: str,
+    ) -> FakeGroup:
+        """Make a loop; ``backend`` is its name only."""
+        return FakeGroup(fn, sets, launches, backend)
+
+    def sample(
+        self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
+    ) -> list[Sample]:
+        """Run the group and read the virtual clock, with noise."""
+        del regime, spin_us, flush
+        samples = []
+        for _ in range(count):
+            start, self.spent = self.now_us, False
+            group()
+            spent = self.now_us - start if self.spent else DEFAULT_US * group.launches
+            noise = self._process * math.exp(self._noise.gauss(0, self.within))
+            samples.append(Sample(spent * noise, spent * noise * CLOCK_MHZ))
+        return samples
+
+    def joins_streams(self, group: Group) -> bool:
+        """Say yes: there is one stream."""
+        del group
+        return True
+
+    def health(self) -> Health:
+        """Return a cool, idle device."""
+        return Health(power_w=100.0, temperature_c=40.0, sm_clock_mhz=CLOCK_MHZ)
+
+    def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
+        """Return the size of what one launch hands back."""
+        output = fn(*inputs)
+        return 8 * len(_flat(output)) if output is not None else 0
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+def _flat(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    if isinstance(value, (list, tuple)):
+        return [item for part in value for item in _flat(part)]
+    return [value]

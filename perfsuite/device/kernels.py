@@ -1,0 +1,102 @@
+"""Compiles CUDA C++ through NVRTC and launches it on torch's current stream."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from cuda.bindings import driver
+from cuda.core import Kernel, LaunchConfig, Program, ProgramOptions, Stream, launch
+
+from perfsuite.errors import DeviceError, PerfError
+
+# More dynamic shared memory than this must be asked for (CUDA C++ Programming Guide, 7.x).
+FREE_SHARED_BYTES = 48 << 10
+
+Dim = int | tuple[int, ...]
+
+
+class CudaKernel:
+    """A compiled kernel; ``kernel(grid, block, *args, shared_bytes=0)`` launches it."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._allowed = FREE_SHARED_BYTES
+
+    def __call__(self, grid: Dim, block: Dim, *args: Any, shared_bytes: int = 0) -> None:
+        """Launch on torch's current stream; tensors pass their pointer, ints are 64 bits wide."""
+        if shared_bytes > self._allowed:
+            self._allow(shared_bytes)
+        values = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args]
+        stream = Stream.from_handle(torch.cuda.current_stream().cuda_stream)
+        launch(stream, _config(grid, block, shared_bytes), self._kernel, *values)
+
+    def _allow(self, shared_bytes: int) -> None:
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        device = torch.cuda.current_device()
+        (error,) = driver.cuKernelSetAttribute(
+            attribute, shared_bytes, int(self._kernel.handle), device
+        )
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise DeviceError(
+                f"the GPU gives no block {shared_bytes} bytes of shared memory ({error.name})",
+                remedy="ask for less shared memory",
+            )
+        self._allowed = shared_bytes
+
+
+def load_kernel(
+    path: str | Path, name: str, *, arch: str, options: Sequence[str] = ()
+) -> Callable[..., None]:
+    """Compile kernel ``name`` (``extern "C"`` or a template instance) of a .cu file for ``arch``.
+
+    ``options`` are NVRTC options, such as ``-DN=4``; a compile error carries NVRTC's own log.
+    """
+    return CudaKernel(_compile(str(path), name, arch, tuple(options)))
+
+
+@functools.cache
+def _compile(path: str, name: str, arch: str, options: tuple[str, ...]) -> Kernel:
+    source = Path(path).read_text(encoding="utf-8")
+    chosen = ProgramOptions(std="c++17", arch=arch, **_options(path, options))
+    try:
+        program = Program(source, "c++", chosen)
+        return program.compile("cubin", name_expressions=(name,)).get_kernel(name)
+    except Exception as error:
+        raise PerfError(
+            f"kernel {name!r} does not compile for {arch}: {error}",
+            where=path,
+            remedy="fix the source; options were " + (" ".join(options) or "none"),
+        ) from error
+
+
+def _options(path: str, options: tuple[str, ...]) -> dict[str, Any]:
+    """Return the cuda.core names of -D, -I and a few switches; refuse what is unknown."""
+    macros: list[Any] = []
+    includes = [str(Path(path).parent)]
+    switches: dict[str, Any] = {}
+    for option in options:
+        if option.startswith("-D"):
+            macro, _, value = option[2:].partition("=")
+            macros.append((macro, value) if value else macro)
+        elif option.startswith("-I"):
+            includes.append(option[2:])
+        elif option in ("-use_fast_math", "--use_fast_math"):
+            switches["use_fast_math"] = True
+        else:
+            raise PerfError(
+                f"unknown NVRTC option {option!r}",
+                where=path,
+                remedy="use -DNAME=VALUE, -IFOLDER or -use_fast_math",
+            )
+    if macros:
+        switches["define_macro"] = macros
+    return {"include_path": includes, **switches}
+
+
+@functools.cache
+def _config(grid: Dim, block: Dim, shared_bytes: int) -> LaunchConfig:
+    return LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)

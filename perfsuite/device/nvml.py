@@ -1,0 +1,113 @@
+"""Reads one GPU's facts and health from NVML; never changes a setting."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pynvml
+
+from perfsuite.model import Health
+
+# NVML's clock-event reasons (nvml.h); idle is left out, it says nothing about a sample.
+REASONS = {
+    0x2: "applications_clocks",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "hw_power_brake",
+    0x100: "display_clocks",
+}
+
+
+class Nvml:
+    """One GPU as NVML sees it, found by its UUID."""
+
+    def __init__(self, uuid: str) -> None:
+        pynvml.nvmlInit()
+        self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+
+    def health(self) -> Health:
+        """Return power, temperature, SM clock and clock-event reasons as they are now."""
+        bits = self._ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons) or 0
+        power = self._ask(pynvml.nvmlDeviceGetPowerUsage)
+        return Health(
+            power_w=None if power is None else power / 1000,
+            temperature_c=_number(
+                self._ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU)
+            ),
+            sm_clock_mhz=_number(self._ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM)),
+            reasons=tuple(name for bit, name in REASONS.items() if bits & bit),
+        )
+
+    def identity(self) -> dict[str, str]:
+        """Return what makes the SKU: PCI device, default power limit, MIG profile."""
+        pci = self._ask(pynvml.nvmlDeviceGetPciInfo)
+        limit = self._ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit)
+        return _known(
+            pci_device_id=None if pci is None else f"{pci.pciDeviceId:08x}",
+            default_power_limit_w=None if limit is None else limit // 1000,
+            mig=self._mig(),
+        )
+
+    def state(self) -> dict[str, str]:
+        """Return what must match for two results to be compared."""
+        limit = self._ask(pynvml.nvmlDeviceGetEnforcedPowerLimit)
+        ecc = self._ask(pynvml.nvmlDeviceGetEccMode)
+        return _known(
+            enforced_power_limit_w=None if limit is None else limit // 1000,
+            ecc=None if ecc is None else ("on" if ecc[0] else "off"),
+            mig=self._mig(),
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Return what is worth showing as a diff."""
+        links = sum(
+            self._ask(pynvml.nvmlDeviceGetNvLinkState, link) == 1
+            for link in range(pynvml.NVML_NVLINK_MAX_LINKS)
+        )
+        return _known(
+            driver=pynvml.nvmlSystemGetDriverVersion(),
+            vbios=self._ask(pynvml.nvmlDeviceGetVbiosVersion),
+            pcie_generation=self._ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
+            pcie_width=self._ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+            persistence=self._ask(pynvml.nvmlDeviceGetPersistenceMode),
+            max_sm_clock_mhz=self._ask(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+            nvlinks=links,
+        )
+
+    def foreign_percent(self) -> float:
+        """Return the GPU's utilisation, which is others' while nothing of ours runs."""
+        use = self._ask(pynvml.nvmlDeviceGetUtilizationRates)
+        return 0.0 if use is None else float(use.gpu)
+
+    def close(self) -> None:
+        """Let go of NVML."""
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+    def _mig(self) -> str | None:
+        mode = self._ask(pynvml.nvmlDeviceGetMigMode)
+        return None if mode is None else ("on" if mode[0] else "off")
+
+    def _ask(self, query: Callable[..., Any], *args: Any) -> Any:
+        """Return NVML's answer, or None where this GPU or driver has none."""
+        try:
+            return query(self._handle, *args)
+        except pynvml.NVMLError:
+            return None
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _known(**values: Any) -> dict[str, str]:
+    return {
+        name: value.decode() if isinstance(value, bytes) else str(value)
+        for name, value in values.items()
+        if value is not None
+    }

@@ -1,0 +1,167 @@
+"""What the engine asks of a device, and nothing else."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from perfsuite.errors import DeviceError
+from perfsuite.model import DeviceFacts, Health, Regime
+
+# Built-in devices by name; a vendor's device comes from the hook perf_device.
+BUILT_IN = {
+    "cuda": "perfsuite.device.cuda:CudaDevice",
+    "cpu": "perfsuite.device.cpu:CpuDevice",
+    "fake": "perfsuite.device.fake:FakeDevice",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One timed observation of a whole group: microseconds, and SM cycles (NaN with one clock)."""
+
+    time_us: float
+    cycles: float = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How an output compares with its reference: relative L2 error, its limit, and why it fails."""
+
+    error: float
+    limit: float
+    reason: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        """Say whether the output is accepted."""
+        return not self.reason
+
+
+class Rng(Protocol):
+    """Makes the inputs of one launch from a seed; what ``empty`` hands out are outputs.
+
+    ``dtype`` is a torch dtype name; ``place`` is "device", "host" or "pinned".
+    """
+
+    outputs: list[Any]
+
+    def randn(self, *shape: int, dtype: str = "float32", place: str = "device") -> Any:
+        """Standard normal values."""
+
+    def rand(self, *shape: int, dtype: str = "float32", place: str = "device") -> Any:
+        """Uniform values in [0, 1)."""
+
+    def randint(self, low: int, high: int, *shape: int, dtype: str = "int32") -> Any:
+        """Uniform integers in [low, high)."""
+
+    def empty(self, *shape: int, dtype: str = "float32", place: str = "device") -> Any:
+        """An output, to be written by the launch."""
+
+
+class Context(Protocol):
+    """What a case's builder is handed."""
+
+    device: str
+    place: str
+    arch: str
+    seed: int
+
+    def load_cuda(
+        self, path: str | Path, name: str, *, options: Sequence[str] = ()
+    ) -> Callable[..., None]:
+        """Compile a kernel of a .cu file; the result launches as ``k(grid, block, *args)``.
+
+        ``grid`` and ``block`` are ints or tuples, ``shared_bytes=`` sets dynamic shared memory;
+        tensors pass their pointer, ints become int64 unless wrapped in a ctypes or numpy scalar.
+        """
+
+
+class Group(Protocol):
+    """Launches that are timed as one sample."""
+
+    launches: int
+    backend: str
+
+    def __call__(self) -> None:
+        """Issue all launches of the group."""
+
+
+class Device(Protocol):
+    """A thing that can launch, time and watch a workload; one per worker.
+
+    ``settle_tolerance`` is the relative difference below which groups of samples count as steady.
+    """
+
+    name: str
+    cache_bytes: int
+    has_cycles: bool
+    settle_tolerance: float
+
+    def facts(self) -> DeviceFacts:
+        """Describe the device."""
+
+    def context(self, seed: int) -> Context:
+        """Return what a builder needs; ``seed`` is the worker's."""
+
+    def rng(self, seed: int) -> Rng:
+        """Return a maker of inputs."""
+
+    def bytes_of(self, values: Sequence[Any]) -> int:
+        """Return the size in bytes of the tensors among ``values``."""
+
+    def poison(self, outputs: Sequence[Any]) -> None:
+        """Overwrite outputs, and memory a launch may be handed, with values no result has."""
+
+    def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
+        """Compare an output (tensor or tuple of tensors) with its reference."""
+
+    def synchronize(self) -> None:
+        """Wait for all work; raises what the device reports, sticky errors included."""
+
+    def group(
+        self,
+        fn: Callable[..., Any],
+        sets: Sequence[tuple[Any, ...]],
+        launches: int,
+        *,
+        backend: str,
+    ) -> Group:
+        """Make a group of ``launches`` over the input sets in turn.
+
+        ``backend`` is "graph" (the group says "loop" where capture fails), "loop", or "host": each
+        launch is awaited before the next, as a caller without queue-ahead would.
+        """
+
+    def sample(
+        self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
+    ) -> list[Sample]:
+        """Time the group ``count`` times in the regime's conditions; the empty window is taken off.
+
+        A sample that the device cannot vouch for has NaN as its time.
+        """
+
+    def joins_streams(self, group: Group) -> bool:
+        """Say whether all work of the group is done when its stream says so."""
+
+    def health(self) -> Health:
+        """Return the device's state right now."""
+
+    def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
+        """Return the peak of memory allocated during one launch without its inputs, if known."""
+
+    def close(self) -> None:
+        """Give back what the device holds."""
+
+
+def open_device(name: str, *, seed: int = 0) -> Device:
+    """Open a built-in device by name; the process's only GPU is the one it uses."""
+    if name not in BUILT_IN:
+        raise DeviceError(
+            f"unknown device {name!r}", remedy=f"choose one of {', '.join(sorted(BUILT_IN))}"
+        )
+    module, _, attribute = BUILT_IN[name].partition(":")
+    return cast("Device", getattr(importlib.import_module(module), attribute)(seed=seed))

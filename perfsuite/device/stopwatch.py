@@ -1,0 +1,109 @@
+"""Two clocks from one window: per-SM stamps around a group, in the stream or inside its graph."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from perfsuite.device.kernels import load_kernel
+from perfsuite.device.protocol import Sample
+from perfsuite.errors import DeviceError
+
+STAMPS = Path(__file__).with_name("stamps.cu")
+ROWS = 64
+THREADS = 1024
+EMPTY_SAMPLES = 16
+# A spin shorter than this does not hide the host's issuing of a sample.
+LEAST_SPIN_US = 100.0
+# The CUDA runtime keeps a little of each block's shared memory for itself.
+RESERVED_SHARED_BYTES = 1024
+
+
+class Stopwatch:
+    """Stamps of one GPU: ``row`` by row, a stamp before, a stamp after, and the cursor moves on."""
+
+    def __init__(self, stream: torch.cuda.Stream, arch: str) -> None:
+        properties = torch.cuda.get_device_properties(0)
+        self.sms = int(properties.multi_processor_count)
+        self._slots = 2 * self.sms  # %smid need not be dense, on a MIG slice for one
+        self._stream = stream
+        self._rows = torch.zeros(ROWS, 2, self._slots, 2, dtype=torch.int64, device="cuda")
+        self._cursor = torch.zeros(1, dtype=torch.int64, device="cuda")
+        self._shared = int(properties.shared_memory_per_block_optin) - RESERVED_SHARED_BYTES
+        options = (f"-DROWS={ROWS}",)
+        self._stamp, self._advance, self._spin = (
+            load_kernel(STAMPS, name, arch=arch, options=options)
+            for name in ("stamp", "advance", "spin")
+        )
+        self.empty = Sample(0.0, 0.0)
+        self.empty = self._empty_window()
+
+    def reset(self) -> None:
+        """Start at the first row, with no stamps in any."""
+        self._rows.zero_()
+        self._cursor.zero_()
+
+    def spin(self, wait_us: float) -> None:
+        """Keep the GPU awake but cool with one thread."""
+        self._spin(1, 1, int(1e3 * max(LEAST_SPIN_US, wait_us)))
+
+    def stamped(self, issue: Callable[[], None]) -> None:
+        """Issue launches between two stamps."""
+        self._mark(0)
+        issue()
+        self._mark(1)
+        self._advance(1, 1, self._cursor)
+
+    def captured(self, issue: Callable[[], None]) -> Callable[[], None]:
+        """Capture stamps and launches as one graph, so that no gap of the host's lies between."""
+        issue()  # Handles, workspaces and lazily loaded modules must exist before capture.
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        gc.collect()
+        gc.disable()  # A destructor that frees device memory breaks the capture.
+        try:
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                self.stamped(issue)
+        finally:
+            gc.enable()
+
+        def replay() -> None:
+            graph.replay()
+
+        return replay
+
+    def read(self, count: int) -> list[Sample]:
+        """Return the first ``count`` rows; a row whose stamps missed an SM has NaN as its time."""
+        return [self._read(row) for row in self._rows[:count].cpu().unbind(0)]
+
+    def _mark(self, which: int) -> None:
+        where: tuple[Any, ...] = (self._rows, self._cursor, which, self._slots)
+        self._stamp(self.sms, THREADS, *where, shared_bytes=self._shared)
+
+    def _read(self, row: torch.Tensor) -> Sample:
+        seen = (row[0, :, 0] > 0) & (row[1, :, 0] > 0)
+        if int(seen.sum()) != self.sms:
+            return Sample(float("nan"))
+        elapsed = (row[1, seen] - row[0, seen]).double().median(dim=0).values
+        time_us = float(elapsed[1]) / 1e3 - self.empty.time_us
+        return Sample(time_us, float(elapsed[0]) - self.empty.cycles)
+
+    def _empty_window(self) -> Sample:
+        """Time two stamps around nothing, captured like any other group."""
+        replay = self.captured(lambda: None)
+        self.reset()
+        for _ in range(EMPTY_SAMPLES):
+            self.spin(LEAST_SPIN_US)
+            replay()
+        torch.cuda.synchronize()
+        good = [s for s in self.read(EMPTY_SAMPLES) if s.time_us == s.time_us]
+        if not good:
+            raise DeviceError("stamps do not reach every SM", remedy="report this GPU and driver")
+        return Sample(
+            statistics.median(s.time_us for s in good), statistics.median(s.cycles for s in good)
+        )

@@ -1,0 +1,151 @@
+"""Random inputs, poison and comparison for the devices whose data are torch tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from perfsuite.device.protocol import Comparison
+from perfsuite.errors import CaseError
+
+# Relative L2 error by output dtype: rounding of the format times the growth of a long sum.
+TOLERANCES = {
+    torch.float64: 1e-12,
+    torch.float32: 1e-5,
+    torch.float16: 1e-2,
+    torch.bfloat16: 1e-2,
+    torch.float8_e4m3fn: 6e-2,
+    torch.float8_e5m2: 6e-2,
+}
+# One wrong element hides in the L2 norm of a million: no element may be off by more than this
+# many tolerances, relative to its own size and the typical size of all.
+ELEMENT_FACTOR = 16.0
+CHUNK = 1 << 26
+POISON_BYTE = 0x7F
+
+
+class TensorRng:
+    """Makes tensors of one device from a seed; ``outputs`` are those made by ``empty``."""
+
+    def __init__(self, place: str, seed: int) -> None:
+        self.outputs: list[Any] = []
+        self._place = place
+        self._generators = {
+            name: torch.Generator(device=name).manual_seed(seed) for name in {place, "cpu"}
+        }
+
+    def randn(self, *shape: int, dtype: str = "float32", place: str = "device") -> torch.Tensor:
+        """Standard normal values; float8 is rounded from float32."""
+        return self._random(torch.randn, shape, dtype=dtype, place=place)
+
+    def rand(self, *shape: int, dtype: str = "float32", place: str = "device") -> torch.Tensor:
+        """Uniform values in [0, 1)."""
+        return self._random(torch.rand, shape, dtype=dtype, place=place)
+
+    def randint(self, low: int, high: int, *shape: int, dtype: str = "int32") -> torch.Tensor:
+        """Uniform integers in [low, high)."""
+        generator = self._generators[self._place]
+        return torch.randint(
+            low, high, shape, dtype=_dtype(dtype), device=self._place, generator=generator
+        )
+
+    def empty(self, *shape: int, dtype: str = "float32", place: str = "device") -> torch.Tensor:
+        """An output, to be written by the launch."""
+        output = torch.empty(
+            shape,
+            dtype=_dtype(dtype),
+            device=self._place if place == "device" else "cpu",
+            pin_memory=place == "pinned",
+        )
+        self.outputs.append(output)
+        return output
+
+    def _random(self, make: Any, shape: tuple[int, ...], *, dtype: str, place: str) -> torch.Tensor:
+        where = self._place if place == "device" else "cpu"
+        kind = _dtype(dtype)
+        drawn = (
+            kind
+            if kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+            else (torch.float32)
+        )
+        tensor = make(shape, dtype=drawn, device=where, generator=self._generators[where])
+        tensor = tensor.to(kind)
+        return tensor.pin_memory() if place == "pinned" else tensor
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in a value, tuples and lists opened."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for part in value for tensor in tensors_of(part)]
+    return []
+
+
+def bytes_of(values: Iterable[Any]) -> int:
+    """Return the bytes of the tensors in ``values``, shared storage counted once."""
+    storages = [tensor.untyped_storage() for tensor in tensors_of(list(values))]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def poison(outputs: Sequence[Any]) -> None:
+    """Fill outputs with NaN (floats) or 0x7f bytes (all else)."""
+    for tensor in tensors_of(list(outputs)):
+        if tensor.dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+            tensor.fill_(float("nan"))
+        else:
+            tensor.view(torch.uint8).fill_(POISON_BYTE)
+
+
+def compare(actual: Any, expected: Any, tolerance: float | None) -> Comparison:
+    """Compare outputs with references by shape, relative L2 error and worst element."""
+    got, want = tensors_of(actual), tensors_of(expected)
+    if len(got) != len(want) or not want:
+        return Comparison(math.inf, 0.0, f"{len(got)} tensors instead of {len(want)}")
+    comparisons = [_compare_one(a, b, tolerance) for a, b in zip(got, want, strict=True)]
+    return max(comparisons, key=lambda c: (bool(c.reason), c.error))
+
+
+def _compare_one(got: torch.Tensor, want: torch.Tensor, tolerance: float | None) -> Comparison:
+    limit = TOLERANCES.get(got.dtype, 0.0) if tolerance is None else tolerance
+    if got.shape != want.shape:
+        return Comparison(math.inf, limit, f"shape {tuple(got.shape)} not {tuple(want.shape)}")
+    if got.is_complex() or want.is_complex():
+        got, want = torch.view_as_real(got.resolve_conj()), torch.view_as_real(want.resolve_conj())
+    flat, reference = got.reshape(-1), want.reshape(-1)
+    delta = size = 0.0
+    for start in range(0, flat.numel(), CHUNK):
+        a = flat[start : start + CHUNK].double()
+        b = reference[start : start + CHUNK].to(a.device).double()
+        delta += float((a - b).square().sum())
+        size += float(b.square().sum())
+    scale = math.sqrt(size) or 1.0
+    error = math.sqrt(delta) / scale
+    if not math.isfinite(error):
+        return Comparison(math.inf, limit, "NaN or infinity in the output")
+    if error > limit:
+        return Comparison(error, limit, f"relative error {error:.3g} above {limit:.3g}")
+    typical = scale / math.sqrt(max(1, flat.numel()))
+    return Comparison(error, limit, _worst_element(flat, reference, limit, typical))
+
+
+def _worst_element(flat: torch.Tensor, want: torch.Tensor, limit: float, typical: float) -> str:
+    """Return why the worst element is refused, or nothing."""
+    for start in range(0, flat.numel(), CHUNK):
+        a = flat[start : start + CHUNK].double()
+        b = want[start : start + CHUNK].to(a.device).double()
+        excess = (a - b).abs() - ELEMENT_FACTOR * limit * (b.abs() + typical)
+        worst = int(excess.argmax())
+        if float(excess[worst]) > 0:
+            return f"element {start + worst} is {float(a[worst]):.6g}, not {float(b[worst]):.6g}"
+    return ""
+
+
+def _dtype(name: str) -> torch.dtype:
+    kind = getattr(torch, name, None)
+    if not isinstance(kind, torch.dtype):
+        raise CaseError(f"{name!r} is not a torch dtype", remedy="use a name such as bfloat16")
+    return kind

@@ -1,0 +1,223 @@
+"""Compares the processes of two runs of one variant: how far its code moved, and how surely."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from perfsuite import stats
+from perfsuite.judge.policy import Policy
+from perfsuite.model import BaselineEntry, Change, Result
+from perfsuite.noise import LACK_OF_FIT, NoisePrior
+
+# Past this change of the SM clock the share of time that follows it is not known well enough.
+CLOCK_LIMIT = 0.03
+# Modes of a few processes: dropped one in five before a change is called, and all but a majority
+# before it is called the same.
+STRICT, LENIENT = 5, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One process's estimate per launch, and the unit it ran on ("" if not known)."""
+
+    unit: str
+    time_us: float
+    cycles: float | None = None
+
+    def y(self, beta: float) -> float:
+        """Return the log duration in which a change of the SM clock alone cancels."""
+        return (1 - beta) * math.log(self.time_us) + (
+            beta * math.log(self.cycles) if self.cycles else 0.0
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """The log change of the code. ``strict`` decides what moved, ``lenient`` what did not.
+
+    Each holds one difference, or one for every extreme of beta where the clock moved too far.
+    ``time`` and ``clock`` are the log changes of time and SM clock; ``strays`` counts processes
+    that stand apart from the others of their side, out of ``processes`` (before, now).
+    """
+
+    strict: tuple[stats.Difference, ...]
+    lenient: tuple[stats.Difference, ...]
+    before: float
+    now: float
+    time: float
+    clock: float
+    beta: float
+    threshold: float
+    gate: float
+    same_unit: bool
+    processes: tuple[int, int]
+    strays: int = 0
+
+    @property
+    def is_clock_lost(self) -> bool:
+        """Say whether the SM clock moved further than beta is known for."""
+        return len(self.strict) > 1
+
+    def interval(self, alpha: float, *, lenient: bool = False) -> tuple[float, float]:
+        """Return the hull of the two-sided intervals of the log change."""
+        found = [item.interval(alpha) for item in (self.lenient if lenient else self.strict)]
+        return min(low for low, _ in found), max(high for _, high in found)
+
+    def p_value(self) -> float:
+        """Return the p-value of a change beyond the threshold, whatever beta is."""
+        if len({math.copysign(1, item.theta) for item in self.strict}) > 1:
+            return 1.0
+        return max(item.p_beyond(math.log1p(self.threshold)) for item in self.strict)
+
+    def change(self, policy: Policy, *, lenient: bool = False) -> Change:
+        """Return the change as it is stored: shares of 1 instead of logs."""
+        chosen = self.lenient if lenient else self.strict
+        theta = sum(item.theta for item in chosen) / len(chosen)
+        alpha = 2 * policy.alpha_same if lenient else policy.alpha
+        low, high = self.interval(alpha, lenient=lenient)
+        found = max(item.detectable(math.log1p(self.threshold), policy.alpha) for item in chosen)
+        return Change(
+            metric="time_us",
+            unit="us",
+            baseline=self.before,
+            current=self.now,
+            theta=math.expm1(theta),
+            low=math.expm1(low),
+            high=math.expm1(high),
+            threshold=self.threshold,
+            gate=self.gate,
+            detectable=math.expm1(found),
+            p_value=self.p_value(),
+            time_change=self.time,
+            clock_change=self.clock,
+            beta=self.beta,
+            degrees=min(item.degrees for item in chosen),
+        )
+
+
+def timings_of(result: Result) -> list[Timing]:
+    """Return one timing per process; a value that is no duration raises a ``ValueError``."""
+    found = []
+    for item in result.evidence:
+        if not any(item.samples("time_us")):
+            continue
+        time = stats.process_value(item.samples("time_us"))
+        cycles = item.samples("cycles")
+        found.append(
+            _checked(Timing(item.unit, time, stats.process_value(cycles) if any(cycles) else None))
+        )
+    return found
+
+
+def timings_of_entry(entry: BaselineEntry) -> list[Timing]:
+    """Return the baseline's processes; its centre stands for one if it lists none."""
+    time, cycles = entry.metrics["time_us"], entry.metrics.get("cycles")
+    if not time.values:
+        return [_checked(Timing("", time.center, cycles.center if cycles else None))]
+    found = []
+    for unit, values in time.values.items():
+        other = cycles.values.get(unit, ()) if cycles else ()
+        paired = other if len(other) == len(values) else (None,) * len(values)
+        found += [_checked(Timing(unit, *pair)) for pair in zip(values, paired, strict=True)]
+    return found
+
+
+def shift_of(
+    before: Sequence[Timing], now: Sequence[Timing], *, prior: NoisePrior, policy: Policy
+) -> Shift:
+    """Return how far the code moved from ``before`` to ``now``.
+
+    Processes of units that both sides have are compared alone: a unit's own level cancels then.
+    """
+    common = {item.unit for item in before} & {item.unit for item in now} - {""}
+    if common:
+        before, now = ([item for item in side if item.unit in common] for side in (before, now))
+    if not all(item.cycles for item in (*before, *now)):
+        prior = replace(prior, beta=0.0, beta_sd=0.0)
+    clock = _clock_change(before, now) if prior.beta or prior.beta_sd else 0.0
+    priors = [prior]
+    if abs(clock) > CLOCK_LIMIT:
+        priors = [replace(prior, beta=beta, beta_sd=0.0) for beta in (0.0, 1.0)]
+    pairs = [_Pair(before, now, each, clock, bool(common)) for each in priors]
+    center = [math.exp(stats.hodges_lehmann([item.y(0.0) for item in s])) for s in (before, now)]
+    threshold = _threshold(prior, policy, center[0], same_unit=bool(common))
+    gate = max(prior.gate, 2 * threshold) if policy.gate is None else policy.gate
+    return Shift(
+        strict=tuple(each.difference(STRICT) for each in pairs),
+        lenient=tuple(each.difference(LENIENT) for each in pairs),
+        before=center[0],
+        now=center[1],
+        time=math.log(center[1] / center[0]),
+        clock=clock,
+        beta=prior.beta,
+        threshold=threshold,
+        gate=gate,
+        same_unit=bool(common),
+        processes=(len(before), len(now)),
+        strays=pairs[0].strays(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    before: Sequence[Timing]
+    now: Sequence[Timing]
+    prior: NoisePrior
+    clock: float
+    same_unit: bool
+
+    def modes(self, side: Sequence[Timing], share: int) -> list[list[float]]:
+        """Return y by unit without the processes that stand apart, at most one in ``share``."""
+        variance = stats.Variance(self.prior.between**2, self.prior.degrees)
+        found = []
+        for unit in sorted({item.unit for item in side}):
+            values = [item.y(self.prior.beta) for item in side if item.unit == unit]
+            most = (len(values) - 1) // 2 if share == LENIENT else len(values) // share
+            found.append(stats.main_mode(values, prior=variance, most=most))
+        return found
+
+    def difference(self, share: int) -> stats.Difference:
+        sides = [self.modes(side, share) for side in (self.before, self.now)]
+        centers = [sum(map(stats.hodges_lehmann, units)) / len(units) for units in sides]
+        process = stats.moderated(
+            stats.pooled([unit for units in sides for unit in units]),
+            stats.Variance(self.prior.between**2, self.prior.degrees),
+        )
+        each = sum(1 / len(unit) / len(units) ** 2 for units in sides for unit in units)
+        level = self.prior.run if self.same_unit else self.prior.unit
+        units = level**2 * sum(1 / len(units) for units in sides)
+        clock = (self.prior.beta_sd**2 + LACK_OF_FIT**2) * self.clock**2
+        whole = stats.total(
+            [
+                stats.Variance(process.value * each, process.degrees),
+                stats.Variance(units, self.prior.unit_degrees),
+                stats.Variance(clock, math.inf),
+            ]
+        )
+        return stats.Difference(centers[1] - centers[0], math.sqrt(whole.value), whole.degrees)
+
+    def strays(self) -> int:
+        return sum(
+            len(side) - sum(map(len, self.modes(side, LENIENT))) for side in (self.before, self.now)
+        )
+
+
+def _clock_change(before: Sequence[Timing], now: Sequence[Timing]) -> float:
+    logs = [[item.y(1.0) - item.y(0.0) for item in side] for side in (before, now)]
+    return stats.hodges_lehmann(logs[1]) - stats.hodges_lehmann(logs[0])
+
+
+def _threshold(prior: NoisePrior, policy: Policy, time_us: float, *, same_unit: bool) -> float:
+    chosen = prior.threshold if policy.threshold is None else policy.threshold
+    unit = 0.0 if same_unit else 2 * prior.unit
+    return max(chosen, unit, policy.floor_us / time_us)
+
+
+def _checked(timing: Timing) -> Timing:
+    for name in ("time_us", "cycles"):
+        value = getattr(timing, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} must be a positive number, not {value!r}")
+    return timing

@@ -1,0 +1,110 @@
+"""Judges the claims of packs from a run's own results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from perfsuite import stats
+from perfsuite.judge.change import LENIENT, timings_of
+from perfsuite.judge.policy import Policy
+from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, DeviceFacts, Result, Status
+from perfsuite.noise import CPU, ONE_CLOCK
+
+# A claim is about time, and both of its sides ran on one unit in one run: what differs between
+# processes, clock included, is all there is.
+ALPHA = 0.05
+
+
+def judge_claims(
+    instances: Sequence[ClaimInstance],
+    results: Mapping[str, Result],
+    *,
+    facts: DeviceFacts,
+    unmet: Mapping[str, str] | None = None,
+    policy: Policy | None = None,
+) -> tuple[ClaimVerdict, ...]:
+    """Return what became of each claim; ``unmet`` gives reasons by claim id not to apply it.
+
+    Held if the interval of than / faster reaches nowhere below the ratio asked for, broken if it
+    ends below it, else unclear.
+    """
+    fails = "broken" in (policy or Policy()).fail_on
+    return tuple(
+        _judge(instance, results, (unmet or {}).get(instance.id, ""), facts=facts, fails=fails)
+        for instance in instances
+    )
+
+
+def _judge(
+    claim: ClaimInstance,
+    results: Mapping[str, Result],
+    unmet: str,
+    *,
+    facts: DeviceFacts,
+    fails: bool,
+) -> ClaimVerdict:
+    reason = unmet or _missing(claim, results)
+    logs: list[list[float]] = []
+    try:
+        if not reason:
+            logs = [_logs(results[side]) for side in (claim.than, claim.faster)]
+    except ValueError as error:
+        reason = f"unusable samples: {error}"
+    if reason or not all(logs):
+        return _outcome(claim, ClaimWord.NOT_APPLICABLE, reason or "a side has no samples")
+    ratio = _ratio(
+        logs, stats.Variance((CPU if facts.device == "cpu" else ONE_CLOCK).between ** 2, 6)
+    )
+    low, high = (math.exp(end) for end in ratio.interval(ALPHA))
+    word = ClaimWord.HELD if low >= claim.by else ClaimWord.UNCLEAR
+    word = ClaimWord.BROKEN if high < claim.by else word
+    found = math.exp(ratio.theta)
+    reason = f"{found:.3g}x (95 % interval {low:.3g} to {high:.3g}), {claim.by:g}x claimed"
+    return _outcome(
+        claim, word, reason, span=(found, low, high), fails=fails and word is ClaimWord.BROKEN
+    )
+
+
+def _missing(claim: ClaimInstance, results: Mapping[str, Result]) -> str:
+    for side in (claim.than, claim.faster):
+        if side not in results:
+            return f"{side} was not part of the run"
+        if results[side].status is not Status.OK:
+            why = f": {results[side].reason}" if results[side].reason else ""
+            return f"{side} ended {results[side].status.value}{why}"
+    return ""
+
+
+def _logs(result: Result) -> list[float]:
+    return [math.log(item.time_us) for item in timings_of(result)]
+
+
+def _ratio(logs: Sequence[Sequence[float]], prior: stats.Variance) -> stats.Difference:
+    modes = [stats.main_mode(side, prior=prior, most=(len(side) - 1) // LENIENT) for side in logs]
+    variance = stats.moderated(stats.pooled(modes), prior)
+    error = math.sqrt(variance.value * sum(1 / len(side) for side in modes))
+    theta = stats.hodges_lehmann(modes[0]) - stats.hodges_lehmann(modes[1])
+    return stats.Difference(theta, error, variance.degrees)
+
+
+def _outcome(
+    claim: ClaimInstance,
+    word: ClaimWord,
+    reason: str,
+    *,
+    span: tuple[float, float, float] | None = None,
+    fails: bool = False,
+) -> ClaimVerdict:
+    ratio, low, high = span or (None, None, None)
+    return ClaimVerdict(
+        claim=claim.id,
+        word=word,
+        reason=reason,
+        required=claim.by,
+        source=claim.source,
+        ratio=ratio,
+        low=low,
+        high=high,
+        fails=fails,
+    )

@@ -1,0 +1,98 @@
+"""Decides the word of one variant before the rest of the run is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfsuite import stats
+from perfsuite.judge.change import Shift, Timing, shift_of, timings_of, timings_of_entry
+from perfsuite.judge.exact import exact_changes, over_budget
+from perfsuite.judge.policy import Against, Policy
+from perfsuite.model import BaselineEntry, Change, Result, Variant, Word
+from perfsuite.noise import NoisePrior, prior_for
+from perfsuite.roofline import peaks_of, work_class
+from perfsuite.sku import blocked_by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """One variant's word with what led to it; ``budget`` says which budget is exceeded."""
+
+    variant: str
+    word: Word
+    reason: str = ""
+    shift: Shift | None = None
+    exact: tuple[Change, ...] = ()
+    budget: str = ""
+
+
+def draft_of(
+    variant: Variant, result: Result, *, entry: BaselineEntry | None, against: Against
+) -> Draft:
+    """Return the draft of a variant whose result is ok."""
+    try:
+        now = timings_of(result)
+        before = timings_of_entry(entry) if entry and "time_us" in entry.metrics else []
+    except ValueError as error:
+        return Draft(variant=variant.id, word=Word.UNCLEAR, reason=f"unusable samples: {error}")
+    if not now:
+        return Draft(variant=variant.id, word=Word.UNCLEAR, reason="no process has samples")
+    budget = over_budget(variant.case.budgets, result, [item.time_us for item in now])
+    word, reason = _unrelated(variant, result, entry, against)
+    if word or entry is None:
+        return Draft(variant=variant.id, word=word or Word.NEW, reason=reason, budget=budget)
+    exact = tuple(exact_changes(result, entry))
+    if not before:
+        reason = f"{against.source or 'the baseline'} has no time of it"
+        return Draft(variant=variant.id, word=Word.NEW, reason=reason, exact=exact, budget=budget)
+    prior = _prior(variant, before, against)
+    shift = shift_of(before, now, prior=prior, policy=against.policy)
+    word = word_of(shift, against.policy)
+    return Draft(variant=variant.id, word=word, shift=shift, exact=exact, budget=budget)
+
+
+def word_of(shift: Shift, policy: Policy) -> Word:
+    """Return the word of a shift: a change beyond the threshold, none beyond the gate, or unclear.
+
+    ``slower`` and ``faster`` need a strict interval beyond the threshold; ``same`` needs a lenient
+    one inside the gate, and a clock that did not move too far.
+    """
+    low, high = shift.interval(policy.alpha)
+    if low > math.log1p(shift.threshold):
+        return Word.SLOWER
+    if high < -math.log1p(shift.threshold):
+        return Word.FASTER
+    low, high = shift.interval(2 * policy.alpha_same, lenient=True)
+    limit = math.log1p(shift.gate)
+    is_same = -limit < low and high < limit and not shift.is_clock_lost
+    return Word.SAME if is_same else Word.UNCLEAR
+
+
+def _unrelated(
+    variant: Variant, result: Result, entry: BaselineEntry | None, against: Against
+) -> tuple[Word | None, str]:
+    if against.mismatch:
+        return Word.INCOMPARABLE, against.mismatch
+    if entry is None:
+        return Word.NEW, f"{against.source or 'the baseline'} has no entry of it"
+    if entry.case_version != result.case_version:
+        versions = f"{entry.case_version} and is {result.case_version}"
+        return Word.NEW, f"the case's version was {versions}: it does other work now"
+    regime = variant.case.regime.value
+    if entry.regime != regime:
+        return Word.INCOMPARABLE, f"regime was {entry.regime} and is {regime}"
+    blocked = blocked_by(entry.state, against.facts)
+    return (Word.INCOMPARABLE, blocked) if blocked else (None, "")
+
+
+def _prior(variant: Variant, before: Sequence[Timing], against: Against) -> NoisePrior:
+    time_us = stats.hodges_lehmann([item.time_us for item in before])
+    return prior_for(
+        against.facts.device,
+        work_class(variant.work, peaks_of(against.slug), time_us),
+        regime=variant.case.regime,
+        time_us=time_us,
+        has_cycles=all(item.cycles for item in before) and "cycles" in against.facts.clocks,
+    )

@@ -1,0 +1,72 @@
+"""Judges metrics without noise, and limits that a case's author set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfsuite import stats
+from perfsuite.model import BaselineEntry, BaselineMetric, Budget, Change, Result
+
+# Metrics whose clocks judge them; everything else in an entry is exact.
+TIMED = ("time_us", "cycles")
+# The allocator rounds and keeps blocks of its own; other exact metrics may not move at all.
+TOLERANCE = {"peak_bytes": 0.01}
+
+
+def exact_changes(result: Result, entry: BaselineEntry) -> list[Change]:
+    """Return the changes beyond tolerance on which all processes agree; worse is positive."""
+    found = []
+    for name, metric in sorted(entry.metrics.items()):
+        values = [item.exact[name] for item in result.evidence if name in item.exact]
+        if name in TIMED or not values:
+            continue
+        tolerance = TOLERANCE.get(name, 0.0)
+        moves = [_worsening(metric, value) for value in values]
+        if min(moves) > tolerance or max(moves) < -tolerance:
+            current = sorted(values)[len(values) // 2]
+            found.append(_change(name, metric, current=current, tolerance=tolerance))
+    return found
+
+
+def over_budget(budgets: Sequence[Budget], result: Result, times: Sequence[float]) -> str:
+    """Say which budget the centre of the processes exceeds, or ""."""
+    for budget in budgets:
+        values = _values(budget.metric, result, times)
+        if values and stats.hodges_lehmann(values) > budget.most:
+            now = stats.hodges_lehmann(values)
+            reason = f" ({budget.reason})" if budget.reason else ""
+            return f"{budget.metric} is {now:.6g}, its budget is {budget.most:.6g}{reason}"
+    return ""
+
+
+def _values(metric: str, result: Result, times: Sequence[float]) -> list[float]:
+    if metric == "time_us":
+        return list(times)
+    if metric == "cycles":
+        cycles = [item.samples("cycles") for item in result.evidence]
+        return [stats.process_value(blocks) for blocks in cycles if any(blocks)]
+    return [item.exact[metric] for item in result.evidence if metric in item.exact]
+
+
+def _worsening(metric: BaselineMetric, value: float) -> float:
+    sign = -1.0 if metric.better == "higher" else 1.0
+    if value == metric.center:
+        return 0.0
+    return sign * (value - metric.center) / (abs(metric.center) or 1.0)
+
+
+def _change(name: str, metric: BaselineMetric, *, current: float, tolerance: float) -> Change:
+    theta = _worsening(metric, current)
+    return Change(
+        metric=name,
+        unit=metric.unit,
+        baseline=metric.center,
+        current=current,
+        theta=theta,
+        low=theta,
+        high=theta,
+        threshold=tolerance,
+        gate=tolerance,
+        detectable=tolerance,
+        p_value=0.0,
+    )

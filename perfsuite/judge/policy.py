@@ -1,0 +1,55 @@
+"""What a run's owner decides about verdicts, and what all variants of a run are judged against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfsuite.model import DeviceFacts
+
+# What --perf-fail-on may name; "slower" fails beyond the gate only.
+FAIL_WORDS = ("slower", "over-budget", "broken", "unclear", "new", "incomparable", "faster")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The limits of the decision, as shares of 1; None takes the device's own.
+
+    The two errors have different prices. A false ``slower`` stops a team, so a change is called
+    only where a ``1 - alpha`` interval lies beyond the threshold. A ``same`` that hides a change
+    as large as the gate costs one night, so ``alpha_same`` on each side is enough for it.
+    """
+
+    threshold: float | None = None
+    gate: float | None = None
+    floor_us: float = 0.02
+    alpha: float = 0.01
+    alpha_same: float = 0.05
+    false_discovery_rate: float = 0.05
+    fail_on: tuple[str, ...] = ("slower", "over-budget", "broken")
+
+    def __post_init__(self) -> None:
+        for name in ("threshold", "gate", "floor_us"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise ValueError(f"Policy.{name} must be a share >= 0, not {value!r}")
+        for name in ("alpha", "alpha_same", "false_discovery_rate"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"Policy.{name} must be in (0, 1), not {getattr(self, name)!r}")
+        unknown = sorted(set(self.fail_on) - set(FAIL_WORDS))
+        if unknown:
+            raise ValueError(f"Policy.fail_on knows {', '.join(FAIL_WORDS)}, not {unknown[0]!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """The circumstances all variants of a run share.
+
+    ``slug`` is the SKU's, ``source`` names what entries come from ("baseline nvidia-h200", "last
+    run ..."), ``mismatch`` says why nothing may be compared (another fingerprint), or is empty.
+    """
+
+    facts: DeviceFacts
+    slug: str
+    policy: Policy = Policy()
+    source: str = ""
+    mismatch: str = ""

@@ -1,0 +1,62 @@
+"""Puts a decided shift into sentences that an engineer can act on."""
+
+from __future__ import annotations
+
+from perfsuite.judge.change import Shift
+from perfsuite.judge.policy import Policy
+from perfsuite.model import Change, Word
+
+# Below this a movement of the SM clock is not worth a word.
+NOTABLE_CLOCK = 0.002
+
+
+def percent(share: float) -> str:
+    """Return a share of 1 as signed percent, with the digits its size supports."""
+    value = 100 * share
+    return f"{value:+.{2 if abs(value) < 1 else 1}f} %"
+
+
+def timed_reason(word: Word, shift: Shift, change: Change, policy: Policy) -> str:
+    """Say what moved, how surely, what the limit was and what both clocks did."""
+    parts = [_clocks(shift, word), _finding(word, shift, change, policy), _evidence(shift)]
+    return "; ".join(part for part in parts if part)
+
+
+def exact_reason(change: Change) -> str:
+    """Say how a metric without noise moved."""
+    moved = f"{change.metric} {change.baseline:.6g} -> {change.current:.6g} {change.unit}".strip()
+    return f"{moved} ({percent(change.theta)} worse)" if change.theta > 0 else moved
+
+
+def _clocks(shift: Shift, word: Word) -> str:
+    time = f"time {percent(shift.time)}"
+    if abs(shift.clock) < NOTABLE_CLOCK:
+        return time
+    both = f"{time}, SM clock {percent(shift.clock)}"
+    moved = abs(shift.time) > shift.threshold
+    return f"{both}: the code is the same" if word is Word.SAME and moved else both
+
+
+def _finding(word: Word, shift: Shift, change: Change, policy: Policy) -> str:
+    alpha = 2 * policy.alpha_same if word is Word.SAME else policy.alpha
+    span = f"{100 * (1 - alpha):g} % interval {percent(change.low)} to {percent(change.high)}"
+    code = f"code {percent(change.theta)} ({span}"
+    if word is Word.SAME:
+        return f"{code}, inside the gate of {_limit(shift.gate)})"
+    if word in {Word.SLOWER, Word.FASTER}:
+        return f"{code}, threshold {_limit(shift.threshold)})"
+    why = "the SM clock moved too far to tell the code's part; " if shift.is_clock_lost else ""
+    return f"{code}); {why}from {_limit(change.detectable)} on a change would be found"
+
+
+def _evidence(shift: Shift) -> str:
+    where = "the same unit" if shift.same_unit else "another unit"
+    text = f"{shift.processes[1]} processes against {shift.processes[0]} on {where}"
+    if not shift.strays:
+        return text
+    count = "one process stands" if shift.strays == 1 else f"{shift.strays} processes stand"
+    return f"{text}, {count} apart from the others"
+
+
+def _limit(share: float) -> str:
+    return f"{100 * share:.3g} %"

@@ -1,0 +1,157 @@
+"""What measuring yields: samples by process, and the facts of the device they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """How the run of a variant ended; what it means for speed is the verdict's business."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed-out"
+    DISTURBED = "disturbed"
+    SKIPPED = "skipped"
+    ERROR = "error"
+
+
+class Stage(StrEnum):
+    """Which measuring of a variant a result belongs to; stages share no process."""
+
+    SCREEN = "screen"
+    CONFIRM = "confirm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a run measures; times in seconds unless the name says otherwise."""
+
+    processes: int = 3
+    confirm_processes: int = 6
+    rounds: int = 3
+    samples: int = 16
+    sample_us: float = 500.0
+    settle_s: float = 3.0
+    start_limit_s: float = 60.0
+    prepare_limit_s: float = 120.0
+    block_limit_s: float = 60.0
+    check_only: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("processes", "confirm_processes", "rounds", "samples"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Settings.{name} must be at least 1, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """The state of a GPU around one block; None or empty where the device does not say."""
+
+    power_w: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+    reasons: tuple[str, ...] = ()
+    foreign_percent: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """The samples one worker took in one turn, per launch, in time order.
+
+    ``time_us`` are microseconds, ``cycles`` SM cycles (empty on a device with one clock).
+    ``voided`` counts samples thrown away because the device was disturbed.
+    """
+
+    time_us: tuple[float, ...]
+    cycles: tuple[float, ...] = ()
+    voided: int = 0
+    start_s: float = 0.0
+    health: Health | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What one process has to say about a variant: the unit of evidence.
+
+    ``launches`` is launches per sample, ``backend`` how they were issued (graph, loop, host),
+    ``pace`` the spin as a multiple of the sample, ``sets`` the number of rotated input sets,
+    ``error`` the relative error against the reference. ``exact`` holds metrics without noise,
+    ``phases_s`` where the worker's wall time went.
+    """
+
+    slot: int
+    seed: int
+    unit: str = ""
+    launches: int = 1
+    backend: str = ""
+    pace: float = 0.0
+    sets: int = 1
+    settled: bool = True
+    error: float | None = None
+    blocks: tuple[Block, ...] = ()
+    exact: Mapping[str, float] = field(default_factory=dict)
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+    artefact: str = ""
+    notes: tuple[str, ...] = ()
+
+    def samples(self, metric: str) -> list[list[float]]:
+        """Return the samples of ``time_us`` or ``cycles``, block by block."""
+        return [list(getattr(block, metric)) for block in self.blocks]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How one variant's measuring ended in one stage, with the evidence of each process."""
+
+    variant: str
+    status: Status
+    stage: Stage = Stage.SCREEN
+    reason: str = ""
+    output: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    case_version: int = 1
+    wall_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU as the inventory lists it, before anything is run on it."""
+
+    index: int
+    uuid: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sku:
+    """The exact product that baselines are keyed by: a slug, and the facts that must match."""
+
+    slug: str
+    name: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """What a device says of itself, as flat text.
+
+    ``identity`` makes the SKU, ``state`` blocks a comparison when it differs, ``environment`` is
+    shown as a diff. ``unit`` tells one card from another without naming it.
+    """
+
+    device: str
+    name: str
+    unit: str
+    identity: Mapping[str, str]
+    state: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    arch: str = ""
+    gpus: int = 0
+    memory_bytes: int = 0
+    clocks: tuple[str, ...] = ("time_us",)
+    features: tuple[str, ...] = ()

@@ -1,0 +1,141 @@
+"""What judging yields: baselines, changes and verdicts, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from perfsuite.model.case import ClaimInstance, Variant
+from perfsuite.model.result import DeviceFacts, Result, Settings, Sku
+
+
+class Word(StrEnum):
+    """The verdict on a variant that ended ok; unclear is never forced into one of the others."""
+
+    SAME = "same"
+    SLOWER = "slower"
+    FASTER = "faster"
+    UNCLEAR = "unclear"
+    NEW = "new"
+    INCOMPARABLE = "incomparable"
+    OVER_BUDGET = "over-budget"
+
+
+class ClaimWord(StrEnum):
+    """What became of a claim."""
+
+    HELD = "held"
+    BROKEN = "broken"
+    UNCLEAR = "unclear"
+    NOT_APPLICABLE = "not applicable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineMetric:
+    """The accepted estimate of one metric of one variant on one SKU.
+
+    ``center`` is in ``unit``; ``within`` and ``between`` are relative standard deviations inside a
+    process and from process to process. ``values`` holds each process's estimate by card, in the
+    same order for all metrics of an entry, so that time and cycles of one process stay together.
+    """
+
+    center: float
+    unit: str
+    better: str = "lower"
+    within: float = 0.0
+    between: float = 0.0
+    values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineEntry:
+    """One variant's accepted metrics; ``run`` is the run they come from."""
+
+    variant: str
+    case_version: int
+    run: str
+    metrics: Mapping[str, BaselineMetric]
+    regime: str = "paced"
+    state: Mapping[str, str] = field(default_factory=dict)
+    artefact: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """How far a metric moved; ``theta``, ``low`` and ``high`` are relative, positive is worse.
+
+    ``theta`` is the change of the code with the clock's own movement taken out;
+    ``time_change`` and ``clock_change`` are the raw log changes of time and SM clock.
+    ``detectable`` is the smallest change that would have been found nine times in ten.
+    """
+
+    metric: str
+    unit: str
+    baseline: float
+    current: float
+    theta: float
+    low: float
+    high: float
+    threshold: float
+    gate: float
+    detectable: float
+    p_value: float = 1.0
+    time_change: float = 0.0
+    clock_change: float = 0.0
+    beta: float = 0.0
+    degrees: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The word on one variant with its reason in words; ``fails`` says whether the run fails.
+
+    ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."),
+    ``confirmation`` how a change was confirmed ("fresh processes", "").
+    """
+
+    variant: str
+    word: Word
+    reason: str
+    changes: tuple[Change, ...] = ()
+    source: str = ""
+    confirmation: str = ""
+    fails: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimVerdict:
+    """What became of a claim: the time ratio found, with its interval, and the ratio asked for."""
+
+    claim: str
+    word: ClaimWord
+    reason: str
+    required: float
+    source: str
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    fails: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One ``pytest --perf`` session: all that a report, a comparison or an acceptance reads."""
+
+    id: str
+    started: str
+    command: str
+    sku: Sku
+    facts: DeviceFacts
+    settings: Settings
+    variants: tuple[Variant, ...] = ()
+    instances: tuple[ClaimInstance, ...] = ()
+    results: tuple[Result, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    claims: tuple[ClaimVerdict, ...] = ()
+    notes: tuple[str, ...] = ()
+    finished: str = ""
+    wall_s: float = 0.0
+    commit: str = ""
+    units: Mapping[str, str] = field(default_factory=dict)

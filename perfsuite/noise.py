@@ -1,0 +1,111 @@
+"""Holds what is known of noise before a variant is measured: the priors by device and class.
+
+The H200 priors are from four units of one host, 13 processes each, six kernels with two arms, and
+seven processes of five short kernels (tests/data). Standard deviations of y = (1-beta) ln time +
+beta ln cycles, in percent, first between processes, then between units:
+
+============ ================================================================= ==================
+class        measured                                                          prior
+============ ================================================================= ==================
+compute      GEMM 8192 0.03, 0.21; GEMM 4096 0.15, 0.08; attention 0.07, 0.09; 0.15, 0.15
+             FMA loop 0.19, 0.07: root mean square 0.13, 0.13
+memory       copy 1 GiB 0.06, 0.02                                             0.10, 0.05
+mixed        none; the larger of the two                                       0.15, 0.15
+short        FMA 5 and 10 us 0.1, copy 4 MB 0.25, GEMM 1024 0.2,               0.25, 0.10
+             softmax 0.1; between units 0.1. One process in eight stands apart
+             by -0.35 us per launch, a graph's node gap: another mode, which
+             ``stats.main_mode`` leaves out
+one clock    GEMM 8192, 4096: time 1.3, 0.9; host jitter                       1.00, 1.00
+============ ================================================================= ==================
+
+The SM clock of these units differs by up to 2.3 % in one kernel, and cycles follow it by 0.13 of
+that: hence compute's beta 1 with sd 0.1. The CPU prior is from five processes each of four
+kernels on a virtual machine with two cores: their ranges of 5.6, 6.9, 7.1 and 15.3 % are standard
+deviations of 2.4-6.6 %, root mean square 4.1 %. ``run`` (the same unit on another day) and the
+CPU's ``unit`` are judged from experience, not measured yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from perfsuite.model import Regime
+from perfsuite.roofline import COMPUTE, MEMORY, MIXED, TRANSFER, UNKNOWN
+
+# Launches below this are timed in graphs of many: node gaps and start-up are part of them.
+SHORT_US = 20.0
+# How far theta may be off because more than one clock moved, per unit of the SM clock's change:
+# attention's cycles rise by 1.7 % when a power cap takes 8 % off the SM clock.
+LACK_OF_FIT = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisePrior:
+    """Relative standard deviations expected of a class of variants, and what follows from them.
+
+    ``within`` a process, ``between`` processes, between ``run``s on one unit, between ``unit``s;
+    ``degrees`` says to how many degrees of freedom ``between`` is known, ``unit_degrees`` the
+    other two. ``beta`` is the share of time that scales with the SM clock. ``threshold`` and
+    ``gate`` are the smallest change that is worth a word here, and the limit of ``same``.
+    """
+
+    within: float = 0.003
+    between: float = 0.0015
+    run: float = 0.0005
+    unit: float = 0.0015
+    degrees: float = 6.0
+    unit_degrees: float = 12.0
+    beta: float = 0.5
+    beta_sd: float = 0.3
+    threshold: float = 0.0025
+    gate: float = 0.01
+
+
+BY_CLASS = {
+    COMPUTE: NoisePrior(beta=1.0, beta_sd=0.1),
+    MEMORY: NoisePrior(beta=0.0, beta_sd=0.05, between=0.001, run=0.0003, unit=0.0005),
+    MIXED: NoisePrior(),
+    UNKNOWN: NoisePrior(),
+    TRANSFER: NoisePrior(
+        beta=0.0, beta_sd=0.0, between=0.003, run=0.003, unit=0.01, threshold=0.01, gate=0.05
+    ),
+}
+SHORT_BETWEEN, SHORT_UNIT = 0.0025, 0.001
+ONE_CLOCK = NoisePrior(
+    within=0.01,
+    between=0.01,
+    run=0.005,
+    unit=0.01,
+    beta=0.0,
+    beta_sd=0.0,
+    threshold=0.01,
+    gate=0.05,
+)
+CPU = NoisePrior(
+    within=0.03,
+    between=0.045,
+    run=0.03,
+    unit=0.1,
+    beta=0.0,
+    beta_sd=0.0,
+    threshold=0.03,
+    gate=0.2,
+)
+
+
+def prior_for(
+    device: str, work_class: str, *, regime: Regime, time_us: float, has_cycles: bool
+) -> NoisePrior:
+    """Return the prior of a variant; ``time_us`` is per launch."""
+    if device == "cpu":
+        return CPU
+    prior = BY_CLASS[work_class]
+    if work_class == TRANSFER:
+        return prior
+    if regime is Regime.END_TO_END or not has_cycles:
+        return ONE_CLOCK
+    if time_us >= SHORT_US:
+        return prior
+    return replace(
+        prior, between=max(prior.between, SHORT_BETWEEN), unit=max(prior.unit, SHORT_UNIT)
+    )

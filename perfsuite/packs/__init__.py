@@ -1,0 +1,16 @@
+"""Packs: finding them without importing them, and loading one where that is safe."""
+
+from perfsuite.packs.loader import LoadedPack, load_pack
+from perfsuite.packs.sources import GROUP, PackSource, discover, packs_at
+from perfsuite.packs.validity import ARCH, RESERVED
+
+__all__ = [
+    "ARCH",
+    "GROUP",
+    "RESERVED",
+    "LoadedPack",
+    "PackSource",
+    "discover",
+    "load_pack",
+    "packs_at",
+]

@@ -1,0 +1,146 @@
+"""Loading one pack: import it, register it, call its hooks and refuse what does not hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pluggy
+
+from perfsuite import hookspecs
+from perfsuite.model import Case, Claim
+from perfsuite.packs.sources import GROUP
+from perfsuite.packs.validity import Place, check_cases, check_claims
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPack:
+    """The cases by name, and the claims, of an imported pack."""
+
+    cases: Mapping[str, Case]
+    claims: tuple[Claim, ...]
+
+
+def load_pack(name: str, origin: str) -> LoadedPack:
+    """Import a pack and return what it declares; whatever is wrong with it is a ``PackError``.
+
+    Runs the pack's code, so only in the catalogue child, a worker or a pack author's own test.
+    """
+    place = Place(name, origin)
+    declared = _declared(place, _imported(place))
+    cases = [each for each in declared if isinstance(each, Case)]
+    claims = tuple(each for each in declared if isinstance(each, Claim))
+    check_cases(place, cases)
+    by_name = {case.name: case for case in cases}
+    check_claims(place, by_name, claims)
+    return LoadedPack(by_name, claims)
+
+
+def _imported(place: Place) -> Any:
+    """Return the module, or the object, that the pack registers."""
+    kind, _, value = place.origin.partition(":")
+    if kind not in {"module", "file"} or not value:
+        raise place.refuse("the origin is neither module:NAME@FOLDER nor file:PATH")
+    try:
+        return _from_file(place.name, Path(value)) if kind == "file" else _from_module(place, value)
+    except (Exception, SystemExit) as error:
+        raise place.refuse(
+            f"importing the pack raised {_told(error)}",
+            remedy="make the pack importable; what needs a GPU library belongs in a case's builder",
+        ) from error
+
+
+def _from_file(name: str, path: Path) -> ModuleType:
+    module_name = f"perfsuite_file_{name}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{str(path)!r} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Registered before it runs: dataclasses and inspect look a class's module up there.
+    sys.modules[module_name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _from_module(place: Place, value: str) -> Any:
+    name, _, folder = value.partition("@")
+    if folder and folder not in sys.path:
+        sys.path.insert(0, folder)
+    return EntryPoint(name=place.name, value=name, group=GROUP).load()
+
+
+def _declared(place: Place, provider: Any) -> Sequence[Case | Claim]:
+    """Register the provider with a manager of its own and return what ``perf_cases`` returns."""
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(hookspecs)
+    hooks = sorted(name for name in vars(manager.hook) if name.startswith("perf_"))
+    remedy = f"the hooks are {', '.join(hooks)}; perfsuite.hookspecs states their arguments"
+    try:
+        manager.register(provider, name=place.name)
+        manager.check_pending()
+    except (pluggy.PluginValidationError, ValueError) as error:
+        raise place.refuse(f"a hook is not as specified: {error}", remedy=remedy) from error
+    _check_marked(place, provider, hooks)
+    if not manager.hook.perf_cases.get_hookimpls():
+        if manager.get_hookcallers(provider):
+            return ()
+        raise place.refuse("the pack implements no hook", remedy=remedy)
+    try:
+        returned = manager.hook.perf_cases()
+    except (Exception, SystemExit) as error:
+        raise place.refuse(
+            f"perf_cases() raised {_told(error)}", remedy="correct the hook or what it imports"
+        ) from error
+    return _checked(place, returned[0] if returned else None)
+
+
+def _check_marked(place: Place, provider: Any, hooks: Sequence[str]) -> None:
+    """Refuse functions that look like hooks and that pluggy would pass over in silence."""
+    home = provider if isinstance(provider, ModuleType) else type(provider)
+    root = (home.__name__ if isinstance(home, ModuleType) else home.__module__).partition(".")[0]
+    for name, function in inspect.getmembers(provider, inspect.isroutine):
+        is_own = (getattr(function, "__module__", None) or "").partition(".")[0] == root
+        if not name.startswith("perf_") or not is_own or hasattr(function, f"{GROUP}_impl"):
+            continue
+        what = f"{name}() is not marked as a hook" if name in hooks else f"{name}() is no hook"
+        raise place.refuse(
+            what,
+            remedy=f"mark hooks with @perfsuite.hookimpl; they are {', '.join(hooks)}; other "
+            "functions of the module must not be named perf_*",
+        )
+
+
+def _checked(place: Place, declared: Any) -> Sequence[Case | Claim]:
+    if not isinstance(declared, (list, tuple)):
+        raise place.refuse(
+            f"perf_cases() returned {declared!r}", remedy="return a list of cases and claims"
+        )
+    for each in declared:
+        if not isinstance(each, (Case, Claim)):
+            raise place.refuse(
+                f"perf_cases() returned a list with {each!r}, a {type(each).__name__}",
+                remedy="return cases (builders decorated with @perfsuite.case) and claims only",
+            )
+    return declared
+
+
+def _told(error: BaseException) -> str:
+    """Return the error's type, text and the last line of the pack that it passed through."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen") and frame.filename != __file__
+    ]
+    if isinstance(error, SyntaxError):
+        at = f" ({error.filename}:{error.lineno})"
+    else:
+        at = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{at}"

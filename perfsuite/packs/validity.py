@@ -1,0 +1,195 @@
+"""What must hold for the cases and claims of a pack before anything is expanded or run."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perfsuite.errors import PackError
+from perfsuite.model import Case, Claim, Need, Scalar
+from perfsuite.model.case import VALUE, format_value
+
+# Words of --perf-select that are not axes.
+RESERVED = ("pack", "case", "tag")
+
+ARCH = re.compile(r"sm_(\d+)([af]?)(\+?)\Z")
+_KINDS = ("device", "arch", "gpus", "package", "feature")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which pack an error is about."""
+
+    name: str
+    origin: str
+
+    def refuse(self, what: str, *, remedy: str = "", at: str = "") -> PackError:
+        """Return the error that names this pack; ``at`` is the case or claim inside it."""
+        inside = f", {at}" if at else ""
+        return PackError(what, where=f"pack {self.name!r} ({self.origin}){inside}", remedy=remedy)
+
+
+def check_cases(place: Place, cases: Sequence[Case]) -> None:
+    """Raise ``PackError`` for the first case that cannot be listed."""
+    seen: set[str] = set()
+    for case in cases:
+        at = f"case {case.name!r}"
+        if case.name in seen:
+            raise place.refuse(
+                f"two cases have the name {case.name!r}", remedy="rename one of them", at=at
+            )
+        seen.add(case.name)
+        _check_words(place, case, at)
+        _check_axes(place, case, at)
+        _check_needs(place, case.needs, at)
+        for part in ("build", "only", "work", "memory_bytes"):
+            _check_arguments(place, case, part)
+
+
+def _check_words(place: Place, case: Case, at: str) -> None:
+    if not (case.build.__doc__ or "").strip():
+        raise place.refuse(
+            "the case has no docstring",
+            remedy="say in the builder's docstring what is measured",
+            at=at,
+        )
+    if not case.source.strip():
+        raise place.refuse(
+            "the case has no source",
+            remedy='name the book, paper or manual it comes from: @case(source="...")',
+            at=at,
+        )
+
+
+def _check_axes(place: Place, case: Case, at: str) -> None:
+    for axis in case.axes:
+        if axis in RESERVED:
+            raise place.refuse(
+                f"axis {axis!r} has a reserved name",
+                remedy=f"rename it; {', '.join(RESERVED)} mean other things in a selection",
+                at=at,
+            )
+        _check_values(place, case, axis)
+
+
+def _check_values(place: Place, case: Case, axis: str) -> None:
+    """Refuse values that no id can carry, and those that would give two variants one id."""
+    at = f"case {case.name!r}"
+    first: dict[str, Scalar] = {}
+    for value in known_values(case, axis):
+        if not isinstance(value, (str, int, float)) or not VALUE.match(format_value(value)):
+            raise place.refuse(
+                f"axis {axis!r} has the value {value!r}, a {type(value).__name__}",
+                remedy=f"use str, int, float or bool that match {VALUE.pattern}",
+                at=at,
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise place.refuse(
+                f"axis {axis!r} has the value {value!r}", remedy="use finite numbers", at=at
+            )
+        if type(first.setdefault(format_value(value), value)) is not type(value):
+            raise place.refuse(
+                f"axis {axis!r} has two values that read {format_value(value)!r}",
+                remedy="give it the same type in all tiers",
+                at=at,
+            )
+    for tier in (case.smoke, case.axes, case.full):
+        if len(set(tier.get(axis, ()))) < len(tier.get(axis, ())):
+            raise place.refuse(
+                f"axis {axis!r} has a value twice: {tier[axis]!r}",
+                remedy="two variants would have the same id; drop one",
+                at=at,
+            )
+
+
+def known_values(case: Case, axis: str) -> tuple[Scalar, ...]:
+    """Return the values an axis has in any tier."""
+    tiers = (case.smoke, case.axes, case.full)
+    return tuple(value for tier in tiers for value in tier.get(axis, ()))
+
+
+def _check_needs(place: Place, needs: Sequence[Need], at: str) -> None:
+    for need in needs:
+        if need.kind not in _KINDS:
+            raise place.refuse(
+                f"unknown kind of need {need.kind!r}", remedy=f"use {', '.join(_KINDS)}", at=at
+            )
+        if need.kind == "arch" and not ARCH.match(need.value):
+            raise place.refuse(
+                f"need arch {need.value!r} is no architecture",
+                remedy="write sm_90, sm_90a or sm_90+",
+                at=at,
+            )
+        if need.kind == "gpus" and not need.value.isdigit():
+            raise place.refuse(
+                f"need gpus {need.value!r} is no number", remedy="write gpus(2)", at=at
+            )
+
+
+def _check_arguments(place: Place, case: Case, part: str) -> None:
+    """Refuse a builder or formula that cannot be called with the axes."""
+    function: Callable[..., Any] | None = getattr(case, part)
+    if function is None:
+        return
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some builtins have none; calling them will tell
+        return
+    context = (None,) if part == "build" else ()
+    try:
+        signature.bind(*context, **dict.fromkeys(case.axes))
+    except TypeError as error:
+        first = "ctx, " if context else ""
+        raise place.refuse(
+            f"{part}{signature} cannot be called with the axes: {error}",
+            remedy=f"declare {part}({first}{', '.join(case.axes)}); **_ takes axes it ignores",
+            at=f"case {case.name!r}",
+        ) from error
+
+
+def check_claims(place: Place, cases: Mapping[str, Case], claims: Sequence[Claim]) -> None:
+    """Raise ``PackError`` for the first claim that names what the pack does not have."""
+    seen: set[tuple[str, str]] = set()
+    for claim in claims:
+        at = f"claim {claim.name!r}"
+        if claim.case not in cases:
+            raise place.refuse(
+                f"unknown case {claim.case!r}", remedy=f"use one of {', '.join(cases)}", at=at
+            )
+        if (claim.case, claim.name) in seen:
+            raise place.refuse(
+                f"two claims of case {claim.case!r} have the name {claim.name!r}",
+                remedy="rename one of them",
+                at=at,
+            )
+        seen.add((claim.case, claim.name))
+        _check_needs(place, claim.needs, at)
+        _check_bound(place, cases[claim.case], claim)
+
+
+def _check_bound(place: Place, case: Case, claim: Claim) -> None:
+    at = f"claim {claim.name!r}"
+    bound: list[tuple[str, tuple[Scalar, ...]]] = [
+        *((axis, (value,)) for axis, value in claim.faster.items()),
+        *((axis, (value,)) for axis, value in claim.than.items()),
+        *claim.at.items(),
+    ]
+    for axis, values in bound:
+        if axis not in case.axes:
+            raise place.refuse(
+                f"case {case.name!r} has no axis {axis!r}",
+                remedy=f"use one of {', '.join(case.axes)}",
+                at=at,
+            )
+        known = known_values(case, axis)
+        for value in values:
+            if value not in known:
+                raise place.refuse(
+                    f"axis {axis!r} of case {case.name!r} has no value {value!r}",
+                    remedy=f"use one of {', '.join(map(repr, dict.fromkeys(known)))}",
+                    at=at,
+                )

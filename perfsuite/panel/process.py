@@ -1,0 +1,221 @@
+"""One worker as the controller sees it: what it says, how long it takes, how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from perfsuite import wire
+from perfsuite.errors import PerfError
+from perfsuite.model import Status
+
+if TYPE_CHECKING:
+    from perfsuite.panel.slot import Slot
+
+TICK_S = 0.1
+TAIL_CHARACTERS = 4000
+OUTPUT_LIMIT_BYTES = 64 << 20
+# A worker that closes its socket is about to exit; one that is told to abort prints its stack.
+GRACE_S = 2.0
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class ServerLostError(Exception):
+    """A server died or stopped answering; ``output`` is the end of what it printed."""
+
+    def __init__(self, reason: str, output: str) -> None:
+        self.output = output
+        super().__init__(reason)
+
+
+class EndedError(Exception):
+    """A worker ended early: its variant's status and reason, and the end of what it printed."""
+
+    def __init__(
+        self, status: Status, reason: str, output: str = "", *, is_server_lost: bool = False
+    ) -> None:
+        self.status = status
+        self.reason = reason
+        self.output = output
+        self.is_server_lost = is_server_lost
+        super().__init__(status, reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """What is waited for, for how long, and who is told meanwhile.
+
+    ``watch`` is called between ticks and may raise; ``announce`` gets the phases as they begin.
+    """
+
+    phase: str
+    limit_s: float
+    watch: Callable[[], None]
+    announce: Callable[[str], None]
+
+
+class WorkerProcess:
+    """A forked worker: its socket, its output file, its memory and its death."""
+
+    def __init__(self, slot: Slot, pid: int, connection: Connection, output: IO[bytes]) -> None:
+        self.pid = pid
+        self.started = time.monotonic()
+        self._slot = slot
+        self._generation = slot.generation
+        self._connection = connection
+        self._output = output
+        self._doom = ""
+        self._phase = ""
+        self._exited: wire.Exited | None = None
+
+    @property
+    def is_orphan(self) -> bool:
+        """Say whether the server that forked it is gone."""
+        return self._generation != self._slot.generation or not self._slot.is_alive
+
+    def await_news(self, limit_s: float) -> None:
+        """Wait until it has said something or is gone, at most this long."""
+        with contextlib.suppress(OSError):
+            self._connection.poll(limit_s)
+
+    def tell(self, message: wire.Message) -> None:
+        """Send a message; a worker that is gone is noticed when its answer is awaited."""
+        with contextlib.suppress(OSError):
+            wire.send(self._connection, message)
+
+    def hear(self, kind: type[wire.Reply], wait: Wait, *, since: float | None = None) -> wire.Reply:
+        """Wait for a message of this kind; raises EndedError for whatever else happens.
+
+        The time limit counts from ``since``, or from now.
+        """
+        self._phase = wait.phase
+        deadline = (time.monotonic() if since is None else since) + wait.limit_s
+        while True:
+            message = self._next()
+            if isinstance(message, kind):
+                return message
+            match message:
+                case wire.Progress(phase=phase):
+                    self._phase = phase
+                    wait.announce(phase)
+                case wire.Failed(status=status, reason=reason):
+                    raise self._ended(status, reason)
+            if time.monotonic() > deadline:
+                raise self._overdue(wait)
+            wait.watch()
+
+    def limit(self, memory_bytes: int) -> None:
+        """Kill it if it holds more host memory than this, or floods the disk with output."""
+        if self._doom:
+            return
+        held = resident_bytes(self.pid)
+        if held > memory_bytes:
+            self._doom = f"held {held >> 20} MiB of host memory, limit {memory_bytes >> 20} MiB"
+        elif os.fstat(self._output.fileno()).st_size > OUTPUT_LIMIT_BYTES:
+            self._doom = f"printed more than {OUTPUT_LIMIT_BYTES >> 20} MiB"
+        if self._doom:
+            self._signal(signal.SIGKILL)
+
+    def hang_up(self) -> None:
+        """Tell it to leave, without waiting."""
+        self._connection.close()
+
+    def close(self) -> None:
+        """Make sure that it is gone, and forget it."""
+        self.hang_up()
+        with contextlib.suppress(ServerLostError):
+            self._end()
+        self._output.close()
+
+    def _end(self) -> wire.Exited:
+        """See it out, killing its process group after a grace; raises ServerLostError."""
+        if self._exited is None:
+            try:
+                self._exited = self._reaped()
+            except ServerLostError:
+                self._signal(signal.SIGKILL)
+                raise
+        return self._exited
+
+    def _reaped(self) -> wire.Exited:
+        if self.is_orphan:
+            reason = f"the server of slot {self._slot.index} is gone ({self._slot.last_words})"
+            raise ServerLostError(reason, "")
+        return self._slot.reap(self.pid, GRACE_S)
+
+    def _ended(self, status: Status, reason: str, *, is_server_lost: bool = False) -> EndedError:
+        with contextlib.suppress(ServerLostError):
+            self._end()
+        output = tail(self._output)
+        return EndedError(status, reason, output, is_server_lost=is_server_lost)
+
+    def _next(self) -> wire.Message | None:
+        try:
+            if self._connection.poll(TICK_S):
+                return wire.receive(self._connection)
+        except (EOFError, OSError):
+            raise self._death() from None
+        except PerfError as error:
+            raise self._ended(Status.ERROR, f"its worker sent a {error.what}") from error
+        # What it forked may keep its socket open, so that its death shows no end of file.
+        if resident_bytes(self.pid) == 0 and not self._connection.poll(0):
+            raise self._death()
+        return None
+
+    def _death(self) -> EndedError:
+        try:
+            exited = self._end()
+        except ServerLostError as lost:
+            return self._ended(Status.CRASHED, self._doom or str(lost), is_server_lost=True)
+        words = "closed its socket" if exited.is_forced else exit_words(exited.code)
+        return self._ended(Status.CRASHED, self._doom or f"{words} during {self._phase}")
+
+    def _overdue(self, wait: Wait) -> EndedError:
+        # Aborted, it writes the stack it hung in to its output before it dies.
+        self._signal(signal.SIGABRT)
+        inner = f" (in {self._phase})" if self._phase != wait.phase else ""
+        reason = f"{wait.phase} took longer than its limit of {wait.limit_s:g} s{inner}"
+        return self._ended(Status.TIMED_OUT, reason)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # While its server lives and has not reaped it, its id cannot be another process's.
+        for kill in (os.killpg, os.kill) if number is signal.SIGKILL else (os.kill,):
+            with contextlib.suppress(ProcessLookupError):
+                kill(self.pid, number)
+
+
+def tail(output: IO[bytes]) -> str:
+    """Return the last characters of a file that others write to."""
+    size = os.fstat(output.fileno()).st_size
+    start = max(0, size - 4 * TAIL_CHARACTERS)
+    return os.pread(output.fileno(), size - start, start).decode(errors="replace")[
+        -TAIL_CHARACTERS:
+    ]
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the host memory a process holds; 0 when it is dead, waited for or not."""
+    try:
+        fields = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
+    except OSError:
+        return 0
+    return int(fields[1]) * _PAGE_BYTES
+
+
+def exit_words(code: int | None) -> str:
+    """Return an exit code in words; negative codes are signals."""
+    if code is None:
+        return "does not die"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,0 +1,73 @@
+"""Where and how a panel measures, and the environment its processes get."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import perfsuite
+from perfsuite.model import Gpu, Settings
+
+# The share of the machine's memory that the workers of one panel may use together.
+MEMORY_SHARE = 0.8
+_CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One device to measure on, with what its workers need to know.
+
+    ``gpu`` is None for devices that are no GPU. ``origins`` gives each pack's origin by name.
+    ``memory_limit_bytes`` is the host memory one worker may hold (0: its share of the machine).
+    """
+
+    device: str
+    gpu: Gpu | None = None
+    slots: int = 3
+    settings: Settings = field(default_factory=Settings)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    memory_limit_bytes: int = 0
+
+    @property
+    def is_host_measured(self) -> bool:
+        """Say whether what is measured are the cores that a worker's start would take."""
+        return self.device == "cpu"
+
+    @property
+    def worker_bytes(self) -> int:
+        """The host memory one worker may hold."""
+        return self.memory_limit_bytes or int(MEMORY_SHARE * host_bytes() / self.slots)
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of a server: one GPU or none, and its own hash seed."""
+        values = child_environment()
+        values["CUDA_VISIBLE_DEVICES"] = self.gpu.uuid if self.gpu else ""
+        # Processes are the unit of evidence: they must not share what a fresh start would vary.
+        values.pop("PYTHONHASHSEED", None)
+        return values
+
+
+def child_environment() -> dict[str, str]:
+    """Return this process's environment, in which a child finds this very perfsuite."""
+    values = dict(os.environ)
+    home = str(Path(perfsuite.__file__).parents[1])
+    if home not in sysconfig.get_paths().values():
+        known = [values["PYTHONPATH"]] if values.get("PYTHONPATH") else []
+        values["PYTHONPATH"] = os.pathsep.join([home, *known])
+    return values
+
+
+def host_bytes() -> int:
+    """Return the memory this machine, or the container around this process, has."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _CGROUP_LIMITS:
+        text = path.read_text(encoding="ascii").strip() if path.is_file() else ""
+        if text.isdigit():  # "max" where there is no limit
+            sizes.append(int(text))
+    return min(sizes)

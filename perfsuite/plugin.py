@@ -1,0 +1,252 @@
+"""The pytest plugin: its options, and what holds in every session, measured or not."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perfsuite.look import Look
+
+TIERS = ("smoke", "nightly", "full")
+# What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
+FAIL_ON = "slower,over-budget,wrong,crashed,timed-out,error,broken"
+
+looks_key: pytest.StashKey[list[Look]] = pytest.StashKey()
+left_out_key: pytest.StashKey[list[str]] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options; without --perf none of them does anything."""
+    group = parser.getgroup("perfsuite", "GPU performance (perfsuite)")
+    add = group.addoption
+    add(
+        "--perf",
+        action="store_true",
+        help="measure, judge and report the packs' variants instead of running ordinary tests",
+    )
+    add(
+        "--perf-tier",
+        choices=TIERS,
+        default="smoke",
+        help="how many values of each axis: smoke (default, seconds), nightly or full",
+    )
+    add(
+        "--perf-select",
+        metavar="EXPR",
+        default="",
+        help="variants by axis, pack, case or id: 'impl=triton,n>=1e6'; -k takes words",
+    )
+    add(
+        "--perf-device",
+        choices=("auto", "cuda", "cpu", "fake"),
+        default="auto",
+        help="where to measure; auto takes the GPUs if there are any, else the CPU",
+    )
+    add(
+        "--perf-packs",
+        metavar="NAMES",
+        type=_words,
+        default=(),
+        help="only these packs, separated by commas",
+    )
+    add(
+        "--perf-pack",
+        metavar="FILE_OR_FOLDER",
+        action="append",
+        type=Path,
+        default=[],
+        help="one more pack: a Python file, or a folder with a pyproject.toml; repeatable",
+    )
+    add(
+        "--perf-processes",
+        metavar="N",
+        type=_count,
+        help="fresh processes per variant; more find smaller changes",
+    )
+    add("--perf-seed", metavar="N", type=int, default=0, help="seed of inputs and of the order")
+    add(
+        "--perf-check",
+        action="store_true",
+        help="only check that results are right; measure nothing",
+    )
+    add(
+        "--perf-resume",
+        action="store_true",
+        help="continue the last run if it was interrupted, keeping what it measured",
+    )
+    add(
+        "--perf-accept",
+        action="store_true",
+        help="make this run's numbers the baseline, if every variant that ran is right; "
+        "its changes then fail nothing (needs --perf-reason)",
+    )
+    add(
+        "--perf-reason",
+        metavar="TEXT",
+        default="",
+        help="why the numbers are accepted; stored with them",
+    )
+    add(
+        "--perf-fail-on",
+        metavar="WORDS",
+        type=_words,
+        default=_words(FAIL_ON),
+        help=f"verdicts, statuses and claims that fail a test (default: {FAIL_ON})",
+    )
+    add(
+        "--perf-threshold",
+        metavar="PCT",
+        type=_percent,
+        help="smallest change called slower or faster",
+    )
+    add(
+        "--perf-gate",
+        metavar="PCT",
+        type=_percent,
+        help="smallest slower change that fails a run",
+    )
+    add(
+        "--perf-report",
+        metavar="DIR",
+        type=Path,
+        default=Path("reports"),
+        help="where to write the HTML report (default: reports)",
+    )
+    parser.addini("perf_cases", "folders of case modules: run with --perf only", type="paths")
+    parser.addini(
+        "perf_baselines", "folders of accepted numbers", type="paths", default=["baselines"]
+    )
+    parser.addini(
+        "perf_exit_codes",
+        "exit with 10 if something regressed, 13 if incomparable, 15 if only unclear",
+        type="bool",
+        default=False,
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Under --perf, hand the session over to the room that measures."""
+    config.stash[looks_key] = []
+    config.stash[left_out_key] = []
+    if not config.getoption("perf"):
+        return
+    _refuse_other_drivers(config)
+    from perfsuite.session import PerfSession
+
+    config.pluginmanager.register(PerfSession(config), "perfsuite-session")
+
+
+def _refuse_other_drivers(config: pytest.Config) -> None:
+    """Refuse what would run perf items elsewhere, again, or not at all."""
+    if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
+        raise pytest.UsageError(
+            "--perf cannot run under xdist's -n: measurements would disturb each other"
+            "\n  do: leave -n out; perfsuite drives all GPUs of this machine itself"
+        )
+    if config.getoption("codspeed", default=False):
+        raise pytest.UsageError(
+            "--perf cannot run with --codspeed: it would deselect every variant"
+            "\n  do: run them one after the other"
+        )
+    if config.getoption("reruns", None):
+        raise pytest.UsageError(
+            "--perf cannot run with --reruns: a repeated test would turn a slowdown into a pass"
+            "\n  do: leave --reruns out; perfsuite confirms changes in fresh processes"
+        )
+    if config.getoption("perf_accept") and not config.getoption("perf_reason").strip():
+        raise pytest.UsageError(
+            "--perf-accept needs a reason, which is stored with the numbers"
+            '\n  do: add --perf-reason "why these numbers are right"'
+        )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave case modules out of an ordinary session: they have nothing to say in it."""
+    if config.getoption("perf") or not is_case(collection_path, config):
+        return None
+    return True
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Collector | None:
+    """Replace a case module that was named on the command line by nothing, to be told of later."""
+    config = parent.config
+    if config.getoption("perf") or not is_case(module_path, config):
+        return None
+    config.stash[left_out_key].append(module_path.relative_to(config.rootpath).as_posix())
+    left_out: LeftOut = LeftOut.from_parent(parent, path=module_path)
+    return left_out
+
+
+class LeftOut(pytest.File):
+    """A case module in a session without --perf."""
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        """Yield nothing."""
+        return iter(())
+
+
+def is_case(path: Path, config: pytest.Config) -> bool:
+    """Say whether a path lies in a folder of case modules."""
+    return any(path.is_relative_to(folder) for folder in config.getini("perf_cases"))
+
+
+@pytest.fixture
+def perf(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Call a function; under --perf also take a quick look at its time on the host.
+
+    ``perf(fn, *args, **kwargs)`` returns what ``fn`` returns. A look gives no verdict and is
+    listed in the summary; for a verdict, write a case.
+    """
+    config: pytest.Config = request.config
+
+    def measured(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not config.getoption("perf"):
+            return fn(*args, **kwargs)
+        from perfsuite.look import take_look
+
+        look, result = take_look(request.node.nodeid, lambda: fn(*args, **kwargs))
+        config.stash[looks_key].append(look)
+        return result
+
+    return measured
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say what was left out, and list the quick looks."""
+    for path in config.stash[left_out_key]:
+        terminalreporter.write_line(f"perfsuite: to run {path}: pytest --perf {path}")
+    if config.stash[looks_key]:
+        terminalreporter.write_sep("-", "perfsuite: quick looks, host time, no verdict")
+    for look in config.stash[looks_key]:
+        terminalreporter.write_line(look.line())
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _percent(text: str) -> float:
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 < percent < 100:  # noqa: PLR2004 - percent
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage between 0 and 100")
+    return percent / 100

@@ -1,0 +1,178 @@
+"""Small charts as inline SVG: numbers in, markup out; colours come from the style sheet's tones.
+
+Plots are drawn on a grid of 1000 by the chart's height and stretched to the width of the page;
+strokes and dots keep their size by ``vector-effect``. Labels are in a chart of their own that is
+not stretched, placed in percent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+WIDTH = 1000
+BAR = (140, 18)
+GATES = 2
+STRIP = 24
+TRACK = 72
+# Six dots of different heights keep equal samples apart; the order is fixed, not random.
+_LIFT = (0, 2, -2, 1, -1, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A scale from ``low`` to ``high``; what lies beyond is drawn at the edge."""
+
+    low: float
+    high: float
+
+    def at(self, value: float, width: float = WIDTH) -> float:
+        """Return the position of a value on a scale ``width`` wide."""
+        span = (self.high - self.low) or 1.0
+        return min(1.0, max(0.0, (value - self.low) / span)) * width
+
+    def ticks(self, most: int = 4) -> list[float]:
+        """Return round values inside the axis."""
+        step = _round_step((self.high - self.low) / most)
+        first = math.ceil(self.low / step)
+        return [n * step for n in range(first, math.floor(self.high / step) + 1)]
+
+
+def axis_of(values: Sequence[float], *, keep: Sequence[float] = ()) -> Axis:
+    """Return an axis that shows all but the most extreme values, and those of ``keep``."""
+    ordered = sorted(values)
+    cut = len(ordered) // 100
+    inner = [*ordered[cut : len(ordered) - cut], *keep]
+    low, high = min(inner), max(inner)
+    margin = (high - low) * 0.06 or abs(high) * 0.001 or 1.0
+    return Axis(low - margin, high + margin)
+
+
+def change_bar(
+    theta: float, *, ends: tuple[float, float], limits: tuple[float, float], tone: str, label: str
+) -> Markup:
+    """Draw a change with its interval against threshold and gate, two gates to either side."""
+    width, height = BAR
+    axis = Axis(-GATES * limits[1], GATES * limits[1])
+    x = [round(axis.at(value, width), 1) for value in (*ends, theta)]
+    band, gates = ([axis.at(sign * limit, width) for sign in (-1, 1)] for limit in limits)
+    rules = (
+        f'<path class="threshold" d="M{band[0]:.1f} 1H{band[1]:.1f}v{height - 2}H{band[0]:.1f}z"/>'
+        f'<path class="gate" d="M{gates[0]:.1f} 1v{height - 2}M{gates[1]:.1f} 1v{height - 2}"/>'
+    )
+    return Markup(
+        f'<svg class="bar {escape(tone)}" viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{escape(label)}">{rules}<path class="zero" d="M{width / 2:g} 0v{height}"/>'
+        f'<path class="span" d="M{x[0]:g} 9H{max(x[1], x[0] + 1):g}"/>'
+        f"{_point(x[2], theta, axis)}</svg>"
+    )
+
+
+def proportions(parts: Sequence[tuple[str, int]]) -> Markup:
+    """Draw how a whole is made up of toned parts, in the order given."""
+    total = sum(count for _, count in parts) or 1
+    drawn, x = [], 0.0
+    for tone, count in parts:
+        # A single slower variant among ten thousand must still be seen.
+        width = max(count / total * WIDTH, 6.0 if count else 0.0)
+        drawn.append(
+            f'<rect class="{escape(tone)}" x="{x:.1f}" width="{max(width - 2, 2):.1f}" height="8"/>'
+        )
+        x += width
+    return Markup(
+        f'<svg class="proportions" viewBox="0 0 {max(x, 1):.1f} 8" preserveAspectRatio="none" '
+        f'aria-hidden="true">{"".join(drawn)}</svg>'
+    )
+
+
+def strip(blocks: Sequence[Sequence[float]], axis: Axis, *, centre: float, tone: str) -> Markup:
+    """Draw every sample of a process, block under block, and its median."""
+    lane = (STRIP - 6) / max(1, len(blocks))
+    dots = "".join(
+        f"M{axis.at(value):.0f} {3 + lane * (row + 0.5) + _LIFT[index % 6] * lane / 9:.1f}h0"
+        for row, block in enumerate(blocks)
+        for index, value in enumerate(block)
+    )
+    return _plot(STRIP, tone, f'<path class="dots" d="{dots}"/>{_median(axis.at(centre))}')
+
+
+def box(values: Sequence[float], axis: Axis, *, centre: float, tone: str) -> Markup:
+    """Draw a process by five numbers: 5 to 95 %, the quartiles and the median."""
+    at = [axis.at(_quantile(values, q)) for q in (0.05, 0.25, 0.75, 0.95)]
+    body = (
+        f'<path class="range" d="M{at[0]:.0f} 12H{at[3]:.0f}"/>'
+        f'<path class="quartiles" d="M{at[1]:.0f} 12H{at[2]:.0f}"/>'
+    )
+    return _plot(STRIP, tone, body + _median(axis.at(centre)))
+
+
+def points(values: Sequence[float], axis: Axis, *, tone: str) -> Markup:
+    """Draw the estimates of several processes of which no samples are at hand."""
+    ticks = "".join(f"M{axis.at(value):.0f} 5v14" for value in values)
+    return _plot(STRIP, tone, f'<path class="estimates" d="{ticks}"/>')
+
+
+def track(rows: Sequence[tuple[str, Sequence[float]]], axis: Axis) -> Markup:
+    """Draw values in time order; each row is a turn with its tone, turns shaded in alternation."""
+    total = sum(len(values) for _, values in rows) or 1
+    shades, dots, x = [], [], 0
+    for turn, (tone, values) in enumerate(rows):
+        left, width = x / total * WIDTH, len(values) / total * WIDTH
+        if turn % 2:
+            shades.append(f"M{left:.0f} 0h{width:.0f}v{TRACK}h-{width:.0f}z")
+        path = "".join(
+            f"M{(x + index + 0.5) / total * WIDTH:.0f} "
+            f"{4 + (1 - axis.at(value, 1)) * (TRACK - 8):.0f}h0"
+            for index, value in enumerate(values)
+        )
+        dots.append(f'<path class="dots {escape(tone)}" d="{path}"/>')
+        x += len(values)
+    shade = f'<path class="shade" d="{"".join(shades)}"/>'
+    return _plot(TRACK, "track", shade + "".join(dots))
+
+
+def scale(axis: Axis, labels: Sequence[tuple[float, str]]) -> Markup:
+    """Draw the labels under a stack of strips."""
+    texts = "".join(
+        f'<text x="{axis.at(value, 100):.1f}%" y="11">{escape(text)}</text>'
+        for value, text in labels
+    )
+    ticks = "".join(
+        f'<line x1="{at:.1f}%" x2="{at:.1f}%" y2="3"/>'
+        for at in (axis.at(value, 100) for value, _ in labels)
+    )
+    return Markup(f'<svg class="scale" aria-hidden="true">{ticks}{texts}</svg>')
+
+
+def _plot(height: int, tone: str, body: str) -> Markup:
+    return Markup(
+        f'<svg class="plot {escape(tone)}" viewBox="0 0 {WIDTH} {height}" '
+        f'preserveAspectRatio="none" aria-hidden="true">{body}</svg>'
+    )
+
+
+def _median(x: float) -> str:
+    return f'<path class="median" d="M{x:.0f} 1v{STRIP - 2}"/>'
+
+
+def _point(x: float, theta: float, axis: Axis) -> str:
+    if axis.low <= theta <= axis.high:
+        return f'<circle class="point" cx="{x:g}" cy="9" r="3.4"/>'
+    tip = -6 if theta > axis.high else 6
+    return f'<path class="point" d="M{x:g} 9l{tip} -5v10z"/>'
+
+
+def _quantile(values: Sequence[float], q: float) -> float:
+    ordered = sorted(values)
+    at = q * (len(ordered) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def _round_step(step: float) -> float:
+    magnitude = 10.0 ** math.floor(math.log10(step)) if step > 0 else 1.0
+    return next(m * magnitude for m in (1, 2, 5, 10) if m * magnitude >= step * (1 - 1e-9))

@@ -1,0 +1,174 @@
+"""The section of one variant: what the table of changes has no room for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfsuite.model import Change, Run, Variant
+from perfsuite.report import facts, plots, view
+from perfsuite.report.facts import Difference, Fact
+from perfsuite.report.rows import Row, change_text, log_change
+from perfsuite.report.subject import CYCLES, TIME, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """One of the clocks before and now."""
+
+    name: str
+    baseline: str
+    now: str
+    change: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """A metric without noise, with its change where there is something to compare with."""
+
+    name: str
+    baseline: str
+    now: str
+    change: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detail:
+    """Everything that a variant's section shows, as text and charts."""
+
+    row: Row
+    id: str
+    is_open: bool
+    sentence: str
+    source: str
+    decided: tuple[Fact, ...]
+    clocks: tuple[Clock, ...]
+    distribution: plots.Distribution | None
+    tracks: tuple[plots.Track, ...]
+    exact: tuple[Exact, ...]
+    case: tuple[Fact, ...]
+    measured: tuple[Fact, ...]
+    notes: tuple[str, ...]
+    differences: tuple[Difference, ...]
+    doc: str
+    output: str
+    command: str
+
+
+def detail(subject: Subject, row: Row, *, run: Run, lean: bool, is_open: bool) -> Detail:
+    """Return the section of one variant; ``lean`` leaves out what a quiet variant can do without."""
+    variant, result = subject.variant, subject.result
+    return Detail(
+        row=row,
+        id=variant.id,
+        is_open=is_open,
+        sentence=subject.reason or subject.mark.meaning,
+        source=subject.verdict.source if subject.verdict else "",
+        decided=decided(subject),
+        clocks=clocks(subject),
+        distribution=plots.distribution(subject, lean=lean),
+        tracks=() if lean else plots.tracks(subject),
+        exact=exact(subject),
+        case=facts.of_case(variant),
+        measured=facts.of_measuring(subject),
+        notes=tuple(dict.fromkeys(note for one in subject.evidence for note in one.notes)),
+        differences=facts.differences_of_state(subject, run.facts),
+        doc=variant.case.doc,
+        output=result.output if result else "",
+        command=command(variant),
+    )
+
+
+def command(variant: Variant) -> str:
+    """Return the command that measures a variant again, from whatever tier it is."""
+    return view.command(variant.id, "--perf-tier", variant.tier.value)
+
+
+def decided(subject: Subject) -> tuple[Fact, ...]:
+    """Return the numbers behind the verdict."""
+    change, verdict = subject.change, subject.verdict
+    if change is None or verdict is None:
+        return ()
+    found = (
+        ("Change of the code", f"{change_text(change)} ({view.interval(change.low, change.high)})"),
+        ("Threshold, gate", f"{view.limit(change.threshold)}, {view.limit(change.gate)}"),
+        ("Detectable", f"{view.limit(change.detectable)} nine times in ten"),
+        ("p value", view.p_value(change.p_value)),
+        ("Share of time on the SM clock (β)", view.number(change.beta, 2)),
+        ("Confirmed by", verdict.confirmation),
+    )
+    return facts.present(found)
+
+
+def clocks(subject: Subject) -> tuple[Clock, ...]:
+    """Return time, SM cycles and the SM clock that follows from both."""
+    change = subject.change
+    time, before = subject.now(), subject.baseline()
+    if time is None:
+        return ()
+    digits = subject.digits()
+    lines = [
+        Clock(
+            "Time per launch",
+            view.time(before, digits, like=time),
+            view.time(time, digits),
+            log_change(change.time_change if change else None, change),
+        )
+    ]
+    cycles, cycles_before = subject.now(CYCLES), subject.baseline(CYCLES)
+    if cycles is None:
+        return tuple(lines)
+    noise = subject.digits(CYCLES)
+    moved = cycles / cycles_before - 1 if cycles_before else None
+    lines.append(
+        Clock(
+            "SM cycles per launch",
+            view.cycles(cycles_before, noise),
+            view.cycles(cycles, noise),
+            view.percent(moved, half_width=noise),
+        )
+    )
+    was = cycles_before / before if cycles_before and before else None
+    shift = log_change(change.clock_change if change else None)
+    lines.append(Clock("SM clock", view.clock(was), view.clock(cycles / time), shift))
+    return tuple(lines)
+
+
+def exact(subject: Subject) -> tuple[Exact, ...]:
+    """Return the metrics without noise, of this run and of the baseline."""
+    now = {name: value for one in subject.evidence for name, value in one.exact.items()}
+    stored = subject.entry.metrics if subject.entry else {}
+    changes = {change.metric: change for change in subject.others}
+    lines = []
+    for name in dict.fromkeys((*now, *changes)):
+        unit = _unit(name, changes)
+        change = changes.get(name)
+        before = change.baseline if change else stored[name].center if name in stored else None
+        value = now.get(name, change.current if change else None)
+        lines.append(
+            Exact(
+                name,
+                view.NOTHING if before is None else view.amount(before, unit),
+                view.NOTHING if value is None else view.amount(value, unit),
+                _moved(before, value),
+            )
+        )
+    return tuple(lines)
+
+
+def _others(subject: Subject) -> list[Change]:
+    changes = subject.verdict.changes if subject.verdict else ()
+    return [change for change in changes if change.metric not in {TIME, CYCLES}]
+
+
+def _unit(name: str, changes: dict[str, Change]) -> str:
+    if name in changes:
+        return changes[name].unit
+    return "bytes" if name.endswith("_bytes") else ""
+
+
+def _moved(before: float | None, value: float | None) -> str:
+    if before is None or value is None:
+        return view.NOTHING
+    if before == value:
+        return "="
+    return view.percent(value / before - 1) if before else "from none"

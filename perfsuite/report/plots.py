@@ -1,0 +1,161 @@
+"""The two drawings of a variant's section: its processes now and before, and its samples in time."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from perfsuite.model import Block, Evidence
+from perfsuite.report import charts, view
+from perfsuite.report.subject import TIME, Subject, centre
+
+# Tones of slots in turn; with more slots than tones, the shading of turns still tells them apart.
+SLOT_TONES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One process, or the accepted processes of one card, as a line with its numbers in text."""
+
+    label: str
+    when: str
+    plot: Markup
+    centre: str
+    count: str
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """The strips of a variant above one scale."""
+
+    strips: tuple[Strip, ...]
+    scale: Markup
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One quantity over the samples in time order."""
+
+    label: str
+    low: str
+    high: str
+    plot: Markup
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    label: str
+    when: str
+    blocks: list[list[float]]
+    centre: float
+
+
+def distribution(subject: Subject, *, lean: bool) -> Distribution | None:
+    """Return a strip per process, now and before; ``lean`` draws five numbers, not all samples."""
+    processes = list(_processes(subject))
+    accepted = [] if any(p.when == "before" for p in processes) else list(_accepted(subject))
+    shown = [value for process in processes for block in process.blocks for value in block]
+    if not shown:
+        return None
+    kept = [process.centre for process in processes]
+    axis = charts.axis_of(shown, keep=kept + [value for _, values in accepted for value in values])
+    digits, like = subject.digits(), subject.now() or kept[0]
+    strips = [
+        Strip(
+            process.label,
+            process.when,
+            _plot(process, axis, lean=lean),
+            view.time(process.centre, digits, like=like),
+            view.count(sum(map(len, process.blocks)), "sample"),
+        )
+        for process in processes
+    ]
+    strips += [
+        Strip(
+            label,
+            "before",
+            charts.points(values, axis, tone="before"),
+            view.time(statistics.median(values), digits, like=like),
+            view.count(len(values), "process", "processes"),
+        )
+        for label, values in accepted
+    ]
+    return Distribution(tuple(strips), _scale(axis, like))
+
+
+def tracks(subject: Subject) -> tuple[Track, ...]:
+    """Return time per launch, and the SM clock where it was stamped, in the order measured."""
+    turns = sorted(
+        ((block, process.slot) for process in subject.evidence for block in process.blocks),
+        key=lambda turn: turn[0].start_s,
+    )
+    like, digits = subject.now(), subject.digits()
+    times = [(_slot(slot), list(block.time_us)) for block, slot in turns]
+    clocks = [(_slot(slot), _megahertz(block)) for block, slot in turns]
+    drawn = (
+        _track("Time per launch", times, lambda value: view.time(value, digits, like=like)),
+        _track("SM clock", clocks, view.clock),
+    )
+    return tuple(track for track in drawn if track)
+
+
+def _processes(subject: Subject) -> Iterator[_Process]:
+    stages = (
+        ("now", subject.evidence),
+        ("screen", subject.screen.evidence if subject.screen else ()),
+        ("before", subject.before.evidence if subject.before else ()),
+    )
+    for when, evidence in stages:
+        for index, process in enumerate(evidence, start=1):
+            middle = centre(process, TIME)
+            if middle is not None:
+                yield _Process(_label(when, index, process), when, process.samples(TIME), middle)
+
+
+def _label(when: str, index: int, process: Evidence) -> str:
+    place = f" · {view.card(process.unit)}" if process.unit else ""
+    return f"{when} {index}{place}"
+
+
+def _accepted(subject: Subject) -> Iterator[tuple[str, tuple[float, ...]]]:
+    metric = subject.entry.metrics.get(TIME) if subject.entry else None
+    for unit, values in metric.values.items() if metric else ():
+        if values:
+            yield f"baseline · {view.card(unit)}", values
+
+
+def _plot(process: _Process, axis: charts.Axis, *, lean: bool) -> Markup:
+    if lean:
+        values = [value for block in process.blocks for value in block]
+        return charts.box(values, axis, centre=process.centre, tone=process.when)
+    return charts.strip(process.blocks, axis, centre=process.centre, tone=process.when)
+
+
+def _scale(axis: charts.Axis, like: float) -> Markup:
+    factor, symbol = view.time_unit(like)
+    ticks = axis.ticks()
+    step = (ticks[1] - ticks[0]) / factor if len(ticks) > 1 else 1.0
+    labels = [(tick, view.tick(tick / factor, step, symbol)) for tick in ticks]
+    return charts.scale(axis, labels)
+
+
+def _slot(slot: int) -> str:
+    return f"slot{slot % SLOT_TONES}"
+
+
+def _megahertz(block: Block) -> list[float]:
+    # Cycles per microsecond are megahertz, of exactly the window that was timed.
+    return [c / t for c, t in zip(block.cycles, block.time_us, strict=False) if t > 0]
+
+
+def _track(
+    label: str, turns: Sequence[tuple[str, list[float]]], text: Callable[[float], str]
+) -> Track | None:
+    values = [value for _, turn in turns for value in turn]
+    if not values:
+        return None
+    axis = charts.axis_of(values)
+    return Track(label, text(min(values)), text(max(values)), charts.track(turns, axis))

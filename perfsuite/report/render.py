@@ -1,0 +1,57 @@
+"""The page as HTML in one file that needs nothing else, and refuses to load anything else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from perfsuite.report.book import Book
+from perfsuite.report.page import details, page
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """A file of ours that stands in the page, with the hash that lets a browser use it."""
+
+    text: Markup
+    hash: str
+
+
+def render(book: Book) -> str:
+    """Return a run as one self-contained HTML page."""
+    values = page(book)
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            page=values,
+            details=details(book, values.rows),
+            style=inline("style.css"),
+            script=inline("app.js"),
+        )
+    )
+
+
+@cache
+def inline(name: str) -> Inline:
+    """Return one of the report's own static files; its hash is what the page's policy allows."""
+    text = resources.files("perfsuite.report").joinpath("static", name).read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return Inline(Markup(text), f"sha256-{digest}")  # noqa: S704 - our own file, not data
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("perfsuite.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -1,0 +1,152 @@
+"""All that a run says about one variant, gathered from the stages it went through."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from perfsuite.model import (
+    BaselineEntry,
+    Change,
+    Evidence,
+    Result,
+    Run,
+    Stage,
+    Status,
+    Variant,
+    Verdict,
+    Word,
+)
+from perfsuite.report import marks, view
+
+TIME = "time_us"
+CYCLES = "cycles"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One variant with the result that was judged, the stage before it, and what was before.
+
+    ``result`` is the last stage's, ``screen`` an earlier stage's that is not judged any more.
+    """
+
+    variant: Variant
+    anchor: str
+    result: Result | None = None
+    screen: Result | None = None
+    verdict: Verdict | None = None
+    entry: BaselineEntry | None = None
+    before: Result | None = None
+
+    @property
+    def mark(self) -> marks.Mark:
+        """The verdict's word, or how the variant ended where there is no verdict."""
+        if self.result is None:
+            return marks.mark("not run")
+        if self.result.status is not Status.OK:
+            return marks.mark(self.result.status.value)
+        return marks.mark(self.verdict.word.value if self.verdict else "checked")
+
+    @property
+    def is_skipped(self) -> bool:
+        """Say whether the variant has nothing to show but a reason."""
+        return self.result is None or self.result.status is Status.SKIPPED
+
+    @property
+    def reason(self) -> str:
+        """Why the variant ended as it did, in words."""
+        if self.result is None:
+            return "the run ended before it"
+        if self.result.status is not Status.OK or self.verdict is None:
+            return self.result.reason
+        return self.verdict.reason
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """What the judged processes have to say."""
+        return self.result.evidence if self.result else ()
+
+    @property
+    def change(self) -> Change | None:
+        """The change of time, with the clocks beside it; None where time was not compared."""
+        changes = self.verdict.changes if self.verdict else ()
+        return next((change for change in changes if change.metric == TIME), None)
+
+    @property
+    def others(self) -> list[Change]:
+        """The changes of metrics that are no clock."""
+        changes = self.verdict.changes if self.verdict else ()
+        return [change for change in changes if change.metric not in {TIME, CYCLES}]
+
+    def now(self, metric: str = TIME) -> float | None:
+        """Return the metric's middle over the judged processes."""
+        if metric == TIME and self.change:
+            return self.change.current
+        found = centres(self.evidence, metric)
+        return statistics.median(found) if found else None
+
+    def baseline(self, metric: str = TIME) -> float | None:
+        """Return what the metric was, or None where it may not be compared."""
+        if self.verdict is None or self.verdict.word is Word.INCOMPARABLE:
+            return None
+        if metric == TIME and self.change:
+            return self.change.baseline
+        stored = self.entry.metrics.get(metric) if self.entry else None
+        return stored.center if stored else None
+
+    def noise(self, metric: str = TIME) -> float | None:
+        """Return the relative standard deviation from process to process, in this run."""
+        found = [math.log(value) for value in centres(self.evidence, metric) if value > 0]
+        return statistics.stdev(found) if len(found) > 1 else None
+
+    def digits(self, metric: str = TIME) -> float | None:
+        """Return the relative noise that a shown value's digits must not go below."""
+        stored = self.entry.metrics.get(metric) if self.entry else None
+        known = [self.noise(metric), stored.between if stored else None]
+        return max((noise for noise in known if noise), default=None)
+
+
+def centre(evidence: Evidence, metric: str = TIME) -> float | None:
+    """Return the middle of one process: the median of its blocks' medians."""
+    medians = [statistics.median(block) for block in evidence.samples(metric) if block]
+    return statistics.median(medians) if medians else None
+
+
+def centres(evidence: tuple[Evidence, ...], metric: str) -> list[float]:
+    """Return the middle of each process that has the metric."""
+    found = (centre(process, metric) for process in evidence)
+    return [value for value in found if value is not None]
+
+
+def subjects(
+    run: Run, *, baselines: Mapping[str, BaselineEntry], previous: Run | None
+) -> Iterator[Subject]:
+    """Yield every variant of the run with what belongs to it, in the run's order."""
+    staged = {(result.variant, result.stage): result for result in run.results}
+    verdicts = {verdict.variant: verdict for verdict in run.verdicts}
+    before = {result.variant: result for result in previous.results} if previous else {}
+    taken: set[str] = set()
+    for variant in run.variants:
+        screen = staged.get((variant.id, Stage.SCREEN))
+        confirm = staged.get((variant.id, Stage.CONFIRM))
+        yield Subject(
+            variant=variant,
+            anchor=_anchor(variant.id, taken),
+            result=confirm or screen,
+            screen=screen if confirm else None,
+            verdict=verdicts.get(variant.id),
+            entry=baselines.get(variant.id),
+            before=before.get(variant.id),
+        )
+
+
+def _anchor(variant: str, taken: set[str]) -> str:
+    stem = f"v-{view.slug(variant)}"
+    anchor, again = stem, 1
+    while anchor in taken:
+        again += 1
+        anchor = f"{stem}-{again}"
+    taken.add(anchor)
+    return anchor

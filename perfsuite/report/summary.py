@@ -1,0 +1,84 @@
+"""A run as Markdown for a CI step: the outcome first, a short table, the rest folded."""
+
+from __future__ import annotations
+
+import re
+
+from perfsuite.report import marks, view
+from perfsuite.report.book import Book
+from perfsuite.report.page import claims, headline, skips
+from perfsuite.report.rows import Row, row
+
+MOST_ROWS = 20
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>@$])")
+_HEAD = ("| verdict | variant | now | baseline | change of the code | interval |",) + (
+    "| --- | --- | ---: | ---: | ---: | ---: |",
+)
+
+
+def summary(book: Book) -> str:
+    """Return the run's outcome with at most 20 rows in sight; data is escaped, never markup."""
+    run = book.run
+    rows = [row(subject, run.sku.slug) for subject in book.shown]
+    told = [line for line in rows if line.mark.word not in {"same", "new", "checked"}]
+    lines = [f"### {_outcome(book)}", "", _about(book), "", _tally(book), ""]
+    if told:
+        lines += [*_HEAD, *map(_line, told[:MOST_ROWS]), ""]
+    lines += _broken(book)
+    folded = [*told[MOST_ROWS:], *(line for line in rows if line not in told)]
+    lines += _folded(view.count(len(folded), "more variant"), [*_HEAD, *map(_line, folded)])
+    skipped = [f"- {len(one.variants)} × {plain(one.reason)}" for one in skips(book)]
+    lines += _folded("Skipped, by reason", skipped)
+    lines += _folded("Notes", [f"- {plain(note)}" for note in run.notes])
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def plain(text: str) -> str:
+    """Return text that Markdown and HTML show as it is, on one line."""
+    escaped = _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return escaped.replace("\\<", "&lt;").replace("\\>", "&gt;").replace("://", ":&#8203;//")
+
+
+def _outcome(book: Book) -> str:
+    mark = "❌ " if book.fails else ""
+    return f"{mark}{headline(book)}"
+
+
+def _about(book: Book) -> str:
+    run = book.run
+    said = [run.facts.name or run.sku.slug, f"compared with {book.source or 'nothing'}"]
+    said += [f"commit {run.commit[:12]}"] if run.commit else []
+    said += [f"run {run.id}", view.duration(run.wall_s)] if run.wall_s else [f"run {run.id}"]
+    return " · ".join(plain(one) for one in said)
+
+
+def _tally(book: Book) -> str:
+    ordered = sorted(book.counts.items(), key=lambda item: marks.mark(item[0]).rank)
+    return ", ".join(f"**{count}** {word}" for word, count in ordered)
+
+
+def _line(line: Row) -> str:
+    name = plain(f"{line.pack}.{line.case}[{','.join(line.axes)}]")
+    cells = (
+        f"{line.mark.glyph} {line.mark.word}",
+        name,
+        line.now,
+        line.baseline,
+        line.change,
+        line.interval,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _broken(book: Book) -> list[str]:
+    broken = [claim for claim in claims(book.run.claims) if claim.mark.tone == "fail"]
+    told = [
+        f"- {plain(one.claim)}: {one.ratio} found, {one.required} asked for. {plain(one.reason)}"
+        for one in broken[:MOST_ROWS]
+    ]
+    return ["Broken claims:", "", *told, ""] if told else []
+
+
+def _folded(title: str, lines: list[str]) -> list[str]:
+    body = [line for line in lines if line not in _HEAD]
+    return ["<details>", f"<summary>{title}</summary>", "", *lines, "", "</details>", ""] if body else []

@@ -1,0 +1,220 @@
+"""How values are shown to people: every rounding and unit of a report."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from datetime import UTC, datetime
+
+# A unit never leaves its number at the end of a line, and stands a thin space away from it.
+SPACE = "\u202f"
+MINUS = "\u2212"
+NOTHING = "\u2013"
+TIME_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"), (0.0, "ns"))
+SIZE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0.0, "B"))
+MOST_DIGITS = 6
+UNKNOWN_NOISE_DIGITS = 3
+TWO_DIGITS_UP_TO = 3.55
+
+
+def places(value: float, noise: float | None) -> int:
+    """Return the decimal places of ``value`` that a relative noise supports; may be negative."""
+    if not value or not math.isfinite(value):
+        return 0
+    first = math.floor(math.log10(abs(value)))
+    if not noise:
+        return UNKNOWN_NOISE_DIGITS - 1 - first
+    return max(-first, min(_supported(abs(value) * noise), MOST_DIGITS - 1 - first))
+
+
+def number(value: float, decimals: int) -> str:
+    """Return a number with thousands apart and a real minus sign."""
+    text = f"{round(value, decimals):,.{max(decimals, 0)}f}".replace(",", SPACE)
+    return text.replace("-", MINUS)
+
+
+def time_unit(time_us: float) -> tuple[float, str]:
+    """Return the unit a time reads best in, as microseconds per unit and its symbol."""
+    factor, symbol = next(unit for unit in TIME_UNITS if abs(time_us) >= unit[0])
+    return factor or 1e-3, symbol
+
+
+def time(time_us: float | None, noise: float | None, *, like: float | None = None) -> str:
+    """Return a time with its unit, to the noise; ``like`` is a time whose unit is to be used."""
+    if time_us is None:
+        return NOTHING
+    factor, symbol = time_unit(like if like is not None else time_us)
+    return f"{number(time_us / factor, places(time_us / factor, noise))}{SPACE}{symbol}"
+
+
+def cycles(count: float | None, noise: float | None) -> str:
+    """Return a number of SM cycles, to the noise."""
+    return NOTHING if count is None else number(count, min(0, places(count, noise)))
+
+
+def clock(mhz: float | None) -> str:
+    """Return a clock rate in whole megahertz."""
+    return NOTHING if mhz is None else f"{number(mhz, 0)}{SPACE}MHz"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in decimal units."""
+    factor, symbol = next(unit for unit in SIZE_UNITS if abs(count) >= unit[0])
+    scaled = count / (factor or 1.0)
+    return f"{number(scaled, 0 if symbol == 'B' else max(0, places(scaled, None)))}{SPACE}{symbol}"
+
+
+def amount(value: float, unit: str, noise: float | None = None) -> str:
+    """Return a value of any metric in its unit."""
+    if unit == "us":
+        return time(value, noise)
+    if unit == "bytes":
+        return size(value)
+    decimals = 0 if float(value).is_integer() and not noise else max(0, places(value, noise))
+    return f"{number(value, decimals)}{SPACE}{unit}".rstrip(SPACE)
+
+
+def percent(change: float | None, *, half_width: float | None = None) -> str:
+    """Return a relative change in percent with its sign, to the width of its interval."""
+    if change is None:
+        return NOTHING
+    decimals = _percent_places(half_width)
+    text = number(abs(change) * 100, decimals)
+    sign = "" if not float(text.replace(SPACE, "")) else "+" if change > 0 else MINUS
+    return f"{sign}{text}{SPACE}%"
+
+
+def interval(low: float, high: float) -> str:
+    """Return an interval of a relative change in percent, both ends to the same digit."""
+    half = abs(high - low) / 2
+    ends = [percent(end, half_width=half).removesuffix(f"{SPACE}%") for end in (low, high)]
+    return f"{ends[0]} to {ends[1]}{SPACE}%"
+
+
+def share(fraction: float | None) -> str:
+    """Return a share without a sign: two digits are all that a ceiling supports."""
+    if fraction is None:
+        return NOTHING
+    return f"{number(fraction * 100, 0 if fraction >= 0.1 else 1)}{SPACE}%"
+
+
+def spread(noise: float | None) -> str:
+    """Return a relative standard deviation; two digits, since it is uncertain itself."""
+    if noise is None:
+        return NOTHING
+    scaled = noise * 100
+    if 0 < scaled < 0.01:
+        return f"<{SPACE}0.01{SPACE}%"
+    return f"{number(scaled, 2 if scaled < 1 else 1)}{SPACE}%"
+
+
+def limit(fraction: float) -> str:
+    """Return a threshold, a gate or a resolution in percent, without a sign."""
+    scaled = fraction * 100
+    return f"{number(scaled, 2 if scaled < 1 else 1 if scaled < 10 else 0)}{SPACE}%"
+
+
+def p_value(value: float) -> str:
+    """Return a p value: beyond a thousandth only its smallness matters."""
+    return "< 0.001" if value < 0.001 else number(value, 3)  # noqa: PLR2004
+
+
+def budget(metric: str, most: float) -> str:
+    """Return a budget's limit in the unit that its metric's name ends with."""
+    unit = {"us": "us", "bytes": "bytes"}.get(metric.rpartition("_")[2], "")
+    return amount(most, unit)
+
+
+def operations(count_of: float) -> str:
+    """Return a number of floating-point operations."""
+    factor, symbol = next(
+        unit for unit in ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (0.0, "FLOP"))
+        if count_of >= unit[0]
+    )
+    scaled = count_of / (factor or 1.0)
+    return f"{number(scaled, max(0, places(scaled, None)))}{SPACE}{symbol}"
+
+
+def rate(value: float, unit: str) -> str:
+    """Return a rate to three digits: it is for orientation, not for comparing."""
+    return f"{number(value, max(0, places(value, None)))}{SPACE}{unit}"
+
+
+def ratio(value: float | None) -> str:
+    """Return how many times faster."""
+    return NOTHING if value is None else f"{number(value, 2 if value < 10 else 1)}×"
+
+
+def ratios(low: float | None, high: float | None) -> str:
+    """Return an interval of ratios."""
+    return "" if low is None or high is None else f"{ratio(low)} to {ratio(high)}"
+
+
+def relative_error(value: float | None) -> str:
+    """Return a check's relative error; its order of magnitude is what matters."""
+    if value is None:
+        return NOTHING
+    return "0" if value == 0 else f"{value:.1e}".replace("-", MINUS)
+
+
+def duration(seconds: float) -> str:
+    """Return a wall time as a person says it."""
+    if seconds < 60:
+        return f"{number(seconds, 0 if seconds >= 10 else 1)}{SPACE}s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}{SPACE}h {minutes}{SPACE}min"
+    return f"{minutes}{SPACE}min {rest}{SPACE}s"
+
+
+def moment(text: str) -> str:
+    """Return an ISO 8601 time in UTC to the minute, or what was given where it is none."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    when = when if when.tzinfo else when.replace(tzinfo=UTC)
+    return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def tick(value: float, step: float, unit: str) -> str:
+    """Return the label of a scale: as many decimals as its step has."""
+    decimals = max(0, -math.floor(math.log10(step))) if step > 0 else 0
+    return f"{number(value, decimals)}{SPACE}{unit}"
+
+
+def count(amount_of: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: 1 variant, 2 variants."""
+    return f"{number(amount_of, 0)} {noun if amount_of == 1 else plural or noun + 's'}"
+
+
+def href(text: str) -> str:
+    """Return a web address that is nothing but one, else an empty string: no other scheme."""
+    return text if re.fullmatch(r"https?://[^\s<>\"']+", text) else ""
+
+
+def slug(text: str) -> str:
+    """Return an id as an anchor of plain letters."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:120]
+
+
+def card(unit: str) -> str:
+    """Return the short name of one GPU."""
+    return f"card {unit[:4]}" if unit else "card unknown"
+
+
+def command(variant: str, *options: str) -> str:
+    """Return the command that measures one variant again, ready for a shell."""
+    return shlex.join(["pytest", "--perf", "--perf-select", variant, *options])
+
+
+def _percent_places(half_width: float | None) -> int:
+    return max(0, min(2, _supported(half_width * 100))) if half_width else 2
+
+
+def _supported(deviation: float) -> int:
+    # The Particle Data Group's rule: a deviation has two digits up to 0.354, else one.
+    first = math.floor(math.log10(deviation))
+    return -first + (1 if deviation / 10.0**first < TWO_DIGITS_UP_TO else 0)

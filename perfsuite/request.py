@@ -1,0 +1,141 @@
+"""From the options of a session to what is to be measured and how it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfsuite.catalogue import load_catalogue
+from perfsuite.errors import UsageError
+from perfsuite.model import ClaimInstance, Pack, Settings, Status, Tier, Variant
+from perfsuite.packs import discover
+from perfsuite.plan import claims_of, parse_selection, select
+
+if TYPE_CHECKING:
+    # Both bring numbers and devices along, which collecting has no use for.
+    from perfsuite.judge import Policy
+    from perfsuite.runner import Request
+
+STATE_FOLDER = ".perfsuite"
+STATUS_WORDS = tuple(status.value for status in Status if status not in {"ok", "skipped"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of a session as plain values; shares of 1 where pytest takes percent."""
+
+    root: Path
+    tier: str
+    select: str
+    device: str
+    packs: tuple[str, ...]
+    pack: tuple[Path, ...]
+    processes: int | None
+    seed: int
+    check: bool
+    resume: bool
+    accept: bool
+    reason: str
+    fail_on: tuple[str, ...]
+    threshold: float | None
+    gate: float | None
+    report: Path
+    baselines: tuple[Path, ...]
+    command: str
+
+    def failing_statuses(self) -> frozenset[str]:
+        """Return the statuses that fail a test."""
+        return frozenset(self.fail_on) & frozenset(STATUS_WORDS)
+
+    def again(self, variant: Variant) -> tuple[str, ...]:
+        """Return the options that measure a variant as in this session."""
+        given = [
+            ("--perf-tier", variant.tier.value if variant.tier is not Tier.SMOKE else ""),
+            ("--perf-device", self.device if self.device != "auto" else ""),
+            *(("--perf-pack", str(path)) for path in self.pack),
+            ("--perf-processes", str(self.processes or "")),
+            ("--perf-seed", str(self.seed or "")),
+        ]
+        return tuple(part for name, value in given if value for part in (name, value))
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the options leave of the catalogue."""
+
+    packs: tuple[Pack, ...]
+    variants: tuple[Variant, ...]
+    claims: tuple[ClaimInstance, ...]
+
+    def broken(self) -> tuple[Pack, ...]:
+        """Return the packs that could not be listed."""
+        return tuple(pack for pack in self.packs if pack.error)
+
+
+def choose(options: Options) -> Chosen:
+    """Find the packs, list them in a child process, and select among their variants."""
+    sources = discover(options.root, extra=options.pack, allow=options.packs)
+    packs = load_catalogue(sources, tier=Tier(options.tier))
+    variants = tuple(variant for pack in packs for variant in pack.variants)
+    if options.select:
+        variants = tuple(select(variants, parse_selection(options.select)))
+    return Chosen(tuple(packs), variants, tuple(claims_of(packs, variants)))
+
+
+def policy_of(options: Options) -> Policy:
+    """Return how the run is judged; a word that nothing is called is a ``UsageError``."""
+    from perfsuite.judge.policy import FAIL_WORDS, Policy
+
+    unknown = sorted(set(options.fail_on) - {*FAIL_WORDS, *STATUS_WORDS})
+    if unknown:
+        raise UsageError(
+            f"--perf-fail-on does not know {unknown[0]!r}",
+            remedy=f"choose among {', '.join((*FAIL_WORDS, *STATUS_WORDS))}",
+        )
+    # What is accepted is no failure, however it compares with what it replaces.
+    words = () if options.accept else tuple(set(options.fail_on) & set(FAIL_WORDS))
+    return Policy(threshold=options.threshold, gate=options.gate, fail_on=words)
+
+
+def settings_of(options: Options) -> Settings:
+    """Return how the run measures."""
+    settings = Settings(check_only=options.check, seed=options.seed)
+    if options.processes is None:
+        return settings
+    confirm = max(options.processes, settings.confirm_processes)
+    return replace(settings, processes=options.processes, confirm_processes=confirm)
+
+
+def request_of(
+    options: Options,
+    chosen: Chosen,
+    *,
+    variants: Sequence[Variant],
+    claims: Sequence[ClaimInstance],
+) -> Request:
+    """Return what is to be run; variants that only a claim needs are measured for it."""
+    from perfsuite.runner import Request
+
+    return Request(
+        variants=tuple(_with_claims(chosen, variants, claims)),
+        claims=tuple(claims),
+        packs=chosen.packs,
+        device=options.device,
+        settings=settings_of(options),
+        policy=policy_of(options),
+        root=options.root,
+        folder=options.root / STATE_FOLDER,
+        baseline_roots=options.baselines,
+        command=options.command,
+        resume=options.resume,
+    )
+
+
+def _with_claims(
+    chosen: Chosen, variants: Sequence[Variant], claims: Sequence[ClaimInstance]
+) -> Iterable[Variant]:
+    needed = {variant.id for variant in variants}
+    needed |= {side for claim in claims for side in (claim.faster, claim.than)}
+    return (variant for variant in chosen.variants if variant.id in needed)

@@ -1,0 +1,163 @@
+"""Knows the upper rates of GPU products, and what they say about a launch's work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from perfsuite.model import Work
+
+COMPUTE, MEMORY, MIXED, UNKNOWN = "compute", "memory", "mixed", "unknown"
+TRANSFER = "transfer"  # bytes over PCIe: neither of the GPU's clocks
+
+# One limit this many times the other decides the class; between, both matter.
+DOMINATES = 2.0
+# Below this share of its bound a launch is held up by something the roofline does not know.
+EXPLAINED = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """An upper rate per second, in bytes or operations; measured, or else from a datasheet."""
+
+    value: float
+    measured: bool
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """The upper rates of a product: ``links`` in bytes/s, ``operations`` in FLOP/s by dtype."""
+
+    links: Mapping[str, Rate]
+    operations: Mapping[str, Rate]
+    is_generic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A derived number for people, with its unit; never stored as a baseline."""
+
+    name: str
+    value: float
+    unit: str
+
+
+def _datasheet(value: float, source: str) -> Rate:
+    return Rate(value, measured=False, source=f"{source} datasheet, dense")
+
+
+def _measured(value: float, source: str) -> Rate:
+    return Rate(value, measured=True, source=source)
+
+
+_STAS = "stas00/ml-engineering 744d01e, accelerator benchmarks"
+
+_H100 = Peaks(
+    links={"hbm": _datasheet(3.35e12, "H100 SXM"), "pcie": _datasheet(63e9, "PCIe 5.0 x16")},
+    operations={
+        "bf16": _measured(794.5e12, _STAS),
+        "fp16": _measured(794.5e12, f"{_STAS}; bf16 taken"),
+        "fp8": _measured(1402.6e12, _STAS),
+        "int8": _datasheet(1979e12, "H100 SXM"),
+        "tf32": _datasheet(494.5e12, "H100 SXM"),
+        "fp32": _datasheet(67e12, "H100 SXM"),
+        "fp64": _datasheet(67e12, "H100 SXM"),
+    },
+)
+
+# By slug. Rates of matmuls are of random inputs: zeros run 10-13 % faster.
+PEAKS: Mapping[str, Peaks] = {
+    "nvidia-h200": Peaks(
+        links={
+            "hbm": _measured(4.3e12, "device-to-device copy of 1 GiB, read + write, H200"),
+            "pcie": _measured(55.4e9, _STAS),
+        },
+        operations={
+            "bf16": _measured(790e12, "torch.mm 8192 cubed, paced, H200 (769-798)"),
+            "fp16": _measured(790e12, "bf16 taken"),
+            "fp8": _measured(1450e12, _STAS),
+            "int8": _datasheet(1979e12, "H200 SXM"),
+            "tf32": _datasheet(494.5e12, "H200 SXM"),
+            "fp32": _datasheet(67e12, "H200 SXM"),
+            "fp64": _datasheet(67e12, "H200 SXM"),
+        },
+    ),
+    "nvidia-h100-80gb-hbm3": _H100,
+    "nvidia-b200": Peaks(
+        links={"hbm": _datasheet(8.0e12, "B200"), "pcie": _datasheet(63e9, "PCIe 5.0 x16")},
+        operations={
+            "fp4": _datasheet(9000e12, "B200"),
+            "fp8": _measured(3432.5e12, _STAS),
+            "bf16": _measured(1745e12, _STAS),
+            "fp16": _measured(1745e12, f"{_STAS}; bf16 taken"),
+            "tf32": _datasheet(1125e12, "B200"),
+            "fp32": _datasheet(80e12, "B200"),
+        },
+    ),
+}
+
+# Data-centre GPUs have about these ratios of rates: enough to class a work, never an efficiency.
+GENERIC = Peaks(_H100.links, _H100.operations, is_generic=True)
+
+
+def peaks_of(slug: str) -> Peaks:
+    """Return the peaks of a SKU, whatever its GPU count; generic ones if it is not listed.
+
+    A MIG slice has a part of the product's rates, so it gets the generic ones.
+    """
+    return PEAKS.get(re.sub(r"-x\d+\Z", "", slug), GENERIC)
+
+
+def bound_us(work: Work, peaks: Peaks) -> float | None:
+    """Return the least time of one launch; None if no work is stated or its rate is not known."""
+    limits = _limits_us(work, peaks)
+    return max(limits) if any(limits) else None
+
+
+def efficiency(work: Work, peaks: Peaks, time_us: float) -> float | None:
+    """Return bound / time, the share of the ceiling; None where the ceiling is not known."""
+    bound = bound_us(work, peaks)
+    return None if bound is None or peaks.is_generic else bound / time_us
+
+
+def work_class(work: Work | None, peaks: Peaks, time_us: float | None = None) -> str:
+    """Say what limits a launch: compute, memory, mixed, transfer or unknown.
+
+    With its time given, work far below its bound is unknown: something else holds it up.
+    """
+    if work is None:
+        return UNKNOWN
+    if work.link != "hbm" and work.bytes:
+        return TRANSFER
+    compute, memory = _limits_us(work, peaks)
+    if not (compute or memory) or _is_unexplained(max(compute, memory), peaks, time_us):
+        return UNKNOWN
+    if compute >= DOMINATES * memory:
+        return COMPUTE
+    return MEMORY if memory >= DOMINATES * compute else MIXED
+
+
+def rates(work: Work, time_us: float, peaks: Peaks) -> tuple[Metric, ...]:
+    """Return bytes and operations per second and the share of the ceiling, where stated."""
+    found = []
+    if work.bytes:
+        found.append(Metric("gb_per_s", work.bytes / time_us / 1e3, "GB/s"))
+    if work.flops:
+        found.append(Metric("tflop_per_s", work.flops / time_us / 1e6, "TFLOP/s"))
+    share = efficiency(work, peaks, time_us)
+    if share is not None:
+        found.append(Metric("ceiling_percent", 100 * share, "% of ceiling"))
+    return tuple(found)
+
+
+def _limits_us(work: Work, peaks: Peaks) -> tuple[float, float]:
+    operations = peaks.operations.get(work.rate_dtype or "fp32")
+    link = peaks.links.get(work.link)
+    compute = 1e6 * work.flops / operations.value if operations else 0.0
+    return compute, 1e6 * work.bytes / link.value if link else 0.0
+
+
+def _is_unexplained(bound: float, peaks: Peaks, time_us: float | None) -> bool:
+    return time_us is not None and not peaks.is_generic and bound < EXPLAINED * time_us

@@ -1,0 +1,285 @@
+"""Runs a request: panels, run file, screen, judge, confirm, judge again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from perfsuite.errors import UsageError
+from perfsuite.judge import Against, Policy, judge, judge_claims, wants_confirmation
+from perfsuite.model import (
+    BaselineEntry,
+    ClaimInstance,
+    DeviceFacts,
+    Pack,
+    Result,
+    Run,
+    Settings,
+    Stage,
+    Status,
+    Variant,
+    Verdict,
+)
+from perfsuite.plan import missing_need, missing_of, order
+from perfsuite.runs import RunFile, load_run, new_run_id, run_path, unfinished
+from perfsuite.sites import Desk, git_commit, open_desks
+from perfsuite.sku import sku_of
+from perfsuite.yardstick import Yardstick, find_yardstick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be run and how it is judged; folders are the project's."""
+
+    variants: tuple[Variant, ...]
+    claims: tuple[ClaimInstance, ...]
+    packs: tuple[Pack, ...]
+    device: str = "auto"
+    settings: Settings = field(default_factory=Settings)
+    policy: Policy = field(default_factory=Policy)
+    root: Path
+    folder: Path
+    baseline_roots: tuple[Path, ...]
+    command: str = ""
+    resume: bool = False
+
+
+class Listener(Protocol):
+    """Who is told how a run goes on; called from the thread that measures."""
+
+    def planned(self, total: int, facts: DeviceFacts, estimate_s: float) -> None:
+        """``total`` variants are about to be measured on a device."""
+
+    def phase(self, variant: str, phase: str) -> None:
+        """A phase of a variant begins."""
+
+    def finished(self, result: Result, done: int, total: int) -> None:
+        """A variant ended."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished run, where it is stored, and what it was compared with."""
+
+    run: Run
+    run_file: Path
+    baselines: Mapping[str, BaselineEntry]
+    source: str
+    previous: Run | None = None
+
+
+# Warm H200 panel: K processes of a variant, prepared and measured.
+ESTIMATE_S = 1.5
+
+
+def execute(request: Request, listener: Listener) -> Outcome:
+    """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done."""
+    interrupted = _interrupted(request) if request.resume else None
+    settings = interrupted.settings if interrupted else request.settings
+    with ExitStack() as stack:
+        desks = open_desks(request.device, request.packs, settings, stack)
+        file = _run_file(request, desks[0].facts, interrupted)
+        run_file = stack.enter_context(file)
+        if interrupted:
+            listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
+        yardstick = find_yardstick(request.baseline_roots, request.folder, run=file.run)
+        run = _Work(request, listener, desks, run_file, yardstick).run()
+    return Outcome(run, file.path, yardstick.entries, yardstick.source, yardstick.previous)
+
+
+def _interrupted(request: Request) -> Run:
+    for path in unfinished(request.folder):
+        return load_run(path)
+    raise UsageError(
+        "no interrupted run to resume",
+        where=str(request.folder),
+        remedy="start a new run without --perf-resume",
+    )
+
+
+def _run_file(request: Request, facts: DeviceFacts, interrupted: Run | None) -> RunFile:
+    sku = sku_of(facts)
+    if interrupted:
+        if (interrupted.sku.slug, interrupted.facts.unit) != (sku.slug, facts.unit):
+            raise UsageError(
+                f"run {interrupted.id} was measured on another {interrupted.sku.slug!r}",
+                where=str(request.folder),
+                remedy="resume it there, or start a new run without --perf-resume",
+            )
+        return RunFile.resume(run_path(request.folder, interrupted.id))
+    now = datetime.now(UTC)
+    run = Run(
+        id=new_run_id(now),
+        started=now.isoformat(timespec="seconds"),
+        command=request.command,
+        sku=sku,
+        facts=facts,
+        settings=request.settings,
+        variants=request.variants,
+        instances=request.claims,
+        commit=git_commit(request.root),
+    )
+    return RunFile.create(request.folder, run)
+
+
+class _Work:
+    """One run in progress."""
+
+    def __init__(
+        self,
+        request: Request,
+        listener: Listener,
+        desks: Sequence[Desk],
+        run_file: RunFile,
+        yardstick: Yardstick,
+    ) -> None:
+        self.request = request
+        self.listener = listener
+        self.desks = desks
+        self.run_file = run_file
+        self.yardstick = yardstick
+        self.facts = run_file.run.facts
+        self.started = time.monotonic()
+        self._lock = threading.Lock()
+        self._done = 0
+        self._total = 0
+
+    def run(self) -> Run:
+        """Go through the stages and end the run file."""
+        settings = self.run_file.run.settings
+        variants = self.run_file.run.variants
+        kept = {r.variant for r in self.run_file.run.results if r.stage is Stage.SCREEN}
+        runnable = self._skip_unmet([v for v in variants if v.id not in kept])
+        ordered = order(runnable, settings.seed)
+        self._measure(ordered, Stage.SCREEN, settings.processes)
+        verdicts = {v.variant: v for v in self._judge(Stage.SCREEN)}
+        doubtful = [v for v in variants if v.id in verdicts and wants_confirmation(verdicts[v.id])]
+        if doubtful and not settings.check_only:
+            self.listener.note(f"confirming {len(doubtful)} of {len(variants)} in fresh processes")
+            kept = {r.variant for r in self.run_file.run.results if r.stage is Stage.CONFIRM}
+            again = order([v for v in doubtful if v.id not in kept], settings.seed)
+            self._measure(again, Stage.CONFIRM, settings.confirm_processes)
+            verdicts = self._confirmed(verdicts)
+        return self._finish(verdicts)
+
+    def _confirmed(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+        """Replace screened verdicts by those on fresh data; a variant that failed then has none."""
+        measured = {r.variant for r in self.run_file.run.results if r.stage is Stage.CONFIRM}
+        screened = {name: v for name, v in verdicts.items() if name not in measured}
+        return screened | {v.variant: v for v in self._judge(Stage.CONFIRM)}
+
+    def _skip_unmet(self, variants: Sequence[Variant]) -> list[Variant]:
+        runnable = []
+        for variant in variants:
+            reason = missing_need(variant, self.facts)
+            if reason:
+                self._store(Result(variant=variant.id, status=Status.SKIPPED, reason=reason))
+            else:
+                runnable.append(variant)
+        return runnable
+
+    def _measure(self, variants: Sequence[Variant], stage: Stage, processes: int) -> None:
+        """Share the variants out over the desks, each from a thread of its own."""
+        self._done, self._total = 0, len(variants)
+        if not variants:
+            return
+        self.listener.planned(len(variants), self.facts, ESTIMATE_S * len(variants))
+        failures: list[BaseException] = []
+        threads = [
+            threading.Thread(target=self._serve, args=(desk, share, stage, processes, failures))
+            for desk, share in zip(self.desks, _shares(variants, len(self.desks)), strict=True)
+            if share
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            while any(thread.is_alive() for thread in threads):
+                for thread in threads:
+                    thread.join(timeout=0.2)
+        finally:
+            for desk in self.desks if any(t.is_alive() for t in threads) else ():
+                desk.panel.stop()
+            for thread in threads:
+                thread.join()
+        if failures:
+            raise failures[0]
+
+    def _serve(
+        self,
+        desk: Desk,
+        variants: Sequence[Variant],
+        stage: Stage,
+        processes: int,
+        failures: list[BaseException],
+    ) -> None:
+        try:
+            desk.panel.measure(
+                variants,
+                stage,
+                processes=processes,
+                on_result=lambda result: self._take(result, desk.facts.unit),
+                on_phase=self.listener.phase,
+            )
+        except BaseException as error:  # noqa: BLE001 - re-raised in the main thread
+            failures.append(error)
+
+    def _take(self, result: Result, unit: str) -> None:
+        evidence = tuple(replace(process, unit=unit) for process in result.evidence)
+        with self._lock:
+            stored = self._store(replace(result, evidence=evidence))
+            self._done += 1
+            self.listener.finished(stored, self._done, self._total)
+
+    def _store(self, result: Result) -> Result:
+        return self.run_file.append(self.yardstick.plausible(result))
+
+    def _judge(self, stage: Stage) -> tuple[Verdict, ...]:
+        if self.run_file.run.settings.check_only:
+            return ()
+        results = {r.variant: r for r in self.run_file.run.results if r.stage is stage}
+        return judge(
+            results,
+            variants=self.run_file.run.variants,
+            entries=self.yardstick.entries,
+            against=Against(
+                facts=self.facts,
+                slug=self.run_file.run.sku.slug,
+                policy=self.request.policy,
+                source=self.yardstick.source,
+                mismatch=self.yardstick.mismatch,
+            ),
+        )
+
+    def _finish(self, verdicts: Mapping[str, Verdict]) -> Run:
+        run = self.run_file.run
+        unmet = {c.id: missing_of(c.needs, self.facts) for c in run.instances}
+        claims = judge_claims(
+            run.instances,
+            {r.variant: r for r in run.results},
+            facts=self.facts,
+            unmet={claim: reason for claim, reason in unmet.items() if reason},
+            policy=self.request.policy,
+        )
+        return self.run_file.finish(
+            replace(
+                run,
+                verdicts=tuple(verdicts[v.id] for v in run.variants if v.id in verdicts),
+                claims=self.yardstick.excused(claims, run.instances),
+                notes=(*run.notes, *self.yardstick.notes),
+                wall_s=round(time.monotonic() - self.started, 3),
+                units={desk.facts.unit: desk.facts.name for desk in self.desks},
+            )
+        )
+
+
+def _shares(variants: Sequence[Variant], count: int) -> list[list[Variant]]:
+    return [list(variants[index::count]) for index in range(count)]

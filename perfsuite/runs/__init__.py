@@ -1,0 +1,17 @@
+"""Run files: everything of one run, written as it is measured, read by all that comes after."""
+
+from perfsuite.runs.estimates import CLOCKS, entries_of
+from perfsuite.runs.file import RunFile, new_run_id, run_path
+from perfsuite.runs.folder import last_run, list_runs, load_run, unfinished
+
+__all__ = [
+    "CLOCKS",
+    "RunFile",
+    "entries_of",
+    "last_run",
+    "list_runs",
+    "load_run",
+    "new_run_id",
+    "run_path",
+    "unfinished",
+]

@@ -1,0 +1,92 @@
+"""Turns the results of a run into the estimates that another run is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from perfsuite.codec import round_digits
+from perfsuite.model import BaselineEntry, BaselineMetric, Evidence, Result, Run, Stage, Status
+from perfsuite.stats import components, process_value
+
+# The two clocks: name of the samples in a block, and their unit.
+CLOCKS = {"time_us": "us", "cycles": "cycles"}
+
+
+def entries_of(run: Run) -> dict[str, BaselineEntry]:
+    """Return the estimate of each variant whose every stage ended ok and yielded a number.
+
+    All processes of screen and confirmation count. A clock has each process's value by unit; an
+    exact metric has none, and where processes differ in it the worst holds.
+    """
+    variants = {variant.id: variant for variant in run.variants}
+    entries = {}
+    for name, results in _by_variant(run).items():
+        evidence = [process for result in results for process in result.evidence]
+        metrics = _metrics(evidence, run.facts.unit)
+        if not metrics or any(result.status is not Status.OK for result in results):
+            continue
+        variant = variants.get(name)
+        entries[name] = BaselineEntry(
+            variant=name,
+            case_version=results[-1].case_version,
+            run=run.id,
+            metrics=metrics,
+            regime=variant.case.regime.value if variant else "paced",
+            state=dict(run.facts.state),
+            artefact=next((process.artefact for process in evidence if process.artefact), ""),
+        )
+    return entries
+
+
+def _by_variant(run: Run) -> dict[str, list[Result]]:
+    """Return the results by variant; a stage that was measured again counts once, as it ended."""
+    last: dict[tuple[str, Stage], Result] = {
+        (result.variant, result.stage): result for result in run.results
+    }
+    found: dict[str, list[Result]] = {}
+    for (name, _), result in last.items():
+        found.setdefault(name, []).append(result)
+    return found
+
+
+def _metrics(evidence: Sequence[Evidence], unit: str) -> dict[str, BaselineMetric]:
+    """Return the metrics of a variant's processes; a clock that some lack is left out."""
+    timed = [process for process in evidence if any(process.samples("time_us"))]
+    clocks = {
+        name: _clock(name, timed, unit)
+        for name in CLOCKS
+        if timed and all(_is_measured(process, name) for process in timed)
+    }
+    return clocks | _exact_metrics(evidence)
+
+
+def _is_measured(process: Evidence, name: str) -> bool:
+    """Say whether a process has samples of this clock that a logarithm can be taken of."""
+    samples = [sample for block in process.samples(name) for sample in block]
+    return bool(samples) and min(samples) > 0
+
+
+def _clock(name: str, evidence: Sequence[Evidence], unit: str) -> BaselineMetric:
+    values: dict[str, list[float]] = {}
+    for process in evidence:
+        value = round_digits(process_value(process.samples(name)))
+        values.setdefault(process.unit or unit, []).append(value)
+    found = components([process.samples(name) for process in evidence])
+    return BaselineMetric(
+        center=round_digits(found.center),
+        unit=CLOCKS[name],
+        within=round_digits(found.within),
+        between=round_digits(found.between),
+        values={key: tuple(row) for key, row in values.items()},
+    )
+
+
+def _exact_metrics(evidence: Iterable[Evidence]) -> dict[str, BaselineMetric]:
+    worst: dict[str, float] = {}
+    for process in evidence:
+        for name, value in process.exact.items():
+            worst[name] = max(value, worst.get(name, value))
+    return {
+        name: BaselineMetric(center=value, unit="bytes" if name.endswith("bytes") else "count")
+        for name, value in worst.items()
+    }

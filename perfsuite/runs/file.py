@@ -1,0 +1,212 @@
+"""The run file while it is written: what was measured is on disk before the next variant starts."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from perfsuite.codec import end_lines, is_finished, read_run, result_line, round_digits, start_lines
+from perfsuite.errors import StoreError
+from perfsuite.model import Block, Result, Run
+
+# Ids become file names.
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+_START_DIGITS = 4  # of a second: finer than any block
+
+
+def new_run_id(now: datetime) -> str:
+    """Return an id that sorts by time: ``20261121-103000-3f2a`` (UTC, and four random digits)."""
+    return f"{now.astimezone(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def run_path(folder: Path, run_id: str) -> Path:
+    """Return where a run's file lies in ``.perfsuite``."""
+    if not _RUN_ID.match(run_id):
+        raise StoreError(
+            f"run id {run_id!r} is not usable as a file name",
+            remedy="use letters, digits, hyphens and dots, as new_run_id does",
+        )
+    return folder / "runs" / f"{run_id}.jsonl"
+
+
+class RunFile:
+    """An append-only run file, locked while it is open.
+
+    ``run`` is the run as the file knows it: results so far, notes on what was lost.
+    """
+
+    def __init__(self, path: Path, *, descriptor: int, run: Run) -> None:
+        self.path = path
+        self.run = run
+        self._descriptor = descriptor
+        self._size = os.fstat(descriptor).st_size
+
+    @classmethod
+    def create(cls, folder: Path, run: Run) -> Self:
+        """Start the file of a run in ``folder``/runs with its header and plan."""
+        path = run_path(folder, run.id)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
+        except OSError as error:
+            raise StoreError(
+                f"cannot create a run file: {error.strerror}",
+                where=str(path),
+                remedy="make the folder writable, or choose another id if the file exists",
+            ) from error
+        started = replace(run, results=(), verdicts=(), claims=(), finished="", wall_s=0.0)
+        file = cls(path, descriptor=descriptor, run=started)
+        try:
+            _lock(descriptor, path)
+            file._write(start_lines(run))
+        except StoreError:
+            file.close()
+            raise
+        return file
+
+    @classmethod
+    def resume(cls, path: Path) -> Self:
+        """Open the file of an interrupted run; ``run.results`` says what need not be repeated.
+
+        A last line that was torn is cut off, with a note. A finished run is refused.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
+        except OSError as error:
+            raise StoreError(
+                f"cannot open the run file: {error.strerror}",
+                where=str(path),
+                remedy="name a file from .perfsuite/runs",
+            ) from error
+        try:
+            _lock(descriptor, path)
+            data = path.read_bytes()
+            run = _unfinished_run(data, path)
+            os.ftruncate(descriptor, data.rfind(b"\n") + 1)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(path, descriptor=descriptor, run=run)
+
+    def append(self, result: Result) -> Result:
+        """Put a result on disk and return it as stored: samples have six digits."""
+        stored = _shortened(result)
+        self._write(result_line(stored))
+        self.run = replace(self.run, results=(*self.run.results, stored))
+        return stored
+
+    def finish(self, run: Run) -> Run:
+        """End the file with the verdicts, claims and notes of ``run``; return the run as stored."""
+        notes = dict.fromkeys((*self.run.notes, *run.notes))
+        ended = replace(
+            run,
+            results=self.run.results,
+            notes=tuple(notes),
+            finished=run.finished or datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        self._write(end_lines(ended))
+        self.run = ended
+        self.close()
+        return ended
+
+    def close(self) -> None:
+        """Let go of the file; a run that was not finished can be resumed."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _write(self, data: bytes) -> None:
+        """Append whole lines and wait until they are on disk; half a line is taken back."""
+        if self._descriptor < 0:
+            raise StoreError(
+                "the run file is closed", where=str(self.path), remedy="resume the run"
+            )
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+            os.fsync(self._descriptor)
+        except OSError as error:
+            os.ftruncate(self._descriptor, self._size)
+            raise StoreError(
+                f"cannot write to the run file: {error.strerror}",
+                where=str(self.path),
+                remedy="make room on the disk, then go on with --perf-resume",
+            ) from error
+        self._size += len(data)
+
+
+def is_open(path: Path) -> bool:
+    """Say whether a process is still writing this run file."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def whole_lines(data: bytes) -> tuple[bytes, tuple[str, ...]]:
+    """Return a run file's text without a torn last line, and a note if there was one."""
+    end = data.rfind(b"\n") + 1
+    torn = len(data) - end
+    return data[:end], (f"dropped a torn last line of {torn} bytes",) if torn else ()
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise StoreError(
+            "the run file is in use by another process",
+            where=str(path),
+            remedy="wait until that run ends, or end it",
+        ) from error
+
+
+def _unfinished_run(data: bytes, path: Path) -> Run:
+    if is_finished(data):
+        raise StoreError(
+            "the run is finished; there is nothing to resume",
+            where=str(path),
+            remedy="start a new run without --perf-resume",
+        )
+    lines, notes = whole_lines(data)
+    run = read_run(lines, where=str(path))
+    return replace(run, notes=(*run.notes, *notes))
+
+
+def _shortened(result: Result) -> Result:
+    """Round the samples, which are nearly all of a run file, to what noise leaves of them."""
+    evidence = tuple(
+        replace(process, blocks=tuple(map(_shortened_block, process.blocks)))
+        for process in result.evidence
+    )
+    return replace(result, evidence=evidence)
+
+
+def _shortened_block(block: Block) -> Block:
+    return replace(
+        block,
+        time_us=tuple(map(round_digits, block.time_us)),
+        cycles=tuple(map(round_digits, block.cycles)),
+        start_s=round(block.start_s, _START_DIGITS),
+    )

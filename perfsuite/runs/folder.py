@@ -1,0 +1,76 @@
+"""Finds and loads the run files of a ``.perfsuite`` folder."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from perfsuite.codec import TAIL_BYTES, is_finished, read_header, read_run
+from perfsuite.errors import StoreError
+from perfsuite.model import Run
+from perfsuite.runs.file import is_open, whole_lines
+
+
+def load_run(path: Path) -> Run:
+    """Return the run of a file; ``finished`` is empty if it was interrupted."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StoreError(
+            f"cannot read the run file: {error.strerror}",
+            where=str(path),
+            remedy="name a file from .perfsuite/runs, or copy the run's file here",
+        ) from error
+    lines, notes = whole_lines(data)
+    run = read_run(lines, where=str(path))
+    return replace(run, notes=(*run.notes, *notes))
+
+
+def list_runs(folder: Path) -> tuple[Path, ...]:
+    """Return the run files of ``.perfsuite``, newest first."""
+    return tuple(
+        sorted((folder / "runs").glob("*.jsonl"), key=lambda path: path.stem, reverse=True)
+    )
+
+
+def unfinished(folder: Path) -> tuple[Path, ...]:
+    """Return the files of interrupted runs, newest first; a run still going on is none."""
+    return tuple(
+        path for path in list_runs(folder) if not is_finished(_tail(path)) and not is_open(path)
+    )
+
+
+def _tail(path: Path) -> bytes:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL_BYTES))
+        return file.read()
+
+
+def last_run(folder: Path, *, sku: str, unit: str, before: str = "") -> Run | None:
+    """Return the newest finished and measured run of this SKU (its slug) on this unit, or None.
+
+    ``before`` is a run id: only older runs count. A file that cannot be read is passed over, since
+    any older run answers as well; ``load_run`` says what is wrong with it.
+    """
+    for path in list_runs(folder):
+        if before and path.stem >= before:
+            continue
+        try:
+            run = _matching_run(path, sku=sku, unit=unit)
+        except StoreError:
+            continue
+        if run:
+            return run
+    return None
+
+
+def _matching_run(path: Path, *, sku: str, unit: str) -> Run | None:
+    with path.open("rb") as file:
+        first = file.readline()
+        header = read_header(first, where=str(path))
+        if (header.sku.slug, header.facts.unit) != (sku, unit) or header.settings.check_only:
+            return None
+        data = first + file.read()
+    return read_run(data, where=str(path)) if is_finished(data) else None

@@ -1,0 +1,153 @@
+"""The process that imports the heavy libraries once and forks a fresh worker for each job."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import signal
+import sys
+import time
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NoReturn
+
+from perfsuite import wire, worker
+
+# Not Triton: preloading it breaks TRITON_INTERPRET set later. No pack: workers must be fresh.
+PRELOAD = {"cuda": ("torch",), "cpu": ("torch",)}
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_POLL_S = 0.002
+_KILL_LIMIT_S = 10.0
+_ORPHAN_PASSES = 20
+
+
+class Server:
+    """Forks, kills and reaps the workers of one slot, as its control socket asks."""
+
+    def __init__(self, control: Connection) -> None:
+        self._control = control
+        self._workers: set[int] = set()
+
+    def run(self) -> None:
+        """Answer requests until the controller is gone, then leave no process behind."""
+        try:
+            while True:
+                wire.send(self._control, self._answer(wire.receive(self._control)))
+        except (EOFError, OSError):
+            pass
+        finally:
+            for pid in tuple(self._workers):
+                self._reap(wire.Reap(pid))
+
+    def _answer(self, request: wire.Message) -> wire.Message:
+        match request:
+            case wire.Fork():
+                return self._fork()
+            case wire.Reap():
+                return self._reap(request)
+            case _:
+                return wire.Hello(os.getpid())
+
+    def _fork(self) -> wire.Forked:
+        link, output = (reduction.recv_handle(self._control) for _ in range(2))
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(server, link, output)
+        self._workers.add(pid)
+        # The worker's death must show as end of file on its socket: keep no copy of it here.
+        os.close(link)
+        os.close(output)
+        return wire.Forked(pid)
+
+    def _become_worker(self, server: int, link: int, output: int) -> NoReturn:
+        try:
+            os.setsid()
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != server:  # it died before the line above
+                os._exit(1)
+            self._control.close()
+            for stream in (1, 2):
+                os.dup2(output, stream)
+            os.close(output)
+            worker.serve(Connection(link))
+        finally:
+            os._exit(1)
+
+    def _reap(self, request: wire.Reap) -> wire.Exited:
+        pid = request.pid
+        if pid not in self._workers:
+            return wire.Exited(pid, None)
+        is_forced = not _has_exited(pid, request.grace_s)
+        # While it is not waited for, its id cannot be another's: kill its group only now.
+        _kill_group(pid)
+        if not _has_exited(pid, _KILL_LIMIT_S):
+            return wire.Exited(pid, None, is_forced)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self._workers.discard(pid)
+        self._end_orphans()
+        return wire.Exited(pid, code, is_forced)
+
+    def _end_orphans(self) -> None:
+        # As a subreaper the server inherits what a dead worker started, even in other sessions.
+        for _ in range(_ORPHAN_PASSES):
+            orphans = _children() - self._workers
+            if not orphans:
+                return
+            for pid in orphans:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                if _has_exited(pid, _KILL_LIMIT_S):
+                    os.waitpid(pid, 0)
+
+
+def _has_exited(pid: int, limit_s: float) -> bool:
+    """Wait for a child to end without taking its status, at most ``limit_s``."""
+    deadline = time.monotonic() + limit_s
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _kill_group(pid: int) -> None:
+    # A worker that was forked a moment ago may not lead its group yet.
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
+
+
+def _children() -> set[int]:
+    try:
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+    except OSError:
+        return set()
+    return {int(pid) for pid in text.split()}
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def main() -> None:
+    """Serve the control socket whose number is the first argument, for the device named second."""
+    control = Connection(int(sys.argv[1]))
+    for module in PRELOAD.get(sys.argv[2], ()):
+        importlib.import_module(module)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    # What is imported now is shared with the workers; their collector need not touch it.
+    gc.collect()
+    gc.freeze()
+    wire.send(control, wire.Hello(os.getpid()))
+    Server(control).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""A session under --perf: variants become items, all are measured first, items then report."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Callable, Generator, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from perfsuite import items as every_pack
+from perfsuite.errors import PerfError
+from perfsuite.model import ClaimInstance, Pack, Variant
+
+if TYPE_CHECKING:
+    from perfsuite.report.book import Book
+    from perfsuite.request import Chosen, Options
+    from perfsuite.terminal import Account
+
+REST = "test_other"
+ARGUMENTS = frozenset({"variant", "claim", "broken_pack"})
+NOT_RUN = "not measured: the run ended before it"
+
+Subject = Variant | ClaimInstance | Pack
+T = TypeVar("T")
+
+
+class PerfSession:
+    """The hooks of a session under --perf."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.options = options_of(config)
+        self.chosen: Chosen | None = None
+        self.book: Book | None = None
+        self.accounts: Mapping[str, Account] = {}
+        self.closing: tuple[str, ...] = ()
+        self._named = named_files(config)
+        self._folders: tuple[Path, ...] = tuple(config.getini("perf_cases"))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """Catalogue the packs once, before anything is collected."""
+        from perfsuite.request import choose
+
+        if not self._named or any(self._is_case(path) for path in self._named):
+            self.chosen = self._guarded(lambda: choose(self.options))
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Leave everything out but case modules and files that were named."""
+        leads = (*self._folders, *self._named)
+        wanted = self._is_case(collection_path) or any(
+            lead.is_relative_to(collection_path) for lead in leads
+        )
+        return None if wanted else True
+
+    def pytest_pycollect_makeitem(
+        self, collector: pytest.Module | pytest.Class, name: str, obj: object
+    ) -> list[pytest.Item] | None:
+        """Drop a test that has no values: pytest would report it as skipped."""
+        code = getattr(obj, "__code__", None)
+        if not code or not name.startswith("test") or not self._is_case(collector.path):
+            return None
+        arguments = ARGUMENTS & set(code.co_varnames[: code.co_argcount])
+        empty = any(not self._values(collector.path, argument) for argument in arguments)
+        return [] if empty else None
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Give a case module its packs' variants, claims and failures, under their own ids."""
+        path = metafunc.definition.path
+        if not self._is_case(path):
+            return
+        for argument in ARGUMENTS & set(metafunc.fixturenames):
+            values = self._values(path, argument)
+            metafunc.parametrize(argument, values, ids=[id_of(value) for value in values])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        """Leave ordinary tests out; collect the packs of a project without case modules."""
+        kept = [item for item in items if self._is_case(item.path) or uses_perf(item)]
+        left_out = [item for item in items if item not in set(kept)]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
+        if self.chosen and not self._folders:
+            module: pytest.Module = pytest.Module.from_parent(
+                session, path=Path(every_pack.__file__), nodeid="perf"
+            )
+            items.extend(session.genitems(module))
+
+    def pytest_report_collectionfinish(self) -> str:
+        """Say why there is nothing, where there is nothing."""
+        if self.chosen is None or self.chosen.packs:
+            return ""
+        return "perfsuite: no pack found; install one, or name one with --perf-pack"
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Measure and judge everything that was collected; the items then only report."""
+        if self.chosen and not self.config.option.collectonly and not session.testsfailed:
+            subjects = [subject for item in session.items for subject in subjects_of(item)]
+            variants = [each for each in subjects if isinstance(each, Variant)]
+            claims = [each for each in subjects if isinstance(each, ClaimInstance)]
+            if variants or claims:
+                self._guarded(lambda: self._measure(variants, claims))
+        return (yield)
+
+    def _measure(self, variants: list[Variant], claims: list[ClaimInstance]) -> None:
+        from perfsuite.closing import close
+        from perfsuite.report.book import read
+        from perfsuite.request import request_of
+        from perfsuite.runner import execute
+        from perfsuite.terminal import Ticker, accounts_of
+
+        assert self.chosen is not None  # noqa: S101 - collection came first
+        request = request_of(self.options, self.chosen, variants=variants, claims=claims)
+        with Ticker(self._write) as ticker:
+            outcome = execute(request, ticker)
+        self.book = read(
+            outcome.run,
+            baselines=outcome.baselines,
+            source=outcome.source,
+            previous=outcome.previous,
+        )
+        self.accounts = accounts_of(self.book, self.options)
+        self.closing = close(outcome, self.options)
+
+    def _write(self, line: str) -> None:
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.write_line(line)
+
+    @pytest.fixture
+    def judged(self, request: pytest.FixtureRequest) -> Callable[[Subject], None]:
+        """Report what the run found about a variant, a claim or a pack."""
+        return functools.partial(self._report, request.node)
+
+    def _report(self, item: pytest.Item, subject: Subject) -> None:
+        if isinstance(subject, Pack):
+            pytest.fail(subject.error, pytrace=False)
+        account = self.accounts.get(subject.id)
+        if account is None:
+            pytest.skip(NOT_RUN)
+        item.user_properties.extend(account.properties)
+        if account.skipped:
+            pytest.skip(account.text)
+        if account.fails:
+            pytest.fail(account.text, pytrace=False)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Sum up: counts first, then what needs a reader, then what to do next."""
+        if self.book is None:
+            return
+        from perfsuite.terminal import summary
+
+        terminalreporter.write_sep("=", "perfsuite")
+        for line in (*summary(self.book), *self.closing):
+            terminalreporter.write_line(line)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Refine the exit status where the project asks for it."""
+        plain = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
+        if self.book and plain and self.config.getini("perf_exit_codes"):
+            from perfsuite.terminal import exit_code
+
+            session.exitstatus = exit_code(self.book, self.options, int(session.exitstatus))
+
+    def _guarded(self, call: Callable[[], T]) -> T:
+        """Turn a deliberate error into pytest's: its message, no traceback, exit status 4."""
+        try:
+            return call()
+        except PerfError as error:
+            raise pytest.UsageError(str(error)) from error
+
+    def _is_case(self, path: Path) -> bool:
+        return path == Path(every_pack.__file__) or any(
+            path.is_relative_to(folder) for folder in self._folders
+        )
+
+    @functools.cached_property
+    def _values_of(self) -> dict[tuple[str, str], list[Subject]]:
+        """All values by argument and pack, so that each case module finds its own at once."""
+        values: dict[tuple[str, str], list[Subject]] = {}
+        if self.chosen:
+            for variant in self.chosen.variants:
+                values.setdefault(("variant", variant.pack), []).append(variant)
+            for claim in self.chosen.claims:
+                values.setdefault(("claim", claim.pack), []).append(claim)
+            for pack in self.chosen.broken():
+                values.setdefault(("broken_pack", pack.name), []).append(pack)
+        return values
+
+    def _values(self, path: Path, argument: str) -> list[Subject]:
+        """Return an argument's values for a case module; each pack belongs to one module."""
+        packs = dict.fromkeys(pack for _, pack in self._values_of)
+        if path != Path(every_pack.__file__):
+            beside = {file.stem.removeprefix("test_") for file in path.parent.glob("test_*.py")}
+            own = path.stem.removeprefix("test_")
+            rest = path.stem == REST
+            packs = {pack: None for pack in packs if pack == own or (rest and pack not in beside)}
+        return [value for pack in packs for value in self._values_of.get((argument, pack), [])]
+
+
+def options_of(config: pytest.Config) -> Options:
+    """Return the session's options as plain values."""
+    from perfsuite.request import Options
+
+    names = (
+        "tier select device seed check resume accept reason processes threshold gate fail_on packs"
+    )
+    return Options(
+        **{name: config.getoption(f"perf_{name}") for name in names.split()},
+        root=config.rootpath,
+        pack=tuple(config.getoption("perf_pack")),
+        report=config.rootpath / config.getoption("perf_report"),
+        # The default comes as text, what a project sets as paths.
+        baselines=tuple(config.rootpath / path for path in config.getini("perf_baselines")),
+        command=shlex.join(["pytest", *map(str, config.invocation_params.args)]),
+    )
+
+
+def named_files(config: pytest.Config) -> frozenset[Path]:
+    """Return the files that the command line names, also as part of a node id."""
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        return frozenset()
+    paths = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
+    return frozenset(path.resolve() for path in paths if path.is_file())
+
+
+def uses_perf(item: pytest.Item) -> bool:
+    """Say whether an ordinary test takes a quick look."""
+    return "perf" in getattr(item, "fixturenames", ())
+
+
+def subjects_of(item: pytest.Item) -> Iterable[Subject]:
+    """Return the variant or claim that an item reports."""
+    callspec = getattr(item, "callspec", None)
+    params = callspec.params if callspec else {}
+    return [params[name] for name in ("variant", "claim") if isinstance(params.get(name), Subject)]
+
+
+def id_of(subject: Subject) -> str:
+    """Return the id of an item's subject."""
+    return subject.name if isinstance(subject, Pack) else subject.id

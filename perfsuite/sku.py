@@ -1,0 +1,84 @@
+"""Tells which exact product a device is, and whether two results of it may be compared."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+
+from perfsuite.errors import DeviceError
+from perfsuite.model import DeviceFacts, Sku
+
+GIB = 1 << 30
+# A product's memory as reported varies by driver and ECC; what a step tells apart does not.
+SMALL_STEP_GIB, STEP_GIB, SMALL_GIB = 4, 16, 32
+# Facts that are sizes, not names: they enter the fingerprint as a class.
+_MEMORY = "memory"
+
+
+def slugify(name: str) -> str:
+    """Return a product name as a folder name: lower case, words joined by hyphens."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    plain = re.sub(r"\((r|tm|c)\)|®|™", " ", plain)
+    return re.sub(r"[^a-z0-9.]+", "-", plain).strip("-.")
+
+
+def sku_of(facts: DeviceFacts, *, gpus: int = 1) -> Sku:
+    """Return the SKU that baselines of this device are keyed by.
+
+    ``gpus`` is how many GPUs one variant uses, not how many the node has (``facts.gpus``).
+    """
+    if facts.device == "cpu":
+        return cpu_sku(facts)
+    slug = slugify(facts.name) if facts.device != "fake" else "fake"
+    if not slug:
+        raise DeviceError(f"device {facts.device!r} has no usable product name: {facts.name!r}")
+    profile = facts.identity.get("mig", "")
+    if profile not in {"", "none", "off", "disabled"}:
+        slug += f"-mig-{slugify(profile)}"
+    if gpus > 1:
+        slug += f"-x{gpus}"
+    return Sku(slug=slug, name=facts.name, facts=_fingerprint(facts))
+
+
+def cpu_sku(facts: DeviceFacts) -> Sku:
+    """Return the SKU of a CPU: model and core count; its memory is not part of it."""
+    cores = facts.identity.get("cores", "")
+    model = re.sub(r"\bcpu\b|\bprocessor\b|@.*", " ", facts.name, flags=re.IGNORECASE)
+    slug = "-".join(part for part in ("cpu", slugify(model), f"{cores}c" if cores else "") if part)
+    return Sku(slug=slug, name=facts.name, facts=dict(facts.identity))
+
+
+def blocked_by(entry_state: Mapping[str, str], facts: DeviceFacts) -> str:
+    """Say which state (enforced power limit, ECC, MIG) differs, or "" if none does.
+
+    A state that one side does not know blocks nothing.
+    """
+    return _differences(entry_state, facts.state)
+
+
+def fingerprint_differs(sku: Sku, stored_facts: Mapping[str, str]) -> str:
+    """Say how the device differs from the one whose baselines have the same slug, or ""."""
+    return _differences(stored_facts, sku.facts)
+
+
+def _fingerprint(facts: DeviceFacts) -> dict[str, str]:
+    found = {key: value for key, value in facts.identity.items() if not key.startswith(_MEMORY)}
+    if facts.memory_bytes:
+        found[_MEMORY] = _memory_class(facts.memory_bytes)
+    return found
+
+
+def _memory_class(memory_bytes: int) -> str:
+    size = memory_bytes / GIB
+    step = STEP_GIB if size >= SMALL_GIB else SMALL_STEP_GIB
+    middle = max(1, round(size / step)) * step
+    return f"{middle - step // 2}-{middle + step // 2} GiB"
+
+
+def _differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    return ", ".join(
+        f"{key.replace('_', ' ')} was {before[key]} and is {now[key]}"
+        for key in sorted(before.keys() & now.keys())
+        if before[key] != now[key]
+    )

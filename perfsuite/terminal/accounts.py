@@ -1,0 +1,131 @@
+"""What each pytest item says: passed, skipped or failed, with everything needed to act on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, Status, Word
+from perfsuite.report import properties, view
+from perfsuite.report.book import Book
+from perfsuite.report.rows import change_text
+from perfsuite.report.subject import Subject
+from perfsuite.request import Options
+from perfsuite.terminal.words import plain
+
+# With the ini option perf_exit_codes; a failure of any other kind stays 1.
+EXIT_REGRESSED, EXIT_INCOMPARABLE, EXIT_UNCLEAR = 10, 13, 15
+REGRESSIONS = (Word.SLOWER, Word.OVER_BUDGET)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """The report of one item; ``properties`` are JUnit's, of plain types."""
+
+    fails: bool = False
+    skipped: bool = False
+    text: str = ""
+    properties: tuple[tuple[str, str | float], ...] = ()
+
+
+def accounts_of(book: Book, options: Options) -> Mapping[str, Account]:
+    """Return the account of every variant and claim of a run, by id."""
+    found = {each.variant.id: _of_variant(each, options) for each in book.subjects}
+    verdicts = {verdict.claim: verdict for verdict in book.run.claims}
+    for claim in book.run.instances:
+        if claim.id in verdicts:
+            found[claim.id] = _of_claim(claim, verdicts[claim.id], options)
+    return found
+
+
+def exit_code(book: Book, options: Options, status: int) -> int:
+    """Return the finer exit status of a run whose plain one is 0 or 1."""
+    failing = [each for each in book.subjects if _fails(each, options)]
+    regressed = [each for each in failing if _word(each) in REGRESSIONS]
+    if status:
+        return EXIT_REGRESSED if regressed and len(regressed) == len(failing) else status
+    words = {_word(each) for each in book.subjects}
+    if Word.INCOMPARABLE in words:
+        return EXIT_INCOMPARABLE
+    return EXIT_UNCLEAR if Word.UNCLEAR in words else status
+
+
+def _word(subject: Subject) -> Word | None:
+    return subject.verdict.word if subject.verdict else None
+
+
+def _fails(subject: Subject, options: Options) -> bool:
+    if subject.verdict:
+        return subject.verdict.fails
+    return subject.result is not None and subject.result.status in options.failing_statuses()
+
+
+def _of_variant(subject: Subject, options: Options) -> Account:
+    fails = _fails(subject, options)
+    ended_ok = subject.result is not None and subject.result.status is Status.OK
+    skipped = not fails and not ended_ok
+    return Account(
+        fails=fails,
+        skipped=skipped,
+        text=plain(subject.reason) if skipped else "\n".join(_told(subject, options)),
+        properties=tuple(properties(subject.result, subject.verdict)),
+    )
+
+
+def _told(subject: Subject, options: Options) -> Iterator[str]:
+    """Yield the lines of a variant's failure."""
+    yield f"{subject.variant.id}: {subject.mark.word}"
+    change, source = subject.change, subject.verdict.source if subject.verdict else ""
+    if change:
+        yield _line("metric", change.metric)
+        yield _line("baseline", f"{view.amount(change.baseline, change.unit)} ({source})")
+        yield _line("measured", view.amount(change.current, change.unit))
+        interval = view.interval(change.low, change.high)
+        yield _line("change", f"{change_text(change)}, interval {interval}")
+        limits = (view.limit(change.threshold), view.limit(change.gate))
+        yield _line("limits", f"threshold {limits[0]}, gate {limits[1]}")
+    if _word(subject) is Word.OVER_BUDGET:
+        for budget in subject.variant.case.budgets:
+            most = view.budget(budget.metric, budget.most)
+            yield _line("budget", f"{budget.metric} at most {most}: {budget.reason}")
+    yield _line("reason", subject.reason)
+    if subject.result and subject.result.output.strip():
+        yield _line("output", subject.result.output.strip())
+    yield _line("again", view.command(subject.variant.id, *options.again(subject.variant)))
+
+
+def _of_claim(claim: ClaimInstance, verdict: ClaimVerdict, options: Options) -> Account:
+    lines = [
+        f"{claim.id}: {verdict.word.value}",
+        _line("asked for", f"{view.ratio(verdict.required)} ({verdict.source})"),
+        _line("found", f"{view.ratio(verdict.ratio)} ({view.ratios(verdict.low, verdict.high)})"),
+        _line("faster", claim.faster),
+        _line("than", claim.than),
+        _line("reason", verdict.reason),
+        _line("again", claim_command(claim, options)),
+    ]
+    skipped = verdict.word is ClaimWord.NOT_APPLICABLE
+    told: list[tuple[str, str | float]] = [
+        ("perf_claim", verdict.word.value),
+        ("perf_reason", verdict.reason),
+        ("perf_ratio_required", verdict.required),
+    ]
+    if verdict.ratio is not None:
+        told.append(("perf_ratio", verdict.ratio))
+    return Account(
+        fails=verdict.fails,
+        skipped=skipped,
+        text=plain(verdict.reason) if skipped else "\n".join(map(plain, lines)),
+        properties=tuple(told),
+    )
+
+
+def claim_command(claim: ClaimInstance, options: Options) -> str:
+    """Return the command that measures a claim's two variants again."""
+    given = ("--perf-tier", options.tier) if options.tier != "smoke" else ()
+    return " ".join(("pytest", "--perf", *given, "-k", f"'{claim.name} and {claim.pack}'"))
+
+
+def _line(name: str, text: str) -> str:
+    first, *rest = plain(text).splitlines() or [""]
+    return "\n".join((f"  {name:<9} {first}", *(f"  {'':<9} {line}" for line in rest)))

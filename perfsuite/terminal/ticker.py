@@ -1,0 +1,93 @@
+"""Live progress: a bar on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from perfsuite.model import DeviceFacts, Result, Status
+from perfsuite.report import view
+from perfsuite.terminal.words import plain, shortened
+
+# Without a terminal a quiet variant needs no line of its own.
+QUIET_S = 10.0
+
+
+class Ticker:
+    """Tells of a run while it goes on: a bar on a terminal, else a line now and then."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._last = time.monotonic()
+        self._task: TaskID | None = None
+        # Redrawn on events only: a thread that draws would disturb what is measured on the CPU.
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(file=sys.stdout),
+            auto_refresh=False,
+            transient=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def planned(self, total: int, facts: DeviceFacts, estimate_s: float) -> None:
+        """Say what is about to run."""
+        about = f", about {plain(view.duration(estimate_s))}" if estimate_s else ""
+        self._write(f"perfsuite: {view.count(total, 'variant')} on {facts.name}{about}")
+        if self._bar.console.is_terminal:
+            self._bar.start()
+            self._task = self._bar.add_task("starting", total=total)
+
+    def phase(self, variant: str, phase: str) -> None:
+        """Show what is going on right now."""
+        if self._task is not None:
+            self._bar.update(self._task, description=f"{phase:<8} {shortened(variant)}")
+            self._bar.refresh()
+
+    def finished(self, result: Result, done: int, total: int) -> None:
+        """Tell of a variant that has ended; of one that ended badly at once."""
+        bad = result.status not in {Status.OK, Status.SKIPPED}
+        if self._task is not None:
+            self._bar.update(self._task, completed=done, total=total)
+            self._bar.refresh()
+        due = done == total or time.monotonic() - self._last > QUIET_S
+        if bad or (self._task is None and due):
+            self._last = time.monotonic()
+            self._say(f"[{done}/{total}] {result.variant}: {result.status.value}")
+
+    def note(self, text: str) -> None:
+        """Tell what the run has to say about itself."""
+        self._say(f"note: {text}")
+
+    def _say(self, line: str) -> None:
+        if self._task is None:
+            self._write(line)
+        else:
+            self._bar.console.print(line, markup=False, highlight=False)

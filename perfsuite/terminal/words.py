@@ -1,0 +1,21 @@
+"""Text in the characters and widths that every terminal and JUnit reader has."""
+
+from __future__ import annotations
+
+from perfsuite.report import view
+
+ID_WIDTH = 36
+_PLAIN = str.maketrans({view.SPACE: " ", view.MINUS: "-", "\N{MULTIPLICATION SIGN}": "x"})
+
+
+def plain(text: str) -> str:
+    """Return text without the report's finer characters."""
+    return text.translate(_PLAIN)
+
+
+def shortened(variant: str, most: int = ID_WIDTH) -> str:
+    """Return an id cut in its middle, so that a line of progress keeps its length."""
+    if len(variant) <= most:
+        return variant.ljust(most)
+    half = (most - 1) // 2
+    return f"{variant[:half]}~{variant[-half:]}"

@@ -1,0 +1,117 @@
+"""What a pack's author runs to know that the pack is sound: ``check_pack``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from perfsuite.catalogue import load_catalogue
+from perfsuite.device import Device, open_device
+from perfsuite.engine import Session
+from perfsuite.errors import PackError, PerfError, UsageError
+from perfsuite.model import Case, Pack, Settings, Tier, Variant
+from perfsuite.packs import LoadedPack, PackSource, discover, load_pack, packs_at
+from perfsuite.plan import missing_need
+
+# Slow to import, and of no use for listing cases.
+HEAVY = ("torch", "triton", "numpy")
+
+
+def check_pack(pack: ModuleType | str | Path, *, device: str = "cpu") -> tuple[str, ...]:
+    """Raise ``PackError`` unless the pack holds; return the ids of the variants that were run.
+
+    ``pack`` is the pack's module, the name of an installed pack, or a file or folder. All tiers
+    are listed, in a fresh process: ids must be unique, work must not be zero, each case needs a
+    docstring and a source, each claim two variants, and nothing of ``HEAVY`` may be imported.
+    Then each smoke variant that the device can run is built in this process, compared with its
+    reference, and its negative control must be refused. ``device=""`` leaves that out.
+    """
+    run: list[str] = []
+    for source in _sources(pack):
+        (listed,) = load_catalogue([source], tier=Tier.FULL, heavy=HEAVY)
+        if listed.error:
+            raise PackError(listed.error)
+        loaded = load_pack(source.name, source.origin)
+        _check_declared(listed, loaded)
+        if device:
+            run += _check_results(listed, loaded, open_device(device))
+    return tuple(run)
+
+
+def _sources(pack: ModuleType | str | Path) -> list[PackSource]:
+    if isinstance(pack, ModuleType):
+        return _of_module(pack)
+    if Path(pack).exists():
+        return packs_at(Path(pack))
+    found = [source for source in discover(None) if source.name == pack]
+    if not found:
+        raise UsageError(
+            f"no installed pack has the name {str(pack)!r}",
+            remedy="install it, or name its module, file or folder",
+        )
+    return found
+
+
+def _of_module(module: ModuleType) -> list[PackSource]:
+    """Return the module's pack as the nearest pyproject.toml declares it, or the file itself."""
+    if not getattr(module, "__file__", None):
+        raise UsageError(f"module {module.__name__!r} has no file", remedy="name the pack's folder")
+    file = Path(str(module.__file__))
+    folders = [folder for folder in file.parents if (folder / "pyproject.toml").is_file()]
+    declared = [
+        source
+        for folder in folders[:1]
+        for source in packs_at(folder)
+        if source.origin.startswith(f"module:{module.__name__}@")
+    ]
+    return declared or packs_at(file)
+
+
+def _check_declared(listed: Pack, loaded: LoadedPack) -> None:
+    where = f"pack {listed.name!r} ({listed.origin})"
+    for variant in listed.variants:
+        if variant.work is not None and not variant.work.bytes + variant.work.flops:
+            raise PackError(
+                f"the work of {variant.id} is zero",
+                where=where,
+                remedy="correct the case's work, or leave it out if a launch has none",
+            )
+    for name in loaded.cases.keys() - {variant.case.name for variant in listed.variants}:
+        raise PackError(
+            f"case {name!r} has no variant", where=where, remedy="let its only accept some axes"
+        )
+    bound = {(claim.than.partition("[")[0], claim.name) for claim in listed.claims}
+    for claim in loaded.claims:
+        if (f"{listed.name}.{claim.case}", claim.name) not in bound:
+            raise PackError(
+                f"claim {claim.name!r} binds no two variants in any tier",
+                where=where,
+                remedy="check its faster, than and at, and the case's only",
+            )
+
+
+def _check_results(listed: Pack, loaded: LoadedPack, device: Device) -> Iterator[str]:
+    facts = device.facts()
+    for variant in listed.variants:
+        if variant.tier is Tier.SMOKE and not missing_need(variant, facts):
+            _check_variant(variant, loaded.cases[variant.case.name], device)
+            yield variant.id
+
+
+def _check_variant(variant: Variant, case: Case, device: Device) -> None:
+    session = Session(device, case, variant.axes, Settings(check_only=True), seed=0)
+    try:
+        session.prepare(lambda _phase: None)
+    except PerfError as error:
+        raise PackError(
+            f"{variant.id}: {error.what}",
+            where=f"{variant.case.file}:{variant.case.line}",
+            remedy=error.remedy,
+        ) from error
+    except Exception as error:
+        raise PackError(
+            f"{variant.id} raised {type(error).__name__}: {error}",
+            where=f"{variant.case.file}:{variant.case.line}",
+            remedy="the traceback above shows the line",
+        ) from error

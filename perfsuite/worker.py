@@ -1,0 +1,154 @@
+"""The process that runs one variant: one job in, one evidence or one reason out."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import random
+import resource
+import sys
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from perfsuite import wire
+from perfsuite.device import Device, open_device
+from perfsuite.engine import Session
+from perfsuite.errors import DisturbedError, PackError, PerfError, WrongResultError
+from perfsuite.model import Case, Status
+from perfsuite.packs import load_pack
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+# Workers of one server share an address-space layout; each shifts its own by up to this much.
+PADDING_BYTES = 64 << 20
+# If memory runs out, the kernel is to choose the worker, not the controller.
+OOM_SCORE = "800"
+
+
+def serve(connection: Connection) -> NoReturn:
+    """Answer the panel until the variant has ended; leaves the process, without exit handlers.
+
+    Standard output and error are expected to be the worker's own file already.
+    """
+    padding = _isolate()
+    worker = Worker(connection)
+    try:
+        worker.run()
+    except BaseException as error:  # noqa: BLE001 - whatever a case raises is its result
+        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            wire.send(connection, worker.failure(error))
+    finally:
+        del padding
+        _leave()
+
+
+class Worker:
+    """One variant's life in this process: start, prepare, blocks, finish."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._device: Device | None = None
+
+    def run(self) -> None:
+        """Do what the panel asks, in its order, to the end; raises what the variant raises."""
+        match wire.receive(self._connection):
+            case wire.Describe(device=name):
+                wire.send(self._connection, wire.Described(open_device(name).facts()))
+            case wire.Start(job=job):
+                self._serve(job)
+            case other:
+                raise PerfError(f"a worker cannot begin with {other!r}")
+
+    def failure(self, error: BaseException) -> wire.Failed:
+        """Say how the variant ended that raised this."""
+        reason = _reason(error)
+        if isinstance(error, WrongResultError):
+            return wire.Failed(Status.WRONG, reason)
+        if isinstance(error, DisturbedError):
+            return wire.Failed(Status.DISTURBED, reason)
+        sticky = self._sticky_error()
+        if sticky:
+            return wire.Failed(Status.CRASHED, f"{reason} (the device is lost: {sticky})")
+        return wire.Failed(Status.ERROR, reason)
+
+    def _serve(self, job: wire.Job) -> None:
+        started = time.monotonic()
+        self._device = open_device(job.device, seed=job.seed)
+        session = Session(self._device, _case(job), job.axes, job.settings, job.seed)
+        start_s = round(time.monotonic() - started, 6)
+        self._tell(wire.Ready())
+        while True:
+            match wire.receive(self._connection):
+                case wire.Prepare():
+                    session.prepare(lambda phase: self._tell(wire.Progress(phase)))
+                    self._tell(wire.Prepared())
+                case wire.Measure():
+                    session.block()
+                    self._tell(wire.Measured())
+                case wire.Finish():
+                    evidence = session.finish()
+                    phases_s = {"start": start_s, **evidence.phases_s}
+                    evidence = replace(evidence, slot=job.slot, seed=job.seed, phases_s=phases_s)
+                    self._tell(wire.Finished(evidence))
+                    return
+                case other:
+                    raise PerfError(f"a worker at work cannot answer {other!r}")
+
+    def _tell(self, message: wire.Message) -> None:
+        wire.send(self._connection, message)
+
+    def _sticky_error(self) -> str:
+        """Return what the device still reports after a failure: its context is lost then."""
+        try:
+            if self._device is not None:
+                self._device.synchronize()
+        except Exception as error:  # noqa: BLE001 - any answer but silence is the answer
+            return _reason(error)
+        return ""
+
+
+def _case(job: wire.Job) -> Case:
+    cases = load_pack(job.pack, job.origin).cases
+    if job.case not in cases:
+        raise PackError(
+            f"pack {job.pack!r} has no case {job.case!r}",
+            where=job.origin,
+            remedy=f"its cases are {', '.join(sorted(cases))}; did the pack change meanwhile?",
+        )
+    return cases[job.case]
+
+
+def _isolate() -> bytearray:
+    """Make death cheap and telling; return padding that is to be kept alive."""
+    # A segmentation fault shows where it was, and leaves no core file with the GPU's mappings.
+    faulthandler.enable(file=2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # files, as promised
+    return bytearray(random.SystemRandom().randrange(PADDING_BYTES))
+
+
+def _leave() -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    # What C code printed is still in C's buffer, and os._exit would drop it.
+    ctypes.CDLL(None).fflush(None)
+    os._exit(0)
+
+
+def _reason(error: BaseException) -> str:
+    """Return one line: a deliberate error's own words, else its type and first line."""
+    if isinstance(error, PerfError):
+        return error.what.partition("\n")[0]
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

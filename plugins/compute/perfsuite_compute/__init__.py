@@ -1,0 +1,15 @@
+"""The compute pack: matrix multiplication, softmax and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import perfsuite
+
+
+@perfsuite.hookimpl
+def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
+    """Return the pack's cases and claims."""
+    from perfsuite_compute import attention, fp8_gemm, gemm, softmax
+
+    return [*gemm.CASES, *fp8_gemm.CASES, *softmax.CASES, *attention.CASES]

@@ -1,0 +1,122 @@
+"""Compiles the pack's kernels for sm_90 with no GPU, and prints what each takes as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import triton
+from cuda.core import Program, ProgramOptions
+from perfsuite_compute import attention_triton, gemm, gemm_triton, softmax, softmax_triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+FOLDER = Path(gemm.__file__).parent
+COLS = (1024, 8191, 8192, 32768)
+
+
+def report(name: str, cubin: bytes, shared: int = 0) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(CUOBJDUMP), "-sass", "--dump-resource-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    ops = re.findall(
+        r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+ )?([A-Z][A-Z0-9_.x]*)", text, re.MULTILINE
+    )
+    counts = {op: sum(each.startswith(op) for each in ops) for op in ("HGMMA", "UTMALDG", "LDG")}
+    sizes = [int(size) for size in re.findall(r"(?:STACK|LOCAL):(\d+)", text)]
+    row = {"name": name, "shared": shared, "spilled": sum(sizes) + counts_of(ops, "STL", "LDL")}
+    sys.stdout.write(json.dumps({**row, "instructions": len(ops), **counts}) + "\n")
+
+
+def counts_of(ops: list[str], *wanted: str) -> int:
+    return sum(op.startswith(wanted) for op in ops)
+
+
+def compile_triton(name: str, kernel: Any, types: dict[str, str], **options: Any) -> None:
+    names = kernel.arg_names
+    constants = {key: value for key, value in options.items() if key in names}
+    source = ASTSource(
+        kernel,
+        {key: types.get(key, "constexpr") for key in names},
+        constexprs=constants,
+        # What the launcher finds out by itself: pointers and sizes are multiples of 16.
+        attrs={
+            (i,): [["tt.divisibility", 16]]
+            for i, key in enumerate(names)
+            if types.get(key, "x")[0] == "*" or types.get(key) == "i32"
+        },
+    )
+    left = {key: value for key, value in options.items() if key not in names}
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=left)
+    report(name, made.asm["cubin"], made.metadata.shared)
+
+
+def compile_cuda(file: str, kernel: str, options: tuple[str, ...]) -> None:
+    macros = [option[2:].partition("=") for option in options]
+    chosen = ProgramOptions(
+        std="c++17",
+        arch="sm_90a",
+        define_macro=[(name, value) if value else name for name, _, value in macros],
+    )
+    program = Program((FOLDER / file).read_text(encoding="utf-8"), "c++", chosen)
+    made = program.compile("cubin", name_expressions=(kernel,))
+    report(f"{file}:{kernel} {' '.join(options)}", bytes(made.code))
+
+
+def main() -> None:
+    for size in (1024, 8192):
+        m, n, k, stages, warps = gemm_triton.tiles_for(size, size)
+        types = {"a_desc": f"tensordesc<bf16[{m},{k}]>", "b_desc": f"tensordesc<bf16[{k},{n}]>"}
+        types |= {"c_desc": f"tensordesc<bf16[{m},{n // 2}]>", "m": "i32", "n": "i32", "k": "i32"}
+        compile_triton(
+            f"gemm_triton {size}",
+            gemm_triton.gemm_kernel,
+            types,
+            BLOCK_M=m,
+            BLOCK_N=n,
+            BLOCK_K=k,
+            GROUP=8,
+            num_stages=stages,
+            num_warps=warps,
+        )
+    m, n, d = attention_triton.BLOCK_M, attention_triton.BLOCK_N, 128
+    types = {"q_desc": f"tensordesc<bf16[{m},{d}]>", "k_desc": f"tensordesc<bf16[{n},{d}]>"}
+    types |= {"v_desc": f"tensordesc<bf16[{n},{d}]>", "out": "*bf16", "s": "i32", "scale": "fp32"}
+    for causal in (False, True):
+        compile_triton(
+            f"attention_triton {causal}",
+            attention_triton.attention_kernel,
+            types,
+            D=d,
+            BLOCK_M=m,
+            BLOCK_N=n,
+            CAUSAL=causal,
+            num_stages=attention_triton.STAGES,
+            num_warps=attention_triton.WARPS,
+        )
+    for dtype in ("bf16", "fp32"):
+        for cols in COLS:
+            compile_triton(
+                f"softmax_triton {dtype} {cols}",
+                softmax_triton.softmax_kernel,
+                {"x": f"*{dtype}", "y": f"*{dtype}"},
+                COLS=cols,
+                BLOCK=triton.next_power_of_2(cols),
+                num_warps=softmax_triton.warps_for(cols),
+            )
+            compile_cuda("softmax.cu", "softmax_rows", softmax.cuda_options(dtype, cols))
+    for size in (512, 2048):
+        compile_cuda("gemm.cu", "gemm_naive", gemm.cuda_options(size, size, size))
+        compile_cuda("gemm.cu", "gemm_tiled", gemm.cuda_options(size, size, size))
+
+
+if __name__ == "__main__":
+    main()

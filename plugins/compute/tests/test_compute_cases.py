@@ -1,0 +1,144 @@
+"""The pack's cases: what they list, what they count, and that references refuse the mistakes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import perfsuite
+import pytest
+from perfsuite_compute import perf_cases
+
+DECLARED = perf_cases()
+CASES = {each.name: each for each in DECLARED if isinstance(each, perfsuite.Case)}
+CLAIMS = [each for each in DECLARED if isinstance(each, perfsuite.Claim)]
+Axes = dict[str, Any]
+
+
+def _bindings(case: perfsuite.Case, **replaced: tuple[Any, ...]) -> list[Axes]:
+    axes = {**case.axes, **replaced}
+    bound = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    return [each for each in bound if case.only is None or case.only(**each)]
+
+
+def _on_cpu() -> list[Any]:
+    return [
+        pytest.param(case, axes, id=f"{case.name}-{'-'.join(map(str, axes.values()))}")
+        for case in CASES.values()
+        for axes in _bindings(case, **case.smoke)
+        if not any(need.kind == "device" and need.applies(axes) for need in case.needs)
+    ]
+
+
+def _check(workload: perfsuite.Workload) -> float | None:
+    from perfsuite.check import check
+    from perfsuite.device import open_device
+
+    return check(open_device("cpu"), workload, where="here", seed=3)
+
+
+def _context() -> Any:
+    from perfsuite.device import open_device
+
+    return open_device("cpu").context(3)
+
+
+@pytest.mark.parametrize(("case", "axes"), _on_cpu())
+def test_smoke_variant_is_right_on_the_cpu_and_its_mistake_refused(
+    case: perfsuite.Case, axes: Axes
+) -> None:
+    assert _check(case.build(_context(), **axes)) is not None
+
+
+@pytest.mark.parametrize("impl", ["bf16", "fp8_tensorwise", "fp8_rowwise"])
+def test_fp8_case_is_right_on_the_cpu_and_its_mistake_refused(impl: str) -> None:
+    axes = {"m": 256, "n": 128, "k": 512, "impl": impl}
+    assert _check(CASES["fp8_gemm"].build(_context(), **axes)) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        ("gemm", {"dtype": "bf16", "m": 256, "n": 256, "k": 256, "impl": "torch"}),
+        ("softmax", {"dtype": "bf16", "rows": 128, "cols": 8191, "impl": "eager"}),
+        ("softmax", {"dtype": "bf16", "rows": 128, "cols": 8191, "impl": "torch"}),
+        (
+            "attention",
+            {"dtype": "bf16", "b": 1, "h": 2, "s": 512, "d": 128, "causal": True, "impl": "math"},
+        ),
+        (
+            "attention",
+            {"dtype": "bf16", "b": 1, "h": 2, "s": 512, "d": 128, "causal": False, "impl": "math"},
+        ),
+    ],
+)
+def test_bf16_is_within_its_tolerance(name: str, axes: Axes) -> None:
+    error = _check(CASES[name].build(_context(), **axes))
+    assert error is not None
+    assert 1e-4 < error < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        ("gemm", {"dtype": "fp32", "m": 64, "n": 32, "k": 128, "impl": "torch"}),
+        (
+            "attention",
+            {"dtype": "fp32", "b": 2, "h": 3, "s": 64, "d": 32, "causal": False, "impl": "math"},
+        ),
+    ],
+)
+def test_work_counts_the_operations_that_torch_counts(name: str, axes: Axes) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from perfsuite.device import open_device
+
+    case = CASES[name]
+    assert case.work is not None
+    workload = case.build(_context(), **axes)
+    inputs = workload.make_inputs(open_device("cpu").rng(1))
+    with FlopCounterMode(display=False) as counter:
+        workload.fn(*inputs)
+    assert counter.get_total_flops() == case.work(**axes).flops
+
+
+@pytest.mark.parametrize("name", ["gemm", "softmax", "attention"])
+def test_work_counts_each_tensor_once(name: str) -> None:
+    from perfsuite.device import open_device
+
+    case = CASES[name]
+    assert case.work is not None
+    axes = _bindings(case, **case.smoke)[0]
+    inputs = case.build(_context(), **axes).make_inputs(open_device("cpu").rng(1))
+    assert case.work(**axes).bytes == sum(x.nbytes for x in inputs)
+
+
+def test_causal_work_is_that_of_the_pairs_that_are_seen() -> None:
+    work = CASES["attention"].work
+    assert work is not None
+    axes = {"dtype": "bf16", "b": 1, "h": 1, "s": 4, "d": 1, "impl": "math"}
+    assert work(causal=True, **axes).flops == 4 * (1 + 2 + 3 + 4)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+def test_claim_relates_variants_that_exist(claim: perfsuite.Claim) -> None:
+    bound = _bindings(CASES[claim.case])
+    for side in (claim.faster, claim.than):
+        wanted = {**{name: values[:1] for name, values in claim.at.items()}}
+        wanted |= {name: (value,) for name, value in side.items()}
+        assert [b for b in bound if all(b[name] in values for name, values in wanted.items())]
+
+
+def test_listing_the_cases_imports_no_kernel_library() -> None:
+    roots = [str(Path(perfsuite.__file__).parents[1]), str(Path(__file__).parents[1])]
+    code = (
+        f"import json, sys; sys.path[:0] = {roots!r}; import perfsuite_compute as pack;"
+        "assert pack.perf_cases();"
+        "print(json.dumps([m for m in ('torch', 'triton', 'numpy', 'cuda') if m in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []

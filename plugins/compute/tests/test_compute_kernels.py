@@ -1,0 +1,70 @@
+"""The pack's kernels, compiled for Hopper and interpreted on the CPU: no GPU is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import perfsuite
+import pytest
+
+HERE = Path(__file__).parent
+SHARED_LIMIT = 227 << 10  # bytes of shared memory that one block may have on sm_90
+
+
+def _lines(script: str, **environment: str) -> list[dict[str, Any]]:
+    roots = [HERE.parent, Path(perfsuite.__file__).parents[1]]
+    done = subprocess.run(
+        [sys.executable, str(HERE / script)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots)), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@cache
+def _compiled() -> list[dict[str, Any]]:
+    pytest.importorskip("triton")
+    pytest.importorskip("cuda.core")
+    return _lines("kernels_sm90.py")
+
+
+def test_every_kernel_compiles_for_hopper_without_spilling() -> None:
+    rows = _compiled()
+    assert len(rows) == 24
+    assert [row["name"] for row in rows if row["spilled"]] == []
+    assert min(row["instructions"] for row in rows) > 50
+
+
+def test_triton_kernels_fit_a_block_s_shared_memory() -> None:
+    assert max(row["shared"] for row in _compiled()) <= SHARED_LIMIT
+
+
+@pytest.mark.parametrize("name", ["gemm_triton", "attention_triton"])
+def test_matrix_kernels_use_wgmma_and_bulk_copies(name: str) -> None:
+    rows = [row for row in _compiled() if row["name"].startswith(name)]
+    assert rows
+    assert all(row["HGMMA"] and row["UTMALDG"] and not row["LDG"] for row in rows)
+
+
+def test_cuda_softmax_reads_16_bytes_at_a_time_also_in_odd_rows() -> None:
+    loads = {row["name"]: row["LDG"] for row in _compiled() if row["name"].startswith("softmax.cu")}
+    odd = loads["softmax.cu:softmax_rows -DCOLS=8191 -DTHREADS=256 -DBF16"]
+    even = loads["softmax.cu:softmax_rows -DCOLS=8192 -DTHREADS=256 -DBF16"]
+    assert (odd, even) == (5, 4)  # 8192 x 2 bytes / 256 threads / 16, and one for the ragged ends
+
+
+def test_triton_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    rows = _lines("interpret.py", TRITON_INTERPRET="1")
+    assert len(rows) == 12
+    assert {row["name"]: row["error"] for row in rows if not row["error"] < 2e-3} == {}

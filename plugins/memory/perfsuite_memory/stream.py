@@ -1,0 +1,175 @@
+"""The STREAM operations: what every other memory-bound case is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import perfsuite
+
+Launch = Callable[..., Any]
+
+INPUTS = {"copy": 1, "scale": 1, "add": 2, "triad": 2, "dot": 2, "init": 0, "read": 1}
+FLOPS = {"scale": 1, "add": 1, "triad": 2, "dot": 2, "read": 1}
+REDUCTIONS = ("dot", "read")
+SCALAR = 3.0
+# One size is no multiple of a vector; few operations suffice to see what the tail costs.
+ODD_N = 2**26 + 3
+ODD_OPS = ("copy", "triad", "dot")
+
+# Geometry of stream.cu: 4 vectors of 16 bytes in flight per thread and input.
+THREADS = 256
+UNROLL = 4
+TILE = THREADS * UNROLL * 4
+# The reductions keep every SM full: 2,048 threads with 64 bytes in flight each are four times what
+# HBM latency (about 1 us under load) times bandwidth asks of an SM.
+BLOCKS_PER_SM = 8
+# Elements the reference converts to float64 at a time.
+CHUNK = 2**24
+
+
+def _is_listed(*, op: str, n: int, impl: str) -> bool:
+    del impl
+    return n != ODD_N or op in ODD_OPS
+
+
+def _work(*, op: str, n: int, impl: str) -> perfsuite.Work:
+    del impl
+    return perfsuite.Work(
+        read_bytes=4 * n * INPUTS[op],
+        write_bytes=4 if op in REDUCTIONS else 4 * n,
+        flops=n * FLOPS.get(op, 0),
+        rate_dtype="fp32" if op in FLOPS else "",
+    )
+
+
+def _memory_bytes(*, op: str, n: int, impl: str) -> int:
+    del impl
+    return 4 * n * (INPUTS[op] + (op not in REDUCTIONS))
+
+
+@perfsuite.case(
+    axes={
+        "op": ["copy", "scale", "add", "triad", "dot", "init", "read"],
+        "n": [2**26, ODD_N, 2**28],
+        "impl": ["torch", "triton", "cuda"],
+    },
+    smoke={"op": ["copy", "triad", "dot"], "n": [2**24]},
+    only=_is_listed,
+    needs=[
+        perfsuite.cuda().when(impl=["triton", "cuda"]),
+        perfsuite.package("triton").when(impl="triton"),
+    ],
+    work=_work,
+    memory_bytes=_memory_bytes,
+    source="McCalpin, STREAM; Deakin et al., BabelStream (copy, mul, add, triad, dot)",
+)
+def stream(ctx: Any, *, op: str, n: int, impl: str) -> perfsuite.Workload:
+    """Move n floats through one operation; the best copy is the ceiling of the machine.
+
+    copy o=x, scale o=3x, add o=x+y, triad o=x+3y, dot o=sum(xy), init o=3, read o=sum(x).
+    """
+    makers = {"torch": _torch, "triton": _triton, "cuda": _cuda}
+    torch_fn = _torch(ctx, op, n)
+
+    def wrong(*arrays: Any) -> None:
+        # The loop's bound is one too small, so the last element is never touched.
+        *inputs, out = arrays
+        torch_fn(*(x[:-1] for x in inputs), out if op in REDUCTIONS else out[:-1])
+
+    return perfsuite.Workload(
+        fn=makers[impl](ctx, op, n),
+        make_inputs=lambda rng: _inputs(rng, op, n),
+        reference=_reference(op),
+        wrong=wrong,
+        # All but triad round once, so they have one right answer; a fused triad rounds once, an
+        # unfused one twice.
+        tolerance=None if op == "triad" else 0.0,
+    )
+
+
+def _inputs(rng: Any, op: str, n: int) -> tuple[Any, ...]:
+    if op not in REDUCTIONS:
+        return (*(rng.randn(n) for _ in range(INPUTS[op])), rng.empty(n))
+    # Small integers of both signs: every partial sum stays below 2**24, so float32 adds without
+    # error in any order, and one missing element shows. The last one is never 0.
+    inputs = tuple(rng.randint(-8, 9, n, dtype="float32") for _ in range(INPUTS[op]))
+    for x in inputs:
+        x[-1] = 8.0
+    return (*inputs, rng.empty())
+
+
+def _reference(op: str) -> Launch:
+    """Return the operation in float64, chunk by chunk, rounded once at the end."""
+    import torch
+
+    formulas: dict[str, Launch] = {
+        "copy": lambda x: x,
+        "scale": lambda x: x * SCALAR,
+        "add": lambda x, y: x + y,
+        "triad": lambda x, y: x + SCALAR * y,
+        "dot": lambda x, y: (x * y).sum(),
+        "read": lambda x: x.sum(),
+    }
+
+    def reference(*arrays: Any) -> Any:
+        *inputs, out = arrays
+        if op == "init":
+            return torch.full_like(out, SCALAR)
+        chunks = zip(*(x.split(CHUNK) for x in inputs), strict=True)
+        parts = [formulas[op](*(part.double() for part in chunk)) for chunk in chunks]
+        if op in REDUCTIONS:
+            return torch.stack(parts).sum()
+        return torch.cat([part.float() for part in parts])
+
+    return reference
+
+
+def _torch(ctx: Any, op: str, n: int) -> Launch:
+    del ctx, n
+    import torch
+
+    launches: dict[str, Launch] = {
+        "copy": lambda x, out: out.copy_(x),
+        "scale": lambda x, out: torch.mul(x, SCALAR, out=out),
+        "add": lambda x, y, out: torch.add(x, y, out=out),
+        "triad": lambda x, y, out: torch.add(x, y, alpha=SCALAR, out=out),
+        "dot": lambda x, y, out: torch.dot(x, y, out=out),
+        "init": lambda out: out.fill_(SCALAR),
+        "read": lambda x, out: torch.sum(x, dim=0, out=out),
+    }
+    return launches[op]
+
+
+def _triton(ctx: Any, op: str, n: int) -> Launch:
+    from perfsuite_memory import stream_triton
+
+    if op not in REDUCTIONS:
+        return stream_triton.map_launch(op, n, scalar=SCALAR)
+    import torch
+
+    blocks = min(_resident_blocks(), stream_triton.tiles(n))
+    partials = torch.empty(blocks, device=ctx.place)
+    return stream_triton.reduce_launch(op, n, partials=partials)
+
+
+def _cuda(ctx: Any, op: str, n: int) -> Launch:
+    options = (f"-DTHREADS={THREADS}", f"-DUNROLL={UNROLL}", f"-DSCALAR={SCALAR}f")
+    kernel = ctx.load_cuda(Path(__file__).with_name("stream.cu"), f"stream_{op}", options=options)
+    tiles = -(-n // TILE)
+    if op not in REDUCTIONS:
+        return lambda *arrays: kernel(tiles, THREADS, *arrays, n)
+    import torch
+
+    blocks = min(_resident_blocks(), tiles)
+    partials = torch.empty(blocks, device=ctx.place)
+    # The last block of a launch sets it back to 0.
+    finished = torch.zeros(1, dtype=torch.int32, device=ctx.place)
+    return lambda *arrays: kernel(blocks, THREADS, *arrays, partials, finished, n)
+
+
+def _resident_blocks() -> int:
+    import torch
+
+    return BLOCKS_PER_SM * int(torch.cuda.get_device_properties(0).multi_processor_count)

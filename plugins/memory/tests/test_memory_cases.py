@@ -1,0 +1,102 @@
+"""The pack's cases as the catalogue and a CPU see them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+from typing import Any
+
+import perfsuite_memory
+import pytest
+from perfsuite_memory import coalescing, h2d, stream, transpose
+
+import perfsuite
+
+SMALL: list[tuple[perfsuite.Case, dict[str, Any]]] = [
+    *((stream.stream, {"op": op, "n": 4099}) for op in stream.INPUTS),
+    *((coalescing.coalescing, {"n": 1027, "stride": stride}) for stride in (1, 8)),
+    *((transpose.transpose, {"n": n}) for n in (64, 67)),
+]
+
+
+def _name(value: object) -> str:
+    return value.name if isinstance(value, perfsuite.Case) else "-".join(map(str, value.values()))  # type: ignore[attr-defined]
+
+
+def test_listing_the_cases_imports_no_torch() -> None:
+    code = (
+        "import sys, perfsuite_memory as m; assert m.perf_cases();"
+        "assert not {'torch', 'triton', 'numpy', 'cuda'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_claims_name_values_of_their_case() -> None:
+    found = perfsuite_memory.perf_cases()
+    cases = {case.name: case for case in found if isinstance(case, perfsuite.Case)}
+    claims = [claim for claim in found if isinstance(claim, perfsuite.Claim)]
+    assert len(claims) == 5
+    for claim in claims:
+        axes = cases[claim.case].axes
+        bound = [*claim.faster.items(), *claim.than.items()]
+        bound += [(axis, value) for axis, values in claim.at.items() for value in values]
+        assert all(value in axes[axis] for axis, value in bound), claim.name
+
+
+@pytest.mark.parametrize(("case", "axes"), SMALL, ids=_name)
+def test_torch_agrees_with_the_reference_and_the_control_does_not(
+    case: perfsuite.Case, axes: dict[str, Any]
+) -> None:
+    pytest.importorskip("torch")
+    from perfsuite.device import open_device
+
+    device = open_device("cpu")
+    workload = case.build(device.context(1), impl="torch", **axes)
+    rng = device.rng(1)
+    inputs = workload.make_inputs(rng)
+    expected = workload.reference(*inputs)
+    right = []
+    for fn in (workload.fn, workload.wrong):
+        device.poison(rng.outputs)
+        fn(*inputs)
+        right.append(device.compare(tuple(rng.outputs), expected, workload.tolerance).is_right)
+    assert right == [True, False]
+
+
+def test_host_copies_agree_with_the_reference_and_the_control_does_not() -> None:
+    torch = pytest.importorskip("torch")
+    workload = h2d.h2d.build(None, mib=1, direction="h2d", impl="pinned")
+    source, target = torch.randn(2**18), torch.full((2**18,), math.nan)
+    workload.fn(source, target)
+    assert torch.equal(target, workload.reference(source, target))
+    target.fill_(math.nan)
+    workload.wrong(source, target)
+    assert not torch.equal(target, workload.reference(source, target))
+
+
+def _words(case: perfsuite.Case, **axes: Any) -> float:
+    assert case.work is not None
+    return case.work(**axes).bytes / 4
+
+
+def test_work_counts_each_byte_that_must_move() -> None:
+    n = 2**26
+    moved = {op: _words(stream.stream, op=op, n=n, impl="cuda") / n for op in stream.INPUTS}
+    assert {op: round(words, 3) for op, words in moved.items()} == {
+        "copy": 2, "scale": 2, "add": 3, "triad": 3, "dot": 2, "init": 1, "read": 1,
+    }  # fmt: skip
+    assert _words(coalescing.coalescing, n=n, stride=32, impl="cuda") == 2 * n
+    assert _words(transpose.transpose, n=4096, impl="naive") == 2 * 4096**2
+    assert _words(h2d.h2d, mib=16, direction="d2h", impl="pinned") == 4 * 2**20
+
+
+def test_smoke_is_small_enough_for_a_cpu() -> None:
+    for case in (stream.stream, coalescing.coalescing, transpose.transpose):
+        axes = {**case.axes, **case.smoke}
+        for values in itertools.product(*axes.values()):
+            bound = dict(zip(axes, values, strict=True))
+            # Three arrays of 64 MiB at most.
+            assert case.memory_bytes is not None
+            assert case.memory_bytes(**bound) <= 192 << 20, bound

@@ -1,0 +1,109 @@
+"""A pack whose variants fail in each way that a run has to survive."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import perfsuite
+from perfsuite import Case, Workload
+
+
+def _double(values: list[float]) -> list[float]:
+    return [2 * value for value in values]
+
+
+def _segfault(_values: list[float]) -> list[float]:
+    print("about to read address zero")  # noqa: T201 - what the report is to show
+    ctypes.string_at(0)
+    return []
+
+
+def _hang(_values: list[float]) -> list[float]:
+    ctypes.CDLL(None).pause()  # in C, where no Python exception arrives
+    return []
+
+
+def _raise(_values: list[float]) -> list[float]:
+    raise ValueError("the kernel is\nin a bad mood")
+
+
+def _leak(_values: list[float]) -> list[float]:
+    held = []
+    while True:
+        held.append(bytearray(b"x" * (4 << 20)))
+        time.sleep(0.01)  # slow enough to be seen growing, far below any machine's memory
+
+
+def _leave(_values: list[float]) -> list[float]:
+    os._exit(3)
+
+
+def _flood(_values: list[float]) -> list[float]:
+    while True:
+        os.write(1, b"x" * (1 << 20))
+
+
+def _fork_and_die(_values: list[float]) -> list[float]:
+    if os.fork() == 0:
+        signal.pause()  # keeps the worker's socket open after its death
+    os._exit(4)
+
+
+def _end_server(_values: list[float]) -> list[float]:
+    os.kill(os.getppid(), signal.SIGKILL)
+    signal.pause()
+    return []
+
+
+FUNCTIONS: dict[str, Callable[[list[float]], Any]] = {
+    "segfault": _segfault,
+    "hang": _hang,
+    "raise": _raise,
+    "leak": _leak,
+    "leave": _leave,
+    "flood": _flood,
+    "fork_and_die": _fork_and_die,
+    "end_server": _end_server,
+    "wrong": lambda values: [3 * value for value in values],
+    "nan": lambda values: [float("nan") for _ in values],
+    "nothing": lambda _values: None,
+    "exit": lambda _values: sys.exit("enough"),
+}
+
+
+@perfsuite.case(axes={"how": list(FUNCTIONS)}, source="made up for tests")
+def fail(ctx: Any, how: str) -> Workload:
+    """End in this way at the first launch."""
+    del ctx
+    return Workload(
+        fn=FUNCTIONS[how],
+        make_inputs=lambda rng: (rng.randn(8),),
+        reference=_double,
+        wrong=lambda values: [-value for value in values],
+    )
+
+
+@perfsuite.case(axes={"n": [1]}, source="made up for tests")
+def orphan(ctx: Any, n: int) -> Workload:
+    """Measure well, and leave a process in a session of its own behind."""
+    del ctx, n
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    return Workload(
+        fn=_double,
+        make_inputs=lambda rng: (rng.randn(8),),
+        reference=_double,
+        wrong=lambda values: [-value for value in values],
+    )
+
+
+@perfsuite.hookimpl
+def perf_cases() -> Sequence[Case]:
+    """Return the pack's cases."""
+    return [fail, orphan]

@@ -1,0 +1,335 @@
+"""A made-up run with every verdict and status, for the report's tests."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from perfsuite.model import (
+    BaselineEntry,
+    BaselineMetric,
+    Block,
+    Budget,
+    CaseInfo,
+    Change,
+    ClaimVerdict,
+    ClaimWord,
+    DeviceFacts,
+    Evidence,
+    Health,
+    Need,
+    Regime,
+    Result,
+    Run,
+    Scalar,
+    Settings,
+    Sku,
+    Stage,
+    Status,
+    Tier,
+    Variant,
+    Verdict,
+    Word,
+    Work,
+    variant_id,
+)
+
+UNIT, OTHER_UNIT = "3f2a91c04d7e", "b07c55e1a290"
+FACTS = DeviceFacts(
+    device="cuda",
+    name="NVIDIA H200",
+    unit=UNIT,
+    identity={"pci_device": "10de:2335", "sm_count": "132", "memory": "140 GB class"},
+    state={"power_limit_w": "700", "ecc": "on", "mig": "off"},
+    environment={
+        "driver": "580.159.03",
+        "cuda": "13.0",
+        "torch": "2.11.0",
+        "triton": "3.6.0",
+        "cudnn": "9.15.1",
+        "python": "3.12.3",
+    },
+    arch="sm_90a",
+    gpus=1,
+    clocks=("time_us", "cycles"),
+)
+PREVIOUS_FACTS = replace(
+    FACTS, environment={**FACTS.environment, "driver": "575.57.08", "triton": "3.5.1"}
+)
+HEALTH = Health(power_w=412, temperature_c=54, sm_clock_mhz=1980)
+
+
+@dataclass(frozen=True)
+class Told:
+    """One line of the story: a variant, what happened to it, and how fast it is."""
+
+    case: str
+    axes: Mapping[str, Scalar]
+    time_us: float
+    word: Word | Status = Word.SAME
+    theta: float = 0.0002
+    noise: float = 0.0006
+    work: Work | None = None
+    reason: str = ""
+
+
+def stream(op: str, n: int, reads: int, time_us: float, **rest: object) -> Told:
+    work = Work(read_bytes=4 * n * reads, write_bytes=4 * n)
+    return Told("memory.stream", {"op": op, "n": n}, time_us, work=work, **rest)  # type: ignore[arg-type]
+
+
+def gemm(size: int, impl: str, time_us: float, dtype: str = "bf16", **rest: object) -> Told:
+    work = Work(read_bytes=4 * size**2, write_bytes=2 * size**2, flops=2 * size**3, rate_dtype=dtype)
+    case = "compute.gemm" if dtype == "bf16" else "compute.gemm_fp8"
+    return Told(case, {"size": size, "impl": impl}, time_us, work=work, **rest)  # type: ignore[arg-type]
+
+
+STORY = (
+    stream("copy", 2**26, 1, 128.31),
+    stream("copy", 2**28, 1, 503.9, word=Word.SLOWER, theta=0.0213, noise=0.0004),
+    stream("scale", 2**26, 1, 128.4),
+    stream("add", 2**26, 2, 190.7, word=Word.FASTER, theta=-0.0142),
+    stream("triad", 2**26, 2, 191.2),
+    stream("triad", 2**28, 2, 756.0, word=Word.NEW),
+    Told("memory.coalescing", {"n": 2**26, "impl": "coalesced"}, 131.0),
+    Told("memory.coalescing", {"n": 2**26, "impl": "strided"}, 1044.0, noise=0.003),
+    Told("memory.transpose", {"n": 8192, "impl": "naive"}, 640.2, noise=0.002),
+    Told("memory.transpose", {"n": 8192, "impl": "tiled"}, 152.7, Word.OVER_BUDGET, 0.004),
+    Told("memory.transpose", {"n": 8192, "impl": "torch"}, 149.9),
+    Told("memory.h2d", {"mb": 256, "pinned": True}, 4830.0, noise=0.001),
+    Told("memory.h2d", {"mb": 256, "pinned": False}, 21410.0, Word.UNCLEAR, 0.009, 0.02),
+    Told("memory.h2d", {"mb": 1024, "pinned": True}, 0, Status.TIMED_OUT, reason="no block in 60 s"),
+    gemm(1024, "cublas", 6.214, noise=0.004),
+    gemm(2048, "cublas", 24.86, noise=0.0012),
+    gemm(4096, "cublas", 187.4),
+    gemm(8192, "cublas", 1399.0, word=Word.SLOWER, theta=0.0308, noise=0.0004),
+    gemm(8192, "triton", 1561.0, word=Word.UNCLEAR, theta=0.0042, noise=0.008),
+    gemm(4096, "naive", 9120.0, word=Status.WRONG, reason="relative error 0.31, allowed 0.01"),
+    gemm(8192, "cublas", 742.0, dtype="fp8", word=Word.INCOMPARABLE),
+    gemm(8192, "triton", 0, dtype="fp8", word=Status.SKIPPED, reason="needs feature fp8_triton"),
+    Told("compute.softmax", {"rows": 4096, "cols": 32768, "impl": "torch"}, 262.8),
+    Told("compute.softmax", {"rows": 4096, "cols": 32768, "impl": "triton"}, 249.0, Word.FASTER, -0.061),
+    Told("compute.softmax", {"rows": 4096, "cols": 32768, "impl": "cuda"}, 0, Status.CRASHED),
+    Told("compute.attention", {"seq": 4096, "impl": "sdpa"}, 801.2),
+    Told("compute.attention", {"seq": 4096, "impl": "naive"}, 5210.0, Status.DISTURBED),
+    Told("compute.attention", {"seq": 16384, "impl": "sdpa"}, 11920.0, Word.SLOWER, 0.0064),
+    Told("compute.attention", {"seq": 16384, "impl": "naive"}, 0, Status.ERROR),
+    Told("compute.attention", {"seq": 4096, "impl": "tmem"}, 0, Status.SKIPPED, reason="needs arch sm_100a"),
+    Told("compute.attention", {"seq": 16384, "impl": "tmem"}, 0, Status.SKIPPED, reason="needs arch sm_100a"),
+)
+REASONS = {
+    Status.CRASHED: "the worker died of SIGSEGV while measuring",
+    Status.ERROR: "OutOfMemoryError: tried to allocate 64.00 GiB",
+    Status.DISTURBED: "27 % of the samples voided: load by others up to 34 %",
+    Word.SAME: "no change beyond the gate of 1 %",
+    Word.SLOWER: "slower by {:+.2%} at least, threshold 0.25 %",
+    Word.FASTER: "faster by {:+.2%} at least, threshold 0.25 %",
+    Word.UNCLEAR: "{:+.2%} is neither inside the gate nor beyond the threshold",
+    Word.OVER_BUDGET: "152.7 us, budget 150 us: must reach 85 % of the copy ceiling",
+    Word.NEW: "no baseline for this variant",
+    Word.INCOMPARABLE: "case version 2, baseline has version 1",
+}
+
+
+def variant_of(told: Told) -> Variant:
+    pack, _, name = told.case.partition(".")
+    info = CaseInfo(
+        pack=pack,
+        name=name,
+        doc=f"{name.capitalize()} as the book's chapter describes it, checked against float64.",
+        file=f"plugins/{pack}/perfsuite_{pack}/{name}.py",
+        line=24,
+        source="https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/",
+        version=1,
+        regime=Regime.PACED,
+        cold=True,
+        needs=(Need("device", "cuda"),),
+        budgets=(Budget("time_us", 150, "85 % of the copy ceiling"),) if name == "transpose" else (),
+        tags=("book",),
+        axes=tuple(told.axes),
+    )
+    id_ = variant_id(pack, name, told.axes)
+    return Variant(id=id_, case=info, axes=told.axes, tier=Tier.NIGHTLY, work=told.work)
+
+
+def evidence_of(told: Told, slot: int, *, shift: float = 0.0, unit: str = UNIT) -> Evidence:
+    rng = random.Random(f"{told.case}{told.axes}{slot}{shift}")  # noqa: S311 - made-up samples
+    mhz = 1975 - 340 * (told.case == "compute.gemm")
+    middle = told.time_us * math.exp(rng.gauss(shift, told.noise))
+    blocks = []
+    for turn in range(3):
+        times = tuple(middle * math.exp(rng.gauss(0, 1.5 * told.noise)) for _ in range(16))
+        cycles = tuple(time * mhz * math.exp(rng.gauss(0, 0.0008)) for time in times)
+        start = (turn * 6 + slot) * 0.05
+        blocks.append(Block(time_us=times, cycles=cycles, start_s=start, health=HEALTH))
+    return Evidence(
+        slot=slot,
+        seed=100 + slot,
+        unit=unit,
+        launches=max(1, round(500 / told.time_us)),
+        backend="graph",
+        pace=1.0,
+        sets=4,
+        error=2.1e-4,
+        blocks=tuple(blocks),
+        exact={"launches": 1.0, "peak_bytes": 536870912.0},
+    )
+
+
+def result_of(told: Told, stage: Stage = Stage.SCREEN) -> Result:
+    status = told.word if isinstance(told.word, Status) else Status.OK
+    slots = range(3 if stage is Stage.SCREEN else 6)
+    shift = 0.0 if stage is Stage.CONFIRM else 1e-9
+    measured = told.time_us > 0 and status in {Status.OK, Status.DISTURBED}
+    reason = told.reason or REASONS.get(told.word, "") if status is not Status.OK else ""
+    return Result(
+        variant=variant_of(told).id,
+        status=status,
+        stage=stage,
+        reason=reason,
+        output="Traceback (most recent call last):\n  ...\n" + reason
+        if status in {Status.CRASHED, Status.ERROR, Status.WRONG}
+        else "",
+        evidence=tuple(evidence_of(told, slot, shift=shift) for slot in slots) if measured else (),
+        wall_s=1.3,
+    )
+
+
+def change_of(told: Told) -> Change:
+    half = 2.4 * told.noise + 0.0003
+    return Change(
+        metric="time_us",
+        unit="us",
+        baseline=told.time_us / math.exp(told.theta + 0.001),
+        current=told.time_us,
+        theta=told.theta,
+        low=told.theta - half,
+        high=told.theta + half,
+        threshold=0.0025,
+        gate=0.01,
+        detectable=1.3 * half,
+        p_value=0.0001 if abs(told.theta) > 0.005 else 0.4,
+        time_change=told.theta + 0.001,
+        clock_change=-0.001,
+        beta=1.0 if told.case.startswith("compute") else 0.05,
+        degrees=8,
+    )
+
+
+def verdict_of(told: Told) -> Verdict | None:
+    if isinstance(told.word, Status):
+        return None
+    changes = () if told.word in {Word.NEW, Word.INCOMPARABLE} else (change_of(told),)
+    return Verdict(
+        variant=variant_of(told).id,
+        word=told.word,
+        reason=REASONS[told.word].format(told.theta),
+        changes=changes,
+        source="baseline nvidia-h200",
+        confirmation="fresh processes" if told.word in {Word.SLOWER, Word.FASTER} else "",
+        fails=told.word is Word.OVER_BUDGET or (told.word is Word.SLOWER and told.theta > 0.01),
+    )
+
+
+def entry_of(told: Told) -> BaselineEntry:
+    center = change_of(told).baseline
+    spread = [center * (1 + told.noise * step) for step in (-1.1, -0.4, 0.0, 0.5, 1.2)]
+    mhz = 1977 - 340 * (told.case == "compute.gemm")
+    return BaselineEntry(
+        variant=variant_of(told).id,
+        case_version=1,
+        run="20261120-020000-77aa",
+        metrics={
+            "time_us": BaselineMetric(
+                center=center,
+                unit="us",
+                within=1.5 * told.noise,
+                between=told.noise,
+                values={UNIT: tuple(spread), OTHER_UNIT: tuple(v * 1.001 for v in spread[:3])},
+            ),
+            "cycles": BaselineMetric(center=center * mhz, unit="cycles", between=told.noise),
+            "peak_bytes": BaselineMetric(center=536870912.0, unit="bytes"),
+        },
+        state={"driver": "575.57.08", "power_limit_w": "700", "triton": "3.5.1"},
+    )
+
+
+CLAIMS = (
+    ClaimVerdict(
+        claim="memory.coalesced[n=67108864]",
+        word=ClaimWord.HELD,
+        reason="7.97 times faster, 4 asked for",
+        required=4.0,
+        source="https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/",
+        ratio=7.97,
+        low=7.93,
+        high=8.01,
+    ),
+    ClaimVerdict(
+        claim="memory.pinned[mb=256]",
+        word=ClaimWord.HELD,
+        reason="4.4 times faster, 2 asked for",
+        required=2.0,
+        source="chapter 5, pinned memory",
+        ratio=4.43,
+        low=4.2,
+        high=4.7,
+    ),
+    ClaimVerdict(
+        claim="compute.fused_softmax[rows=4096,cols=32768]",
+        word=ClaimWord.BROKEN,
+        reason="1.06 times faster, 1.5 asked for; held in the baseline",
+        required=1.5,
+        source="Triton tutorial 2, fused softmax",
+        ratio=1.06,
+        low=1.05,
+        high=1.07,
+        fails=True,
+    ),
+    ClaimVerdict(
+        claim="compute.tmem_attention[seq=4096]",
+        word=ClaimWord.NOT_APPLICABLE,
+        reason="needs arch sm_100a",
+        required=1.3,
+        source="vendor's programming guide",
+    ),
+)
+
+
+def run_of(story: tuple[Told, ...] = STORY) -> Run:
+    """Return the whole run; what is not ``same`` was measured again to confirm it."""
+    again = {Word.SLOWER, Word.FASTER, Word.UNCLEAR}
+    confirmed = [result_of(told, Stage.CONFIRM) for told in story if told.word in again]
+    verdicts = [verdict for told in story if (verdict := verdict_of(told))]
+    return Run(
+        id="20261121-103000-3f2a",
+        started="2026-11-21T10:30:00+00:00",
+        command="pytest --perf --perf-tier nightly",
+        sku=Sku(slug="nvidia-h200", name="NVIDIA H200"),
+        facts=FACTS,
+        settings=Settings(),
+        variants=tuple(variant_of(told) for told in story),
+        results=(*(result_of(told) for told in story), *confirmed),
+        verdicts=tuple(verdicts),
+        claims=CLAIMS,
+        notes=("the copy canary moved by 0.1 % between start and end",),
+        finished="2026-11-21T10:31:12+00:00",
+        wall_s=72.4,
+        commit="9c1e4f70a2b85d3340cc",
+    )
+
+
+def baselines_of(story: tuple[Told, ...] = STORY) -> dict[str, BaselineEntry]:
+    """Return an entry for every variant that was measured before."""
+    without = {Word.NEW, Word.INCOMPARABLE}
+    entries = (entry_of(told) for told in story if told.time_us and told.word not in without)
+    return {entry.variant: entry for entry in entries}
+
+
+def previous_of(story: tuple[Told, ...] = STORY) -> Run:
+    """Return the run of the day before, on another driver."""
+    before = tuple(replace(told, time_us=told.time_us / (1 + told.theta)) for told in story)
+    old = run_of(before)
+    return replace(old, id="20261120-020000-77aa", facts=PREVIOUS_FACTS, commit="41b7c2d9e6f0a8b1", verdicts=())

@@ -1,0 +1,149 @@
+"""Small made-up runs for the tests of run files and baselines."""
+
+from __future__ import annotations
+
+import random
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from perfsuite.model import (
+    Block,
+    CaseInfo,
+    ClaimInstance,
+    DeviceFacts,
+    Evidence,
+    Health,
+    Need,
+    Regime,
+    Result,
+    Run,
+    Settings,
+    Sku,
+    Stage,
+    Status,
+    Tier,
+    Variant,
+    Work,
+    variant_id,
+)
+
+UNIT, OTHER_UNIT = "3f2a91c04d7e", "b07c55e1a290"
+RUN_ID = "20261121-103000-3f2a"
+SKU = Sku(slug="nvidia-h200", name="NVIDIA H200", facts={"pci": "10de:2335", "sms": "132"})
+FACTS = DeviceFacts(
+    device="cuda",
+    name="NVIDIA H200",
+    unit=UNIT,
+    identity={"pci": "10de:2335", "sms": "132"},
+    state={"ecc": "on", "power_limit_w": "700"},
+    environment={"driver": "580.159", "torch": "2.11"},
+    clocks=("time_us", "cycles"),
+)
+
+
+def variant(case: str, n: int) -> Variant:
+    """Return a variant of pack ``memory``, or of the pack named before the dot."""
+    pack, _, name = case.rpartition(".")
+    pack = pack or "memory"
+    info = CaseInfo(
+        pack=pack,
+        name=name,
+        doc="Copy n floats.",
+        file=f"plugins/{pack}/{name}.py",
+        line=7,
+        source="chapter 5",
+        version=1,
+        regime=Regime.PACED,
+        cold=True,
+        needs=(Need("device", "cuda"), Need("arch", "sm_90", {"n": (1, 2.0)})),
+        budgets=(),
+        tags=("quick",),
+        axes=("n",),
+    )
+    return Variant(
+        id=variant_id(pack, name, {"n": n}),
+        case=info,
+        axes={"n": n},
+        tier=Tier.SMOKE,
+        work=Work(read_bytes=4 * n, write_bytes=4 * n),
+    )
+
+
+def evidence(time_us: float, *, slot: int = 0, unit: str = UNIT, samples: int = 4) -> Evidence:
+    """Return one process: three blocks within 0.02 % of ``time_us``."""
+    rng = random.Random(f"{time_us}{slot}{unit}")
+    blocks = []
+    for start in range(3):
+        times = tuple(time_us * rng.uniform(0.9998, 1.0002) for _ in range(samples))
+        cycles = tuple(1980 * time for time in times)
+        health = Health(power_w=512.5, temperature_c=51.0, sm_clock_mhz=1980.0)
+        blocks.append(Block(time_us=times, cycles=cycles, start_s=1e4 + start / 3, health=health))
+    return Evidence(
+        slot=slot,
+        seed=slot,
+        unit=unit,
+        launches=8,
+        backend="graph",
+        blocks=tuple(blocks),
+        exact={"peak_bytes": 134217729.0},
+    )
+
+
+def result(
+    name: str,
+    time_us: float,
+    *,
+    unit: str = UNIT,
+    stage: Stage = Stage.SCREEN,
+    status: Status = Status.OK,
+) -> Result:
+    """Return a result of three processes."""
+    processes = tuple(evidence(time_us, slot=slot, unit=unit) for slot in range(3))
+    return Result(variant=name, status=status, stage=stage, evidence=processes, wall_s=1.5)
+
+
+def planned(*variants: Variant, run_id: str = RUN_ID) -> Run:
+    """Return a run that has measured nothing yet."""
+    return Run(
+        id=run_id,
+        started="2026-11-21T10:30:00+00:00",
+        command="pytest --perf",
+        sku=SKU,
+        facts=FACTS,
+        settings=Settings(),
+        variants=variants,
+        instances=(
+            ClaimInstance(
+                id="memory.twice",
+                pack="memory",
+                name="twice",
+                faster="a",
+                than="b",
+                by=2.0,
+                source="s",
+            ),
+        ),
+        commit="0" * 40,
+        units={"0": UNIT},
+    )
+
+
+def finished(times_us: dict[str, float], *, unit: str = UNIT, run_id: str = RUN_ID) -> Run:
+    """Return a finished run of cases of one variant each, by their times."""
+    variants = {case: variant(case, 1024) for case in times_us}
+    results = tuple(result(variants[case].id, time, unit=unit) for case, time in times_us.items())
+    run = planned(*variants.values(), run_id=run_id)
+    return replace(run, results=results, finished="2026-11-21T10:40:00+00:00", wall_s=600.0)
+
+
+@contextmanager
+def file_size_limit(size_bytes: int) -> Iterator[None]:
+    """Fail writes beyond a size, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,0 +1,451 @@
+"""Baselines: what is accepted, what is refused, and files that are never half nor lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from store_data import FACTS, OTHER_UNIT, SKU, UNIT, file_size_limit, finished, result, variant
+
+from perfsuite.baselines import Accepted, Baselines, accept, stale
+from perfsuite.errors import StoreError, UsageError
+from perfsuite.model import Result, Run, Status, Verdict, Word, variant_id
+from perfsuite.runs import RunFile
+
+GOLD = Path(__file__).parent / "gold" / "baselines"
+COPY = "memory.copy[n=1024]"
+ADD = "memory.add[n=1024]"
+MERGE = ("git", "merge-file", "-p", "--diff3")
+
+
+def take(run: Run, root: Path, *select: str) -> Accepted:
+    return accept(run, root, reason="first numbers", by="Ann", select=select)
+
+
+def memory(root: Path) -> Path:
+    return root / "nvidia-h200" / "memory.json"
+
+
+def load(root: Path) -> Baselines:
+    return Baselines.load([root], SKU)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def refusal(root: Path) -> StoreError:
+    with pytest.raises(StoreError) as caught:
+        load(root)
+    assert caught.value.remedy
+    return caught.value
+
+
+def test_what_is_accepted_is_loaded(tmp_path: Path) -> None:
+    done = take(finished({"copy": 12.5, "add": 3.0}), tmp_path)
+    baselines = load(tmp_path)
+    entry = baselines.entry(COPY)
+    assert set(done.added) == set(baselines.entries) == {COPY, ADD}
+    assert (done.changed, done.unchanged, done.refused) == ({}, (), {})
+    assert {path.name for path in done.written} == {
+        "sku.json",
+        "memory.json",
+        "20261121-103000-3f2a.json",
+    }
+    assert entry is not None
+    assert entry.metrics["time_us"].center == pytest.approx(12.5, rel=1e-3)
+    assert entry.metrics["peak_bytes"].center == 134217729
+    assert entry.state == FACTS.state
+
+
+def test_who_when_and_why_are_kept(tmp_path: Path) -> None:
+    accept(finished({"copy": 12.5}), tmp_path, reason=" new\n driver ", by="Ann")
+    baselines = load(tmp_path)
+    accepted, facts = baselines.accepted(COPY), baselines.run_facts(COPY)
+    assert accepted is not None
+    assert (accepted.by, accepted.reason) == ("Ann", "new driver")
+    day = accepted.when[:10]
+    assert baselines.source(COPY) == f"baseline nvidia-h200 (accepted {day} by Ann: new driver)"
+    assert facts is not None
+    assert facts.environment == FACTS.environment
+
+
+def test_an_unknown_variant_has_nothing(tmp_path: Path) -> None:
+    baselines = load(tmp_path)
+    assert (baselines.entry(COPY), baselines.source(COPY), baselines.run_facts(COPY)) == (
+        None,
+        "",
+        None,
+    )
+
+
+def test_the_file_has_a_line_for_each_metric_in_order(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5, "add": 3.0}), tmp_path)
+    text = memory(tmp_path).read_text()
+    starts = [line.split(":")[0].strip() for line in text.splitlines() if '"center"' in line]
+    assert starts == ['"cycles"', '"peak_bytes"', '"time_us"'] * 2
+    assert text.index(ADD) < text.index(COPY)
+    assert list(json.loads(text)) == ["schema", "sku", "pack", "variants"]
+
+
+def test_the_first_root_that_has_a_variant_wins(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5}), tmp_path / "own")
+    take(finished({"copy": 99.0, "add": 3.0}, run_id="shipped"), tmp_path / "pack")
+    baselines = Baselines.load([tmp_path / "own", tmp_path / "none", tmp_path / "pack"], SKU)
+    runs = {name: entry.run for name, entry in baselines.entries.items()}
+    assert runs == {COPY: "20261121-103000-3f2a", ADD: "shipped"}
+
+
+def test_the_same_numbers_again_change_nothing(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5}), tmp_path)
+    before = memory(tmp_path).read_bytes()
+    done = take(finished({"copy": 12.501}, run_id="again"), tmp_path)
+    assert (done.written, done.unchanged) == ((), (COPY,))
+    assert memory(tmp_path).read_bytes() == before
+
+
+def test_what_moved_is_rewritten_and_the_rest_kept(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5, "add": 3.0, "other.gemm": 9.0}), tmp_path)
+    done = take(finished({"copy": 12.6}, run_id="later"), tmp_path)
+    assert done.changed == {COPY: "cycles +0.80%; time_us +0.80%"}
+    runs = {name: entry.run for name, entry in load(tmp_path).entries.items()}
+    first = "20261121-103000-3f2a"
+    assert runs == {COPY: "later", ADD: first, "other.gemm[n=1024]": first}
+
+
+def test_a_run_that_nothing_refers_to_is_dropped(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5}), tmp_path)
+    take(finished({"copy": 13.5}, run_id="later"), tmp_path)
+    assert [path.stem for path in (tmp_path / "nvidia-h200/runs").iterdir()] == ["later"]
+
+
+def test_an_exact_metric_changes_by_any_amount(tmp_path: Path) -> None:
+    run = finished({"copy": 12.5})
+    take(run, tmp_path)
+    process = replace(run.results[0].evidence[0], exact={"peak_bytes": 134217730.0})
+    more = replace(run.results[0], evidence=(process, *run.results[0].evidence[1:]))
+    done = take(replace(run, results=(more,)), tmp_path)
+    assert done.changed == {COPY: "peak_bytes was 134217729 and is 134217730"}
+
+
+def test_another_unit_adds_its_values(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5}), tmp_path)
+    done = take(finished({"copy": 12.6}, unit=OTHER_UNIT, run_id="later"), tmp_path)
+    entry = load(tmp_path).entry(COPY)
+    assert done.changed == {COPY: f"unit {OTHER_UNIT} added"}
+    assert entry is not None
+    time = entry.metrics["time_us"]
+    assert {unit: len(row) for unit, row in time.values.items()} == {UNIT: 3, OTHER_UNIT: 3}
+    assert time.center == pytest.approx(12.55, rel=1e-3)
+    assert time.between < 1e-3, "between processes of one unit, not between units"
+
+
+def test_a_unit_s_own_values_are_replaced(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5}), tmp_path)
+    take(finished({"copy": 12.6}, unit=OTHER_UNIT, run_id="b"), tmp_path)
+    take(finished({"copy": 12.55}, run_id="c"), tmp_path)
+    entry = load(tmp_path).entry(COPY)
+    assert entry is not None
+    values = entry.metrics["time_us"].values
+    assert values[UNIT] == pytest.approx([12.55] * 3, rel=1e-3)
+    assert values[OTHER_UNIT] == pytest.approx([12.6] * 3, rel=1e-3)
+
+
+def test_units_that_disagree_replace_and_say_so(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5}), tmp_path)
+    done = take(finished({"copy": 14.0}, unit=OTHER_UNIT, run_id="later"), tmp_path)
+    entry = load(tmp_path).entry(COPY)
+    assert done.changed == {COPY: f"other code; values of other units dropped: {UNIT}"}
+    assert entry is not None
+    assert set(entry.metrics["time_us"].values) == {OTHER_UNIT}
+
+
+def test_a_change_that_a_verdict_found_drops_other_units(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5}, unit=OTHER_UNIT), tmp_path)
+    faster = Verdict(variant=COPY, word=Word.FASTER, reason="-1 %")
+    run = replace(finished({"copy": 12.4}, run_id="later"), verdicts=(faster,))
+    assert "values of other units dropped" in take(run, tmp_path).changed[COPY]
+
+
+def test_another_artefact_is_other_code(tmp_path: Path) -> None:
+    for artefact, what in (("aa", ""), ("bb", "other code")):
+        run = finished({"copy": 12.5})
+        processes = tuple(replace(p, artefact=artefact) for p in run.results[0].evidence)
+        again = replace(run, results=(replace(run.results[0], evidence=processes),))
+        assert take(again, tmp_path).changed.get(COPY, "") == what
+
+
+def test_a_new_case_version_replaces(tmp_path: Path) -> None:
+    run = finished({"copy": 12.5})
+    take(run, tmp_path)
+    newer = replace(run, results=(replace(run.results[0], case_version=2),))
+    assert take(newer, tmp_path).changed == {COPY: "case version was 1 and is 2"}
+
+
+def test_other_metrics_replace(tmp_path: Path) -> None:
+    run = finished({"copy": 12.5})
+    take(run, tmp_path)
+    processes = tuple(replace(process, exact={}) for process in run.results[0].evidence)
+    fewer = replace(run, results=(replace(run.results[0], evidence=processes),))
+    assert take(fewer, tmp_path).changed[COPY].startswith("metrics were cycles, peak_bytes")
+
+
+@pytest.mark.parametrize(("reason", "by"), [("", "Ann"), (" \n", "Ann"), ("why", " ")])
+def test_nothing_is_accepted_without_reason_and_name(tmp_path: Path, reason: str, by: str) -> None:
+    with pytest.raises(UsageError, match="not accepted without"):
+        accept(finished({"copy": 1.0}), tmp_path, reason=reason, by=by)
+
+
+def test_an_interrupted_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="interrupted"):
+        take(replace(finished({"copy": 1.0}), finished=""), tmp_path)
+
+
+@pytest.mark.parametrize("status", ["wrong", "crashed", "timed-out", "disturbed", "error"])
+def test_a_failed_variant_refuses_the_whole(tmp_path: Path, status: str) -> None:
+    run = finished({"copy": 1.0, "add": 2.0})
+    bad = replace(run, results=(run.results[0], result(ADD, 2.0, status=Status(status))))
+    with pytest.raises(UsageError, match=rf"did not end ok: memory\.add.*\({status}\)"):
+        take(bad, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert take(bad, tmp_path, COPY).added == (COPY,)
+
+
+def test_many_failed_variants_are_counted(tmp_path: Path) -> None:
+    bad = tuple(
+        replace(each, status=Status.CRASHED)
+        for each in finished({f"case{n}": 1.0 for n in range(8)}).results
+    )
+    with pytest.raises(UsageError, match="and 3 more"):
+        take(replace(finished({"copy": 1.0}), results=bad), tmp_path)
+
+
+@pytest.mark.parametrize("word", ["memory", "memory.copy", COPY])
+def test_selection_is_by_pack_case_or_variant(tmp_path: Path, word: str) -> None:
+    run = finished({"copy": 1.0, "other.copy": 2.0, "copying.memory": 3.0})
+    assert take(run, tmp_path, word).added == (COPY,)
+
+
+def test_an_unknown_selection_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no result of 'memory\.cop'"):
+        take(finished({"copy": 1.0}), tmp_path, "memory.copy", "memory.cop")
+
+
+def test_what_has_no_measurement_says_so(tmp_path: Path) -> None:
+    skipped = Result(variant=ADD, status=Status.SKIPPED, reason="needs sm_100")
+    run = finished({"copy": 1.0})
+    bare = Result(variant="memory.bare[]", status=Status.OK)
+    done = take(replace(run, results=(*run.results, skipped, bare)), tmp_path)
+    assert done.refused == {ADD: "needs sm_100", "memory.bare[]": "nothing was measured"}
+
+
+def test_another_fingerprint_is_told_and_not_overwritten(tmp_path: Path) -> None:
+    take(finished({"copy": 1.0}), tmp_path)
+    other = replace(SKU, facts={**SKU.facts, "sms": "114"})
+    assert "sms was 132 and is 114" in Baselines.load([tmp_path], other).fingerprint_problem
+    assert load(tmp_path).fingerprint_problem == ""
+    with pytest.raises(UsageError, match="sms was 132 and is 114"):
+        take(replace(finished({"copy": 2.0}), sku=other), tmp_path)
+
+
+def test_entries_without_a_variant_are_stale(tmp_path: Path) -> None:
+    take(finished({"copy": 1.0, "add": 2.0, "absent.case": 3.0}), tmp_path)
+    assert stale(load(tmp_path), [variant("copy", 1024), variant("copy", 1)]) == (ADD,)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"memory"', '"memory"}', "not valid JSON"),
+        ('"pack": "memory",', '"pack": "memory",\n"pack": "memory",', "duplicate key 'pack'"),
+        ("perfsuite.baseline/1", "perfsuite.baseline/2", "reads 'perfsuite.baseline/1'"),
+        ('"sku": "nvidia-h200"', '"sku": "nvidia-h100"', "key 'sku' is 'nvidia-h100'"),
+        ('"pack": "memory"', '"pack": "compute"', "key 'pack' is 'compute'"),
+        ('"variants"', '"entries"', "missing required field `variants`"),
+        (COPY, "copy", "not of pack 'memory'"),
+        ('"case_version": 1', '"case_version": "1"', "key 'case_version'"),
+        ('"case_version": 1', '"case_version": 1, "speed": 3', "unknown key 'speed'"),
+        ('"case_version": 1', '"variant": "x", "case_version": 1', "without a key 'variant'"),
+        ('"accepted"', '"acepted"', "unknown key 'acepted'"),
+        ('"by": "Ann"', '"by": 3', "key 'accepted.by'"),
+        ('"time_us": {"center": 12.5', '"time_us": {"center": NaN, "x": 2', "NaN is not a number"),
+        ('"time_us": {"center": 12.5', '"time_us": {"center": "12.5', "not valid JSON"),
+        ('"unit": "us"', '"unit": 3', "key 'metrics.time_us.unit'"),
+        ('"better": "lower"', '"better": "less"', "'metrics.cycles.better' is 'less'"),
+        ('"unit": "us", "better"', '"unit": "us", "bett"', "'metrics.time_us.bett'"),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, old: str, new: str, said: str) -> None:
+    take(finished({"copy": 12.5}), tmp_path)
+    before = '"time_us": {"center": 12.5'
+    text = memory(tmp_path).read_text()
+    start = text.index('"time_us": {"center": ')
+    end = text.index(",", start)
+    memory(tmp_path).write_text(text[:start] + before + text[end:])
+    edit(memory(tmp_path), old, new)
+    error = refusal(tmp_path)
+    assert said in error.what
+    assert str(memory(tmp_path)) in error.where
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("center", 0, "'metrics.time_us.center' is 0.0"),
+        ("within", -1, "'metrics.time_us.within' is -1.0"),
+        ("values", {}, "'metrics.time_us.values' has no process"),
+        ("values", {UNIT: []}, "'metrics.time_us.values' has no process"),
+        ("values", {UNIT: [1, -2, 3]}, f"'metrics.time_us.values.{UNIT}' is -2.0"),
+        ("values", {UNIT: [1, 2]}, "other processes than its neighbours"),
+        ("values", {UNIT: [1, None, 3]}, f"'metrics.time_us.values.{UNIT}.1'"),
+    ],
+)
+def test_numbers_that_nothing_measures_are_refused(
+    tmp_path: Path, key: str, value: object, said: str
+) -> None:
+    take(finished({"copy": 12.5}), tmp_path)
+    plain = json.loads(memory(tmp_path).read_text())
+    plain["variants"][COPY]["metrics"]["time_us"][key] = value
+    memory(tmp_path).write_text(json.dumps(plain))
+    error = refusal(tmp_path)
+    assert said in error.what
+    assert error.where == f"{memory(tmp_path)}, variant {COPY!r}"
+
+
+def test_an_entry_without_metrics_is_refused(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5}), tmp_path)
+    plain = json.loads(memory(tmp_path).read_text())
+    plain["variants"][COPY]["metrics"] = {}
+    memory(tmp_path).write_text(json.dumps(plain))
+    assert "'metrics' is empty" in refusal(tmp_path).what
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"[]", b"null"])
+def test_a_corrupt_file_is_never_empty(tmp_path: Path, data: bytes) -> None:
+    take(finished({"copy": 12.5}), tmp_path)
+    memory(tmp_path).write_bytes(data)
+    refusal(tmp_path)
+    with pytest.raises(StoreError):
+        take(finished({"copy": 12.5}), tmp_path)
+    assert memory(tmp_path).read_bytes() == data
+
+
+def test_sku_json_is_checked_too(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5}), tmp_path)
+    edit(tmp_path / "nvidia-h200/sku.json", '"slug": "nvidia-h200"', '"slug": "nvidia-h100"')
+    assert "key 'slug' is 'nvidia-h100'" in refusal(tmp_path).what
+    (tmp_path / "nvidia-h200/sku.json").unlink()
+    assert "No such file" in refusal(tmp_path).what
+
+
+@pytest.mark.parametrize("slug", ["..", "../up", "", "a/b", "/tmp", ".git", "a\n"])
+def test_slugs_that_lead_elsewhere_are_refused(tmp_path: Path, slug: str) -> None:
+    with pytest.raises(StoreError, match="SKU slug"):
+        Baselines.load([tmp_path], replace(SKU, slug=slug))
+
+
+@pytest.mark.parametrize("pack", ["..", "a/b", "sku", "../../x"])
+def test_packs_that_lead_elsewhere_are_refused(tmp_path: Path, pack: str) -> None:
+    run = finished({"copy": 12.5})
+    odd = replace(run.results[0], variant=f"{pack}.copy[n=1024]")
+    with pytest.raises(StoreError, match="pack name"):
+        take(replace(run, results=(odd,)), tmp_path)
+
+
+def test_run_ids_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="run id '../x'"):
+        take(finished({"copy": 12.5}, run_id="../x"), tmp_path)
+    assert not memory(tmp_path).exists()
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5}), tmp_path)
+    before = memory(tmp_path).read_bytes()
+    more = finished({f"case{n}": 1.0 for n in range(5)}, run_id="later")
+    with file_size_limit(len(before)), pytest.raises(StoreError, match="File too large"):
+        take(more, tmp_path)
+    assert memory(tmp_path).read_bytes() == before
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_root_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="Not a directory"):
+        take(finished({"copy": 12.5}), tmp_path / "file")
+
+
+def changed_beside(base: Path, name: str, times_us: dict[str, float]) -> Path:
+    """Return the pack's file after one person accepted these times on a copy of the base."""
+    root = base.with_name(name)
+    shutil.copytree(base, root)
+    take(finished(times_us, run_id=f"run-{name}"), root)
+    return memory(root)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"add": 1.1}, {"copy": 2.1}),
+        ({"scale": 3.3}, {"copy": 2.1}),
+        ({"scale": 3.3}, {"triad": 4.0}),
+        ({"aaa": 0.5, "copy": 2.2}, {"zzz": 9.0, "add": 1.1}),
+    ],
+)
+def test_neighbours_changed_by_two_people_merge(
+    tmp_path: Path, ours: dict[str, float], theirs: dict[str, float]
+) -> None:
+    base = tmp_path / "base"
+    take(finished({"add": 1.0, "copy": 2.0, "scale": 3.0}), base)
+    paths = [
+        changed_beside(base, "ours", ours),
+        memory(base),
+        changed_beside(base, "theirs", theirs),
+    ]
+    merged = subprocess.run([*MERGE, *paths], capture_output=True, check=False)
+    assert merged.returncode == 0, merged.stdout.decode()
+    memory(base).write_bytes(merged.stdout)
+    runs = {variant_id("memory", case, {"n": 1024}): "run-ours" for case in ours}
+    runs |= {variant_id("memory", case, {"n": 1024}): "run-theirs" for case in theirs}
+    assert runs.items() <= {name: entry.run for name, entry in load(base).entries.items()}.items()
+
+
+ONE_BY_ONE = """
+import sys
+from pathlib import Path
+from perfsuite.baselines import accept
+from perfsuite.runs import load_run
+run = load_run(Path(sys.argv[1]))
+for result in run.results:
+    accept(run, Path(sys.argv[2]), reason="x", by="y", select=[result.variant])
+"""
+
+
+def test_two_who_accept_at_once_lose_nothing(tmp_path: Path) -> None:
+    paths = []
+    for person in ("ann", "bob"):
+        run = finished({f"{person}{n}": 1.0 for n in range(10)}, run_id=person)
+        with RunFile.create(tmp_path, run) as file:
+            for each in run.results:
+                file.append(each)
+            file.finish(run)
+        paths.append(file.path)
+    command = [sys.executable, "-c", ONE_BY_ONE]
+    both = [subprocess.Popen([*command, str(path), str(tmp_path / "b")]) for path in paths]
+    assert [process.wait(60) for process in both] == [0, 0]
+    assert len(load(tmp_path / "b").entries) == 20
+
+
+def test_stored_baselines_of_version_1_are_still_read() -> None:
+    baselines = load(GOLD)
+    assert baselines.fingerprint_problem == ""
+    assert baselines.source(COPY).startswith("baseline nvidia-h200 (accepted 2026")
+    facts = baselines.run_facts(COPY)
+    assert facts is not None
+    assert facts.environment["torch"] == "2.11"

@@ -1,0 +1,244 @@
+"""The model as text: what comes back, and what is refused in which words."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+from store_data import RUN_ID, finished, result, variant
+
+from perfsuite import codec
+from perfsuite.errors import StoreError
+from perfsuite.model import (
+    Axes,
+    BaselineMetric,
+    Block,
+    ClaimWord,
+    Need,
+    Result,
+    Run,
+    Settings,
+    Variant,
+)
+
+WHERE = "baselines/fake/memory.json"
+
+
+def refusal(text: str | bytes) -> str:
+    with pytest.raises(StoreError) as caught:
+        codec.read_json(text, where=WHERE)
+    assert caught.value.remedy
+    return str(caught.value)
+
+
+def bad_value(value: object, kind: type) -> str:
+    with pytest.raises(StoreError) as caught:
+        codec.convert(value, kind, where=WHERE)
+    assert caught.value.where == WHERE
+    assert caught.value.remedy
+    return caught.value.what
+
+
+def test_round_trip_of_a_whole_run() -> None:
+    run = finished({"copy": 12.5})
+    assert codec.decode(codec.encode(run), Run) == run
+
+
+def test_axes_keep_int_float_bool_and_text_apart() -> None:
+    axes: Axes = {"a": 1, "b": 1.0, "c": True, "d": "1", "e": 1e16, "f": 2**53 + 1}
+    found = codec.decode(codec.encode(axes), dict[str, str | int | float | bool])
+    assert [(type(value), value) for value in found.values()] == [
+        (type(value), value) for value in axes.values()
+    ]
+
+
+def test_converted_axes_keep_their_types_too() -> None:
+    need = Need("arch", "sm_90", {"n": (1, 1.0, False, "x")})
+    plain = codec.read_json(codec.encode(need), where=WHERE)
+    found = codec.convert(plain, Need, where=WHERE)
+    assert [type(value) for value in found.axes["n"]] == [int, float, bool, str]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_encode_refuses_what_json_does_not_have(number: float) -> None:
+    block = Block(time_us=(1.0, number))
+    with pytest.raises(StoreError, match=r"time_us\.1 = -?(nan|inf) of a Block"):
+        codec.encode(block)
+
+
+def test_encode_takes_numpy_scalars() -> None:
+    import numpy as np
+
+    metric = BaselineMetric(center=np.float64(2.5), unit="us", within=np.float32(0.5))
+    assert json.loads(codec.encode(metric))["center"] == 2.5
+    assert codec.encode({"n": np.int64(3)}) == b'{"n":3}'
+
+
+def test_encode_refuses_what_is_not_plain_data() -> None:
+    with pytest.raises(StoreError, match="complex is not plain data"):
+        codec.encode({"x": 1j})
+
+
+def test_encode_survives_half_characters_of_a_worker() -> None:
+    assert codec.encode("a\udc80b") == b'"a?b"'
+
+
+@pytest.mark.parametrize("data", [b'{"time_us":[NaN]}', b'{"time_us":"x"}', b"{", b"\xff"])
+def test_decode_refuses_bad_messages(data: bytes) -> None:
+    with pytest.raises(StoreError, match="cannot read a Block"):
+        codec.decode(data, Block)
+
+
+def test_syntax_errors_have_line_and_column() -> None:
+    assert f"{WHERE}, line 2, column 9" in refusal('{\n "a": 1 "b": 2}')
+
+
+def test_a_merge_conflict_is_a_syntax_error() -> None:
+    assert f"{WHERE}, line 2, column 1" in refusal('{\n<<<<<<< HEAD\n"a": 1\n}')
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a": 1', "\x00\x00", '{"a": 1}garbage'])
+def test_damaged_text_is_never_read_as_empty(text: str) -> None:
+    assert "not valid JSON" in refusal(text)
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    assert "not UTF-8: byte 0xff" in refusal(b'{"a": "\xff"}')
+
+
+def test_deep_nesting_is_refused() -> None:
+    assert "nested too deeply" in refusal("[" * 100_000)
+
+
+def test_duplicate_keys_are_refused_with_their_lines() -> None:
+    assert "duplicate key 'b' (lines 3, 4)" in refusal('{"a": {\n\n"b": 1,\n"b": 2}}')
+
+
+def test_a_duplicate_of_a_common_key_is_named_without_lines() -> None:
+    text = '[{"a": 1},\n{"a": 1},\n{"a": 1},\n{"a": 1, "a": 2}]'
+    assert "duplicate key 'a'\n" in refusal(text)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_stored_numbers_are_finite(number: str) -> None:
+    assert f"{number} is not a number" in refusal(f'{{"center": {number}}}')
+
+
+def test_a_wrong_type_is_named_by_path_and_value() -> None:
+    what = bad_value({"time_us": [1.0, "slow"]}, Block)
+    assert what == "key 'time_us.1': Expected `float`, got `str`, found 'slow'"
+
+
+def test_a_missing_key_is_named() -> None:
+    assert "missing required field `unit`" in bad_value({"center": 1.0}, BaselineMetric)
+
+
+def test_an_unknown_key_is_named_by_path() -> None:
+    plain = {"time_us": [1.0], "health": {"power": 3.0}}
+    assert bad_value(plain, Block) == "unknown key 'health.power' in a Block"
+
+
+def test_an_unknown_key_inside_a_list_is_named() -> None:
+    plain = {"variant": "a", "status": "ok", "evidence": [{"slot": 0, "seed": 0, "oops": 1}]}
+    assert "'evidence.0.oops'" in bad_value(plain, Result)
+
+
+def test_an_unknown_word_is_refused() -> None:
+    with pytest.raises(StoreError, match="Invalid enum value 'kept'"):
+        codec.convert("kept", ClaimWord, where=WHERE)
+
+
+def test_a_value_that_the_model_refuses_is_refused() -> None:
+    assert "processes must be at least 1" in bad_value({"processes": 0}, Settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Mappings in a mapping, whose keys msgspec leaves out of its errors."""
+
+    rows: Mapping[str, Mapping[str, tuple[float, ...]]]
+    label: str = ""
+
+
+def test_keys_of_mappings_are_in_the_path() -> None:
+    plain = {"rows": {"a": {"x": [1.0]}, "b": {"x": [1.0], "y": [1.0, None]}}, "label": 3}
+    what = bad_value(plain, Shelf)
+    assert what == "key 'rows.b.y.1': Expected `float`, got `null`, found None"
+    assert plain["rows"] == {"a": {"x": [1.0]}, "b": {"x": [1.0], "y": [1.0, None]}}
+
+
+def test_a_case_stands_once_in_the_plan() -> None:
+    run = finished({"copy": 1.0})
+    variants = tuple(variant("copy", n) for n in range(1, 200))
+    lines = codec.start_lines(replace(run, variants=variants))
+    assert lines.count(b"Copy n floats.") == 1
+    found = codec.read_run(lines, where="x.jsonl")
+    assert found.variants == variants
+    assert all(isinstance(each, Variant) for each in found.variants)
+
+
+def test_a_run_of_another_version_is_refused_with_the_versions_read() -> None:
+    lines = codec.start_lines(finished({"copy": 1.0})).replace(
+        b"perfsuite.run/1", b"perfsuite.run/2"
+    )
+    with pytest.raises(StoreError) as caught:
+        codec.read_run(lines, where="x.jsonl")
+    assert "'perfsuite.run/2'" in caught.value.what
+    assert "'perfsuite.run/1'" in caught.value.what
+
+
+@pytest.mark.parametrize("text", [b"", b"[]\n", b'{"kind":"result"}\n', b'{"a":1}\n'])
+def test_what_is_no_run_file_is_refused(text: bytes) -> None:
+    with pytest.raises(StoreError):
+        codec.read_run(text, where="x.jsonl")
+
+
+def test_a_bad_line_of_a_run_is_named_by_number() -> None:
+    lines = codec.start_lines(finished({"copy": 1.0}))
+    bad = codec.result_line(result(RUN_ID, 1.0)).replace(b'"status":"ok"', b'"status":"fine"')
+    with pytest.raises(StoreError) as caught:
+        codec.read_run(lines + bad, where="x.jsonl")
+    assert caught.value.where == "x.jsonl, line 3"
+    assert "'status'" in caught.value.what
+
+
+def test_a_line_that_is_no_json_is_named_by_number_and_column() -> None:
+    lines = codec.start_lines(finished({"copy": 1.0}))
+    with pytest.raises(StoreError) as caught:
+        codec.read_run(lines + b'{"kind": oops}\n', where="x.jsonl")
+    assert caught.value.where == "x.jsonl, line 3, column 10"
+
+
+def test_a_plan_with_an_unknown_case_is_refused() -> None:
+    lines = codec.start_lines(finished({"copy": 1.0}))
+    with pytest.raises(StoreError, match="key 'variants.0.case'"):
+        codec.read_run(
+            lines.replace(b'"cases":{"memory.copy"', b'"cases":{"memory.kopy"'), where="x"
+        )
+
+
+@pytest.mark.parametrize(
+    "plan", [b'{"kind":"plan"}\n', b'{"kind":"plan","cases":{},"variants":1}\n']
+)
+def test_a_plan_without_its_parts_is_refused(plan: bytes) -> None:
+    header = codec.start_lines(finished({"copy": 1.0})).split(b"\n")[0] + b"\n"
+    with pytest.raises(StoreError, match="'plan'"):
+        codec.read_run(header + plan, where="x")
+
+
+def test_a_variant_that_is_no_object_is_refused() -> None:
+    header = codec.start_lines(finished({"copy": 1.0})).split(b"\n")[0] + b"\n"
+    plan = b'{"kind":"plan","cases":{},"variants":[3],"instances":[]}\n'
+    with pytest.raises(StoreError, match="key 'variants.0'"):
+        codec.read_run(header + plan, where="x")
+
+
+def test_nothing_comes_after_the_end() -> None:
+    run = finished({"copy": 1.0})
+    lines = codec.start_lines(run) + codec.end_lines(run)
+    assert codec.is_finished(lines[-codec.TAIL_BYTES :])
+    with pytest.raises(StoreError, match="unexpected line of kind 'result'"):
+        codec.read_run(lines + codec.result_line(run.results[0]), where="x")

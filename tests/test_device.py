@@ -1,0 +1,130 @@
+"""The CPU device and the comparison of tensors; torch is imported inside the tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from perfsuite.device import open_device
+from perfsuite.device.inventory import _visible
+from perfsuite.errors import DeviceError
+from perfsuite.model import Regime
+
+GPUS = [{"index": i, "uuid": f"GPU-{i}a", "name": "X"} for i in range(3)]
+
+
+def test_an_unknown_device_is_named() -> None:
+    with pytest.raises(DeviceError, match="'tpu'"):
+        open_device("tpu")
+
+
+def compare(got: Any, want: Any, tolerance: float | None = None) -> Any:
+    from perfsuite.device import tensors
+
+    return tensors.compare(got, want, tolerance)
+
+
+def test_equal_tensors_compare_right() -> None:
+    import torch
+
+    x = torch.arange(8.0)
+    assert compare(x, x.clone(), 0).is_right
+
+
+def test_one_wrong_element_in_a_million_is_seen() -> None:
+    import torch
+
+    x = torch.randn(1 << 20, generator=torch.Generator().manual_seed(1))
+    y = x.clone()
+    y[77] += 0.01
+    comparison = compare(y, x)
+    assert comparison.error < comparison.limit
+    assert "element 77" in comparison.reason
+
+
+def test_nan_and_shape_are_seen() -> None:
+    import torch
+
+    x = torch.ones(4)
+    assert "NaN" in compare(x * float("nan"), x).reason
+    assert "shape" in compare(x[:3], x).reason
+    assert "0 tensors" in compare((), x).reason
+
+
+def test_tolerance_follows_the_dtype() -> None:
+    import torch
+
+    x = torch.ones(100)
+    assert compare((x * 1.005).to(torch.bfloat16), x).is_right
+    assert not compare(x * 1.005, x).is_right
+
+
+def test_integers_must_be_equal() -> None:
+    import torch
+
+    x = torch.arange(10)
+    assert compare(x, x.clone()).is_right
+    assert not compare(x + 1, x).is_right
+
+
+def test_poison_reaches_every_dtype() -> None:
+    import torch
+
+    from perfsuite.device import tensors
+
+    outputs = [torch.zeros(4), torch.zeros(4, dtype=torch.int32), torch.zeros(4).bfloat16()]
+    tensors.poison([outputs, None])
+    assert outputs[0].isnan().all()
+    assert (outputs[1] == 0x7F7F7F7F).all()
+    assert outputs[2].isnan().all()
+
+
+def test_inputs_repeat_with_the_seed_and_outputs_are_remembered() -> None:
+    device = open_device("cpu")
+    first, second = device.rng(3), device.rng(3)
+    assert (first.randn(5) == second.randn(5)).all()
+    output = first.empty(4)
+    assert first.outputs[0] is output
+    assert device.bytes_of([output, output]) == 16
+
+
+def test_float8_and_uniform_and_integer_inputs() -> None:
+    rng = open_device("cpu").rng(3)
+    assert str(rng.randn(4, dtype="float8_e4m3fn").dtype) == "torch.float8_e4m3fn"
+    assert 0 <= float(rng.rand(10).min()) < 1
+    assert int(rng.randint(2, 4, 10).min()) >= 2
+
+
+def test_the_cpu_has_one_clock() -> None:
+    device = open_device("cpu")
+    group = device.group(lambda x: x + 1, [(1,)], 3, backend="graph")
+    (sample,) = device.sample(group, 1, regime=Regime.PACED, spin_us=0, flush=False)
+    assert sample.time_us > 0
+    assert sample.cycles != sample.cycles
+    facts = device.facts()
+    assert (facts.device, facts.clocks) == ("cpu", ("time_us",))
+    assert len(facts.unit) == 12
+
+
+def test_the_cpu_refuses_a_cuda_kernel() -> None:
+    context = open_device("cpu").context(1)
+    with pytest.raises(DeviceError, match="'copy4'"):
+        context.load_cuda("stream.cu", "copy4")
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [(None, [0, 1, 2]), ("1", [1]), ("GPU-2a,0", [2, 0]), ("", []), ("MIG-7", [-1])],
+)
+def test_the_inventory_follows_the_visible_devices(mask: str | None, expected: list[int]) -> None:
+    assert [gpu["index"] for gpu in _visible(GPUS, mask)] == expected
+
+
+def test_the_inventory_answers_where_there_is_no_gpu() -> None:
+    command = [sys.executable, "-m", "perfsuite.device.inventory"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert isinstance(json.loads(done.stdout), list)

@@ -1,0 +1,254 @@
+"""The engine's phases on the fake device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from perfsuite import Regime, Work, Workload, case
+from perfsuite.device.fake import FakeDevice
+from perfsuite.device.protocol import Group, Sample
+from perfsuite.engine import Session
+from perfsuite.errors import CaseError, DisturbedError, WrongResultError
+from perfsuite.model import Case, Health, Settings
+
+
+def copying(spend_us: float, **fields: Any) -> Case:
+    """Return a case that copies n numbers and says it takes ``spend_us``."""
+
+    @case(axes={"n": [64]}, source="made up", **fields)
+    def copy(ctx: Any, n: int) -> Workload:
+        """Copy."""
+
+        def fn(x: list[float], y: list[float]) -> None:
+            ctx.spend(spend_us)
+            y[:] = x
+
+        def wrong(x: list[float], y: list[float]) -> None:
+            y[:-1] = x[:-1]
+
+        return Workload(
+            fn=fn,
+            wrong=wrong,
+            reference=lambda x, y: x,
+            make_inputs=lambda rng: (rng.randn(n), rng.empty(n)),
+        )
+
+    return copy
+
+
+def session_of(chosen: Case, device: FakeDevice | None = None, **settings: Any) -> Session:
+    return Session(device or FakeDevice(seed=1), chosen, {"n": 64}, Settings(**settings), 7)
+
+
+def prepared(chosen: Case, device: FakeDevice | None = None) -> Session:
+    session = session_of(chosen, device)
+    session.prepare(lambda phase: None)
+    return session
+
+
+def test_phases_are_announced_in_order() -> None:
+    announced: list[str] = []
+    session_of(copying(10.0)).prepare(announced.append)
+    assert announced == ["build", "check", "calibrate", "settle"]
+
+
+def test_check_only_stops_after_the_check() -> None:
+    announced: list[str] = []
+    session = session_of(copying(10.0), check_only=True)
+    session.prepare(announced.append)
+    assert announced == ["build", "check"]
+    assert session.finish().blocks == ()
+
+
+def test_samples_are_per_launch_and_last_long_enough() -> None:
+    session = prepared(copying(10.0))
+    block = session.block()
+    evidence = session.finish()
+    assert evidence.launches * 10.0 >= Settings().sample_us
+    assert all(9.5 < time_us < 10.5 for time_us in block.time_us)
+    assert all(19_000 < cycles < 21_000 for cycles in block.cycles)
+
+
+def test_a_long_launch_is_sampled_alone() -> None:
+    session = prepared(copying(5_000.0))
+    session.block()
+    assert session.finish().launches == 1
+
+
+def test_compute_heavy_work_is_paced_longer() -> None:
+    heavy = copying(10.0, work=lambda n: Work(read_bytes=n, flops=1000 * n))
+    light = copying(10.0, work=lambda n: Work(read_bytes=n))
+    assert prepared(heavy).finish().pace > prepared(light).finish().pace > 0
+
+
+def test_end_to_end_awaits_each_launch_and_does_not_spin() -> None:
+    evidence = prepared(copying(10.0, regime=Regime.END_TO_END)).finish()
+    assert (evidence.backend, evidence.pace) == ("host", 0.0)
+
+
+def test_cold_inputs_rotate_through_three_caches() -> None:
+    device = FakeDevice(seed=1)
+    device.cache_bytes = 8 * 64 * 2 * 4  # four input sets of two lists
+    assert prepared(copying(10.0), device).finish().sets == 12
+
+
+def test_hot_inputs_do_not_rotate() -> None:
+    device = FakeDevice(seed=1)
+    device.cache_bytes = 1 << 20
+    assert prepared(copying(10.0, cold=False), device).finish().sets == 1
+
+
+def test_a_wrong_builder_is_named() -> None:
+    @case(axes={"n": [64]}, source="made up")
+    def broken(ctx: Any, n: int) -> Workload:
+        """Return no workload."""
+        return None  # type: ignore[return-value]
+
+    with pytest.raises(CaseError, match="None, not a Workload"):
+        session_of(broken).prepare(lambda phase: None)
+
+
+def test_block_before_prepare_is_refused() -> None:
+    with pytest.raises(CaseError, match="before prepare"):
+        session_of(copying(10.0)).block()
+
+
+class Losing(FakeDevice):
+    """Loses ``lost`` stamps of each block once it is prepared."""
+
+    lost = 0
+
+    def sample(self, group: Group, count: int, **conditions: Any) -> list[Sample]:
+        samples = super().sample(group, count, **conditions)
+        return [Sample(float("nan"))] * self.lost + samples[self.lost :]
+
+
+def test_lost_stamps_are_voided_and_counted() -> None:
+    device = Losing(seed=1)
+    session = prepared(copying(10.0), device)
+    device.lost = 2
+    block = session.block()
+    assert (block.voided, len(block.time_us)) == (2, Settings().samples - 2)
+
+
+def test_too_many_lost_stamps_are_a_disturbance() -> None:
+    device = Losing(seed=1)
+    session = prepared(copying(10.0), device)
+    device.lost = Settings().samples
+    with pytest.raises(DisturbedError, match="missed an SM"):
+        session.block()
+
+
+class Throttled(FakeDevice):
+    """Reports a hardware slowdown in the first ``bad`` readings."""
+
+    bad = 0
+
+    def health(self) -> Health:
+        self.bad -= 1
+        return Health(reasons=("hw_slowdown",) if self.bad >= 0 else ())
+
+
+def test_a_slowdown_voids_the_block_and_it_is_taken_again() -> None:
+    device = Throttled(seed=1)
+    session = prepared(copying(10.0), device)
+    device.bad = 1
+    block = session.block()
+    assert block.voided == Settings().samples
+    assert len(block.time_us) == Settings().samples
+
+
+def test_a_lasting_slowdown_is_a_disturbance() -> None:
+    device = Throttled(seed=1)
+    session = prepared(copying(10.0), device)
+    device.bad = 99
+    with pytest.raises(DisturbedError, match="hw_slowdown"):
+        session.block()
+
+
+class Unjoined(FakeDevice):
+    """Finds that a launch's streams have not joined."""
+
+    def joins_streams(self, group: Group) -> bool:
+        return False
+
+
+def test_streams_left_running_are_an_error_of_the_case() -> None:
+    with pytest.raises(CaseError, match="streams have joined"):
+        prepared(copying(10.0), Unjoined(seed=1))
+
+
+class Wandering(FakeDevice):
+    """Gets slower with each sample, so that nothing settles."""
+
+    def sample(self, group: Group, count: int, **conditions: Any) -> list[Sample]:
+        self._process *= 1.2
+        return super().sample(group, count, **conditions)
+
+
+def test_what_does_not_settle_is_noted() -> None:
+    session = session_of(copying(10.0), Wandering(seed=1), settle_s=0.01)
+    session.prepare(lambda phase: None)
+    evidence = session.finish()
+    assert not evidence.settled
+    assert "did not settle" in evidence.notes[0]
+
+
+def checked(**parts: Callable[..., Any]) -> None:
+    """Check a workload that doubles numbers, with some of its parts replaced."""
+
+    @case(axes={"n": [64]}, source="made up")
+    def double(ctx: Any, n: int) -> Workload:
+        """Double."""
+        good: dict[str, Any] = {
+            "fn": lambda x: [2 * v for v in x],
+            "wrong": lambda x: x,
+            "reference": lambda x: [v + v for v in x],
+            "make_inputs": lambda rng: (rng.randn(n),),
+        }
+        return Workload(**{**good, **parts})
+
+    session_of(double, check_only=True).prepare(lambda phase: None)
+
+
+def test_a_right_workload_passes_its_check() -> None:
+    checked()
+
+
+def test_a_wrong_output_is_refused() -> None:
+    with pytest.raises(WrongResultError, match="relative error"):
+        checked(fn=lambda x: [2.001 * v for v in x])
+
+
+def test_nan_is_refused() -> None:
+    with pytest.raises(WrongResultError, match="NaN"):
+        checked(fn=lambda x: [float("nan")] * len(x))
+
+
+def test_no_output_at_all_is_refused() -> None:
+    with pytest.raises(WrongResultError, match="returned nothing"):
+        checked(fn=lambda x: None)
+
+
+def test_a_missing_element_is_refused() -> None:
+    with pytest.raises(WrongResultError, match="63 values instead of 64"):
+        checked(fn=lambda x: [2 * v for v in x[:-1]])
+
+
+def test_a_stored_output_is_refused_on_fresh_data() -> None:
+    kept: list[list[float]] = []
+
+    def cached(x: list[float]) -> list[float]:
+        kept.append([2 * v for v in x])
+        return kept[0]
+
+    with pytest.raises(WrongResultError):
+        checked(fn=cached)
+
+
+def test_a_reference_that_accepts_the_negative_control_is_an_error() -> None:
+    with pytest.raises(CaseError, match="accepts the negative control"):
+        checked(wrong=lambda x: [2 * v for v in x])

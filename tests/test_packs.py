@@ -1,0 +1,248 @@
+"""Finding packs without importing them, and refusing what does not hold in one."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from perfsuite.errors import PackError, UsageError
+from perfsuite.packs import discover, load_pack
+
+GOOD = """
+    import perfsuite
+    from perfsuite import Claim, Work, case
+
+    @case(axes={"n": [1, 2], "impl": ["a", "b"]}, smoke={"n": [1]}, source="a book",
+          work=lambda n, **_: Work(flops=n))
+    def softmax(ctx, n, impl):
+        '''Do something.'''
+
+    fast = Claim(name="fast", case="softmax", faster={"impl": "a"}, than={"impl": "b"}, by=2,
+                 source="a paper")
+
+    @perfsuite.hookimpl
+    def perf_cases():
+        return [softmax, fast]
+"""
+
+
+def write_file(folder: Path, text: str, name: str = "acme") -> str:
+    path = folder / f"{name}.py"
+    path.write_text(textwrap.dedent(text), encoding="utf-8")
+    return f"file:{path}"
+
+
+def write_folder(folder: Path, entry: str = 'acme = "acme_pack"', version: str = "1.2") -> Path:
+    folder.mkdir(parents=True)
+    text = (
+        f'[project]\nname = "x"\nversion = "{version}"\n[project.entry-points.perfsuite]\n{entry}'
+    )
+    (folder / "pyproject.toml").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The entry points of the only distribution that is installed, one per line."""
+    folder = tmp_path / "site" / "x-3.4.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Name: x\nVersion: 3.4\n", encoding="utf-8")
+    paths = [path for path in sys.path if "site-packages" not in path]
+    monkeypatch.setattr(sys, "path", [str(folder.parent), *paths])
+    return folder / "entry_points.txt"
+
+
+def install(file: Path, *entries: str) -> None:
+    file.write_text("\n".join(["[perfsuite]", *entries]), encoding="utf-8")
+
+
+def load(folder: Path, text: str) -> None:
+    load_pack("acme", write_file(folder, text))
+
+
+def refusal(folder: Path, text: str) -> str:
+    with pytest.raises(PackError) as caught:
+        load(folder, text)
+    assert "acme" in caught.value.where
+    assert caught.value.remedy
+    return str(caught.value)
+
+
+def test_installed_entry_points_are_found(installed: Path) -> None:
+    install(installed, "acme = acme_pack")
+    (source,) = discover(None)
+    assert (source.name, source.origin, source.version) == ("acme", "module:acme_pack@", "3.4")
+
+
+@pytest.mark.usefixtures("installed")
+def test_folders_are_found_through_their_own_pyproject(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "plugins" / "acme")
+    (source,) = discover(tmp_path)
+    assert (source.origin, source.version) == (f"module:acme_pack@{folder}", "1.2")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_src_folder_is_what_is_imported_from(tmp_path: Path) -> None:
+    (write_folder(tmp_path / "plugins" / "acme") / "src").mkdir()
+    (source,) = discover(tmp_path)
+    assert source.origin.endswith("acme/src")
+
+
+def test_an_installed_pack_is_not_taken_again_from_its_folder(
+    tmp_path: Path, installed: Path
+) -> None:
+    install(installed, "acme = acme_pack")
+    write_folder(tmp_path / "plugins" / "acme")
+    (source,) = discover(tmp_path)
+    assert source.origin == "module:acme_pack@"
+
+
+def test_a_pack_named_by_path_wins_over_the_installed_one(tmp_path: Path, installed: Path) -> None:
+    install(installed, "acme = acme_pack")
+    folder = write_folder(tmp_path / "mine")
+    (source,) = discover(None, extra=[folder])
+    assert source.origin == f"module:acme_pack@{folder}"
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_file_is_a_pack_named_by_its_stem(tmp_path: Path) -> None:
+    origin = write_file(tmp_path, GOOD)
+    (source,) = discover(None, extra=[tmp_path / "acme.py"])
+    assert (source.name, source.origin, source.error) == ("acme", origin, "")
+
+
+def test_two_packs_of_one_name_are_both_named_in_the_second_s_error(
+    tmp_path: Path, installed: Path
+) -> None:
+    install(installed, "acme = other_module")
+    write_folder(tmp_path / "plugins" / "acme")
+    first, second = discover(tmp_path)
+    assert first.error == ""
+    assert "other_module" in second.error
+    assert "acme_pack" in second.error
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("text", ["[project", "[project]\nname = 'x'", "project = 3"])
+def test_a_bad_folder_is_an_error_and_not_silence(tmp_path: Path, text: str) -> None:
+    write_folder(tmp_path / "plugins" / "bad")
+    (tmp_path / "plugins" / "bad" / "pyproject.toml").write_text(text, encoding="utf-8")
+    (source,) = discover(tmp_path)
+    assert source.name == "bad"
+    assert "pyproject.toml" in source.error
+
+
+def test_a_path_that_is_no_pack_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nowhere"):
+        discover(None, extra=[tmp_path / "nowhere"])
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_name_that_fits_no_id_is_an_error(tmp_path: Path) -> None:
+    write_file(tmp_path, GOOD, "my-pack")
+    (source,) = discover(None, extra=[tmp_path / "my-pack.py"])
+    assert "'my-pack'" in source.error
+
+
+def test_allow_keeps_the_named_packs(installed: Path) -> None:
+    install(installed, "acme = a", "other = b")
+    assert [source.name for source in discover(None, allow=["other"])] == ["other"]
+    with pytest.raises(UsageError, match=r"'third'(.|\n)*acme, other"):
+        discover(None, allow=["third"])
+
+
+@pytest.mark.usefixtures("installed")
+def test_discovering_imports_no_pack(tmp_path: Path) -> None:
+    write_file(tmp_path, "raise RuntimeError")
+    assert len(discover(None, extra=[tmp_path / "acme.py"])) == 1
+
+
+def test_a_good_pack_loads(tmp_path: Path) -> None:
+    loaded = load_pack("acme", write_file(tmp_path, GOOD))
+    assert list(loaded.cases) == ["softmax"]
+    assert [claim.name for claim in loaded.claims] == ["fast"]
+
+
+def test_a_module_is_loaded_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    write_file(tmp_path, GOOD, "perfsuite_test_module")
+    loaded = load_pack("acme", f"module:perfsuite_test_module@{tmp_path}")
+    del sys.modules["perfsuite_test_module"]
+    assert list(loaded.cases) == ["softmax"]
+
+
+def test_an_origin_of_another_kind_is_refused() -> None:
+    with pytest.raises(PackError, match="origin"):
+        load_pack("acme", "http://example.org")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import no_such_module", "No module named 'no_such_module'"),
+        ("x = (", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("x = 1", "implements no hook"),
+        ("import perfsuite\n@perfsuite.hookimpl\ndef perf_case(): return []", "perf_case"),
+        ("import perfsuite\n@perfsuite.hookimpl\ndef perf_cases(tier): return []", "tier"),
+        ("def perf_cases(): return []", "not marked"),
+        ("def perf_casse(): return []", "perf_casse() is no hook"),
+    ],
+)
+def test_a_bad_module_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+    assert said in refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("None", "returned None"),
+        ("7", "returned 7"),
+        ("[softmax.build]", "a function"),
+        ("[1 / 0]", "ZeroDivisionError"),
+        ("[softmax, softmax]", "two cases have the name 'softmax'"),
+        ("[softmax, fast, fast]", "two claims"),
+        ("[fast]", "unknown case 'softmax'"),
+    ],
+)
+def test_what_the_hook_returns_is_checked(tmp_path: Path, returned: str, said: str) -> None:
+    assert said in refusal(tmp_path, GOOD.replace("[softmax, fast]", returned))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("Do something.", "", "no docstring"),
+        ("a book", " ", "no source"),
+        ("softmax(ctx, n, impl)", "softmax(ctx, n)", "build(ctx, n) cannot be called"),
+        ("lambda n, **_", "lambda n", "work(n) cannot be called"),
+        ('"n": [1, 2]', '"n": [1, 2], "tag": [1]', "'tag' has a reserved name"),
+        ('"n": [1, 2]', '"n": [1, 2.5, float("inf")]', "inf"),
+        ('"n": [1, 2]', '"n": [1, "a b"]', "'a b'"),
+        ('"n": [1, 2]', '"n": [1, "1"]', "two values that read '1'"),
+        ('"n": [1, 2]', '"n": [1, 1]', "a value twice"),
+        ('"n": [1, 2]', '"n": [1, (2,)]', "a tuple"),
+        ('source="a book"', 'source="x", needs=[perfsuite.arch("90")]', "'90'"),
+        ('source="a book"', 'source="x", needs=[perfsuite.Need("os", "x")]', "'os'"),
+        ('source="a book"', 'source="x", needs=[perfsuite.Need("gpus", "x")]', "gpus 'x'"),
+        ('faster={"impl": "a"}', 'faster={"impl": "c"}', "no value 'c'"),
+        ("by=2,", 'by=2, at={"m": (1,)},', "no axis 'm'"),
+        ("by=2,", "by=0,", "by must be > 0"),
+    ],
+)
+def test_what_is_declared_is_checked(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in GOOD
+    assert said in refusal(tmp_path, GOOD.replace(old, new))
+
+
+def test_functions_of_others_may_be_named_like_hooks(tmp_path: Path) -> None:
+    load(tmp_path, "from time import perf_counter\n" + textwrap.dedent(GOOD))
+
+
+def test_an_error_tells_the_line_of_the_pack(tmp_path: Path) -> None:
+    assert "acme.py:2)" in refusal(tmp_path, "x = 1\nraise RuntimeError('boom')")

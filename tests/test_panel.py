@@ -1,0 +1,342 @@
+"""Panels with real servers and workers on the fake device: turns, time limits, deaths."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from perfsuite.errors import DeviceError, UsageError
+from perfsuite.model import (
+    CaseInfo,
+    Regime,
+    Result,
+    Scalar,
+    Settings,
+    Stage,
+    Status,
+    Tier,
+    Variant,
+    variant_id,
+)
+from perfsuite.panel import Panel, Site, UnitLock, inventory
+
+PACKS = Path(__file__).parent / "packs"
+SITE = Site(
+    device="fake",
+    settings=Settings(rounds=2, samples=4, settle_s=0.05),
+    origins={name: f"file:{PACKS / name}.py" for name in ("steady", "nasty")},
+    memory_limit_bytes=120 << 20,
+)
+LIMIT_S = 20
+
+
+def make_variant(pack: str, case: str, *, memory_bytes: int = 0, **axes: Scalar) -> Variant:
+    info = CaseInfo(
+        pack=pack,
+        name=case,
+        doc="",
+        file="",
+        line=1,
+        source="",
+        version=3,
+        regime=Regime.PACED,
+        cold=True,
+        needs=(),
+        budgets=(),
+        tags=(),
+        axes=tuple(axes),
+    )
+    name = variant_id(pack, case, axes)
+    return Variant(id=name, case=info, axes=axes, tier=Tier.SMOKE, memory_bytes=memory_bytes)
+
+
+def nasty(how: str) -> Variant:
+    return make_variant("nasty", "fail", how=how)
+
+
+STEADY = [make_variant("steady", "double", n=n) for n in (100, 200, 400)]
+CAUSES = {
+    "segfault": (Status.CRASHED, "killed by SIGSEGV during check"),
+    "raise": (Status.ERROR, "ValueError: the kernel is"),
+    "exit": (Status.ERROR, "SystemExit: enough"),
+    "leak": (Status.CRASHED, "MiB of host memory, limit 120 MiB"),
+    "flood": (Status.CRASHED, "printed more than 64 MiB"),
+    "leave": (Status.CRASHED, "exit code 3 during check"),
+    "fork_and_die": (Status.CRASHED, "exit code 4 during check"),
+    "end_server": (Status.CRASHED, "the server of slot 0 is gone (killed by SIGKILL)"),
+    "wrong": (Status.WRONG, "relative error 0.5"),
+    "nan": (Status.WRONG, "NaN"),
+    "nothing": (Status.WRONG, "nothing"),
+}
+
+
+def measure(
+    panel: Panel, *variants: Variant, stage: Stage = Stage.SCREEN, processes: int = 3
+) -> list[Result]:
+    results: list[Result] = []
+    panel.measure(variants, stage, processes=processes, on_result=results.append)
+    return results
+
+
+@pytest.fixture(scope="module")
+def panel() -> Iterator[Panel]:
+    with Panel(SITE) as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def alone() -> Result:
+    """One well-behaved variant, measured by a panel that has done nothing else."""
+    with Panel(SITE) as fresh:
+        return measure(fresh, STEADY[1])[0]
+
+
+def exact(result: Result) -> list[object]:
+    return [(e.seed, e.exact, e.error, e.samples("time_us")) for e in result.evidence]
+
+
+@pytest.fixture(scope="module")
+def suite(panel: Panel) -> list[Result]:
+    """Every failure there is, each followed by a well-behaved variant."""
+    return measure(panel, *(each for how in CAUSES for each in (nasty(how), STEADY[1])))
+
+
+@pytest.mark.parametrize("how", CAUSES)
+def test_failure_ends_as_itself_with_its_cause(suite: list[Result], how: str) -> None:
+    (bad,) = (result for result in suite if result.variant == nasty(how).id)
+    status, reason = CAUSES[how]
+    assert (bad.status, bad.evidence) == (status, ())
+    assert reason in bad.reason
+
+
+def test_variant_alone_is_exactly_what_it_is_among_failures(
+    suite: list[Result], alone: Result
+) -> None:
+    others = [result for result in suite if result.variant == alone.variant]
+    assert len(others) == len(CAUSES)
+    assert all(exact(result) == exact(alone) for result in [alone, *others])
+    assert {result.status for result in others} == {Status.OK}
+
+
+def test_hang_in_c_is_timed_out_with_its_stack() -> None:
+    site = replace(SITE, settings=replace(SITE.settings, prepare_limit_s=1.5))
+    with Panel(site) as limited:
+        bad, good = measure(limited, nasty("hang"), STEADY[0])
+    assert bad.status is Status.TIMED_OUT
+    assert bad.reason == "prepare took longer than its limit of 1.5 s (in check)"
+    assert "in _hang" in bad.output
+    assert good.status is Status.OK
+
+
+def test_output_of_a_failing_variant_is_kept(panel: Panel) -> None:
+    (crashed,) = measure(panel, nasty("segfault"))
+    assert "about to read address zero" in crashed.output
+    assert "Segmentation fault" in crashed.output
+
+
+def test_result_carries_stage_version_unit_and_slots(panel: Panel) -> None:
+    (result,) = measure(panel, STEADY[0], stage=Stage.CONFIRM, processes=5)
+    assert (result.variant, result.stage, result.case_version) == (
+        STEADY[0].id,
+        Stage.CONFIRM,
+        3,
+    )
+    assert [evidence.slot for evidence in result.evidence] == [0, 1, 2, 0, 1]
+    assert {evidence.unit for evidence in result.evidence} == {panel.facts().unit}
+    assert result.wall_s > 0
+
+
+def test_slots_take_turns(panel: Panel) -> None:
+    (result,) = measure(panel, STEADY[0])
+    rounds = zip(*(evidence.blocks for evidence in result.evidence), strict=True)
+    starts = [block.start_s for blocks in rounds for block in blocks]
+    assert len(starts) == 2 * 3
+    assert all(earlier < later for earlier, later in pairwise(starts))
+
+
+def test_each_process_and_stage_has_its_own_seed(panel: Panel) -> None:
+    (screen,) = measure(panel, STEADY[0], processes=4)
+    (confirm,) = measure(panel, STEADY[0], processes=4, stage=Stage.CONFIRM)
+    seeds = [evidence.seed for result in (screen, confirm) for evidence in result.evidence]
+    assert len(set(seeds)) == 8
+
+
+def test_more_processes_than_slots_are_all_fresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERFSUITE_TEST_TRACE", str(tmp_path))
+    with Panel(SITE) as traced:
+        (result,) = measure(traced, make_variant("steady", "traced", n=100), processes=7)
+    assert result.status is Status.OK
+    assert len(list(tmp_path.iterdir())) == 7
+
+
+def test_variant_too_large_for_all_slots_is_measured_one_process_at_a_time(panel: Panel) -> None:
+    large = make_variant("steady", "double", n=100, memory_bytes=panel.facts().memory_bytes // 2)
+    (result,) = measure(panel, large)
+    ends = [evidence.blocks[-1].start_s for evidence in result.evidence]
+    starts = [evidence.blocks[0].start_s for evidence in result.evidence]
+    assert all(end < start for end, start in zip(ends, starts[1:], strict=False))
+
+
+def test_each_result_is_handed_over_before_the_next_variant_s_turn(panel: Panel) -> None:
+    events: list[str] = []
+    panel.measure(
+        STEADY[:2],
+        Stage.SCREEN,
+        processes=1,
+        on_result=lambda result: events.append(f"{result.variant} done"),
+        on_phase=lambda variant, phase: events.append(f"{variant} {phase}"),
+    )
+    first = events[: events.index(f"{STEADY[0].id} done") + 1]
+    assert first[0] == f"{STEADY[0].id} build"
+    assert f"{STEADY[0].id} measure" in first
+    assert all(event.startswith(STEADY[0].id) for event in first)
+
+
+def test_check_only_takes_no_samples() -> None:
+    site = replace(SITE, slots=1, settings=replace(SITE.settings, check_only=True))
+    with Panel(site) as checking:
+        right, wrong = measure(checking, STEADY[0], nasty("wrong"), processes=1)
+    assert (right.status, right.evidence[0].blocks) == (Status.OK, ())
+    assert wrong.status is Status.WRONG
+
+
+def test_what_a_variant_leaves_running_is_ended(panel: Panel) -> None:
+    (result,) = measure(panel, make_variant("nasty", "orphan", n=1))
+    assert result.status is Status.OK
+    assert [children(pid) for pid in panel.ping()] == [[], [], []]
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+
+
+def test_stopped_panel_hands_over_what_it_has() -> None:
+    results: list[Result] = []
+    with Panel(SITE) as stopped:
+
+        def stop_after_first(result: Result) -> None:
+            results.append(result)
+            stopper = threading.Thread(target=stopped.stop)
+            stopper.start()
+            stopper.join()
+
+        stopped.measure(STEADY, Stage.SCREEN, processes=2, on_result=stop_after_first)
+    assert [result.variant for result in results] == [STEADY[0].id]
+
+
+def test_closed_panel_leaves_no_process() -> None:
+    with Panel(SITE) as short:
+        pidfds = [os.pidfd_open(pid) for pid in short.ping()]
+    assert all(select.select([pidfd], [], [], 0)[0] for pidfd in pidfds)
+    for pidfd in pidfds:
+        os.close(pidfd)
+
+
+CONTROLLER = """
+import sys; sys.path.insert(0, {tests!r})
+from test_panel import *
+with Panel(SITE) as panel:
+    panel.measure([STEADY[0], nasty("hang"), STEADY[1]], Stage.SCREEN, processes=3,
+        on_result=print, on_phase=lambda variant, phase: print(variant, phase, flush=True))
+"""
+
+
+def marked(mark: str) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if mark.encode() in environment:
+            found.append(int(folder.name))
+    return found
+
+
+def test_nothing_is_left_when_the_controller_is_killed() -> None:
+    mark = uuid.uuid4().hex
+    with subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER.format(tests=str(Path(__file__).parent))],
+        env={**SITE.environment(), "PERFSUITE_TEST_MARK": mark},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as controller:
+        assert controller.stdout
+        assert any("how=hang" in line and "check" in line for line in controller.stdout)
+        pids = marked(mark)
+        pidfds = [os.pidfd_open(pid) for pid in pids]
+        controller.send_signal(signal.SIGKILL)
+    assert len(pids) >= 1 + 3 + 3  # controller, servers, workers of the hanging variant
+    assert all(select.select([pidfd], [], [], LIMIT_S)[0] for pidfd in pidfds)
+    assert marked(mark) == []
+    for pidfd in pidfds:
+        os.close(pidfd)
+
+
+def test_device_that_does_not_open_is_a_device_error() -> None:
+    site = replace(SITE, device="abacus", slots=1)
+    with Panel(site) as broken, pytest.raises(DeviceError, match="unknown device 'abacus'"):
+        broken.facts()
+
+
+def test_server_that_does_not_start_is_a_device_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('no accelerator')", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Panel(replace(SITE, device="cpu", slots=1)) as broken:
+        with pytest.raises(DeviceError, match="no accelerator"):
+            broken.ping()
+        with pytest.raises(DeviceError, match="no accelerator"):
+            broken.facts()
+
+
+def test_server_killed_between_variants_is_replaced(panel: Panel) -> None:
+    before = panel.ping()
+    os.kill(before[1], signal.SIGKILL)
+    (result,) = measure(panel, STEADY[0])
+    assert result.status is Status.OK
+    assert panel.ping()[1] != before[1]
+
+
+def test_workers_of_one_panel_get_one_gpu_or_none() -> None:
+    assert SITE.environment()["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_unit_is_locked_once_and_names_its_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    refusal = pytest.raises(UsageError, match=f"'fa4e00000000' .* process {os.getpid()}")
+    with UnitLock("fa4e00000000"), UnitLock("fa4e00000001"), refusal:
+        UnitLock("fa4e00000000")
+    with UnitLock("fa4e00000000"):
+        pass
+
+
+def test_lock_folder_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"perfsuite-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="belongs to somebody else"):
+        UnitLock("fa4e00000000")
+
+
+def test_inventory_is_empty_where_no_gpu_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert inventory() == ()

@@ -1,0 +1,235 @@
+"""Selecting, skipping and ordering variants."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import types
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from perfsuite import Need, arch, cuda, feature, gpus, package
+from perfsuite.errors import UsageError
+from perfsuite.model import (
+    CaseInfo,
+    ClaimInstance,
+    DeviceFacts,
+    Pack,
+    Regime,
+    Scalar,
+    Tier,
+    Variant,
+    variant_id,
+)
+from perfsuite.plan import (
+    claims_of,
+    fits_together,
+    is_installed,
+    missing_need,
+    order,
+    parse_selection,
+    select,
+)
+
+H200 = DeviceFacts(
+    device="cuda",
+    name="NVIDIA H200",
+    unit="",
+    identity={},
+    arch="sm_90",
+    gpus=1,
+    memory_bytes=140_000_000_000,
+    features=("fp8", "tma"),
+)
+CPU = DeviceFacts(device="cpu", name="CPU", unit="", identity={})
+
+
+def make_case(
+    name: str = "copy", pack: str = "memory", needs: Sequence[Need] = (), tags: Sequence[str] = ()
+) -> CaseInfo:
+    return CaseInfo(
+        pack=pack,
+        name=name,
+        doc="A case.",
+        file="case.py",
+        line=1,
+        source="a book",
+        version=1,
+        regime=Regime.PACED,
+        cold=True,
+        needs=tuple(needs),
+        budgets=(),
+        tags=tuple(tags),
+        axes=(),
+    )
+
+
+def make_variant(case: CaseInfo | None = None, memory_bytes: int = 0, **axes: Scalar) -> Variant:
+    case = case or make_case()
+    return Variant(
+        id=variant_id(case.pack, case.name, axes),
+        case=case,
+        axes=axes,
+        tier=Tier.SMOKE,
+        memory_bytes=memory_bytes,
+    )
+
+
+VARIANTS = (
+    make_variant(n=1024, impl="torch"),
+    make_variant(n=2**20, impl="torch"),
+    make_variant(n=2**20, impl="triton"),
+    make_variant(make_case("gemm", "compute", tags=["canary", "tensor"]), m=64, fused=True),
+    make_variant(make_case("softmax", "compute"), n=0.5, dtype="1e3"),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        ("", [0, 1, 2, 3, 4]),
+        ("impl=triton", [2]),
+        ("impl!=triton", [0, 1]),
+        ("n>=1e6", [1, 2]),
+        ("n>1024", [1, 2]),
+        ("n<=1024", [0, 4]),
+        ("n<1024", [4]),
+        ("n=1048576", [1, 2]),
+        ("n=1.048576e6", [1, 2]),
+        (" n >= 1e6 , impl = torch ", [1]),
+        ("n=0.5", [4]),
+        ("dtype=1e3", [4]),
+        ("fused=true", [3]),
+        ("pack=compute", [3, 4]),
+        ("pack!=compute", [0, 1, 2]),
+        ("case=gemm", [3]),
+        ("tag=canary", [3]),
+        ("tag!=canary", [0, 1, 2, 4]),
+        ("pack=compute,tag!=canary", [4]),
+        ("memory.copy[n=1024,impl=torch]", [0]),
+        (" memory.copy[n=1024, impl=torch] ", [0]),
+    ],
+)
+def test_a_selection_takes(text: str, chosen: list[int]) -> None:
+    expected = tuple(VARIANTS[index] for index in chosen)
+    assert select(VARIANTS, parse_selection(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["impl", "impl=", "=x", "impl==x", "impl=a,", ",", "impl=a=b", "n=>1", "n>=many", "a b=1"],
+)
+def test_what_is_no_condition_is_refused(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_selection(text)
+    assert repr(text) in caught.value.where
+    assert caught.value.remedy
+
+
+def test_an_unknown_axis_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"axis 'size'(.|\n)*dtype, fused, impl, m, n"):
+        select(VARIANTS, parse_selection("size=1"))
+
+
+@pytest.mark.parametrize("text", ["n=7", "memory.copy[n=7,impl=torch]", "pack=none", "impl>3"])
+def test_a_selection_of_nothing_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="no variant of 5"):
+        select(VARIANTS, parse_selection(text))
+
+
+def test_nothing_selected_from_nothing_is_no_error() -> None:
+    assert select((), parse_selection("")) == ()
+
+
+@pytest.mark.parametrize(
+    ("need", "facts", "said"),
+    [
+        (cuda(), H200, ""),
+        (cuda(), CPU, "needs device cuda, this run uses cpu"),
+        (arch("sm_90"), H200, ""),
+        (arch("sm_90a"), H200, ""),
+        (arch("sm_90a"), replace(H200, arch="sm_90a"), ""),
+        (arch("sm_90"), replace(H200, arch="sm_90a"), ""),
+        (arch("sm_80+"), H200, ""),
+        (arch("sm_80"), H200, "needs arch sm_80, this GPU is sm_90"),
+        (arch("sm_100+"), H200, "needs arch sm_100+, this GPU is sm_90"),
+        (arch("sm_100a"), replace(H200, arch="sm_120"), "needs arch sm_100a, this GPU is sm_120"),
+        (arch("sm_80+"), CPU, "needs arch sm_80+, this device is no GPU"),
+        (gpus(1), H200, ""),
+        (gpus(2), H200, "needs gpus 2, this run has 1"),
+        (package("json"), CPU, ""),
+        (package("no_such_thing"), CPU, "needs package no_such_thing, which is not installed"),
+        (feature("fp8"), H200, ""),
+        (feature("fp4"), H200, "needs feature fp4, this device has fp8, tma"),
+        (feature("fp4"), CPU, "needs feature fp4, this device has none"),
+        (gpus(2).when(impl="nccl"), H200, ""),
+        (gpus(2).when(impl=["triton", "nccl"]), H200, "needs gpus 2, this run has 1"),
+    ],
+)
+def test_a_missing_need_is_named(need: Need, facts: DeviceFacts, said: str) -> None:
+    assert missing_need(make_variant(make_case(needs=[need]), impl="triton"), facts) == said
+
+
+def test_the_first_missing_need_is_named() -> None:
+    variant = make_variant(make_case(needs=[package("json"), gpus(2), arch("sm_100")]))
+    assert missing_need(variant, H200) == "needs gpus 2, this run has 1"
+
+
+def test_memory_is_a_need() -> None:
+    said = "needs 150.0 GB of memory, this device has 140.0 GB"
+    assert missing_need(make_variant(memory_bytes=150_000_000_000), H200) == said
+    assert missing_need(make_variant(memory_bytes=140_000_000_000), H200) == ""
+    assert missing_need(make_variant(memory_bytes=150_000_000_000), CPU) == ""
+
+
+def test_processes_that_do_not_fit_together_take_turns() -> None:
+    variant = make_variant(memory_bytes=50_000_000_000)
+    assert fits_together(variant, H200, 2)
+    assert not fits_together(variant, H200, 3)
+    assert fits_together(variant, CPU, 3)
+
+
+def test_a_package_is_found_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "xml.dom.minidom", raising=False)
+    assert is_installed("xml.dom.minidom")
+    assert "xml.dom.minidom" not in sys.modules
+    assert not is_installed("xml.dom.nothing")
+    assert not is_installed("this.is.nothing")
+
+
+def test_a_module_without_a_spec_counts_as_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "made_by_hand", types.ModuleType("made_by_hand"))
+    assert is_installed("made_by_hand")
+
+
+def test_order_depends_on_the_seed_only() -> None:
+    assert order(VARIANTS, 3) == order(reversed(VARIANTS), 3)
+    assert any(order(VARIANTS, seed) != order(VARIANTS, 3) for seed in range(20))
+
+
+def test_order_keeps_cases_together_and_canaries_first() -> None:
+    many = [make_variant(make_case(name), n=n) for name in ("a", "b", "c") for n in range(5)]
+    canary = make_variant(make_case("watch", tags=["canary"]))
+    ordered = order([*many, canary], 1)
+    assert ordered[0] is canary
+    assert len(ordered) == 16
+    names = [variant.case.name for variant in ordered[1:]]
+    assert sum(one != other for one, other in itertools.pairwise(names)) == 2
+
+
+def test_a_claim_runs_when_both_its_variants_do() -> None:
+    torch, _, triton = VARIANTS[:3]
+    claim = ClaimInstance(
+        id="memory.copy:fast[]",
+        pack="memory",
+        name="fast",
+        faster=triton.id,
+        than=torch.id,
+        by=2.0,
+        source="a paper",
+    )
+    pack = Pack(name="memory", origin="file:x.py", variants=VARIANTS, claims=(claim,))
+    assert claims_of([pack], VARIANTS) == (claim,)
+    assert claims_of([pack], VARIANTS[:2]) == ()

@@ -1,0 +1,90 @@
+"""Messages arrive as they were sent, and nothing else does."""
+
+from __future__ import annotations
+
+import math
+from multiprocessing import Pipe
+
+import pytest
+
+from perfsuite import wire
+from perfsuite.errors import PerfError
+from perfsuite.model import Block, DeviceFacts, Evidence, Health, Settings, Status
+
+JOB = wire.Job(
+    pack="memory",
+    origin="file:/packs/memory.py",
+    case="copy",
+    axes={"n": 1024, "impl": "plain", "share": 0.5, "flag": True, "whole": 2.0},
+    device="fake",
+    settings=Settings(rounds=2),
+    seed=7,
+    slot=1,
+)
+EVIDENCE = Evidence(
+    slot=1,
+    seed=7,
+    blocks=(Block(time_us=(1.0, 2.5), cycles=(3.0,), health=Health(reasons=("idle",))),),
+    exact={"peak_bytes": 4096.0},
+)
+MESSAGES: list[wire.Message] = [
+    wire.Ping(),
+    wire.Hello(1),
+    wire.Fork(),
+    wire.Forked(2),
+    wire.Reap(2, 0.5),
+    wire.Exited(2, -11, is_forced=True),
+    wire.Exited(2, None),
+    wire.Describe("fake"),
+    wire.Described(DeviceFacts(device="fake", name="x", unit="u", identity={"vendor": "v"})),
+    wire.Start(JOB),
+    wire.Ready(),
+    wire.Prepare(),
+    wire.Progress("build"),
+    wire.Prepared(),
+    wire.Measure(),
+    wire.Measured(),
+    wire.Finish(),
+    wire.Finished(EVIDENCE),
+    wire.Failed(Status.WRONG, "because"),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=repr)
+def test_message_arrives_as_it_was_sent(message: wire.Message) -> None:
+    assert wire.decode(wire.encode(message)) == message
+
+
+def test_every_kind_of_message_is_covered_above() -> None:
+    assert {type(message) for message in MESSAGES} == set(wire.Message.__args__)
+
+
+def test_axis_values_keep_their_types() -> None:
+    start = wire.decode(wire.encode(wire.Start(JOB)))
+    assert isinstance(start, wire.Start)
+    assert {name: type(value) for name, value in start.job.axes.items()} == {
+        "n": int,
+        "impl": str,
+        "share": float,
+        "flag": bool,
+        "whole": float,
+    }
+
+
+def test_messages_travel_over_a_connection() -> None:
+    ours, theirs = Pipe()
+    with ours, theirs:
+        wire.send(ours, wire.Progress("check"))
+        assert wire.receive(theirs) == wire.Progress("check")
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'["Nobody",{}]', b'["Hello",{}]', b"\xff"])
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    with pytest.raises(PerfError, match="damaged message"):
+        wire.decode(data)
+
+
+def test_nan_among_samples_is_refused() -> None:
+    evidence = Evidence(slot=0, seed=0, blocks=(Block(time_us=(1.0, math.nan)),))
+    with pytest.raises(PerfError, match="time_us"):
+        wire.decode(wire.encode(wire.Finished(evidence)))

@@ -1,0 +1,121 @@
+"""A worker's conversation with its panel, held inside this process."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from perfsuite import wire
+from perfsuite.errors import CaseError, DeviceError, DisturbedError, WrongResultError
+from perfsuite.model import Settings, Status
+from perfsuite.worker import Worker
+
+PACKS = Path(__file__).parent / "packs"
+SETTINGS = Settings(rounds=2, samples=4, settle_s=0.1)
+
+
+def job(pack: str, case: str, **axes: str | int) -> wire.Job:
+    return wire.Job(
+        pack=pack,
+        origin=f"file:{PACKS / pack}.py",
+        case=case,
+        axes=axes,
+        device="fake",
+        settings=SETTINGS,
+        seed=11,
+        slot=2,
+    )
+
+
+@contextmanager
+def conversation(*requests: wire.Message) -> Iterator[tuple[Worker, Connection]]:
+    """A worker in this very process whose requests all lie in its socket already."""
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        for request in requests:
+            wire.send(ours, request)
+        yield Worker(theirs), ours
+
+
+def heard(connection: Connection) -> list[wire.Message]:
+    messages = []
+    while connection.poll(0):
+        messages.append(wire.receive(connection))
+    return messages
+
+
+def test_variant_is_answered_step_by_step() -> None:
+    requests = (wire.Prepare(), wire.Measure(), wire.Measure(), wire.Finish())
+    with conversation(wire.Start(job("steady", "double", n=100)), *requests) as (worker, link):
+        worker.run()
+        answers = heard(link)
+    steps = [type(each) for each in answers if not isinstance(each, wire.Progress)]
+    assert steps == [wire.Ready, wire.Prepared, wire.Measured, wire.Measured, wire.Finished]
+    assert answers[1] == wire.Progress("build")
+
+
+def test_evidence_names_slot_seed_and_start() -> None:
+    requests = (wire.Prepare(), wire.Measure(), wire.Finish())
+    with conversation(wire.Start(job("steady", "double", n=100)), *requests) as (worker, link):
+        worker.run()
+        finished = heard(link)[-1]
+    assert isinstance(finished, wire.Finished)
+    assert (finished.evidence.slot, finished.evidence.seed) == (2, 11)
+    assert finished.evidence.phases_s["start"] > 0
+    assert len(finished.evidence.blocks) == 1
+
+
+def test_device_is_described() -> None:
+    with conversation(wire.Describe("fake")) as (worker, link):
+        worker.run()
+        (answer,) = heard(link)
+    assert isinstance(answer, wire.Described)
+    assert answer.facts.device == "fake"
+
+
+def test_unknown_case_is_named_with_its_pack() -> None:
+    with conversation(wire.Start(job("steady", "missing"))) as (worker, _):
+        with pytest.raises(Exception, match="'steady' has no case 'missing'") as caught:
+            worker.run()
+        assert worker.failure(caught.value).status is Status.ERROR
+
+
+def test_wrong_result_is_told_from_an_error() -> None:
+    start = wire.Start(job("nasty", "fail", how="wrong"))
+    with conversation(start, wire.Prepare()) as (worker, _):
+        with pytest.raises(WrongResultError) as caught:
+            worker.run()
+        assert worker.failure(caught.value).status is Status.WRONG
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (WrongResultError("off by one"), Status.WRONG, "off by one"),
+        (DisturbedError("too hot"), Status.DISTURBED, "too hot"),
+        (CaseError("no workload\nsecond line"), Status.ERROR, "no workload"),
+        (DeviceError("no such device"), Status.ERROR, "no such device"),
+        (ValueError("bad\nworse"), Status.ERROR, "ValueError: bad"),
+        (MemoryError(), Status.ERROR, "MemoryError"),
+    ],
+)
+def test_failure_is_one_line(error: Exception, status: Status, reason: str) -> None:
+    with conversation() as (worker, _):
+        assert worker.failure(error) == wire.Failed(status, reason)
+
+
+def test_message_out_of_order_is_refused() -> None:
+    with conversation(wire.Measure()) as (worker, _), pytest.raises(Exception, match="Measure"):
+        worker.run()
+
+
+def test_panel_that_is_gone_ends_the_worker() -> None:
+    with conversation(wire.Start(job("steady", "double", n=100))) as (worker, link):
+        link.close()
+        with pytest.raises((OSError, EOFError)):
+            worker.run()
