@@ -9,42 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from perfsuite.calibration import Calibration, SamplingPlan
 from perfsuite.check import SEEDS, check
-from perfsuite.device import Context, Device, Group, Sample
+from perfsuite.device import Context, Device, Sample
 from perfsuite.errors import CaseError, DisturbedError
-from perfsuite.model import Axes, Block, Case, Evidence, Regime, Settings, Work, Workload
+from perfsuite.model import Axes, Block, Case, Evidence, Settings, Workload
 
-# A working set this many times the last-level cache makes each launch find its inputs cold.
-COLD_CACHES = 3
-MOST_SETS = 256
-# Samples longer than this buy nothing: coldness then comes from a flush instead of more sets.
-LONGEST_SAMPLE_US = 20_000.0
-# Heat, not time, is what the spin is for. Compute-heavy kernels reach the power cap and need four
-# times their own length to stay below it; the ratio is fixed by the variant's work, not by what
-# was seen, because a ratio that flips between runs would compare two regimes with each other.
-PACE_COMPUTE = 4.0
-PACE_MEMORY = 1.0
-# Operations per byte above which a kernel is compute-heavy on any GPU of the last ten years.
-COMPUTE_HEAVY = 50.0
-BLOCK_US = 150_000.0
-FEWEST_SAMPLES = 5
 VOIDED_MOST = 0.2
 SETTLE_SAMPLES = 4
 SETTLE_GROUPS = 3
 BAD_REASONS = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake"})
-
-
-@dataclass(slots=True)
-class _Plan:
-    """How the variant is sampled, found by calibration."""
-
-    group: Group
-    sets: int
-    samples: int
-    pace: float
-    spin_us: float
-    flush: bool
-    launch_us: float
 
 
 @dataclass(slots=True)
@@ -71,7 +45,7 @@ class Session:
         self._log = _Log()
         self._error: float | None = None
         self._settled = True
-        self._plan: _Plan | None = None
+        self._plan: SamplingPlan | None = None
 
     def prepare(self, announce: Callable[[str], None]) -> None:
         """Build, check, calibrate and settle; raises CaseError, WrongResultError, DeviceError."""
@@ -171,81 +145,17 @@ class Session:
             self._log.exact["peak_bytes"] = float(peak)
         return error
 
-    def _calibrate(self, workload: Workload) -> _Plan:
-        """Choose input sets, launches per sample, spin and samples per block."""
-        sets = [workload.make_inputs(self.device.rng(self.seed * SEEDS))]
-        launch_us = self._launch_us(workload, sets)
-        wanted = self._wanted_sets(workload, sets[0])
-        fewest = max(1, math.ceil(self.settings.sample_us / launch_us))
-        if wanted > fewest and wanted * launch_us > LONGEST_SAMPLE_US:
-            wanted, flush = 1, self.case.cold
-        else:
-            flush = self.case.cold and wanted == 1 and not workload.rotates
-        sets += [
-            workload.make_inputs(self.device.rng(self.seed * SEEDS + index))
-            for index in range(1, wanted)
-        ]
-        launches = wanted * math.ceil(fewest / wanted)
-        if flush and launches > 1:
-            self._log.notes.append(f"only the first of {launches} launches of a sample is cold")
-        group = self._group(workload, sets, launches)
-        if not self.device.joins_streams(group):
-            raise CaseError(
-                "a launch returns before all its streams have joined the measuring stream",
-                where=self.case.name,
-                remedy="make the measuring stream wait for every stream the launch uses",
-            )
-        return self._paced(group, wanted, launch_us, flush=flush)
-
-    def _launch_us(self, workload: Workload, sets: list[tuple[Any, ...]]) -> float:
-        """Estimate one launch: alone first, then in a longer group when it is short."""
-        launch_us = 0.0
-        for launches in (1, 32):
-            group = self._group(workload, sets, launches)
-            samples = self._timed(group, 3, spin_us=200.0, flush=False)
-            launch_us = max(statistics.median(s.time_us for s in samples) / launches, 0.05)
-            if launch_us > self.settings.sample_us / 5:
-                break
-        return launch_us
-
-    def _group(self, workload: Workload, sets: list[tuple[Any, ...]], launches: int) -> Group:
-        """Make a group; a single launch needs no graph, whose copy nodes may take other paths."""
-        backend = "graph" if workload.captures and launches > 1 else "loop"
-        if self.case.regime is Regime.END_TO_END:
-            backend = "host"
-        return self.device.group(workload.fn, sets, launches, backend=backend)
-
-    def _wanted_sets(self, workload: Workload, inputs: tuple[Any, ...]) -> int:
-        if not self.case.cold or not workload.rotates:
-            return 1
-        size = max(1, self.device.bytes_of(inputs))
-        return min(MOST_SETS, max(1, math.ceil(COLD_CACHES * self.device.cache_bytes / size)))
-
-    def _paced(self, group: Group, sets: int, launch_us: float, *, flush: bool) -> _Plan:
-        pace = 0.0
-        if self.case.regime is Regime.PACED:
-            work = self.case.work(**self.axes) if self.case.work else None
-            pace = PACE_COMPUTE if _is_compute_heavy(work) else PACE_MEMORY
-        sample_us = launch_us * group.launches
-        spin_us = pace * sample_us
-        if group.backend == "loop" and self.case.regime is Regime.PACED:
-            # The spin must outlast the host's issuing of the loop, or launch overhead is timed.
-            spin_us = max(spin_us, 1.3 * self._issue_us(group))
-        samples = int(BLOCK_US / (sample_us + spin_us))
-        samples = max(FEWEST_SAMPLES, min(self.settings.samples, samples))
-        return _Plan(group, sets, samples, pace, spin_us, flush, launch_us)
-
-    def _issue_us(self, group: Group) -> float:
-        self.device.synchronize()
-        started = time.perf_counter()
-        group()
-        issued = time.perf_counter() - started
-        self.device.synchronize()
-        return issued * 1e6
+    def _calibrate(self, workload: Workload) -> SamplingPlan:
+        plan = Calibration(
+            self.device, self.case, self.axes, settings=self.settings, seed=self.seed
+        ).plan(workload)
+        self._log.notes += plan.notes
+        return plan
 
     def _settle(self) -> bool:
         """Launch until three consecutive groups agree, or the time is over; say which."""
-        deadline = time.monotonic() + self.settings.settle_s
+        limit_s = min(self.settings.settle_s, self.device.settle_s)
+        deadline = time.monotonic() + limit_s
         recent: list[float] = []
         while True:
             times = [s.time_us for s in self._sample(SETTLE_SAMPLES)]
@@ -256,24 +166,18 @@ class Session:
                 return True
             if time.monotonic() > deadline:
                 self._log.notes.append(
-                    f"did not settle within {self.settings.settle_s:g} s "
+                    f"did not settle within {limit_s:g} s "
                     f"(last groups differ by {max(recent) / min(recent) - 1:.2%})"
                 )
                 return False
 
     def _sample(self, count: int) -> list[Sample]:
         plan = self._planned()
-        return self._timed(plan.group, count, spin_us=plan.spin_us, flush=plan.flush)
+        return self.device.sample(
+            plan.group, count, regime=self.case.regime, spin_us=plan.spin_us, flush=plan.flush
+        )
 
-    def _timed(self, group: Group, count: int, *, spin_us: float, flush: bool) -> list[Sample]:
-        regime = self.case.regime
-        return self.device.sample(group, count, regime=regime, spin_us=spin_us, flush=flush)
-
-    def _planned(self) -> _Plan:
+    def _planned(self) -> SamplingPlan:
         if self._plan is None:
             raise CaseError("block() before prepare()", where=self.case.name)
         return self._plan
-
-
-def _is_compute_heavy(work: Work | None) -> bool:
-    return work is None or work.flops > COMPUTE_HEAVY * work.bytes

@@ -18,8 +18,8 @@ _MEMORY = "memory"
 
 def slugify(name: str) -> str:
     """Return a product name as a folder name: lower case, words joined by hyphens."""
-    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
-    plain = re.sub(r"\((r|tm|c)\)|®|™", " ", plain)
+    marked = re.sub(r"\((R|TM|C)\)|®|™", " ", name, flags=re.IGNORECASE)
+    plain = unicodedata.normalize("NFKD", marked).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9.]+", "-", plain).strip("-.")
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median, stdev
+from statistics import fmean, median
 
 # Scales a median absolute deviation to a normal distribution's standard deviation.
 MAD_TO_SD = 1.4826
@@ -87,7 +87,9 @@ def components(processes: Sequence[Sequence[Sequence[float]]]) -> Components:
 
 def spread(values: Sequence[float]) -> float:
     """Return the sample standard deviation, 0 of a single value."""
-    return stdev(_finite(values)) if len(values) > 1 else 0.0
+    middle = fmean(_finite(values))
+    squares = sum((value - middle) ** 2 for value in values)
+    return math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0
 
 
 def pooled(groups: Sequence[Sequence[float]]) -> Variance:

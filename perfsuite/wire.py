@@ -14,6 +14,9 @@ from perfsuite.model import Axes, DeviceFacts, Evidence, Settings, Status
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+# What is longer than this was not written by us.
+MOST_BYTES = 256 << 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -177,7 +180,15 @@ def _decoders() -> dict[str, msgspec.json.Decoder[Any]]:
 
 def encode(message: Message) -> bytes:
     """Return a message as bytes, its type's name first."""
-    return msgspec.json.encode((type(message).__name__, message))
+    return msgspec.json.encode((type(message).__name__, message), enc_hook=_plain)
+
+
+def _plain(value: Any) -> str | float | int:
+    # Libraries have their own kinds of text and numbers: torch's version, numpy's scalars.
+    for kind in (str, float, int):
+        if isinstance(value, kind):
+            return kind(value)
+    raise TypeError(f"{value!r} of type {type(value).__name__} cannot travel to the panel")
 
 
 def decode(data: bytes) -> Message:
@@ -198,4 +209,4 @@ def send(connection: Connection, message: Message) -> None:
 
 def receive(connection: Connection) -> Message:
     """Wait for a message; raises EOFError or OSError when the other side is gone."""
-    return decode(connection.recv_bytes())
+    return decode(connection.recv_bytes(MOST_BYTES))

@@ -81,7 +81,9 @@ def stream(op: str, n: int, reads: int, time_us: float, **rest: object) -> Told:
 
 
 def gemm(size: int, impl: str, time_us: float, dtype: str = "bf16", **rest: object) -> Told:
-    work = Work(read_bytes=4 * size**2, write_bytes=2 * size**2, flops=2 * size**3, rate_dtype=dtype)
+    work = Work(
+        read_bytes=4 * size**2, write_bytes=2 * size**2, flops=2 * size**3, rate_dtype=dtype
+    )
     case = "compute.gemm" if dtype == "bf16" else "compute.gemm_fp8"
     return Told(case, {"size": size, "impl": impl}, time_us, work=work, **rest)  # type: ignore[arg-type]
 
@@ -100,7 +102,9 @@ STORY = (
     Told("memory.transpose", {"n": 8192, "impl": "torch"}, 149.9),
     Told("memory.h2d", {"mb": 256, "pinned": True}, 4830.0, noise=0.001),
     Told("memory.h2d", {"mb": 256, "pinned": False}, 21410.0, Word.UNCLEAR, 0.009, 0.02),
-    Told("memory.h2d", {"mb": 1024, "pinned": True}, 0, Status.TIMED_OUT, reason="no block in 60 s"),
+    Told(
+        "memory.h2d", {"mb": 1024, "pinned": True}, 0, Status.TIMED_OUT, reason="no block in 60 s"
+    ),
     gemm(1024, "cublas", 6.214, noise=0.004),
     gemm(2048, "cublas", 24.86, noise=0.0012),
     gemm(4096, "cublas", 187.4),
@@ -110,14 +114,32 @@ STORY = (
     gemm(8192, "cublas", 742.0, dtype="fp8", word=Word.INCOMPARABLE),
     gemm(8192, "triton", 0, dtype="fp8", word=Status.SKIPPED, reason="needs feature fp8_triton"),
     Told("compute.softmax", {"rows": 4096, "cols": 32768, "impl": "torch"}, 262.8),
-    Told("compute.softmax", {"rows": 4096, "cols": 32768, "impl": "triton"}, 249.0, Word.FASTER, -0.061),
+    Told(
+        "compute.softmax",
+        {"rows": 4096, "cols": 32768, "impl": "triton"},
+        249.0,
+        Word.FASTER,
+        -0.061,
+    ),
     Told("compute.softmax", {"rows": 4096, "cols": 32768, "impl": "cuda"}, 0, Status.CRASHED),
     Told("compute.attention", {"seq": 4096, "impl": "sdpa"}, 801.2),
     Told("compute.attention", {"seq": 4096, "impl": "naive"}, 5210.0, Status.DISTURBED),
     Told("compute.attention", {"seq": 16384, "impl": "sdpa"}, 11920.0, Word.SLOWER, 0.0064),
     Told("compute.attention", {"seq": 16384, "impl": "naive"}, 0, Status.ERROR),
-    Told("compute.attention", {"seq": 4096, "impl": "tmem"}, 0, Status.SKIPPED, reason="needs arch sm_100a"),
-    Told("compute.attention", {"seq": 16384, "impl": "tmem"}, 0, Status.SKIPPED, reason="needs arch sm_100a"),
+    Told(
+        "compute.attention",
+        {"seq": 4096, "impl": "tmem"},
+        0,
+        Status.SKIPPED,
+        reason="needs arch sm_100a",
+    ),
+    Told(
+        "compute.attention",
+        {"seq": 16384, "impl": "tmem"},
+        0,
+        Status.SKIPPED,
+        reason="needs arch sm_100a",
+    ),
 )
 REASONS = {
     Status.CRASHED: "the worker died of SIGSEGV while measuring",
@@ -146,7 +168,9 @@ def variant_of(told: Told) -> Variant:
         regime=Regime.PACED,
         cold=True,
         needs=(Need("device", "cuda"),),
-        budgets=(Budget("time_us", 150, "85 % of the copy ceiling"),) if name == "transpose" else (),
+        budgets=(Budget("time_us", 150, "85 % of the copy ceiling"),)
+        if name == "transpose"
+        else (),
         tags=("book",),
         axes=tuple(told.axes),
     )
@@ -332,4 +356,6 @@ def previous_of(story: tuple[Told, ...] = STORY) -> Run:
     """Return the run of the day before, on another driver."""
     before = tuple(replace(told, time_us=told.time_us / (1 + told.theta)) for told in story)
     old = run_of(before)
-    return replace(old, id="20261120-020000-77aa", facts=PREVIOUS_FACTS, commit="41b7c2d9e6f0a8b1", verdicts=())
+    return replace(
+        old, id="20261120-020000-77aa", facts=PREVIOUS_FACTS, commit="41b7c2d9e6f0a8b1", verdicts=()
+    )

@@ -108,6 +108,12 @@ def test_a_pack_named_by_path_wins_over_the_installed_one(tmp_path: Path, instal
 
 
 @pytest.mark.usefixtures("installed")
+def test_a_pack_named_by_path_is_not_taken_again_from_plugins(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "plugins" / "acme")
+    assert len(discover(tmp_path, extra=[folder])) == 1
+
+
+@pytest.mark.usefixtures("installed")
 def test_a_file_is_a_pack_named_by_its_stem(tmp_path: Path) -> None:
     origin = write_file(tmp_path, GOOD)
     (source,) = discover(None, extra=[tmp_path / "acme.py"])
@@ -238,6 +244,15 @@ def test_what_the_hook_returns_is_checked(tmp_path: Path, returned: str, said: s
 def test_what_is_declared_is_checked(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in GOOD
     assert said in refusal(tmp_path, GOOD.replace(old, new))
+
+
+def test_a_pack_may_bring_a_device_only(tmp_path: Path) -> None:
+    text = "import perfsuite\n@perfsuite.hookimpl\ndef perf_device(name): return None"
+    assert load_pack("acme", write_file(tmp_path, text)).cases == {}
+
+
+def test_a_formula_without_signature_is_left_to_its_call(tmp_path: Path) -> None:
+    load(tmp_path, GOOD.replace('source="a book"', 'source="a book", only=dict'))
 
 
 def test_functions_of_others_may_be_named_like_hooks(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 from perfsuite.errors import DeviceError, UsageError
 from perfsuite.model import (
     CaseInfo,
+    Gpu,
     Regime,
     Result,
     Scalar,
@@ -30,6 +31,8 @@ from perfsuite.model import (
     variant_id,
 )
 from perfsuite.panel import Panel, Site, UnitLock, inventory
+from perfsuite.panel.process import exit_words, resident_bytes, tail
+from perfsuite.panel.site import child_environment, host_bytes
 
 PACKS = Path(__file__).parent / "packs"
 SITE = Site(
@@ -75,6 +78,7 @@ CAUSES = {
     "leave": (Status.CRASHED, "exit code 3 during check"),
     "fork_and_die": (Status.CRASHED, "exit code 4 during check"),
     "end_server": (Status.CRASHED, "the server of slot 0 is gone (killed by SIGKILL)"),
+    "garble": (Status.ERROR, "its worker sent a damaged message"),
     "wrong": (Status.WRONG, "relative error 0.5"),
     "nan": (Status.WRONG, "NaN"),
     "nothing": (Status.WRONG, "nothing"),
@@ -312,8 +316,73 @@ def test_server_killed_between_variants_is_replaced(panel: Panel) -> None:
     assert panel.ping()[1] != before[1]
 
 
+def test_run_ends_when_a_server_cannot_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os; os._exit(3)", encoding="utf-8")
+    with Panel(SITE) as broken:
+        (first,) = measure(broken, STEADY[0])
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        os.kill(broken.ping()[2], signal.SIGKILL)
+        with pytest.raises(DeviceError, match=r"slot 2 is gone \(exit code 3\)"):
+            measure(broken, STEADY[1])
+    assert first.status is Status.OK
+
+
+def test_server_that_stops_answering_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Panel(replace(SITE, slots=1)) as stuck:
+        (pid,) = stuck.ping()
+        monkeypatch.setattr("perfsuite.panel.slot.REPLY_LIMIT_S", 0.5)
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(DeviceError, match=r"gave no answer within 0\.5 s"):
+            stuck.ping()
+        monkeypatch.undo()
+        (result,) = measure(stuck, STEADY[0], processes=1)
+        assert result.status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (None, "does not die"),
+        (0, "exit code 0"),
+        (-11, "killed by SIGSEGV"),
+        (-63, "killed by signal 63"),
+    ],
+)
+def test_exit_code_in_words(code: int | None, words: str) -> None:
+    assert exit_words(code) == words
+
+
+def test_tail_is_the_end_of_the_output(tmp_path: Path) -> None:
+    path = tmp_path / "output"
+    path.write_bytes(b"start" + "\u00e9".encode() * 20_000 + b"\xff end")
+    with path.open("rb") as output:
+        text = tail(output)
+    assert len(text) == 4000
+    assert text.endswith("\u00e9\ufffd end")
+
+
+def test_dead_process_holds_no_memory() -> None:
+    assert resident_bytes(os.getpid()) > 1 << 20
+    assert resident_bytes(2**22 + 1) == 0
+
+
+def test_worker_gets_its_share_of_the_machine() -> None:
+    share = Site(device="fake", slots=4).worker_bytes
+    assert 4 * share <= 0.8 * host_bytes() < 4 * (share + 1)
+
+
+def test_child_finds_this_perfsuite_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    paths = child_environment()["PYTHONPATH"].split(os.pathsep)
+    assert paths[-1] == "/elsewhere"
+
+
 def test_workers_of_one_panel_get_one_gpu_or_none() -> None:
+    gpu = Gpu(index=1, uuid="GPU-1", name="some product")
     assert SITE.environment()["CUDA_VISIBLE_DEVICES"] == ""
+    assert replace(SITE, gpu=gpu).environment()["CUDA_VISIBLE_DEVICES"] == "GPU-1"
 
 
 def test_unit_is_locked_once_and_names_its_holder(
@@ -340,3 +409,25 @@ def test_lock_folder_of_another_user_is_refused(
 def test_inventory_is_empty_where_no_gpu_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert inventory() == ()
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "what"),
+    [
+        ("import os; os.write(2, b'out of order'); os._exit(3)", "failed: 'out of order'"),
+        ("import os; os.write(1, b'nonsense')", "damaged: b'nonsense"),
+    ],
+)
+def test_inventory_that_fails_says_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sabotage: str, what: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(sabotage, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(DeviceError, match=what):
+        inventory()
+
+
+def test_inventory_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["perfsuite.panel.inventory"], "LIMIT_S", 0.001)
+    with pytest.raises(DeviceError, match=r"longer than 0\.001 s"):
+        inventory()

@@ -133,7 +133,9 @@ def test_an_unknown_axis_is_refused_with_the_known_ones() -> None:
         select(VARIANTS, parse_selection("size=1"))
 
 
-@pytest.mark.parametrize("text", ["n=7", "memory.copy[n=7,impl=torch]", "pack=none", "impl>3"])
+@pytest.mark.parametrize(
+    "text", ["n=7", "memory.copy[n=7,impl=torch]", "pack=none", "impl>3", "fused>0"]
+)
 def test_a_selection_of_nothing_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="no variant of 5"):
         select(VARIANTS, parse_selection(text))

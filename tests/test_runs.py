@@ -66,7 +66,9 @@ def test_what_is_finished_is_what_is_loaded(tmp_path: Path) -> None:
     verdict = Verdict(variant=COPY.id, word=Word.NEW, reason="first contact")
     with RunFile.create(tmp_path, run) as file:
         stored = file.append(run.results[0])
-        ended = file.finish(replace(run, verdicts=(verdict,), notes=("hot",)))
+        ended = file.finish(
+            replace(run, verdicts=(verdict,), notes=("hot",), units={UNIT: "NVIDIA H200"})
+        )
     assert load_run(file.path) == ended
     assert ended.results == (stored,)
     assert (ended.verdicts, ended.notes) == ((verdict,), ("hot",))
@@ -187,6 +189,12 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
         assert file.path.read_bytes() == before
         file.append(result(COPY.id, 1.0))
     assert len(load_run(file.path).results) == 1
+
+
+def test_a_file_that_cannot_be_started_is_not_left_behind(tmp_path: Path) -> None:
+    with file_size_limit(100), pytest.raises(StoreError, match="File too large"):
+        RunFile.create(tmp_path, planned(COPY))
+    assert list_runs(tmp_path) == ()
 
 
 def test_a_closed_file_takes_nothing(tmp_path: Path) -> None:

@@ -84,6 +84,29 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
         wire.decode(data)
 
 
+class Version(str):  # as torch has one
+    """Text of a type of its own."""
+
+    __slots__ = ()
+
+
+class Scalar(float):  # as numpy has them
+    """A number of a type of its own."""
+
+    __slots__ = ()
+
+
+def test_values_of_libraries_own_types_travel_as_plain_ones() -> None:
+    evidence = Evidence(slot=0, seed=0, artefact=Version("2.0"), exact={"bytes": Scalar(3.0)})
+    finished = wire.decode(wire.encode(wire.Finished(evidence)))
+    assert finished == wire.Finished(Evidence(slot=0, seed=0, artefact="2.0", exact={"bytes": 3.0}))
+
+
+def test_what_cannot_travel_is_named() -> None:
+    with pytest.raises(TypeError, match="of type object cannot travel"):
+        wire.encode(wire.Progress(object()))  # type: ignore[arg-type]  # the mistake under test
+
+
 def test_nan_among_samples_is_refused() -> None:
     evidence = Evidence(slot=0, seed=0, blocks=(Block(time_us=(1.0, math.nan)),))
     with pytest.raises(PerfError, match="time_us"):

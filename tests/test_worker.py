@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfsuite import wire
+from perfsuite.device.fake import FakeDevice
 from perfsuite.errors import CaseError, DeviceError, DisturbedError, WrongResultError
 from perfsuite.model import Settings, Status
 from perfsuite.worker import Worker
@@ -107,6 +108,24 @@ def test_wrong_result_is_told_from_an_error() -> None:
 def test_failure_is_one_line(error: Exception, status: Status, reason: str) -> None:
     with conversation() as (worker, _):
         assert worker.failure(error) == wire.Failed(status, reason)
+
+
+class LostDevice(FakeDevice):
+    """A device whose context does not survive the first error."""
+
+    def synchronize(self) -> None:
+        """Report the error again and again, as CUDA does."""
+        raise DeviceError("an illegal memory access was encountered")
+
+
+def test_device_that_stays_broken_makes_a_crash_of_an_error() -> None:
+    with conversation() as (worker, _):
+        worker._device = LostDevice()
+        failed = worker.failure(ValueError("launch failed"))
+    assert failed.status is Status.CRASHED
+    assert failed.reason == (
+        "ValueError: launch failed (the device is lost: an illegal memory access was encountered)"
+    )
 
 
 def test_message_out_of_order_is_refused() -> None:

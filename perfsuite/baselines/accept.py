@@ -42,6 +42,12 @@ class Accepted:
     unchanged: tuple[str, ...]
     refused: Mapping[str, str]
 
+    def __str__(self) -> str:
+        return (
+            f"{len(self.added)} added, {len(self.changed)} changed, "
+            f"{len(self.unchanged)} unchanged, {len(self.refused)} without a measurement"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:

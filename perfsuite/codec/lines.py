@@ -28,6 +28,7 @@ class _Judged:
     verdicts: tuple[Verdict, ...]
     claims: tuple[ClaimVerdict, ...]
     notes: tuple[str, ...]
+    units: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

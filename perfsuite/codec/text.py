@@ -20,6 +20,9 @@ T = TypeVar("T")
 _STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
 # A duplicate key is placed by the lines that name it; in more lines than this they say nothing.
 _MOST_LINES_NAMED = 3
+# Python may read such a number as infinity; looking for one beats looking at every number.
+_HUGE = re.compile(r"[eE]\+?\d{3}|\d{300}")
+_CONTAINERS = (dict, list, tuple)
 
 
 def encode(value: object) -> bytes:
@@ -94,7 +97,7 @@ def read_json(text: str | bytes, *, where: str, line: int = 0) -> Any:
             decoded,
             object_pairs_hook=_unique,
             parse_constant=_refuse_number,
-            parse_float=_finite,
+            parse_float=_finite if _HUGE.search(decoded) else None,
         )
     except json.JSONDecodeError as error:
         spot = f"{where}, line {line or error.lineno}, column {error.colno}"
@@ -111,7 +114,9 @@ def read_json(text: str | bytes, *, where: str, line: int = 0) -> Any:
 
 
 def _damaged(what: str, where: str) -> StoreError:
-    return StoreError(what, where=where, remedy="correct the file, or restore it from git")
+    return StoreError(
+        what, where=where, remedy="correct the file, restore it from git, or remove it"
+    )
 
 
 class _DuplicateKeyError(Exception):
@@ -179,18 +184,21 @@ def check_schema(value: object, schema: str, *, where: str) -> dict[str, Any]:
     return {key: item for key, item in value.items() if key != "schema"}
 
 
-def _unknown_key(value: object, known: object, path: str) -> str:
+def _unknown_key(value: Any, known: Any, path: str) -> str:
     """Return the path of the first key that the dataclass did not take."""
-    if isinstance(value, dict) and isinstance(known, dict):
+    if isinstance(value, dict):
         for key, item in value.items():
             if key not in known:
                 return f"{path}.{key}".lstrip(".")
-            if below := _unknown_key(item, known[key], f"{path}.{key}"):
+            if isinstance(item, _CONTAINERS) and (
+                below := _unknown_key(item, known[key], f"{path}.{key}")
+            ):
                 return below
-    elif isinstance(value, (list, tuple)) and isinstance(known, (list, tuple)):
-        for index, pair in enumerate(zip(value, known, strict=False)):
-            if below := _unknown_key(*pair, f"{path}.{index}"):
-                return below
+    # The items of a list are of one kind: samples are passed over.
+    elif value and isinstance(value[0], _CONTAINERS):
+        pairs = enumerate(zip(value, known, strict=True))
+        found = (_unknown_key(*pair, f"{path}.{index}") for index, pair in pairs)
+        return next(filter(None, found), "")
     return ""
 
 
@@ -211,13 +219,15 @@ def _complaint(value: object, kind: type[T], error: msgspec.ValidationError) -> 
 
 def _guilty_key(root: object, node: Any, kind: type[T], complaint: str) -> str:
     """Return the mapping's key whose item alone is refused so, and leave only it in the mapping."""
-    items = dict(node)
-    for key, item in items.items():
+    items: dict[str, object] = dict(node)
+
+    def is_guilty(key: str) -> bool:
         node.clear()
-        node[key] = item
+        node[key] = items[key]
         try:
             msgspec.convert(root, kind)
         except msgspec.ValidationError as error:
-            if str(error) == complaint:
-                return str(key)
-    raise AssertionError("an error inside a mapping lies in one of its items")
+            return str(error) == complaint
+        return False
+
+    return next(filter(is_guilty, items))

@@ -66,6 +66,7 @@ class CpuDevice:
     name = "cpu"
     has_cycles = False
     settle_tolerance = 0.05
+    settle_s = 0.5
 
     def __init__(self, *, seed: int = 0) -> None:
         del seed
@@ -85,7 +86,7 @@ class CpuDevice:
             unit=_machine_unit(),
             identity={"vendor": "cpu", "name": model, "cores": str(cores)},
             environment={
-                "torch": torch.__version__,
+                "torch": str(torch.__version__),
                 "python": platform.python_version(),
                 "kernel": platform.release(),
                 "os": platform.platform(terse=True),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,16 +17,15 @@ from perfsuite.device import tensors
 from perfsuite.device.kernels import load_kernel
 from perfsuite.device.nvml import Nvml
 from perfsuite.device.protocol import Comparison, Group, Sample
+from perfsuite.device.software import features, software
 from perfsuite.device.stopwatch import ROWS, Stopwatch
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
 
 HOPPER = 9
-WGMMA_ARCH = 90
 # Queued launches beyond this many block the host inside a sample (the queue holds about 1,000).
 QUEUE_LAUNCHES = 500
 JOIN_SLACK_S = 50e-6
-PACKAGES = ("triton", "cuda-core", "cuda-bindings", "nvidia-cublas", "nvidia-cuda-nvrtc")
 
 
 @dataclass(slots=True)
@@ -66,6 +63,7 @@ class CudaDevice:
     name = "cuda"
     has_cycles = True
     settle_tolerance = 0.002
+    settle_s = 3.0
 
     def __init__(self, *, seed: int = 0) -> None:
         if not torch.cuda.is_available():
@@ -100,12 +98,12 @@ class CudaDevice:
             unit=hashlib.sha256(f"perfsuite:{p.uuid}".encode()).hexdigest()[:12],
             identity={**identity, **self._nvml.identity()},
             state=self._nvml.state(),
-            environment={**self._nvml.environment(), **_software(), "arch": self.arch},
+            environment={**self._nvml.environment(), **software(), "arch": self.arch},
             arch=self.arch,
             gpus=torch.cuda.device_count(),
             memory_bytes=int(p.total_memory),
             clocks=("time_us", "cycles"),
-            features=_features(self.arch),
+            features=features(self.arch),
         )
 
     def context(self, seed: int) -> CudaContext:
@@ -244,28 +242,3 @@ class CudaDevice:
             self._flushed = torch.empty(2 * self.cache_bytes, dtype=torch.uint8, device="cuda")
         self._flushed.fill_(1)
         self._flushed.view(torch.int64).sum()
-
-
-def _software() -> dict[str, str]:
-    """Return the versions whose change a comparison may be about."""
-    found = {
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda or "none",
-        "cudnn": str(torch.backends.cudnn.version()),
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-    }
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
-
-
-def _features(arch: str) -> tuple[str, ...]:
-    """Return what the tensor cores can do (CUDA C++ Programming Guide, compute capabilities)."""
-    number = int(arch.removeprefix("sm_").rstrip("a"))
-    return tuple(
-        name
-        for name, least in (("bf16", 80), ("fp8", 89), ("tma", 90), ("wgmma", 90), ("fp4", 100))
-        if number >= least and not (name == "wgmma" and number != WGMMA_ARCH)
-    )

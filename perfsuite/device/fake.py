@@ -103,6 +103,7 @@ class FakeDevice:
     cache_bytes = 0
     has_cycles = True
     settle_tolerance = 0.01
+    settle_s = 3.0
     within = 0.002
     between = 0.0005
 

@@ -93,13 +93,15 @@ class Group(Protocol):
 class Device(Protocol):
     """A thing that can launch, time and watch a workload; one per worker.
 
-    ``settle_tolerance`` is the relative difference below which groups of samples count as steady.
+    ``settle_tolerance`` is the relative difference below which groups of samples count as steady,
+    ``settle_s`` how long it is worth waiting for that.
     """
 
     name: str
     cache_bytes: int
     has_cycles: bool
     settle_tolerance: float
+    settle_s: float
 
     def facts(self) -> DeviceFacts:
         """Describe the device."""

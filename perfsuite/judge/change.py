@@ -179,24 +179,36 @@ class _Pair:
         return found
 
     def difference(self, share: int) -> stats.Difference:
+        """Return the change of y with the variances of processes, units and clock added up."""
         sides = [self.modes(side, share) for side in (self.before, self.now)]
         centers = [sum(map(stats.hodges_lehmann, units)) / len(units) for units in sides]
-        process = stats.moderated(
-            stats.pooled([unit for units in sides for unit in units]),
-            stats.Variance(self.prior.between**2, self.prior.degrees),
-        )
-        each = sum(1 / len(unit) / len(units) ** 2 for units in sides for unit in units)
         level = self.prior.run if self.same_unit else self.prior.unit
-        units = level**2 * sum(1 / len(units) for units in sides)
+        units = level**2 * sum(1 / len(side) for side in sides)
         clock = (self.prior.beta_sd**2 + LACK_OF_FIT**2) * self.clock**2
         whole = stats.total(
             [
-                stats.Variance(process.value * each, process.degrees),
+                self.process_variance(sides),
                 stats.Variance(units, self.prior.unit_degrees),
                 stats.Variance(clock, math.inf),
             ]
         )
         return stats.Difference(centers[1] - centers[0], math.sqrt(whole.value), whole.degrees)
+
+    def process_variance(self, sides: Sequence[Sequence[Sequence[float]]]) -> stats.Variance:
+        """Return the part of the processes in the variance of the change.
+
+        The prior lifts a spread that is small by luck; a side whose own spread is larger keeps
+        it, or three processes in two modes would be calmed by the other side's one mode.
+        """
+        shared = stats.moderated(
+            stats.pooled([unit for units in sides for unit in units]),
+            stats.Variance(self.prior.between**2, self.prior.degrees),
+        )
+        value = 0.0
+        for units in sides:
+            own = max(shared.value, stats.pooled(units).value)
+            value += own * sum(1 / len(unit) for unit in units) / len(units) ** 2
+        return stats.Variance(value, shared.degrees)
 
     def strays(self) -> int:
         return sum(

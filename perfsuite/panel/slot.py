@@ -46,6 +46,7 @@ class Slot:
         """Return the server's process id once it answers; raises DeviceError if it ends first."""
         try:
             self._await_up()
+            self._ask(wire.Ping(), wire.Hello)
         except ServerLostError as lost:
             raise self._hopeless(lost) from lost
         return self._server.pid

@@ -40,9 +40,7 @@ def write_report(
     return place / "index.html"
 
 
-def html(
-    run: Run, *, baselines: Baselines, source: str = "", previous: Run | None = None
-) -> str:
+def html(run: Run, *, baselines: Baselines, source: str = "", previous: Run | None = None) -> str:
     """Return a run as one self-contained page."""
     from perfsuite.report.book import read
     from perfsuite.report.render import render

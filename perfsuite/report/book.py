@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from perfsuite.model import BaselineEntry, Run
+from perfsuite.report.rows import Row, row
 from perfsuite.report.subject import Subject, subjects
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Book:
     """A run read for reporting: its variants in the order of how much they need a reader."""
 
@@ -20,17 +22,22 @@ class Book:
     subjects: tuple[Subject, ...]
     baselines: Mapping[str, BaselineEntry]
 
-    @property
+    @cached_property
     def shown(self) -> list[Subject]:
         """The variants that ran."""
         return [subject for subject in self.subjects if not subject.is_skipped]
 
-    @property
+    @cached_property
     def counts(self) -> Counter[str]:
         """How many variants each word holds for."""
         return Counter(subject.mark.word for subject in self.subjects)
 
-    @property
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The lines of the table of changes, one per variant that ran."""
+        return tuple(row(subject, self.run.sku.slug) for subject in self.shown)
+
+    @cached_property
     def fails(self) -> bool:
         """Say whether anything in the run fails it."""
         verdicts = [subject.verdict for subject in self.subjects if subject.verdict]

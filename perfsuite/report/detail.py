@@ -36,37 +36,45 @@ class Detail:
     """Everything that a variant's section shows, as text and charts."""
 
     row: Row
-    id: str
-    is_open: bool
     sentence: str
-    source: str
-    decided: tuple[Fact, ...]
-    clocks: tuple[Clock, ...]
-    distribution: plots.Distribution | None
-    tracks: tuple[plots.Track, ...]
-    exact: tuple[Exact, ...]
-    case: tuple[Fact, ...]
-    measured: tuple[Fact, ...]
-    notes: tuple[str, ...]
-    differences: tuple[Difference, ...]
-    doc: str
-    output: str
     command: str
+    distribution: plots.Distribution | None
+    is_open: bool = False
+    source: str = ""
+    decided: tuple[Fact, ...] = ()
+    clocks: tuple[Clock, ...] = ()
+    tracks: tuple[plots.Track, ...] = ()
+    exact: tuple[Exact, ...] = ()
+    case: tuple[Fact, ...] = ()
+    measured: tuple[Fact, ...] = ()
+    notes: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    doc: str = ""
+    output: str = ""
 
 
-def detail(subject: Subject, row: Row, *, run: Run, lean: bool, is_open: bool) -> Detail:
-    """Return the section of one variant; ``lean`` leaves out what a quiet variant can do without."""
+def short(subject: Subject, row: Row) -> Detail:
+    """Return the section of a variant that nobody has to look at: its row has the numbers."""
+    return Detail(
+        row=row,
+        sentence=subject.reason or subject.mark.meaning,
+        distribution=plots.overview(subject),
+        command=command(subject.variant),
+    )
+
+
+def detail(subject: Subject, row: Row, *, run: Run, is_open: bool) -> Detail:
+    """Return the section of one variant with everything there is to say."""
     variant, result = subject.variant, subject.result
     return Detail(
         row=row,
-        id=variant.id,
         is_open=is_open,
         sentence=subject.reason or subject.mark.meaning,
         source=subject.verdict.source if subject.verdict else "",
         decided=decided(subject),
         clocks=clocks(subject),
-        distribution=plots.distribution(subject, lean=lean),
-        tracks=() if lean else plots.tracks(subject),
+        distribution=plots.distribution(subject),
+        tracks=plots.tracks(subject),
         exact=exact(subject),
         case=facts.of_case(variant),
         measured=facts.of_measuring(subject),

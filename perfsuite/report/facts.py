@@ -32,7 +32,9 @@ class Difference:
 def present(pairs: Iterable[tuple[str, str]]) -> tuple[Fact, ...]:
     """Return the pairs that say something."""
     return tuple(
-        Fact(label, text, view.href(text)) for label, text in pairs if text not in {"", view.NOTHING}
+        Fact(label, text, view.href(text))
+        for label, text in pairs
+        if text not in {"", view.NOTHING}
     )
 
 
@@ -149,12 +151,14 @@ def _samples(evidence: tuple[Evidence, ...]) -> str:
     total = sum(len(block.time_us) for one in evidence for block in one.blocks)
     blocks = sum(len(one.blocks) for one in evidence)
     processes = view.count(len(evidence), "process", "processes")
-    return f"{view.number(total, 0)} in {view.count(blocks, 'block')} of {processes}" if total else ""
+    return (
+        f"{view.number(total, 0)} in {view.count(blocks, 'block')} of {processes}" if total else ""
+    )
 
 
 def _pace(evidence: tuple[Evidence, ...]) -> str:
     paces = {one.pace for one in evidence if one.pace}
-    return ", ".join(f"{view.number(pace, 1)}×" for pace in sorted(paces))
+    return ", ".join(f"{view.number(pace, 1)}{view.TIMES}" for pace in sorted(paces))
 
 
 def _range(values: Iterable[float]) -> str:

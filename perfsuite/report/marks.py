@@ -24,6 +24,11 @@ class Mark:
         """Say whether somebody should look at this without being asked."""
         return self.tone in {"fail", "budget", "slower"}
 
+    @property
+    def is_quiet(self) -> bool:
+        """Say whether nobody has to look at this at all."""
+        return self.word in {"same", "new", "checked"}
+
 
 _MARKS = (
     ("wrong", "✕", "fail", "the output differs from the reference"),

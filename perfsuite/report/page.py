@@ -11,11 +11,11 @@ from markupsafe import Markup
 from perfsuite.model import ClaimVerdict, Run, Variant
 from perfsuite.report import charts, facts, marks, view
 from perfsuite.report.book import Book
-from perfsuite.report.detail import Detail, detail
-from perfsuite.report.rows import Row, row
+from perfsuite.report.detail import Detail, detail, short
+from perfsuite.report.rows import Row
 
-# Above this many variants, quiet ones are drawn by five numbers a process instead of all samples.
-FULL_DETAIL = 300
+# Above this many variants, quiet ones are told in short: a browser has to hold the whole page.
+FULL_DETAIL = 1000
 MOST_OPEN = 6
 # What is told in the headline where nothing needs a reader.
 QUIET = ("faster", "same", "new", "incomparable", "checked")
@@ -76,7 +76,7 @@ class Page:
 def page(book: Book) -> Page:
     """Return the page's values."""
     run = book.run
-    rows = tuple(row(subject, run.sku.slug) for subject in book.shown)
+    rows = book.rows
     tallies = tuple(
         Tally(marks.mark(word), count)
         for word, count in sorted(book.counts.items(), key=lambda item: marks.mark(item[0]).rank)
@@ -100,14 +100,15 @@ def page(book: Book) -> Page:
     )
 
 
-def details(book: Book, rows: tuple[Row, ...]) -> Iterator[Detail]:
+def details(book: Book) -> Iterator[Detail]:
     """Yield the section of each variant that ran, one at a time: ten thousand do not fit well."""
-    many = len(rows) > FULL_DETAIL
-    for index, (subject, line) in enumerate(zip(book.shown, rows, strict=True)):
-        needs_reader = subject.mark.needs_reader
-        is_open = needs_reader and index < MOST_OPEN
-        lean = many and not needs_reader
-        yield detail(subject, line, run=book.run, lean=lean, is_open=is_open)
+    many = len(book.rows) > FULL_DETAIL
+    for index, (subject, line) in enumerate(zip(book.shown, book.rows, strict=True)):
+        if many and subject.mark.is_quiet:
+            yield short(subject, line)
+        else:
+            is_open = subject.mark.needs_reader and index < MOST_OPEN
+            yield detail(subject, line, run=book.run, is_open=is_open)
 
 
 def headline(book: Book) -> str:

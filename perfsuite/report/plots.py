@@ -1,4 +1,4 @@
-"""The two drawings of a variant's section: its processes now and before, and its samples in time."""
+"""The drawings of a variant's section: its processes now and before, its samples in time."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class _Process:
     centre: float
 
 
-def distribution(subject: Subject, *, lean: bool) -> Distribution | None:
-    """Return a strip per process, now and before; ``lean`` draws five numbers, not all samples."""
+def distribution(subject: Subject) -> Distribution | None:
+    """Return a strip per process with all its samples, now and before."""
     processes = list(_processes(subject))
     accepted = [] if any(p.when == "before" for p in processes) else list(_accepted(subject))
     shown = [value for process in processes for block in process.blocks for value in block]
@@ -67,23 +67,25 @@ def distribution(subject: Subject, *, lean: bool) -> Distribution | None:
         Strip(
             process.label,
             process.when,
-            _plot(process, axis, lean=lean),
+            charts.strip(process.blocks, axis, centre=process.centre, tone=process.when),
             view.time(process.centre, digits, like=like),
             view.count(sum(map(len, process.blocks)), "sample"),
         )
         for process in processes
     ]
-    strips += [
-        Strip(
-            label,
-            "before",
-            charts.points(values, axis, tone="before"),
-            view.time(statistics.median(values), digits, like=like),
-            view.count(len(values), "process", "processes"),
-        )
-        for label, values in accepted
-    ]
+    strips += [_estimates(*one, axis, subject) for one in accepted]
     return Distribution(tuple(strips), _scale(axis, like))
+
+
+def overview(subject: Subject) -> Distribution | None:
+    """Return the middles of all processes in one strip, above those accepted before."""
+    now = subject.middles.get(TIME, ())
+    if not now:
+        return None
+    rows = [("now", now), *_accepted(subject)]
+    axis = charts.axis_of([value for _, values in rows for value in values])
+    strips = tuple(_estimates(*one, axis, subject) for one in rows)
+    return Distribution(strips, _scale(axis, now[0]))
 
 
 def tracks(subject: Subject) -> tuple[Track, ...]:
@@ -127,11 +129,11 @@ def _accepted(subject: Subject) -> Iterator[tuple[str, tuple[float, ...]]]:
             yield f"baseline · {view.card(unit)}", values
 
 
-def _plot(process: _Process, axis: charts.Axis, *, lean: bool) -> Markup:
-    if lean:
-        values = [value for block in process.blocks for value in block]
-        return charts.box(values, axis, centre=process.centre, tone=process.when)
-    return charts.strip(process.blocks, axis, centre=process.centre, tone=process.when)
+def _estimates(label: str, values: tuple[float, ...], axis: charts.Axis, subject: Subject) -> Strip:
+    when = "now" if label == "now" else "before"
+    middle = view.time(statistics.median(values), subject.digits(), like=subject.now())
+    processes = view.count(len(values), "process", "processes")
+    return Strip(label, when, charts.points(values, axis, tone=when), middle, processes)
 
 
 def _scale(axis: charts.Axis, like: float) -> Markup:

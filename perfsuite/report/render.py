@@ -31,7 +31,7 @@ def render(book: Book) -> str:
         .get_template("page.html.j2")
         .render(
             page=values,
-            details=details(book, values.rows),
+            details=details(book),
             style=inline("style.css"),
             script=inline("app.js"),
         )

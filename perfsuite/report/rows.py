@@ -90,7 +90,6 @@ def bar(change: Change, mark: marks.Mark) -> Markup:
         ends=(change.low, change.high),
         limits=(change.threshold, change.gate),
         tone=mark.tone,
-        label=f"{change_text(change)}, interval {view.interval(change.low, change.high)}",
     )
 
 

@@ -7,11 +7,12 @@ import re
 from perfsuite.report import marks, view
 from perfsuite.report.book import Book
 from perfsuite.report.page import claims, headline, skips
-from perfsuite.report.rows import Row, row
+from perfsuite.report.rows import Row
 
 MOST_ROWS = 20
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>@$])")
-_HEAD = ("| verdict | variant | now | baseline | change of the code | interval |",) + (
+_HEAD = (
+    "| verdict | variant | now | baseline | change of the code | interval |",
     "| --- | --- | ---: | ---: | ---: | ---: |",
 )
 
@@ -19,15 +20,15 @@ _HEAD = ("| verdict | variant | now | baseline | change of the code | interval |
 def summary(book: Book) -> str:
     """Return the run's outcome with at most 20 rows in sight; data is escaped, never markup."""
     run = book.run
-    rows = [row(subject, run.sku.slug) for subject in book.shown]
-    told = [line for line in rows if line.mark.word not in {"same", "new", "checked"}]
+    rows = book.rows
+    told = [line for line in rows if not line.mark.is_quiet]
     lines = [f"### {_outcome(book)}", "", _about(book), "", _tally(book), ""]
     if told:
         lines += [*_HEAD, *map(_line, told[:MOST_ROWS]), ""]
     lines += _broken(book)
-    folded = [*told[MOST_ROWS:], *(line for line in rows if line not in told)]
+    folded = [*told[MOST_ROWS:], *(line for line in rows if line.mark.is_quiet)]
     lines += _folded(view.count(len(folded), "more variant"), [*_HEAD, *map(_line, folded)])
-    skipped = [f"- {len(one.variants)} × {plain(one.reason)}" for one in skips(book)]
+    skipped = [f"- {len(one.variants)}: {plain(one.reason)}" for one in skips(book)]
     lines += _folded("Skipped, by reason", skipped)
     lines += _folded("Notes", [f"- {plain(note)}" for note in run.notes])
     return "\n".join(lines).rstrip() + "\n"
@@ -81,4 +82,8 @@ def _broken(book: Book) -> list[str]:
 
 def _folded(title: str, lines: list[str]) -> list[str]:
     body = [line for line in lines if line not in _HEAD]
-    return ["<details>", f"<summary>{title}</summary>", "", *lines, "", "</details>", ""] if body else []
+    return (
+        ["<details>", f"<summary>{title}</summary>", "", *lines, "", "</details>", ""]
+        if body
+        else []
+    )

@@ -11,11 +11,16 @@ from datetime import UTC, datetime
 SPACE = "\u202f"
 MINUS = "\u2212"
 NOTHING = "\u2013"
-TIME_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"), (0.0, "ns"))
+MICRO = "\N{MICRO SIGN}"
+TIMES = "\N{MULTIPLICATION SIGN}"
+TIME_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, MICRO + "s"), (0.0, "ns"))
 SIZE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0.0, "B"))
 MOST_DIGITS = 6
 UNKNOWN_NOISE_DIGITS = 3
 TWO_DIGITS_UP_TO = 3.55
+FINEST_PERCENT = 0.01
+FINEST_P_VALUE = 0.001
+MINUTE_S = 60
 
 
 def places(value: float, noise: float | None) -> int:
@@ -32,6 +37,12 @@ def number(value: float, decimals: int) -> str:
     """Return a number with thousands apart and a real minus sign."""
     text = f"{round(value, decimals):,.{max(decimals, 0)}f}".replace(",", SPACE)
     return text.replace("-", MINUS)
+
+
+def figures(value: float, digits: int) -> str:
+    """Return a number to so many digits, whole ones not cut: 0.25, 4.4, 102."""
+    first = math.floor(math.log10(abs(value))) if value else 0
+    return number(value, max(0, digits - 1 - first))
 
 
 def time_unit(time_us: float) -> tuple[float, str]:
@@ -62,7 +73,7 @@ def size(count: float) -> str:
     """Return a number of bytes in decimal units."""
     factor, symbol = next(unit for unit in SIZE_UNITS if abs(count) >= unit[0])
     scaled = count / (factor or 1.0)
-    return f"{number(scaled, 0 if symbol == 'B' else max(0, places(scaled, None)))}{SPACE}{symbol}"
+    return f"{number(scaled, 0) if symbol == 'B' else figures(scaled, 3)}{SPACE}{symbol}"
 
 
 def amount(value: float, unit: str, noise: float | None = None) -> str:
@@ -96,28 +107,27 @@ def share(fraction: float | None) -> str:
     """Return a share without a sign: two digits are all that a ceiling supports."""
     if fraction is None:
         return NOTHING
-    return f"{number(fraction * 100, 0 if fraction >= 0.1 else 1)}{SPACE}%"
+    return f"{figures(fraction * 100, 2)}{SPACE}%"
 
 
 def spread(noise: float | None) -> str:
     """Return a relative standard deviation; two digits, since it is uncertain itself."""
     if noise is None:
         return NOTHING
-    scaled = noise * 100
-    if 0 < scaled < 0.01:
-        return f"<{SPACE}0.01{SPACE}%"
-    return f"{number(scaled, 2 if scaled < 1 else 1)}{SPACE}%"
+    if 0 < noise * 100 < FINEST_PERCENT:
+        return f"<{SPACE}{FINEST_PERCENT}{SPACE}%"
+    return f"{figures(noise * 100, 2)}{SPACE}%"
 
 
 def limit(fraction: float) -> str:
     """Return a threshold, a gate or a resolution in percent, without a sign."""
-    scaled = fraction * 100
-    return f"{number(scaled, 2 if scaled < 1 else 1 if scaled < 10 else 0)}{SPACE}%"
+    return f"{figures(fraction * 100, 2)}{SPACE}%"
 
 
 def p_value(value: float) -> str:
     """Return a p value: beyond a thousandth only its smallness matters."""
-    return "< 0.001" if value < 0.001 else number(value, 3)  # noqa: PLR2004
+    below = value < FINEST_P_VALUE
+    return f"<{SPACE}{FINEST_P_VALUE}" if below else number(value, 3)
 
 
 def budget(metric: str, most: float) -> str:
@@ -129,21 +139,22 @@ def budget(metric: str, most: float) -> str:
 def operations(count_of: float) -> str:
     """Return a number of floating-point operations."""
     factor, symbol = next(
-        unit for unit in ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (0.0, "FLOP"))
+        unit
+        for unit in ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (0.0, "FLOP"))
         if count_of >= unit[0]
     )
     scaled = count_of / (factor or 1.0)
-    return f"{number(scaled, max(0, places(scaled, None)))}{SPACE}{symbol}"
+    return f"{figures(scaled, 3)}{SPACE}{symbol}"
 
 
 def rate(value: float, unit: str) -> str:
     """Return a rate to three digits: it is for orientation, not for comparing."""
-    return f"{number(value, max(0, places(value, None)))}{SPACE}{unit}"
+    return f"{figures(value, 3)}{SPACE}{unit}"
 
 
 def ratio(value: float | None) -> str:
     """Return how many times faster."""
-    return NOTHING if value is None else f"{number(value, 2 if value < 10 else 1)}×"
+    return NOTHING if value is None else f"{figures(value, 3)}{TIMES}"
 
 
 def ratios(low: float | None, high: float | None) -> str:
@@ -160,10 +171,10 @@ def relative_error(value: float | None) -> str:
 
 def duration(seconds: float) -> str:
     """Return a wall time as a person says it."""
-    if seconds < 60:
-        return f"{number(seconds, 0 if seconds >= 10 else 1)}{SPACE}s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
+    if round(seconds) < MINUTE_S:
+        return f"{figures(seconds, 2)}{SPACE}s"
+    minutes, rest = divmod(round(seconds), MINUTE_S)
+    hours, minutes = divmod(minutes, MINUTE_S)
     if hours:
         return f"{hours}{SPACE}h {minutes}{SPACE}min"
     return f"{minutes}{SPACE}min {rest}{SPACE}s"

@@ -68,6 +68,7 @@ class RunFile:
             file._write(start_lines(run))
         except StoreError:
             file.close()
+            path.unlink()
             raise
         return file
 
@@ -103,7 +104,7 @@ class RunFile:
         return stored
 
     def finish(self, run: Run) -> Run:
-        """End the file with the verdicts, claims and notes of ``run``; return the run as stored."""
+        """End the file with verdicts, claims, notes and units of ``run``; return it as stored."""
         notes = dict.fromkeys((*self.run.notes, *run.notes))
         ended = replace(
             run,

@@ -74,8 +74,10 @@ def _of_variant(subject: Subject, options: Options) -> Account:
 
 def _told(subject: Subject, options: Options) -> Iterator[str]:
     """Yield the lines of a variant's failure."""
-    yield f"{subject.variant.id}: {subject.mark.word}"
     change, source = subject.change, subject.verdict.source if subject.verdict else ""
+    # pytest's own summary shows the beginning of this line, beside the id.
+    moved = f" {plain(change_text(change))}" if change else ""
+    yield f"{subject.mark.word}{moved}: {subject.variant.id}"
     if change:
         yield _line("metric", change.metric)
         yield _line("baseline", f"{view.amount(change.baseline, change.unit)} ({source})")
@@ -96,7 +98,7 @@ def _told(subject: Subject, options: Options) -> Iterator[str]:
 
 def _of_claim(claim: ClaimInstance, verdict: ClaimVerdict, options: Options) -> Account:
     lines = [
-        f"{claim.id}: {verdict.word.value}",
+        f"{verdict.word.value}: {claim.id}",
         _line("asked for", f"{view.ratio(verdict.required)} ({verdict.source})"),
         _line("found", f"{view.ratio(verdict.ratio)} ({view.ratios(verdict.low, verdict.high)})"),
         _line("faster", claim.faster),

@@ -55,7 +55,8 @@ class Ticker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        if self._task is not None:
+            self._bar.stop()
 
     def planned(self, total: int, facts: DeviceFacts, estimate_s: float) -> None:
         """Say what is about to run."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from perfsuite.report import view
 
 ID_WIDTH = 36
-_PLAIN = str.maketrans({view.SPACE: " ", view.MINUS: "-", "\N{MULTIPLICATION SIGN}": "x"})
+_PLAIN = str.maketrans(
+    {view.SPACE: " ", view.MINUS: "-", "\N{MULTIPLICATION SIGN}": "x", "\N{MICRO SIGN}": "u"}
+)
 
 
 def plain(text: str) -> str:

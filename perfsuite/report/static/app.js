@@ -13,7 +13,7 @@
     row, at, word: row.dataset.w, pack: row.dataset.p,
     text: row.cells[1].textContent.toLowerCase(),
     keys: row.dataset.k.split(" ").map((k) => (k === "-" ? NaN : +k)),
-    section: document.getElementById(row.dataset.a),
+    section: document.getElementById(row.querySelector("a").hash.slice(1)),
   }));
   form.hidden = false;
   const filter = () => {
@@ -50,11 +50,9 @@
       const order = (a, b) => {
         if (key < 0) return sign * (a.text < b.text ? -1 : a.text > b.text);
         const x = a.keys[key], y = b.keys[key];
-        if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y);
-        return sign * (x - y);
+        return isNaN(x) || isNaN(y) ? isNaN(x) - isNaN(y) : sign * (x - y);
       };
-      const sorted = lines.slice().sort((a, b) => order(a, b) || a.at - b.at);
-      body.append(...sorted.map((line) => line.row));
+      for (const line of [...lines].sort((a, b) => order(a, b) || a.at - b.at)) body.append(line.row);
     });
   }
 })();

@@ -52,9 +52,9 @@ def softmax(ctx: Any, dtype: str, rows: int, cols: int, impl: str) -> Workload:
     """Take the softmax of each row of a matrix.
 
     ``eager`` is the formula as it is written: maximum, difference, exponential, sum, quotient, each
-    a kernel that goes through memory. ``torch``, ``triton`` and ``cuda`` are one kernel, which
-    keeps the row in registers. The work is that of one read and one write for all of them. Rows of
-    8191 elements start at no multiple of 16 bytes: ``cuda`` takes the ragged ends apart to go on
+    a kernel that goes through memory. ``torch``, ``triton`` and ``cuda`` are one kernel each; the
+    latter two keep the row in registers. The work is one read and one write for all of them. Rows
+    of 8191 elements start at no multiple of 16 bytes: ``cuda`` takes the ragged ends apart to go on
     with 16-byte accesses, ``triton`` falls back to one element at a time. Rows are shifted by up to
     100 either way, as logits with outliers are: without the maximum, fp32's exponential overflows.
     """
@@ -135,8 +135,8 @@ def _without_maximum(x: Any, y: Any) -> Any:
 
 # Counted for M rows of N elements, N large: (5MN + 2M read + 3MN + 2M written) / 2MN.
 _COUNT = (
-    "Triton tutorial 02, fused softmax: written out it reads 5MN + 2M elements and writes 3MN + 2M; "
-    "fused it reads MN and writes MN, a quarter; a ratio of 3 is asked for"
+    "Triton tutorial 02, fused softmax: written out it reads 5MN + 2M elements and writes "
+    "3MN + 2M; fused it reads MN and writes MN, a quarter; a ratio of 3 is asked for"
 )
 CASES: tuple[perfsuite.Case | Claim, ...] = (
     softmax,

@@ -19,25 +19,27 @@ from triton.compiler import ASTSource
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 FOLDER = Path(gemm.__file__).parent
 COLS = (1024, 8191, 8192, 32768)
+OPCODES = ("HGMMA", "UTMALDG", "LDG", "LDL", "STL")
 
 
-def report(name: str, cubin: bytes, shared: int = 0) -> None:
+def report(name: str, cubin: bytes, *, shared: int = 0, opcodes: bool = False) -> None:
+    """Print one line; ``opcodes`` also disassembles, which takes ten times as long."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [str(CUOBJDUMP), "-sass", "--dump-resource-usage", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    ops = re.findall(
-        r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+ )?([A-Z][A-Z0-9_.x]*)", text, re.MULTILINE
-    )
-    counts = {op: sum(each.startswith(op) for each in ops) for op in ("HGMMA", "UTMALDG", "LDG")}
-    sizes = [int(size) for size in re.findall(r"(?:STACK|LOCAL):(\d+)", text)]
-    row = {"name": name, "shared": shared, "spilled": sum(sizes) + counts_of(ops, "STL", "LDL")}
-    sys.stdout.write(json.dumps({**row, "instructions": len(ops), **counts}) + "\n")
+        usage = run_tool("--dump-resource-usage", file.name)
+        sass = run_tool("-sass", file.name) if opcodes else ""
+    spilled = sum(int(size) for size in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
+    registers = max(int(count) for count in re.findall(r"REG:(\d+)", usage))
+    row = {"name": name, "shared": shared, "spilled": spilled, "registers": registers}
+    counts = {op: len(re.findall(rf"\b{op}\b", sass)) for op in OPCODES}
+    sys.stdout.write(json.dumps({**row, **counts}) + "\n")
 
 
-def counts_of(ops: list[str], *wanted: str) -> int:
-    return sum(op.startswith(wanted) for op in ops)
+def run_tool(*options: str) -> str:
+    return subprocess.run(
+        [str(CUOBJDUMP), *options], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def compile_triton(name: str, kernel: Any, types: dict[str, str], **options: Any) -> None:
@@ -56,7 +58,8 @@ def compile_triton(name: str, kernel: Any, types: dict[str, str], **options: Any
     )
     left = {key: value for key, value in options.items() if key not in names}
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=left)
-    report(name, made.asm["cubin"], made.metadata.shared)
+    opcodes = "tensordesc" in str(types)
+    report(name, made.asm["cubin"], shared=made.metadata.shared, opcodes=opcodes)
 
 
 def compile_cuda(file: str, kernel: str, options: tuple[str, ...]) -> None:
@@ -68,7 +71,8 @@ def compile_cuda(file: str, kernel: str, options: tuple[str, ...]) -> None:
     )
     program = Program((FOLDER / file).read_text(encoding="utf-8"), "c++", chosen)
     made = program.compile("cubin", name_expressions=(kernel,))
-    report(f"{file}:{kernel} {' '.join(options)}", bytes(made.code))
+    name = f"{file}:{kernel} {' '.join(options)}"
+    report(name, bytes(made.code), opcodes="BF16" in name and "819" in name)
 
 
 def main() -> None:

@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import perfsuite
 import pytest
+
+import perfsuite
 
 HERE = Path(__file__).parent
 SHARED_LIMIT = 227 << 10  # bytes of shared memory that one block may have on sm_90
@@ -42,7 +43,8 @@ def test_every_kernel_compiles_for_hopper_without_spilling() -> None:
     rows = _compiled()
     assert len(rows) == 24
     assert [row["name"] for row in rows if row["spilled"]] == []
-    assert min(row["instructions"] for row in rows) > 50
+    assert sum(row["LDL"] + row["STL"] for row in rows) == 0
+    assert min(row["registers"] for row in rows) > 10
 
 
 def test_triton_kernels_fit_a_block_s_shared_memory() -> None:

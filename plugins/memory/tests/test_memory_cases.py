@@ -60,8 +60,9 @@ def test_torch_agrees_with_the_reference_and_the_control_does_not(
     right = []
     for fn in (workload.fn, workload.wrong):
         device.poison(rng.outputs)
-        fn(*inputs)
-        right.append(device.compare(tuple(rng.outputs), expected, workload.tolerance).is_right)
+        returned = fn(*inputs)
+        actual = tuple(rng.outputs) if returned is None else returned
+        right.append(device.compare(actual, expected, workload.tolerance).is_right)
     assert right == [True, False]
 
 
@@ -97,6 +98,5 @@ def test_smoke_is_small_enough_for_a_cpu() -> None:
         axes = {**case.axes, **case.smoke}
         for values in itertools.product(*axes.values()):
             bound = dict(zip(axes, values, strict=True))
-            # Three arrays of 64 MiB at most.
             assert case.memory_bytes is not None
-            assert case.memory_bytes(**bound) <= 192 << 20, bound
+            assert case.memory_bytes(**bound) <= 72 << 20, bound

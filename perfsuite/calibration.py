@@ -1,0 +1,143 @@
+"""Finds how a variant is to be sampled: input sets, launches per sample, spin, samples."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from perfsuite.check import SEEDS
+from perfsuite.device import Device, Group
+from perfsuite.errors import CaseError
+from perfsuite.model import Axes, Case, Regime, Settings, Work, Workload
+
+# A working set this many times the last-level cache makes each launch find its inputs cold.
+COLD_CACHES = 3
+MOST_SETS = 256
+# Samples longer than this buy nothing: coldness then comes from a flush instead of more sets.
+LONGEST_SAMPLE_US = 20_000.0
+# Heat, not time, is what the spin is for. Compute-heavy kernels reach the power cap and need four
+# times their own length to stay below it; the ratio is fixed by the variant's work, not by what
+# was seen, because a ratio that flips between runs would compare two regimes with each other.
+PACE_COMPUTE = 4.0
+PACE_MEMORY = 1.0
+# Operations per byte above which a kernel is compute-heavy on any GPU of the last ten years.
+COMPUTE_HEAVY = 50.0
+BLOCK_US = 150_000.0
+FEWEST_SAMPLES = 5
+ESTIMATE_LAUNCHES = (1, 32)
+ESTIMATE_SAMPLES = 3
+ESTIMATE_SPIN_US = 200.0
+SHORTEST_US = 0.05
+ISSUE_MARGIN = 1.3
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """How a variant is sampled; ``spin_us`` before each sample is ``pace`` times its length."""
+
+    group: Group
+    sets: int
+    samples: int
+    pace: float
+    spin_us: float
+    flush: bool
+    notes: tuple[str, ...] = ()
+
+
+class Calibration:
+    """Calibrates one variant on one device."""
+
+    def __init__(
+        self, device: Device, case: Case, axes: Axes, *, settings: Settings, seed: int
+    ) -> None:
+        self.device = device
+        self.case = case
+        self.axes = axes
+        self.settings = settings
+        self.seed = seed
+
+    def plan(self, workload: Workload) -> SamplingPlan:
+        """Return the plan; raises CaseError when a launch leaves streams running."""
+        sets = [self._inputs(workload, 0)]
+        launch_us = self._launch_us(workload, sets)
+        wanted = self._wanted_sets(workload, sets[0])
+        fewest = max(1, math.ceil(self.settings.sample_us / launch_us))
+        flush = self.case.cold and not workload.rotates
+        if wanted > fewest and wanted * launch_us > LONGEST_SAMPLE_US:
+            wanted, flush = 1, True
+        sets += [self._inputs(workload, index) for index in range(1, wanted)]
+        launches = wanted * math.ceil(fewest / wanted)
+        group = self._group(workload, sets, launches)
+        if not self.device.joins_streams(group):
+            raise CaseError(
+                "a launch returns before all its streams have joined the measuring stream",
+                where=self.case.name,
+                remedy="make the measuring stream wait for every stream the launch uses",
+            )
+        warm = f"only the first of {launches} launches of a sample is cold"
+        notes = (warm,) if flush and launches > 1 else ()
+        pace, spin_us = self._spin(group, launch_us * launches)
+        samples = int(BLOCK_US / (launch_us * launches + spin_us))
+        samples = max(FEWEST_SAMPLES, min(self.settings.samples, samples))
+        return SamplingPlan(group, wanted, samples, pace, spin_us, flush, notes)
+
+    def _inputs(self, workload: Workload, index: int) -> tuple[Any, ...]:
+        return workload.make_inputs(self.device.rng(self.seed * SEEDS + index))
+
+    def _launch_us(self, workload: Workload, sets: list[tuple[Any, ...]]) -> float:
+        """Estimate one launch: alone first, then in a longer group when it is short."""
+        launch_us = SHORTEST_US
+        for launches in ESTIMATE_LAUNCHES:
+            group = self._group(workload, sets, launches)
+            samples = self.device.sample(
+                group,
+                ESTIMATE_SAMPLES,
+                regime=self.case.regime,
+                spin_us=ESTIMATE_SPIN_US,
+                flush=False,
+            )
+            middle = statistics.median(s.time_us for s in samples)
+            launch_us = max(middle / launches, SHORTEST_US)
+            if launch_us > self.settings.sample_us / 5:
+                break
+        return launch_us
+
+    def _group(self, workload: Workload, sets: list[tuple[Any, ...]], launches: int) -> Group:
+        """Make a group; a single launch needs no graph, whose copy nodes may take other paths."""
+        backend = "graph" if workload.captures and launches > 1 else "loop"
+        if self.case.regime is Regime.END_TO_END:
+            backend = "host"
+        return self.device.group(workload.fn, sets, launches, backend=backend)
+
+    def _wanted_sets(self, workload: Workload, inputs: tuple[Any, ...]) -> int:
+        if not self.case.cold or not workload.rotates:
+            return 1
+        size = max(1, self.device.bytes_of(inputs))
+        return min(MOST_SETS, max(1, math.ceil(COLD_CACHES * self.device.cache_bytes / size)))
+
+    def _spin(self, group: Group, sample_us: float) -> tuple[float, float]:
+        """Return the pace and the spin before each sample."""
+        if self.case.regime is not Regime.PACED:
+            return 0.0, 0.0
+        work = self.case.work(**self.axes) if self.case.work else None
+        pace = PACE_COMPUTE if _is_compute_heavy(work) else PACE_MEMORY
+        spin_us = pace * sample_us
+        if group.backend == "loop":
+            # The spin must outlast the host's issuing of the loop, or launch overhead is timed.
+            spin_us = max(spin_us, ISSUE_MARGIN * self._issue_us(group))
+        return pace, spin_us
+
+    def _issue_us(self, group: Group) -> float:
+        self.device.synchronize()
+        started = time.perf_counter()
+        group()
+        issued = time.perf_counter() - started
+        self.device.synchronize()
+        return issued * 1e6
+
+
+def _is_compute_heavy(work: Work | None) -> bool:
+    return work is None or work.flops > COMPUTE_HEAVY * work.bytes

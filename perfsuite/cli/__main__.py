@@ -1,0 +1,6 @@
+"""The ``perfsuite`` command as ``python -m perfsuite.cli``."""
+
+from perfsuite.cli import main
+
+if __name__ == "__main__":
+    main()

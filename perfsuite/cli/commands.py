@@ -1,0 +1,227 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perfsuite.cli.project import find_project, say, say_table
+from perfsuite.errors import UsageError
+from perfsuite.model import Tier, Variant
+
+app = typer.Typer(
+    help="GPU performance regression suite. Measuring itself is: pytest --perf",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+baseline = typer.Typer(help="The accepted numbers of each SKU.", no_args_is_help=True)
+app.add_typer(baseline, name="baseline")
+
+AnyRun = Annotated[str, typer.Argument(help="A run file or a run's id; the newest if left out")]
+Packs = Annotated[
+    list[Path] | None,
+    typer.Option("--pack", metavar="FILE_OR_FOLDER", help="One more pack; repeatable"),
+]
+Select = Annotated[
+    str, typer.Option("--select", metavar="EXPR", help="As --perf-select: 'impl=triton,n>=1e6'")
+]
+Device = Annotated[str, typer.Option(help="auto, cuda or cpu; auto takes the GPUs if any")]
+Baselines = Annotated[
+    Path | None, typer.Option("--baselines", metavar="DIR", help="Default: baselines")
+]
+TierOption = Annotated[Tier, typer.Option(help="How many values of each axis")]
+
+
+@app.command()
+def doctor(
+    tier: TierOption = Tier.NIGHTLY,
+    device: Device = "auto",
+    pack: Packs = None,
+    baselines: Baselines = None,
+) -> None:
+    """Say what this machine is, what would spoil a comparison, and what cannot run here."""
+    from perfsuite.cli import doctor as room
+
+    project = find_project()
+    room.say_software()
+    packs = project.packs(pack, tier)
+    for broken in (each for each in packs if each.error):
+        say(f"Pack {broken.name} cannot be listed: {broken.error}")
+    # Last comes what may fail: the device is opened, as a run would.
+    units = room.examine(device)
+    room.say_device(units)
+    room.say_noise(units[0])
+    room.say_baselines(units[0], [baselines or project.root / "baselines"])
+    room.say_skips(packs, units[0], tier.value)
+    room.say_spoilers(units[0])
+
+
+@app.command("list")
+def list_variants(tier: TierOption = Tier.SMOKE, select: Select = "", pack: Packs = None) -> None:
+    """List the variants of a tier; exit code 1 if a pack cannot be listed."""
+    from perfsuite.plan import parse_selection
+    from perfsuite.plan import select as chosen
+
+    packs = find_project().packs(pack, tier)
+    variants = chosen([v for each in packs for v in each.variants], parse_selection(select))
+    # A case is described once, beside its first variant.
+    firsts = set({(v.pack, v.case.name): v.id for v in reversed(variants)}.values())
+    rows = [(v.id, v.tier.value, _needs(v), _what(v) if v.id in firsts else "") for v in variants]
+    say_table(f"{len(rows)} variants", ("variant", "from tier", "needs", "what"), rows)
+    broken = [each for each in packs if each.error]
+    for each in broken:
+        say(f"Pack {each.name} cannot be listed: {each.error}")
+    raise typer.Exit(1 if broken else 0)
+
+
+def _needs(variant: Variant) -> str:
+    return ", ".join(dict.fromkeys(f"{need.kind} {need.value}" for need in variant.needs))
+
+
+def _what(variant: Variant) -> str:
+    return variant.case.doc.partition("\n")[0]
+
+
+@app.command()
+def run(
+    variant: Annotated[str, typer.Argument(help="The id, as in reports")],
+    profiler: Annotated[
+        list[str] | None, typer.Argument(help="After --: a command to run it under, e.g. ncu")
+    ] = None,
+    launches: Annotated[int, typer.Option(min=1, help="After one warm-up")] = 10,
+    device: Device = "auto",
+    pack: Packs = None,
+) -> None:
+    """Run one variant alone: build, check, launch. With "-- ncu --set full" it is profiled.
+
+    Under a profiler it is not checked, so that the profile is of the launches only.
+    """
+    from perfsuite.cli.launch import Order, launch
+    from perfsuite.panel import inventory
+
+    found, origin = _find(variant, pack)
+    order = Order(
+        pack=found.pack,
+        origin=origin,
+        case=found.case.name,
+        axes=found.axes,
+        device=("cuda" if inventory() else "cpu") if device == "auto" else device,
+        launches=launches,
+        check=not profiler,
+        paths=tuple(sys.path),
+    )
+    raise typer.Exit(launch(order, profiler or ()))
+
+
+def _find(name: str, extra: list[Path] | None) -> tuple[Variant, str]:
+    """Return a variant by id, of any tier, and the origin of its pack."""
+    from perfsuite.catalogue import load_catalogue
+    from perfsuite.plan import parse_selection, select
+
+    selection = parse_selection(name)
+    if not selection.id:
+        raise UsageError(
+            f"{name!r} is no variant id", remedy="copy one from perfsuite list, in quotes"
+        )
+    sources = find_project().sources(extra)
+    own = [source for source in sources if source.name == selection.id.partition(".")[0]]
+    (pack, *_) = load_catalogue(own, tier=Tier.FULL) or (None,)
+    if pack is None or pack.error:
+        raise UsageError(
+            pack.error if pack else f"there is no pack for {name!r}",
+            remedy="" if pack else f"packs: {', '.join(source.name for source in sources)}",
+        )
+    (variant,) = select(pack.variants, selection)
+    return variant, pack.origin
+
+
+@app.command()
+def report(
+    run: AnyRun = "",
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write it")] = Path(
+        "reports"
+    ),
+    baselines: Baselines = None,
+) -> None:
+    """Write the report of a stored run again: HTML, Markdown and JSON."""
+    from perfsuite.report import write_report
+    from perfsuite.yardstick import find_yardstick
+
+    project = find_project()
+    stored = project.load_run(run)
+    roots = [baselines or project.root / "baselines"]
+    yardstick = find_yardstick(roots, project.folder, run=stored)
+    page = write_report(
+        stored,
+        baselines=yardstick.entries,
+        source=yardstick.source,
+        folder=folder,
+        previous=yardstick.previous,
+    )
+    say(str(page))
+
+
+@app.command()
+def compare(
+    before: Annotated[str, typer.Argument(metavar="A", help="A run file or id: the yardstick")],
+    now: Annotated[str, typer.Argument(metavar="B", help="A run file or id: what is judged")],
+) -> None:
+    """Judge run B as if run A were its baseline; exit code 1 if something fails."""
+    from perfsuite.cli.compare import judged_against, say_book
+
+    project = find_project()
+    book = judged_against(project.load_run(now), project.load_run(before))
+    say_book(book)
+    raise typer.Exit(1 if book.fails else 0)
+
+
+@baseline.command()
+def accept(
+    run: Annotated[str, typer.Argument(help="A run file or id")],
+    reason: Annotated[str, typer.Option(help="Why; stored with the numbers")],
+    select: Annotated[
+        list[str] | None,
+        typer.Option("--select", metavar="WORD", help="A pack, pack.case or variant; repeatable"),
+    ] = None,
+    baselines: Baselines = None,
+) -> None:
+    """Make the numbers of a run the baseline of its SKU."""
+    from perfsuite.baselines import accept as make_baseline
+
+    project = find_project()
+    accepted = make_baseline(
+        project.load_run(run),
+        baselines or project.root / "baselines",
+        reason=reason,
+        by=getpass.getuser(),
+        select=select or (),
+    )
+    rows = [
+        *((name, "added", "") for name in accepted.added),
+        *((name, "changed", what) for name, what in accepted.changed.items()),
+        *((name, "left as it is", "no more than noise") for name in accepted.unchanged),
+        *((name, "not accepted", why) for name, why in accepted.refused.items()),
+    ]
+    say_table(f"Accepted from run {run}", ("variant", "outcome", "why"), rows)
+    for path in accepted.written:
+        say(f"wrote {path}")
+
+
+@baseline.command()
+def show(
+    sku: Annotated[str, typer.Argument(help="As in the folder's name; all if left out")] = "",
+    baselines: Baselines = None,
+) -> None:
+    """Show which SKUs have baselines, or what is accepted for one of them."""
+    from perfsuite.cli import compare as room
+
+    root = baselines or find_project().root / "baselines"
+    if sku:
+        room.say_entries(root, sku)
+    else:
+        room.say_skus(root)

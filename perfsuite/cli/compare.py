@@ -1,0 +1,108 @@
+"""One run judged against another, and what a folder of baselines holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from perfsuite.baselines import Baselines
+from perfsuite.baselines.folder import packs_in, read_sku, sku_folder
+from perfsuite.cli.project import say, say_table
+from perfsuite.errors import UsageError
+from perfsuite.judge import Against, Policy, judge
+from perfsuite.model import BaselineEntry, Run, Sku
+from perfsuite.report import view
+from perfsuite.report.book import Book, read
+from perfsuite.report.rows import change_text
+from perfsuite.runs import entries_of
+from perfsuite.sku import fingerprint_differs
+from perfsuite.terminal import first_line
+from perfsuite.terminal.words import plain
+
+
+def judged_against(run: Run, before: Run) -> Book:
+    """Return ``run`` with the verdicts it gets when ``before`` is its baseline."""
+    source = f"run {before.id}"
+    mismatch = fingerprint_differs(run.sku, before.sku.facts)
+    if run.sku.slug != before.sku.slug:
+        mismatch = f"{before.sku.slug} is another product than {run.sku.slug}"
+    entries = entries_of(before)
+    # Results come in the order they were measured: a confirmation replaces its screen.
+    last = {result.variant: result for result in run.results}
+    verdicts = judge(
+        last,
+        variants=run.variants,
+        entries=entries,
+        against=Against(
+            facts=run.facts, slug=run.sku.slug, policy=Policy(), source=source, mismatch=mismatch
+        ),
+    )
+    judged = replace(run, verdicts=verdicts, claims=())
+    return read(judged, baselines=entries, source=source, previous=before)
+
+
+def say_book(book: Book) -> None:
+    """Say each variant's verdict, what needs a reader first."""
+    rows = []
+    for subject in book.subjects:
+        change = subject.change
+        interval = plain(view.interval(change.low, change.high)) if change else ""
+        moved = plain(change_text(change)) if change else ""
+        rows.append((subject.mark.word, moved, interval, subject.variant.id, plain(subject.reason)))
+    columns = ("verdict", "change", "interval", "variant", "reason")
+    say_table(f"{book.run.id} against {book.source}", columns, rows)
+    say(first_line(book))
+
+
+def say_skus(root: Path) -> None:
+    """Say which products have baselines."""
+    folders = sorted(path.parent for path in root.glob("*/sku.json"))
+    if not folders:
+        say(f"no baselines in {root}; perfsuite baseline accept RUN makes them")
+        return
+    rows = []
+    for folder in folders:
+        baselines = Baselines.load([root], read_sku(folder))
+        packs = ", ".join(packs_in(folder))
+        rows.append((folder.name, baselines.sku.name, packs, str(len(baselines.stored))))
+    say_table(f"Baselines in {root}", ("SKU", "product", "packs", "variants"), rows)
+
+
+def say_entries(root: Path, slug: str) -> None:
+    """Say what is accepted for a product, by whom and why."""
+    sku = _known_sku(root, slug)
+    baselines = Baselines.load([root], sku)
+    rows = [
+        (
+            variant,
+            *_estimate(stored.entry),
+            f"{stored.accepted.when.partition('T')[0]} by {stored.accepted.by}",
+            stored.accepted.reason,
+        )
+        for variant, stored in sorted(baselines.stored.items())
+    ]
+    columns = ("variant", "time", "sd between", "processes", "units", "accepted", "reason")
+    say_table(f"{sku.name} ({slug})", columns, rows)
+
+
+def _known_sku(root: Path, slug: str) -> Sku:
+    known = sorted(path.parent.name for path in root.glob("*/sku.json"))
+    if slug not in known:
+        raise UsageError(
+            f"there is no baseline for the SKU {slug!r}",
+            where=str(root),
+            remedy=f"choose one of {', '.join(known)}" if known else "accept a run first",
+        )
+    return read_sku(sku_folder(root, slug))
+
+
+def _estimate(entry: BaselineEntry) -> tuple[str, str, str, str]:
+    metric = entry.metrics.get("time_us")
+    if metric is None:  # a variant with exact metrics only
+        return "", "", "", ""
+    return (
+        plain(view.time(metric.center, metric.between)),
+        plain(view.spread(metric.between)),
+        str(sum(map(len, metric.values.values()))),
+        str(len(metric.values)),
+    )

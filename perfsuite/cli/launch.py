@@ -1,0 +1,94 @@
+"""Runs one variant alone, in a process that a profiler or debugger can hold."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from perfsuite.cli.project import say, say_error
+from perfsuite.device import open_device
+from perfsuite.engine import Session
+from perfsuite.errors import PackError, PerfError, UsageError
+from perfsuite.model import Axes, Settings
+from perfsuite.packs import load_pack
+from perfsuite.panel.site import child_environment
+from perfsuite.plan import missing_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What the child is to launch; ``paths`` is the parent's ``sys.path``."""
+
+    pack: str
+    origin: str
+    case: str
+    axes: Axes
+    device: str
+    launches: int
+    check: bool
+    paths: tuple[str, ...]
+
+
+def launch(order: Order, profiler: Sequence[str]) -> int:
+    """Run the order in a child, under the profiler if there is one; return the exit status."""
+    text = msgspec.json.encode(order).decode()
+    command = [*profiler, sys.executable, "-P", "-m", "perfsuite.cli.launch", text]
+    try:
+        return subprocess.run(command, check=False, env=child_environment()).returncode
+    except OSError as error:
+        raise UsageError(
+            f"cannot start {command[0]!r}: {error.strerror}",
+            remedy="put it on PATH, or give its whole path after --",
+        ) from error
+
+
+def carry_out(order: Order) -> None:
+    """Build, check and launch; raises what the variant or the device has against it."""
+    device = open_device(order.device)
+    loaded = load_pack(order.pack, order.origin)
+    if order.case not in loaded.cases:
+        raise PackError(f"pack {order.pack!r} has no case {order.case!r}", where=order.origin)
+    case = loaded.cases[order.case]
+    missing = missing_of([n for n in case.needs if n.applies(order.axes)], device.facts())
+    if missing:
+        raise UsageError(f"{order.case!r} cannot run here: it {missing}", where=order.origin)
+    session = Session(device, case, order.axes, Settings(check_only=True), seed=0)
+    if order.check:
+        session.prepare(lambda phase: say(f"{phase} ..."))
+        error = session.finish().error
+        say("right" if error is None else f"right: relative error {error:.2g}")
+    call = session.launch_once()
+    call()
+    times_us = []
+    for _ in range(order.launches):
+        started = time.perf_counter_ns()
+        call()
+        times_us.append((time.perf_counter_ns() - started) / 1e3)
+    say(
+        f"{order.launches} launches after a warm-up; median {statistics.median(times_us):.1f} us, "
+        "host time with synchronisation: pytest --perf measures"
+    )
+    device.close()
+
+
+def main() -> None:
+    """Carry out the order in argv."""
+    order = msgspec.json.decode(sys.argv[1], type=Order)
+    sys.path += [path for path in order.paths if path not in sys.path]
+    try:
+        carry_out(order)
+    except PerfError as error:
+        say_error(error)
+        sys.stderr.flush()
+        os._exit(2)
+
+
+if __name__ == "__main__":
+    main()

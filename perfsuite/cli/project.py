@@ -1,0 +1,94 @@
+"""The project a command is about, and how the command speaks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from perfsuite.catalogue import load_catalogue
+from perfsuite.errors import PerfError, UsageError
+from perfsuite.model import Pack, Run, Tier
+from perfsuite.packs import PackSource, discover
+from perfsuite.runs import list_runs, load_run, run_path
+
+# What pytest takes for its root directory, and what a run leaves behind.
+MARKS = (".perfsuite", "pyproject.toml", "pytest.ini", "tox.ini", ".git")
+# Without a terminal nobody sees the edge: a cut id could not be copied.
+WIDE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Where a project's runs and packs are."""
+
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of run files."""
+        return self.root / ".perfsuite"
+
+    def load_run(self, name: str = "") -> Run:
+        """Return a run by file, by id or, without a name, the newest; ``UsageError`` if unknown."""
+        if name and Path(name).is_file():
+            return load_run(Path(name))
+        known = list_runs(self.folder)
+        path = run_path(self.folder, name) if name else next(iter(known), None)
+        if path is None or not path.is_file():
+            ids = ", ".join(known_path.stem for known_path in known[:3])
+            raise UsageError(
+                f"there is no run {name!r}" if name else "there is no run yet",
+                where=str(self.folder / "runs"),
+                remedy=f"name a run file or one of: {ids}" if ids else "measure: pytest --perf",
+            )
+        return load_run(path)
+
+    def sources(self, extra: Iterable[Path] | None) -> tuple[PackSource, ...]:
+        """Return the packs of this project and environment."""
+        return discover(self.root, extra=tuple(extra or ()))
+
+    def packs(self, extra: Iterable[Path] | None, tier: Tier) -> tuple[Pack, ...]:
+        """Return the packs with their variants up to a tier."""
+        return load_catalogue(self.sources(extra), tier=tier)
+
+
+def find_project() -> Project:
+    """Return the project that the current folder is part of."""
+    here = Path.cwd()
+    folders = (here, *here.parents)
+    root = next((each for each in folders if any((each / mark).exists() for mark in MARKS)), here)
+    return Project(root)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return where to speak; variant ids have brackets, so no text is taken for markup."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else WIDE
+    return Console(stderr=stderr, markup=False, highlight=False, width=width)
+
+
+def say(text: str) -> None:
+    """Say a line."""
+    console().print(text, soft_wrap=True)
+
+
+def say_error(error: PerfError) -> None:
+    """Say what went wrong, where, and what to do."""
+    console(stderr=True).print(f"perfsuite: {error}", soft_wrap=True)
+
+
+def say_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """Say rows as a table; variants stay whole, so that they can be copied."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column == "variant")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console().print(table)

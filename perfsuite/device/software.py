@@ -1,0 +1,37 @@
+"""Says which software a GPU is driven by, and what its tensor cores can do."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import platform
+
+import torch
+
+PACKAGES = ("triton", "cuda-core", "cuda-bindings", "nvidia-cublas", "nvidia-cuda-nvrtc")
+WGMMA_ARCH = 90
+
+
+def software() -> dict[str, str]:
+    """Return the versions whose change a comparison may be about."""
+    found = {
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda or "none",
+        "cudnn": str(torch.backends.cudnn.version()),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+    }
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def features(arch: str) -> tuple[str, ...]:
+    """Return what the tensor cores can do (CUDA C++ Programming Guide, compute capabilities)."""
+    number = int(arch.removeprefix("sm_").rstrip("a"))
+    return tuple(
+        name
+        for name, least in (("bf16", 80), ("fp8", 89), ("tma", 90), ("wgmma", 90), ("fp4", 100))
+        if number >= least and not (name == "wgmma" and number != WGMMA_ARCH)
+    )

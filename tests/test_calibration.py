@@ -1,0 +1,248 @@
+"""How often the decision errs: simulated noise of known truth, and four H200s that were recorded.
+
+Every comparison uses processes that no other side of it uses, default settings and both stages.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from perfsuite.judge.change import Timing, shift_of
+from perfsuite.judge.draft import word_of
+from perfsuite.judge.policy import Policy
+from perfsuite.model import Regime, Word, Work
+from perfsuite.noise import NoisePrior, prior_for
+from perfsuite.roofline import peaks_of, work_class
+
+RECORDED = json.loads(Path(__file__).with_name("data").joinpath("h200.json").read_text())
+H200 = peaks_of("nvidia-h200")
+POLICY = Policy()
+SCREEN, CONFIRM = 3, 6
+Words = Counter[str]
+
+
+def decide(
+    before: Sequence[Timing], screen: Sequence[Timing], confirm: Sequence[Timing], prior: NoisePrior
+) -> str:
+    """What a run says: the screen's word if it is same, else the word of fresh processes."""
+    for now in (screen, confirm):
+        word = word_of(shift_of(before, now, prior=prior, policy=POLICY), POLICY)
+        if word is Word.SAME:
+            break
+    return word.value
+
+
+@dataclass
+class World:
+    """Noise to draw processes from; ``truth`` multiplies the prior's spreads, log-normal ``odd``.
+
+    ``clock`` is the spread of the SM clock between units, ``stray`` the share of processes whose
+    graph has a node gap 0.35 us shorter.
+    """
+
+    work_class: str
+    device: str = "cuda"
+    regime: Regime = Regime.PACED
+    time_us: float = 200.0
+    is_cross: bool = True
+    processes: int = 5
+    truth: float = 1.0
+    odd: float = 0.5
+    clock: float = 0.006
+    stray: float = 0.0
+    seed: int = 1
+
+    def words(self, count: int, *, change: float = 0.0) -> Words:
+        rnd = random.Random(f"{self.seed} {change}")
+        return Counter(self.word(rnd, change) for _ in range(count))
+
+    def word(self, rnd: random.Random, change: float) -> str:
+        prior = prior_for(
+            self.device,
+            self.work_class,
+            regime=self.regime,
+            time_us=self.time_us,
+            has_cycles=self.device != "cpu",
+        )
+        # The root mean square over variants stays the prior's.
+        spread = self.truth * prior.between * math.exp(rnd.gauss(0, self.odd) - self.odd**2)
+        beta = prior.beta + rnd.gauss(0, prior.beta_sd)
+        draw = self.source(rnd, prior, spread, beta)
+        before, now = draw(0.0, "a"), draw(change, "b" if self.is_cross else "a")
+        return decide(before(self.processes), now(SCREEN), now(CONFIRM), prior)
+
+    def source(
+        self, rnd: random.Random, prior: NoisePrior, spread: float, beta: float
+    ) -> Callable[[float, str], Callable[[int], list[Timing]]]:
+        def side(change: float, unit: str) -> Callable[[int], list[Timing]]:
+            level = rnd.gauss(0, self.truth * (prior.unit if self.is_cross else prior.run))
+            clock = rnd.gauss(0, self.clock if self.is_cross else 0.002)
+
+            def take(count: int) -> list[Timing]:
+                return [one(level + change + rnd.gauss(0, spread), clock) for _ in range(count)]
+
+            def one(y: float, clock: float) -> Timing:
+                gap = 0.35 / self.time_us if rnd.random() < self.stray else 0.0
+                cycles = self.time_us * 1600 * math.exp(y - gap + (1 - beta) * clock)
+                time = self.time_us * math.exp(y - gap - beta * clock)
+                return Timing(unit, time, None if self.device == "cpu" else cycles)
+
+            return take
+
+        return side
+
+
+def share(words: Words, *names: str) -> float:
+    return sum(words[name] for name in names) / words.total()
+
+
+@pytest.mark.parametrize("work_class", ["compute", "memory"])
+def test_unchanged_kernels_on_another_unit_are_same(work_class: str) -> None:
+    words = World(work_class).words(3000)
+    assert share(words, "slower", "faster") <= 0.001
+    assert share(words, "unclear") <= 0.05
+
+
+@pytest.mark.parametrize("work_class", ["compute", "memory", "mixed", "unknown"])
+def test_unchanged_kernels_on_the_same_unit_are_same(work_class: str) -> None:
+    words = World(work_class, is_cross=False, processes=3).words(2000)
+    assert share(words, "slower", "faster") <= 0.001
+    assert share(words, "unclear") <= 0.01
+
+
+def test_slower_kernels_are_found_on_the_same_unit() -> None:
+    world = World("compute", is_cross=False)
+    assert share(world.words(400, change=0.01), "slower") >= 0.93
+    assert share(world.words(400, change=0.02), "slower") >= 0.99
+
+
+@pytest.mark.parametrize("work_class", ["compute", "memory"])
+def test_slower_kernels_are_found_on_another_unit(work_class: str) -> None:
+    assert share(World(work_class).words(400, change=0.02), "slower") >= 0.97
+    assert share(World(work_class).words(400, change=-0.03), "faster") >= 0.99
+
+
+def test_change_of_the_gate_is_seldom_called_same() -> None:
+    assert share(World("compute").words(1000, change=0.01), "same") <= 0.13
+    assert share(World("memory").words(1000, change=0.01), "same") <= 0.13
+
+
+@pytest.mark.parametrize(("truth", "limit"), [(1.5, 0.005), (2.0, 0.02)])
+def test_more_noise_than_expected_is_mostly_unclear(truth: float, limit: float) -> None:
+    words = World("compute", truth=truth).words(1000)
+    assert share(words, "slower", "faster") <= limit
+    assert words["unclear"] > 5 * (words["slower"] + words["faster"])
+
+
+@pytest.mark.parametrize(("processes", "limit"), [(3, 0.005), (5, 0.003), (9, 0.003)])
+def test_processes_with_another_node_gap_do_not_make_a_regression(
+    processes: int, limit: float
+) -> None:
+    world = World("compute", time_us=10.0, stray=0.125, processes=processes, clock=0.003)
+    words = world.words(2000)
+    assert share(words, "slower", "faster") <= limit
+    assert share(words, "same") >= 0.88
+
+
+def test_end_to_end_time_alone() -> None:
+    world = World("unknown", regime=Regime.END_TO_END, is_cross=False, processes=3)
+    words = world.words(1500)
+    assert share(words, "slower", "faster") <= 0.002
+    assert share(words, "unclear") <= 0.03
+    assert share(world.words(300, change=0.1), "slower") >= 0.98
+
+
+def test_noisy_cpu_is_mostly_same_and_a_third_more_time_is_found() -> None:
+    world = World("unknown", device="cpu", is_cross=False, processes=3)
+    words = world.words(3000)
+    assert share(words, "slower", "faster") <= 0.003
+    assert share(words, "same") >= 0.93
+    assert share(world.words(400, change=math.log(1.3)), "slower") >= 0.85
+    assert share(world.words(400, change=math.log(1.5)), "slower") >= 0.99
+
+
+def test_false_verdicts_balance() -> None:
+    words = World("unknown", device="cpu", is_cross=False, truth=2.0).words(2000)
+    assert abs(words["slower"] - words["faster"]) <= 4 * math.sqrt(
+        words["slower"] + words["faster"] + 1
+    )
+
+
+def recorded(kernel: str, arm: str, unit: str, series: str) -> list[Timing]:
+    values = RECORDED[kernel]["series"][series][arm][unit]
+    pairs = zip(values["time_us"], values["cycles"], strict=True)
+    return [Timing(unit, time, cycles) for time, cycles in pairs]
+
+
+def replay(kernel: str, arm: str, *, series: str = "paced", count: int = 250) -> Words:
+    """Compare five processes of arm A on one unit with nine (or seven) of ``arm`` on another."""
+    rnd = random.Random(f"{kernel} {arm}")
+    units = sorted(RECORDED[kernel]["series"][series]["A"])
+    words: Words = Counter()
+    for _ in range(count):
+        one, other = rnd.sample(units, 2)
+        before = rnd.sample(recorded(kernel, "A", one, series), 5)
+        now = recorded(kernel, arm, other, series)
+        rnd.shuffle(now)
+        time_us = before[0].time_us
+        prior = prior_for(
+            "cuda",
+            work_class(Work(**RECORDED[kernel]["work"]), H200, time_us),
+            regime=Regime.PACED,
+            time_us=time_us,
+            has_cycles=True,
+        )
+        confirm = now[SCREEN : SCREEN + CONFIRM]
+        words[decide(before, now[:SCREEN], confirm, prior)] += 1
+    return words
+
+
+KERNELS = [name for name in RECORDED if name != "fma_14us_single"]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_recorded_kernels_unchanged_on_another_unit(kernel: str) -> None:
+    words = replay(kernel, "A")
+    assert share(words, "slower", "faster") == 0
+    assert share(words, "unclear") <= (0.15 if kernel == "gemm_1024" else 0.02)
+
+
+@pytest.mark.parametrize("kernel", ["attention", "copy_1gib", "fma_80us", "gemm_4096", "gemm_8192"])
+def test_recorded_kernels_unchanged_under_a_power_cap(kernel: str) -> None:
+    words = replay(kernel, "A", series="back_to_back")
+    assert share(words, "slower", "faster") == 0
+    assert share(words, "unclear") <= 0.08
+
+
+@pytest.mark.parametrize(
+    ("kernel", "power"),
+    [("attention", 1.0), ("copy_1gib", 1.0), ("gemm_4096", 0.95), ("fma_80us", 0.15)],
+)
+def test_recorded_changes_are_found_on_another_unit(kernel: str, power: float) -> None:
+    words = replay(kernel, "B")
+    assert share(words, "slower") >= power
+    assert words["faster"] == 0
+
+
+def test_recorded_single_launches_with_noise_beyond_the_prior_give_no_verdict() -> None:
+    words = replay("fma_14us_single", "A")
+    assert share(words, "slower", "faster") <= 0.01
+
+
+def test_recorded_change_below_the_gate_is_found_on_the_same_unit() -> None:
+    rnd = random.Random(5)
+    prior = prior_for("cuda", "compute", regime=Regime.PACED, time_us=1373.0, has_cycles=True)
+    words: Words = Counter()
+    for unit in ("unit0", "unit1", "unit2", "unit3") * 25:
+        before = rnd.sample(recorded("gemm_8192", "A", unit, "paced"), 5)
+        now = rnd.sample(recorded("gemm_8192", "B", unit, "paced"), SCREEN + CONFIRM)
+        words[decide(before, now[:SCREEN], now[SCREEN:], prior)] += 1
+    assert share(words, "slower") >= 0.99

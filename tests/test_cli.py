@@ -1,0 +1,300 @@
+"""The perfsuite command, on stored runs and the scripted device."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from store_data import FACTS, SKU, finished
+
+from perfsuite.cli import main
+from perfsuite.cli.compare import _estimate
+from perfsuite.cli.doctor import _busy, _limited, say_baselines, say_device, say_spoilers
+from perfsuite.cli.launch import Order, carry_out
+from perfsuite.errors import PackError, UsageError
+from perfsuite.model import BaselineEntry, Health, Run
+from perfsuite.runs import RunFile
+
+STEADY = Path(__file__).parent / "packs" / "steady.py"
+PACK = ("--pack", str(STEADY))
+A, B = "20261121-103000-3f2a", "20261122-103000-77aa"
+
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project in the current folder, with two runs: softmax is 10 % slower in the second."""
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "deep").mkdir()
+    monkeypatch.chdir(tmp_path)
+    # Locks of units lie there; other tests measure the same scripted device meanwhile.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    store(tmp_path, finished({"copy": 300.0, "compute.softmax": 500.0}, run_id=A))
+    store(tmp_path, finished({"copy": 300.1, "compute.softmax": 550.0}, run_id=B))
+    return tmp_path
+
+
+@pytest.fixture
+def perfsuite(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Run a command line in the project; return its exit code and all it said."""
+    assert Path.cwd() == project
+
+    def call(*args: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["perfsuite", *args])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        said = capfd.readouterr()
+        return int(caught.value.code or 0), said.out + said.err
+
+    return call
+
+
+def store(folder: Path, run: Run) -> None:
+    file = RunFile.create(folder / ".perfsuite", run)
+    for result in run.results:
+        file.append(result)
+    file.finish(run)
+
+
+def test_list_shows_variants_in_whole(perfsuite: Command) -> None:
+    code, said = perfsuite("list", *PACK, "--select", "pack=steady,n<=200")
+    assert code == 0
+    assert "3 variants" in said
+    assert "steady.double[n=200]" in said
+    assert said.count("Double eight numbers") == 1
+
+
+def test_list_names_broken_packs(perfsuite: Command, project: Path) -> None:
+    (project / "bad.py").write_text("raise RuntimeError('boom')", encoding="utf-8")
+    code, said = perfsuite("list", *PACK, "--pack", "bad.py")
+    assert code == 1
+    assert "Pack bad cannot be listed" in said
+    assert "RuntimeError: boom" in said
+    assert "steady.double[n=100]" in said
+
+
+def test_an_unknown_axis_is_an_error_without_traceback(perfsuite: Command) -> None:
+    code, said = perfsuite("list", *PACK, "--select", "size=1")
+    assert code == 2
+    assert "no variant has the axis 'size'" in said
+    assert "Traceback" not in said
+
+
+def test_run_checks_and_launches_a_variant(perfsuite: Command) -> None:
+    code, said = perfsuite("run", "steady.double[n=100]", *PACK, "--device", "fake")
+    assert code == 0, said
+    assert "check ..." in said
+    assert "10 launches" in said
+
+
+def test_run_under_a_profiler_leaves_the_check_out(perfsuite: Command, project: Path) -> None:
+    (project / "profiler").write_text('#!/bin/sh\necho "hello $1"\nshift\nexec "$@"')
+    (project / "profiler").chmod(0o755)
+    fake = ("--launches", "2", "--device", "fake")
+    under = ("--", "./profiler", "--set=full")
+    code, said = perfsuite("run", "steady.double[n=100]", *PACK, *fake, *under)
+    assert code == 0, said
+    assert "hello --set=full" in said
+    assert "2 launches" in said
+    assert "check" not in said
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (("steady.double[n=7]",), "no variant of"),
+        (("steady.double",), "no condition"),
+        (("n=100",), "is no variant id"),
+        (("other.double[n=100]",), "there is no pack for"),
+        (("steady.double[n=100]", "--device", "abacus"), "unknown device 'abacus'"),
+        (("steady.double[n=100]", "--device", "fake", "--", "./no-profiler"), "no-profiler"),
+    ],
+)
+def test_run_refuses(perfsuite: Command, args: tuple[str, ...], problem: str) -> None:
+    code, said = perfsuite("run", *PACK, *args)
+    assert code == 2
+    assert problem in said
+    assert "Traceback" not in said
+
+
+def order(case: str = "double") -> Order:
+    return Order(
+        pack="steady",
+        origin=f"file:{STEADY}",
+        case=case,
+        axes={"n": 100},
+        device="fake",
+        launches=1,
+        check=True,
+        paths=(),
+    )
+
+
+def test_a_launch_is_timed_on_the_host(capsys: pytest.CaptureFixture[str]) -> None:
+    carry_out(order())
+    said = capsys.readouterr().out
+    assert "right: relative error 0" in said
+    assert "1 launches after a warm-up; median" in said
+
+
+def test_a_launch_needs_its_case_and_its_device(project: Path) -> None:
+    with pytest.raises(PackError, match="no case 'triple'"):
+        carry_out(order("triple"))
+    text = STEADY.read_text("utf-8").replace("source=", "needs=[perfsuite.cuda()], source=")
+    (project / "steady.py").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="needs device cuda, this run uses fake"):
+        carry_out(replace(order(), origin=f"file:{project / 'steady.py'}"))
+
+
+def test_compare_judges_one_run_against_another(perfsuite: Command) -> None:
+    code, said = perfsuite("compare", A, B)
+    lines = {line.split()[0]: line for line in said.splitlines() if "[n=1024]" in line}
+    assert code == 1
+    assert "compute.softmax[n=1024]" in lines["slower"]
+    assert "10.0" in lines["slower"]
+    assert "memory.copy[n=1024]" in lines["same"]
+
+
+def test_compare_of_a_run_with_itself_fails_nothing(perfsuite: Command) -> None:
+    code, said = perfsuite("compare", A, f".perfsuite/runs/{A}.jsonl")
+    assert code == 0
+    assert "slower" not in said
+
+
+def test_runs_of_two_products_are_incomparable(perfsuite: Command, project: Path) -> None:
+    sku = replace(SKU, slug="nvidia-h100", facts={**SKU.facts, "pci": "10de:2330"})
+    store(project, replace(finished({"copy": 300.0}, run_id="20261123"), sku=sku))
+    _, said = perfsuite("compare", A, "20261123")
+    assert "nvidia-h200 is another product than nvidia-h100" in said
+
+
+def test_report_is_written_of_the_newest_run(perfsuite: Command, project: Path) -> None:
+    code, said = perfsuite("report", "--folder", "out")
+    assert code == 0, said
+    assert f"out/{B}/index.html" in said
+    assert "softmax" in (project / "out" / B / "index.html").read_text("utf-8")
+
+
+def test_a_project_is_found_from_inside(
+    perfsuite: Command, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project / "deep")
+    assert perfsuite("compare", A, A)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["20270101-000000-0000", "x/y"])
+def test_an_unknown_run_is_an_error(perfsuite: Command, name: str) -> None:
+    code, said = perfsuite("report", name)
+    assert code == 2
+    assert name in said
+
+
+def test_without_any_run_the_command_to_measure_is_named(perfsuite: Command, project: Path) -> None:
+    (project / ".perfsuite").rename(project / "gone")
+    code, said = perfsuite("report")
+    assert code == 2
+    assert "pytest --perf" in said
+
+
+def test_a_baseline_is_accepted_and_shown(perfsuite: Command, project: Path) -> None:
+    assert "no baselines in" in perfsuite("baseline", "show")[1]
+    code, said = perfsuite("baseline", "accept", A, "--reason", "first light")
+    assert code == 0, said
+    assert "baselines/nvidia-h200/memory.json" in said
+    assert (project / "baselines" / "nvidia-h200" / "memory.json").is_file()
+    assert "compute, memory" in perfsuite("baseline", "show")[1]
+    shown = perfsuite("baseline", "show", "nvidia-h200")[1]
+    assert "memory.copy[n=1024]" in shown
+    assert "first light" in shown
+
+
+def test_accepting_again_says_that_nothing_moved(perfsuite: Command) -> None:
+    perfsuite("baseline", "accept", A, "--reason", "first light", "--select", "memory")
+    said = perfsuite("baseline", "accept", A, "--reason", "again", "--select", "memory")[1]
+    assert "left as it is" in said
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (("accept", A, "--reason", " "), "without 'reason'"),
+        (("accept", A, "--reason", "x", "--select", "gemm"), "'gemm'"),
+        (("accept", A), "--reason"),
+        (("show", "nvidia-b200"), "no baseline for the SKU 'nvidia-b200'"),
+    ],
+)
+def test_baseline_refuses(perfsuite: Command, args: tuple[str, ...], problem: str) -> None:
+    code, said = perfsuite("baseline", *args)
+    assert code == 2
+    assert problem in said
+
+
+def test_doctor_says_what_this_is_and_what_it_skips(perfsuite: Command, project: Path) -> None:
+    text = STEADY.read_text("utf-8").replace("source=", "needs=[perfsuite.cuda()], source=", 1)
+    (project / "steady.py").write_text(text, encoding="utf-8")
+    (project / "bad.py").write_text("raise RuntimeError('boom')", encoding="utf-8")
+    code, said = perfsuite("doctor", "--device", "fake", "--pack", "steady.py", "--pack", "bad.py")
+    assert code == 0, said
+    assert "Fake Device" in said
+    assert "Baselines: none for fake" in said
+    assert "needs device cuda, this run uses fake" in said
+    assert "Pack bad cannot be listed" in said
+
+
+def test_doctor_says_what_a_run_is_compared_with(
+    perfsuite: Command, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    perfsuite("baseline", "accept", A, "--reason", "first light")
+    roots = [project / "baselines"]
+    say_baselines(FACTS, roots)
+    assert "2 variants of nvidia-h200; time varied" in capfd.readouterr().out
+    say_baselines(replace(FACTS, identity={**FACTS.identity, "sms": "78"}), roots)
+    assert "another product" in capfd.readouterr().out
+
+
+def test_an_entry_without_time_has_empty_cells() -> None:
+    entry = BaselineEntry(variant="a.b[]", case_version=1, run=A, metrics={})
+    assert set(_estimate(entry)) == {""}
+
+
+def test_doctor_names_what_spoils_a_comparison(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
+    say_spoilers(replace(FACTS, device="cpu"))
+    assert "load average 99.0" in capsys.readouterr().out
+
+
+def test_doctor_reads_a_gpu_s_health() -> None:
+    hot = Health(temperature_c=91.0, reasons=("hw_thermal", "sw_power_cap"))
+    assert [text.split()[0] for text in _busy(hot, 40.0)] == ["40", "91", "slowed"]
+    assert list(_busy(Health(), 0.0)) == []
+    default = {"default_power_limit_w": "700"}
+    assert "500 W" in next(_limited(default, {"enforced_power_limit_w": "500"}))
+    assert list(_limited(default, {"enforced_power_limit_w": "700"})) == []
+
+
+def test_doctor_shows_all_units(capsys: pytest.CaptureFixture[str]) -> None:
+    say_device([FACTS, replace(FACTS, unit="b07c55e1a290")])
+    assert f"{FACTS.unit}, b07c55e1a290" in capsys.readouterr().out
+
+
+def test_the_command_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "perfsuite.cli", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[1],
+    )
+    for word in ("doctor", "list", "run", "report", "compare", "baseline"):
+        assert word in done.stdout

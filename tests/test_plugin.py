@@ -1,0 +1,269 @@
+"""The pytest plugin in real inner sessions, on the fake device."""
+
+from __future__ import annotations
+
+import textwrap
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[1]
+USAGE_ERROR, REGRESSED = 4, 10
+
+PACK = '''
+import perfsuite
+from perfsuite import Claim, Workload
+
+def workload(ctx, time_us, factor=2):
+    def double(values):
+        ctx.spend(time_us)
+        return [factor * value for value in values]
+    return Workload(
+        fn=double,
+        make_inputs=lambda rng: (rng.randn(8),),
+        reference=lambda values: [value + value for value in values],
+        wrong=lambda values: [3 * value for value in values],
+    )
+
+@perfsuite.case(axes={"impl": ["naive", "good"]}, source="made up")
+def double(ctx, impl):
+    """Double eight numbers."""
+    return workload(ctx, 200.0 if impl == "naive" else 100.0)
+
+@perfsuite.case(axes={"n": [1]}, source="made up")
+def wrong(ctx, n):
+    """Return something else."""
+    return workload(ctx, 100.0, factor=5)
+
+@perfsuite.case(axes={"n": [1]}, source="made up", needs=[perfsuite.cuda()])
+def elsewhere(ctx, n):
+    """Need what is not here."""
+
+@perfsuite.hookimpl
+def perf_cases():
+    claim = Claim(
+        name="good_is_faster", case="double", source="made up", by=1.5,
+        faster={"impl": "good"}, than={"impl": "naive"},
+    )
+    return [double, wrong, elsewhere, claim]
+'''
+ONLY_DOUBLE = ("--perf-select", "case=double")
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project with one pack file and one ordinary test, and no case modules."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(acme=PACK)
+    pytester.makepyfile(test_ordinary="def test_ordinary(): pass")
+    return pytester
+
+
+def run(project: pytest.Pytester, *args: str) -> pytest.RunResult:
+    return project.runpytest_subprocess("-p", "perfsuite.plugin", "-p", "no:cacheprovider", *args)
+
+
+def perf(project: pytest.Pytester, *args: str) -> pytest.RunResult:
+    return run(project, "--perf", "--perf-pack", "acme.py", "--perf-device", "fake", *args)
+
+
+def add_cases(project: pytest.Pytester, *names: str) -> None:
+    project.makeini("[pytest]\nperf_cases = cases\n")
+    folder = project.mkdir("cases")
+    for name in names:
+        text = (ROOT / "cases" / "test_other.py").read_text(encoding="utf-8")
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+
+
+def error_of(result: pytest.RunResult) -> str:
+    assert result.ret == USAGE_ERROR
+    assert "Traceback" not in result.stderr.str() + result.stdout.str()
+    return result.stderr.str()
+
+
+def test_an_ordinary_session_runs_ordinary_tests_and_imports_nothing_heavy(
+    project: pytest.Pytester,
+) -> None:
+    heavy = "torch numpy scipy jinja2 msgspec rich perfsuite.session perfsuite.catalogue"
+    project.makepyfile(
+        test_light=f"""
+        import sys
+        def test_light(perf):
+            assert perf(lambda x: x + 1, 2) == 3
+            assert not set({heavy.split()!r}) & set(sys.modules)
+        """
+    )
+    run(project).assert_outcomes(passed=2)
+
+
+def test_case_modules_need_perf_and_a_named_one_says_so(project: pytest.Pytester) -> None:
+    add_cases(project, "test_other")
+    run(project).assert_outcomes(passed=1)
+    result = run(project, "cases/test_other.py")
+    result.assert_outcomes()
+    result.stdout.fnmatch_lines(["*pytest --perf cases/test_other.py"])
+
+
+def test_collecting_takes_variants_only_and_measures_nothing(project: pytest.Pytester) -> None:
+    result = perf(project, "--collect-only", "-q")
+    lines = [line for line in result.outlines if line.startswith("perf::")]
+    assert lines == [
+        "perf::test_variant[acme.double[impl=naive]]",
+        "perf::test_variant[acme.double[impl=good]]",
+        "perf::test_variant[acme.wrong[n=1]]",
+        "perf::test_variant[acme.elsewhere[n=1]]",
+        "perf::test_claim[acme.double:good_is_faster[]]",
+    ]
+    assert "test_ordinary" not in result.stdout.str()
+    assert not (project.path / ".perfsuite").exists()
+
+
+def test_each_pack_belongs_to_one_case_module(project: pytest.Pytester) -> None:
+    add_cases(project, "test_acme", "test_other")
+    project.makepyfile(rest=PACK)
+    result = perf(project, "--perf-pack", "rest.py", "--collect-only", "-q", *ONLY_DOUBLE)
+    lines = [line.partition("[")[::2] for line in result.outlines if line.startswith("cases")]
+    assert {where for where, name in lines if name.startswith("acme.")} == {
+        "cases/test_acme.py::test_variant",
+        "cases/test_acme.py::test_claim",
+    }
+    assert {where for where, name in lines if name.startswith("rest.")} == {
+        "cases/test_other.py::test_variant",
+        "cases/test_other.py::test_claim",
+    }
+    assert len(lines) == 6
+
+
+def test_ten_thousand_variants_are_collected_without_torch(project: pytest.Pytester) -> None:
+    project.makepyfile(acme=PACK.replace('{"n": [1]}', '{"n": list(range(10_000))}', 1))
+    project.makeconftest(
+        """
+        import sys
+        def pytest_unconfigure():
+            assert not {"torch", "numpy", "scipy"} & set(sys.modules)
+        """
+    )
+    result = perf(project, "--perf-select", "case=wrong", "--collect-only", "-qq")
+    result.stdout.fnmatch_lines(["perf: 10000"])
+    assert result.ret == 0
+
+
+def test_a_run_reports_each_variant_as_it_ended(project: pytest.Pytester) -> None:
+    accept = ("--perf-accept", "--perf-reason", "try")
+    result = perf(project, "--perf-processes", "2", "--junit-xml", "junit.xml", *accept)
+    result.assert_outcomes(passed=3, failed=1, skipped=1)
+    result.stdout.fnmatch_lines(
+        [
+            "wrong: acme.wrong?n=1?",
+            "  reason *",
+            "  again *pytest --perf --perf-select 'acme.wrong?n=1?' --perf-device fake*",
+            "4 variants on *: 1 wrong, 0 unclear, 2 new, 1 skipped",
+            "  wrong *acme.wrong?n=1?",
+            "report: reports/*/index.html",
+            "not accepted*acme.wrong?n=1?*",
+        ]
+    )
+    assert not (project.path / "baselines").exists()
+    cases = ET.parse(project.path / "junit.xml").iter("testcase")  # noqa: S314 - our own file
+    told = {
+        case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
+        for case in cases
+    }
+    assert told["test_variant[acme.double[impl=good]]"]["perf_verdict"] == "new"
+    assert told["test_variant[acme.wrong[n=1]]"]["perf_status"] == "wrong"
+    assert told["test_claim[acme.double:good_is_faster[]]"]["perf_claim"] == "held"
+
+
+def test_a_second_run_is_compared_with_the_first(project: pytest.Pytester) -> None:
+    project.makeini("[pytest]\nperf_exit_codes = true\n")
+    perf(project, *ONLY_DOUBLE).assert_outcomes(passed=3)
+    project.makepyfile(acme=PACK.replace("else 100.0", "else 120.0"))
+    result = perf(project, *ONLY_DOUBLE)
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "slower +*%: acme.double?impl=good?",
+            "  change *%, interval *",
+            "2 variants on *: 1 slower, 0 unclear, 1 same, 0 skipped",
+            "compared with *run*",
+            "  slower * acme.double?impl=good?",
+        ]
+    )
+    assert result.ret == REGRESSED
+
+
+def test_a_broken_pack_fails_one_item_and_the_others_run(project: pytest.Pytester) -> None:
+    project.makepyfile(sick="raise RuntimeError('no such compiler')")
+    result = perf(project, "--perf-pack", "sick.py", "--perf-check", *ONLY_DOUBLE)
+    result.assert_outcomes(passed=2, skipped=1, failed=1)
+    result.stdout.fnmatch_lines(["*test_pack?sick?*", "*no such compiler*", "*sick.py*"])
+
+
+def test_accepting_stores_a_baseline_and_needs_a_reason(project: pytest.Pytester) -> None:
+    error = error_of(perf(project, "--perf-accept"))
+    assert "--perf-reason" in error
+    result = perf(project, *ONLY_DOUBLE, "--perf-accept", "--perf-reason", "first numbers")
+    result.stdout.fnmatch_lines(["accepted*"])
+    stored = list(project.path.glob("baselines/*/acme.json"))
+    assert len(stored) == 1
+    assert "first numbers" in stored[0].read_text(encoding="utf-8")
+
+
+def test_a_claim_brings_the_variants_it_needs(project: pytest.Pytester) -> None:
+    result = perf(project, "-k", "test_claim", "--perf-processes", "1")
+    result.assert_outcomes(passed=1, deselected=4)
+    result.stdout.fnmatch_lines(["2 variants on *2 new*"])
+
+
+def test_a_quick_look_gives_no_verdict(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        test_look="""
+        def test_look(perf):
+            assert perf(sum, [1, 2]) == 3
+        def test_left_out(): pass
+        """
+    )
+    result = perf(project, "test_look.py")
+    result.assert_outcomes(passed=1, deselected=1)
+    result.stdout.fnmatch_lines(["*quick looks*no verdict*", "* us *test_look.py::test_look"])
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["-p", "xdist", "-n", "2"], "leave -n out"),
+        (["--codspeed"], "--codspeed"),
+        (["--reruns", "2"], "--reruns"),
+        (["--perf-select", "colour=red"], "impl, n"),
+        (["--perf-packs", "acm"], "acme"),
+        (["--perf-pack", "missing.py"], "missing.py"),
+        (["--perf-fail-on", "sluggish"], "slower"),
+        (["--perf-processes", "0"], "'0'"),
+        (["--perf-gate", "lots"], "'lots'"),
+        (["--perf-tier", "huge"], "nightly"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done_is_one_clear_error(
+    project: pytest.Pytester, args: list[str], told: str
+) -> None:
+    project.makeconftest(
+        textwrap.dedent(
+            """
+            def pytest_addoption(parser):
+                parser.addoption("--codspeed", action="store_true")
+                parser.addoption("--reruns", type=int)
+            """
+        )
+    )
+    assert told in error_of(perf(project, *args))
+
+
+def test_no_pack_is_said(project: pytest.Pytester) -> None:
+    result = run(project, "--perf")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(["perfsuite: no pack found*"])

@@ -1,0 +1,127 @@
+"""Estimates from made-up numbers of known truth."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from perfsuite import stats
+from perfsuite.stats import Difference, Variance
+
+PRIOR = Variance(0.0015**2, 6)
+
+
+def test_hodges_lehmann_is_the_median_of_pairwise_means() -> None:
+    assert stats.hodges_lehmann([1.0, 2.0, 9.0]) == 3.5
+    assert stats.hodges_lehmann([4.0]) == 4.0
+
+
+def test_process_value_ignores_slow_samples_and_one_bad_block() -> None:
+    blocks = [[10.0, 10.0, 99.0], [10.1, 10.1, 10.1], [10.2, 10.2, 50.0], [14.0, 14.0, 14.0]]
+    assert stats.process_value(blocks) == pytest.approx(10.15, abs=0.1)
+
+
+def test_process_value_passes_over_empty_blocks() -> None:
+    assert stats.process_value([[], [3.0]]) == 3.0
+
+
+def test_components_find_the_spreads_they_were_made_with() -> None:
+    rnd = random.Random(1)
+    processes = [
+        [[100 * math.exp(level + rnd.gauss(0, 0.01)) for _ in range(40)] for level in [level] * 3]
+        for level in [rnd.gauss(0, 0.05) for _ in range(200)]
+    ]
+    found = stats.components(processes)
+    assert found.center == pytest.approx(100, rel=0.02)
+    assert found.within == pytest.approx(0.01, rel=0.05)
+    assert found.between == pytest.approx(0.05, rel=0.15)
+
+
+def test_one_process_has_no_spread_between() -> None:
+    assert stats.components([[[5.0, 5.0]]]) == stats.Components(pytest.approx(5.0), 0.0, 0.0)
+
+
+def test_pooled_variance_takes_each_group_about_its_own_mean() -> None:
+    assert stats.pooled([[1.0, 3.0], [101.0, 103.0]]) == Variance(pytest.approx(2.0), 2.0)
+    assert stats.pooled([[1.0], [7.0]]) == Variance(0.0, 0.0)
+
+
+def test_moderated_variance_is_weighted_by_degrees_of_freedom() -> None:
+    assert stats.moderated(Variance(4.0, 2), Variance(1.0, 6)) == Variance(1.75, 8)
+
+
+def test_prior_alone_stands_for_a_sample_of_one() -> None:
+    assert stats.moderated(Variance(0.0, 0), PRIOR) == Variance(pytest.approx(PRIOR.value), 6)
+
+
+def test_total_degrees_lie_between_the_smallest_part_and_their_sum() -> None:
+    whole = stats.total([Variance(1.0, 4), Variance(1.0, 4)])
+    assert whole == Variance(2.0, 8.0)
+    assert stats.total([Variance(1.0, math.inf)]).degrees == math.inf
+    assert stats.total([Variance(1.0, 4), Variance(1e-9, math.inf)]).degrees == pytest.approx(4)
+
+
+def test_interval_covers_as_often_as_it_says() -> None:
+    rnd = random.Random(2)
+    hits = 0
+    for _ in range(2000):
+        values = [rnd.gauss(0, 1) for _ in range(5)]
+        error = stats.spread(values) / math.sqrt(5)
+        low, high = Difference(sum(values) / 5, error, 4).interval(0.05)
+        hits += low < 0 < high
+    assert hits / 2000 == pytest.approx(0.95, abs=0.015)
+
+
+def test_p_value_and_interval_agree_at_the_threshold() -> None:
+    difference = Difference(0.02, 0.004, 9)
+    low, _ = difference.interval(0.01)
+    assert difference.p_beyond(low) == pytest.approx(0.005)
+    assert Difference(-0.02, 0.004, 9).p_beyond(low) == pytest.approx(0.005)
+
+
+def test_detectable_change_is_found_nine_times_in_ten() -> None:
+    rnd = random.Random(3)
+    template = Difference(0.0, 0.001, 1e6)
+    change = template.detectable(0.0025, 0.01)
+    found = sum(
+        Difference(rnd.gauss(change, 0.001), 0.001, 1e6).interval(0.01)[0] > 0.0025
+        for _ in range(3000)
+    )
+    assert found / 3000 == pytest.approx(0.9, abs=0.02)
+
+
+def test_main_mode_leaves_out_two_strays_that_could_hide_each_other() -> None:
+    values = [0.0, -0.09, 0.001, -0.001, -0.0901]
+    assert stats.main_mode(values, prior=PRIOR, most=2) == [0.0, 0.001, -0.001]
+
+
+def test_main_mode_keeps_no_less_than_it_must() -> None:
+    values = [0.0, -0.09, 0.001, -0.001, -0.0901]
+    assert len(stats.main_mode(values, prior=PRIOR, most=1)) >= 4
+    assert stats.main_mode(values, prior=PRIOR, most=0) == pytest.approx(values)
+
+
+def test_main_mode_keeps_ordinary_noise_whole() -> None:
+    rnd = random.Random(4)
+    rows = [[rnd.gauss(0, 0.0015) for _ in range(6)] for _ in range(500)]
+    kept = [len(stats.main_mode(row, prior=PRIOR, most=2)) for row in rows]
+    assert kept.count(6) >= 495
+
+
+def test_false_discovery_rate_follows_benjamini_and_hochberg() -> None:
+    assert stats.accepted([0.01, 0.02, 0.03, 0.9], 0.05) == [True, True, True, False]
+    assert stats.accepted([0.04, 0.9, 0.9, 0.9], 0.05) == [False] * 4
+    assert stats.accepted([], 0.05) == []
+
+
+@pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf]])
+def test_no_estimate_without_finite_values(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="values"):
+        stats.hodges_lehmann(values)
+
+
+def test_components_refuse_a_duration_of_zero() -> None:
+    with pytest.raises(ValueError, match=r"positive, not 0\.0"):
+        stats.components([[[1.0, 0.0]]])

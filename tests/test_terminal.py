@@ -1,0 +1,184 @@
+"""The summary, each item's account, and progress, on a made-up run with every verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report_data import FACTS, STORY, Told, baselines_of, run_of
+
+from perfsuite.model import ClaimInstance, Result, Status, Word
+from perfsuite.report.book import Book, read
+from perfsuite.request import Options
+from perfsuite.terminal import Ticker, accounts_of, exit_code, first_line, summary
+
+FAIL_ON = ("slower", "over-budget", "broken", "wrong", "crashed", "timed-out", "error")
+OPTIONS = Options(
+    root=Path("/project"),
+    tier="smoke",
+    select="",
+    device="auto",
+    packs=(),
+    pack=(),
+    processes=None,
+    seed=0,
+    check=False,
+    resume=False,
+    accept=False,
+    reason="",
+    fail_on=FAIL_ON,
+    threshold=None,
+    gate=None,
+    report=Path("reports"),
+    baselines=(),
+    command="pytest --perf",
+)
+
+
+def book_of(*story: Told) -> Book:
+    told = story or STORY
+    run = run_of(tuple(told))
+    return read(
+        run, baselines=baselines_of(tuple(told)), source="baseline nvidia-h200", previous=None
+    )
+
+
+def told_of(word: Word | Status) -> Told:
+    return next(told for told in STORY if told.word is word)
+
+
+def account_text(word: Word | Status) -> str:
+    (account,) = accounts_of(book_of(told_of(word)), OPTIONS).values()
+    return account.text
+
+
+def test_first_line_counts_every_word_and_always_unclear_and_skipped() -> None:
+    assert first_line(book_of(told_of(Word.SAME))) == (
+        "1 variant on NVIDIA H200: 0 unclear, 1 same, 0 skipped"
+    )
+
+
+def test_summary_lists_what_needs_a_reader_and_nothing_else() -> None:
+    lines = list(summary(book_of()))
+    assert "3 slower" in lines[0]
+    assert "2 unclear" in lines[0]
+    rows = [line for line in lines if line.startswith("  ")]
+    assert any(row.startswith("  slower") and "+2.1" in row for row in rows)
+    assert not any(row.startswith(("  same", "  new", "  skipped")) for row in rows)
+
+
+def test_summary_is_plain_text_of_at_most_20_rows() -> None:
+    story = [replace(told_of(Word.SLOWER), axes={"n": n}) for n in range(30)]
+    lines = list(summary(book_of(*story)))
+    assert sum(line.startswith("  slower") for line in lines) == 20
+    assert "  ... and 10 more: see the report" in lines
+    assert all(line.isascii() for line in lines)
+
+
+def test_summary_tells_skips_by_reason_broken_claims_and_notes() -> None:
+    lines = list(summary(book_of()))
+    assert "skipped 2: needs arch sm_100a" in lines
+    assert any(line.startswith("  broken") and "fused_softmax" in line for line in lines)
+    assert any(line.startswith("note: the copy canary") for line in lines)
+
+
+def test_a_slower_variant_says_what_is_needed_to_act() -> None:
+    text = account_text(Word.SLOWER)
+    assert text.startswith("slower +2.13 %: memory.stream[op=copy,n=268435456]\n")
+    words = [line.split()[0] for line in text.splitlines()[1:]]
+    assert words == ["metric", "baseline", "measured", "change", "limits", "reason", "again"]
+    assert "threshold 0.25 %, gate 1.0 %" in text
+    assert "pytest --perf --perf-select 'memory.stream[op=copy,n=268435456]'" in text
+
+
+def test_an_over_budget_variant_names_the_budget() -> None:
+    assert "85 % of the copy ceiling" in account_text(Word.OVER_BUDGET)
+
+
+@pytest.mark.parametrize("word", [Status.WRONG, Status.CRASHED, Status.TIMED_OUT, Status.ERROR])
+def test_a_variant_that_did_not_end_well_fails_with_its_reason(word: Status) -> None:
+    (account,) = accounts_of(book_of(told_of(word)), OPTIONS).values()
+    assert account.fails
+    assert account.text.startswith(f"{word.value}: ")
+    assert "  again " in account.text
+
+
+@pytest.mark.parametrize("word", [Status.SKIPPED, Status.DISTURBED])
+def test_a_variant_that_could_not_be_measured_is_skipped_with_its_reason(word: Status) -> None:
+    (account,) = accounts_of(book_of(told_of(word)), OPTIONS).values()
+    assert account.skipped
+    assert account.text == book_of(told_of(word)).subjects[0].reason
+
+
+@pytest.mark.parametrize("word", [Word.SAME, Word.FASTER, Word.NEW, Word.UNCLEAR])
+def test_other_verdicts_pass(word: Word) -> None:
+    (account,) = accounts_of(book_of(told_of(word)), OPTIONS).values()
+    assert not account.fails
+    assert not account.skipped
+    assert ("perf_verdict", word.value) in account.properties
+
+
+def test_statuses_fail_as_the_options_say() -> None:
+    options = replace(OPTIONS, fail_on=("disturbed",))
+    (disturbed,) = accounts_of(book_of(told_of(Status.DISTURBED)), options).values()
+    (wrong,) = accounts_of(book_of(told_of(Status.WRONG)), options).values()
+    assert disturbed.fails
+    assert not wrong.fails
+
+
+def test_the_command_to_measure_again_repeats_what_was_asked_for() -> None:
+    options = replace(OPTIONS, device="cpu", pack=(Path("my pack.py"),), processes=5, seed=7)
+    (account,) = accounts_of(book_of(told_of(Word.SLOWER)), options).values()
+    tail = "--perf-device cpu --perf-pack 'my pack.py' --perf-processes 5 --perf-seed 7"
+    assert account.text.endswith(tail)
+
+
+def test_a_broken_claim_fails_with_the_ratio_and_its_source() -> None:
+    book = book_of()
+    broken = next(claim for claim in book.run.claims if claim.fails)
+    instance = ClaimInstance(
+        id=broken.claim,
+        pack="compute",
+        name="fused_softmax",
+        faster="compute.softmax[a]",
+        than="compute.softmax[b]",
+        by=1.5,
+        source=broken.source,
+    )
+    book = replace(book, run=replace(book.run, instances=(instance,)))
+    account = accounts_of(book, OPTIONS)[broken.claim]
+    assert account.fails
+    assert "1.50x (Triton tutorial 2, fused softmax)" in account.text
+    assert ("perf_ratio", 1.06) in account.properties
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "expected"),
+    [
+        ((Word.SAME,), 0, 0),
+        ((Word.SAME, Word.SLOWER), 1, 10),
+        ((Word.SLOWER, Status.WRONG), 1, 1),
+        ((Word.SAME, Word.INCOMPARABLE, Word.UNCLEAR), 0, 13),
+        ((Word.SAME, Word.UNCLEAR), 0, 15),
+    ],
+)
+def test_finer_exit_status(words: tuple[Word | Status, ...], status: int, expected: int) -> None:
+    assert exit_code(book_of(*map(told_of, words)), OPTIONS, status) == expected
+
+
+def test_progress_without_a_terminal_is_a_line_for_what_matters() -> None:
+    lines: list[str] = []
+    with Ticker(lines.append) as ticker:
+        ticker.planned(3, FACTS, 4.0)
+        ticker.phase("a.b[n=1]", "check")
+        ticker.finished(Result(variant="a.b[n=1]", status=Status.OK), 1, 3)
+        ticker.finished(Result(variant="a.b[n=2]", status=Status.CRASHED), 2, 3)
+        ticker.finished(Result(variant="a.b[n=3]", status=Status.OK), 3, 3)
+        ticker.note("confirming 1")
+    assert lines == [
+        "perfsuite: 3 variants on NVIDIA H200, about 4.0 s",
+        "[2/3] a.b[n=2]: crashed",
+        "[3/3] a.b[n=3]: ok",
+        "note: confirming 1",
+    ]
