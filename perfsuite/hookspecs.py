@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from perfsuite.device import Device
     from perfsuite.model import Case, Claim
 
 hookspec = pluggy.HookspecMarker("perfsuite")
@@ -26,12 +25,4 @@ def perf_cases() -> Sequence[Case | Claim]:  # type: ignore[empty-body]
         def perf_cases():
             from acme.softmax import SOFTMAX, FASTER
             return [SOFTMAX, FASTER]
-    """
-
-
-@hookspec(firstresult=True)
-def perf_device(name: str) -> Device | None:
-    """Return the device of this name, or None if it is not yours.
-
-    Called in a worker when ``--perf-device`` names a device the core does not know.
     """

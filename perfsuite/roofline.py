@@ -15,6 +15,8 @@ TRANSFER = "transfer"  # bytes over PCIe: neither of the GPU's clocks
 DOMINATES = 2.0
 # Below this share of its bound a launch is held up by something the roofline does not know.
 EXPLAINED = 0.4
+# A smaller share of bytes in the other direction does not slow a stream down.
+ONE_WAY = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +73,15 @@ _H100 = Peaks(
 PEAKS: Mapping[str, Peaks] = {
     "nvidia-h200": Peaks(
         links={
-            "hbm": _measured(4.3e12, "device-to-device copy of 1 GiB, read + write, H200"),
+            "hbm": _measured(4.36e12, "torch add of 2^28 floats, 2 reads + 1 write, H200"),
+            "hbm_read": _measured(4.53e12, "memory pack's dot of 2^28 floats in CUDA C++, H200"),
+            "hbm_write": _measured(4.66e12, "memory pack's init of 2^28 floats in Triton, H200"),
             "pcie": _measured(55.4e9, _STAS),
         },
         operations={
-            "bf16": _measured(790e12, "torch.mm 8192 cubed, paced, H200 (769-798)"),
-            "fp16": _measured(790e12, "bf16 taken"),
-            "fp8": _measured(1450e12, _STAS),
+            "bf16": _measured(798e12, "compute pack's Triton GEMM of 8192 cubed, paced, H200"),
+            "fp16": _measured(798e12, "bf16 taken"),
+            "fp8": _measured(1543e12, "torch._scaled_mm by rows, 8192 cubed, paced, H200"),
             "int8": _datasheet(1979e12, "H200 SXM"),
             "tf32": _datasheet(494.5e12, "H200 SXM"),
             "fp32": _datasheet(67e12, "H200 SXM"),
@@ -152,9 +156,16 @@ def rates(work: Work, time_us: float, peaks: Peaks) -> tuple[Metric, ...]:
     return tuple(found)
 
 
+def _link(work: Work) -> str:
+    """Return the link's name; a stream that goes one way only has a rate of its own."""
+    if min(work.read_bytes, work.write_bytes) > ONE_WAY * work.bytes:
+        return work.link
+    return f"{work.link}_{'read' if work.read_bytes >= work.write_bytes else 'write'}"
+
+
 def _limits_us(work: Work, peaks: Peaks) -> tuple[float, float]:
     operations = peaks.operations.get(work.rate_dtype or "fp32")
-    link = peaks.links.get(work.link)
+    link = peaks.links.get(_link(work)) or peaks.links.get(work.link)
     compute = 1e6 * work.flops / operations.value if operations else 0.0
     return compute, 1e6 * work.bytes / link.value if link else 0.0
 

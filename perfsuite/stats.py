@@ -72,15 +72,18 @@ def hodges_lehmann(values: Sequence[float]) -> float:
     return median([(first + second) / 2 for first, second in pairs])
 
 
-def process_value(blocks: Sequence[Sequence[float]]) -> float:
+def estimate(blocks: Sequence[Sequence[float]]) -> float:
     """Return one process's estimate: the median in each block, Hodges-Lehmann over the blocks."""
     return hodges_lehmann([median(_finite(block)) for block in blocks if block])
+
+
+process_value = estimate
 
 
 def components(processes: Sequence[Sequence[Sequence[float]]]) -> Components:
     """Return centre and spread of positive samples by process and block."""
     logs = [[_logs(block) for block in blocks if block] for blocks in processes]
-    values = [process_value(blocks) for blocks in logs]
+    values = [estimate(blocks) for blocks in logs]
     away = [abs(x - median(block)) for blocks in logs for block in blocks for x in block]
     return Components(math.exp(hodges_lehmann(values)), MAD_TO_SD * median(away), spread(values))
 

@@ -61,10 +61,12 @@ class World:
     seed: int = 1
 
     def words(self, count: int, *, change: float = 0.0) -> Words:
-        rnd = random.Random(f"{self.seed} {change}")
+        """Count what is said of this many variants whose code changed by ``change`` (log)."""
+        rnd = random.Random(f"{self.seed} {change}")  # noqa: S311 - simulated noise
         return Counter(self.word(rnd, change) for _ in range(count))
 
     def word(self, rnd: random.Random, change: float) -> str:
+        """Draw one variant and say what is said of it."""
         prior = prior_for(
             self.device,
             self.work_class,
@@ -82,6 +84,8 @@ class World:
     def source(
         self, rnd: random.Random, prior: NoisePrior, spread: float, beta: float
     ) -> Callable[[float, str], Callable[[int], list[Timing]]]:
+        """Return what makes a side of given change and unit, from which processes are taken."""
+
         def side(change: float, unit: str) -> Callable[[int], list[Timing]]:
             level = rnd.gauss(0, self.truth * (prior.unit if self.is_cross else prior.run))
             clock = rnd.gauss(0, self.clock if self.is_cross else 0.002)
@@ -106,33 +110,33 @@ def share(words: Words, *names: str) -> float:
 
 @pytest.mark.parametrize("work_class", ["compute", "memory"])
 def test_unchanged_kernels_on_another_unit_are_same(work_class: str) -> None:
-    words = World(work_class).words(3000)
+    words = World(work_class).words(2000)
     assert share(words, "slower", "faster") <= 0.001
     assert share(words, "unclear") <= 0.05
 
 
 @pytest.mark.parametrize("work_class", ["compute", "memory", "mixed", "unknown"])
 def test_unchanged_kernels_on_the_same_unit_are_same(work_class: str) -> None:
-    words = World(work_class, is_cross=False, processes=3).words(2000)
+    words = World(work_class, is_cross=False, processes=3).words(1000)
     assert share(words, "slower", "faster") <= 0.001
     assert share(words, "unclear") <= 0.01
 
 
 def test_slower_kernels_are_found_on_the_same_unit() -> None:
     world = World("compute", is_cross=False)
-    assert share(world.words(400, change=0.01), "slower") >= 0.93
-    assert share(world.words(400, change=0.02), "slower") >= 0.99
+    assert share(world.words(300, change=0.01), "slower") >= 0.93
+    assert share(world.words(300, change=0.02), "slower") >= 0.99
 
 
 @pytest.mark.parametrize("work_class", ["compute", "memory"])
 def test_slower_kernels_are_found_on_another_unit(work_class: str) -> None:
-    assert share(World(work_class).words(400, change=0.02), "slower") >= 0.97
-    assert share(World(work_class).words(400, change=-0.03), "faster") >= 0.99
+    assert share(World(work_class).words(300, change=0.02), "slower") >= 0.97
+    assert share(World(work_class).words(300, change=-0.03), "faster") >= 0.99
 
 
 def test_change_of_the_gate_is_seldom_called_same() -> None:
-    assert share(World("compute").words(1000, change=0.01), "same") <= 0.13
-    assert share(World("memory").words(1000, change=0.01), "same") <= 0.13
+    assert share(World("compute").words(500, change=0.01), "same") <= 0.13
+    assert share(World("memory").words(500, change=0.01), "same") <= 0.13
 
 
 @pytest.mark.parametrize(("truth", "limit"), [(1.5, 0.005), (2.0, 0.02)])
@@ -147,14 +151,14 @@ def test_processes_with_another_node_gap_do_not_make_a_regression(
     processes: int, limit: float
 ) -> None:
     world = World("compute", time_us=10.0, stray=0.125, processes=processes, clock=0.003)
-    words = world.words(2000)
+    words = world.words(1500)
     assert share(words, "slower", "faster") <= limit
     assert share(words, "same") >= 0.88
 
 
 def test_end_to_end_time_alone() -> None:
     world = World("unknown", regime=Regime.END_TO_END, is_cross=False, processes=3)
-    words = world.words(1500)
+    words = world.words(1000)
     assert share(words, "slower", "faster") <= 0.002
     assert share(words, "unclear") <= 0.03
     assert share(world.words(300, change=0.1), "slower") >= 0.98
@@ -162,15 +166,15 @@ def test_end_to_end_time_alone() -> None:
 
 def test_noisy_cpu_is_mostly_same_and_a_third_more_time_is_found() -> None:
     world = World("unknown", device="cpu", is_cross=False, processes=3)
-    words = world.words(3000)
+    words = world.words(2000)
     assert share(words, "slower", "faster") <= 0.003
     assert share(words, "same") >= 0.93
-    assert share(world.words(400, change=math.log(1.3)), "slower") >= 0.85
-    assert share(world.words(400, change=math.log(1.5)), "slower") >= 0.99
+    assert share(world.words(300, change=math.log(1.3)), "slower") >= 0.85
+    assert share(world.words(300, change=math.log(1.5)), "slower") >= 0.99
 
 
 def test_false_verdicts_balance() -> None:
-    words = World("unknown", device="cpu", is_cross=False, truth=2.0).words(2000)
+    words = World("unknown", device="cpu", is_cross=False, truth=2.0).words(1000)
     assert abs(words["slower"] - words["faster"]) <= 4 * math.sqrt(
         words["slower"] + words["faster"] + 1
     )
@@ -182,9 +186,9 @@ def recorded(kernel: str, arm: str, unit: str, series: str) -> list[Timing]:
     return [Timing(unit, time, cycles) for time, cycles in pairs]
 
 
-def replay(kernel: str, arm: str, *, series: str = "paced", count: int = 250) -> Words:
+def replay(kernel: str, arm: str, *, series: str = "paced", count: int = 150) -> Words:
     """Compare five processes of arm A on one unit with nine (or seven) of ``arm`` on another."""
-    rnd = random.Random(f"{kernel} {arm}")
+    rnd = random.Random(f"{kernel} {arm}")  # noqa: S311 - simulated noise
     units = sorted(RECORDED[kernel]["series"][series]["A"])
     words: Words = Counter()
     for _ in range(count):
@@ -224,7 +228,7 @@ def test_recorded_kernels_unchanged_under_a_power_cap(kernel: str) -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "power"),
-    [("attention", 1.0), ("copy_1gib", 1.0), ("gemm_4096", 0.95), ("fma_80us", 0.15)],
+    [("attention", 1.0), ("copy_1gib", 1.0), ("gemm_4096", 0.9), ("fma_80us", 0.15)],
 )
 def test_recorded_changes_are_found_on_another_unit(kernel: str, power: float) -> None:
     words = replay(kernel, "B")
@@ -238,7 +242,7 @@ def test_recorded_single_launches_with_noise_beyond_the_prior_give_no_verdict() 
 
 
 def test_recorded_change_below_the_gate_is_found_on_the_same_unit() -> None:
-    rnd = random.Random(5)
+    rnd = random.Random(5)  # noqa: S311 - simulated noise
     prior = prior_for("cuda", "compute", regime=Regime.PACED, time_us=1373.0, has_cycles=True)
     words: Words = Counter()
     for unit in ("unit0", "unit1", "unit2", "unit3") * 25:

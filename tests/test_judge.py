@@ -164,6 +164,11 @@ def test_clock_that_moves_too_far_is_unclear() -> None:
     assert wants_confirmation(found)
 
 
+def test_clocks_that_disagree_on_the_direction_are_no_evidence() -> None:
+    found = verdict(result(processes(6, time=0.02, clock=-0.04)), entry(processes(5)))
+    assert (found.word, found.changes[0].p_value) == (Word.UNCLEAR, 1.0)
+
+
 def test_change_that_both_clocks_show_is_slower_however_far_the_clock_moved() -> None:
     found = verdict(result(processes(6, time=0.2, clock=-0.05)), entry(processes(5)))
     assert found.word is Word.SLOWER
@@ -265,6 +270,12 @@ def test_exact_metric_that_grows_is_slower_at_once() -> None:
     found = verdict(result(processes(6), exact={"launches": 4}), entry(processes(5), exact=was))
     assert (found.word, found.fails) == (Word.SLOWER, True)
     assert found.reason.startswith("launches 3 -> 4 launches (+33.3 % worse)")
+
+
+def test_exact_metric_that_stands_still_is_no_news() -> None:
+    was = {"launches": BaselineMetric(center=3, unit="launches")}
+    found = verdict(result(processes(6), exact={"launches": 3}), entry(processes(5), exact=was))
+    assert (found.word, len(found.changes)) == (Word.SAME, 1)
 
 
 def test_peak_bytes_may_move_by_a_percent() -> None:

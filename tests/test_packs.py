@@ -246,11 +246,6 @@ def test_what_is_declared_is_checked(tmp_path: Path, old: str, new: str, said: s
     assert said in refusal(tmp_path, GOOD.replace(old, new))
 
 
-def test_a_pack_may_bring_a_device_only(tmp_path: Path) -> None:
-    text = "import perfsuite\n@perfsuite.hookimpl\ndef perf_device(name): return None"
-    assert load_pack("acme", write_file(tmp_path, text)).cases == {}
-
-
 def test_a_formula_without_signature_is_left_to_its_call(tmp_path: Path) -> None:
     load(tmp_path, GOOD.replace('source="a book"', 'source="a book", only=dict'))
 

@@ -23,8 +23,9 @@ from perfsuite.model import (
     Status,
     Verdict,
     Word,
+    Work,
 )
-from perfsuite.report import html, markdown, page, properties, view, write_report
+from perfsuite.report import html, markdown, page, properties, summary, view, write_report
 from perfsuite.report.book import read
 from perfsuite.report.render import inline
 
@@ -232,6 +233,13 @@ def test_device_with_one_clock_shows_time_alone() -> None:
     assert "Time per launch" in text
 
 
+def test_measured_but_not_judged_is_its_own_word() -> None:
+    told = data.STORY[0]
+    text = render(one_of(told, verdicts=(), finished="", results=(data.result_of(told),)))
+    assert "<h1>1 measured</h1>" in text
+    assert '<header class="unclear">' in text
+
+
 def test_checked_only_and_interrupted_runs_say_so() -> None:
     told = data.STORY[0]
     result = replace(data.result_of(told), evidence=(Evidence(slot=0, seed=1, error=0.0),))
@@ -304,6 +312,13 @@ def test_markdown_shows_at_most_twenty_rows() -> None:
     assert shown.partition("<details>")[0].count("slower |") == 20
 
 
+def test_markdown_says_where_its_folded_table_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summary, "MOST_FOLDED", 5)
+    shown = markdown(quiet(8), baselines={}, source=SOURCE)
+    assert shown.count("same |") == 5
+    assert "ends after 5 of them" in shown
+
+
 def test_properties_are_plain_and_complete() -> None:
     told = data.STORY[1]
     found = dict(properties(data.result_of(told), data.verdict_of(told)))
@@ -350,6 +365,33 @@ def test_quiet_variants_of_a_large_page_cost_little(monkeypatch: pytest.MonkeyPa
     small, large = (html(quiet(count), baselines={}, source=SOURCE) for count in (41, 61))
     assert (len(large.encode()) - len(small.encode())) / 20 < 3200
     assert "in short" in large
+
+
+def test_quiet_variant_without_evidence_fits_a_large_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "FULL_DETAIL", 0)
+    told = data.STORY[0]
+    result = Result(variant=data.variant_of(told).id, status=Status.OK)
+    assert "No change in 1 variant" in render(one_of(told, results=(result,)))
+
+
+def test_unclear_run_has_the_tone_of_unclear() -> None:
+    assert '<header class="unclear">' in render(one_of(replace(data.STORY[0], word=Word.UNCLEAR)))
+
+
+def test_work_without_bytes_or_operations_has_no_rate() -> None:
+    text = render(one_of(replace(data.STORY[0], work=Work())))
+    assert "GB/s" not in text
+    assert "Bytes moved" not in text
+
+
+def test_accepted_card_without_values_is_left_out() -> None:
+    told = data.STORY[0]
+    entry = data.entry_of(told)
+    metric = replace(entry.metrics["time_us"], values={"aaaa": (), "bbbb": (128.0,)})
+    entry = replace(entry, metrics={"time_us": metric})
+    text = html(one_of(told), baselines={entry.variant: entry})
+    assert "baseline · card bbbb" in text
+    assert "card aaaa" not in text
 
 
 def test_style_and_script_stay_small() -> None:

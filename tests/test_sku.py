@@ -71,6 +71,10 @@ def test_memory_is_a_class_so_that_a_driver_may_report_a_little_less() -> None:
     assert fingerprint_differs(half, sku_of(H200).facts).startswith("memory was 136-152 GiB")
 
 
+def test_unknown_memory_is_no_fact() -> None:
+    assert "memory" not in sku_of(replace(H200, memory_bytes=0)).facts
+
+
 def test_small_memory_has_finer_classes() -> None:
     assert sku_of(replace(H200, memory_bytes=24 << 30)).facts["memory"] == "22-26 GiB"
 

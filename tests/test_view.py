@@ -24,12 +24,18 @@ def plain(text: str) -> str:
         (0.0421, None, "42.1 ns"),
         (2_500_000.0, 0.01, "2.500 s"),
         (12.0, 0.0, "12.0 µs"),
+        (0.0, 0.01, "0 ns"),
     ],
 )
 def test_time_has_the_digits_that_the_noise_supports(
     time_us: float, noise: float | None, shown: str
 ) -> None:
     assert plain(view.time(time_us, noise)) == shown
+
+
+def test_rates_have_three_digits_in_a_unit_that_fits() -> None:
+    assert plain(view.rate(4262.4, "GB/s")) == f"4{view.SPACE}262 GB/s".replace(view.SPACE, " ")
+    assert plain(view.rate(0.0634, "TFLOP/s")) == "63.4 GFLOP/s"
 
 
 def test_noise_as_large_as_the_value_leaves_one_digit() -> None:

@@ -71,10 +71,7 @@ class CpuDevice:
     def __init__(self, *, seed: int = 0) -> None:
         del seed
         self.cache_bytes = min(CACHE_MOST, _last_level_cache())
-        cores = sorted(os.sched_getaffinity(0))
-        # Threads that migrate between samples cost more than the change we look for.
-        os.sched_setaffinity(0, cores)
-        torch.set_num_threads(len(cores))
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
 
     def facts(self) -> DeviceFacts:
         """Describe the processor and the software on it."""

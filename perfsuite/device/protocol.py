@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
 
-# Built-in devices by name; a vendor's device comes from the hook perf_device.
+# Devices by name.
 BUILT_IN = {
     "cuda": "perfsuite.device.cuda:CudaDevice",
     "cpu": "perfsuite.device.cpu:CpuDevice",

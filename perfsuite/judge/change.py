@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from perfsuite import stats
 from perfsuite.judge.policy import Policy
@@ -103,10 +104,10 @@ def timings_of(result: Result) -> list[Timing]:
     for item in result.evidence:
         if not any(item.samples("time_us")):
             continue
-        time = stats.process_value(item.samples("time_us"))
+        time = stats.estimate(item.samples("time_us"))
         cycles = item.samples("cycles")
         found.append(
-            _checked(Timing(item.unit, time, stats.process_value(cycles) if any(cycles) else None))
+            _checked(Timing(item.unit, time, stats.estimate(cycles) if any(cycles) else None))
         )
     return found
 
@@ -141,7 +142,7 @@ def shift_of(
     if abs(clock) > CLOCK_LIMIT:
         priors = [replace(prior, beta=beta, beta_sd=0.0) for beta in (0.0, 1.0)]
     pairs = [_Pair(before, now, each, clock, bool(common)) for each in priors]
-    center = [math.exp(stats.hodges_lehmann([item.y(0.0) for item in s])) for s in (before, now)]
+    center = [median([item.time_us for item in side]) for side in (before, now)]
     threshold = _threshold(prior, policy, center[0], same_unit=bool(common))
     gate = max(prior.gate, 2 * threshold) if policy.gate is None else policy.gate
     return Shift(
@@ -187,14 +188,14 @@ class _Pair:
         clock = (self.prior.beta_sd**2 + LACK_OF_FIT**2) * self.clock**2
         whole = stats.total(
             [
-                self.process_variance(sides),
+                self.variance_of_processes(sides),
                 stats.Variance(units, self.prior.unit_degrees),
                 stats.Variance(clock, math.inf),
             ]
         )
         return stats.Difference(centers[1] - centers[0], math.sqrt(whole.value), whole.degrees)
 
-    def process_variance(self, sides: Sequence[Sequence[Sequence[float]]]) -> stats.Variance:
+    def variance_of_processes(self, sides: Sequence[Sequence[Sequence[float]]]) -> stats.Variance:
         """Return the part of the processes in the variance of the change.
 
         The prior lifts a spread that is small by luck; a side whose own spread is larger keeps
@@ -217,8 +218,8 @@ class _Pair:
 
 
 def _clock_change(before: Sequence[Timing], now: Sequence[Timing]) -> float:
-    logs = [[item.y(1.0) - item.y(0.0) for item in side] for side in (before, now)]
-    return stats.hodges_lehmann(logs[1]) - stats.hodges_lehmann(logs[0])
+    clocks = [median([item.y(1.0) - item.y(0.0) for item in side]) for side in (before, now)]
+    return clocks[1] - clocks[0]
 
 
 def _threshold(prior: NoisePrior, policy: Policy, time_us: float, *, same_unit: bool) -> float:

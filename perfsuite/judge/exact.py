@@ -44,7 +44,7 @@ def _values(metric: str, result: Result, times: Sequence[float]) -> list[float]:
         return list(times)
     if metric == "cycles":
         cycles = [item.samples("cycles") for item in result.evidence]
-        return [stats.process_value(blocks) for blocks in cycles if any(blocks)]
+        return [stats.estimate(blocks) for blocks in cycles if any(blocks)]
     return [item.exact[metric] for item in result.evidence if metric in item.exact]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from perfsuite.judge.change import Shift
 from perfsuite.judge.policy import Policy
 from perfsuite.model import Change, Word
@@ -12,7 +14,7 @@ NOTABLE_CLOCK = 0.002
 
 def percent(share: float) -> str:
     """Return a share of 1 as signed percent, with the digits its size supports."""
-    value = 100 * share
+    value = round(100 * share, 2) + 0.0  # no minus zero
     return f"{value:+.{2 if abs(value) < 1 else 1}f} %"
 
 
@@ -29,10 +31,10 @@ def exact_reason(change: Change) -> str:
 
 
 def _clocks(shift: Shift, word: Word) -> str:
-    time = f"time {percent(shift.time)}"
+    time = f"time {percent(math.expm1(shift.time))}"
     if abs(shift.clock) < NOTABLE_CLOCK:
         return time
-    both = f"{time}, SM clock {percent(shift.clock)}"
+    both = f"{time}, SM clock {percent(math.expm1(shift.clock))}"
     moved = abs(shift.time) > shift.threshold
     return f"{both}: the code is the same" if word is Word.SAME and moved else both
 

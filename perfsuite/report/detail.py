@@ -8,7 +8,7 @@ from perfsuite.model import Change, Run, Variant
 from perfsuite.report import facts, plots, view
 from perfsuite.report.facts import Difference, Fact
 from perfsuite.report.rows import Row, change_text, log_change
-from perfsuite.report.subject import CYCLES, TIME, Subject
+from perfsuite.report.subject import CYCLES, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +161,6 @@ def exact(subject: Subject) -> tuple[Exact, ...]:
             )
         )
     return tuple(lines)
-
-
-def _others(subject: Subject) -> list[Change]:
-    changes = subject.verdict.changes if subject.verdict else ()
-    return [change for change in changes if change.metric not in {TIME, CYCLES}]
 
 
 def _unit(name: str, changes: dict[str, Change]) -> str:

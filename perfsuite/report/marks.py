@@ -27,7 +27,7 @@ class Mark:
     @property
     def is_quiet(self) -> bool:
         """Say whether nobody has to look at this at all."""
-        return self.word in {"same", "new", "checked"}
+        return self.word in {"same", "new", "measured", "checked"}
 
 
 _MARKS = (
@@ -45,6 +45,7 @@ _MARKS = (
     ("new", "+", "new", "nothing to compare with yet"),
     ("same", "=", "same", "no change that matters"),
     ("held", "✓", "new", "the ratio asked for was reached"),
+    ("measured", "•", "same", "the run ended before it was judged"),
     ("checked", "✓", "same", "correct; speed was not measured"),
     ("not applicable", "\N{EN DASH}", "skip", "this device cannot show it"),
     ("not run", "○", "skip", "the run ended before it"),

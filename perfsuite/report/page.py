@@ -18,7 +18,7 @@ from perfsuite.report.rows import Row
 FULL_DETAIL = 1000
 MOST_OPEN = 6
 # What is told in the headline where nothing needs a reader.
-QUIET = ("faster", "same", "new", "incomparable", "checked")
+QUIET = ("faster", "same", "new", "incomparable", "measured", "checked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +124,9 @@ def headline(book: Book) -> str:
     ]
     parts = [f"{view.number(count, 0)} {word}" for count, word in said if count]
     first = f"{', '.join(parts)} of {view.count(total, 'variant')}" if parts else _quiet(counts)
-    skipped = len(book.subjects) - total
     rest = [f"{view.count(broken, 'claim')} broken"] if broken else []
-    rest += [f"{view.number(skipped, 0)} skipped"] if skipped else []
+    unrun = ("skipped", "not run")
+    rest += [f"{view.number(counts[word], 0)} {word}" for word in unrun if counts[word]]
     return "; ".join([first, ", ".join(rest)] if rest else [first])
 
 
@@ -134,7 +134,7 @@ def tone(book: Book) -> str:
     """Return the tone of the whole run."""
     if book.fails:
         return "slower"
-    if book.counts["unclear"] or book.counts["disturbed"]:
+    if book.counts["unclear"] or book.counts["disturbed"] or not book.run.finished:
         return "unclear"
     return "faster" if book.shown else "other"
 

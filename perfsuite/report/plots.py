@@ -78,14 +78,13 @@ def distribution(subject: Subject) -> Distribution | None:
 
 
 def overview(subject: Subject) -> Distribution | None:
-    """Return the middles of all processes in one strip, above those accepted before."""
+    """Return the middles of all processes in one strip, above those accepted before; no scale."""
     now = subject.middles.get(TIME, ())
     if not now:
         return None
     rows = [("now", now), *_accepted(subject)]
     axis = charts.axis_of([value for _, values in rows for value in values])
-    strips = tuple(_estimates(*one, axis, subject) for one in rows)
-    return Distribution(strips, _scale(axis, now[0]))
+    return Distribution(tuple(_estimates(*one, axis, subject) for one in rows), Markup())
 
 
 def tracks(subject: Subject) -> tuple[Track, ...]:

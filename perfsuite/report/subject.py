@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from perfsuite.model import (
     BaselineEntry,
@@ -25,7 +26,7 @@ TIME = "time_us"
 CYCLES = "cycles"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Subject:
     """One variant with the result that was judged, the stage before it, and what was before.
 
@@ -41,14 +42,16 @@ class Subject:
     before: Result | None = None
     middles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def mark(self) -> marks.Mark:
         """The verdict's word, or how the variant ended where there is no verdict."""
         if self.result is None:
             return marks.mark("not run")
         if self.result.status is not Status.OK:
             return marks.mark(self.result.status.value)
-        return marks.mark(self.verdict.word.value if self.verdict else "checked")
+        if self.verdict is None:
+            return marks.mark("measured" if self.middles.get(TIME) else "checked")
+        return marks.mark(self.verdict.word.value)
 
     @property
     def is_skipped(self) -> bool:
@@ -69,7 +72,7 @@ class Subject:
         """What the judged processes have to say."""
         return self.result.evidence if self.result else ()
 
-    @property
+    @cached_property
     def change(self) -> Change | None:
         """The change of time, with the clocks beside it; None where time was not compared."""
         changes = self.verdict.changes if self.verdict else ()

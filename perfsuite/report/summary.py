@@ -10,6 +10,8 @@ from perfsuite.report.page import claims, headline, skips
 from perfsuite.report.rows import Row
 
 MOST_ROWS = 20
+# A CI step's summary may be cut off, or refused, at a megabyte.
+MOST_FOLDED = 500
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>@$])")
 _HEAD = (
     "| verdict | variant | now | baseline | change of the code | interval |",
@@ -27,7 +29,10 @@ def summary(book: Book) -> str:
         lines += [*_HEAD, *map(_line, told[:MOST_ROWS]), ""]
     lines += _broken(book)
     folded = [*told[MOST_ROWS:], *(line for line in rows if line.mark.is_quiet)]
-    lines += _folded(view.count(len(folded), "more variant"), [*_HEAD, *map(_line, folded)])
+    rest = [*_HEAD, *map(_line, folded[:MOST_FOLDED])]
+    lines += _folded(view.count(len(folded), "more variant"), rest)
+    if len(folded) > MOST_FOLDED:
+        lines += [f"The table ends after {MOST_FOLDED} of them; the HTML report has all.", ""]
     skipped = [f"- {len(one.variants)}: {plain(one.reason)}" for one in skips(book)]
     lines += _folded("Skipped, by reason", skipped)
     lines += _folded("Notes", [f"- {plain(note)}" for note in run.notes])

@@ -149,6 +149,8 @@ def operations(count_of: float) -> str:
 
 def rate(value: float, unit: str) -> str:
     """Return a rate to three digits: it is for orientation, not for comparing."""
+    if unit.startswith("T") and value < 1:
+        value, unit = value * 1e3, f"G{unit[1:]}"
     return f"{figures(value, 3)}{SPACE}{unit}"
 
 

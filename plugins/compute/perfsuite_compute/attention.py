@@ -11,7 +11,7 @@ from perfsuite import Claim, Work, Workload, arch, cuda, package
 
 _DTYPES = {"bf16": ("bfloat16", 2), "fp32": ("float32", 4)}
 # Triton's tile is for tensor cores in bf16; tf32 would not reach fp32's precision.
-_IMPLS = {"bf16": ("math", "sdpa", "triton"), "fp32": ("math", "sdpa")}
+_IMPLS = {"bf16": ("math", "sdpa", "cudnn", "triton"), "fp32": ("math", "sdpa")}
 _REFERENCE_BYTES = 2**30
 
 
@@ -50,7 +50,7 @@ def _heads_at_once(heads: int, s: int) -> int:
         "s": [2048, 4096],
         "d": [128],
         "causal": [False, True],
-        "impl": ["math", "sdpa", "triton"],
+        "impl": ["math", "sdpa", "cudnn", "triton"],
     },
     smoke={"dtype": ["fp32", "bf16"], "b": [1], "h": [8], "s": [1024]},
     full={"s": [2048, 4096, 8192]},
@@ -74,9 +74,10 @@ def attention(
 
     ``math`` is the formula as it is written, with s x s scores for each head in memory. ``sdpa``
     is PyTorch's fused attention, held to its own kernels: FlashAttention-2, and the
-    memory-efficient one for fp32 on a GPU, which the former does not take. ``triton`` is
-    FlashAttention-2's forward pass; against FlashAttention-3 it lacks warp specialisation and the
-    overlap of one block's softmax with another's products. With ``causal`` a query sees the keys up
+    memory-efficient one for fp32 on a GPU, which the former does not take. ``cudnn`` is the vendor's
+    kernel through the same call. ``triton`` is FlashAttention-2's forward pass; what it lacks
+    against cuDNN and FlashAttention-3 is warp specialisation and the overlap of one block's softmax
+    with another's products. With ``causal`` a query sees the keys up
     to its own, and the work is that of the pairs it sees.
     """
     import torch
@@ -101,8 +102,8 @@ def attention(
 def _launch_of(impl: str, *, causal: bool) -> Callable[..., Any]:
     if impl == "math":
         return _launch_math(hidden_from=1 if causal else None)
-    if impl == "sdpa":
-        return _launch_sdpa(causal=causal)
+    if impl in ("sdpa", "cudnn"):
+        return _launch_sdpa(impl, causal=causal)
     from perfsuite_compute.attention_triton import attention as kernel
 
     def launch(q: Any, k: Any, v: Any, out: Any) -> None:
@@ -131,11 +132,13 @@ def _launch_math(
     return launch
 
 
-def _launch_sdpa(*, causal: bool) -> Callable[..., Any]:
+def _launch_sdpa(impl: str, *, causal: bool) -> Callable[..., Any]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
     kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+    if impl == "cudnn":
+        kernels = [SDPBackend.CUDNN_ATTENTION]
 
     def launch(q: Any, k: Any, v: Any, out: Any) -> Any:
         with sdpa_kernel(kernels):
@@ -187,6 +190,6 @@ CASES: tuple[perfsuite.Case | Claim, ...] = (
             needs=(cuda(),),
             source=_PAPER,
         )
-        for impl in ("sdpa", "triton")
+        for impl in ("sdpa", "cudnn", "triton")
     ),
 )
