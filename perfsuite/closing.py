@@ -5,18 +5,27 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from perfsuite.baselines import accept
 from perfsuite.errors import PerfError
-from perfsuite.model import Status, Word
+from perfsuite.model import Word
 from perfsuite.report import write_report
 from perfsuite.request import Options
 from perfsuite.runner import Outcome
 
 
-def close(outcome: Outcome, options: Options) -> tuple[str, ...]:
-    """Write what a run leaves behind; return the closing lines of the summary."""
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The last lines of the summary, and whether all that was asked for was done."""
+
+    lines: tuple[str, ...] = ()
+    is_done: bool = True
+
+
+def close(outcome: Outcome, options: Options) -> Closing:
+    """Write the report, and accept the run if that was asked for."""
     page = write_report(
         outcome.run,
         baselines=outcome.baselines,
@@ -24,30 +33,17 @@ def close(outcome: Outcome, options: Options) -> tuple[str, ...]:
         folder=options.report,
         previous=outcome.previous,
     )
-    lines = [f"report: {short(page)}", f"run: {short(outcome.run_file)}"]
-    if options.accept:
-        return (*lines, *_accepted(outcome, options))
-    return (*lines, *_next(outcome))
-
-
-def _accepted(outcome: Outcome, options: Options) -> Iterator[str]:
-    """Accept the run unless something of it is not right; what is right in it can wait."""
-    bad = {Status.WRONG, Status.CRASHED, Status.TIMED_OUT, Status.ERROR, Status.DISTURBED}
-    wrong = sorted({result.variant for result in outcome.run.results if result.status in bad})
-    if wrong:
-        yield f"not accepted: {len(wrong)} did not end ok, {wrong[0]} the first of them"
-        return
-    if options.check:
-        yield "not accepted: --perf-check measures nothing"
-        return
+    written = (f"report: {short(page)}", f"run: {short(outcome.run_file)}")
+    if not options.accept:
+        return Closing((*written, *_next(outcome)))
     try:
         accepted = accept(
             outcome.run, options.baselines[0], reason=options.reason, by=getpass.getuser()
         )
     except PerfError as error:
-        yield f"not accepted: {error}"
-    else:
-        yield f"accepted: {accepted}"
+        # What was measured is still to be reported, item by item.
+        return Closing((*written, f"not accepted: {error}"), is_done=False)
+    return Closing((*written, f"accepted: {accepted}", *map(short, accepted.written)))
 
 
 def _next(outcome: Outcome) -> Iterator[str]:

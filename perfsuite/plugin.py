@@ -165,6 +165,11 @@ def _refuse_other_drivers(config: pytest.Config) -> None:
             "--perf-accept needs a reason, which is stored with the numbers"
             '\n  do: add --perf-reason "why these numbers are right"'
         )
+    if config.getoption("perf_accept") and config.getoption("perf_check"):
+        raise pytest.UsageError(
+            "--perf-accept has nothing to accept under --perf-check, which measures nothing"
+            "\n  do: leave one of them out"
+        )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,9 +69,17 @@ class Chosen:
     variants: tuple[Variant, ...]
     claims: tuple[ClaimInstance, ...]
 
-    def broken(self) -> tuple[Pack, ...]:
-        """Return the packs that could not be listed."""
-        return tuple(pack for pack in self.packs if pack.error)
+    def values(self) -> Mapping[tuple[str, str], list[Variant | ClaimInstance | Pack]]:
+        """Return what tests are given, by their argument's name and the pack."""
+        found: dict[tuple[str, str], list[Variant | ClaimInstance | Pack]] = {}
+        for variant in self.variants:
+            found.setdefault(("variant", variant.pack), []).append(variant)
+        for claim in self.claims:
+            found.setdefault(("claim", claim.pack), []).append(claim)
+        for pack in self.packs:
+            if pack.error:
+                found.setdefault(("broken_pack", pack.name), []).append(pack)
+        return found
 
 
 def choose(options: Options) -> Chosen:

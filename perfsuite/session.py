@@ -15,12 +15,14 @@ from perfsuite.errors import PerfError
 from perfsuite.model import ClaimInstance, Pack, Variant
 
 if TYPE_CHECKING:
+    from perfsuite.closing import Closing
     from perfsuite.report.book import Book
     from perfsuite.request import Chosen, Options
     from perfsuite.terminal import Account
 
 REST = "test_other"
 ARGUMENTS = frozenset({"variant", "claim", "broken_pack"})
+INTERRUPTED = "perfsuite: interrupted; to keep what was measured: pytest --perf --perf-resume"
 NOT_RUN = "not measured: the run ended before it"
 
 Subject = Variant | ClaimInstance | Pack
@@ -35,8 +37,9 @@ class PerfSession:
         self.options = options_of(config)
         self.chosen: Chosen | None = None
         self.book: Book | None = None
+        self.interrupted = False
         self.accounts: Mapping[str, Account] = {}
-        self.closing: tuple[str, ...] = ()
+        self.closing: Closing | None = None
         self._named = named_files(config)
         self._folders: tuple[Path, ...] = tuple(config.getini("perf_cases"))
 
@@ -81,11 +84,10 @@ class PerfSession:
         self, session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
         """Leave ordinary tests out; collect the packs of a project without case modules."""
-        kept = [item for item in items if self._is_case(item.path) or uses_perf(item)]
-        left_out = [item for item in items if item not in set(kept)]
+        left_out = {item for item in items if not self._is_case(item.path) and not uses_perf(item)}
         if left_out:
-            config.hook.pytest_deselected(items=left_out)
-        items[:] = kept
+            config.hook.pytest_deselected(items=list(left_out))
+            items[:] = [item for item in items if item not in left_out]
         if self.chosen and not self._folders:
             module: pytest.Module = pytest.Module.from_parent(
                 session, path=Path(every_pack.__file__), nodeid="perf"
@@ -120,12 +122,8 @@ class PerfSession:
         request = request_of(self.options, self.chosen, variants=variants, claims=claims)
         with Ticker(self._write) as ticker:
             outcome = execute(request, ticker)
-        self.book = read(
-            outcome.run,
-            baselines=outcome.baselines,
-            source=outcome.source,
-            previous=outcome.previous,
-        )
+        before, source = outcome.baselines, outcome.source
+        self.book = read(outcome.run, baselines=before, source=source, previous=outcome.previous)
         self.accounts = accounts_of(self.book, self.options)
         self.closing = close(outcome, self.options)
 
@@ -153,13 +151,20 @@ class PerfSession:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Sum up: counts first, then what needs a reader, then what to do next."""
+        if self.interrupted:
+            terminalreporter.write_line(INTERRUPTED)
         if self.book is None:
             return
         from perfsuite.terminal import summary
 
         terminalreporter.write_sep("=", "perfsuite")
-        for line in (*summary(self.book), *self.closing):
+        closing = self.closing.lines if self.closing else ()
+        for line in (*summary(self.book), *closing):
             terminalreporter.write_line(line)
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Remember that a run was cut short, unless all was measured before."""
+        self.interrupted = self.book is None and self.chosen is not None
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -169,6 +174,8 @@ class PerfSession:
             from perfsuite.terminal import exit_code
 
             session.exitstatus = exit_code(self.book, self.options, int(session.exitstatus))
+        if self.closing and not self.closing.is_done and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _guarded(self, call: Callable[[], T]) -> T:
         """Turn a deliberate error into pytest's: its message, no traceback, exit status 4."""
@@ -183,17 +190,9 @@ class PerfSession:
         )
 
     @functools.cached_property
-    def _values_of(self) -> dict[tuple[str, str], list[Subject]]:
-        """All values by argument and pack, so that each case module finds its own at once."""
-        values: dict[tuple[str, str], list[Subject]] = {}
-        if self.chosen:
-            for variant in self.chosen.variants:
-                values.setdefault(("variant", variant.pack), []).append(variant)
-            for claim in self.chosen.claims:
-                values.setdefault(("claim", claim.pack), []).append(claim)
-            for pack in self.chosen.broken():
-                values.setdefault(("broken_pack", pack.name), []).append(pack)
-        return values
+    def _values_of(self) -> Mapping[tuple[str, str], list[Subject]]:
+        """All values, grouped once for all case modules."""
+        return self.chosen.values() if self.chosen else {}
 
     def _values(self, path: Path, argument: str) -> list[Subject]:
         """Return an argument's values for a case module; each pack belongs to one module."""

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PACKAGES = [file.parent for file in ROOT.glob("plugins/*/perfsuite_*/__init__.py")]
 LIBRARY = sorted(
     path
-    for folder in (ROOT / "perfsuite", *ROOT.glob("plugins/*/perfsuite_*"))
+    for folder in (ROOT / "perfsuite", *PACKAGES)
     for path in folder.rglob("*.py")
 )
 TESTS = sorted(
@@ -83,8 +84,8 @@ def test_library_code_neither_prints_nor_exits(path: Path) -> None:
 
 def test_linted_packages_are_those_of_the_plugins_folder() -> None:
     config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
-    folders = {path.name for path in ROOT.glob("plugins/*/perfsuite_*")}
-    assert set(config["importlinter"]["root_packages"]) == {"perfsuite", *folders}
+    packages = {path.name for path in PACKAGES}
+    assert set(config["importlinter"]["root_packages"]) == {"perfsuite", *packages}
 
 
 def test_every_pack_folder_is_an_extra_and_a_distribution() -> None:

@@ -6,34 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from options_data import OPTIONS
 from report_data import FACTS, STORY, Told, baselines_of, run_of
 
 from perfsuite.model import ClaimInstance, Result, Status, Word
 from perfsuite.report.book import Book, read
-from perfsuite.request import Options
 from perfsuite.terminal import Ticker, accounts_of, exit_code, first_line, summary
-
-FAIL_ON = ("slower", "over-budget", "broken", "wrong", "crashed", "timed-out", "error")
-OPTIONS = Options(
-    root=Path("/project"),
-    tier="smoke",
-    select="",
-    device="auto",
-    packs=(),
-    pack=(),
-    processes=None,
-    seed=0,
-    check=False,
-    resume=False,
-    accept=False,
-    reason="",
-    fail_on=FAIL_ON,
-    threshold=None,
-    gate=None,
-    report=Path("reports"),
-    baselines=(),
-    command="pytest --perf",
-)
 
 
 def book_of(*story: Told) -> Book:

@@ -50,9 +50,6 @@ class Site:
         values["CUDA_VISIBLE_DEVICES"] = self.gpu.uuid if self.gpu else ""
         # Processes are the unit of evidence: they must not share what a fresh start would vary.
         values.pop("PYTHONHASHSEED", None)
-        # Threads that move between cores cost more than the change we look for.
-        values.setdefault("OMP_PROC_BIND", "close")
-        values.setdefault("OMP_PLACES", "cores")
         return values
 
 

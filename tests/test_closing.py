@@ -1,0 +1,55 @@
+"""What a run leaves behind: report, acceptance, and the advice that follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from options_data import OPTIONS
+from report_data import STORY, baselines_of, run_of
+
+from perfsuite.closing import close
+from perfsuite.model import Status, Word
+from perfsuite.runner import Outcome
+
+
+def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
+    story = tuple(told for told in STORY if told.word in words)
+    return Outcome(run_of(story), folder / "x.jsonl", baselines_of(story), "baseline nvidia-h200")
+
+
+def test_the_report_is_written_and_named(tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, Word.SAME)
+    lines = close(outcome, replace(OPTIONS, report=tmp_path / "reports")).lines
+    page = tmp_path / "reports" / outcome.run.id / "index.html"
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert any(line.startswith("report: ") and line.endswith("index.html") for line in lines)
+    assert f"perfsuite baseline accept {outcome.run.id}" in lines[-1]
+
+
+def test_a_first_run_is_told_to_run_again(tmp_path: Path) -> None:
+    lines = close(outcome_of(tmp_path, Word.NEW), replace(OPTIONS, report=tmp_path)).lines
+    assert "next: run again to compare with this run, or accept it:" in lines
+
+
+def test_a_run_without_verdicts_has_nothing_to_accept(tmp_path: Path) -> None:
+    lines = close(outcome_of(tmp_path, Status.SKIPPED), replace(OPTIONS, report=tmp_path)).lines
+    assert not any("accept" in line for line in lines)
+
+
+def test_what_is_not_right_keeps_a_run_from_being_accepted(tmp_path: Path) -> None:
+    options = replace(OPTIONS, report=tmp_path, accept=True, reason="try", baselines=(tmp_path,))
+    closing = close(outcome_of(tmp_path, Word.SAME, Status.CRASHED), options)
+    assert not closing.is_done
+    assert closing.lines[0].startswith("report: ")
+    assert closing.lines[-1].startswith("not accepted: ")
+    assert "compute.softmax" in closing.lines[-1]
+    assert not list(tmp_path.rglob("sku.json"))
+
+
+def test_what_is_right_is_accepted(tmp_path: Path) -> None:
+    options = replace(OPTIONS, report=tmp_path, accept=True, reason="try", baselines=(tmp_path,))
+    closing = close(outcome_of(tmp_path, Word.SAME), options)
+    assert closing.is_done
+    assert any(line.startswith("accepted: ") for line in closing.lines)
+    assert list(tmp_path.rglob("sku.json"))
