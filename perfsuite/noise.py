@@ -71,6 +71,15 @@ BY_CLASS = {
     ),
 }
 SHORT_BETWEEN, SHORT_UNIT = 0.0025, 0.001
+# From this share of its ceiling on, a kernel is held by what all units of a product have alike:
+# memory clock, tensor-core rate. Below, caches, crossbar and the floor plan of the SMs show.
+PINNED = 0.965
+LOOSE_UNIT, LOOSE_COMPUTE_UNIT, LOOSE_DEGREES = 0.007, 0.004, 3.0
+# A transfer below this share of its link waits for the host's own copying.
+HOST_COPY = 0.5
+PAGEABLE = NoisePrior(
+    between=0.05, run=0.05, unit=0.1, beta=0.0, beta_sd=0.0, threshold=0.05, gate=0.2
+)
 ONE_CLOCK = NoisePrior(
     within=0.01,
     between=0.01,
@@ -94,16 +103,25 @@ CPU = NoisePrior(
 
 
 def prior_for(
-    device: str, work_class: str, *, regime: Regime, time_us: float, has_cycles: bool
+    device: str,
+    work_class: str,
+    *,
+    regime: Regime,
+    time_us: float,
+    has_cycles: bool,
+    efficiency: float | None = None,
 ) -> NoisePrior:
-    """Return the prior of a variant; ``time_us`` is per launch."""
+    """Return the prior of a variant; ``time_us`` is per launch, ``efficiency`` of its ceiling."""
     if device == "cpu":
         return CPU
     prior = BY_CLASS[work_class]
     if work_class == TRANSFER:
-        return prior
+        return PAGEABLE if efficiency is not None and efficiency < HOST_COPY else prior
     if regime is Regime.END_TO_END or not has_cycles:
         return ONE_CLOCK
+    if efficiency is None or efficiency < PINNED:
+        unit = LOOSE_COMPUTE_UNIT if work_class == COMPUTE else LOOSE_UNIT
+        prior = replace(prior, unit=unit, unit_degrees=LOOSE_DEGREES)
     if time_us >= SHORT_US:
         return prior
     return replace(

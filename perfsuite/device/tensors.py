@@ -22,7 +22,7 @@ TOLERANCES = {
 }
 # One wrong element hides in the L2 norm of a million: no element may be off by more than this
 # many tolerances, relative to its own size and the typical size of all.
-ELEMENT_FACTOR = 16.0
+ELEMENT_FACTOR = 32.0
 CHUNK = 1 << 26
 POISON_BYTE = 0x7F
 
