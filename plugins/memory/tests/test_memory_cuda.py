@@ -14,7 +14,6 @@ import pytest
 from perfsuite_memory import coalescing, stream, transpose
 
 FOLDER = Path(perfsuite_memory.__file__).parent
-STREAM = {"THREADS": stream.THREADS, "UNROLL": stream.UNROLL, "SCALAR": f"{stream.SCALAR}f"}
 FIELD = {"THREADS": coalescing.THREADS, "ITEMS": coalescing.ITEMS}
 
 
@@ -50,13 +49,19 @@ def _spills(counts: Counter[str]) -> bool:
 
 
 def test_stream_loads_sixteen_bytes_and_does_not_spill(tmp_path: Path) -> None:
-    kernels = _opcodes(tmp_path, "stream.cu", STREAM)
-    assert set(kernels) == {f"stream_{op}" for op in stream.INPUTS}
-    for op, inputs in stream.INPUTS.items():
-        counts = kernels[f"stream_{op}"]
-        assert counts["LDG.E.EF.128"] == inputs * stream.UNROLL, op
-        assert counts["STG.E.EF.128"] == (op not in stream.REDUCTIONS) * stream.UNROLL, op
-        assert not _spills(counts), op
+    for is_reduction, (threads, unroll) in enumerate((stream.MAP, stream.REDUCTION)):
+        macros = {"THREADS": threads, "UNROLL": unroll, "SCALAR": f"{stream.SCALAR}f"}
+        kernels = _opcodes(tmp_path, "stream.cu", macros)
+        assert set(kernels) == {f"stream_{op}" for op in stream.INPUTS}
+        for op, inputs in stream.INPUTS.items():
+            if (op in stream.REDUCTIONS) != is_reduction:
+                continue
+            counts = kernels[f"stream_{op}"]
+            loads = sum(n for code, n in counts.items() if code.startswith("LDG.E.128"))
+            stores = sum(n for code, n in counts.items() if code.startswith("STG.E.128"))
+            assert loads == inputs * unroll, op
+            assert stores == (not is_reduction) * unroll, op
+            assert not _spills(counts), op
 
 
 @pytest.mark.parametrize("stride", [1, 2, 32])
