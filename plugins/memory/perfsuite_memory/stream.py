@@ -20,10 +20,11 @@ ODD_OPS = ("copy", "triad", "dot")
 
 # Geometry of stream.cu, threads and vectors of 16 bytes in flight per thread and input. Small
 # blocks with one vector each keep a map's accesses nearest to their order: on an H200 a copy of
-# 2^28 floats moves 4.27 TB/s with (128, 1), 4.07 with (256, 4). A reduction stores nothing, and its
-# resident blocks need the loads in flight.
-MAP = (128, 1)
-REDUCTION = (256, 4)
+# 2^28 floats moves 4.27 TB/s with (128, 1), 4.07 with (256, 4). What goes one way only is held up
+# by something else: init by starting blocks (3.4 TB/s with (128, 1), 4.65 with (256, 4)), a
+# reduction's resident blocks by the loads they have in flight.
+BOTH_WAYS = (128, 1)
+ONE_WAY = (256, 4)
 # The reductions keep every SM full: 2,048 threads with 64 bytes in flight each are four times what
 # HBM latency (about 1 us under load) times bandwidth asks of an SM.
 BLOCKS_PER_SM = 8
@@ -161,7 +162,7 @@ def _triton(ctx: Any, op: str, n: int) -> Launch:
 
 
 def _cuda(ctx: Any, op: str, n: int) -> Launch:
-    threads, unroll = REDUCTION if op in REDUCTIONS else MAP
+    threads, unroll = geometry(op)
     options = (f"-DTHREADS={threads}", f"-DUNROLL={unroll}", f"-DSCALAR={SCALAR}f")
     kernel = ctx.load_cuda(Path(__file__).with_name("stream.cu"), f"stream_{op}", options=options)
     tiles = -(-n // (4 * threads * unroll))
@@ -174,6 +175,11 @@ def _cuda(ctx: Any, op: str, n: int) -> Launch:
     # The last block of a launch sets it back to 0.
     finished = torch.zeros(1, dtype=torch.int32, device=ctx.place)
     return lambda *arrays: kernel(blocks, threads, *arrays, partials, finished, n)
+
+
+def geometry(op: str) -> tuple[int, int]:
+    """Return threads per block and vectors per thread of an operation in stream.cu."""
+    return ONE_WAY if op in (*REDUCTIONS, "init") else BOTH_WAYS
 
 
 def _resident_blocks() -> int:

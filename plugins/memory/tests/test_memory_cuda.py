@@ -49,18 +49,16 @@ def _spills(counts: Counter[str]) -> bool:
 
 
 def test_stream_loads_sixteen_bytes_and_does_not_spill(tmp_path: Path) -> None:
-    for is_reduction, (threads, unroll) in enumerate((stream.MAP, stream.REDUCTION)):
+    for threads, unroll in (stream.BOTH_WAYS, stream.ONE_WAY):
         macros = {"THREADS": threads, "UNROLL": unroll, "SCALAR": f"{stream.SCALAR}f"}
         kernels = _opcodes(tmp_path, "stream.cu", macros)
         assert set(kernels) == {f"stream_{op}" for op in stream.INPUTS}
-        for op, inputs in stream.INPUTS.items():
-            if (op in stream.REDUCTIONS) != is_reduction:
-                continue
+        for op in (op for op in stream.INPUTS if stream.geometry(op) == (threads, unroll)):
             counts = kernels[f"stream_{op}"]
             loads = sum(n for code, n in counts.items() if code.startswith("LDG.E.128"))
             stores = sum(n for code, n in counts.items() if code.startswith("STG.E.128"))
-            assert loads == inputs * unroll, op
-            assert stores == (not is_reduction) * unroll, op
+            assert loads == stream.INPUTS[op] * unroll, op
+            assert stores == (op not in stream.REDUCTIONS) * unroll, op
             assert not _spills(counts), op
 
 
