@@ -10,11 +10,14 @@ from perfsuite.model import Work
 
 COMPUTE, MEMORY, MIXED, UNKNOWN = "compute", "memory", "mixed", "unknown"
 TRANSFER = "transfer"  # bytes over PCIe: neither of the GPU's clocks
+HOST_COPY = "host copy"  # a transfer that waits for the host's own copying
 
 # One limit this many times the other decides the class; between, both matter.
 DOMINATES = 2.0
 # Below this share of its bound a launch is held up by something the roofline does not know.
 EXPLAINED = 0.4
+# Below this share of its link's rate a transfer is not held up by the link.
+WIRED = 0.5
 # A smaller share of bytes in the other direction does not slow a stream down.
 ONE_WAY = 0.01
 
@@ -127,15 +130,15 @@ def efficiency(work: Work, peaks: Peaks, time_us: float) -> float | None:
 
 
 def work_class(work: Work | None, peaks: Peaks, time_us: float | None = None) -> str:
-    """Say what limits a launch: compute, memory, mixed, transfer or unknown.
+    """Say what limits a launch: compute, memory, mixed, transfer, host copy or unknown.
 
     With its time given, work far below its bound is unknown: something else holds it up.
     """
     if work is None:
         return UNKNOWN
-    if work.link != "hbm" and work.bytes:
-        return TRANSFER
     compute, memory = _limits_us(work, peaks)
+    if work.link != "hbm" and work.bytes:
+        return HOST_COPY if time_us and memory < WIRED * time_us else TRANSFER
     if not (compute or memory) or _is_unexplained(max(compute, memory), peaks, time_us):
         return UNKNOWN
     if compute >= DOMINATES * memory:

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from perfsuite.errors import UsageError
 from perfsuite.judge import Against, Policy, judge, judge_claims, wants_confirmation
 from perfsuite.model import (
     BaselineEntry,
@@ -27,8 +26,9 @@ from perfsuite.model import (
     Verdict,
 )
 from perfsuite.plan import missing_need, missing_of, order
-from perfsuite.runs import RunFile, load_run, new_run_id, run_path, unfinished
-from perfsuite.sites import Desk, git_commit, open_desks
+from perfsuite.resumption import interrupted_run, open_run_file
+from perfsuite.runs import RunFile, new_run_id
+from perfsuite.sites import Desk, git_commit, measure_on, open_desks
 from perfsuite.sku import sku_of
 from perfsuite.yardstick import Yardstick, find_yardstick
 
@@ -83,52 +83,32 @@ ESTIMATE_S = 1.5
 
 def execute(request: Request, listener: Listener) -> Outcome:
     """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done."""
-    interrupted = _interrupted(request) if request.resume else None
+    interrupted = interrupted_run(request.folder) if request.resume else None
     settings = interrupted.settings if interrupted else request.settings
     with ExitStack() as stack:
         desks = open_desks(request.device, request.packs, settings, stack)
-        file = _run_file(request, desks[0].facts, interrupted)
-        run_file = stack.enter_context(file)
+        run = _new_run(request, desks[0].facts)
+        file = stack.enter_context(open_run_file(request.folder, run, interrupted))
         if interrupted:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
         yardstick = find_yardstick(request.baseline_roots, request.folder, run=file.run)
-        run = _Work(request, listener, desks, run_file, yardstick).run()
+        run = _Work(request, listener, desks, file, yardstick).run()
     return Outcome(run, file.path, yardstick.entries, yardstick.source, yardstick.previous)
 
 
-def _interrupted(request: Request) -> Run:
-    for path in unfinished(request.folder):
-        return load_run(path)
-    raise UsageError(
-        "no interrupted run to resume",
-        where=str(request.folder),
-        remedy="start a new run without --perf-resume",
-    )
-
-
-def _run_file(request: Request, facts: DeviceFacts, interrupted: Run | None) -> RunFile:
-    sku = sku_of(facts)
-    if interrupted:
-        if (interrupted.sku.slug, interrupted.facts.unit) != (sku.slug, facts.unit):
-            raise UsageError(
-                f"run {interrupted.id} was measured on another {interrupted.sku.slug!r}",
-                where=str(request.folder),
-                remedy="resume it there, or start a new run without --perf-resume",
-            )
-        return RunFile.resume(run_path(request.folder, interrupted.id))
+def _new_run(request: Request, facts: DeviceFacts) -> Run:
     now = datetime.now(UTC)
-    run = Run(
+    return Run(
         id=new_run_id(now),
         started=now.isoformat(timespec="seconds"),
         command=request.command,
-        sku=sku,
+        sku=sku_of(facts),
         facts=facts,
         settings=request.settings,
         variants=request.variants,
         instances=request.claims,
         commit=git_commit(request.root),
     )
-    return RunFile.create(request.folder, run)
 
 
 class _Work:
@@ -188,49 +168,21 @@ class _Work:
         return runnable
 
     def _measure(self, variants: Sequence[Variant], stage: Stage, processes: int) -> None:
-        """Share the variants out over the desks, each from a thread of its own."""
         self._done, self._total = 0, len(variants)
         if not variants:
             return
         self.listener.planned(len(variants), self.facts, ESTIMATE_S * len(variants))
-        failures: list[BaseException] = []
-        threads = [
-            threading.Thread(target=self._serve, args=(desk, share, stage, processes, failures))
-            for desk, share in zip(self.desks, _shares(variants, len(self.desks)), strict=True)
-            if share
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            while any(thread.is_alive() for thread in threads):
-                for thread in threads:
-                    thread.join(timeout=0.2)
-        finally:
-            for desk in self.desks if any(t.is_alive() for t in threads) else ():
-                desk.panel.stop()
-            for thread in threads:
-                thread.join()
-        if failures:
-            raise failures[0]
-
-    def _serve(
-        self,
-        desk: Desk,
-        variants: Sequence[Variant],
-        stage: Stage,
-        processes: int,
-        failures: list[BaseException],
-    ) -> None:
-        try:
-            desk.panel.measure(
-                variants,
+        measure_on(
+            self.desks,
+            variants,
+            lambda desk, share: desk.panel.measure(
+                share,
                 stage,
                 processes=processes,
                 on_result=lambda result: self._take(result, desk.facts.unit),
                 on_phase=self.listener.phase,
-            )
-        except BaseException as error:  # noqa: BLE001 - re-raised in the main thread
-            failures.append(error)
+            ),
+        )
 
     def _take(self, result: Result, unit: str) -> None:
         evidence = tuple(replace(process, unit=unit) for process in result.evidence)
@@ -279,7 +231,3 @@ class _Work:
                 units={desk.facts.unit: desk.facts.name for desk in self.desks},
             )
         )
-
-
-def _shares(variants: Sequence[Variant], count: int) -> list[list[Variant]]:
-    return [list(variants[index::count]) for index in range(count)]

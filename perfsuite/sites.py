@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfsuite.errors import DeviceError
-from perfsuite.model import DeviceFacts, Gpu, Pack, Settings
+from perfsuite.model import DeviceFacts, Gpu, Pack, Settings, Variant
 from perfsuite.panel import Panel, Site, UnitLock, inventory
 
 GIT_LIMIT_S = 10.0
@@ -41,6 +42,31 @@ def open_desks(
         device = "cuda" if gpus else "cpu"
     desks = [_open(device, gpu, packs, settings, stack) for gpu in _of_one_product(gpus) or (None,)]
     return tuple(desks)
+
+
+def measure_on(
+    desks: Sequence[Desk],
+    variants: Sequence[Variant],
+    measure: Callable[[Desk, Sequence[Variant]], None],
+) -> None:
+    """Share the variants out over the desks, each in a thread; raises the first failure.
+
+    An exception in this thread, Ctrl-C among them, stops all panels first.
+    """
+    shares = [variants[index :: len(desks)] for index in range(len(desks))]
+    with ThreadPoolExecutor(max_workers=len(desks)) as pool:
+        futures = [
+            pool.submit(measure, desk, share)
+            for desk, share in zip(desks, shares, strict=True)
+            if share
+        ]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            for desk in desks:
+                desk.panel.stop()
+            raise
 
 
 def git_commit(root: Path) -> str:

@@ -173,6 +173,7 @@ class Unjoined(FakeDevice):
     """Finds that a launch's streams have not joined."""
 
     def joins_streams(self, group: Group) -> bool:
+        del group
         return False
 
 

@@ -12,7 +12,7 @@ from perfsuite.judge.exact import exact_changes, over_budget
 from perfsuite.judge.policy import Against, Policy
 from perfsuite.model import BaselineEntry, Change, Result, Variant, Word
 from perfsuite.noise import NoisePrior, prior_for
-from perfsuite.roofline import efficiency, peaks_of, work_class
+from perfsuite.roofline import peaks_of, work_class
 from perfsuite.sku import blocked_by
 
 
@@ -89,11 +89,9 @@ def _unrelated(
 
 def _prior(variant: Variant, before: Sequence[Timing], against: Against) -> NoisePrior:
     time_us = stats.hodges_lehmann([item.time_us for item in before])
-    peaks = peaks_of(against.slug)
     return prior_for(
         against.facts.device,
-        work_class(variant.work, peaks, time_us),
-        efficiency=efficiency(variant.work, peaks, time_us) if variant.work else None,
+        work_class(variant.work, peaks_of(against.slug), time_us),
         regime=variant.case.regime,
         time_us=time_us,
         has_cycles=all(item.cycles for item in before) and "cycles" in against.facts.clocks,

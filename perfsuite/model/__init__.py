@@ -5,10 +5,7 @@ from perfsuite.model.case import (
     Budget,
     Case,
     CaseInfo,
-    Claim,
-    ClaimInstance,
     Need,
-    Pack,
     Regime,
     Scalar,
     Tier,
@@ -17,6 +14,7 @@ from perfsuite.model.case import (
     Workload,
     variant_id,
 )
+from perfsuite.model.pack import Claim, ClaimInstance, Pack
 from perfsuite.model.result import (
     Block,
     DeviceFacts,

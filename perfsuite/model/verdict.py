@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from perfsuite.model.case import ClaimInstance, Variant
+from perfsuite.model.case import Variant
+from perfsuite.model.pack import ClaimInstance
 from perfsuite.model.result import DeviceFacts, Result, Settings, Sku
 
 

@@ -1,0 +1,33 @@
+"""Opens the run file of a new run, or goes on with the one that was interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perfsuite.errors import UsageError
+from perfsuite.model import Run
+from perfsuite.runs import RunFile, load_run, run_path, unfinished
+
+
+def interrupted_run(folder: Path) -> Run:
+    """Return the newest interrupted run in ``.perfsuite``; raises UsageError if there is none."""
+    for path in unfinished(folder):
+        return load_run(path)
+    raise UsageError(
+        "no interrupted run to resume",
+        where=str(folder),
+        remedy="start a new run without --perf-resume",
+    )
+
+
+def open_run_file(folder: Path, run: Run, interrupted: Run | None) -> RunFile:
+    """Create the file of ``run``, or open that of the interrupted run on the same unit."""
+    if interrupted is None:
+        return RunFile.create(folder, run)
+    if (interrupted.sku.slug, interrupted.facts.unit) != (run.sku.slug, run.facts.unit):
+        raise UsageError(
+            f"run {interrupted.id!r} was measured on another unit of {interrupted.sku.slug!r}",
+            where=str(folder),
+            remedy="resume it there, or start a new run without --perf-resume",
+        )
+    return RunFile.resume(run_path(folder, interrupted.id))
