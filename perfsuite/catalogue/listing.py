@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from perfsuite.errors import PackError
@@ -180,7 +181,7 @@ def _info(pack: str, case: Case) -> CaseInfo:
         pack=pack,
         name=case.name,
         doc=inspect.cleandoc(case.build.__doc__ or ""),
-        file=code.co_filename if code else "",
+        file=_place(code.co_filename) if code else "",
         line=code.co_firstlineno if code else 0,
         source=case.source,
         version=case.version,
@@ -217,3 +218,11 @@ def _bindings(pack: str, case: CaseListing, claim: Claim) -> Iterator[ClaimInsta
             file=case.info.file,
             line=case.info.line,
         )
+
+
+def _place(file: str) -> str:
+    """Return a path that means the same on other machines, and does not tell whose this one is."""
+    path = Path(file)
+    if path.is_relative_to(Path.cwd()):
+        return path.relative_to(Path.cwd()).as_posix()
+    return Path(*path.parts[-2:]).as_posix()

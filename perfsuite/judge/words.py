@@ -27,7 +27,8 @@ def timed_reason(word: Word, shift: Shift, change: Change, policy: Policy) -> st
 def exact_reason(change: Change) -> str:
     """Say how a metric without noise moved."""
     moved = f"{change.metric} {change.baseline:.6g} -> {change.current:.6g} {change.unit}".strip()
-    return f"{moved} ({percent(change.theta)} worse)" if change.theta > 0 else moved
+    is_share = change.theta > 0 and change.baseline
+    return f"{moved} ({percent(change.theta)} worse)" if is_share else moved
 
 
 def _clocks(shift: Shift, word: Word) -> str:

@@ -98,7 +98,14 @@ def _aside(subject: Subject) -> str:
     if subject.change is None:
         return subject.reason
     exact = [change for change in subject.others if abs(change.theta) > change.threshold]
-    return ", ".join(f"{change.metric} {view.percent(change.theta)}" for change in exact)
+    return ", ".join(map(_exact_text, exact))
+
+
+def _exact_text(change: Change) -> str:
+    # A share of nothing says nothing.
+    if not change.baseline:
+        return f"{change.metric} from 0 to {change.current:.4g} {change.unit}"
+    return f"{change.metric} {view.percent(change.theta)}"
 
 
 def _two_clocks(subject: Subject) -> bool:
