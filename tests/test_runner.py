@@ -1,0 +1,191 @@
+"""Whole runs on the fake device: stages, resumption, skips, several desks."""
+
+from __future__ import annotations
+
+import tempfile
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfsuite.catalogue import load_catalogue
+from perfsuite.errors import DeviceError, UsageError
+from perfsuite.model import DeviceFacts, Result, Settings, Stage, Status, Tier
+from perfsuite.packs import discover
+from perfsuite.runner import Outcome, Request, execute
+from perfsuite.runs import RunFile, load_run
+from perfsuite.sites import measure_on
+
+PACK = """
+    import os
+    import perfsuite
+
+    @perfsuite.case(
+        axes={"us": [100, 200]}, source="made up", needs=[perfsuite.cuda().when(us=300)]
+    )
+    def double(ctx, us):
+        '''Double numbers and take as long as the axis says, times FACTOR.'''
+        factor = float(os.environ.get("FACTOR_%d" % us, "1"))
+
+        def fn(x):
+            ctx.spend(us * factor)
+            return [2 * value for value in x]
+
+        return perfsuite.Workload(
+            fn=fn,
+            make_inputs=lambda rng: (rng.randn(16),),
+            reference=lambda x: [value + value for value in x],
+            wrong=lambda x: list(x),
+        )
+
+    @perfsuite.hookimpl
+    def perf_cases():
+        return [double]
+"""
+QUICK = Settings(samples=5, sample_us=50.0)
+
+
+@pytest.fixture(autouse=True)
+def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the fake device's lock apart from other runs on this machine."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+class Log:
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.done: list[str] = []
+
+    def planned(self, total: int, facts: DeviceFacts, estimate_s: float) -> None:
+        self.notes.append(f"{total} on {facts.name} in {estimate_s > 0}")
+
+    def phase(self, variant: str, phase: str) -> None:
+        pass
+
+    def finished(self, result: Result, done: int, total: int) -> None:
+        self.done.append(f"{done}/{total} {result.variant}")
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def request(folder: Path, text: str = PACK, **fields: Any) -> Request:
+    """Return a request for all variants of a pack written to ``folder``."""
+    (folder / "acme.py").write_text(textwrap.dedent(text), encoding="utf-8")
+    sources = discover(None, extra=[folder / "acme.py"], allow=["acme"])
+    packs = load_catalogue(sources, tier=Tier.FULL)
+    return Request(
+        variants=tuple(variant for pack in packs for variant in pack.variants),
+        claims=(),
+        packs=packs,
+        **{"device": "fake", "settings": QUICK, **fields},
+        root=folder,
+        folder=folder / ".perfsuite",
+        baseline_roots=(folder / "baselines",),
+    )
+
+
+def words(outcome: Outcome) -> list[str]:
+    return [verdict.word.value for verdict in outcome.run.verdicts]
+
+
+def test_a_first_run_is_new_and_stored(tmp_path: Path) -> None:
+    log = Log()
+    outcome = execute(request(tmp_path), log)
+    assert words(outcome) == ["new", "new"]
+    assert load_run(outcome.run_file) == outcome.run
+    assert len(log.done) == 2
+    assert outcome.run.units == {"fa4e00000000": "Fake Device"}
+
+
+def test_a_second_run_is_compared_and_a_change_confirmed_on_fresh_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(request(tmp_path), Log())
+    monkeypatch.setenv("FACTOR_200", "1.03")
+    outcome = execute(request(tmp_path), Log())
+    assert words(outcome) == ["same", "slower"]
+    slower = outcome.run.verdicts[1]
+    assert (slower.confirmation, slower.fails) == ("fresh processes", True)
+    assert slower.changes[0].theta == pytest.approx(0.03, abs=0.003)
+    stages = [r.stage for r in outcome.run.results if r.variant == slower.variant]
+    assert stages == [Stage.SCREEN, Stage.CONFIRM]
+    assert outcome.source.startswith("run ")
+
+
+def test_an_unmet_need_skips_with_its_reason(tmp_path: Path) -> None:
+    outcome = execute(request(tmp_path, PACK.replace("[100, 200]", "[100, 300]")), Log())
+    skipped = next(r for r in outcome.run.results if r.status is Status.SKIPPED)
+    assert skipped.reason.startswith("needs device cuda")
+    assert words(outcome) == ["new"]
+
+
+def test_check_only_measures_and_judges_nothing(tmp_path: Path) -> None:
+    outcome = execute(request(tmp_path, settings=replace(QUICK, check_only=True)), Log())
+    assert [result.status for result in outcome.run.results] == [Status.OK] * 2
+    assert outcome.run.verdicts == ()
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    asked = request(tmp_path)
+    whole = execute(asked, Log())
+    # Cut the stored run back to its plan and first result, as a kill would leave it.
+    lines = whole.run_file.read_bytes().splitlines(keepends=True)
+    results = [i for i, line in enumerate(lines) if b'"kind":"result"' in line]
+    whole.run_file.write_bytes(b"".join(lines[: results[0] + 1]) + b'{"kind":"resu')
+    log = Log()
+    resumed = execute(replace(asked, resume=True), log)
+    assert resumed.run.id == whole.run.id
+    assert len(log.done) == 1
+    assert words(resumed) == ["new", "new"]
+    assert resumed.run.results[0] == whole.run.results[0]
+
+
+def test_nothing_to_resume_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no interrupted run"):
+        execute(request(tmp_path, resume=True), Log())
+
+
+def test_a_run_of_another_unit_is_not_resumed(tmp_path: Path) -> None:
+    asked = request(tmp_path)
+    run = execute(asked, Log()).run
+    other = replace(run, id="29990101-000000-aaaa", facts=replace(run.facts, unit="b" * 12))
+    RunFile.create(asked.folder, other).close()
+    with pytest.raises(UsageError, match="another unit"):
+        execute(replace(asked, resume=True), Log())
+
+
+def test_a_missing_gpu_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(DeviceError, match="no NVIDIA GPU"):
+        execute(request(tmp_path, device="cuda"), Log())
+
+
+class Stopped:
+    """A desk whose panel remembers that it was stopped."""
+
+    def __init__(self) -> None:
+        self.panel = self
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+def test_a_failing_desk_stops_the_others_and_is_reported() -> None:
+    desks: Any = [Stopped(), Stopped()]
+    shares: list[Any] = []
+
+    def measure(desk: Any, share: Any) -> None:
+        shares.append(list(share))
+        if desk is desks[1]:
+            raise DeviceError("lost")
+
+    with pytest.raises(DeviceError, match="lost"):
+        measure_on(desks, [1, 2, 3], measure)  # type: ignore[list-item]
+    assert sorted(shares) == [[1, 3], [2]]
+    assert all(desk.is_stopped for desk in desks)

@@ -1,0 +1,78 @@
+"""What a run is compared with, and what no result may exceed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import store_data as data
+
+from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, Result, Status, Work
+from perfsuite.roofline import peaks_of
+from perfsuite.runs import RunFile, entries_of
+from perfsuite.yardstick import Yardstick, find_yardstick
+
+TIMES = {"copy": 100.0}
+
+
+def yardstick_of(work: Work | None) -> tuple[Yardstick, Result]:
+    """Return a yardstick that knows one variant of this work, and a result of 100 us."""
+    variant = replace(data.variant("copy", 64), work=work)
+    yardstick = Yardstick(entries={}, peaks=peaks_of("nvidia-h200"), variants={variant.id: variant})
+    result = Result(variant=variant.id, status=Status.OK, evidence=(data.evidence(100.0),))
+    return yardstick, result
+
+
+def test_a_rate_that_the_hardware_has_is_plausible() -> None:
+    yardstick, result = yardstick_of(Work(read_bytes=2e8, write_bytes=2e8))
+    assert yardstick.plausible(result) is result
+
+
+def test_a_rate_beyond_the_ceiling_is_an_error_of_the_case() -> None:
+    yardstick, result = yardstick_of(Work(read_bytes=2.5e8, write_bytes=2.5e8))
+    refused = yardstick.plausible(result)
+    assert refused.status is Status.ERROR
+    assert "115% of the measured ceiling" in refused.reason
+
+
+def test_what_states_no_work_is_plausible() -> None:
+    yardstick, result = yardstick_of(None)
+    assert yardstick.plausible(result) is result
+
+
+def is_excused(before: dict[str, float]) -> bool:
+    """Say whether a broken "fast is twice as fast as slow" fails nothing, given earlier times."""
+    fast, slow = (data.variant(case, 1024) for case in ("fast", "slow"))
+    entries = entries_of(data.finished(before))
+    instance = ClaimInstance(
+        id="c", pack="memory", name="c", faster=fast.id, than=slow.id, by=2.0, source="s"
+    )
+    verdict = ClaimVerdict(
+        claim="c", word=ClaimWord.BROKEN, reason="", required=2.0, source="s", fails=True
+    )
+    yardstick = Yardstick(entries=entries, peaks=peaks_of("nvidia-h200"))
+    return not yardstick.excused([verdict], [instance])[0].fails
+
+
+def test_a_broken_claim_fails_only_if_it_held_before() -> None:
+    assert not is_excused({"fast": 100.0, "slow": 250.0})
+    assert is_excused({"fast": 100.0, "slow": 150.0})
+    assert is_excused({"fast": 100.0})
+
+
+def test_without_baseline_and_earlier_run_all_is_new(tmp_path: Path) -> None:
+    found = find_yardstick([tmp_path / "baselines"], tmp_path, run=data.finished(TIMES))
+    assert (dict(found.entries), found.source) == ({}, "")
+    assert "no earlier run" in found.notes[0]
+
+
+def test_without_baseline_the_last_run_on_this_unit_counts(tmp_path: Path) -> None:
+    before = data.finished(TIMES, run_id="20260101-000000-aaaa")
+    file = RunFile.create(tmp_path, before)
+    for result in before.results:
+        file.append(result)
+    file.finish(before)
+    found = find_yardstick([tmp_path / "baselines"], tmp_path, run=data.finished(TIMES))
+    assert found.source == "run 20260101-000000-aaaa"
+    assert found.previous is not None
+    assert set(found.entries) == {data.variant("copy", 1024).id}
