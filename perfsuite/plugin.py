@@ -138,6 +138,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("perf"):
         return
     _refuse_other_drivers(config)
+    _refuse_other_root(config)
     from perfsuite.session import PerfSession
 
     config.pluginmanager.register(PerfSession(config), "perfsuite-session")
@@ -170,6 +171,21 @@ def _refuse_other_drivers(config: pytest.Config) -> None:
             "--perf-accept has nothing to accept under --perf-check, which measures nothing"
             "\n  do: leave one of them out"
         )
+
+
+def _refuse_other_root(config: pytest.Config) -> None:
+    """Refuse a root that pytest took from an option's value: it looks at all that is a path."""
+    here, root = config.invocation_params.dir, config.rootpath
+    if config.args_source is pytest.Config.ArgsSource.ARGS or config.inipath or here == root:
+        return
+    values = [config.getoption("perf_report"), *config.getoption("perf_pack")]
+    for value in (here / value for value in values):
+        if value.exists() and value.is_relative_to(root) and not value.is_relative_to(here):
+            raise pytest.UsageError(
+                f"pytest took {str(root)!r} for the project's root, from an option"
+                "\n  do: write --perf-report=DIR and --perf-pack=FILE with '=', "
+                f"or add --rootdir={here}"
+            )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -70,6 +70,8 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     """A project with one pack file and one ordinary test, and no case modules."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    # The fake device's lock lies there: other runs on this machine are none of our business.
+    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
     pytester.makepyfile(acme=PACK)
     pytester.makepyfile(test_ordinary="def test_ordinary(): pass")
     return pytester
@@ -287,6 +289,16 @@ def test_what_cannot_be_done_is_one_clear_error(
         """
     )
     assert told in error_of(perf(project, *args))
+
+
+def test_a_root_taken_from_an_option_is_refused(
+    project: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
+    result = run(project, "--perf", "--perf-device", "fake", "--perf-report", elsewhere)
+    assert result.ret == USAGE_ERROR
+    result.stderr.fnmatch_lines(["*pytest took * for the project's root*"])
+    assert run(project, "--perf", "--collect-only", f"--perf-report={elsewhere}").ret != USAGE_ERROR
 
 
 def test_a_session_without_packs_says_so(project: pytest.Pytester) -> None:
