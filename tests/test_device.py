@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,6 +109,29 @@ def test_the_cpu_has_one_clock() -> None:
     facts = device.facts()
     assert (facts.device, facts.clocks) == ("cpu", ("time_us",))
     assert len(facts.unit) == 12
+
+
+def test_waiting_for_a_core_is_not_the_codes_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from perfsuite.device import cpu
+
+    waiting = tmp_path / "schedstat"
+    waiting.write_text("0 1000000 1")
+    monkeypatch.setattr(cpu, "WAITING", waiting)
+    device = open_device("cpu")
+
+    def wait(until_ns: int) -> None:
+        # A billion nanoseconds on the scheduler's books: more than the call can have taken.
+        waiting.write_text(f"0 {until_ns} 1")
+
+    group = device.group(wait, [(1_001_000_000,)], 1, backend="loop")
+    (sample,) = device.sample(group, 1, regime=Regime.PACED, spin_us=0, flush=False)
+    assert sample.time_us < 0
+    waiting.unlink()
+    group = device.group(lambda x: x, [(1,)], 1, backend="loop")
+    (sample,) = device.sample(group, 1, regime=Regime.PACED, spin_us=0, flush=False)
+    assert sample.time_us > 0
 
 
 def test_the_cpu_refuses_a_cuda_kernel() -> None:
