@@ -170,10 +170,10 @@ class Session:
             ):
                 return True
             if time.monotonic() > deadline:
-                self._log.notes.append(
-                    f"did not settle within {limit_s:g} s "
-                    f"(last groups differ by {max(recent) / min(recent) - 1:.2%})"
-                )
+                spread = f"last {len(recent)} groups differ by {max(recent) / min(recent) - 1:.2%}"
+                few = f"only {len(recent)} of {SETTLE_GROUPS} groups fitted"
+                why = spread if len(recent) == SETTLE_GROUPS else few
+                self._log.notes.append(f"did not settle within {limit_s:g} s ({why})")
                 return False
 
     def _sample(self, count: int) -> list[Sample]:

@@ -96,7 +96,7 @@ CPU = NoisePrior(
     unit=0.1,
     beta=0.0,
     beta_sd=0.0,
-    threshold=0.03,
+    threshold=0.1,
     gate=0.2,
 )
 
