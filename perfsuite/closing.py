@@ -25,25 +25,37 @@ class Closing:
 
 
 def close(outcome: Outcome, options: Options) -> Closing:
-    """Write the report, and accept the run if that was asked for."""
-    page = write_report(
+    """Write the report, and accept the run if that was asked for.
+
+    A failure of either is a line: what was measured is still to be reported, item by item.
+    """
+    try:
+        page = short(_write(outcome, options))
+        is_written = True
+    except PerfError as error:
+        page, is_written = str(error), False
+    written = (f"report: {page}", f"run: {short(outcome.run_file)}")
+    if not options.accept:
+        return Closing((*written, *_next(outcome)), is_done=is_written)
+    try:
+        accepted = accept(
+            outcome.run, options.baselines[0], reason=options.reason, by=getpass.getuser()
+        )
+    except PerfError as error:
+        return Closing((*written, f"not accepted: {error}"), is_done=False)
+    return Closing(
+        (*written, f"accepted: {accepted}", *map(short, accepted.written)), is_done=is_written
+    )
+
+
+def _write(outcome: Outcome, options: Options) -> Path:
+    return write_report(
         outcome.run,
         baselines=outcome.baselines,
         source=outcome.source,
         folder=options.report,
         previous=outcome.previous,
     )
-    written = (f"report: {short(page)}", f"run: {short(outcome.run_file)}")
-    if not options.accept:
-        return Closing((*written, *_next(outcome)))
-    try:
-        accepted = accept(
-            outcome.run, options.baselines[0], reason=options.reason, by=getpass.getuser()
-        )
-    except PerfError as error:
-        # What was measured is still to be reported, item by item.
-        return Closing((*written, f"not accepted: {error}"), is_done=False)
-    return Closing((*written, f"accepted: {accepted}", *map(short, accepted.written)))
 
 
 def _next(outcome: Outcome) -> Iterator[str]:

@@ -96,7 +96,7 @@ CPU = NoisePrior(
     unit=0.1,
     beta=0.0,
     beta_sd=0.0,
-    threshold=0.1,
+    threshold=0.04,
     gate=0.2,
 )
 

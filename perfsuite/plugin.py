@@ -161,6 +161,11 @@ def _refuse_other_drivers(config: pytest.Config) -> None:
             "--perf cannot run with --reruns: a repeated test would turn a slowdown into a pass"
             "\n  do: leave --reruns out; perfsuite confirms changes in fresh processes"
         )
+    if not config.getoption("perf_reason").replace("\n", " ").isprintable():
+        raise pytest.UsageError(
+            f"--perf-reason holds what cannot be stored: {config.getoption('perf_reason')!r}"
+            "\n  do: write it in plain text"
+        )
     if config.getoption("perf_accept") and not config.getoption("perf_reason").strip():
         raise pytest.UsageError(
             "--perf-accept needs a reason, which is stored with the numbers"
@@ -258,7 +263,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 

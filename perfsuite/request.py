@@ -58,7 +58,8 @@ class Options:
             ("--perf-processes", str(self.processes or "")),
             ("--perf-seed", str(self.seed or "")),
         ]
-        return tuple(part for name, value in given if value for part in (name, value))
+        # With "=": pytest takes a path that stands alone for part of the project.
+        return tuple(f"{name}={value}" for name, value in given if value)
 
 
 @dataclass(frozen=True, slots=True)

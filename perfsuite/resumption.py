@@ -30,4 +30,11 @@ def open_run_file(folder: Path, run: Run, interrupted: Run | None) -> RunFile:
             where=str(folder),
             remedy="resume it there, or start a new run without --perf-resume",
         )
+    strangers = sorted({v.id for v in run.variants} - {v.id for v in interrupted.variants})
+    if strangers:
+        raise UsageError(
+            f"run {interrupted.id!r} was not asked for {strangers[0]!r}",
+            where=str(folder),
+            remedy="resume it with the selection it was started with, or start a new run",
+        )
     return RunFile.resume(run_path(folder, interrupted.id))

@@ -77,8 +77,8 @@ class Outcome:
     previous: Run | None = None
 
 
-# Warm H200 panel: K processes of a variant, prepared and measured.
-ESTIMATE_S = 1.5
+# A process of a variant, prepared and measured: on a warm H200, and on two shared cores.
+ESTIMATE_S = {"cuda": 0.5, "cpu": 2.0}
 
 
 def execute(request: Request, listener: Listener) -> Outcome:
@@ -88,10 +88,11 @@ def execute(request: Request, listener: Listener) -> Outcome:
     with ExitStack() as stack:
         desks = open_desks(request.device, request.packs, settings, stack)
         run = _new_run(request, desks[0].facts)
+        # Before the file is opened: a damaged baseline must not leave a run behind.
+        yardstick = find_yardstick(request.baseline_roots, request.folder, run=interrupted or run)
         file = stack.enter_context(open_run_file(request.folder, run, interrupted))
         if interrupted:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
-        yardstick = find_yardstick(request.baseline_roots, request.folder, run=file.run)
         run = _Work(request, listener, desks, file, yardstick).run()
     return Outcome(run, file.path, yardstick.entries, yardstick.source, yardstick.previous)
 
@@ -144,7 +145,7 @@ class _Work:
         verdicts = {v.variant: v for v in self._judge(Stage.SCREEN)}
         doubtful = [v for v in variants if v.id in verdicts and wants_confirmation(verdicts[v.id])]
         if doubtful and not settings.check_only:
-            self.listener.note(f"confirming {len(doubtful)} of {len(variants)} in fresh processes")
+            self.listener.note(f"confirming {len(doubtful)} of {len(verdicts)} in fresh processes")
             kept = {r.variant for r in self.run_file.run.results if r.stage is Stage.CONFIRM}
             again = order([v for v in doubtful if v.id not in kept], settings.seed)
             self._measure(again, Stage.CONFIRM, settings.confirm_processes)
@@ -171,7 +172,8 @@ class _Work:
         self._done, self._total = 0, len(variants)
         if not variants:
             return
-        self.listener.planned(len(variants), self.facts, ESTIMATE_S * len(variants))
+        each_s = ESTIMATE_S.get(self.facts.device, 0.0) * processes
+        self.listener.planned(len(variants), self.facts, each_s * len(variants))
         measure_on(
             self.desks,
             variants,

@@ -94,11 +94,13 @@ class PerfSession:
             )
             items.extend(session.genitems(module))
 
-    def pytest_report_collectionfinish(self) -> str:
+    def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
         """Say why there is nothing, where there is nothing."""
-        if self.chosen is None or self.chosen.packs:
+        if self.chosen is None or items:
             return ""
-        return "perfsuite: no pack found; install one, or name one with --perf-pack"
+        if not self.chosen.packs:
+            return "perfsuite: no pack found; install one, or name one with --perf-pack"
+        return f"perfsuite: no case module here; they are in {', '.join(map(str, self._folders))}"
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:

@@ -210,3 +210,9 @@ def send(connection: Connection, message: Message) -> None:
 def receive(connection: Connection) -> Message:
     """Wait for a message; raises EOFError or OSError when the other side is gone."""
     return decode(connection.recv_bytes(MOST_BYTES))
+
+
+def plain(text: str) -> str:
+    """Return text that any file, page and terminal can hold: no control characters, no halves."""
+    kept = (c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return "".join(kept)

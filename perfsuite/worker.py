@@ -149,6 +149,6 @@ def _leave() -> NoReturn:
 def _reason(error: BaseException) -> str:
     """Return one line: a deliberate error's own words, else its type and first line."""
     if isinstance(error, PerfError):
-        return error.what.partition("\n")[0]
-    first = str(error).strip().partition("\n")[0]
+        return wire.plain(error.what.partition("\n")[0])
+    first = wire.plain(str(error).strip().partition("\n")[0])
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from perfsuite.model import (
     Run,
     Status,
     Variant,
+    Word,
 )
 from perfsuite.roofline import Peaks, efficiency, peaks_of
 from perfsuite.runs import entries_of, last_run
@@ -22,6 +23,8 @@ from perfsuite.stats import process_value
 
 # More than this share of a measured ceiling is a mistake of the case, not a record.
 PLAUSIBLE = 1.05
+# A variant that none of this many runs has measured is new.
+RUNS_BACK = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,23 +83,50 @@ def find_yardstick(roots: Sequence[Path], folder: Path, *, run: Run) -> Yardstic
     entries = {v.id: baselines.entry(v.id) for v in run.variants}
     known = {name: entry for name, entry in entries.items() if entry is not None}
     if known or baselines.fingerprint_problem:
+        without = len(variants) - len(known)
+        note = f"{without} of {len(variants)} have no baseline entry yet: accept them as well"
         return Yardstick(
             entries=known,
+            notes=(note,) if without and not baselines.fingerprint_problem else (),
             source=f"baseline {run.sku.slug}",
             mismatch=baselines.fingerprint_problem,
             previous=previous,
             peaks=peaks,
             variants=variants,
         )
+    earlier = list(_earlier_runs(folder, previous))
     if previous is None:
         note = f"no baseline for {run.sku.slug} and no earlier run on this unit: all is new"
         return Yardstick(entries={}, notes=(note,), peaks=peaks, variants=variants)
-    note = f"no baseline for {run.sku.slug}: compared with run {previous.id} on this unit"
+    note = f"no baseline for {run.sku.slug}: compared with the last runs on this unit"
     return Yardstick(
-        entries=entries_of(previous),
-        source=f"run {previous.id}",
+        entries=_latest(earlier, variants),
+        source=f"runs up to {previous.id}",
         notes=(note,),
         previous=previous,
         peaks=peaks,
         variants=variants,
     )
+
+
+def _earlier_runs(folder: Path, newest: Run | None) -> Iterator[Run]:
+    """Yield the last runs on a unit, newest first."""
+    run = newest
+    for _ in range(RUNS_BACK):
+        if run is None:
+            return
+        yield run
+        run = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=run.id)
+
+
+def _latest(runs: Sequence[Run], variants: Mapping[str, Variant]) -> dict[str, BaselineEntry]:
+    """Return each variant's newest entry; what was found slower is no yardstick later."""
+    found: dict[str, BaselineEntry] = {}
+    for run in runs:
+        slower = {v.variant for v in run.verdicts if v.word is Word.SLOWER}
+        for name, entry in entries_of(run).items():
+            if name in variants and name not in slower:
+                found.setdefault(name, entry)
+        if len(found) == len(variants):
+            break
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import report_data as data
 
+from perfsuite.errors import StoreError
 from perfsuite.model import (
     BaselineEntry,
     Change,
@@ -347,10 +349,10 @@ def test_report_that_cannot_be_written_leaves_no_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Path, target: Path) -> Path:
-        raise OSError(f"no space for {target} from {self}")
+        raise OSError(errno.ENOSPC, f"no space for {target} from {self}")
 
     monkeypatch.setattr(Path, "replace", refuse)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(StoreError, match="cannot write the report: no space"):
         write_report(data.run_of(()), baselines={}, source="", folder=tmp_path)
     assert list((tmp_path / data.run_of().id).iterdir()) == []
 

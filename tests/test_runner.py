@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from perfsuite.catalogue import load_catalogue
-from perfsuite.errors import DeviceError, UsageError
+from perfsuite.errors import DeviceError, StoreError, UsageError
 from perfsuite.model import DeviceFacts, Result, Settings, Stage, Status, Tier
 from perfsuite.packs import discover
 from perfsuite.runner import Outcome, Request, execute
-from perfsuite.runs import RunFile, load_run
+from perfsuite.runs import RunFile, list_runs, load_run
 from perfsuite.sites import measure_on
 
 PACK = """
@@ -114,7 +114,40 @@ def test_a_second_run_is_compared_and_a_change_confirmed_on_fresh_data(
     assert slower.changes[0].theta == pytest.approx(0.03, abs=0.003)
     stages = [r.stage for r in outcome.run.results if r.variant == slower.variant]
     assert stages == [Stage.SCREEN, Stage.CONFIRM]
-    assert outcome.source.startswith("run ")
+    assert outcome.source.startswith("runs up to ")
+
+
+def test_a_slower_run_does_not_become_what_the_next_is_compared_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(request(tmp_path), Log())
+    monkeypatch.setenv("FACTOR_200", "1.03")
+    for _ in range(2):
+        assert words(execute(request(tmp_path), Log())) == ["same", "slower"]
+
+
+def test_a_narrow_run_hides_no_earlier_one(tmp_path: Path) -> None:
+    asked = request(tmp_path)
+    execute(asked, Log())
+    execute(replace(asked, variants=asked.variants[:1]), Log())
+    assert words(execute(asked, Log())) == ["same", "same"]
+
+
+def test_a_damaged_baseline_leaves_no_run_behind(tmp_path: Path) -> None:
+    (tmp_path / "baselines" / "fake").mkdir(parents=True)
+    (tmp_path / "baselines" / "fake" / "acme.json").write_text("{")
+    with pytest.raises(StoreError):
+        execute(request(tmp_path), Log())
+    assert list_runs(tmp_path / ".perfsuite") == ()
+
+
+def test_a_resumed_run_is_asked_for_nothing_new(tmp_path: Path) -> None:
+    asked = request(tmp_path)
+    run = execute(asked, Log()).run
+    part = replace(run, id="29990101-000000-aaaa", variants=run.variants[:1])
+    RunFile.create(asked.folder, part).close()
+    with pytest.raises(UsageError, match="was not asked for"):
+        execute(replace(asked, resume=True), Log())
 
 
 def test_an_unmet_need_skips_with_its_reason(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_statuses_fail_as_the_options_say() -> None:
 def test_the_command_to_measure_again_repeats_what_was_asked_for() -> None:
     options = replace(OPTIONS, device="cpu", pack=(Path("my pack.py"),), processes=5, seed=7)
     (account,) = accounts_of(book_of(told_of(Word.SLOWER)), options).values()
-    tail = "--perf-device cpu --perf-pack 'my pack.py' --perf-processes 5 --perf-seed 7"
+    tail = "--perf-device=cpu '--perf-pack=my pack.py' --perf-processes=5 --perf-seed=7"
     assert account.text.endswith(tail)
 
 

@@ -73,6 +73,6 @@ def test_without_baseline_the_last_run_on_this_unit_counts(tmp_path: Path) -> No
         file.append(result)
     file.finish(before)
     found = find_yardstick([tmp_path / "baselines"], tmp_path, run=data.finished(TIMES))
-    assert found.source == "run 20260101-000000-aaaa"
+    assert found.source == "runs up to 20260101-000000-aaaa"
     assert found.previous is not None
     assert set(found.entries) == {data.variant("copy", 1024).id}

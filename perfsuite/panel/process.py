@@ -195,9 +195,8 @@ def tail(output: IO[bytes]) -> str:
     """Return the last characters of a file that others write to."""
     size = os.fstat(output.fileno()).st_size
     start = max(0, size - 4 * TAIL_CHARACTERS)
-    return os.pread(output.fileno(), size - start, start).decode(errors="replace")[
-        -TAIL_CHARACTERS:
-    ]
+    text = os.pread(output.fileno(), size - start, start).decode(errors="replace")
+    return wire.plain(text[-TAIL_CHARACTERS:])
 
 
 def resident_bytes(pid: int) -> int:

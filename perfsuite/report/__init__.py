@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from perfsuite.errors import StoreError
 from perfsuite.model import BaselineEntry, Run
 from perfsuite.report.junit import properties
 
@@ -23,6 +24,8 @@ def write_report(
 ) -> Path:
     """Write ``folder/<run id>/`` with index.html, summary.md and verdict.json; return the page.
 
+    Raises StoreError where the folder cannot be written.
+
     ``baselines`` are the entries by variant that the run was judged against, ``source`` says in
     words what they are; ``previous`` is the run they come from, if it is at hand.
     """
@@ -33,10 +36,17 @@ def write_report(
 
     book = read(run, baselines=baselines, source=source, previous=previous)
     place = folder / run.id
-    place.mkdir(parents=True, exist_ok=True)
-    _replace(place / "summary.md", summary(book))
-    _replace(place / "verdict.json", verdict_json(book))
-    _replace(place / "index.html", render(book))
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        _replace(place / "summary.md", summary(book))
+        _replace(place / "verdict.json", verdict_json(book))
+        _replace(place / "index.html", render(book))
+    except OSError as error:
+        raise StoreError(
+            f"cannot write the report: {error.strerror}",
+            where=str(place),
+            remedy=f"make the folder writable, then: perfsuite report {run.id}",
+        ) from error
     return place / "index.html"
 
 

@@ -61,8 +61,10 @@ class Ticker:
     def planned(self, total: int, facts: DeviceFacts, estimate_s: float) -> None:
         """Say what is about to run."""
         about = f", about {plain(view.duration(estimate_s))}" if estimate_s else ""
-        self._write(f"perfsuite: {view.count(total, 'variant')} on {facts.name}{about}")
+        self._say(f"perfsuite: {view.count(total, 'variant')} on {facts.name}{about}")
         if self._bar.console.is_terminal:
+            if self._task is not None:
+                self._bar.remove_task(self._task)
             self._bar.start()
             self._task = self._bar.add_task("starting", total=total)
 
