@@ -304,4 +304,4 @@ def test_a_root_taken_from_an_option_is_refused(
 def test_a_session_without_packs_says_so(project: pytest.Pytester) -> None:
     session = PerfSession(project.parseconfig("-p", "perfsuite.plugin"))
     session.chosen = Chosen((), (), ())
-    assert "no pack found" in session.pytest_report_collectionfinish()
+    assert "no pack found" in session.pytest_report_collectionfinish([])
