@@ -53,3 +53,12 @@ def test_what_is_right_is_accepted(tmp_path: Path) -> None:
     assert closing.is_done
     assert any(line.startswith("accepted: ") for line in closing.lines)
     assert list(tmp_path.rglob("sku.json"))
+
+
+def test_a_report_that_cannot_be_written_loses_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    outcome = outcome_of(tmp_path, Word.SLOWER)
+    closing = close(outcome, replace(OPTIONS, report=tmp_path / "file"))
+    assert not closing.is_done
+    assert "report: cannot write the report" in closing.lines[0]
+    assert f"perfsuite report {outcome.run.id}" in closing.lines[0]

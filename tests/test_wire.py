@@ -111,3 +111,9 @@ def test_nan_among_samples_is_refused() -> None:
     evidence = Evidence(slot=0, seed=0, blocks=(Block(time_us=(1.0, math.nan)),))
     with pytest.raises(PerfError, match="time_us"):
         wire.decode(wire.encode(wire.Finished(evidence)))
+
+
+def test_text_of_cases_is_made_plain() -> None:
+    assert wire.plain("a\tb\nc") == "a\tb\nc"
+    assert wire.plain("red \x1b[31m\x00") == "red \ufffd[31m\ufffd"
+    wire.encode(wire.Failed(Status.ERROR, wire.plain("half \ud800")))
