@@ -50,7 +50,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "site" / "x-3.4.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text("Name: x\nVersion: 3.4\n", encoding="utf-8")
-    paths = [path for path in sys.path if "site-packages" not in path]
+    # Editable installs show as folders of their own, with an egg-info in them.
+    others = [path for path in sys.path if "site-packages" not in path]
+    paths = [path for path in others if not any(Path(path).glob("*.egg-info"))]
     monkeypatch.setattr(sys, "path", [str(folder.parent), *paths])
     return folder / "entry_points.txt"
 
