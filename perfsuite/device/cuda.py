@@ -81,7 +81,6 @@ class CudaDevice:
         torch.cuda.set_stream(self._stream)
         Device().set_current()  # cuda.core shares torch's primary context
         self._nvml = Nvml(f"GPU-{self._properties.uuid}")
-        self._foreign = self._nvml.foreign_percent()
         self._health = Health()
         self._flushed: torch.Tensor | None = None
         # Random padding: two processes should not share their addresses' luck.

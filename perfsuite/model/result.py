@@ -56,7 +56,7 @@ class Health:
     temperature_c: float | None = None
     sm_clock_mhz: float | None = None
     reasons: tuple[str, ...] = ()
-    foreign_percent: float = 0.0
+    foreign_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,7 +177,7 @@ def _health(seen: list[Health]) -> list[tuple[str, str]]:
     powers = [health.power_w for health in seen if health.power_w is not None]
     warmth = [health.temperature_c for health in seen if health.temperature_c is not None]
     clocks = [health.sm_clock_mhz for health in seen if health.sm_clock_mhz is not None]
-    foreign = max((health.foreign_percent for health in seen), default=0.0)
+    foreign = max((health.foreign_percent or 0.0 for health in seen), default=0.0)
     unit = view.SPACE
     return [
         ("Power", f"{_range(powers)}{unit}W" if powers else ""),
