@@ -208,11 +208,6 @@ def is_installed(name: str) -> bool:
     return spec is not None
 
 
-def fits_together(variant: Variant, facts: DeviceFacts, processes: int) -> bool:
-    """Say whether this many processes of the variant have room at once, or must take turns."""
-    return facts.memory_bytes == 0 or variant.memory_bytes * processes <= facts.memory_bytes
-
-
 def order(variants: Iterable[Variant], seed: int) -> tuple[Variant, ...]:
     """Return canaries first, then the cases shuffled, each case's variants together and shuffled.
 

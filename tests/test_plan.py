@@ -25,7 +25,6 @@ from perfsuite.model import (
 )
 from perfsuite.plan import (
     claims_of,
-    fits_together,
     is_installed,
     missing_need,
     order,
@@ -184,13 +183,6 @@ def test_memory_is_a_need() -> None:
     assert missing_need(make_variant(memory_bytes=150_000_000_000), H200) == said
     assert missing_need(make_variant(memory_bytes=140_000_000_000), H200) == ""
     assert missing_need(make_variant(memory_bytes=150_000_000_000), CPU) == ""
-
-
-def test_processes_that_do_not_fit_together_take_turns() -> None:
-    variant = make_variant(memory_bytes=50_000_000_000)
-    assert fits_together(variant, H200, 2)
-    assert not fits_together(variant, H200, 3)
-    assert fits_together(variant, CPU, 3)
 
 
 def test_a_package_is_found_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:

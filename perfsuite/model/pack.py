@@ -64,4 +64,3 @@ class Pack:
     variants: tuple[Variant, ...] = ()
     claims: tuple[ClaimInstance, ...] = ()
     error: str = ""
-    controller_module: str = ""
