@@ -8,11 +8,16 @@ from typing import Any
 from perfsuite.hookspecs import hookimpl
 from perfsuite.model import (
     Budget,
+    Buildable,
     Case,
     Claim,
+    Inspection,
+    Kernel,
+    Metric,
     Need,
     Regime,
     Scalar,
+    Scenario,
     Tier,
     Variant,
     Work,
@@ -25,8 +30,12 @@ __all__ = [
     "Budget",
     "Case",
     "Claim",
+    "Inspection",
+    "Kernel",
+    "Metric",
     "Need",
     "Regime",
+    "Scenario",
     "Tier",
     "Variant",
     "Work",
@@ -45,14 +54,14 @@ _Values = Mapping[str, Sequence[Scalar]]
 
 def case(
     *, axes: _Values, smoke: _Values | None = None, full: _Values | None = None, **fields: Any
-) -> Callable[[Callable[..., Workload]], Case]:
+) -> Callable[[Callable[..., Buildable]], Case]:
     """Make a case of a builder ``build(ctx, **axes) -> Workload``; its docstring says what it is.
 
     ``axes`` are the nightly values by name, in the order they stand in ids; ``smoke`` and ``full``
     replace the values of some axes in those tiers. Other fields are those of ``Case``.
     """
 
-    def wrap(build: Callable[..., Workload]) -> Case:
+    def wrap(build: Callable[..., Buildable]) -> Case:
         return Case(
             name=fields.pop("name", build.__name__),
             build=build,
@@ -62,6 +71,7 @@ def case(
             needs=tuple(fields.pop("needs", ())),
             budgets=tuple(fields.pop("budgets", ())),
             tags=tuple(fields.pop("tags", ())),
+            metrics=tuple(fields.pop("metrics", ())),
             **fields,
         )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from perfsuite.errors import PerfError
-from perfsuite.model import Axes, DeviceFacts, Evidence, Settings, Status
+from perfsuite.model import Axes, DeviceFacts, Evidence, Kernel, Settings, Status
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -20,7 +20,11 @@ MOST_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What one worker is to measure, and as which process of its variant."""
+    """What one worker is to measure, and as which process of its variant.
+
+    ``ranks`` is 0 where no gang is needed; else the worker joins the others at ``rendezvous``, a
+    file. ``kernels`` are all packs' kernels, for a pack whose hook asks for them.
+    """
 
     pack: str
     origin: str
@@ -30,6 +34,10 @@ class Job:
     settings: Settings
     seed: int
     slot: int
+    rank: int = 0
+    ranks: int = 0
+    rendezvous: str = ""
+    kernels: tuple[Kernel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

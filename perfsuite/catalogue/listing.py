@@ -191,6 +191,9 @@ def _info(pack: str, case: Case) -> CaseInfo:
         budgets=case.budgets,
         tags=case.tags,
         axes=tuple(case.axes),
+        metrics=case.metrics,
+        ranks=case.ranks,
+        target=case.target,
     )
 
 

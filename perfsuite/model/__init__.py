@@ -11,9 +11,9 @@ from perfsuite.model.case import (
     Tier,
     Variant,
     Work,
-    Workload,
     variant_id,
 )
+from perfsuite.model.metric import Kernel, Metric
 from perfsuite.model.pack import Claim, ClaimInstance, Pack
 from perfsuite.model.result import (
     Block,
@@ -37,6 +37,7 @@ from perfsuite.model.verdict import (
     Verdict,
     Word,
 )
+from perfsuite.model.workload import Buildable, Inspection, Scenario, Workload
 
 __all__ = [
     "Axes",
@@ -44,6 +45,7 @@ __all__ = [
     "BaselineMetric",
     "Block",
     "Budget",
+    "Buildable",
     "Case",
     "CaseInfo",
     "Change",
@@ -55,12 +57,16 @@ __all__ = [
     "Evidence",
     "Gpu",
     "Health",
+    "Inspection",
+    "Kernel",
+    "Metric",
     "Need",
     "Pack",
     "Regime",
     "Result",
     "Run",
     "Scalar",
+    "Scenario",
     "Settings",
     "Sku",
     "Stage",

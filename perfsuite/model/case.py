@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+
+from perfsuite.model.metric import Metric
+from perfsuite.model.workload import Buildable
 
 Scalar = str | int | float | bool
 Axes = Mapping[str, Scalar]
@@ -25,11 +27,15 @@ class Tier(StrEnum):
 
 
 class Regime(StrEnum):
-    """The conditions a variant is measured in; results of two regimes are never compared."""
+    """The conditions a variant is measured in; results of two regimes are never compared.
+
+    ``exact`` times nothing: the builder returns an ``Inspection``.
+    """
 
     PACED = "paced"
     SUSTAINED = "sustained"
     END_TO_END = "end_to_end"
+    EXACT = "exact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,35 +93,16 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """One built variant: what to launch, on what, and how to know that it is right.
+class Case:
+    """A named workload with axes, as a pack declares it; lives only where the pack is loaded.
 
-    ``make_inputs(rng)`` returns the arguments of one launch; tensors from ``rng.empty`` are
-    outputs and are poisoned before each check. ``fn(*inputs)`` is one launch; what it returns, or
-    else its outputs, is compared with ``reference(*inputs)``, which is independent and of higher
-    precision. ``wrong(*inputs)`` is the negative control: it has the signature of ``fn``, makes
-    the mistake a real bug would make, and the reference must refuse it.
-
-    ``tolerance`` is the relative L2 error allowed (None: by the output's dtype; 0: equal to the
-    bit). ``captures=False`` keeps ``fn`` out of CUDA graphs. ``rotates=False`` says that the inputs
-    are too large or too stateful to copy, so that coldness comes from a flush.
+    ``metrics`` declares what its workloads report besides the two clocks. ``ranks`` names the
+    axis that holds how many ranks run one launch together, ``target`` the axis that holds a
+    compilation target: such variants are stored by target, whatever machine they run on.
     """
 
-    fn: Callable[..., Any]
-    make_inputs: Callable[[Any], tuple[Any, ...]]
-    reference: Callable[..., Any]
-    wrong: Callable[..., Any]
-    tolerance: float | None = None
-    captures: bool = True
-    rotates: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A named workload with axes, as a pack declares it; lives only where the pack is loaded."""
-
     name: str
-    build: Callable[..., Workload]
+    build: Callable[..., Buildable]
     axes: Mapping[str, tuple[Scalar, ...]]
     smoke: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
     full: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
@@ -129,6 +116,9 @@ class Case:
     cold: bool = True
     budgets: tuple[Budget, ...] = ()
     tags: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    ranks: str = ""
+    target: str = ""
 
     def __post_init__(self) -> None:
         if not NAME.match(self.name):
@@ -139,6 +129,9 @@ class Case:
                     raise ValueError(f"axis {axis!r} of a tier is not an axis of the case")
                 if not NAME.match(axis) or not values:
                     raise ValueError(f"axis {axis!r} needs a plain name and at least one value")
+        for role in ("ranks", "target"):
+            if (axis := getattr(self, role)) and axis not in self.axes:
+                raise ValueError(f"{role}={axis!r} is not an axis of the case")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +151,9 @@ class CaseInfo:
     budgets: tuple[Budget, ...]
     tags: tuple[str, ...]
     axes: tuple[str, ...]
+    metrics: tuple[Metric, ...] = ()
+    ranks: str = ""
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +171,21 @@ class Variant:
     def pack(self) -> str:
         """The pack the variant belongs to."""
         return self.case.pack
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks run one launch together; 1 where no gang is needed."""
+        return int(self.axes[self.case.ranks]) if self.case.ranks else 1
+
+    @property
+    def is_gang(self) -> bool:
+        """Say whether its launches are run by ranks, be it only one."""
+        return bool(self.case.ranks)
+
+    @property
+    def target(self) -> str:
+        """The compilation target it is about, or nothing."""
+        return str(self.axes[self.case.target]) if self.case.target else ""
 
     @property
     def needs(self) -> tuple[Need, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from perfsuite.model.case import Need, Scalar, Variant
+from perfsuite.model.metric import Kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class ClaimInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
-    """What the catalogue knows of one pack: its variants and claims, or why it has none.
+    """What the catalogue knows of one pack: its variants, claims and kernels, or why it has none.
 
     ``origin`` loads it again in a worker: ``module:NAME@FOLDER`` (FOLDER is put on sys.path; empty
     when the pack is installed) or ``file:PATH``.
@@ -63,4 +64,5 @@ class Pack:
     version: str = ""
     variants: tuple[Variant, ...] = ()
     claims: tuple[ClaimInstance, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
     error: str = ""

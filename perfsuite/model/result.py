@@ -64,7 +64,8 @@ class Block:
     """The samples one worker took in one turn, per launch, in time order.
 
     ``time_us`` are microseconds, ``cycles`` SM cycles (empty on a device with one clock).
-    ``voided`` counts samples thrown away because the device was disturbed.
+    ``voided`` counts samples thrown away because the device was disturbed. ``metrics`` holds the
+    samples of other metrics by name: a scenario's own, or the device's time of awaited launches.
     """
 
     time_us: tuple[float, ...]
@@ -72,6 +73,7 @@ class Block:
     voided: int = 0
     start_s: float = 0.0
     health: Health | None = None
+    metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +102,10 @@ class Evidence:
     notes: tuple[str, ...] = ()
 
     def samples(self, metric: str) -> list[list[float]]:
-        """Return the samples of ``time_us`` or ``cycles``, block by block."""
-        return [list(getattr(block, metric)) for block in self.blocks]
+        """Return the samples of ``time_us``, ``cycles`` or another metric, block by block."""
+        if metric in {"time_us", "cycles"}:
+            return [list(getattr(block, metric)) for block in self.blocks]
+        return [list(block.metrics.get(metric, ())) for block in self.blocks]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

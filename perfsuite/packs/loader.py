@@ -94,7 +94,7 @@ def _declared(place: Place, provider: Any) -> Sequence[Case | Claim]:
             return ()
         raise place.refuse("the pack implements no hook", remedy=remedy)
     try:
-        returned = manager.hook.perf_cases()
+        returned = manager.hook.perf_cases(kernels=())
     except (Exception, SystemExit) as error:
         raise place.refuse(
             f"perf_cases() raised {_told(error)}", remedy="correct the hook or what it imports"
