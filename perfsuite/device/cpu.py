@@ -157,6 +157,10 @@ class CpuDevice:
         del group
         return True
 
+    def agree(self, value: float) -> float:
+        """Return the value: there are no other ranks."""
+        return value
+
     def health(self) -> Health:
         """Return nothing: a CPU in a virtual machine does not say."""
         return Health()

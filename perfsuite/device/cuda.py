@@ -186,6 +186,10 @@ class CudaDevice:
                 return True
         return False
 
+    def agree(self, value: float) -> float:
+        """Return the value: there are no other ranks."""
+        return value
+
     def health(self) -> Health:
         """Return what NVML said while the last samples were running."""
         return self._health

@@ -191,6 +191,10 @@ class FakeDevice:
         del group
         return True
 
+    def agree(self, value: float) -> float:
+        """Return the value: there are no other ranks."""
+        return value
+
     def health(self) -> Health:
         """Return a cool, idle device."""
         return Health(power_w=100.0, temperature_c=40.0, sm_clock_mhz=CLOCK_MHZ)

@@ -149,6 +149,12 @@ class Device(Protocol):
     def joins_streams(self, group: Group) -> bool:
         """Say whether all work of the group is done when its stream says so."""
 
+    def agree(self, value: float) -> float:
+        """Return the largest value among the ranks of a gang; alone, the value itself.
+
+        Every decision about how often to launch goes through here: ranks that disagree hang.
+        """
+
     def health(self) -> Health:
         """Return the device's state right now."""
 
