@@ -36,7 +36,10 @@ ISSUE_MARGIN = 1.3
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """How a variant is sampled; ``spin_us`` before each sample is ``pace`` times its length."""
+    """How a variant is sampled; ``spin_us`` before each sample is ``pace`` times its length.
+
+    ``beside`` is a group whose device time is told beside the host's, if the device has a clock.
+    """
 
     group: Group
     sets: int
@@ -45,6 +48,8 @@ class SamplingPlan:
     spin_us: float
     flush: bool
     notes: tuple[str, ...] = ()
+    beside: Group | None = None
+    beside_spin_us: float = 0.0
 
 
 class Calibration:
@@ -63,7 +68,7 @@ class Calibration:
         """Return the plan; raises CaseError when a launch leaves streams running."""
         sets = [self._inputs(workload, 0)]
         launch_us = self._launch_us(workload, sets)
-        wanted = self._wanted_sets(workload, sets[0])
+        wanted = int(self.device.agree(self._wanted_sets(workload, sets[0])))
         fewest = max(1, math.ceil(self.settings.sample_us / launch_us))
         flush = self.case.cold and not workload.rotates
         if wanted > fewest and wanted * launch_us > LONGEST_SAMPLE_US:
@@ -80,9 +85,20 @@ class Calibration:
         warm = f"only the first of {launches} launches of a sample is cold"
         notes = (warm,) if flush and launches > 1 else ()
         pace, spin_us = self._spin(group, launch_us * launches)
+        beside = self._beside(workload, sets, launches)
         samples = int(BLOCK_US / (launch_us * launches + spin_us))
         samples = max(FEWEST_SAMPLES, min(self.settings.samples, samples))
-        return SamplingPlan(group, wanted, samples, pace, spin_us, flush, notes)
+        return SamplingPlan(
+            group,
+            wanted,
+            samples,
+            pace,
+            spin_us,
+            flush,
+            notes,
+            beside,
+            ISSUE_MARGIN * self._issue_us(beside) if beside else 0.0,
+        )
 
     def _inputs(self, workload: Workload, index: int) -> tuple[Any, ...]:
         return workload.make_inputs(self.device.rng(self.seed * SEEDS + index))
@@ -100,7 +116,7 @@ class Calibration:
                 flush=False,
             )
             middle = statistics.median(s.time_us for s in samples)
-            launch_us = max(middle / launches, SHORTEST_US)
+            launch_us = self.device.agree(max(middle / launches, SHORTEST_US))
             if launch_us > self.settings.sample_us / 5:
                 break
         return launch_us
@@ -111,6 +127,13 @@ class Calibration:
         if self.case.regime is Regime.END_TO_END:
             backend = "host"
         return self.device.group(workload.fn, sets, launches, backend=backend)
+
+    def _beside(
+        self, workload: Workload, sets: list[tuple[Any, ...]], launches: int
+    ) -> Group | None:
+        if self.case.regime is not Regime.END_TO_END or not self.device.has_cycles:
+            return None
+        return self.device.group(workload.fn, sets, launches, backend="loop")
 
     def _wanted_sets(self, workload: Workload, inputs: tuple[Any, ...]) -> int:
         if not self.case.cold or not workload.rotates:
@@ -136,7 +159,7 @@ class Calibration:
         group()
         issued = time.perf_counter() - started
         self.device.synchronize()
-        return issued * 1e6
+        return self.device.agree(issued * 1e6)
 
 
 def _is_compute_heavy(work: Work | None) -> bool:

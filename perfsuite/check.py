@@ -8,7 +8,7 @@ from typing import Any
 
 from perfsuite.device import Comparison, Device
 from perfsuite.errors import CaseError, WrongResultError
-from perfsuite.model import Workload
+from perfsuite.model import Scenario, Workload
 
 # Seeds of one worker are this far apart, so that its input sets and checks never share data.
 SEEDS = 1000
@@ -42,10 +42,30 @@ def check(device: Device, workload: Workload, *, where: str, seed: int) -> float
     return comparison.error if math.isfinite(comparison.error) else None
 
 
+def check_scenario(device: Device, scenario: Scenario, *, where: str, seed: int) -> float | None:
+    """Return the relative error of one play's output; raise WrongResultError or CaseError."""
+    output, _ = scenario.play(seed)
+    device.synchronize()
+    expected = scenario.reference(seed)
+    comparison = device.compare(output, expected, scenario.tolerance)
+    if not comparison.is_right:
+        raise WrongResultError(
+            f"what was served differs from the reference: {comparison.reason}",
+            where=where,
+            remedy="fix the implementation, or its tolerance if the reference is right",
+        )
+    control = device.compare(scenario.wrong(seed), expected, scenario.tolerance)
+    _refuse(control, where)
+    return comparison.error if math.isfinite(comparison.error) else None
+
+
 def _refuse_control(device: Device, workload: Workload, data: tuple[Any, ...], where: str) -> None:
     inputs, outputs, expected = data
     returned = _launch(device, workload.wrong, inputs, outputs)
-    control = _compare(device, workload, returned, outputs, expected)
+    _refuse(_compare(device, workload, returned, outputs, expected), where)
+
+
+def _refuse(control: Comparison, where: str) -> None:
     if control.is_right:
         raise CaseError(
             f"the reference accepts the negative control (error {control.error:.3g} within "

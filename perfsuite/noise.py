@@ -34,7 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from perfsuite.model import Regime
-from perfsuite.roofline import COMPUTE, HOST_COPY, MEMORY, MIXED, TRANSFER, UNKNOWN
+from perfsuite.roofline import COLLECTIVE, COMPUTE, HOST_COPY, MEMORY, MIXED, TRANSFER, UNKNOWN
 
 # Launches below this are timed in graphs of many: node gaps and start-up are part of them.
 SHORT_US = 20.0
@@ -78,6 +78,19 @@ BY_CLASS = {
         beta=0.0, beta_sd=0.0, between=0.06, run=0.05, unit=0.1, threshold=0.05, gate=0.3
     ),
 }
+# Collectives: no clock but time; rings, and where buffers lie, differ from gang to gang.
+GANG = NoisePrior(
+    within=0.01,
+    between=0.01,
+    run=0.005,
+    unit=0.02,
+    beta=0.0,
+    beta_sd=0.0,
+    threshold=0.01,
+    gate=0.05,
+)
+# Latencies and throughput of a served trace: quantiles of a few dozen requests.
+SERVICE = replace(GANG, within=0.03, between=0.03, run=0.02, unit=0.05, threshold=0.03, gate=0.15)
 SHORT_BETWEEN, SHORT_UNIT, SHORT_GATE = 0.0025, 0.0025, 0.015
 ONE_CLOCK = NoisePrior(
     within=0.01,
@@ -99,6 +112,14 @@ CPU = NoisePrior(
     threshold=0.04,
     gate=0.2,
 )
+# Ranks share the cores: what one waits for the others' turns is part of its time.
+CPU_GANG = replace(CPU, within=0.1, between=0.1, run=0.08, threshold=0.1, gate=0.5)
+SERVICE_CPU = replace(CPU, within=0.1, between=0.1, run=0.08, threshold=0.1, gate=0.5)
+
+
+def service_prior(device: str) -> NoisePrior:
+    """Return the prior of a scenario's own metrics."""
+    return SERVICE_CPU if device == "cpu" else SERVICE
 
 
 def prior_for(
@@ -111,7 +132,9 @@ def prior_for(
 ) -> NoisePrior:
     """Return the prior of a variant; ``time_us`` is per launch."""
     if device == "cpu":
-        return CPU
+        return CPU_GANG if work_class == COLLECTIVE else CPU
+    if work_class == COLLECTIVE:
+        return GANG
     prior = BY_CLASS[work_class]
     if work_class in (TRANSFER, HOST_COPY):
         return prior

@@ -140,6 +140,8 @@ def _number(value: Scalar) -> float | None:
 def missing_need(variant: Variant, facts: DeviceFacts) -> str:
     """Return the first need that the device does not meet, in words; empty if it meets all."""
     missing = missing_of(variant.needs, facts)
+    if not missing and facts.device == "cuda" and variant.ranks > facts.gpus:
+        missing = f"needs {variant.ranks} GPUs, {_find_gpus('0', facts)[1]}"
     if missing or not 0 < facts.memory_bytes < variant.memory_bytes:
         return missing
     needed, present = variant.memory_bytes / 1e9, facts.memory_bytes / 1e9

@@ -10,6 +10,7 @@ from perfsuite.model import Work
 
 COMPUTE, MEMORY, MIXED, UNKNOWN = "compute", "memory", "mixed", "unknown"
 TRANSFER = "transfer"  # bytes over PCIe: neither of the GPU's clocks
+COLLECTIVE = "collective"  # launches of several ranks, held up by the links between them
 HOST_COPY = "host copy"  # a transfer that waits for the host's own copying
 
 # One limit this many times the other decides the class; between, both matter.

@@ -17,6 +17,7 @@ from perfsuite.model import (
     ClaimInstance,
     DeviceFacts,
     Pack,
+    Regime,
     Result,
     Run,
     Settings,
@@ -172,8 +173,16 @@ class _Work:
         self._done, self._total = 0, len(variants)
         if not variants:
             return
-        each_s = ESTIMATE_S.get(self.facts.device, 0.0) * processes
-        self.listener.planned(len(variants), self.facts, each_s * len(variants))
+        counted = [v for v in variants if v.case.regime is Regime.EXACT]
+        timed = [v for v in variants if v.case.regime is not Regime.EXACT]
+        each_s = ESTIMATE_S.get(self.facts.device, 0.0)
+        estimate_s = each_s * (processes * len(timed) + len(counted))
+        self.listener.planned(len(variants), self.facts, estimate_s)
+        # What has no noise is the same in every process: one is enough.
+        for some, count in ((timed, processes), (counted, 1)):
+            self._share_out(some, stage, count)
+
+    def _share_out(self, variants: Sequence[Variant], stage: Stage, processes: int) -> None:
         measure_on(
             self.desks,
             variants,
@@ -181,15 +190,14 @@ class _Work:
                 share,
                 stage,
                 processes=processes,
-                on_result=lambda result: self._take(result, desk.facts.unit),
+                on_result=self._take,
                 on_phase=self.listener.phase,
             ),
         )
 
-    def _take(self, result: Result, unit: str) -> None:
-        evidence = tuple(replace(process, unit=unit) for process in result.evidence)
+    def _take(self, result: Result) -> None:
         with self._lock:
-            stored = self._store(replace(result, evidence=evidence))
+            stored = self._store(result)
             self._done += 1
             self.listener.finished(stored, self._done, self._total)
 
@@ -209,7 +217,8 @@ class _Work:
                 slug=self.run_file.run.sku.slug,
                 policy=self.request.policy,
                 source=self.yardstick.source,
-                mismatch=self.yardstick.mismatch,
+                sources=self.yardstick.sources,
+                mismatches=self.yardstick.mismatches,
             ),
         )
 

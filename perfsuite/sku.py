@@ -7,11 +7,13 @@ import unicodedata
 from collections.abc import Mapping
 
 from perfsuite.errors import DeviceError
-from perfsuite.model import DeviceFacts, Sku
+from perfsuite.model import DeviceFacts, Sku, Variant
 
 GIB = 1 << 30
 # A product's memory as reported varies by driver and ECC; what a step tells apart does not.
 SMALL_STEP_GIB, STEP_GIB, SMALL_GIB = 4, 16, 32
+# What turns a kernel into machine code: other versions are other products.
+COMPILERS = ("triton", "nvidia-cuda-nvrtc")
 # Facts that are sizes, not names: they enter the fingerprint as a class.
 _MEMORY = "memory"
 
@@ -39,6 +41,19 @@ def sku_of(facts: DeviceFacts, *, gpus: int = 1) -> Sku:
     if gpus > 1:
         slug += f"-x{gpus}"
     return Sku(slug=slug, name=facts.name, facts=_fingerprint(facts))
+
+
+def sku_for(variant: Variant, facts: DeviceFacts, *, own: Sku) -> Sku:
+    """Return the SKU that a variant's baseline is keyed by, on a device whose own is ``own``.
+
+    A gang's has its number of GPUs, a compilation target's the target and the compilers alone.
+    """
+    if variant.target:
+        compilers = {key: facts.environment[key] for key in COMPILERS if key in facts.environment}
+        slug = slugify(variant.target.replace("_", "-")).replace("-", "_")
+        return Sku(slug=slug, name=variant.target, facts={"target": variant.target, **compilers})
+    is_shared = facts.device == "cuda" and variant.ranks > 1
+    return sku_of(facts, gpus=variant.ranks) if is_shared else own
 
 
 def cpu_sku(facts: DeviceFacts) -> Sku:

@@ -19,6 +19,7 @@ from perfsuite.model import (
 )
 from perfsuite.roofline import Peaks, efficiency, peaks_of
 from perfsuite.runs import entries_of, last_run
+from perfsuite.sku import sku_for
 from perfsuite.stats import process_value
 
 # More than this share of a measured ceiling is a mistake of the case, not a record.
@@ -29,11 +30,15 @@ RUNS_BACK = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yardstick:
-    """What a run is compared with: entries by variant id, where they come from, and doubts."""
+    """What a run is compared with: entries by variant id, where they come from, and doubts.
+
+    ``sources`` and ``mismatches`` are by variant, ``source`` is that of the run's own SKU.
+    """
 
     entries: Mapping[str, BaselineEntry]
     source: str = ""
-    mismatch: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    mismatches: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     previous: Run | None = None
     peaks: Peaks
@@ -75,38 +80,91 @@ class Yardstick:
 
 
 def find_yardstick(roots: Sequence[Path], folder: Path, *, run: Run) -> Yardstick:
-    """Return the SKU's baselines; where there are none, the last run on this very unit."""
-    peaks = peaks_of(run.sku.slug)
+    """Return the baselines of each variant's SKU; where a SKU has none, the last runs on this unit.
+
+    A run has several SKUs when it holds gangs or compilation targets.
+    """
     variants = {variant.id: variant for variant in run.variants}
-    baselines = Baselines.load(roots, run.sku)
+    skus = {name: sku_for(variant, run.facts, own=run.sku) for name, variant in variants.items()}
+    stored = {sku.slug: Baselines.load(roots, sku) for sku in (run.sku, *skus.values())}
+    known = _Known({name: stored[sku.slug] for name, sku in skus.items()})
     previous = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=run.id)
-    entries = {v.id: baselines.entry(v.id) for v in run.variants}
-    known = {name: entry for name, entry in entries.items() if entry is not None}
-    if known or baselines.fingerprint_problem:
-        without = len(variants) - len(known)
-        note = f"{without} of {len(variants)} have no baseline entry yet: accept them as well"
-        return Yardstick(
-            entries=known,
-            notes=(note,) if without and not baselines.fingerprint_problem else (),
-            source=f"baseline {run.sku.slug}",
-            mismatch=baselines.fingerprint_problem,
-            previous=previous,
-            peaks=peaks,
-            variants=variants,
-        )
-    earlier = list(_earlier_runs(folder, previous))
-    if previous is None:
-        note = f"no baseline for {run.sku.slug} and no earlier run on this unit: all is new"
-        return Yardstick(entries={}, notes=(note,), peaks=peaks, variants=variants)
-    note = f"no baseline for {run.sku.slug}: compared with the last runs on this unit"
+    earlier = {name: variants[name] for name in known.without_sku}
+    latest = _latest(list(_earlier_runs(folder, previous)), earlier) if previous else {}
+    last = f"runs up to {previous.id}" if previous else ""
     return Yardstick(
-        entries=_latest(earlier, variants),
-        source=f"runs up to {previous.id}",
-        notes=(note,),
+        entries={**latest, **known.entries},
+        source=f"baseline {run.sku.slug}" if run.sku.slug in known.slugs else last,
+        sources={**dict.fromkeys(earlier, last), **known.sources},
+        mismatches=known.mismatches,
+        notes=known.notes(previous),
         previous=previous,
-        peaks=peaks,
+        peaks=peaks_of(run.sku.slug),
         variants=variants,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the baselines of each variant's own SKU know of it."""
+
+    baselines: Mapping[str, Baselines]
+
+    @property
+    def slugs(self) -> set[str]:
+        """The SKUs that have any baseline."""
+        return {each.sku.slug for each in self.baselines.values() if _is_any(each)}
+
+    @property
+    def without_sku(self) -> list[str]:
+        """The variants whose SKU has no baseline at all."""
+        return [name for name, each in self.baselines.items() if not _is_any(each)]
+
+    @property
+    def entries(self) -> dict[str, BaselineEntry]:
+        """The entries by variant."""
+        found = {name: each.entry(name) for name, each in self.baselines.items()}
+        return {name: entry for name, entry in found.items() if entry is not None}
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The SKU's baseline in words, by variant."""
+        return {
+            name: f"baseline {each.sku.slug}"
+            for name, each in self.baselines.items()
+            if _is_any(each)
+        }
+
+    @property
+    def mismatches(self) -> dict[str, str]:
+        """Why a variant may not be compared with its SKU's baseline."""
+        return {
+            name: each.fingerprint_problem
+            for name, each in self.baselines.items()
+            if each.fingerprint_problem
+        }
+
+    def notes(self, previous: Run | None) -> tuple[str, ...]:
+        """Say what is compared with no baseline, once per SKU."""
+        notes = []
+        for slug in sorted({each.sku.slug for each in self.baselines.values()}):
+            names = [name for name, each in self.baselines.items() if each.sku.slug == slug]
+            if slug not in self.slugs:
+                instead = "compared with the last runs on this unit"
+                none = "and no earlier run on this unit: all is new"
+                notes.append(f"no baseline for {slug}{f': {instead}' if previous else f' {none}'}")
+                continue
+            without = sum(name not in self.entries for name in names)
+            if without and not any(name in self.mismatches for name in names):
+                notes.append(
+                    f"{without} of {len(names)} have no baseline entry for {slug} yet: "
+                    "accept them as well"
+                )
+        return tuple(notes)
+
+
+def _is_any(baselines: Baselines) -> bool:
+    return bool(baselines.stored or baselines.fingerprint_problem)
 
 
 def _earlier_runs(folder: Path, newest: Run | None) -> Iterator[Run]:

@@ -21,9 +21,9 @@ from perfsuite.baselines.folder import (
 from perfsuite.baselines.merge import merge
 from perfsuite.codec import Acceptance, RunFacts, StoredEntry, baseline_text, flat_text
 from perfsuite.errors import UsageError
-from perfsuite.model import BaselineEntry, Run, Status, Word
+from perfsuite.model import BaselineEntry, Run, Sku, Status, Word
 from perfsuite.runs import entries_of
-from perfsuite.sku import fingerprint_differs
+from perfsuite.sku import fingerprint_differs, sku_for
 
 # An error message names this many variants and counts the rest.
 _MOST_NAMED = 5
@@ -59,8 +59,17 @@ class _Outcome:
     unchanged: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    """The entries of one SKU, and the folder they belong to."""
+
+    sku: Sku
+    folder: Path
+    entries: Mapping[str, BaselineEntry]
+
+
 def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] = ()) -> Accepted:
-    """Store the estimates of a finished run in ``root`` for its SKU.
+    """Store the estimates of a finished run in ``root``, each for its variant's SKU.
 
     ``select`` narrows it to variants (ids), cases (``pack.case``) or packs. A selected variant that
     failed or was disturbed refuses the whole. Entries of other variants stay as they are, and so do
@@ -71,19 +80,24 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
     _refuse_failures(run, chosen)
     estimates = entries_of(run)
     entries = {name: estimates[name] for name in chosen if name in estimates}
-    folder = sku_folder(root, run.sku.slug)
-    with locked(folder):
-        _check_sku(run, folder)
-        outcomes = {
-            pack: _outcome(run, found, acceptance=acceptance, old=read_pack(folder, pack))
-            for pack, found in _by_pack(entries).items()
-        }
-        written = _write(run, folder, outcomes)
+    shelves = _shelves(run, root, entries)
+    for shelf in shelves:
+        _check_sku(shelf.sku, shelf.folder)
+    written: list[Path] = []
+    outcomes: list[_Outcome] = []
+    for shelf in shelves:
+        with locked(shelf.folder):
+            found = {
+                pack: _outcome(run, mine, acceptance=acceptance, old=read_pack(shelf.folder, pack))
+                for pack, mine in _by_pack(shelf.entries).items()
+            }
+            written += _write(run, shelf, found)
+            outcomes += found.values()
     return Accepted(
-        written=written,
-        added=tuple(name for outcome in outcomes.values() for name in outcome.added),
-        changed={k: what for outcome in outcomes.values() for k, what in outcome.changed.items()},
-        unchanged=tuple(name for outcome in outcomes.values() for name in outcome.unchanged),
+        written=tuple(written),
+        added=tuple(name for outcome in outcomes for name in outcome.added),
+        changed={name: what for outcome in outcomes for name, what in outcome.changed.items()},
+        unchanged=tuple(name for outcome in outcomes for name in outcome.unchanged),
         refused={
             name: why or "nothing was measured"
             for name, why in chosen.items()
@@ -143,10 +157,22 @@ def _refuse_failures(run: Run, chosen: Mapping[str, str]) -> None:
         )
 
 
-def _check_sku(run: Run, folder: Path) -> None:
+def _shelves(run: Run, root: Path, entries: Mapping[str, BaselineEntry]) -> list[_Shelf]:
+    """Return the entries by SKU; gangs and compilation targets have SKUs of their own."""
+    variants = {variant.id: variant for variant in run.variants}
+    skus: dict[str, Sku] = {}
+    found: dict[str, dict[str, BaselineEntry]] = {}
+    for name, entry in entries.items():
+        sku = sku_for(variants[name], run.facts, own=run.sku) if name in variants else run.sku
+        skus[sku.slug] = sku
+        found.setdefault(sku.slug, {})[name] = entry
+    return [_Shelf(skus[slug], sku_folder(root, slug), each) for slug, each in found.items()]
+
+
+def _check_sku(sku: Sku, folder: Path) -> None:
     if not sku_path(folder).exists() and not packs_in(folder):
         return
-    if problem := fingerprint_differs(run.sku, read_sku(folder).facts):
+    if problem := fingerprint_differs(sku, read_sku(folder).facts):
         raise UsageError(
             f"the run's device is not the product of these baselines: {problem}",
             where=str(sku_path(folder)),
@@ -184,10 +210,11 @@ def _outcome(
     return outcome
 
 
-def _write(run: Run, folder: Path, outcomes: Mapping[str, _Outcome]) -> tuple[Path, ...]:
+def _write(run: Run, shelf: _Shelf, outcomes: Mapping[str, _Outcome]) -> tuple[Path, ...]:
     """Write the packs that changed, with what they refer to before them."""
+    folder, sku = shelf.folder, shelf.sku
     texts = {
-        pack_path(folder, pack): baseline_text(run.sku.slug, pack, outcome.entries)
+        pack_path(folder, pack): baseline_text(sku.slug, pack, outcome.entries)
         for pack, outcome in outcomes.items()
         if outcome.added or outcome.changed
     }
@@ -202,7 +229,7 @@ def _write(run: Run, folder: Path, outcomes: Mapping[str, _Outcome]) -> tuple[Pa
     )
     first = {run_path(folder, run.id): flat_text(facts)}
     if not sku_path(folder).exists():
-        first[sku_path(folder)] = flat_text(run.sku)
+        first[sku_path(folder)] = flat_text(sku)
     written = tuple(replace_file(path, data) for path, data in {**first, **texts}.items())
     _drop_unused_runs(folder)
     return written

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from perfsuite.codec import EXACT_UNITS, round_digits
+from perfsuite.codec import round_digits
 from perfsuite.model import BaselineEntry, BaselineMetric
 from perfsuite.stats import hodges_lehmann, pooled
 
@@ -58,11 +58,7 @@ def _other_kind(old: BaselineEntry, new: BaselineEntry) -> str:
 
 
 def _clocks(entry: BaselineEntry) -> dict[str, BaselineMetric]:
-    return {
-        name: metric
-        for name, metric in sorted(entry.metrics.items())
-        if metric.unit not in EXACT_UNITS
-    }
+    return {name: metric for name, metric in sorted(entry.metrics.items()) if metric.values}
 
 
 def _units(entry: BaselineEntry) -> set[str]:
@@ -84,7 +80,7 @@ def _moves(old: BaselineEntry, new: BaselineEntry) -> list[str]:
     found = []
     for name, metric in sorted(new.metrics.items()):
         before = old.metrics[name]
-        if metric.unit in EXACT_UNITS:
+        if not metric.values:
             if metric.center != before.center:
                 found.append(f"{name} was {before.center:.15g} and is {metric.center:.15g}")
             continue

@@ -10,12 +10,12 @@ from perfsuite.baselines.folder import packs_in, read_sku, sku_folder
 from perfsuite.cli.project import say, say_table
 from perfsuite.errors import UsageError
 from perfsuite.judge import Against, Policy, judge
-from perfsuite.model import BaselineEntry, Run, Sku
+from perfsuite.model import BaselineEntry, Run, Sku, Variant
 from perfsuite.report import view
 from perfsuite.report.book import Book, read
 from perfsuite.report.rows import change_text
 from perfsuite.runs import entries_of
-from perfsuite.sku import fingerprint_differs
+from perfsuite.sku import fingerprint_differs, sku_for
 from perfsuite.terminal import first_line
 from perfsuite.terminal.words import plain
 
@@ -23,9 +23,8 @@ from perfsuite.terminal.words import plain
 def judged_against(run: Run, before: Run) -> Book:
     """Return ``run`` with the verdicts it gets when ``before`` is its baseline."""
     source = f"run {before.id}"
-    mismatch = fingerprint_differs(run.sku, before.sku.facts)
-    if run.sku.slug != before.sku.slug:
-        mismatch = f"{before.sku.slug} is another product than {run.sku.slug}"
+    mismatches = {variant.id: _mismatch(run, before, variant) for variant in run.variants}
+    mismatches = {name: why for name, why in mismatches.items() if why}
     entries = entries_of(before)
     # Results come in the order they were measured: a confirmation replaces its screen.
     last = {result.variant: result for result in run.results}
@@ -34,11 +33,23 @@ def judged_against(run: Run, before: Run) -> Book:
         variants=run.variants,
         entries=entries,
         against=Against(
-            facts=run.facts, slug=run.sku.slug, policy=Policy(), source=source, mismatch=mismatch
+            facts=run.facts,
+            slug=run.sku.slug,
+            policy=Policy(),
+            source=source,
+            mismatches=mismatches,
         ),
     )
     judged = replace(run, verdicts=verdicts, claims=())
     return read(judged, baselines=entries, source=source, previous=before)
+
+
+def _mismatch(run: Run, before: Run, variant: Variant) -> str:
+    """Say why one variant's results of two runs may not be compared, or ""."""
+    now, then = (sku_for(variant, each.facts, own=each.sku) for each in (run, before))
+    if now.slug != then.slug:
+        return f"{then.slug} is another product than {now.slug}"
+    return fingerprint_differs(now, then.facts)
 
 
 def say_book(book: Book) -> None:

@@ -2,7 +2,6 @@
 
 from perfsuite.codec.blocks import (
     BASELINE_SCHEMA,
-    EXACT_UNITS,
     Acceptance,
     RunFacts,
     StoredEntry,
@@ -26,7 +25,6 @@ from perfsuite.codec.text import convert, decode, encode, read_json
 
 __all__ = [
     "BASELINE_SCHEMA",
-    "EXACT_UNITS",
     "RUN_SCHEMA",
     "TAIL_BYTES",
     "Acceptance",

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from perfsuite.codec.text import check_schema, convert, encode, read_json, to_plain
 from perfsuite.errors import StoreError
 from perfsuite.model import BaselineEntry, BaselineMetric
+from perfsuite.model.metric import DIRECTIONS
 
 T = TypeVar("T")
 
@@ -23,7 +24,8 @@ BASELINE_SCHEMA = "perfsuite.baseline/1"
 # Finer than any noise; the digits after these only make diffs.
 DIGITS = 6
 # Units of metrics without noise, whose every digit counts.
-EXACT_UNITS = frozenset({"bytes", "count"})
+# Metrics that always have noise; others have it where they have values by process.
+CLOCKS = ("time_us", "cycles")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ def _text(value: object) -> str:
 
 def _rounded(metric: BaselineMetric) -> dict[str, Any]:
     """Return the metric with short numbers; those of an exact metric keep every digit."""
-    is_exact = metric.unit in EXACT_UNITS
+    is_exact = not metric.values
     plain: dict[str, Any] = to_plain(metric)
     for key in ("center", "within", "between"):
         plain[key] = _short(plain[key], is_exact=is_exact)
@@ -170,11 +172,13 @@ def _check_metrics(entry: BaselineEntry, *, where: str) -> None:
         raise _bad("key 'metrics' is empty", where)
     processes: dict[str, int] | None = None
     for name, metric in sorted(entry.metrics.items()):
-        if metric.better not in {"lower", "higher"}:
+        if metric.better not in DIRECTIONS:
             raise _bad(
-                f"key 'metrics.{name}.better' is {metric.better!r}, not lower or higher", where
+                f"key 'metrics.{name}.better' is {metric.better!r}, not one of "
+                f"{', '.join(DIRECTIONS)}",
+                where,
             )
-        if metric.unit in EXACT_UNITS:
+        if not metric.values and name not in CLOCKS:
             continue
         _check_positive(name, metric, where=where)
         found = {unit: len(values) for unit, values in metric.values.items()}

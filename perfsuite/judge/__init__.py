@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from perfsuite import stats
+from perfsuite.judge.change import TIME
 from perfsuite.judge.claims import judge_claims
-from perfsuite.judge.draft import Draft, draft_of
+from perfsuite.judge.draft import Draft, draft_of, word_of
 from perfsuite.judge.policy import Against, Policy
 from perfsuite.judge.words import exact_reason, timed_reason
 from perfsuite.model import BaselineEntry, Change, Result, Stage, Status, Variant, Verdict, Word
@@ -33,9 +35,9 @@ def judge(
         for variant in variants
         if variant.id in results and results[variant.id].status is Status.OK
     ]
-    doubtful = _doubtful(drafts, against.policy)
+    family = _family(drafts, against.policy)
     return tuple(
-        _verdict(draft, against, stage=results[draft.variant].stage, doubt=doubtful)
+        _verdict(draft, against, stage=results[draft.variant].stage, family=family)
         for draft in drafts
     )
 
@@ -45,41 +47,57 @@ def wants_confirmation(verdict: Verdict) -> bool:
     return verdict.word in {Word.UNCLEAR, Word.SLOWER, Word.FASTER}
 
 
-def _doubtful(drafts: Sequence[Draft], policy: Policy) -> Mapping[str, int]:
-    """Return the moved variants that the family's false discovery rate takes back."""
-    family = [(draft, draft.shift) for draft in drafts if draft.shift]
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """The words of all shifts by variant; what the false discovery rate takes back is unclear."""
+
+    words: Mapping[str, Sequence[Word]]
+    size: int
+
+
+def _family(drafts: Sequence[Draft], policy: Policy) -> _Family:
+    family = [(draft.variant, shift) for draft in drafts for shift in draft.shifts]
     passed = stats.accepted([shift.p_value() for _, shift in family], policy.false_discovery_rate)
-    return {
-        draft.variant: len(family)
-        for (draft, _), kept in zip(family, passed, strict=True)
-        if draft.word in MOVED and not kept
-    }
+    words: dict[str, list[Word]] = {}
+    for (variant, shift), kept in zip(family, passed, strict=True):
+        word = word_of(shift, policy)
+        words.setdefault(variant, []).append(word if kept or word not in MOVED else Word.UNCLEAR)
+    return _Family(words, len(family))
 
 
-def _verdict(draft: Draft, against: Against, *, stage: Stage, doubt: Mapping[str, int]) -> Verdict:
-    timed = Word.UNCLEAR if draft.variant in doubt else draft.word
-    change = _timed_change(draft, timed, against.policy)
-    word = _final(timed, draft)
-    reasons = [draft.budget, *map(exact_reason, draft.exact), draft.reason]
-    if draft.shift and change:
-        reasons.append(timed_reason(timed, draft.shift, change, against.policy))
-    if draft.variant in doubt:
-        reasons.append(f"one of {doubt[draft.variant]} comparisons, too weak to stand out")
+def _verdict(draft: Draft, against: Against, *, stage: Stage, family: _Family) -> Verdict:
+    policy = against.policy
+    words = family.words.get(draft.variant, ())
+    changes = [
+        shift.change(policy, lenient=word is Word.SAME)
+        for shift, word in zip(draft.shifts, words, strict=True)
+    ]
+    word = _final(_worst(words) if words else draft.word, draft)
     return Verdict(
         variant=draft.variant,
         word=word,
-        reason="; ".join(reason for reason in reasons if reason),
-        changes=(*([change] if change else []), *draft.exact),
-        source=against.source,
+        reason=_reason(draft, changes, family, policy),
+        changes=(*changes, *draft.exact),
+        source=against.source_of(draft.variant),
         confirmation="fresh processes" if word in MOVED and stage is Stage.CONFIRM else "",
-        fails=_fails(word, change, draft, against.policy),
+        fails=_fails(word, changes, words, draft, policy),
     )
 
 
-def _timed_change(draft: Draft, word: Word, policy: Policy) -> Change | None:
-    if not draft.shift:
-        return None
-    return draft.shift.change(policy, lenient=word is Word.SAME)
+def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Policy) -> str:
+    """Return what is exact first, then time, then what else moved."""
+    words = family.words.get(draft.variant, ())
+    reasons = [draft.budget, *map(exact_reason, draft.exact), draft.reason]
+    for shift, word, change in zip(draft.shifts, words, changes, strict=True):
+        if shift.metric is TIME or word is not Word.SAME:
+            reasons.append(timed_reason(word, shift, change, policy))
+        if word is Word.UNCLEAR and word_of(shift, policy) in MOVED:
+            reasons.append(f"one of {family.size} comparisons, too weak to stand out")
+    return "; ".join(reason for reason in reasons if reason)
+
+
+def _worst(words: Sequence[Word]) -> Word:
+    return next(word for word in (*MOVED, Word.UNCLEAR, Word.SAME) if word in words)
 
 
 def _final(timed: Word, draft: Draft) -> Word:
@@ -90,10 +108,14 @@ def _final(timed: Word, draft: Draft) -> Word:
     return Word.FASTER if draft.exact and timed is Word.SAME else timed
 
 
-def _fails(word: Word, change: Change | None, draft: Draft, policy: Policy) -> bool:
+def _fails(
+    word: Word, changes: Sequence[Change], words: Sequence[Word], draft: Draft, policy: Policy
+) -> bool:
     if word.value not in policy.fail_on:
         return False
-    is_exact = any(exact.theta > 0 for exact in draft.exact)
-    return (
-        word is not Word.SLOWER or is_exact or (change is not None and change.theta > change.gate)
+    is_past_gate = any(
+        change.theta > change.gate
+        for change, each in zip(changes, words, strict=True)
+        if each is Word.SLOWER
     )
+    return word is not Word.SLOWER or is_past_gate or any(c.theta > 0 for c in draft.exact)

@@ -9,7 +9,7 @@ from statistics import median
 
 from perfsuite import stats
 from perfsuite.judge.policy import Policy
-from perfsuite.model import BaselineEntry, Change, Result
+from perfsuite.model import BaselineEntry, Change, Metric, Result
 from perfsuite.noise import LACK_OF_FIT, NoisePrior
 
 # Past this change of the SM clock the share of time that follows it is not known well enough.
@@ -17,11 +17,15 @@ CLOCK_LIMIT = 0.03
 # Modes of a few processes: dropped one in five before a change is called, and all but a majority
 # before it is called the same.
 STRICT, LENIENT = 5, 2
+TIME = Metric("time_us", "us")
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One process's estimate per launch, and the unit it ran on ("" if not known)."""
+    """One process's estimate per launch, and the unit it ran on ("" if not known).
+
+    A metric of which more is better stands here as its reciprocal: longer is always worse.
+    """
 
     unit: str
     time_us: float
@@ -55,6 +59,7 @@ class Shift:
     same_unit: bool
     processes: tuple[int, int]
     strays: int = 0
+    metric: Metric = TIME
 
     @property
     def is_clock_lost(self) -> bool:
@@ -79,11 +84,14 @@ class Shift:
         alpha = 2 * policy.alpha_same if lenient else policy.alpha
         low, high = self.interval(alpha, lenient=lenient)
         found = max(item.detectable(math.log1p(self.threshold), policy.alpha) for item in chosen)
+        ends = (self.before, self.now)
+        if self.metric.better == "higher":
+            ends = (1 / self.before, 1 / self.now)
         return Change(
-            metric="time_us",
-            unit="us",
-            baseline=self.before,
-            current=self.now,
+            metric=self.metric.name,
+            unit=self.metric.unit,
+            baseline=ends[0],
+            current=ends[1],
             theta=math.expm1(theta),
             low=math.expm1(low),
             high=math.expm1(high),
@@ -112,6 +120,22 @@ def timings_of(result: Result) -> list[Timing]:
     return found
 
 
+def values_of(result: Result, metric: Metric) -> list[Timing]:
+    """Return one timing per process that has samples of a metric, however good more of it is."""
+    sampled = [(item.unit, item.samples(metric.name)) for item in result.evidence]
+    return [
+        _valued(unit, stats.estimate(blocks), metric) for unit, blocks in sampled if any(blocks)
+    ]
+
+
+def values_of_entry(entry: BaselineEntry, metric: Metric) -> list[Timing]:
+    """Return the baseline's processes as ``values_of`` does; empty if it lacks the metric."""
+    stored = entry.metrics.get(metric.name)
+    if stored is None:
+        return []
+    return [_valued(unit, value, metric) for unit, row in stored.values.items() for value in row]
+
+
 def timings_of_entry(entry: BaselineEntry) -> list[Timing]:
     """Return the baseline's processes; its centre stands for one if it lists none."""
     time, cycles = entry.metrics["time_us"], entry.metrics.get("cycles")
@@ -126,7 +150,12 @@ def timings_of_entry(entry: BaselineEntry) -> list[Timing]:
 
 
 def shift_of(
-    before: Sequence[Timing], now: Sequence[Timing], *, prior: NoisePrior, policy: Policy
+    before: Sequence[Timing],
+    now: Sequence[Timing],
+    *,
+    prior: NoisePrior,
+    policy: Policy,
+    metric: Metric = TIME,
 ) -> Shift:
     """Return how far the code moved from ``before`` to ``now``.
 
@@ -143,7 +172,8 @@ def shift_of(
         priors = [replace(prior, beta=beta, beta_sd=0.0) for beta in (0.0, 1.0)]
     pairs = [_Pair(before, now, each, clock, bool(common)) for each in priors]
     center = [median([item.time_us for item in side]) for side in (before, now)]
-    threshold = _threshold(prior, policy, center[0], same_unit=bool(common))
+    floor_us = policy.floor_us if metric is TIME else 0.0
+    threshold = _threshold(prior, policy, floor_us / center[0], same_unit=bool(common))
     gate = max(prior.gate, 2 * threshold) if policy.gate is None else policy.gate
     return Shift(
         strict=tuple(each.difference(STRICT) for each in pairs),
@@ -158,6 +188,7 @@ def shift_of(
         same_unit=bool(common),
         processes=(len(before), len(now)),
         strays=pairs[0].strays(),
+        metric=metric,
     )
 
 
@@ -222,10 +253,16 @@ def _clock_change(before: Sequence[Timing], now: Sequence[Timing]) -> float:
     return clocks[1] - clocks[0]
 
 
-def _threshold(prior: NoisePrior, policy: Policy, time_us: float, *, same_unit: bool) -> float:
+def _threshold(prior: NoisePrior, policy: Policy, floor: float, *, same_unit: bool) -> float:
     chosen = prior.threshold if policy.threshold is None else policy.threshold
     unit = 0.0 if same_unit else 2 * prior.unit
-    return max(chosen, unit, policy.floor_us / time_us)
+    return max(chosen, unit, floor)
+
+
+def _valued(unit: str, value: float, metric: Metric) -> Timing:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{metric.name} must be a positive number, not {value!r}")
+    return Timing(unit, 1 / value if metric.better == "higher" else value)
 
 
 def _checked(timing: Timing) -> Timing:

@@ -7,23 +7,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfsuite import stats
-from perfsuite.judge.change import Shift, Timing, shift_of, timings_of, timings_of_entry
+from perfsuite.judge.change import (
+    Shift,
+    Timing,
+    shift_of,
+    timings_of,
+    timings_of_entry,
+    values_of,
+    values_of_entry,
+)
 from perfsuite.judge.exact import exact_changes, over_budget
 from perfsuite.judge.policy import Against, Policy
-from perfsuite.model import BaselineEntry, Change, Result, Variant, Word
-from perfsuite.noise import NoisePrior, prior_for
-from perfsuite.roofline import peaks_of, work_class
+from perfsuite.model import BaselineEntry, Change, Regime, Result, Variant, Word
+from perfsuite.noise import NoisePrior, prior_for, service_prior
+from perfsuite.roofline import COLLECTIVE, peaks_of, work_class
 from perfsuite.sku import blocked_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """One variant's word with what led to it; ``budget`` says which budget is exceeded."""
+    """One variant with what is known of it before the run's other variants are.
+
+    ``word`` is final where no ``shifts`` are to be judged; ``budget`` says which is exceeded.
+    """
 
     variant: str
     word: Word
     reason: str = ""
-    shift: Shift | None = None
+    shifts: tuple[Shift, ...] = ()
     exact: tuple[Change, ...] = ()
     budget: str = ""
 
@@ -37,20 +48,55 @@ def draft_of(
         before = timings_of_entry(entry) if entry and "time_us" in entry.metrics else []
     except ValueError as error:
         return Draft(variant=variant.id, word=Word.UNCLEAR, reason=f"unusable samples: {error}")
-    if not now:
+    is_timed = variant.case.regime is not Regime.EXACT
+    if is_timed and not now:
         return Draft(variant=variant.id, word=Word.UNCLEAR, reason="no process has samples")
     budget = over_budget(variant.case.budgets, result, [item.time_us for item in now])
     word, reason = _unrelated(variant, result, entry, against)
     if word or entry is None:
         return Draft(variant=variant.id, word=word or Word.NEW, reason=reason, budget=budget)
-    exact = tuple(exact_changes(result, entry))
+    exact = tuple(exact_changes(result, entry, variant.case.metrics))
+    if not is_timed:
+        return _counted(variant, entry, exact, budget)
     if not before:
-        reason = f"{against.source or 'the baseline'} has no time of it"
+        reason = f"{against.source_of(variant.id) or 'the baseline'} has no time of it"
         return Draft(variant=variant.id, word=Word.NEW, reason=reason, exact=exact, budget=budget)
     prior = _prior(variant, before, against)
     shift = shift_of(before, now, prior=prior, policy=against.policy)
-    word = word_of(shift, against.policy)
-    return Draft(variant=variant.id, word=word, shift=shift, exact=exact, budget=budget)
+    served, reason = _served(variant, result, entry, against)
+    return Draft(
+        variant=variant.id,
+        word=Word.SAME,
+        reason=reason,
+        shifts=(shift, *served),
+        exact=exact,
+        budget=budget,
+    )
+
+
+def _counted(
+    variant: Variant, entry: BaselineEntry, exact: tuple[Change, ...], budget: str
+) -> Draft:
+    count = len(entry.metrics)
+    reason = "" if exact else f"{count} metric{'s' if count > 1 else ''} without noise as before"
+    return Draft(variant=variant.id, word=Word.SAME, reason=reason, exact=exact, budget=budget)
+
+
+def _served(
+    variant: Variant, result: Result, entry: BaselineEntry, against: Against
+) -> tuple[list[Shift], str]:
+    """Return the shifts of the case's own noisy metrics, and which of them cannot be judged."""
+    shifts, reasons = [], []
+    for metric in variant.case.metrics:
+        try:
+            sides = values_of_entry(entry, metric), values_of(result, metric)
+        except ValueError as error:
+            reasons.append(f"not judged: {error}")
+            continue
+        if all(sides):
+            prior = service_prior(against.facts.device)
+            shifts.append(shift_of(*sides, prior=prior, policy=against.policy, metric=metric))
+    return shifts, "; ".join(reasons)
 
 
 def word_of(shift: Shift, policy: Policy) -> Word:
@@ -73,10 +119,10 @@ def word_of(shift: Shift, policy: Policy) -> Word:
 def _unrelated(
     variant: Variant, result: Result, entry: BaselineEntry | None, against: Against
 ) -> tuple[Word | None, str]:
-    if against.mismatch:
-        return Word.INCOMPARABLE, against.mismatch
+    if variant.id in against.mismatches:
+        return Word.INCOMPARABLE, against.mismatches[variant.id]
     if entry is None:
-        return Word.NEW, f"{against.source or 'the baseline'} has no entry of it"
+        return Word.NEW, f"{against.source_of(variant.id) or 'the baseline'} has no entry of it"
     if entry.case_version != result.case_version:
         versions = f"{entry.case_version} and is {result.case_version}"
         return Word.NEW, f"the case's version was {versions}: it does other work now"
@@ -91,7 +137,9 @@ def _prior(variant: Variant, before: Sequence[Timing], against: Against) -> Nois
     time_us = stats.hodges_lehmann([item.time_us for item in before])
     return prior_for(
         against.facts.device,
-        work_class(variant.work, peaks_of(against.slug), time_us),
+        COLLECTIVE
+        if variant.is_gang
+        else work_class(variant.work, peaks_of(against.slug), time_us),
         regime=variant.case.regime,
         time_us=time_us,
         has_cycles=all(item.cycles for item in before) and "cycles" in against.facts.clocks,

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfsuite import stats
-from perfsuite.model import BaselineEntry, BaselineMetric, Budget, Change, Result
+from perfsuite.model import BaselineEntry, BaselineMetric, Budget, Change, Metric, Result
 
-# Metrics whose clocks judge them; everything else in an entry is exact.
-TIMED = ("time_us", "cycles")
 # The allocator rounds and keeps blocks of its own; other exact metrics may not move at all.
 TOLERANCE = {"peak_bytes": 0.01}
 
 
-def exact_changes(result: Result, entry: BaselineEntry) -> list[Change]:
-    """Return the changes beyond tolerance on which all processes agree; worse is positive."""
+def exact_changes(
+    result: Result, entry: BaselineEntry, declared: Sequence[Metric] = ()
+) -> list[Change]:
+    """Return the changes beyond tolerance on which all processes agree; worse is positive.
+
+    ``declared`` are the case's own metrics, whose thresholds hold.
+    """
     found = []
+    tolerances = TOLERANCE | {metric.name: metric.threshold for metric in declared}
     for name, metric in sorted(entry.metrics.items()):
         values = [item.exact[name] for item in result.evidence if name in item.exact]
-        if name in TIMED or not values:
+        if metric.values or not values:  # what has values by process has noise
             continue
-        tolerance = TOLERANCE.get(name, 0.0)
+        tolerance = tolerances.get(name, 0.0)
         moves = [_worsening(metric, value) for value in values]
         if min(moves) > tolerance or max(moves) < -tolerance:
             current = sorted(values)[len(values) // 2]
@@ -45,14 +49,18 @@ def _values(metric: str, result: Result, times: Sequence[float]) -> list[float]:
     if metric == "cycles":
         cycles = [item.samples("cycles") for item in result.evidence]
         return [stats.estimate(blocks) for blocks in cycles if any(blocks)]
-    return [item.exact[metric] for item in result.evidence if metric in item.exact]
+    exact = [item.exact[metric] for item in result.evidence if metric in item.exact]
+    noisy = [item.samples(metric) for item in result.evidence]
+    return exact or [stats.estimate(blocks) for blocks in noisy if any(blocks)]
 
 
 def _worsening(metric: BaselineMetric, value: float) -> float:
-    sign = -1.0 if metric.better == "higher" else 1.0
     if value == metric.center:
         return 0.0
-    return sign * (value - metric.center) / (abs(metric.center) or 1.0)
+    change = (value - metric.center) / (abs(metric.center) or 1.0)
+    if metric.better == "equal":
+        return abs(change)
+    return -change if metric.better == "higher" else change
 
 
 def _change(name: str, metric: BaselineMetric, *, current: float, tolerance: float) -> Change:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from perfsuite.model import DeviceFacts
 
@@ -46,11 +47,17 @@ class Against:
     """The circumstances all variants of a run share.
 
     ``slug`` is the SKU's, ``source`` names what entries come from ("baseline nvidia-h200", "last
-    run ..."), ``mismatch`` says why nothing may be compared (another fingerprint), or is empty.
+    run ..."). By variant, ``sources`` names what its entry comes from where that is another, and
+    ``mismatches`` says why it may not be compared (another fingerprint).
     """
 
     facts: DeviceFacts
     slug: str
     policy: Policy = Policy()
     source: str = ""
-    mismatch: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    mismatches: Mapping[str, str] = field(default_factory=dict)
+
+    def source_of(self, variant: str) -> str:
+        """Return what a variant's entry comes from, in words."""
+        return self.sources.get(variant, self.source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from perfsuite.judge.change import Shift
+from perfsuite.judge.change import TIME, Shift
 from perfsuite.judge.policy import Policy
 from perfsuite.model import Change, Word
 
@@ -20,15 +20,21 @@ def percent(share: float) -> str:
 
 def timed_reason(word: Word, shift: Shift, change: Change, policy: Policy) -> str:
     """Say what moved, how surely, what the limit was and what both clocks did."""
+    if shift.metric is not TIME:
+        return f"{shift.metric.name} {_ends(change)}, {_finding(word, shift, change, policy)}"
     parts = [_clocks(shift, word), _finding(word, shift, change, policy), _evidence(shift)]
     return "; ".join(part for part in parts if part)
 
 
 def exact_reason(change: Change) -> str:
     """Say how a metric without noise moved."""
-    moved = f"{change.metric} {change.baseline:.6g} -> {change.current:.6g} {change.unit}".strip()
+    moved = f"{change.metric} {_ends(change)}"
     is_share = change.theta > 0 and change.baseline
     return f"{moved} ({percent(change.theta)} worse)" if is_share else moved
+
+
+def _ends(change: Change) -> str:
+    return f"{change.baseline:.6g} -> {change.current:.6g} {change.unit}".strip()
 
 
 def _clocks(shift: Shift, word: Word) -> str:
@@ -43,7 +49,8 @@ def _clocks(shift: Shift, word: Word) -> str:
 def _finding(word: Word, shift: Shift, change: Change, policy: Policy) -> str:
     alpha = 2 * policy.alpha_same if word is Word.SAME else policy.alpha
     span = f"{100 * (1 - alpha):g} % interval {percent(change.low)} to {percent(change.high)}"
-    code = f"code {percent(change.theta)} ({span}"
+    name = "code" if shift.metric is TIME else "worse by"
+    code = f"{name} {percent(change.theta)} ({span}"
     if word is Word.SAME:
         return f"{code}, inside the gate of {_limit(shift.gate)})"
     if word in {Word.SLOWER, Word.FASTER}:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from perfsuite.codec import round_digits
-from perfsuite.model import BaselineEntry, BaselineMetric, Evidence, Result, Run, Stage, Status
+from perfsuite.model import (
+    BaselineEntry,
+    BaselineMetric,
+    Evidence,
+    Metric,
+    Result,
+    Run,
+    Stage,
+    Status,
+)
 from perfsuite.stats import components, process_value
 
-# The two clocks: name of the samples in a block, and their unit.
-CLOCKS = {"time_us": "us", "cycles": "cycles"}
+# The two clocks, and the device's own time of what the host is waited for.
+CLOCKS = (Metric("time_us", "us"), Metric("cycles", "cycles"), Metric("device_us", "us"))
 
 
 def entries_of(run: Run) -> dict[str, BaselineEntry]:
@@ -22,17 +31,17 @@ def entries_of(run: Run) -> dict[str, BaselineEntry]:
     entries = {}
     for name, results in _by_variant(run).items():
         evidence = [process for result in results for process in result.evidence]
-        metrics = _metrics(evidence, run.facts.unit)
+        variant = variants.get(name)
+        metrics = _metrics(evidence, run.facts.unit, variant.case.metrics if variant else ())
         if not metrics or any(result.status is not Status.OK for result in results):
             continue
-        variant = variants.get(name)
         entries[name] = BaselineEntry(
             variant=name,
             case_version=results[-1].case_version,
             run=run.id,
             metrics=metrics,
             regime=variant.case.regime.value if variant else "paced",
-            state=dict(run.facts.state),
+            state={} if variant and variant.target else dict(run.facts.state),
             artefact=next((process.artefact for process in evidence if process.artefact), ""),
         )
     return entries
@@ -49,15 +58,17 @@ def _by_variant(run: Run) -> dict[str, list[Result]]:
     return found
 
 
-def _metrics(evidence: Sequence[Evidence], unit: str) -> dict[str, BaselineMetric]:
-    """Return the metrics of a variant's processes; a clock that some lack is left out."""
+def _metrics(
+    evidence: Sequence[Evidence], unit: str, declared: Sequence[Metric]
+) -> dict[str, BaselineMetric]:
+    """Return the metrics of a variant's processes; a noisy one that some lack is left out."""
     timed = [process for process in evidence if any(process.samples("time_us"))]
-    clocks = {
-        name: _clock(name, timed, unit)
-        for name in CLOCKS
-        if timed and all(_is_measured(process, name) for process in timed)
+    noisy = {
+        metric.name: _noisy(metric, timed, unit)
+        for metric in (*CLOCKS, *declared)
+        if timed and all(_is_measured(process, metric.name) for process in timed)
     }
-    return clocks | _exact_metrics(evidence)
+    return noisy | _exact_metrics(evidence, {metric.name: metric for metric in declared})
 
 
 def _is_measured(process: Evidence, name: str) -> bool:
@@ -66,7 +77,8 @@ def _is_measured(process: Evidence, name: str) -> bool:
     return bool(samples) and min(samples) > 0
 
 
-def _clock(name: str, evidence: Sequence[Evidence], unit: str) -> BaselineMetric:
+def _noisy(metric: Metric, evidence: Sequence[Evidence], unit: str) -> BaselineMetric:
+    name = metric.name
     values: dict[str, list[float]] = {}
     for process in evidence:
         value = round_digits(process_value(process.samples(name)))
@@ -74,19 +86,28 @@ def _clock(name: str, evidence: Sequence[Evidence], unit: str) -> BaselineMetric
     found = components([process.samples(name) for process in evidence])
     return BaselineMetric(
         center=round_digits(found.center),
-        unit=CLOCKS[name],
+        unit=metric.unit,
+        better=metric.better,
         within=round_digits(found.within),
         between=round_digits(found.between),
         values={key: tuple(row) for key, row in values.items()},
     )
 
 
-def _exact_metrics(evidence: Iterable[Evidence]) -> dict[str, BaselineMetric]:
+def _exact_metrics(
+    evidence: Iterable[Evidence], declared: Mapping[str, Metric]
+) -> dict[str, BaselineMetric]:
     worst: dict[str, float] = {}
     for process in evidence:
         for name, value in process.exact.items():
-            worst[name] = max(value, worst.get(name, value))
-    return {
-        name: BaselineMetric(center=value, unit="bytes" if name.endswith("bytes") else "count")
-        for name, value in worst.items()
-    }
+            choose = min if name in declared and declared[name].better == "higher" else max
+            worst[name] = choose(value, worst.get(name, value))
+    return {name: _exact(declared.get(name, _counted(name)), worst[name]) for name in worst}
+
+
+def _counted(name: str) -> Metric:
+    return Metric(name, "bytes" if name.endswith("bytes") else "count")
+
+
+def _exact(metric: Metric, value: float) -> BaselineMetric:
+    return BaselineMetric(center=value, unit=metric.unit, better=metric.better)

@@ -1,0 +1,5 @@
+"""Measures one variant on one device: build, check, then samples, plays or counts."""
+
+from perfsuite.engine.session import Session
+
+__all__ = ["Session"]

@@ -1,0 +1,64 @@
+"""What the parts of one variant's measuring share: the device, the case and what is noted."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfsuite.device import Device
+from perfsuite.errors import CaseError
+from perfsuite.model import Axes, Block, Case, Settings
+
+
+@dataclass(slots=True)
+class Log:
+    """What is handed back besides the plan: phases by wall seconds, notes, counts, samples."""
+
+    phases: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    exact: dict[str, float] = field(default_factory=dict)
+    blocks: list[Block] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One variant on one device in one worker."""
+
+    device: Device
+    case: Case
+    axes: Axes
+    settings: Settings
+    seed: int
+    log: Log = field(default_factory=Log)
+
+    def phase(self, name: str, announce: Callable[[str], None], act: Callable[[], Any]) -> Any:
+        """Announce a phase, do it and note how long it took; raises what the device reports."""
+        announce(name)
+        started = time.monotonic()
+        value = act()
+        self.device.synchronize()
+        self.spent(name, time.monotonic() - started)
+        return value
+
+    def spent(self, phase: str, seconds: float) -> None:
+        """Note wall time of a phase."""
+        self.log.phases[phase] = round(self.log.phases.get(phase, 0.0) + seconds, 6)
+
+    def declared(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return a case's own metrics as numbers; raises CaseError for one it did not declare."""
+        known = {metric.name for metric in self.case.metrics}
+        for name, value in metrics.items():
+            if name not in known:
+                raise CaseError(
+                    f"the workload reports a metric {name!r} that the case does not declare",
+                    where=self.case.name,
+                    remedy=f"add it to @case(metrics=...); it has {', '.join(sorted(known))}",
+                )
+            if not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise CaseError(
+                    f"metric {name!r} is {value!r}, no finite number", where=self.case.name
+                )
+        return {name: float(value) for name, value in metrics.items()}

@@ -1,0 +1,62 @@
+"""Plays a service scenario and times each play."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from perfsuite.check import check_scenario
+from perfsuite.engine.bench import Bench
+from perfsuite.model import Block, Evidence, Scenario
+
+# A play is long and holds many requests: two in a turn show whether the first was an exception.
+PLAYS = 2
+
+
+class Playing:
+    """The measuring of a scenario: wall time and service metrics of each play."""
+
+    def __init__(self, bench: Bench, scenario: Scenario) -> None:
+        self._bench = bench
+        self._scenario = scenario
+        self._error: float | None = None
+
+    def prepare(self, announce: Callable[[str], None]) -> None:
+        """Check one play, which warms up as well; raises WrongResultError or CaseError."""
+        bench = self._bench
+
+        def checked() -> float | None:
+            return check_scenario(
+                bench.device, self._scenario, where=bench.case.name, seed=bench.settings.seed
+            )
+
+        self._error = bench.phase("check", announce, checked)
+
+    def block(self) -> None:
+        """Play and note times and metrics, by play."""
+        bench = self._bench
+        started = time.monotonic()
+        times: list[float] = []
+        metrics: dict[str, list[float]] = {}
+        for _ in range(PLAYS):
+            bench.device.synchronize()
+            begun = time.perf_counter()
+            # The seed of all processes and runs: a trace of its own would be another workload.
+            _, found = self._scenario.play(bench.settings.seed)
+            bench.device.synchronize()
+            times.append(1e6 * (time.perf_counter() - begun))
+            for name, value in bench.declared(found).items():
+                metrics.setdefault(name, []).append(value)
+        bench.log.blocks.append(
+            Block(
+                time_us=tuple(times),
+                start_s=started,
+                health=bench.device.health(),
+                metrics={name: tuple(values) for name, values in metrics.items()},
+            )
+        )
+        bench.spent("measure", time.monotonic() - started)
+
+    def evidence(self) -> Evidence:
+        """Return the error of the check; a play is one launch."""
+        return Evidence(slot=0, seed=0, backend="played", error=self._error)

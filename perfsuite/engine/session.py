@@ -1,0 +1,121 @@
+"""One variant in one worker: what its builder returns decides how it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from perfsuite.device import Device
+from perfsuite.engine.bench import Bench
+from perfsuite.engine.inspecting import Inspecting
+from perfsuite.engine.launching import Launching
+from perfsuite.engine.playing import Playing
+from perfsuite.errors import CaseError
+from perfsuite.model import (
+    Axes,
+    Buildable,
+    Case,
+    Evidence,
+    Inspection,
+    Regime,
+    Scenario,
+    Settings,
+    Workload,
+)
+
+
+class Part(Protocol):
+    """How one kind of workload is measured."""
+
+    def prepare(self, announce: Callable[[str], None]) -> None:
+        """Check and get ready."""
+
+    def block(self) -> None:
+        """Take one turn's samples."""
+
+    def evidence(self) -> Evidence:
+        """Return what is known besides the log."""
+
+
+class Session:
+    """One variant on one device in one worker: ``prepare``, then ``block`` by turn, ``finish``."""
+
+    def __init__(
+        self, device: Device, case: Case, axes: Axes, settings: Settings, seed: int
+    ) -> None:
+        self._bench = Bench(device, case, axes, settings, seed)
+        self._part: Part | None = None
+
+    def prepare(self, announce: Callable[[str], None]) -> None:
+        """Build, check, calibrate and settle; raises CaseError, WrongResultError, DeviceError."""
+        built = self._bench.phase("build", announce, self._build)
+        self._part = _part(self._bench, built)
+        self._part.prepare(announce)
+
+    def block(self) -> None:
+        """Take one turn's samples, again if the device was disturbed meanwhile."""
+        self._prepared().block()
+
+    def finish(self) -> Evidence:
+        """Return all that this process has to say about the variant."""
+        log = self._bench.log
+        return replace(
+            self._prepared().evidence(),
+            seed=self._bench.seed,
+            blocks=tuple(log.blocks),
+            exact=log.exact,
+            phases_s=log.phases,
+            notes=tuple(log.notes),
+        )
+
+    def launch_once(self) -> Callable[[], None]:
+        """Return a call that launches the built variant once (for profilers and debuggers)."""
+        device, seed = self._bench.device, self._bench.seed
+        match self._build():
+            case Workload() as workload:
+                inputs = workload.make_inputs(device.rng(seed))
+                once: Callable[[], object] = partial(workload.fn, *inputs)
+            case Scenario() as scenario:
+                once = partial(scenario.play, seed)
+            case inspection:
+                once = inspection.read
+
+        def launch() -> None:
+            once()
+            device.synchronize()
+
+        return launch
+
+    def _build(self) -> Buildable:
+        bench = self._bench
+        built = bench.case.build(bench.device.context(bench.seed), **bench.axes)
+        if not isinstance(built, (Workload, Inspection, Scenario)):
+            raise CaseError(
+                f"the builder returned {built!r}, no Workload, Inspection or Scenario",
+                where=bench.case.name,
+                remedy="return perfsuite.Workload(fn=..., make_inputs=..., reference=..., ...)",
+            )
+        if isinstance(built, Inspection) != (bench.case.regime is Regime.EXACT):
+            raise CaseError(
+                f"a {type(built).__name__} cannot be measured as {bench.case.regime.value}",
+                where=bench.case.name,
+                remedy="an Inspection needs regime=Regime.EXACT, and nothing else has it",
+            )
+        return built
+
+    def _prepared(self) -> Part:
+        if self._part is None:
+            raise CaseError("block() before prepare()", where=self._bench.case.name)
+        return self._part
+
+
+def _part(bench: Bench, built: Buildable) -> Part:
+    match built:
+        case Workload():
+            return Launching(bench, built)
+        case Scenario():
+            return Playing(bench, built)
+        case Inspection():
+            return Inspecting(bench, built)

@@ -1,0 +1,149 @@
+"""The engine with what is inspected or played, and with metrics besides the clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from perfsuite import Inspection, Metric, Regime, Scenario, Workload, case
+from perfsuite.device.fake import FakeDevice
+from perfsuite.engine import Session
+from perfsuite.errors import CaseError, WrongResultError
+from perfsuite.model import Case, Evidence, Settings
+
+REGISTERS = Metric("registers", "registers")
+
+
+def inspected(
+    read: Mapping[str, float],
+    reference: Mapping[str, float] | None = None,
+    wrong: Mapping[str, float] | None = None,
+    **fields: Any,
+) -> Case:
+    given = {"regime": Regime.EXACT, "metrics": [REGISTERS], **fields}
+
+    @case(axes={"n": [1]}, source="made up", **given)
+    def inspect(ctx: Any, n: int) -> Inspection:
+        """Count."""
+        return Inspection(
+            read=lambda: read,
+            reference=None if reference is None else lambda: reference,
+            wrong=None if wrong is None else lambda: wrong,
+        )
+
+    return inspect
+
+
+def measured(chosen: Case, device: FakeDevice | None = None) -> Evidence:
+    session = Session(device or FakeDevice(seed=1), chosen, {"n": 1}, Settings(), 7)
+    session.prepare(lambda phase: None)
+    session.block()
+    return session.finish()
+
+
+def test_an_inspection_is_counted_and_not_timed() -> None:
+    evidence = measured(inspected({"registers": 40}))
+    assert (evidence.exact, evidence.blocks) == ({"registers": 40.0}, ())
+
+
+def test_an_inspection_that_differs_from_its_reference_is_wrong() -> None:
+    with pytest.raises(WrongResultError, match="registers is 41 instead of 40"):
+        measured(inspected({"registers": 41}, {"registers": 40}, {"registers": 39}))
+
+
+def test_an_inspection_whose_control_passes_is_refused() -> None:
+    with pytest.raises(CaseError, match="accepts the negative control"):
+        measured(inspected({"registers": 40}, {"registers": 40}, {"registers": 40}))
+
+
+def test_a_metric_must_be_declared() -> None:
+    with pytest.raises(CaseError, match="'spills' that the case does not declare"):
+        measured(inspected({"spills": 1}))
+
+
+def test_a_metric_must_be_a_number() -> None:
+    with pytest.raises(CaseError, match="no finite number"):
+        measured(inspected({"registers": float("nan")}))
+
+
+def test_an_inspection_needs_its_regime() -> None:
+    with pytest.raises(CaseError, match=r"needs regime=Regime\.EXACT"):
+        measured(inspected({"registers": 40}, regime=Regime.PACED))
+
+
+def played(play: Callable[[int], tuple[list[float], dict[str, float]]], wrong: list[float]) -> Case:
+    @case(
+        axes={"n": [1]},
+        source="made up",
+        regime=Regime.END_TO_END,
+        metrics=[Metric("ttft_ms", "ms")],
+    )
+    def serve(ctx: Any, n: int) -> Scenario:
+        """Serve."""
+        return Scenario(play=play, reference=lambda seed: [1.0, 2.0], wrong=lambda seed: wrong)
+
+    return serve
+
+
+def test_a_scenario_has_times_and_its_own_metrics() -> None:
+    evidence = measured(played(lambda seed: ([1.0, 2.0], {"ttft_ms": 5.0}), [1.0, 3.0]))
+    (block,) = evidence.blocks
+    assert block.metrics == {"ttft_ms": (5.0, 5.0)}
+    assert len(block.time_us) == 2
+    assert all(time_us > 0 for time_us in block.time_us)
+    assert evidence.error == 0.0
+
+
+def test_a_scenario_that_serves_other_tokens_is_wrong() -> None:
+    with pytest.raises(WrongResultError, match="served differs"):
+        measured(played(lambda seed: ([1.0, 9.0], {"ttft_ms": 5.0}), [1.0, 3.0]))
+
+
+def test_a_scenario_whose_control_passes_is_refused() -> None:
+    with pytest.raises(CaseError, match="accepts the negative control"):
+        measured(played(lambda seed: ([1.0, 2.0], {"ttft_ms": 5.0}), [1.0, 2.0]))
+
+
+def launched(**fields: Any) -> Case:
+    @case(axes={"n": [1]}, source="made up", metrics=[Metric("launches")], **fields)
+    def run(ctx: Any, n: int) -> Workload:
+        """Copy."""
+
+        def fn(x: list[float], y: list[float]) -> None:
+            ctx.spend(20.0)
+            y[:] = x
+
+        return Workload(
+            fn=fn,
+            wrong=lambda x, y: None,
+            reference=lambda x, y: x,
+            make_inputs=lambda rng: (rng.randn(8), rng.empty(8)),
+            exact=lambda: {"launches": 3},
+        )
+
+    return run
+
+
+def test_awaited_launches_have_the_devices_own_time_beside() -> None:
+    (block,) = measured(launched(regime=Regime.END_TO_END)).blocks
+    assert len(block.metrics["device_us"]) == 5
+    assert all(19.0 < time_us < 21.0 for time_us in block.metrics["device_us"])
+
+
+def test_paced_launches_have_no_second_device_time() -> None:
+    evidence = measured(launched())
+    assert all(not block.metrics for block in evidence.blocks)
+    assert evidence.exact["launches"] == 3.0
+
+
+class Gang(FakeDevice):
+    """A rank whose peers need twice as long."""
+
+    def agree(self, value: float) -> float:
+        return max(value, 2 * value if value > 2 else value)
+
+
+def test_ranks_take_the_slowest_ones_launches() -> None:
+    assert measured(launched(), Gang(seed=1)).launches < measured(launched()).launches

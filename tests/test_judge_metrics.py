@@ -1,0 +1,173 @@
+"""Verdicts on metrics that are no clock: counted ones, and those of a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from perfsuite.judge import Against, judge
+from perfsuite.model import (
+    BaselineEntry,
+    BaselineMetric,
+    Block,
+    CaseInfo,
+    DeviceFacts,
+    Evidence,
+    Metric,
+    Regime,
+    Result,
+    Stage,
+    Status,
+    Tier,
+    Variant,
+    Verdict,
+    Word,
+)
+
+FACTS = DeviceFacts(device="cuda", name="NVIDIA H200", unit="a", identity={}, clocks=("time_us",))
+AGAINST = Against(facts=FACTS, slug="nvidia-h200", source="baseline nvidia-h200")
+TTFT = Metric("ttft_ms_p50", "ms")
+RATE = Metric("goodput_rps", "requests/s", "higher")
+WOBBLE = (0.0, 0.01, -0.01, 0.005, -0.005, 0.0)
+
+
+def variant(regime: Regime, *metrics: Metric) -> Variant:
+    case = CaseInfo(
+        pack="p", name="c", doc="", file="", line=1, source="", version=1, regime=regime, cold=True,
+        needs=(), budgets=(), tags=(), axes=(), metrics=metrics,
+    )  # fmt: skip
+    return Variant(id="p.c[]", case=case, axes={}, tier=Tier.SMOKE)
+
+
+def served(**centers: float) -> Result:
+    """Six processes whose plays have these metrics and take 1 s."""
+    evidence = [
+        Evidence(
+            slot=slot,
+            seed=slot,
+            unit="a",
+            blocks=(
+                Block(
+                    time_us=(1e6 * (1 + wobble),),
+                    metrics={name: (value * (1 + wobble),) for name, value in centers.items()},
+                ),
+            ),
+        )
+        for slot, wobble in enumerate(WOBBLE)
+    ]
+    return Result(variant="p.c[]", status=Status.OK, stage=Stage.CONFIRM, evidence=tuple(evidence))
+
+
+def counted(**values: float) -> Result:
+    evidence = tuple(Evidence(slot=slot, seed=slot, unit="a", exact=values) for slot in range(2))
+    return Result(variant="p.c[]", status=Status.OK, evidence=evidence)
+
+
+def noisy(center: float, metric: Metric) -> BaselineMetric:
+    values = {"a": tuple(center * (1 + wobble) for wobble in WOBBLE)}
+    return BaselineMetric(center=center, unit=metric.unit, better=metric.better, values=values)
+
+
+def entry(regime: Regime, metrics: Mapping[str, BaselineMetric]) -> BaselineEntry:
+    return BaselineEntry(
+        variant="p.c[]", case_version=1, run="r", metrics=metrics, regime=regime.value
+    )
+
+
+def verdict(
+    now: Result, before: BaselineEntry, metrics: Sequence[Metric], against: Against = AGAINST
+) -> Verdict:
+    chosen = variant(Regime(before.regime), *metrics)
+    (found,) = judge({"p.c[]": now}, variants=[chosen], entries={"p.c[]": before}, against=against)
+    return found
+
+
+def of_service(now: Result) -> Verdict:
+    before = entry(
+        Regime.END_TO_END,
+        {
+            "time_us": noisy(1e6, Metric("time_us", "us")),
+            "ttft_ms_p50": noisy(40.0, TTFT),
+            "goodput_rps": noisy(20.0, RATE),
+        },
+    )
+    return verdict(now, before, [TTFT, RATE])
+
+
+def test_a_service_that_is_as_before_is_the_same() -> None:
+    found = of_service(served(ttft_ms_p50=40.0, goodput_rps=20.0))
+    assert found.word is Word.SAME
+    assert [change.metric for change in found.changes] == ["time_us", "ttft_ms_p50", "goodput_rps"]
+
+
+def test_a_longer_first_token_is_slower_though_the_whole_takes_as_long() -> None:
+    found = of_service(served(ttft_ms_p50=60.0, goodput_rps=20.0))
+    assert (found.word, found.fails) == (Word.SLOWER, True)
+    assert "ttft_ms_p50 40" in found.reason
+    assert "-> 60" in found.reason
+
+
+def test_less_goodput_is_slower_and_shown_in_its_own_unit() -> None:
+    found = of_service(served(ttft_ms_p50=40.0, goodput_rps=10.0))
+    assert found.word is Word.SLOWER
+    (change,) = [each for each in found.changes if each.metric == "goodput_rps"]
+    assert (change.baseline, change.current) == pytest.approx((20.0, 10.0), rel=0.02)
+    assert change.theta == pytest.approx(1.0, rel=0.05)
+
+
+def test_more_goodput_is_faster() -> None:
+    assert of_service(served(ttft_ms_p50=40.0, goodput_rps=40.0)).word is Word.FASTER
+
+
+def test_a_metric_of_zero_is_not_judged_and_says_so() -> None:
+    found = of_service(served(ttft_ms_p50=40.0, goodput_rps=0.0))
+    assert "not judged: goodput_rps must be a positive number" in found.reason
+
+
+def of_count(metric: Metric, before: float, now: float) -> Verdict:
+    stored = {metric.name: BaselineMetric(center=before, unit=metric.unit, better=metric.better)}
+    return verdict(counted(**{metric.name: now}), entry(Regime.EXACT, stored), [metric])
+
+
+def test_counts_as_before_are_the_same_without_any_time() -> None:
+    found = of_count(Metric("registers"), 40, 40)
+    assert (found.word, found.reason) == (Word.SAME, "1 metric without noise as before")
+
+
+def test_one_register_more_is_a_verdict_at_once() -> None:
+    found = of_count(Metric("registers"), 40, 41)
+    assert (found.word, found.fails) == (Word.SLOWER, True)
+    assert found.reason == "registers 40 -> 41 (+2.5 % worse)"
+
+
+def test_fewer_wide_loads_are_worse_and_more_are_better() -> None:
+    loads = Metric("wide_loads", better="higher")
+    assert of_count(loads, 8, 4).word is Word.SLOWER
+    assert of_count(loads, 4, 8).word is Word.FASTER
+
+
+def test_what_must_be_equal_is_worse_either_way() -> None:
+    calls = Metric("all_reduces", better="equal")
+    assert of_count(calls, 2, 3).word is Word.SLOWER
+    assert of_count(calls, 3, 2).word is Word.SLOWER
+
+
+def test_a_count_inside_its_threshold_is_the_same() -> None:
+    instructions = Metric("instructions", threshold=0.01)
+    assert of_count(instructions, 2072, 2080).word is Word.SAME
+    assert of_count(instructions, 2072, 2180).word is Word.SLOWER
+
+
+def test_an_entry_of_another_regime_is_not_compared() -> None:
+    stored = {"registers": BaselineMetric(center=1, unit="")}
+    before = replace(entry(Regime.EXACT, stored), regime="paced")
+    chosen = variant(Regime.EXACT, Metric("registers"))
+    (found,) = judge(
+        {"p.c[]": counted(registers=1)},
+        variants=[chosen],
+        entries={"p.c[]": before},
+        against=AGAINST,
+    )
+    assert found.word is Word.INCOMPARABLE

@@ -1,0 +1,89 @@
+"""A run whose variants belong to several SKUs: gangs of GPUs and compilation targets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import store_data as data
+
+from perfsuite.baselines import accept
+from perfsuite.model import Evidence, Regime, Result, Run, Status, Variant
+from perfsuite.plan import missing_need
+from perfsuite.sku import sku_for
+from perfsuite.yardstick import find_yardstick
+
+FACTS = replace(data.FACTS, gpus=2, environment={**data.FACTS.environment, "triton": "3.7.1"})
+
+
+def gang(ranks: int) -> Variant:
+    plain = data.variant("all_reduce", ranks)
+    return replace(plain, case=replace(plain.case, ranks="n", needs=()))
+
+
+def compiled() -> Variant:
+    plain = data.variant("kernel", 1)
+    case = replace(plain.case, target="target", regime=Regime.EXACT)
+    return replace(plain, case=case, axes={"n": 1, "target": "sm_90a"})
+
+
+def a_run(registers: float = 40.0) -> Run:
+    copy, pair, kernel = data.variant("copy", 1024), gang(2), compiled()
+    counted = Evidence(slot=0, seed=0, unit=data.UNIT, exact={"registers": registers})
+    results = (
+        data.result(copy.id, 100.0),
+        data.result(pair.id, 50.0),
+        Result(variant=kernel.id, status=Status.OK, evidence=(counted,)),
+    )
+    run = data.planned(copy, pair, kernel)
+    return replace(run, facts=FACTS, results=results, finished="2026-11-21T10:40:00+00:00")
+
+
+def test_a_variant_is_keyed_by_its_gpus_or_its_target() -> None:
+    assert sku_for(data.variant("copy", 1), FACTS, own=data.SKU) is data.SKU
+    assert sku_for(gang(1), FACTS, own=data.SKU) is data.SKU
+    assert sku_for(gang(2), FACTS, own=data.SKU).slug == "nvidia-h200-x2"
+    target = sku_for(compiled(), FACTS, own=data.SKU)
+    assert (target.slug, target.facts) == ("sm_90a", {"target": "sm_90a", "triton": "3.7.1"})
+
+
+def test_ranks_of_a_cpu_are_no_product_of_their_own() -> None:
+    cpu = replace(FACTS, device="cpu")
+    assert sku_for(gang(2), cpu, own=data.SKU) is data.SKU
+
+
+def test_a_gang_needs_as_many_gpus() -> None:
+    assert missing_need(gang(2), FACTS) == ""
+    assert missing_need(gang(4), FACTS) == "needs 4 GPUs, this run has 2"
+    assert missing_need(gang(4), replace(FACTS, device="cpu", gpus=0)) == ""
+
+
+def test_acceptance_puts_each_variant_on_its_own_shelf(tmp_path: Path) -> None:
+    accepted = accept(a_run(), tmp_path, reason="first", by="t")
+    assert len(accepted.added) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "nvidia-h200", "nvidia-h200-x2", "sm_90a",
+    ]  # fmt: skip
+    yardstick = find_yardstick([tmp_path], tmp_path / "none", run=a_run())
+    assert len(yardstick.entries) == 3
+    assert yardstick.entries[compiled().id].state == {}
+    assert set(yardstick.sources.values()) == {
+        "baseline nvidia-h200", "baseline nvidia-h200-x2", "baseline sm_90a",
+    }  # fmt: skip
+    assert not yardstick.notes
+
+
+def test_another_compiler_makes_targets_incomparable_and_nothing_else(tmp_path: Path) -> None:
+    accept(a_run(), tmp_path, reason="first", by="t")
+    other = replace(a_run(), facts=replace(FACTS, environment={"triton": "3.6.0"}))
+    yardstick = find_yardstick([tmp_path], tmp_path / "none", run=other)
+    assert list(yardstick.mismatches) == [compiled().id]
+    assert "triton was 3.7.1 and is 3.6.0" in yardstick.mismatches[compiled().id]
+
+
+def test_what_has_no_baseline_of_its_sku_is_told(tmp_path: Path) -> None:
+    accept(a_run(), tmp_path, reason="first", by="t", select=["memory.copy"])
+    yardstick = find_yardstick([tmp_path], tmp_path / "none", run=a_run())
+    assert list(yardstick.entries) == [data.variant("copy", 1024).id]
+    assert any("nvidia-h200-x2" in note for note in yardstick.notes)
+    assert any("sm_90a" in note for note in yardstick.notes)
