@@ -61,7 +61,11 @@ def _measured(value: float, source: str) -> Rate:
 _STAS = "stas00/ml-engineering 744d01e, accelerator benchmarks"
 
 _H100 = Peaks(
-    links={"hbm": _datasheet(3.35e12, "H100 SXM"), "pcie": _datasheet(63e9, "PCIe 5.0 x16")},
+    links={
+        "hbm": _datasheet(3.35e12, "H100 SXM"),
+        "pcie": _datasheet(63e9, "PCIe 5.0 x16"),
+        "nvlink": _datasheet(450e9, "H100 SXM"),
+    },
     operations={
         "bf16": _measured(794.5e12, _STAS),
         "fp16": _measured(794.5e12, f"{_STAS}; bf16 taken"),
@@ -81,6 +85,8 @@ PEAKS: Mapping[str, Peaks] = {
             "hbm_read": _measured(4.53e12, "memory pack's dot of 2^28 floats in CUDA C++, H200"),
             "hbm_write": _measured(4.66e12, "memory pack's init of 2^28 floats in Triton, H200"),
             "pcie": _measured(55.4e9, _STAS),
+            # One direction of one GPU's links; a switch that sums in the network beats it.
+            "nvlink": _measured(396.4e9, _STAS),
         },
         operations={
             "bf16": _measured(798e12, "compute pack's Triton GEMM of 8192 cubed, paced, H200"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from perfsuite.baselines import Baselines
+from perfsuite.baselines import Baselines, Root
 from perfsuite.model import (
     BaselineEntry,
     ClaimInstance,
@@ -49,6 +49,8 @@ class Yardstick:
         variant = self.variants.get(result.variant)
         if result.status is not Status.OK or variant is None or variant.work is None:
             return result
+        if variant.is_gang:  # a switch may sum on the way, and carry less than the formula says
+            return result
         values = [process_value(e.samples("time_us")) for e in result.evidence if e.blocks]
         share = efficiency(variant.work, self.peaks, min(values)) if values else None
         if share is None or share <= PLAUSIBLE or not variant.case.cold:
@@ -79,7 +81,7 @@ class Yardstick:
         return than is not None and faster is not None and than >= claim.by * faster
 
 
-def find_yardstick(roots: Sequence[Path], folder: Path, *, run: Run) -> Yardstick:
+def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstick:
     """Return the baselines of each variant's SKU; where a SKU has none, the last runs on this unit.
 
     A run has several SKUs when it holds gangs or compilation targets.
@@ -113,12 +115,12 @@ class _Known:
     @property
     def slugs(self) -> set[str]:
         """The SKUs that have any baseline."""
-        return {each.sku.slug for each in self.baselines.values() if _is_any(each)}
+        return {each.sku.slug for name, each in self.baselines.items() if each.covers(name)}
 
     @property
     def without_sku(self) -> list[str]:
-        """The variants whose SKU has no baseline at all."""
-        return [name for name, each in self.baselines.items() if not _is_any(each)]
+        """The variants whose SKU has no baseline at all, neither the project's nor their pack's."""
+        return [name for name, each in self.baselines.items() if not each.covers(name)]
 
     @property
     def entries(self) -> dict[str, BaselineEntry]:
@@ -130,9 +132,7 @@ class _Known:
     def sources(self) -> dict[str, str]:
         """The SKU's baseline in words, by variant."""
         return {
-            name: f"baseline {each.sku.slug}"
-            for name, each in self.baselines.items()
-            if _is_any(each)
+            name: each.name_of(name) for name, each in self.baselines.items() if each.covers(name)
         }
 
     @property
@@ -146,25 +146,25 @@ class _Known:
 
     def notes(self, previous: Run | None) -> tuple[str, ...]:
         """Say what is compared with no baseline, once per SKU."""
-        notes = []
+        notes = list(dict.fromkeys(note for each in self.baselines.values() for note in each.notes))
+        entries, mismatches = self.entries, self.mismatches
         for slug in sorted({each.sku.slug for each in self.baselines.values()}):
-            names = [name for name, each in self.baselines.items() if each.sku.slug == slug]
-            if slug not in self.slugs:
-                instead = "compared with the last runs on this unit"
-                none = "and no earlier run on this unit: all is new"
-                notes.append(f"no baseline for {slug}{f': {instead}' if previous else f' {none}'}")
-                continue
-            without = sum(name not in self.entries for name in names)
-            if without and not any(name in self.mismatches for name in names):
+            of_sku = {name: each for name, each in self.baselines.items() if each.sku.slug == slug}
+            covered = {name for name, each in of_sku.items() if each.covers(name)}
+            if bare := len(of_sku) - len(covered):
+                what = f"{bare} of {len(of_sku)} variants on {slug}" if covered else slug
+                none = (
+                    f" and no earlier run on this unit: {'they are' if covered else 'all is'} new"
+                )
+                instead = ": compared with the last runs on this unit"
+                notes.append(f"no baseline for {what}{instead if previous else none}")
+            without = len(covered - entries.keys())
+            if without and not any(name in mismatches for name in of_sku):
                 notes.append(
-                    f"{without} of {len(names)} have no baseline entry for {slug} yet: "
+                    f"{without} of {len(of_sku)} have no baseline entry for {slug} yet: "
                     "accept them as well"
                 )
         return tuple(notes)
-
-
-def _is_any(baselines: Baselines) -> bool:
-    return bool(baselines.stored or baselines.fingerprint_problem)
 
 
 def _earlier_runs(folder: Path, newest: Run | None) -> Iterator[Run]:

@@ -1,0 +1,174 @@
+"""Communication beside computation: one after the other, or at the same time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import perfsuite
+from perfsuite_distributed.ranks import bus_bytes, mean, own, true_mean
+
+CHAPTER = "AI Systems Performance Engineering, chapter 4, overlapping communication"
+SUPERBENCH = "microsoft/superbenchmark 700d650, computation-communication-overlap"
+# One play is this many rounds of the two parts.
+ROUNDS = 10
+
+
+def _work(*, ranks: int, n: int, mib: int, impl: str) -> perfsuite.Work:
+    del impl
+    moved = bus_bytes("all_reduce", mib * 2**20, ranks)
+    return perfsuite.Work(read_bytes=moved, flops=2.0 * n**3, rate_dtype="bf16", link="nvlink")
+
+
+@perfsuite.case(
+    axes={"ranks": [2, 4], "n": [4096], "mib": [64, 256], "impl": ["serial", "overlap"]},
+    smoke={"ranks": [2], "n": [256], "mib": [1]},
+    ranks="ranks",
+    work=_work,
+    memory_bytes=lambda ranks, n, mib, impl: 6 * n * n + 2 * mib * 2**20,
+    cold=False,
+    source=f"{CHAPTER}; {SUPERBENCH}",
+)
+def overlap(ctx: Any, *, ranks: int, n: int, mib: int, impl: str) -> perfsuite.Workload:
+    """Multiply n x n matrices (bf16, fp32 on a CPU) and average mib of fp32 over the ranks.
+
+    ``serial`` waits for the sum before it multiplies; ``overlap`` starts it on a stream of its
+    own, multiplies meanwhile, and waits at the end.
+    """
+    del ranks
+    steps = _Parts(ctx, overlapped=impl == "overlap")
+
+    def wrong(a: Any, b: Any, gradient: Any) -> Any:
+        product, _ = steps.run(a, b, gradient)
+        return product, own(gradient, ctx.rank)  # read before the other ranks' part had come
+
+    return perfsuite.Workload(
+        fn=steps.run,
+        make_inputs=lambda rng: steps.inputs(rng, n, mib),
+        reference=lambda a, b, g: ((a.double() @ b.double()), true_mean(g)),
+        wrong=wrong,
+    )
+
+
+class _Parts:
+    """The two parts on this rank's device."""
+
+    def __init__(self, ctx: Any, *, overlapped: bool) -> None:
+        import torch
+
+        self.rank = ctx.rank
+        self.dtype = "bfloat16" if ctx.device == "cuda" else "float32"
+        self.side = torch.cuda.Stream() if overlapped and ctx.device == "cuda" else None
+        self.is_overlapped = overlapped
+
+    def inputs(self, rng: Any, n: int, mib: int) -> tuple[Any, Any, Any]:
+        """Return two matrices and a gradient."""
+        matrices = (rng.randn(n, n, dtype=self.dtype) for _ in range(2))
+        return (*matrices, own(rng.randn(mib * 2**18), self.rank))
+
+    def run(self, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
+        """Reduce and multiply, side by side where asked for and possible."""
+        import torch
+        import torch.distributed as dist
+
+        if self.side is not None:
+            self.side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.side):
+                mean(gradient)
+            product = a @ b
+            torch.cuda.current_stream().wait_stream(self.side)
+            return product, gradient
+        if self.is_overlapped:
+            work = dist.all_reduce(gradient, async_op=True)
+            product = a @ b
+            work.wait()
+            return product, gradient.mul_(1 / dist.get_world_size())
+        mean(gradient)
+        return a @ b, gradient
+
+
+@perfsuite.case(
+    axes={"ranks": [2, 4], "n": [4096], "mib": [64, 256]},
+    smoke={"ranks": [2], "n": [256], "mib": [1]},
+    ranks="ranks",
+    regime=perfsuite.Regime.END_TO_END,
+    cold=False,
+    metrics=[perfsuite.Metric("hidden_percent", "%", "higher")],
+    source=f"{CHAPTER}; {SUPERBENCH}",
+)
+def overlap_share(ctx: Any, *, ranks: int, n: int, mib: int) -> perfsuite.Scenario:
+    """Tell how much of the shorter part is hidden behind the longer: (serial - overlap) / shorter.
+
+    Ten rounds each of the matmul, the sum, both in turn and both at once, awaited by the host; the
+    slowest rank counts. 0 is no overlap at all, 100 is all of it.
+    """
+    del ranks
+    import torch
+
+    serial, both = (_Parts(ctx, overlapped=overlapped) for overlapped in (False, True))
+
+    def inputs(seed: int) -> tuple[Any, Any, Any]:
+        generator = torch.Generator(device=ctx.device).manual_seed(seed)
+        kind = getattr(torch, serial.dtype)
+        a, b = (torch.randn(n, n, device=ctx.device, generator=generator) for _ in range(2))
+        gradient = torch.randn(mib * 2**18, device=ctx.device, generator=generator)
+        return a.to(kind), b.to(kind), own(gradient, ctx.rank)
+
+    def play(seed: int) -> tuple[Any, dict[str, float]]:
+        a, b, gradient = inputs(seed)
+        result = both.run(a, b, gradient.clone())
+        times = {
+            "matmul": _seconds(ctx, lambda: a @ b),
+            "sum": _seconds(ctx, lambda: mean(gradient)),
+            "serial": _seconds(ctx, lambda: serial.run(a, b, gradient)),
+            "both": _seconds(ctx, lambda: both.run(a, b, gradient)),
+        }
+        shorter = min(times["matmul"], times["sum"])
+        hidden = 100 * (times["serial"] - times["both"]) / shorter
+        return result, {"hidden_percent": max(hidden, 0.0)}
+
+    def reference(seed: int) -> Any:
+        a, b, gradient = inputs(seed)
+        return a.double() @ b.double(), true_mean(gradient)
+
+    def wrong(seed: int) -> Any:
+        a, b, gradient = inputs(seed)
+        return (*both.run(a, b, gradient.clone())[:1], gradient)
+
+    return perfsuite.Scenario(play=play, reference=reference, wrong=wrong)
+
+
+def _seconds(ctx: Any, act: Callable[[], Any]) -> float:
+    """Return the seconds of ten rounds on the slowest rank."""
+    import torch
+    import torch.distributed as dist
+
+    def waited() -> float:
+        if ctx.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    act()
+    dist.barrier()
+    begun = waited()
+    for _ in range(ROUNDS):
+        act()
+    taken = torch.tensor([waited() - begun], dtype=torch.float64, device=ctx.device)
+    dist.all_reduce(taken, op=dist.ReduceOp.MAX)
+    return float(taken)
+
+
+CASES = (
+    overlap,
+    overlap_share,
+    perfsuite.Claim(
+        name="overlap_pays",
+        case="overlap",
+        faster={"impl": "overlap"},
+        than={"impl": "serial"},
+        by=1.0,
+        source=f"{CHAPTER}: communication that runs beside computation costs less than after it",
+        needs=(perfsuite.cuda(),),
+    ),
+)

@@ -1,0 +1,41 @@
+"""The scheduling pack: who starts the next piece of work, and what the GPU does until then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import perfsuite
+
+
+@perfsuite.hookimpl
+def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
+    """Return the pack's cases and claims."""
+    from perfsuite_scheduling import (
+        cuda_graph,
+        host_sync,
+        kernel_fusion,
+        launch_latency,
+        pdl,
+        persistent,
+        streams,
+        work_queue,
+    )
+
+    return [
+        *launch_latency.CASES,
+        *cuda_graph.CASES,
+        *persistent.CASES,
+        *streams.CASES,
+        *host_sync.CASES,
+        *kernel_fusion.CASES,
+        *work_queue.CASES,
+        *pdl.CASES,
+    ]
+
+
+@perfsuite.hookimpl
+def perf_kernels() -> Sequence[perfsuite.Kernel]:
+    """Return the pack's CUDA C++ and Triton kernels."""
+    from perfsuite_scheduling.kernels import KERNELS
+
+    return KERNELS

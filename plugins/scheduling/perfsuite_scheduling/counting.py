@@ -1,0 +1,75 @@
+"""Counts what a launch starts: kernels on a GPU, operators on a CPU, reads by the host."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import perfsuite
+
+KERNELS = perfsuite.Metric("kernels", better="lower")
+READS = perfsuite.Metric("host_reads", better="lower")
+# What torch dispatches for Tensor.item() and float(tensor): the host waits and reads a scalar.
+READ = "aten::_local_scalar_dense"
+
+
+def count_kernels(ctx: Any, launch: Callable[[], Any]) -> float:
+    """Return the kernels, copies and fills one launch starts; the operators where ctx is a CPU."""
+    if ctx.device == "cuda":
+        return graph_kernels(capture(launch))
+    return float(sum(operators(launch).values()))
+
+
+def operators(launch: Callable[[], Any]) -> Counter[str]:
+    """Return how often one launch calls each torch operator."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: Counter[str] = Counter()
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen[func.name().partition(".")[0]] += 1
+            return func(*args, **(kwargs or {}))
+
+    with Count():
+        launch()
+    return seen
+
+
+def capture(launch: Callable[[], Any]) -> Any:
+    """Return a CUDA graph of one launch, not yet instantiated; the launch runs once before."""
+    import torch
+
+    launch()  # what is compiled or loaded lazily must exist before capture
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        launch()
+    return graph
+
+
+def graph_kernels(graph: Any) -> float:
+    """Return the kernels, copies and fills of a graph of ``capture``; no profiler is needed."""
+    from cuda.bindings import driver
+
+    handle = driver.CUgraph(graph.raw_cuda_graph())
+    _, count = _asked(driver.cuGraphGetNodes(handle))
+    nodes, _ = _asked(driver.cuGraphGetNodes(handle, count))
+    kind = driver.CUgraphNodeType
+    working = {
+        kind.CU_GRAPH_NODE_TYPE_KERNEL,
+        kind.CU_GRAPH_NODE_TYPE_MEMCPY,
+        kind.CU_GRAPH_NODE_TYPE_MEMSET,
+    }
+    kinds = [_asked(driver.cuGraphNodeGetType(node))[0] for node in nodes[:count]]
+    return float(sum(each in working for each in kinds))
+
+
+def _asked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
+    error, *values = answer
+    if int(error) != 0:
+        raise RuntimeError(f"the CUDA driver cannot list a graph's nodes: {error.name}")
+    return tuple(values)

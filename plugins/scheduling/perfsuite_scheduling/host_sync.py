@@ -1,0 +1,141 @@
+"""A training loop that reads its loss at every step, or once at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import perfsuite
+from perfsuite import Claim, Regime, Work, Workload, cuda, package
+from perfsuite_scheduling import counting
+
+SAMPLES = 512
+FEATURES = 64
+# Stable: the largest eigenvalue of x'x / samples is about (1 + sqrt(64 / 512))**2 = 1.8.
+RATE = 0.1
+_VALUE_BYTES = 4
+
+
+def _work(steps: int, impl: str) -> Work:
+    # A step multiplies the matrix by the weights, and its transpose by the residuals.
+    matrix = SAMPLES * FEATURES
+    return Work(
+        read_bytes=steps * 2 * matrix * _VALUE_BYTES,
+        write_bytes=steps * FEATURES * _VALUE_BYTES,
+        flops=4.0 * steps * matrix,
+        rate_dtype="fp32",
+    )
+
+
+@perfsuite.case(
+    axes={"steps": [64], "impl": ["each_step", "at_end"]},
+    full={"steps": [16, 64, 256]},
+    needs=(package("torch"),),
+    work=_work,
+    metrics=[counting.READS],
+    regime=Regime.END_TO_END,
+    cold=False,
+    tags=["synchronisation"],
+    source="PyTorch, Performance Tuning Guide: avoid unnecessary CPU-GPU synchronization; "
+    "AI Systems Performance Engineering, chapter 13",
+)
+def host_sync(ctx: Any, steps: int, impl: str) -> Workload:
+    """Fit 64 weights to 512 samples by gradient descent, fp32, and add up the losses.
+
+    ``each_step`` adds ``loss.item()`` to a Python number, as loops that print their loss do: the
+    host waits for the GPU at every step and the GPU then waits for the host. ``at_end`` adds up on
+    the device and reads once. Each returns the weights and the sum of losses, both on the host.
+    """
+    run = {"each_step": _read_each_step, "at_end": _read_at_end}[impl]
+
+    def make_inputs(rng: Any) -> tuple[Any, ...]:
+        x = rng.randn(SAMPLES, FEATURES)
+        y = x @ rng.randn(FEATURES) + 0.1 * rng.randn(SAMPLES)
+        return x, y
+
+    def exact() -> dict[str, float]:
+        import torch
+
+        x = torch.ones(SAMPLES, FEATURES, device=ctx.place)
+        reads = counting.operators(lambda: run(x, x[:, 0], steps))[counting.READ]
+        return {"host_reads": float(reads)}
+
+    return Workload(
+        fn=lambda x, y: run(x, y, steps),
+        make_inputs=make_inputs,
+        reference=lambda x, y: _reference(x, y, steps),
+        wrong=lambda x, y: _read_too_early(x, y, steps),
+        captures=False,
+        exact=exact,
+    )
+
+
+def _step(x: Any, y: Any, weights: Any) -> tuple[Any, Any]:
+    residual = x @ weights - y
+    return weights - (2 * RATE / SAMPLES) * (x.T @ residual), residual.square().mean()
+
+
+def _read_each_step(x: Any, y: Any, steps: int) -> tuple[Any, Any]:
+    weights, total = x.new_zeros(FEATURES), 0.0
+    for _ in range(steps):
+        weights, loss = _step(x, y, weights)
+        total += loss.item()
+    return weights, _on_host(total)
+
+
+def _read_at_end(x: Any, y: Any, steps: int) -> tuple[Any, Any]:
+    weights, total = x.new_zeros(FEATURES), x.new_zeros(())
+    for _ in range(steps):
+        weights, loss = _step(x, y, weights)
+        total += loss
+    return weights, _on_host(total.item())
+
+
+def _read_too_early(x: Any, y: Any, steps: int) -> tuple[Any, Any]:
+    """Read the sum before the last step has added its loss."""
+    weights, total = x.new_zeros(FEATURES), x.new_zeros(())
+    read = 0.0
+    for _ in range(steps):
+        read = total.item()
+        weights, loss = _step(x, y, weights)
+        total += loss
+    return weights, _on_host(read)
+
+
+def _on_host(total: float) -> Any:
+    import torch
+
+    # In fp32, as the losses are, so that the check allows for what fp32 sums differ by.
+    return torch.tensor([total], dtype=torch.float32)
+
+
+def _reference(x: Any, y: Any, steps: int) -> tuple[Any, Any]:
+    """Descend in float64 on the normal equations, which know the samples by their products only."""
+    import torch
+
+    x, y = x.cpu().double(), y.cpu().double()
+    squared, crossed, offset = x.T @ x / SAMPLES, x.T @ y / SAMPLES, y @ y / SAMPLES
+    weights, total = torch.zeros_like(crossed), torch.zeros_like(offset)
+    for _ in range(steps):
+        total += weights @ squared @ weights - 2 * crossed @ weights + offset
+        weights -= 2 * RATE * (squared @ weights - crossed)
+    return weights, total.reshape(1)
+
+
+def _claims() -> tuple[Claim, ...]:
+    return (
+        Claim(
+            name="read_at_end",
+            case="host_sync",
+            faster={"impl": "at_end"},
+            than={"impl": "each_step"},
+            by=1.0,
+            needs=(cuda(),),
+            source="PyTorch, Performance Tuning Guide: an item() makes the host wait for the GPU; "
+            "it gives no ratio, so only the direction is asked for",
+        ),
+    )
+
+
+Run = Callable[[Any, Any, int], tuple[Any, Any]]
+CASES: tuple[perfsuite.Case | Claim, ...] = (host_sync, *_claims())

@@ -1,0 +1,127 @@
+"""An activation written out in eight operators, against one kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import perfsuite
+from perfsuite import Claim, Regime, Work, Workload, cuda, package
+from perfsuite_scheduling import counting
+
+_VALUE_BYTES = 4
+_SLOPE = math.sqrt(2 / math.pi)
+_CUBE = 0.044715
+
+
+def _work(n: int, impl: str) -> Work:
+    return Work(read_bytes=n * _VALUE_BYTES, write_bytes=n * _VALUE_BYTES)
+
+
+def _memory_bytes(n: int, impl: str) -> int:
+    # Input, output, two intermediates at a time, and the float64 reference with its own.
+    return n * (4 * _VALUE_BYTES + 3 * 8)
+
+
+@perfsuite.case(
+    axes={"n": [2**16, 2**24], "impl": ["eager", "torch", "triton"]},
+    smoke={"n": [2**16]},
+    full={"n": [2**16, 2**20, 2**24, 2**26]},
+    needs=(
+        package("torch"),
+        package("triton").when(impl="triton"),
+        cuda().when(impl="triton"),
+    ),
+    work=_work,
+    memory_bytes=_memory_bytes,
+    metrics=[counting.KERNELS],
+    regime=Regime.END_TO_END,
+    cold=False,
+    tags=["launch", "fusion"],
+    source="kernel fusion: AI Systems Performance Engineering, chapters 9 and 12; "
+    "GELU: Hendrycks and Gimpel, arXiv:1606.08415, section 2",
+)
+def kernel_fusion(ctx: Any, n: int, impl: str) -> Workload:
+    """Apply GELU, x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3))), to n fp32 values.
+
+    ``eager`` is the formula as models write it: eight operators, each a kernel that goes through
+    memory. ``torch`` (torch.nn.functional.gelu) and ``triton`` are one kernel each. With 2**16
+    values launches are what it takes, with 2**24 memory. Host and device time are both measured;
+    the work is one read and one write for all of them.
+    """
+    launch = _launch_of(impl)
+
+    def exact() -> dict[str, float]:
+        import torch
+
+        x, y = torch.zeros(2, n, device=ctx.place)
+        return {"kernels": counting.count_kernels(ctx, lambda: launch(x, y))}
+
+    return Workload(
+        fn=launch,
+        make_inputs=lambda rng: (rng.randn(n), rng.empty(n)),
+        reference=_reference,
+        wrong=_exact_instead,
+        captures=False,
+        rotates=False,
+        exact=exact,
+    )
+
+
+def _launch_of(impl: str) -> Callable[[Any, Any], Any]:
+    if impl == "triton":
+        from perfsuite_scheduling.kernel_fusion_triton import gelu
+
+        return gelu
+    return {"eager": _launch_eager, "torch": _launch_torch}[impl]
+
+
+def _launch_eager(x: Any, y: Any) -> Any:
+    import torch
+
+    return 0.5 * x * (1.0 + torch.tanh(_SLOPE * (x + _CUBE * torch.pow(x, 3.0))))
+
+
+def _launch_torch(x: Any, y: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+def _reference(x: Any, y: Any) -> Any:
+    """Use that (1 + tanh u) / 2 is 1 / (1 + exp(-2u)), in float64."""
+    wide = x.double()
+    return wide / (1 + (-2 * _SLOPE * (wide + _CUBE * wide**3)).exp())
+
+
+def _exact_instead(x: Any, y: Any) -> Any:
+    """Take the GELU that is not approximated, as a model with the other activation would."""
+    import torch
+
+    return torch.nn.functional.gelu(x)
+
+
+# 1 + 1 + 2 + 1 + 1 + 1 + 1 + 2 elements read and 8 written, for each that is read and written once.
+_COUNT = (
+    "counted: written out, GELU reads 10 elements and writes 8 for each that one kernel reads once "
+    "and writes once, a ratio of 9 where memory is what it takes; AI Systems Performance "
+    "Engineering, chapter 12, companion code: 2.8 for an elementwise chain on a B200, and 2 is "
+    "asked for"
+)
+CASES: tuple[perfsuite.Case | Claim, ...] = (
+    kernel_fusion,
+    *(
+        Claim(
+            name=f"fusion_{impl}",
+            case="kernel_fusion",
+            faster={"impl": impl},
+            than={"impl": "eager"},
+            by=2.0,
+            at={"n": (2**24, 2**26)},
+            needs=(cuda(),),
+            source=_COUNT,
+        )
+        for impl in ("torch", "triton")
+    ),
+)

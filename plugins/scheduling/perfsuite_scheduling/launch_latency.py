@@ -1,0 +1,82 @@
+"""What it takes to start a kernel: through a torch operator, Triton's launcher and cuda.core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import perfsuite
+from perfsuite import Claim, Regime, Workload, cuda, package
+from perfsuite_scheduling import counting
+
+SOURCE = Path(__file__).with_name("launch_latency.cu")
+Add = Callable[[Any, Any], Any]
+
+
+@perfsuite.case(
+    axes={"burst": [1, 64], "impl": ["torch", "triton", "cuda"]},
+    needs=(
+        package("torch"),
+        package("triton").when(impl="triton"),
+        cuda().when(impl=("triton", "cuda")),
+    ),
+    metrics=[counting.KERNELS],
+    regime=Regime.END_TO_END,
+    cold=False,
+    tags=["launch"],
+    source="launch overhead: AI Systems Performance Engineering, chapter 12; microsoft/"
+    "superbenchmark, kernel-launch; meta-pytorch/tritonbench, launch_latency",
+)
+def launch_latency(ctx: Any, burst: int, impl: str) -> Workload:
+    """Start a kernel that adds one to one int32, ``burst`` times in a row, and wait for the last.
+
+    A burst of 1 is the time from the call to the result; one of 64 shows what each further launch
+    costs the host, since the GPU is done with a kernel before the next one is issued. Every kernel
+    reads what the one before it wrote, so a launch that gets lost is seen. On a CPU the ``torch``
+    variant is what an operator costs without a GPU behind it.
+    """
+    add = _adder(ctx, impl)
+
+    def launch(x: Any, y: Any) -> None:
+        add(x, y)
+        for _ in range(burst - 1):
+            add(y, y)
+
+    def exact() -> dict[str, float]:
+        import torch
+
+        x, y = (torch.zeros(1, dtype=torch.int32, device=ctx.place) for _ in range(2))
+        return {"kernels": counting.count_kernels(ctx, lambda: launch(x, y))}
+
+    return Workload(
+        fn=launch,
+        make_inputs=lambda rng: (rng.randint(0, 2**20, 1), rng.empty(1, dtype="int32")),
+        reference=lambda x, y: _sum_on_host(x, burst),
+        wrong=lambda x, y: _sum_on_host(x, burst - 1),  # one launch is lost
+        tolerance=0.0,
+        captures=False,
+        exact=exact,
+    )
+
+
+def _sum_on_host(x: Any, count: int) -> Any:
+    import torch
+
+    return torch.tensor([int(x.item()) + count], dtype=torch.int32)
+
+
+def _adder(ctx: Any, impl: str) -> Add:
+    if impl == "torch":
+        import torch
+
+        return lambda source, target: torch.add(source, 1, out=target)
+    if impl == "triton":
+        from perfsuite_scheduling.launch_latency_triton import add_one
+
+        return add_one
+    kernel = ctx.load_cuda(SOURCE, "add_one")
+    return lambda source, target: kernel(1, 1, source, target)
+
+
+CASES: tuple[perfsuite.Case | Claim, ...] = (launch_latency,)

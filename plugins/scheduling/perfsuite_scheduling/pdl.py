@@ -1,0 +1,59 @@
+"""A chain of small kernels, each started when the one before it ends, or before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import perfsuite
+from perfsuite import Claim, Work, Workload, arch, cuda, package
+from perfsuite_scheduling import counting, smoothing
+
+_VALUE_BYTES = 4
+
+
+def _work(steps: int, impl: str) -> Work:
+    moved = steps * smoothing.N * _VALUE_BYTES
+    return Work(read_bytes=moved, write_bytes=moved)
+
+
+@perfsuite.case(
+    axes={"steps": [64], "impl": ["plain", "early"]},
+    full={"steps": [16, 64, 128]},
+    needs=(package("torch"), package("triton"), cuda(), arch("sm_90+")),
+    work=_work,
+    metrics=[counting.KERNELS],
+    cold=False,
+    tags=["launch", "pdl"],
+    source="NVIDIA, CUDA C++ Programming Guide, Programmatic Dependent Launch and Synchronization",
+)
+def pdl(ctx: Any, steps: int, impl: str) -> Workload:
+    """Take ``steps`` dependent smoothing steps over 8192 fp32 values, a Triton kernel each.
+
+    ``early`` launches each with programmatic stream serialisation: its blocks are set up while the
+    kernel before it still runs, and wait for that one's end before they read. ``plain`` is the same
+    kernel without.
+    """
+    import torch
+
+    from perfsuite_scheduling.pdl_triton import chain
+
+    scratch = torch.empty(smoothing.N, device=ctx.place)
+
+    def launch(x: Any, y: Any) -> None:
+        chain(x, y, scratch, steps=steps, early=impl == "early")
+
+    def exact() -> dict[str, float]:
+        x, y = torch.zeros(2, smoothing.N, device=ctx.place)
+        return {"kernels": counting.count_kernels(ctx, lambda: launch(x, y))}
+
+    return Workload(
+        fn=launch,
+        make_inputs=lambda rng: (rng.randn(smoothing.N), rng.empty(smoothing.N)),
+        reference=lambda x, y: smoothing.reference(x, steps),
+        # A kernel that does not wait reads what the step before last has left.
+        wrong=lambda x, y: smoothing.smooth(x, steps - 1),
+        exact=exact,
+    )
+
+
+CASES: tuple[perfsuite.Case | Claim, ...] = (pdl,)

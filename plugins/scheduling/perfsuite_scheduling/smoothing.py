@@ -1,0 +1,61 @@
+"""A chain of small dependent steps, which several cases run: smoothing 8192 values on a ring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# A step reads 32 KiB and writes 32 KiB: the smallest working set of gpu-benches' small kernels.
+N = 8192
+THREADS = 256
+BLOCKS = N // THREADS
+SOURCE = Path(__file__).with_name("smoothing.cu")
+OPTIONS = (f"-DN={N}", f"-DTHREADS={THREADS}")
+GPU_BENCHES = (
+    "te42kyfo/gpu-benches, gpu-small-kernels, H200, 4096 doubles (64 KiB): 26 GB/s launched one by "
+    "one, which is 2.5 us a kernel; 48 to 52 in a graph, 1.3 us; 50 to 63 as one kernel with a "
+    "grid-wide barrier, 1.0 to 1.3 us"
+)
+
+
+def load_chain(ctx: Any, steps: int) -> Callable[[Any, Any, Any], None]:
+    """Return ``chain(x, y, scratch)``: one kernel a step, the last of which writes y."""
+    step = ctx.load_cuda(SOURCE, "step", options=OPTIONS)
+
+    def chain(x: Any, y: Any, scratch: Any) -> None:
+        source = x
+        for left in reversed(range(steps)):
+            target = scratch if left % 2 else y
+            step(BLOCKS, THREADS, source, target)
+            source = target
+
+    return chain
+
+
+def reference(x: Any, steps: int) -> Any:
+    """Return x after ``steps`` steps in float64: one multiplication a frequency, on the host."""
+    import torch
+
+    spectrum = torch.fft.rfft(x.cpu().double())
+    angle = 2 * torch.pi * torch.arange(len(spectrum), dtype=torch.float64) / len(x)
+    return torch.fft.irfft(spectrum * (0.5 + 0.5 * angle.cos()) ** steps, n=len(x))
+
+
+def smooth(x: Any, steps: int) -> Any:
+    """Return x after ``steps`` steps in its own precision."""
+    for _ in range(steps):
+        x = 0.5 * x + 0.25 * (x.roll(1) + x.roll(-1))
+    return x
+
+
+def smooth_apart(x: Any, steps: int) -> Any:
+    """Take the steps as if a block never saw what others write: the barrier is missing."""
+    import torch
+
+    rows = x.view(BLOCKS, THREADS)
+    before, after = rows.roll(1, 0)[:, -1:], rows.roll(-1, 0)[:, :1]
+    for _ in range(steps):
+        ring = torch.cat((before, rows, after), dim=1)
+        rows = 0.5 * rows + 0.25 * (ring[:, :-2] + ring[:, 2:])
+    return rows.reshape(-1)

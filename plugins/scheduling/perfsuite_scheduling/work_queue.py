@@ -1,0 +1,132 @@
+"""Items of unequal length: split beforehand, taken from a queue, or left to the GPU's scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import perfsuite
+from perfsuite import Claim, Workload, cuda, package
+from perfsuite_scheduling import congruence, counting
+
+SOURCE = Path(__file__).with_name("work_queue.cu")
+# Two blocks of 1024 threads fill a multiprocessor, however the items come to them.
+THREADS = 1024
+BLOCKS_PER_SM = 2
+ITEMS = 4096
+OPTIONS = (f"-DTHREADS={THREADS}", f"-DITEMS={ITEMS}")
+FUNCTIONS = {"static": "static_split", "blocks": "block_each", "queue": "atomic_queue"}
+_N = ITEMS * THREADS
+_VALUE_BYTES = 4
+# The longest item takes 64 times the shortest, and 12 times the mean.
+LEAST_ROUNDS = 32
+MOST_ROUNDS = 2048
+
+
+@cache
+def rounds_of(lengths: str) -> tuple[int, ...]:
+    """Return the rounds of each item; the three kinds of lengths add up to the same work.
+
+    ``pareto``: lengths of which half of the items exceed twice the shortest, a quarter four times,
+    and so on (a Pareto distribution of index 1, cut off), in a fixed shuffle; ``rising``: the same
+    items, the longest last; ``equal``: the mean of those for each.
+    """
+    rising = [
+        min(MOST_ROUNDS, int(LEAST_ROUNDS * ITEMS / (ITEMS - rank - 0.5))) for rank in range(ITEMS)
+    ]
+    if lengths == "equal":
+        return (round(sum(rising) / ITEMS),) * ITEMS
+    if lengths == "rising":
+        return tuple(rising)
+    order = sorted(range(ITEMS), key=congruence.keys(ITEMS).__getitem__)
+    return tuple(rising[place] for place in order)
+
+
+def _memory_bytes(lengths: str, impl: str) -> int:
+    # Input, output, and the reference's 64-bit numbers, four arrays of them at a time.
+    return _N * (2 * _VALUE_BYTES + 4 * 8)
+
+
+@perfsuite.case(
+    axes={"lengths": ["equal", "pareto"], "impl": ["static", "blocks", "queue"]},
+    smoke={"lengths": ["pareto"]},
+    full={"lengths": ["equal", "pareto", "rising"]},
+    needs=(package("torch"), cuda()),
+    memory_bytes=_memory_bytes,
+    metrics=[counting.KERNELS],
+    cold=False,
+    tags=["load_balance", "persistent"],
+    source="atomic work queues: AI Systems Performance Engineering, chapter 12",
+)
+def work_queue(ctx: Any, lengths: str, impl: str) -> Workload:
+    """Work through 4096 items of 1024 values, each item so many dependent rounds of arithmetic.
+
+    ``static`` gives each of two blocks a multiprocessor the same number of neighbouring items;
+    ``queue`` has the same blocks take the next item from a counter when they are done with one;
+    ``blocks`` starts a block for each item. With ``pareto`` lengths a few items take most of the
+    time; with ``equal`` ones the queue has nothing to win and shows what it costs. A round is exact
+    arithmetic on whole numbers modulo 2**32, so results are compared to the bit; no rate of such
+    operations is known, so that no work is stated.
+    """
+    import torch
+
+    rounds = torch.tensor(rounds_of(lengths), dtype=torch.int32, device=ctx.place)
+    run = _launch_of(ctx, impl)
+
+    def exact() -> dict[str, float]:
+        x, y = torch.zeros(2, ITEMS, THREADS, dtype=torch.int32, device=ctx.place)
+        return {"kernels": counting.count_kernels(ctx, lambda: run(rounds, x, y))}
+
+    return Workload(
+        fn=run,
+        make_inputs=lambda rng: (
+            rounds,
+            rng.randint(-(2**31), 2**31 - 1, ITEMS, THREADS),
+            rng.empty(ITEMS, THREADS, dtype="int32"),
+        ),
+        reference=lambda rounds, x, y: congruence.advance(x, rounds[:, None]),
+        wrong=_without_last,
+        tolerance=0.0,
+        exact=exact,
+    )
+
+
+def _launch_of(ctx: Any, impl: str) -> Callable[[Any, Any, Any], None]:
+    import torch
+
+    kernel = ctx.load_cuda(SOURCE, FUNCTIONS[impl], options=OPTIONS)
+    grid = ITEMS if impl == "blocks" else BLOCKS_PER_SM * multiprocessors()
+    # Zero once: the last block of each launch leaves the queue as the next one needs it.
+    queue = (torch.zeros(2, dtype=torch.int32, device=ctx.place),) if impl == "queue" else ()
+    return lambda rounds, x, y: kernel(grid, THREADS, rounds, x, y, *queue)
+
+
+def multiprocessors() -> int:
+    """Return how many multiprocessors this GPU has."""
+    import torch
+
+    return int(torch.cuda.get_device_properties(0).multi_processor_count)
+
+
+def _without_last(rounds: Any, x: Any, y: Any) -> None:
+    """Leave the last item out: the share was rounded down, or a ticket was taken twice."""
+    y[:-1].copy_(congruence.advance(x[:-1], rounds[:-1, None]))
+
+
+CASES: tuple[perfsuite.Case | Claim, ...] = (
+    work_queue,
+    Claim(
+        name="queue_over_static",
+        case="work_queue",
+        faster={"impl": "queue"},
+        than={"impl": "static"},
+        by=1.3,
+        at={"lengths": ("pareto", "rising")},
+        needs=(cuda(),),
+        source="AI Systems Performance Engineering, chapter 12, companion code: an atomic queue is "
+        "5.4 times as fast as a static split on a B200; how skewed work is decides that, so 1.3 is "
+        "asked for",
+    ),
+)

@@ -1,0 +1,236 @@
+"""The pack's cases: what they list and count, and that references refuse the mistakes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from perfsuite_scheduling import congruence, counting, perf_cases, smoothing, streams, work_queue
+
+import perfsuite
+
+DECLARED = perf_cases()
+CASES = {each.name: each for each in DECLARED if isinstance(each, perfsuite.Case)}
+CLAIMS = [each for each in DECLARED if isinstance(each, perfsuite.Claim)]
+Axes = dict[str, Any]
+
+
+def _bindings(case: perfsuite.Case, **replaced: tuple[Any, ...]) -> list[Axes]:
+    axes = {**case.axes, **replaced}
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def _on_cpu() -> list[Any]:
+    return [
+        pytest.param(case, axes, id=f"{case.name}-{'-'.join(map(str, axes.values()))}")
+        for case in CASES.values()
+        for axes in _bindings(case, **case.smoke)
+        if not any(need.kind == "device" and need.applies(axes) for need in case.needs)
+    ]
+
+
+def _check(workload: Any) -> float | None:
+    from perfsuite.check import check
+    from perfsuite.device import open_device
+
+    return check(open_device("cpu"), workload, where="here", seed=3)
+
+
+def _built(name: str, **axes: Any) -> Any:
+    from perfsuite.device import open_device
+
+    return CASES[name].build(open_device("cpu").context(3), **axes)
+
+
+@pytest.mark.parametrize(("case", "axes"), _on_cpu())
+def test_smoke_variant_is_right_on_the_cpu_and_its_mistake_refused(
+    case: perfsuite.Case, axes: Axes
+) -> None:
+    assert _check(_built(case.name, **axes)) is not None
+
+
+def test_three_cases_run_on_the_cpu() -> None:
+    names = {param.values[0].name for param in _on_cpu()}
+    assert names == {"launch_latency", "kernel_fusion", "host_sync"}
+
+
+@pytest.mark.parametrize(
+    ("name", "axes", "counted"),
+    [
+        ("launch_latency", {"burst": 64, "impl": "torch"}, {"kernels": 64}),
+        ("kernel_fusion", {"n": 1000, "impl": "eager"}, {"kernels": 8}),
+        ("kernel_fusion", {"n": 1000, "impl": "torch"}, {"kernels": 1}),
+        ("host_sync", {"steps": 5, "impl": "each_step"}, {"host_reads": 5}),
+        ("host_sync", {"steps": 5, "impl": "at_end"}, {"host_reads": 1}),
+    ],
+)
+def test_what_a_launch_starts_is_counted(name: str, axes: Axes, counted: dict[str, float]) -> None:
+    exact = _built(name, **axes).exact
+    assert exact() == counted
+    assert {metric.name for metric in CASES[name].metrics} == set(counted)
+
+
+@dataclass
+class PlayedContext:
+    """A context whose CUDA C++ kernels are played by Python, to see how builders launch them."""
+
+    device: str = "cpu"
+    place: str = "cpu"
+    arch: str = "sm_90a"
+    seed: int = 3
+
+    def load_cuda(self, path: Path, name: str, *, options: Any = ()) -> Callable[..., None]:
+        """Return what plays the kernel; it must be in the file, and be given its macros."""
+        assert all(option.startswith("-D") for option in options)
+        assert f"{name}(" in path.read_text(encoding="utf-8")
+        return {
+            "add_one": _play_add_one,
+            "step": _play_step,
+            "steps": _play_steps,
+            "advance": _play_advance,
+            "static_split": _play_items,
+            "block_each": _play_items,
+            "atomic_queue": _play_items,
+        }[name]
+
+
+def _play_add_one(grid: int, block: int, source: Any, target: Any) -> None:
+    assert grid * block == source.numel()
+    target.copy_(source + 1)
+
+
+def _play_step(grid: int, block: int, source: Any, target: Any) -> None:
+    assert (grid * block, block) == (source.numel(), smoothing.THREADS)
+    assert source is not target
+    target.copy_(smoothing.smooth(source, 1))
+
+
+def _play_steps(grid: int, block: int, *args: Any) -> None:
+    x, y, scratch, arrivals, count = args
+    assert (grid * block, block) == (x.numel(), smoothing.THREADS)
+    assert arrivals.tolist() == [0]
+    assert len({x.data_ptr(), y.data_ptr(), scratch.data_ptr()}) == 3
+    y.copy_(smoothing.smooth(x, count))
+
+
+def _play_advance(grid: int, block: int, source: Any, target: Any) -> None:
+    assert (grid * block, block) == (source.numel(), streams.THREADS)
+    target.copy_(congruence.advance(source, streams.ROUNDS))
+
+
+def _play_items(grid: int, block: int, rounds: Any, x: Any, y: Any, *queue: Any) -> None:
+    assert block == work_queue.THREADS
+    assert [each.tolist() for each in queue] == [[0, 0]] * (len(queue) > 0)
+    assert grid == (2 * 7 if queue else grid)
+    y.copy_(congruence.advance(x, rounds[:, None]))
+
+
+@pytest.fixture
+def small_queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make the queue's items few: their reference takes a second at full size."""
+    monkeypatch.setattr(work_queue, "ITEMS", 256)
+    monkeypatch.setattr(work_queue, "THREADS", 8)
+    monkeypatch.setattr(work_queue, "multiprocessors", lambda: 7)
+    work_queue.rounds_of.cache_clear()
+    yield
+    work_queue.rounds_of.cache_clear()
+
+
+@pytest.mark.usefixtures("small_queue")
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        ("launch_latency", {"burst": 3, "impl": "cuda"}),
+        *(("cuda_graph", {"n": n, "impl": "stream"}) for n in (1, 2, 33)),
+        ("persistent", {"steps": 16, "impl": "relaunch"}),
+        ("persistent", {"steps": 16, "impl": "graph"}),
+        ("persistent", {"steps": 16, "impl": "persistent"}),
+        ("persistent", {"steps": 256, "impl": "persistent"}),
+        ("streams", {"kernels": 4, "impl": "one"}),
+        *(("work_queue", {"lengths": "pareto", "impl": i}) for i in ("static", "blocks", "queue")),
+        ("work_queue", {"lengths": "equal", "impl": "queue"}),
+    ],
+)
+def test_builder_launches_its_kernels_right_and_its_mistake_is_refused(
+    name: str, axes: Axes
+) -> None:
+    pytest.importorskip("torch")
+    assert _check(CASES[name].build(PlayedContext(), **axes)) is not None
+
+
+@dataclass
+class PlayedGraph:
+    """A captured launch: replayed with the tensors it was captured with, once instantiated."""
+
+    launch: Callable[[], Any]
+    ready: bool = False
+
+    def instantiate(self) -> None:
+        """Let it be replayed."""
+        self.ready = True
+
+    def replay(self) -> None:
+        """Launch again what was captured."""
+        assert self.ready
+        self.launch()
+
+
+@pytest.mark.parametrize("n", [1, 2, 33])
+def test_replayed_graph_gets_each_launch_s_data(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(counting, "capture", PlayedGraph)
+    workload = CASES["cuda_graph"].build(PlayedContext(), n=n, impl="graph")
+    assert _check(workload) is not None
+
+
+def test_graph_variant_alone_is_captured_beside_the_persistent_one() -> None:
+    pytest.importorskip("torch")
+    build: Any = CASES["persistent"].build
+    captured = {
+        impl: build(PlayedContext(), steps=16, impl=impl).captures
+        for impl in CASES["persistent"].axes["impl"]
+    }
+    assert captured == {"relaunch": False, "graph": True, "persistent": True}
+
+
+@pytest.mark.parametrize("name", ["cuda_graph", "persistent", "pdl"])
+def test_work_of_a_chain_is_a_read_and_a_write_a_step(name: str) -> None:
+    case = CASES[name]
+    assert case.work is not None
+    axes = _bindings(case)[0]
+    steps = axes["n"] if "n" in axes else axes["steps"]
+    assert case.work(**axes).bytes == steps * 64 * 1024
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+def test_claim_relates_variants_that_exist(claim: perfsuite.Claim) -> None:
+    bound = _bindings(CASES[claim.case], **CASES[claim.case].full)
+    for side in (claim.faster, claim.than):
+        wanted = {**claim.at, **{name: (value,) for name, value in side.items()}}
+        assert [b for b in bound if all(b[name] in values for name, values in wanted.items())]
+
+
+def test_nightly_tier_is_small_enough_for_every_night() -> None:
+    variants = 0
+    for case in CASES.values():
+        nightly = [*_bindings(case), *_bindings(case, **case.smoke)]
+        variants += len({tuple(axes.items()) for axes in nightly})
+    assert variants <= 32
+
+
+def test_listing_the_cases_imports_no_kernel_library() -> None:
+    roots = [str(Path(perfsuite.__file__).parents[1]), str(Path(__file__).parents[1])]
+    code = (
+        f"import json, sys; sys.path[:0] = {roots!r}; import perfsuite_scheduling as pack;"
+        "assert pack.perf_cases() and pack.perf_kernels();"
+        "print(json.dumps([m for m in ('torch', 'triton', 'numpy', 'cuda') if m in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
