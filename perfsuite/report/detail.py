@@ -8,7 +8,7 @@ from perfsuite.model import Change, Run, Variant
 from perfsuite.report import facts, plots, view
 from perfsuite.report.facts import Difference, Fact
 from perfsuite.report.rows import Row, change_text, log_change
-from perfsuite.report.subject import CYCLES, Subject
+from perfsuite.report.subject import CYCLES, TIME, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +142,16 @@ def clocks(subject: Subject) -> tuple[Clock, ...]:
 
 
 def exact(subject: Subject) -> tuple[Exact, ...]:
-    """Return the metrics without noise, of this run and of the baseline."""
+    """Return the metrics that are no clock, of this run and of the baseline."""
     now = {name: value for one in subject.evidence for name, value in one.exact.items()}
+    noisy = {name: subject.now(name) for name in subject.middles if name not in {TIME, CYCLES}}
+    now |= {name: value for name, value in noisy.items() if value is not None}
     stored = subject.entry.metrics if subject.entry else {}
     changes = {change.metric: change for change in subject.others}
+    units = {metric.name: metric.unit for metric in subject.variant.case.metrics}
     lines = []
     for name in dict.fromkeys((*now, *changes)):
-        unit = _unit(name, changes)
+        unit = units.get(name) or _unit(name, changes)
         change = changes.get(name)
         before = change.baseline if change else stored[name].center if name in stored else None
         value = now.get(name, change.current if change else None)
@@ -166,7 +169,7 @@ def exact(subject: Subject) -> tuple[Exact, ...]:
 def _unit(name: str, changes: dict[str, Change]) -> str:
     if name in changes:
         return changes[name].unit
-    return "bytes" if name.endswith("_bytes") else ""
+    return "bytes" if name.endswith("_bytes") else "us" if name.endswith("_us") else ""
 
 
 def _moved(before: float | None, value: float | None) -> str:

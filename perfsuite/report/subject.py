@@ -123,9 +123,11 @@ def centre(evidence: Evidence, metric: str = TIME) -> float | None:
 
 
 def middles(result: Result | None) -> dict[str, tuple[float, ...]]:
-    """Return the middle of each process by clock."""
+    """Return the middle of each process by clock, and by each other metric that has samples."""
     evidence = result.evidence if result else ()
-    found = {metric: [centre(process, metric) for process in evidence] for metric in (TIME, CYCLES)}
+    others = (name for process in evidence for block in process.blocks for name in block.metrics)
+    names = dict.fromkeys((TIME, CYCLES, *others))
+    found = {metric: [centre(process, metric) for process in evidence] for metric in names}
     return {
         metric: tuple(value for value in values if value is not None)
         for metric, values in found.items()
