@@ -1,0 +1,167 @@
+"""What each block-scaled format keeps of a matrix: no GPU is needed, the numbers are exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import perfsuite
+from perfsuite import Inspection, Metric, Regime, package
+from perfsuite_blackwell.formats import FORMATS, Format, values_of
+
+ROWS, COLUMNS = 64, 512
+OUTLIER = 37  # the column that is far larger than the others
+_GAIN = 64.0
+_SEED = 20260
+_LARGEST_SCALE = {"e4m3": 126, "e8m0": 254}  # codes: the next one is NaN
+_DIGITS = 6  # decimal places of a dB: libraries differ in the last bit of a logarithm
+
+METRICS = (
+    Metric("sqnr_db", "dB", better="higher", threshold=1e-4),
+    Metric("bulk_sqnr_db", "dB", better="higher", threshold=1e-4),
+    Metric("flushed", "values"),
+    Metric("saturated", "values"),
+    Metric("max_code", "", better="equal"),
+    Metric("bits_per_value", "bits"),
+)
+
+
+@perfsuite.case(
+    axes={"data": ["normal", "outlier"], "format": list(FORMATS)},
+    needs=(package("torch"),),
+    metrics=METRICS,
+    regime=Regime.EXACT,
+    tags=["quantisation", "numerics"],
+    source="OCP Microscaling Formats (MX) v1.0; FP4 and FP8 in training and inference: chapter 9 "
+    "of the book",
+)
+def numerics(ctx: Any, data: str, format: str) -> Inspection:  # noqa: A002
+    """Quantise a matrix and take it back: how much of it is left, and for how many bits.
+
+    ``sqnr_db`` is the energy of the matrix over that of the error, ``bulk_sqnr_db`` the same
+    without one column, which is 64 times as large as the others in ``outlier``. An outlier carries
+    most of the energy, so the first says little about the values that share a block with it, and
+    lose theirs: ``flushed`` counts values that became zero. In blocks of 16 there are half as many
+    as in blocks of 32. ``saturated`` counts values beyond the largest that their block can say,
+    since its scale was rounded down. ``max_code`` is the largest code that is used.
+
+    The matrix is the same to the bit everywhere: it comes from raw 64-bit words of PCG64, added up
+    as integers. The reference looks for the nearest value in each format's table, in Python.
+    """
+    form = FORMATS[format]
+    return Inspection(
+        read=lambda: _read(data, form),
+        reference=lambda: _searched(data, form),
+        wrong=lambda: _wrong(data, form),
+    )
+
+
+def matrix(data: str) -> Any:
+    """Return the matrix in bf16, by rows: sums of twelve uniform numbers, nearly normal."""
+    import numpy as np
+    import torch
+
+    words = np.random.PCG64(_SEED).random_raw(3 * ROWS * COLUMNS)
+    parts = words.view(np.uint16).reshape(ROWS * COLUMNS, 12).astype(np.int64)
+    values = (parts.sum(axis=1) - 12 * 32768).astype(np.float64) / 65536
+    x = torch.from_numpy(values.reshape(ROWS, COLUMNS)).to(torch.bfloat16)
+    if data == "outlier":
+        x[:, OUTLIER] *= _GAIN
+    return x
+
+
+def _read(data: str, form: Format) -> Mapping[str, float]:
+    from perfsuite_blackwell.quantise import quantise
+
+    return _kept(matrix(data), quantise(matrix(data), form), form)
+
+
+def _wrong(data: str, form: Format) -> Mapping[str, float]:
+    """Give each block the next larger scale, as one does that rounds scales up twice."""
+    from perfsuite_blackwell.quantise import Quantised, element_codes, pack, quantise, scale_values
+
+    x = matrix(data)
+    right = quantise(x, form)
+    larger = (right.scales + 1).clamp_max(_LARGEST_SCALE[form.scale])
+    steps = scale_values(larger, form) * right.factor
+    quotients = x.float().view(*larger.shape, form.block) / steps[..., None]
+    codes = pack(element_codes(quotients, form).view(x.shape), form)
+    return _kept(x, Quantised(codes, larger, right.factor), form)
+
+
+def _kept(x: Any, quantised: Any, form: Format) -> Mapping[str, float]:
+    """Return the metrics of a matrix in torch's codes."""
+    from perfsuite_blackwell.quantise import dequantise
+
+    back = dequantise(quantised, form).double() * quantised.factor.double()
+    stored = quantised.codes.nbytes + quantised.scales.nbytes
+    largest = quantised.codes & 0x7F
+    if form.bits == 4:  # noqa: PLR2004
+        largest = (quantised.codes & 7).maximum(quantised.codes >> 4 & 7)
+    steps = _steps(quantised, form)
+    return _metrics(
+        x.double().flatten().tolist(),
+        back.flatten().tolist(),
+        {
+            "saturated": float((x.double().abs() > steps * form.largest).sum()),
+            "max_code": float(largest.max()),
+            "bits_per_value": 8 * stored / x.numel(),
+        },
+    )
+
+
+def _steps(quantised: Any, form: Format) -> Any:
+    from perfsuite_blackwell.quantise import scale_values
+
+    steps = scale_values(quantised.scales, form).double() * quantised.factor.double()
+    return steps.repeat_interleave(form.block, dim=1)
+
+
+def _searched(data: str, form: Format) -> Mapping[str, float]:
+    """Return the metrics of the same matrix in codes found one by one."""
+    from perfsuite_blackwell.reference import factor_of, search
+
+    rows = matrix(data).double().tolist()
+    factor = factor_of([value for row in rows for value in row], form)
+    found = [search(row, form, factor) for row in rows]
+    scales = values_of(form.scale)
+    half = len(values_of(form.element)) // 2
+    limits = [[scales[code] * factor * form.largest for code in each.scales] for each in found]
+    return _metrics(
+        [value for row in rows for value in row],
+        [value for each in found for value in each.values],
+        {
+            "saturated": float(
+                sum(
+                    abs(value) > limit[i // form.block]
+                    for row, limit in zip(rows, limits, strict=True)
+                    for i, value in enumerate(row)
+                )
+            ),
+            "max_code": float(max(code % half for each in found for code in each.codes)),
+            "bits_per_value": form.bits_per_value,
+        },
+    )
+
+
+def _metrics(
+    x: Sequence[float], y: Sequence[float], counted: Mapping[str, float]
+) -> Mapping[str, float]:
+    """Return the metrics; ``math.fsum`` is exact, so that the order of summing changes nothing."""
+    bulk = [i for i in range(len(x)) if i % COLUMNS != OUTLIER]
+    return {
+        "sqnr_db": _decibels(x, y),
+        "bulk_sqnr_db": _decibels([x[i] for i in bulk], [y[i] for i in bulk]),
+        "flushed": float(sum(a != 0 and b == 0 for a, b in zip(x, y, strict=True))),
+        **counted,
+    }
+
+
+def _decibels(x: Sequence[float], y: Sequence[float]) -> float:
+    signal = math.fsum(a * a for a in x)
+    noise = math.fsum((a - b) ** 2 for a, b in zip(x, y, strict=True))
+    return round(10 * math.log10(signal / noise), _DIGITS)
+
+
+CASES = (numerics,)
