@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perfsuite.look import Look
+    from perfsuite.fixture import Look, PerfFixture
 
 TIERS = ("smoke", "nightly", "full")
 # What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
@@ -136,12 +135,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[looks_key] = []
     config.stash[left_out_key] = []
     if not config.getoption("perf"):
+        _refuse_variants(config)
         return
     _refuse_other_drivers(config)
     _refuse_other_root(config)
     from perfsuite.session import PerfSession
 
     config.pluginmanager.register(PerfSession(config), "perfsuite-session")
+
+
+def _refuse_variants(config: pytest.Config) -> None:
+    """Say what to do where the id of a variant was copied without --perf."""
+    from perfsuite.wanted import is_module_id
+
+    for arg in config.args:
+        if is_module_id(arg, config):
+            raise pytest.UsageError(f"{arg} is a variant\n  do: add --perf")
 
 
 def _refuse_other_drivers(config: pytest.Config) -> None:
@@ -226,24 +235,17 @@ def is_case(path: Path, config: pytest.Config) -> bool:
 
 
 @pytest.fixture
-def perf(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Call a function; under --perf also take a quick look at its time on the host.
+def perf(request: pytest.FixtureRequest) -> PerfFixture:
+    """Call a function; under --perf also take a quick look at its time: ``perf(fn, *args)``.
 
-    ``perf(fn, *args, **kwargs)`` returns what ``fn`` returns. A look gives no verdict and is
-    listed in the summary; for a verdict, write a case.
+    Returns a look: ``result`` is what the function returned, ``time_us`` the median of its
+    ``runs``. It is listed in the summary and gives no verdict.
     """
+    from perfsuite.fixture import PerfFixture
+
     config: pytest.Config = request.config
-
-    def measured(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not config.getoption("perf"):
-            return fn(*args, **kwargs)
-        from perfsuite.look import take_look
-
-        look, result = take_look(request.node.nodeid, lambda: fn(*args, **kwargs))
-        config.stash[looks_key].append(look)
-        return result
-
-    return measured
+    is_on = config.getoption("perf") and not config.getoption("perf_check")
+    return PerfFixture(request.node.nodeid, is_on=is_on, looks=config.stash[looks_key])
 
 
 def pytest_terminal_summary(
@@ -253,7 +255,7 @@ def pytest_terminal_summary(
     for path in config.stash[left_out_key]:
         terminalreporter.write_line(f"perfsuite: to run {path}: pytest --perf {path}")
     if config.stash[looks_key]:
-        terminalreporter.write_sep("-", "perfsuite: quick looks, host time, no verdict")
+        terminalreporter.write_sep("-", "perfsuite: quick looks, no verdict")
     for look in config.stash[looks_key]:
         terminalreporter.write_line(look.line())
 

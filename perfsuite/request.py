@@ -125,6 +125,7 @@ def request_of(
     claims: Sequence[ClaimInstance],
 ) -> Request:
     """Return what is to be run; variants that only a claim needs are measured for it."""
+    from perfsuite.baselines import shipped_by
     from perfsuite.runner import Request
 
     return Request(
@@ -136,7 +137,7 @@ def request_of(
         policy=policy_of(options),
         root=options.root,
         folder=options.root / STATE_FOLDER,
-        baseline_roots=options.baselines,
+        baseline_roots=(*options.baselines, *shipped_by(chosen.packs)),
         command=options.command,
         resume=options.resume,
     )

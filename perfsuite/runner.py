@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from perfsuite.baselines import Root
 from perfsuite.judge import Against, Policy, judge, judge_claims, wants_confirmation
 from perfsuite.model import (
     BaselineEntry,
@@ -46,7 +47,7 @@ class Request:
     policy: Policy = field(default_factory=Policy)
     root: Path
     folder: Path
-    baseline_roots: tuple[Path, ...]
+    baseline_roots: tuple[Root, ...]
     command: str = ""
     resume: bool = False
 

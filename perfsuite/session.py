@@ -13,6 +13,7 @@ import pytest
 from perfsuite import items as every_pack
 from perfsuite.errors import PerfError
 from perfsuite.model import ClaimInstance, Pack, Variant
+from perfsuite.wanted import FIXTURE, MODULE, wanted_of
 
 if TYPE_CHECKING:
     from perfsuite.closing import Closing
@@ -40,24 +41,20 @@ class PerfSession:
         self.interrupted = False
         self.accounts: Mapping[str, Account] = {}
         self.closing: Closing | None = None
-        self._named = named_files(config)
-        self._folders: tuple[Path, ...] = tuple(config.getini("perf_cases"))
+        self.wanted = wanted_of(config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
         """Catalogue the packs once, before anything is collected."""
         from perfsuite.request import choose
 
-        if not self._named or any(self._is_case(path) for path in self._named):
+        if self.wanted.needs_packs:
             self.chosen = self._guarded(lambda: choose(self.options))
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Leave everything out but case modules and files that were named."""
-        leads = (*self._folders, *self._named)
-        wanted = self._is_case(collection_path) or any(
-            lead.is_relative_to(collection_path) for lead in leads
-        )
-        return None if wanted else True
+        """Leave every file out but case modules, those with quick looks, and what was named."""
+        is_left_out = collection_path.is_file() and not self.wanted.takes(collection_path)
+        return True if is_left_out else None
 
     def pytest_pycollect_makeitem(
         self, collector: pytest.Module | pytest.Class, name: str, obj: object
@@ -83,16 +80,20 @@ class PerfSession:
     def pytest_collection_modifyitems(
         self, session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        """Leave ordinary tests out; collect the packs of a project without case modules."""
+        """Leave ordinary tests out; collect the packs where no case module takes them."""
         left_out = {item for item in items if not self._is_case(item.path) and not uses_perf(item)}
         if left_out:
             config.hook.pytest_deselected(items=list(left_out))
             items[:] = [item for item in items if item not in left_out]
-        if self.chosen and not self._folders:
+        if self.chosen and self.wanted.needs_module:
             module: pytest.Module = pytest.Module.from_parent(
-                session, path=Path(every_pack.__file__), nodeid="perf"
+                session, path=Path(every_pack.__file__), name=MODULE, nodeid=MODULE
             )
-            items.extend(session.genitems(module))
+            found = list(session.genitems(module))
+            chosen = self._guarded(lambda: self.wanted.chosen(found))
+            items.extend(chosen)
+            if others := [item for item in found if item not in chosen]:
+                config.hook.pytest_deselected(items=others)
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
         """Say why there is nothing, where there is nothing."""
@@ -100,7 +101,10 @@ class PerfSession:
             return ""
         if not self.chosen.packs:
             return "perfsuite: no pack found; install one, or name one with --perf-pack"
-        return f"perfsuite: no case module here; they are in {', '.join(map(str, self._folders))}"
+        if not self.wanted.folders:
+            return ""
+        folders = ", ".join(map(str, self.wanted.folders))
+        return f"perfsuite: no case module here; they are in {folders}"
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -187,9 +191,7 @@ class PerfSession:
             raise pytest.UsageError(str(error)) from error
 
     def _is_case(self, path: Path) -> bool:
-        return path == Path(every_pack.__file__) or any(
-            path.is_relative_to(folder) for folder in self._folders
-        )
+        return path == Path(every_pack.__file__) or self.wanted.is_case(path)
 
     @functools.cached_property
     def _values_of(self) -> Mapping[tuple[str, str], list[Subject]]:
@@ -225,17 +227,9 @@ def options_of(config: pytest.Config) -> Options:
     )
 
 
-def named_files(config: pytest.Config) -> frozenset[Path]:
-    """Return the files that the command line names, also as part of a node id."""
-    if config.args_source is not pytest.Config.ArgsSource.ARGS:
-        return frozenset()
-    paths = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
-    return frozenset(path.resolve() for path in paths if path.is_file())
-
-
 def uses_perf(item: pytest.Item) -> bool:
     """Say whether an ordinary test takes a quick look."""
-    return "perf" in getattr(item, "fixturenames", ())
+    return FIXTURE in getattr(item, "fixturenames", ())
 
 
 def subjects_of(item: pytest.Item) -> Iterable[Subject]:

@@ -109,7 +109,7 @@ def test_an_ordinary_session_runs_ordinary_tests_and_imports_nothing_heavy(
         test_light=f"""
         import sys
         def test_light(perf):
-            assert perf(lambda x: x + 1, 2) == 3
+            assert perf(lambda x: x + 1, 2).result == 3
             assert not set({heavy.split()!r}) & set(sys.modules)
         """
     )
@@ -239,7 +239,7 @@ def test_a_quick_look_gives_no_verdict(project: pytest.Pytester) -> None:
     project.makepyfile(
         test_look="""
         def test_look(perf):
-            assert perf(sum, [1, 2]) == 3
+            assert perf(sum, [1, 2]).result == 3
         def test_left_out(): pass
         """
     )

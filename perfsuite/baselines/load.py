@@ -1,4 +1,4 @@
-"""The accepted estimates of one SKU, from the first root that has each."""
+"""The accepted estimates of one SKU, from the first root that has each: the project's, a pack's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfsuite.baselines.folder import packs_in, read_pack, read_run_facts, read_sku, sku_folder
+from perfsuite.baselines.shipped import Root, Shipped
 from perfsuite.codec import Acceptance, RunFacts, StoredEntry
 from perfsuite.model import BaselineEntry, Sku, Variant
 from perfsuite.sku import fingerprint_differs
@@ -16,31 +17,47 @@ from perfsuite.sku import fingerprint_differs
 class Baselines:
     """What was accepted for a SKU.
 
+    ``shipped`` are the variants whose entry came with their pack, ``shippers`` the packs that ship.
     ``fingerprint_problem`` says why nothing may be compared with it (the folder belongs to another
-    product of the same slug), or is empty.
+    product of the same slug), or is empty. What a pack ships for another product is left out,
+    which ``notes`` say.
     """
 
     sku: Sku
     stored: Mapping[str, StoredEntry] = field(default_factory=dict)
     runs: Mapping[str, RunFacts] = field(default_factory=dict)
+    shipped: frozenset[str] = frozenset()
+    shippers: frozenset[str] = frozenset()
     fingerprint_problem: str = ""
+    notes: tuple[str, ...] = ()
 
     @classmethod
-    def load(cls, roots: Sequence[Path], sku: Sku) -> Baselines:
+    def load(cls, roots: Sequence[Root], sku: Sku) -> Baselines:
         """Read the folders of a SKU; a damaged file is an error, whatever root it lies in."""
+        own = [_read(sku_folder(root, sku.slug), sku) for root in roots if isinstance(root, Path)]
+        theirs = []
+        notes: list[str] = []
+        for root in (root for root in roots if isinstance(root, Shipped)):
+            with root.named():
+                found = _read(sku_folder(root.folder, sku.slug), sku, only=root.pack)
+            if found.problem:
+                notes.append(f"the baseline that {root.pack} ships is not used: {found.problem}")
+            else:
+                theirs.append(found)
         stored: dict[str, StoredEntry] = {}
         runs: dict[str, RunFacts] = {}
-        problems: list[str] = []
-        for folder in (sku_folder(root, sku.slug) for root in roots):
-            packs = packs_in(folder)
-            if not packs:
-                continue
-            if problem := fingerprint_differs(sku, read_sku(folder).facts):
-                problems.append(f"{folder}: {problem}")
-            found = _entries(folder, packs)
-            runs = _runs(folder, found.values()) | runs
-            stored = found | stored
-        return cls(sku=sku, stored=stored, runs=runs, fingerprint_problem="; ".join(problems))
+        for each in (*own, *theirs):
+            stored = each.stored | stored
+            runs = each.runs | runs
+        return cls(
+            sku=sku,
+            stored=stored,
+            runs=runs,
+            shipped=frozenset(stored).difference(*(each.stored for each in own)),
+            shippers=frozenset(name.partition(".")[0] for each in theirs for name in each.stored),
+            fingerprint_problem="; ".join(each.problem for each in own if each.problem),
+            notes=tuple(notes),
+        )
 
     @property
     def entries(self) -> dict[str, BaselineEntry]:
@@ -51,6 +68,16 @@ class Baselines:
         """Return a variant's entry, if it has one."""
         stored = self.stored.get(variant_id)
         return stored.entry if stored else None
+
+    def covers(self, variant_id: str) -> bool:
+        """Say whether the project has baselines of this SKU, or the variant's pack ships some."""
+        is_own = self.fingerprint_problem or len(self.stored) > len(self.shipped)
+        return bool(is_own) or variant_id.partition(".")[0] in self.shippers
+
+    def name_of(self, variant_id: str) -> str:
+        """Return which baseline a variant is compared with."""
+        by = f" shipped by {variant_id.partition('.')[0]}" if variant_id in self.shipped else ""
+        return f"baseline {self.sku.slug}{by}"
 
     def accepted(self, variant_id: str) -> Acceptance | None:
         """Return who accepted a variant's entry, when and why."""
@@ -63,7 +90,7 @@ class Baselines:
         if not accepted:
             return ""
         day = accepted.when.partition("T")[0]
-        return f"baseline {self.sku.slug} (accepted {day} by {accepted.by}: {accepted.reason})"
+        return f"{self.name_of(variant_id)} (accepted {day} by {accepted.by}: {accepted.reason})"
 
     def run_facts(self, variant_id: str) -> RunFacts | None:
         """Return what is known of the run a variant's entry comes from: commit, environment."""
@@ -71,10 +98,22 @@ class Baselines:
         return self.runs.get(entry.run) if entry else None
 
 
-def _entries(folder: Path, packs: Iterable[str]) -> dict[str, StoredEntry]:
-    return {
-        variant: stored for pack in packs for variant, stored in read_pack(folder, pack).items()
-    }
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one folder holds, and why it may not be compared with."""
+
+    stored: dict[str, StoredEntry] = field(default_factory=dict)
+    runs: dict[str, RunFacts] = field(default_factory=dict)
+    problem: str = ""
+
+
+def _read(folder: Path, sku: Sku, *, only: str = "") -> _Found:
+    packs = [pack for pack in packs_in(folder) if only in {"", pack}]
+    if not packs:
+        return _Found()
+    problem = fingerprint_differs(sku, read_sku(folder).facts)
+    stored = {name: entry for pack in packs for name, entry in read_pack(folder, pack).items()}
+    return _Found(stored, _runs(folder, stored.values()), f"{folder}: {problem}" if problem else "")
 
 
 def _runs(folder: Path, entries: Iterable[StoredEntry]) -> dict[str, RunFacts]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -56,7 +57,7 @@ def doctor(
     units = room.examine(device)
     room.say_device(units)
     room.say_noise(units[0])
-    room.say_baselines(units[0], [baselines or project.root / "baselines"])
+    room.say_baselines(units[0], project.baseline_roots(baselines, pack))
     room.say_skips(packs, units[0], tier.value)
     room.say_spoilers(units[0])
 
@@ -140,6 +141,23 @@ def _find(name: str, extra: list[Path] | None) -> tuple[Variant, str]:
     return variant, pack.origin
 
 
+@app.command("new-pack")
+def make_pack(
+    name: Annotated[str, typer.Argument(help="Of the pack: it stands first in its variants' ids")],
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write it; default: NAME-perf")
+    ] = None,
+) -> None:
+    """Write the start of a pack: a case with its kernel, reference and claim, and its tests."""
+    from perfsuite.cli.new_pack import new_pack
+
+    taken = [source.name for source in find_project().sources(None)]
+    place = new_pack(name, folder, taken=taken)
+    say(f"wrote {place}")
+    say(f"next: pip install -e {shlex.quote(str(place))} && pytest --perf --perf-packs {name}")
+    say("then make it yours: its README.md says how")
+
+
 @app.command()
 def report(
     run: AnyRun = "",
@@ -154,7 +172,7 @@ def report(
 
     project = find_project()
     stored = project.load_run(run)
-    roots = [baselines or project.root / "baselines"]
+    roots = project.baseline_roots(baselines)
     yardstick = find_yardstick(roots, project.folder, run=stored)
     page = write_report(
         stored,

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from perfsuite.baselines import Baselines
+from perfsuite.baselines import Baselines, Root
 from perfsuite.cli.project import say, say_table
 from perfsuite.model import DeviceFacts, Health, Pack, Regime, Settings
 from perfsuite.noise import prior_for
@@ -98,7 +98,7 @@ def say_noise(facts: DeviceFacts) -> None:
     say_table("Noise expected (standard deviations), and what is called a change", columns, rows)
 
 
-def say_baselines(facts: DeviceFacts, roots: Sequence[Path]) -> None:
+def say_baselines(facts: DeviceFacts, roots: Sequence[Root]) -> None:
     """Say what this device will be compared with."""
     sku = sku_of(facts)
     baselines = Baselines.load(roots, sku)

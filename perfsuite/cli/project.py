@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -17,6 +18,9 @@ from perfsuite.errors import PerfError, UsageError
 from perfsuite.model import Pack, Run, Tier
 from perfsuite.packs import PackSource, discover
 from perfsuite.runs import list_runs, load_run, run_path
+
+if TYPE_CHECKING:
+    from perfsuite.baselines import Root
 
 # What pytest takes for its root directory, and what a run leaves behind.
 MARKS = (".perfsuite", "pyproject.toml", "pytest.ini", "tox.ini", ".git")
@@ -57,6 +61,14 @@ class Project:
     def packs(self, extra: Iterable[Path] | None, tier: Tier) -> tuple[Pack, ...]:
         """Return the packs with their variants up to a tier."""
         return load_catalogue(self.sources(extra), tier=tier)
+
+    def baseline_roots(
+        self, given: Path | None, extra: Iterable[Path] | None = None
+    ) -> tuple[Root, ...]:
+        """Return where accepted numbers lie: the project's or the given folder, then the packs'."""
+        from perfsuite.baselines import shipped_by
+
+        return (given or self.root / "baselines", *shipped_by(self.sources(extra)))
 
 
 def find_project() -> Project:

@@ -1,0 +1,117 @@
+"""Which files and items a session under --perf takes: cases, quick looks, and what was named."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfsuite.errors import UsageError
+
+if TYPE_CHECKING:
+    import pytest
+
+# The file part of the ids of a project without case modules.
+MODULE = "perf"
+FIXTURE = "perf"
+# A parameter, in a function's head or a call: what is worth parsing.
+_PARAMETER = re.compile(rb"[(,]\s*perf\s*[,):=]|usefixtures\(")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a session takes: ``ids`` are node ids in ``MODULE``, ``patterns`` match test files.
+
+    Where packs or axes are selected there are no ``patterns``: looks belong to no pack.
+    """
+
+    folders: tuple[Path, ...]
+    named: frozenset[Path]
+    ids: tuple[str, ...]
+    patterns: tuple[str, ...]
+
+    @property
+    def needs_packs(self) -> bool:
+        """Say whether packs are asked for, and not only files with quick looks."""
+        only_files = self.named and not any(self.is_case(path) for path in self.named)
+        return bool(self.ids) or not only_files
+
+    @property
+    def needs_module(self) -> bool:
+        """Say whether variants have no case module to stand in."""
+        return bool(self.ids) or (not self.folders and self.needs_packs)
+
+    def is_case(self, path: Path) -> bool:
+        """Say whether a path lies in a folder of case modules."""
+        return any(path.is_relative_to(folder) for folder in self.folders)
+
+    def takes(self, path: Path) -> bool:
+        """Say whether a file is to be collected; what it holds besides is left out later."""
+        if path in self.named or self.is_case(path):
+            return True
+        is_test = path.suffix == ".py" and any(
+            fnmatch.fnmatch(path.name, pattern) for pattern in self.patterns
+        )
+        return is_test and holds_look(path)
+
+    def chosen(self, items: Sequence[pytest.Item]) -> list[pytest.Item]:
+        """Return the items that the ids name, all if there are none; ``UsageError`` if unknown."""
+        found = [item for item in items if any(_is_named(item.nodeid, name) for name in self.ids)]
+        for name in self.ids:
+            if not any(_is_named(item.nodeid, name) for item in found):
+                raise UsageError(
+                    f"not found: {name}",
+                    remedy="list the ids: pytest --perf --collect-only -q (of another tier: "
+                    "--perf-tier nightly or full)",
+                )
+        return found if self.ids else list(items)
+
+
+def wanted_of(config: pytest.Config) -> Wanted:
+    """Take what the command line names; node ids of ``MODULE``, which is no file, out of it."""
+    is_given = config.args_source.name == "ARGS"
+    ids = tuple(arg for arg in config.args if is_given and is_module_id(arg, config))
+    config.args = [arg for arg in config.args if arg not in ids]
+    selects = config.getoption("perf_packs") or config.getoption("perf_select")
+    paths = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
+    return Wanted(
+        folders=tuple(config.getini("perf_cases")),
+        named=frozenset(path.resolve() for path in paths if is_given and path.is_file()),
+        ids=ids,
+        patterns=() if selects else tuple(config.getini("python_files")),
+    )
+
+
+def is_module_id(arg: str, config: pytest.Config) -> bool:
+    """Say whether an argument is the id of an item in ``MODULE``."""
+    folder = config.invocation_params.dir / MODULE
+    return arg.startswith(f"{MODULE}::") and not folder.exists()
+
+
+def _is_named(nodeid: str, name: str) -> bool:
+    return nodeid == name or nodeid.startswith(f"{name}[")
+
+
+@functools.cache
+def holds_look(path: Path) -> bool:
+    """Say whether a function of a test file asks for the fixture, without importing the file."""
+    try:
+        text = path.read_bytes()
+        tree = ast.parse(text) if _PARAMETER.search(text) else None
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return tree is not None and any(_asks(node) for node in ast.walk(tree))
+
+
+def _asks(node: ast.AST) -> bool:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        return any(argument.arg == FIXTURE for argument in arguments)
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("usefixtures"):
+        return any(isinstance(arg, ast.Constant) and arg.value == FIXTURE for arg in node.args)
+    return False

@@ -1,0 +1,135 @@
+"""The perf fixture: what a look holds, where it is timed, and that it leaves no mark."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfsuite.device import Group, fake
+from perfsuite.device.fake import FakeDevice
+from perfsuite.fixture import EMPTY_RUNS, MOST_RUNS, Look, PerfFixture, gpu_samples, take_look
+from perfsuite.panel import inventory
+
+BARE_STAMPS_US = 1.5
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
+    """A device on which two stamps around nothing are a little apart."""
+    monkeypatch.setattr(fake, "DEFAULT_US", BARE_STAMPS_US)
+    return FakeDevice(seed=1)
+
+
+def test_a_look_holds_what_the_first_call_returned() -> None:
+    calls: list[int] = []
+
+    def call() -> int:
+        calls.append(1)
+        return len(calls)
+
+    look = take_look("a test", call, time_limit_s=0.0)
+    assert look.result == 1
+    assert look.runs == 1
+    assert len(calls) == 2
+
+
+def test_a_look_ends_after_its_most_runs() -> None:
+    look = take_look("a test", lambda: None, time_limit_s=60.0)
+    assert look.runs == MOST_RUNS
+    assert look.clock == "host"
+    assert 0 <= look.low_us <= look.time_us <= look.high_us
+
+
+def test_without_perf_a_function_is_called_once_and_nothing_is_timed() -> None:
+    looks: list[Look] = []
+    calls: list[tuple[int, int]] = []
+
+    def add(one: int, other: int = 0) -> int:
+        calls.append((one, other))
+        return one + other
+
+    look = PerfFixture("a test", is_on=False, looks=looks)(add, 1, other=2)
+    assert (look.result, look.runs) == (3, 0)
+    assert math.isnan(look.time_us)
+    assert calls == [(1, 2)]
+    assert looks == []
+
+
+def test_what_a_function_raises_is_the_test_s() -> None:
+    looks: list[Look] = []
+    with pytest.raises(ZeroDivisionError):
+        PerfFixture("a test", is_on=True, looks=looks)(lambda: 1 // 0)
+    assert looks == []
+
+
+def test_a_look_is_one_line() -> None:
+    look = Look(name="a test", result=None, runs=3, time_us=1.5, low_us=1.25, high_us=2.0)
+    assert look.line().strip() == "1.50 us  (1.25 to 2.00, 3 runs, host)  a test"
+    seen = Look(
+        name="b", result=1, runs=9, time_us=5, low_us=4, high_us=6, cycles=9876.0, clock="GPU"
+    )
+    assert seen.line().strip() == "5.00 us  (4.00 to 6.00, 9,876 cycles, 9 runs, GPU)  b"
+
+
+def test_work_on_the_gpu_is_timed_by_its_clocks(device: FakeDevice) -> None:
+    context = device.context(seed=1)
+    samples = gpu_samples(device, lambda: context.spend(50.0), 0.5)
+    assert len(samples) > EMPTY_RUNS
+    assert {round(sample.time_us / 50, 1) for sample in samples} == {1.0}
+    assert {round(sample.cycles / 50 / fake.CLOCK_MHZ, 1) for sample in samples} == {1.0}
+
+
+def test_a_call_that_leaves_the_gpu_alone_is_the_host_s(device: FakeDevice) -> None:
+    assert gpu_samples(device, lambda: None, 0.5) == ()
+
+
+def test_a_call_that_leaves_work_behind_is_the_host_s(device: FakeDevice) -> None:
+    class Loose(FakeDevice):
+        def joins_streams(self, group: Group) -> bool:
+            del group
+            return False
+
+    loose = Loose(seed=1)
+    context = loose.context(seed=1)
+    assert gpu_samples(loose, lambda: context.spend(50.0), 0.5) == ()
+
+
+def test_a_call_that_keeps_the_host_too_long_is_the_host_s(device: FakeDevice) -> None:
+    context = device.context(seed=1)
+    assert gpu_samples(device, lambda: context.spend(50.0), 0.0) == ()
+
+
+ON_A_GPU = """
+import torch
+def test_gpu(perf):
+    x = torch.randn(4096, 4096, device="cuda")
+    stream = torch.cuda.current_stream()
+    look = perf(torch.matmul, x, x)
+    assert torch.cuda.current_stream() == stream
+    assert look.clock == "GPU", look
+    assert look.note == ""
+    assert 100 < look.time_us < 1e5
+    assert 500 < look.cycles / look.time_us < 5000
+    assert perf(torch.neg, x).time_us < look.time_us
+    assert perf(sum, range(1000)).clock == "host"
+    assert torch.cuda.current_stream() == stream
+"""
+
+
+@pytest.mark.skipif(not inventory(), reason="needs a GPU")
+def test_a_gpu_is_looked_at_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "test_gpu.py").write_text(ON_A_GPU, encoding="utf-8")
+    plugin = ("-p", "perfsuite.plugin", "-p", "no:cacheprovider")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *plugin, "--perf", f"{tmp_path}/test_gpu.py"],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("GPU)  ") == 2

@@ -1,0 +1,146 @@
+"""New packs: what is written is sound, and nothing is written that is not whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from perfsuite.catalogue import load_catalogue
+from perfsuite.cli import main
+from perfsuite.cli.new_pack import new_pack
+from perfsuite.errors import UsageError
+from perfsuite.model import Tier
+from perfsuite.packs import packs_at
+from perfsuite.testing import check_pack
+
+ROOT = Path(__file__).parents[1]
+
+INTERPRET = """
+import sys
+import torch
+from acme_perf.softmax_triton import softmax
+for rows, cols in ((3, 64), (3, 1000), (2, 8191)):
+    x = torch.randn(rows, cols) + 100
+    y = torch.full_like(x, float("nan"))
+    softmax(x, y)
+    want = x.double().softmax(1)
+    error = ((y - want).norm() / want.norm()).item()
+    assert error < 1e-6, (cols, error)
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_new_pack_is_listed_without_torch(here: Path) -> None:
+    place = new_pack("acme")
+    assert place == Path("acme-perf")
+    (pack,) = load_catalogue(packs_at(place), tier=Tier.NIGHTLY, heavy=("torch", "triton"))
+    assert pack.error == ""
+    assert pack.name == "acme"
+    assert "acme.softmax[rows=4096,cols=8192,impl=triton]" in {v.id for v in pack.variants}
+    assert [claim.id for claim in pack.claims] == ["acme.softmax:fused_triton[rows=4096,cols=8192]"]
+
+
+def test_a_new_pack_is_sound_on_a_cpu(here: Path) -> None:
+    assert check_pack(new_pack("acme"), device="cpu") == (
+        "acme.softmax[rows=1024,cols=1000,impl=eager]",
+        "acme.softmax[rows=1024,cols=1000,impl=torch]",
+    )
+
+
+def test_its_triton_kernel_is_right_in_the_interpreter(here: Path) -> None:
+    paths = os.pathsep.join([str(new_pack("acme").absolute()), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", INTERPRET],
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_each_file_has_the_pack_s_own_names(here: Path) -> None:
+    place = new_pack("acme_gemm", Path("deep/down"))
+    assert place == Path("deep/down")
+    files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
+    assert files == {
+        ".gitignore",
+        "README.md",
+        "pyproject.toml",
+        "acme_gemm_perf/__init__.py",
+        "acme_gemm_perf/softmax.py",
+        "acme_gemm_perf/softmax_triton.py",
+        "tests/test_pack.py",
+    }
+    project = tomllib.loads((place / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["name"] == "acme-gemm-perf"
+    assert project["entry-points"] == {"perfsuite": {"acme_gemm": "acme_gemm_perf"}}
+    assert not [path for path in files if "$" in (place / path).read_text("utf-8")]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Acme", "9lives", "acme-gemm", "a b", "../acme", "a__b", "_a", "sku", "a" * 41]
+)
+def test_a_bad_name_is_refused(here: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be a pack's name"):
+        new_pack(name)
+    assert list(here.iterdir()) == []
+
+
+def test_a_taken_name_is_refused(here: Path) -> None:
+    with pytest.raises(UsageError, match="there is a pack of the name 'acme' already"):
+        new_pack("acme", taken=["memory", "acme"])
+    assert list(here.iterdir()) == []
+
+
+def test_a_folder_that_exists_is_left_as_it_is(here: Path) -> None:
+    (here / "acme-perf").mkdir()
+    with pytest.raises(UsageError, match="exists already"):
+        new_pack("acme")
+    assert list((here / "acme-perf").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_named(here: Path) -> None:
+    (here / "file").touch()
+    with pytest.raises(UsageError, match=r"cannot write the pack: .*\n *where: .*/file/acme"):
+        new_pack("acme", Path("file/acme"))
+
+
+def test_half_a_pack_is_never_left(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Path] = []
+    write = Path.write_text
+
+    def full_disk(path: Path, text: str, encoding: str) -> int:
+        written.append(path)
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, text, encoding=encoding)
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    with pytest.raises(UsageError, match="No space left"):
+        new_pack("acme")
+    assert list(here.iterdir()) == []
+
+
+def test_the_command_says_what_is_next(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["perfsuite", "new-pack", "acme", "--folder", "my pack"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert not caught.value.code
+    said = capsys.readouterr().out
+    assert "wrote my pack" in said
+    assert "pip install -e 'my pack' && pytest --perf --perf-packs acme" in said
+    assert (here / "my pack" / "pyproject.toml").is_file()
