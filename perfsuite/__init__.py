@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from perfsuite.errors import CaseError, PerfError, WrongResultError
 from perfsuite.hookspecs import hookimpl
 from perfsuite.model import (
     Budget,
@@ -29,17 +30,20 @@ __version__ = "0.1.0"
 __all__ = [
     "Budget",
     "Case",
+    "CaseError",
     "Claim",
     "Inspection",
     "Kernel",
     "Metric",
     "Need",
+    "PerfError",
     "Regime",
     "Scenario",
     "Tier",
     "Variant",
     "Work",
     "Workload",
+    "WrongResultError",
     "arch",
     "case",
     "cuda",
