@@ -33,8 +33,7 @@ METRICS = (
     metrics=METRICS,
     regime=Regime.EXACT,
     tags=["quantisation", "numerics"],
-    source="OCP Microscaling Formats (MX) v1.0; FP4 and FP8 in training and inference: chapter 9 "
-    "of the book",
+    source="OCP Microscaling Formats (MX) v1.0; FP4 and FP8: chapters 6 and 10 of the book",
 )
 def numerics(ctx: Any, data: str, format: str) -> Inspection:  # noqa: A002
     """Quantise a matrix and take it back: how much of it is left, and for how many bits.

@@ -52,7 +52,7 @@ def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
     work=_work,
     memory_bytes=_memory_bytes,
     tags=["tensor-cores", "tcgen05"],
-    source="tensor memory and tcgen05 against cuBLAS: chapters 8 and 10 of the book; PTX ISA, "
+    source="tensor memory and tcgen05 against cuBLAS: chapter 6 of the book; PTX ISA, "
     "tcgen05 instructions",
 )
 def tcgen05_gemm(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:

@@ -26,7 +26,7 @@ def _work(n: int, impl: str) -> Work:
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch", "graph"],
-    source="CUDA graphs: AI Systems Performance Engineering, chapter 12; "
+    source="CUDA graphs: AI Systems Performance Engineering, chapter 7; "
     "te42kyfo/gpu-benches, gpu-small-kernels",
 )
 def cuda_graph(ctx: Any, n: int, impl: str) -> Workload:

@@ -37,7 +37,7 @@ def _work(steps: int, impl: str) -> Work:
     cold=False,
     tags=["synchronisation"],
     source="PyTorch, Performance Tuning Guide: avoid unnecessary CPU-GPU synchronization; "
-    "AI Systems Performance Engineering, chapter 13",
+    "AI Systems Performance Engineering, chapter 7",
 )
 def host_sync(ctx: Any, steps: int, impl: str) -> Workload:
     """Fit 64 weights to 512 samples by gradient descent, fp32, and add up the losses.

@@ -39,7 +39,7 @@ def _memory_bytes(n: int, impl: str) -> int:
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch", "fusion"],
-    source="kernel fusion: AI Systems Performance Engineering, chapters 9 and 12; "
+    source="kernel fusion: AI Systems Performance Engineering, chapters 7 and 8; "
     "GELU: Hendrycks and Gimpel, arXiv:1606.08415, section 2",
 )
 def kernel_fusion(ctx: Any, n: int, impl: str) -> Workload:
@@ -106,7 +106,7 @@ def _exact_instead(x: Any, y: Any) -> Any:
 _COUNT = (
     "counted: written out, GELU reads 10 elements and writes 8 for each that one kernel reads once "
     "and writes once, a ratio of 9 where memory is what it takes; AI Systems Performance "
-    "Engineering, chapter 12, companion code: 2.8 for an elementwise chain on a B200, and 2 is "
+    "Engineering, companion code, folder ch12: 2.8 for an elementwise chain on a B200, and 2 is "
     "asked for"
 )
 CASES: tuple[perfsuite.Case | Claim, ...] = (

@@ -25,7 +25,7 @@ Add = Callable[[Any, Any], Any]
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch"],
-    source="launch overhead: AI Systems Performance Engineering, chapter 12; microsoft/"
+    source="launch overhead: AI Systems Performance Engineering, chapter 7; microsoft/"
     "superbenchmark, kernel-launch; meta-pytorch/tritonbench, launch_latency",
 )
 def launch_latency(ctx: Any, burst: int, impl: str) -> Workload:

@@ -25,7 +25,7 @@ def _work(steps: int, impl: str) -> Work:
     metrics=[counting.KERNELS],
     cold=False,
     tags=["launch", "persistent"],
-    source="persistent kernels: AI Systems Performance Engineering, chapter 10; "
+    source="persistent kernels: AI Systems Performance Engineering, chapters 6 and 7; "
     "te42kyfo/gpu-benches, gpu-small-kernels",
 )
 def persistent(ctx: Any, steps: int, impl: str) -> Workload:

@@ -26,7 +26,7 @@ _N = BLOCKS * THREADS
     metrics=[counting.KERNELS],
     cold=False,
     tags=["streams", "overlap"],
-    source="concurrent kernels on streams: AI Systems Performance Engineering, chapter 11",
+    source="concurrent kernels on streams: AI Systems Performance Engineering, chapter 7",
 )
 def streams(ctx: Any, kernels: int, impl: str) -> Workload:
     """Run ``kernels`` independent kernels of 16 blocks, 4096 dependent rounds a thread.
@@ -94,7 +94,7 @@ CASES: tuple[perfsuite.Case | Claim, ...] = (
         than={"impl": "one"},
         by=1.3,
         needs=(cuda(),),
-        source="AI Systems Performance Engineering, chapter 11, companion code: work spread over "
+        source="AI Systems Performance Engineering, companion code, folder ch11: work spread over "
         "streams is 1.65 to 1.76 times as fast on a B200; 1.3 is asked for",
     ),
 )

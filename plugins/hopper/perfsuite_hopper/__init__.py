@@ -1,0 +1,28 @@
+"""The hopper pack: wgmma, TMA, warp roles and clusters, on sm_90 only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import perfsuite
+
+
+@perfsuite.hookimpl
+def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
+    """Return the pack's cases and claims."""
+    from perfsuite_hopper import cluster_dsmem, tma_copy, warp_specialization, wgmma_gemm
+
+    return [
+        *wgmma_gemm.CASES,
+        *warp_specialization.CASES,
+        *tma_copy.CASES,
+        *cluster_dsmem.CASES,
+    ]
+
+
+@perfsuite.hookimpl
+def perf_kernels() -> Sequence[perfsuite.Kernel]:
+    """Return the pack's kernels, with what their machine code must hold."""
+    from perfsuite_hopper.kernels import KERNELS
+
+    return KERNELS

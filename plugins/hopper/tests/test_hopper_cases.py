@@ -1,0 +1,148 @@
+"""The pack's cases: what they list, what they count, and that references refuse the mistakes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from perfsuite_hopper import cluster_dsmem, gemm, perf_cases, perf_kernels, tma_copy
+
+import perfsuite
+
+DECLARED = perf_cases()
+CASES = {each.name: each for each in DECLARED if isinstance(each, perfsuite.Case)}
+CLAIMS = [each for each in DECLARED if isinstance(each, perfsuite.Claim)]
+
+
+def _bindings(case: perfsuite.Case) -> list[dict[str, Any]]:
+    axes = case.axes
+    bound = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    return [each for each in bound if case.only is None or case.only(**each)]
+
+
+def _check(workload: object) -> float | None:
+    from perfsuite.check import check
+    from perfsuite.device import open_device
+
+    assert isinstance(workload, perfsuite.Workload)
+    return check(open_device("cpu"), workload, where="here", seed=3)
+
+
+def _context() -> Any:
+    from perfsuite.device import open_device
+
+    return open_device("cpu").context(3)
+
+
+def test_every_case_needs_hopper_exactly() -> None:
+    assert set(CASES) == {"wgmma_gemm", "warp_specialization", "tma_copy", "cluster_dsmem"}
+    for case in CASES.values():
+        assert {(need.kind, need.value) for need in case.needs} >= {
+            ("device", "cuda"),
+            ("arch", "sm_90"),
+        }
+        assert all(not need.axes for need in case.needs if need.kind == "arch")
+
+
+def test_the_pack_has_as_many_variants_as_a_night_allows() -> None:
+    assert sum(len(_bindings(case)) for case in CASES.values()) <= 30
+
+
+def test_odd_matrices_end_within_every_tile_but_keep_rows_at_16_bytes() -> None:
+    odd = next(each for each in _bindings(CASES["wgmma_gemm"]) if each["m"] % 2)
+    assert odd["m"] % gemm.TILE_M
+    assert odd["m"] % gemm.MMA_TILE
+    assert odd["n"] % gemm.TILE_N
+    assert odd["n"] % gemm.MMA_TILE
+    assert odd["k"] % gemm.STEP
+    assert odd["n"] % 8 == odd["k"] % 8 == 0
+
+
+def test_odd_copies_and_counts_end_within_a_tile() -> None:
+    even, odd = tma_copy.BYTES
+    assert even % tma_copy.CHUNK == 0
+    assert odd % tma_copy.CHUNK
+    assert odd % 16 == 0
+    n = CASES["cluster_dsmem"].axes["n"][1]
+    assert isinstance(n, int)
+    assert n % 4 == 0
+    assert n % (4 * cluster_dsmem.THREADS)
+
+
+def test_library_multiplication_is_right_and_a_dropped_step_refused() -> None:
+    error = _check(CASES["wgmma_gemm"].build(_context(), m=130, n=200, k=520, impl="cublas"))
+    assert error is not None
+    assert 1e-4 < error < 1e-2
+
+
+def test_a_dropped_step_is_refused_at_every_size() -> None:
+    from perfsuite.device import open_device
+
+    for k in (4096, 8192):
+        a, b, c = gemm.make_inputs(64, 64, k)(open_device("cpu").rng(3))
+        gemm.without_last_step(a, b, c)
+        comparison = open_device("cpu").compare(c, gemm.reference(a, b, c), None)
+        assert comparison.error > 5e-2
+
+
+def test_copy_is_exact_and_a_lost_last_chunk_refused() -> None:
+    for size in (tma_copy.CHUNK, 3 * tma_copy.CHUNK - 48):
+        assert _check(CASES["tma_copy"].build(_context(), size=size, impl="torch")) == 0
+
+
+def test_counts_are_those_of_every_value_and_a_lost_block_refused() -> None:
+    import torch
+
+    values = torch.tensor([0, 5, 5, cluster_dsmem.BINS - 1], dtype=torch.int32)
+    counts = torch.zeros(cluster_dsmem.BINS, dtype=torch.int32)
+    wanted = cluster_dsmem.reference(values, counts)
+    assert wanted[[0, 5, -1]].tolist() == [1, 2, 1]
+    assert int(wanted.sum()) == len(values)
+    cluster_dsmem.without_last_block(values, counts)
+    assert counts[[0, 5, -1]].tolist() == [1, 2, 0]
+
+
+def test_work_counts_the_operations_that_torch_counts_and_each_tensor_once() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from perfsuite.device import open_device
+
+    case = CASES["wgmma_gemm"]
+    assert case.work is not None
+    axes = {"m": 24, "n": 32, "k": 128, "impl": "cublas"}
+    inputs = gemm.make_inputs(24, 32, 128)(open_device("cpu").rng(1))
+    with FlopCounterMode(display=False) as counter:
+        gemm.launch_cublas(*inputs)
+    assert counter.get_total_flops() == case.work(**axes).flops
+    assert case.work(**axes).bytes == sum(x.nbytes for x in inputs)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+def test_claim_relates_variants_that_exist(claim: perfsuite.Claim) -> None:
+    bound = _bindings(CASES[claim.case])
+    for side in (claim.faster, claim.than):
+        wanted = {name: values[:1] for name, values in claim.at.items()}
+        wanted |= {name: (value,) for name, value in side.items()}
+        assert [b for b in bound if all(b[name] in values for name, values in wanted.items())]
+
+
+def test_every_kernel_names_what_each_of_its_targets_must_hold() -> None:
+    for kernel in perf_kernels():
+        assert set(kernel.expects) == set(kernel.targets)
+        assert not kernel.file or Path(kernel.file).is_file()
+
+
+def test_listing_the_pack_imports_no_kernel_library() -> None:
+    roots = [str(Path(perfsuite.__file__).parents[1]), str(Path(__file__).parents[1])]
+    code = (
+        f"import json, sys; sys.path[:0] = {roots!r}; import perfsuite_hopper as pack;"
+        "assert pack.perf_cases() and pack.perf_kernels();"
+        "print(json.dumps([m for m in ('torch', 'triton', 'numpy', 'cuda') if m in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []

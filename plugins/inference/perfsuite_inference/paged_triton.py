@@ -1,0 +1,129 @@
+"""Decode attention through a block table in Triton: each row's tokens are split over programs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import triton
+import triton.language as tl
+
+# Programs wanted in all, about four a multiprocessor of an H200 (132), so that a few long rows
+# fill it; tokens of a tile; the fewest rows that tl.dot takes.
+PROGRAMS, TILE, FEWEST = 512, 64, 16
+WARPS, STAGES = 4, 3
+
+
+@triton.jit
+def _attend(  # type: ignore[no-untyped-def]
+    query, k, v, row_table, shared, start, end, scale,
+    KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Return the sums, totals and peaks of a group of query heads over tokens start..end."""
+    columns = tl.arange(0, D)
+    total = tl.zeros((query.shape[0],), dtype=tl.float32)
+    peak = tl.full((query.shape[0],), -1.0e30, dtype=tl.float32)
+    result = tl.zeros((query.shape[0], D), dtype=tl.float32)
+    for first in range(start, end, TILE):
+        tokens = first + tl.arange(0, TILE)
+        seen = tokens < end
+        block = tl.load(row_table + tokens // BLOCK, mask=seen, other=0).to(tl.int64)
+        at = ((block * KV_HEADS + shared) * BLOCK + tokens % BLOCK)[:, None] * D + columns[None, :]
+        keys = tl.load(k + at, mask=seen[:, None], other=0.0)
+        scores = tl.dot(query, tl.trans(keys)) * scale
+        scores = tl.where(seen[None, :], scores, -float("inf"))
+        new_peak = tl.maximum(peak, tl.max(scores, 1))
+        powers = tl.exp2(scores - new_peak[:, None])
+        shrink = tl.exp2(peak - new_peak)
+        total = total * shrink + tl.sum(powers, 1)
+        values = tl.load(v + at, mask=seen[:, None], other=0.0)
+        result = tl.dot(powers.to(values.dtype), values, result * shrink[:, None])
+        peak = new_peak
+    return result, total, peak
+
+
+@triton.jit
+def paged_part_kernel(  # type: ignore[no-untyped-def]
+    q, k, v, table, lengths, sums, weights, most, scale,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr,
+    BLOCK: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Attend from the query heads of one key head to one part of one row's tokens.
+
+    q is [rows, KV_HEADS * GROUP, D]; k and v are [blocks, KV_HEADS, BLOCK, D]; table is
+    [rows, most]. Writes the part's sums [rows, heads, SPLITS, D], each divided by its total, and
+    the base-2 logarithm of that total [rows, heads, SPLITS], both fp32.
+    """
+    row, shared, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    length = tl.load(lengths + row).to(tl.int32)
+    share = tl.cdiv(length, SPLITS * TILE) * TILE
+    start = part * share
+    members, columns = tl.arange(0, PADDED), tl.arange(0, D)
+    heads = (row * KV_HEADS + shared) * GROUP + members
+    inside = members[:, None] < GROUP
+    query = tl.load(q + heads[:, None] * D + columns[None, :], mask=inside, other=0.0)
+    result, total, peak = _attend(
+        query, k, v, table + row * most, shared, start, tl.minimum(start + share, length), scale,
+        KV_HEADS, D, BLOCK, TILE,
+    )  # fmt: skip
+    # A part without tokens weighs nothing: exp2 of minus infinity.
+    divisor = tl.where(total > 0, total, 1.0)
+    weight = tl.where(total > 0, peak + tl.log2(divisor), -float("inf"))
+    out = heads * SPLITS + part
+    each = result / divisor[:, None]
+    tl.store(sums + out[:, None] * D + columns[None, :], each, mask=inside)
+    tl.store(weights + out, weight, mask=members < GROUP)
+
+
+@triton.jit
+def paged_join_kernel(  # type: ignore[no-untyped-def]
+    sums, weights, out, D: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr
+):  # fmt: skip
+    """Write the mean of one head's parts, weighted by 2 ** weight; out is [rows, heads, D]."""
+    head = tl.program_id(0).to(tl.int64)
+    parts, columns = tl.arange(0, PADDED), tl.arange(0, D)
+    inside = parts < SPLITS
+    weight = tl.load(weights + head * SPLITS + parts, mask=inside, other=-float("inf"))
+    share = tl.exp2(weight - tl.max(weight, 0))
+    at = (head * SPLITS + parts)[:, None] * D + columns[None, :]
+    each = tl.load(sums + at, mask=inside[:, None], other=0.0)
+    mean = tl.sum(each * share[:, None], 0) / tl.sum(share, 0)
+    tl.store(out + head * D + columns, mean.to(out.dtype.element_ty))
+
+
+def splits_for(rows: int, kv_heads: int, tokens: int) -> int:
+    """Return the parts that a row of up to ``tokens`` is split into; a part is a tile at least."""
+    wanted = -(-PROGRAMS // (rows * kv_heads))
+    return max(1, min(wanted, -(-tokens // TILE)))
+
+
+def attend_paged(q: Any, k: Any, v: Any, table: Any, lengths: Any) -> Any:
+    """Attend from q [rows, heads, d] to the first ``lengths`` [rows] tokens of the table's blocks.
+
+    k and v are [blocks, kv_heads, block, d], table [rows, most] int32, all contiguous; lengths are
+    at least 1. Returns [rows, heads, d]. Source: Flash-Decoding (T. Dao et al., 2023) for the
+    split, arXiv:2309.06180 for the table.
+    """
+    rows, heads, d = q.shape
+    kv_heads, block = k.shape[1:3]
+    q = q.contiguous()  # a slice of the packed q, k, v
+    group, most = heads // kv_heads, table.shape[1]
+    splits = splits_for(rows, kv_heads, most * block)
+    sums = q.new_empty((rows, heads, splits, d), dtype=_fp32())
+    weights = q.new_empty((rows, heads, splits), dtype=_fp32())
+    out = q.new_empty(q.shape)
+    paged_part_kernel[(rows, kv_heads, splits)](
+        q, k, v, table, lengths, sums, weights, most, math.log2(math.e) / math.sqrt(d),
+        KV_HEADS=kv_heads, GROUP=group, PADDED=max(FEWEST, triton.next_power_of_2(group)), D=d,
+        BLOCK=block, TILE=TILE, SPLITS=splits, num_warps=WARPS, num_stages=STAGES,
+    )  # fmt: skip
+    paged_join_kernel[(rows * heads,)](
+        sums, weights, out, D=d, SPLITS=splits, PADDED=triton.next_power_of_2(splits), num_warps=4
+    )
+    return out
+
+
+def _fp32() -> Any:
+    import torch
+
+    return torch.float32

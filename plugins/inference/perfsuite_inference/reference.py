@@ -1,0 +1,106 @@
+"""The float64 references: a model over whole sequences without any cache, and plain attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from perfsuite_inference.model import Layer, Llama
+from perfsuite_inference.shapes import Shape
+
+# Scores held at once: 1 GiB of float64.
+_SCORES_MOST = 1 << 27
+
+
+def logits_after(model: Llama, prompt: torch.Tensor, tails: torch.Tensor) -> torch.Tensor:
+    """Return the logits [n, vocab] after each of ``tails`` [n], every one put behind ``prompt``.
+
+    One pass over the prompt [c] and all tails: each tail stands at position c and sees the prompt
+    and itself, no other tail. No keys or values are kept from call to call.
+    """
+    length, count = prompt.numel(), tails.numel()
+    positions = torch.arange(length + count, device=prompt.device).clamp(max=length)
+    seen = torch.ones(length + count, length + count, dtype=torch.bool, device=prompt.device)
+    seen = seen.tril_()
+    seen[length:, length:] = torch.eye(count, dtype=torch.bool, device=prompt.device)
+    return _run(model, torch.cat((prompt, tails)), positions, seen)[length:] @ _head(model)
+
+
+def logits_last(model: Llama, prompts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the logits [n, vocab] after the last token of each prompt [s], of any lengths."""
+    return torch.stack([logits_after(model, prompt[:-1], prompt[-1:])[0] for prompt in prompts])
+
+
+def greedy(model: Llama, prompt: torch.Tensor, count: int) -> torch.Tensor:
+    """Return ``count`` tokens, each the likeliest after all before it."""
+    tokens = prompt
+    for _ in range(count):
+        tokens = torch.cat((tokens, logits_last(model, [tokens]).argmax(dim=-1)))
+    return tokens[prompt.numel() :]
+
+
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return softmax(q k' / sqrt(d)) v in float64: q [heads, n, d], k and v [kv_heads, s, d].
+
+    Query head h reads key head h // (heads / kv_heads), some heads at a time. ``seen`` [n, s]
+    says which keys a query sees.
+    """
+    group = q.shape[0] // k.shape[0]
+    out = torch.empty(q.shape, dtype=torch.float64, device=q.device)
+    for part in _parts(q.shape[0], q.shape[1] * k.shape[1]):
+        shared = torch.arange(part.start, part.stop, device=q.device) // group
+        scores = torch.bmm(q[part].double(), k[shared].double().mT).div_(q.shape[-1] ** 0.5)
+        if seen is not None:
+            scores.masked_fill_(~seen, -torch.inf)
+        weights = scores.sub_(scores.logsumexp(-1, keepdim=True)).exp_()
+        torch.bmm(weights, v[shared].double(), out=out[part])
+    return out
+
+
+def _parts(heads: int, scores: int) -> Iterator[slice]:
+    step = max(1, _SCORES_MOST // scores)
+    for start in range(0, heads, step):
+        yield slice(start, min(start + step, heads))
+
+
+def _run(
+    model: Llama, tokens: torch.Tensor, positions: torch.Tensor, seen: torch.Tensor
+) -> torch.Tensor:
+    """Return the normed output [s, hidden] of one sequence; a layer's weights are cast in turn."""
+    s = model.shape
+    exponents = torch.arange(0, s.head, 2, dtype=torch.float64, device=tokens.device) / s.head
+    angles = torch.outer(positions.double(), s.theta**-exponents)
+    turns = torch.polar(torch.ones_like(angles), angles)
+    x = model.embedding[tokens].double()
+    for layer in model.layers:
+        x = x + _attention(s, layer, _normed(s, x, layer.attention_norm), turns, seen)
+        gate, up = (_normed(s, x, layer.mlp_norm) @ layer.gate_up.double().T).tensor_split(2, 1)
+        x = x + (gate * torch.sigmoid(gate) * up) @ layer.down.double().T
+    return _normed(s, x, model.norm)
+
+
+def _attention(
+    s: Shape, layer: Layer, x: torch.Tensor, turns: torch.Tensor, seen: torch.Tensor
+) -> torch.Tensor:
+    heads = (x @ layer.qkv.double().T).view(x.shape[0], -1, s.head).transpose(0, 1)
+    turned = _turned(heads[: s.heads + s.kv_heads], turns)
+    q, k, v = turned[: s.heads], turned[s.heads :], heads[s.heads + s.kv_heads :]
+    return attend(q, k, v, seen).transpose(0, 1).flatten(1) @ layer.out.double().T
+
+
+def _turned(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+    """Turn the pairs (i, i + d/2) as complex numbers."""
+    real, imaginary = x.chunk(2, dim=-1)
+    turned = torch.complex(real.contiguous(), imaginary.contiguous()) * turns
+    return torch.cat((turned.real, turned.imag), dim=-1)
+
+
+def _normed(s: Shape, x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + s.epsilon).sqrt() * scales.double()
+
+
+def _head(model: Llama) -> torch.Tensor:
+    return model.head.double().T
