@@ -18,7 +18,8 @@ hookimpl = pluggy.HookimplMarker("perfsuite")
 def perf_cases(kernels: Sequence[Kernel]) -> Sequence[Case | Claim]:  # type: ignore[empty-body]
     """Return the pack's cases and claims.
 
-    ``kernels`` are those that all packs hand over; most packs leave the argument out.
+    ``kernels`` are those that all packs hand over, each named ``pack.kernel``; most packs leave
+    the argument out.
 
     Called in the catalogue child to list variants, and again in each worker to build one. Must
     not import torch or a kernel: a case's builder does that when it is called. Example::

@@ -1,4 +1,4 @@
-"""Opens the devices of this machine for a run: one panel for each GPU, or one for the CPU."""
+"""Opens the devices of this machine for a run: a panel for each GPU or the CPU, one for gangs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Gpu, Pack, Settings, Variant
-from perfsuite.panel import Panel, Site, UnitLock, inventory
+from perfsuite.panel import GangPanel, Panel, Site, UnitLock, gang_unit, inventory
 
 GIT_LIMIT_S = 10.0
 
@@ -20,7 +20,7 @@ GIT_LIMIT_S = 10.0
 class Desk:
     """A panel with what its device says of itself."""
 
-    panel: Panel
+    panel: Panel | GangPanel
     facts: DeviceFacts
 
 
@@ -31,7 +31,7 @@ def open_desks(
 
     A unit is locked while its panel is open, so that two runs of a node never measure each other.
     """
-    gpus: tuple[Gpu | None, ...] = inventory() if device in ("auto", "cuda") else ()
+    gpus = inventory() if device in ("auto", "cuda") else ()
     if device == "cuda" and not gpus:
         raise DeviceError(
             "there is no NVIDIA GPU on this machine, or its driver does not answer",
@@ -40,8 +40,18 @@ def open_desks(
         )
     if device == "auto":
         device = "cuda" if gpus else "cpu"
-    desks = [_open(device, gpu, packs, settings, stack) for gpu in _of_one_product(gpus) or (None,)]
-    return tuple(desks)
+    chosen = _of_one_product(gpus)
+    site = Site(
+        device=device,
+        slots=settings.processes,
+        settings=settings,
+        origins={pack.name: pack.origin for pack in packs if not pack.error},
+        kernels=tuple(kernel for pack in packs for kernel in pack.kernels),
+    )
+    sites = [replace(site, gpus=(gpu,)) for gpu in chosen] or [site]
+    desks = [_open(each, stack) for each in sites]
+    # A server sees its own GPU only: how many there are is known here.
+    return tuple(replace(d, facts=replace(d.facts, gpus=len(chosen))) for d in desks)
 
 
 def measure_on(
@@ -49,10 +59,47 @@ def measure_on(
     variants: Sequence[Variant],
     measure: Callable[[Desk, Sequence[Variant]], None],
 ) -> None:
-    """Share the variants out over the desks, each in a thread; raises the first failure.
+    """Share the variants out over the desks, then let gangs measure theirs on all of them.
 
-    An exception in this thread, Ctrl-C among them, stops all panels first.
+    Each desk has a thread; raises the first failure. An exception in this thread, Ctrl-C among
+    them, stops all panels first.
     """
+    _share_out(desks, [variant for variant in variants if not variant.is_gang], measure)
+    gangs = [variant for variant in variants if variant.is_gang]
+    if not gangs:
+        return
+    with _gang_panel(desks, most=max(variant.ranks for variant in gangs)) as panel:
+        for ranks in sorted({variant.ranks for variant in gangs}):
+            unit = gang_unit(_units(desks, ranks))
+            desk = Desk(panel, replace(desks[0].facts, unit=unit))
+            measure(desk, [variant for variant in gangs if variant.ranks == ranks])
+
+
+def units_of(desks: Sequence[Desk], variants: Sequence[Variant]) -> dict[str, str]:
+    """Return the names of all units that measure these variants, gangs' among them."""
+    named = {desk.facts.unit: desk.facts.name for desk in desks}
+    for ranks in sorted({variant.ranks for variant in variants if variant.is_gang}):
+        units = _units(desks, ranks)
+        named.setdefault(gang_unit(units), f"{len(set(units))} x {desks[0].facts.name}")
+    return named
+
+
+def _units(desks: Sequence[Desk], ranks: int) -> list[str]:
+    """Return the units of a gang's ranks; where there is no GPU, all are the machine."""
+    return [desks[rank % len(desks)].facts.unit for rank in range(ranks)]
+
+
+def _gang_panel(desks: Sequence[Desk], *, most: int) -> GangPanel:
+    gpus = tuple(gpu for desk in desks for gpu in desk.panel.site.gpus)
+    site = replace(desks[0].panel.site, gpus=gpus, slots=most)
+    return GangPanel(site, _units(desks, most))
+
+
+def _share_out(
+    desks: Sequence[Desk],
+    variants: Sequence[Variant],
+    measure: Callable[[Desk, Sequence[Variant]], None],
+) -> None:
     shares = [variants[index :: len(desks)] for index in range(len(desks))]
     with ThreadPoolExecutor(max_workers=len(desks)) as pool:
         futures = [
@@ -84,22 +131,13 @@ def git_commit(root: Path) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _open(
-    device: str, gpu: Gpu | None, packs: Sequence[Pack], settings: Settings, stack: ExitStack
-) -> Desk:
-    site = Site(
-        device=device,
-        gpu=gpu,
-        slots=settings.processes,
-        settings=settings,
-        origins={pack.name: pack.origin for pack in packs if not pack.error},
-    )
+def _open(site: Site, stack: ExitStack) -> Desk:
     panel = stack.enter_context(Panel(site))
     facts = panel.facts()
     stack.enter_context(UnitLock(facts.unit))
     return Desk(panel, facts)
 
 
-def _of_one_product(gpus: Sequence[Gpu | None]) -> tuple[Gpu | None, ...]:
+def _of_one_product(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """Return the GPUs of the first one's product: a run has one SKU."""
-    return tuple(gpu for gpu in gpus if gpu and gpus[0] and gpu.name == gpus[0].name)
+    return tuple(gpu for gpu in gpus if gpu.name == gpus[0].name)

@@ -1,10 +1,11 @@
-"""The process that runs one variant: one job in, one evidence or one reason out."""
+"""The process that runs one variant, or a rank of a gang: jobs in, evidence or one reason out."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import os
 import random
 import resource
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from perfsuite import wire
-from perfsuite.device import Device, open_device
+from perfsuite.device import Device, Gang, join, open_device
 from perfsuite.engine import Session
 from perfsuite.errors import DisturbedError, PackError, PerfError, WrongResultError
 from perfsuite.model import Case, Status
@@ -44,23 +45,27 @@ def serve(connection: Connection) -> NoReturn:
         traceback.print_exc()
         with contextlib.suppress(OSError):
             wire.send(connection, worker.failure(error))
+        worker.linger()
     finally:
         del padding
         _leave()
 
 
 class Worker:
-    """One variant's life in this process: start, prepare, blocks, finish."""
+    """One variant's life in this process: start, prepare, blocks, finish; a gang's go on."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._device: Device | None = None
+        self._gang: Gang | None = None
 
     def run(self) -> None:
         """Do what the panel asks, in its order, to the end; raises what the variant raises."""
         match wire.receive(self._connection):
             case wire.Describe(device=name):
                 wire.send(self._connection, wire.Described(open_device(name).facts()))
+            case wire.Start(job=job) if job.ranks:
+                self._serve_rank(job)
             case wire.Start(job=job):
                 self._serve(job)
             case other:
@@ -73,14 +78,49 @@ class Worker:
             return wire.Failed(Status.WRONG, reason)
         if isinstance(error, DisturbedError):
             return wire.Failed(Status.DISTURBED, reason)
-        sticky = self._sticky_error()
+        # Ranks have work in flight that waits for each other: it may never be done.
+        sticky = "" if self._gang else self._sticky_error()
         if sticky:
             return wire.Failed(Status.CRASHED, f"{reason} (the device is lost: {sticky})")
         return wire.Failed(Status.ERROR, reason)
 
-    def _serve(self, job: wire.Job) -> None:
+    def linger(self) -> None:
+        """Wait to be let go, if this is a rank: its peers would fail for its leaving."""
+        if self._gang is not None:
+            with contextlib.suppress(OSError, EOFError):
+                self._connection.recv_bytes()
+
+    def _serve_rank(self, job: wire.Job) -> None:
+        """Serve one variant after the other in the same gang, until the panel lets go."""
+        joined: wire.Job | None = job
+        self._gang = Gang(job.rank, job.ranks)
+        while joined is not None:
+            self._serve(joined, is_first=joined is job)
+            gc.collect()  # graphs and buffers of this variant must not weigh on the next
+            if self._device is not None:
+                self._device.close()
+            self._device = None
+            joined = self._next_job()
+
+    def _next_job(self) -> wire.Job | None:
+        try:
+            request = wire.receive(self._connection)
+        except EOFError:
+            return None
+        if not isinstance(request, wire.Start):
+            raise PerfError(f"a rank between two variants cannot answer {request!r}")
+        return request.job
+
+    def _join(self, job: wire.Job) -> None:
+        self._tell(wire.Progress("join"))
+        self._gang = join(job.device, rank=job.rank, ranks=job.ranks, rendezvous=job.rendezvous)
+        self._tell(wire.Progress("load"))
+
+    def _serve(self, job: wire.Job, *, is_first: bool = False) -> None:
         started = time.monotonic()
-        self._device = open_device(job.device, seed=job.seed)
+        if is_first:
+            self._join(job)
+        self._device = open_device(job.device, seed=job.seed, gang=self._gang)
         session = Session(self._device, _case(job), job.axes, job.settings, job.seed)
         start_s = round(time.monotonic() - started, 6)
         self._tell(wire.Ready())
@@ -115,7 +155,7 @@ class Worker:
 
 
 def _case(job: wire.Job) -> Case:
-    cases = load_pack(job.pack, job.origin).cases
+    cases = load_pack(job.pack, job.origin, job.kernels).cases
     if job.case not in cases:
         raise PackError(
             f"pack {job.pack!r} has no case {job.case!r}",

@@ -41,6 +41,21 @@ fast = Claim(name="fast", case="copy", faster={"impl": "a"}, than={"impl": "b"},
              source="a paper")
 """
 
+KERNELS = """
+@perfsuite.hookimpl
+def perf_kernels():
+    return [perfsuite.Kernel(name="f", language="cuda", function="f", file=__file__)]
+"""
+ASKING = """
+@perfsuite.hookimpl
+def perf_cases(kernels):
+    @case(axes={"kernel": [each.name for each in kernels]}, source="a book")
+    def compiled(ctx, kernel):
+        '''Compile.'''
+
+    return [compiled]
+"""
+
 
 def source(folder: Path, name: str, text: str) -> PackSource:
     path = folder / f"{name}.py"
@@ -224,3 +239,47 @@ def test_the_controller_stays_light(tmp_path: Path) -> None:
         cwd=ROOT,
     )
     assert done.stderr.strip() == "''"
+
+
+def test_a_pack_that_wants_kernels_gets_those_of_all_packs(tmp_path: Path) -> None:
+    texts = {
+        "asking": HEAD + KERNELS + ASKING,
+        "acme": HEAD + COPY + HOOK + KERNELS,
+        "bad": "raise RuntimeError('boom')",
+        "only": HEAD + KERNELS,
+    }
+    sources = [source(tmp_path, name, text) for name, text in texts.items()]
+    asking, acme, bad, only = load_catalogue(sources, tier=Tier.NIGHTLY)
+    names = ["asking.f", "acme.f", "only.f"]
+    assert [variant.axes["kernel"] for variant in asking.variants] == names, asking.error
+    assert [kernel.name for kernel in asking.kernels] == names
+    assert asking.kernels[1].file == str(tmp_path / "acme.py")
+    assert (len(acme.variants), acme.kernels) == (5, ())
+    assert "boom" in bad.error
+    assert (only.variants, only.error) == ((), "")
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [("1 / 0", "ZeroDivisionError"), ("__import__('os')._exit(3)", "exit status 3")],
+)
+def test_a_pack_that_fails_on_the_kernels_ends_alone(tmp_path: Path, bad: str, said: str) -> None:
+    asking = HEAD + ASKING.replace("    @case", f"    {bad}\n    @case")
+    sources = [
+        source(tmp_path, "asking", asking),
+        source(tmp_path, "acme", HEAD + COPY + HOOK + KERNELS),
+    ]
+    broken, acme = load_catalogue(sources, tier=Tier.NIGHTLY)
+    assert said in broken.error
+    assert (len(acme.variants), acme.error) == (5, "")
+
+
+def test_a_pack_that_hangs_makes_none_late_that_waits_for_the_kernels(tmp_path: Path) -> None:
+    sources = [
+        source(tmp_path, "hang", "import time\ntime.sleep(3600)"),
+        source(tmp_path, "acme", HEAD + KERNELS),
+        source(tmp_path, "asking", HEAD + ASKING),
+    ]
+    hung, _, asking = load_catalogue(sources, tier=Tier.SMOKE, time_limit_s=0.7)
+    assert "longer than 0.7 s" in hung.error
+    assert [variant.id for variant in asking.variants] == ["asking.compiled[kernel=acme.f]"]

@@ -28,6 +28,28 @@ GOOD = """
         return [softmax, fast]
 """
 
+KERNELS = """
+    import perfsuite
+
+    @perfsuite.hookimpl
+    def perf_kernels():
+        return [perfsuite.Kernel(name="copy", language="cuda", function="f", file=__file__),
+                perfsuite.Kernel(name="add", language="triton", function="f", module="acme.add",
+                                 targets=("sm_90a", "sm_120a"), expects={"sm_90a": "LDG"},
+                                 constants={"OP": "add", "BLOCK": 128})]
+"""
+ASKING = """
+    import perfsuite
+
+    @perfsuite.hookimpl
+    def perf_cases(kernels):
+        @perfsuite.case(axes={"kernel": [each.name for each in kernels]}, source="a book")
+        def compiled(ctx, kernel):
+            '''Compile.'''
+
+        return [compiled]
+"""
+
 
 def write_file(folder: Path, text: str, name: str = "acme") -> str:
     path = folder / f"{name}.py"
@@ -258,3 +280,59 @@ def test_functions_of_others_may_be_named_like_hooks(tmp_path: Path) -> None:
 
 def test_an_error_tells_the_line_of_the_pack(tmp_path: Path) -> None:
     assert "acme.py:2)" in refusal(tmp_path, "x = 1\nraise RuntimeError('boom')")
+
+
+def test_kernels_are_known_by_their_pack_and_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = write_file(tmp_path, KERNELS)
+    copy, add = load_pack("acme", origin).kernels
+    assert (copy.name, copy.file, copy.folder) == (
+        "acme.copy",
+        str(tmp_path / "acme.py"),
+        str(tmp_path),
+    )
+    assert (add.name, add.module, add.constants["BLOCK"]) == ("acme.add", "acme.add", 128)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "acme.py").rename(tmp_path / "perfsuite_test_kernels.py")
+    (installed, _) = load_pack("acme", "module:perfsuite_test_kernels@").kernels
+    del sys.modules["perfsuite_test_kernels"]
+    assert installed.folder == ""
+
+
+def test_a_pack_that_wants_kernels_makes_its_cases_of_them(tmp_path: Path) -> None:
+    kernels = load_pack("acme", write_file(tmp_path, KERNELS)).kernels
+    asking = write_file(tmp_path, ASKING, "asking")
+    loaded = load_pack("asking", asking, kernels)
+    assert loaded.wants_kernels
+    assert loaded.cases["compiled"].axes == {"kernel": ("acme.copy", "acme.add")}
+
+
+def test_a_pack_is_not_asked_for_cases_before_the_kernels_are_known(tmp_path: Path) -> None:
+    loaded = load_pack("asking", write_file(tmp_path, ASKING, "asking"), None)
+    assert (loaded.wants_kernels, loaded.cases) == (True, {})
+    good = load_pack("acme", write_file(tmp_path, GOOD), None)
+    assert (good.wants_kernels, list(good.cases)) == (False, ["softmax"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('name="add"', 'name="copy"', "two kernels have the name 'copy'"),
+        ('function="f", file', 'function="", file', "names no function"),
+        ("__file__", '"acme.cu"', "'acme.cu' is no file with an absolute path"),
+        ("__file__", '"/nowhere/acme.cu"', "'/nowhere/acme.cu' is no file"),
+        ("acme.add", "acme/add.py", "'acme/add.py' is no module's name"),
+        ('"sm_120a")', '"gfx942")', "target 'gfx942' is no architecture"),
+        ('"sm_120a")', '"sm_90a")', "one twice"),
+        ('{"sm_90a": "LDG"}', '{"sm_100a": "LDG"}', "expects names 'sm_100a'"),
+        ('"BLOCK": 128', '"BLOCK": [128]', "constant 'BLOCK' has the value [128], a list"),
+        ('"BLOCK": 128', '"SCALE": float("nan")', "constant 'SCALE' has the value nan"),
+        ('language="triton"', 'language="ptx"', "perf_kernels() raised ValueError"),
+        ("return [", "return 7, [", "perf_kernels() returned a list with 7, a int"),
+        ("return [", "return None and [", "perf_kernels() returned None"),
+    ],
+)
+def test_what_is_said_of_kernels_is_checked(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in KERNELS
+    assert said in refusal(tmp_path, KERNELS.replace(old, new))

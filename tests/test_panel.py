@@ -31,7 +31,8 @@ from perfsuite.model import (
     variant_id,
 )
 from perfsuite.panel import Panel, Site, UnitLock, inventory
-from perfsuite.panel.process import exit_words, resident_bytes, tail
+from perfsuite.panel.ending import exit_words, tail
+from perfsuite.panel.process import resident_bytes
 from perfsuite.panel.site import child_environment, host_bytes
 
 PACKS = Path(__file__).parent / "packs"
@@ -382,7 +383,7 @@ def test_child_finds_this_perfsuite_first(monkeypatch: pytest.MonkeyPatch) -> No
 def test_workers_of_one_panel_get_one_gpu_or_none() -> None:
     gpu = Gpu(index=1, uuid="GPU-1", name="some product")
     assert SITE.environment()["CUDA_VISIBLE_DEVICES"] == ""
-    assert replace(SITE, gpu=gpu).environment()["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert replace(SITE, gpus=(gpu,)).environment()["CUDA_VISIBLE_DEVICES"] == "GPU-1"
 
 
 def test_unit_is_locked_once_and_names_its_holder(

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from perfsuite import wire
+from perfsuite.device import Gang
 from perfsuite.device.fake import FakeDevice
-from perfsuite.errors import CaseError, DeviceError, DisturbedError, WrongResultError
+from perfsuite.errors import (
+    CaseError,
+    DeviceError,
+    DisturbedError,
+    PackError,
+    PerfError,
+    WrongResultError,
+)
 from perfsuite.model import Settings, Status
 from perfsuite.worker import Worker
 
 PACKS = Path(__file__).parent / "packs"
+LIMIT_S = 20
 SETTINGS = Settings(rounds=2, samples=4, settle_s=0.1)
 
 
@@ -138,3 +149,54 @@ def test_panel_that_is_gone_ends_the_worker() -> None:
         link.close()
         with pytest.raises((OSError, EOFError)):
             worker.run()
+
+
+def rank_job(case: str, **axes: str | int) -> wire.Job:
+    return replace(job("gang", case, **axes), rank=1, ranks=2, rendezvous="nowhere")
+
+
+def test_rank_serves_one_variant_after_the_other_until_it_is_let_go() -> None:
+    steps = (wire.Prepare(), wire.Measure(), wire.Finish())
+    start = wire.Start(rank_job("lag", ranks=2, us=100))
+    with conversation(start, *steps, start, *steps) as (worker, link):
+        running = threading.Thread(target=worker.run)
+        running.start()
+        answers: list[wire.Message] = []
+        while sum(isinstance(each, wire.Finished) for each in answers) < 2:
+            assert link.poll(LIMIT_S)
+            answers.append(wire.receive(link))
+        link.close()
+        running.join(LIMIT_S)
+        assert not running.is_alive()
+    phases = [each.phase for each in answers if isinstance(each, wire.Progress)]
+    assert phases[:3] == ["join", "load", "build"]
+    assert phases.count("join") == 1
+    evidences = [each.evidence for each in answers if isinstance(each, wire.Finished)]
+    assert min(min(evidences[1].samples("time_us"))) == pytest.approx(200, rel=0.05)
+
+
+def test_rank_that_is_asked_out_of_order_says_so() -> None:
+    steps = (wire.Prepare(), wire.Finish(), wire.Measure())
+    start = wire.Start(rank_job("lag", ranks=2, us=100))
+    refusal = pytest.raises(PerfError, match="between two variants cannot answer Measure")
+    with conversation(start, *steps) as (worker, _), refusal:
+        worker.run()
+
+
+def test_failed_rank_stays_until_it_is_let_go() -> None:
+    with conversation(wire.Start(rank_job("missing"))) as (worker, link):
+        with pytest.raises(PackError):
+            worker.run()
+        lingering = threading.Thread(target=worker.linger)
+        lingering.start()
+        lingering.join(0.1)
+        assert lingering.is_alive()
+        link.close()
+        lingering.join(LIMIT_S)
+        assert not lingering.is_alive()
+
+
+def test_failed_rank_does_not_wait_for_work_in_flight() -> None:
+    with conversation() as (worker, _):
+        worker._device, worker._gang = LostDevice(), Gang(0, 2)
+        assert worker.failure(ValueError("bad")) == wire.Failed(Status.ERROR, "ValueError: bad")

@@ -35,7 +35,8 @@ def load_catalogue(
 ) -> tuple[Pack, ...]:
     """List the variants and claims of each pack; one that cannot be listed has an ``error``.
 
-    A pack may take ``time_limit_s`` and must not import a module of ``heavy``.
+    A pack that wants the kernels of all packs has them in its ``kernels``; no other pack has any.
+    Packs may take ``time_limit_s`` together and must not import a module of ``heavy``.
     """
     request = Request(
         sources=tuple(source for source in sources if not source.error),
@@ -58,6 +59,7 @@ def _pack(source: PackSource, listing: PackListing) -> Pack:
         version=source.version,
         variants=listing.variants(),
         claims=listing.claims,
+        kernels=listing.given,
         error=source.error or listing.error,
     )
 

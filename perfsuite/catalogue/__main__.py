@@ -1,4 +1,7 @@
-"""The catalogue child: forks once per pack, so that a bad one ends alone and is named."""
+"""The catalogue child: forks once per pack, so that a bad one ends alone and is named.
+
+Packs that want the kernels of all packs are forked a second time, when those are known.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,21 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, NoReturn
 
 import msgspec
 
-from perfsuite.catalogue.listing import PackListing, Request, list_pack
+from perfsuite.catalogue.listing import Outline, PackListing, Request, list_pack
 from perfsuite.errors import PackError
+from perfsuite.model import Kernel
 from perfsuite.packs import PackSource, load_pack
 
 POLL_MS = 20
+# Less than the controller's grace.
+AGAIN_S = 3.0
 # As much of a failed pack's output as helps; a traceback's end is what matters.
 OUTPUT_BYTES = 2000
 PR_SET_PDEATHSIG = 1
@@ -64,13 +71,45 @@ def main() -> None:
     answer = int(sys.argv[1])
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
     sys.path += [path for path in request.paths if path not in sys.path]
+    deadline = time.monotonic() + request.time_limit_s
     gc.freeze()
-    loads = [_start(source, request, answer) for source in request.sources]
     with suppress(BrokenPipeError), os.fdopen(answer, "wb") as stream:
-        _collect(loads, stream, request.time_limit_s)
+        outlines = _list_all(request, stream, deadline)
+        kernels = tuple(kernel for outline in outlines for kernel in outline.kernels)
+        asking = {outline.origin for outline in outlines if outline.wants_kernels}
+        again = [
+            _start(source, request, answer, kernels)
+            for source in request.sources
+            if source.origin in asking
+        ]
+        # A pack that hung must not make another one late.
+        deadline = max(deadline, time.monotonic() + AGAIN_S)
+        for line in _collect(again, stream, request, deadline):
+            _write(stream, line)
 
 
-def _start(source: PackSource, request: Request, answer: int) -> Load:
+def _list_all(request: Request, stream: IO[bytes], deadline: float) -> list[Outline]:
+    """List every pack, but hold back what is not complete without the kernels of the others."""
+    answer = stream.fileno()
+    loads = [_start(source, request, answer, None) for source in request.sources]
+    outlines: dict[str, Outline] = {}
+    for line in _collect(loads, stream, request, deadline):
+        outline = msgspec.json.decode(line, type=Outline)
+        outlines[outline.origin] = outline
+        if not outline.wants_kernels:
+            _write(stream, line)
+    # In the order of the packs: which one ends first is chance.
+    return [outlines[source.origin] for source in request.sources]
+
+
+def _write(stream: IO[bytes], line: bytes) -> None:
+    stream.write(line)
+    stream.flush()
+
+
+def _start(
+    source: PackSource, request: Request, answer: int, kernels: Sequence[Kernel] | None
+) -> Load:
     pipe, write_end = os.pipe()
     log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the fork
     parent = os.getpid()
@@ -79,7 +118,7 @@ def _start(source: PackSource, request: Request, answer: int) -> Load:
         os.close(answer)
         os.close(pipe)
         _isolate(parent, log)
-        _run_fork(source, request, write_end)
+        _run_fork(write_end, lambda: _listing(source, request, kernels))
     os.close(write_end)
     os.set_blocking(pipe, False)
     return Load(source, pid, pipe, log)
@@ -96,10 +135,10 @@ def _isolate(parent: int, log: IO[bytes]) -> None:
     faulthandler.enable(2)
 
 
-def _run_fork(source: PackSource, request: Request, write_end: int) -> NoReturn:
+def _run_fork(write_end: int, listing: Callable[[], PackListing]) -> NoReturn:
     status = 1
     try:
-        line = msgspec.json.encode(_listing(source, request)) + b"\n"
+        line = msgspec.json.encode(listing()) + b"\n"
         with os.fdopen(write_end, "wb") as stream:
             stream.write(line)
         status = 0
@@ -112,9 +151,10 @@ def _run_fork(source: PackSource, request: Request, write_end: int) -> NoReturn:
         os._exit(status)
 
 
-def _listing(source: PackSource, request: Request) -> PackListing:
+def _listing(source: PackSource, request: Request, kernels: Sequence[Kernel] | None) -> PackListing:
     try:
-        listing = list_pack(source, load_pack(source.name, source.origin), request.tier)
+        loaded = load_pack(source.name, source.origin, kernels)
+        listing = replace(list_pack(source, loaded, request.tier), given=tuple(kernels or ()))
     except PackError as error:
         return PackListing(source.origin, error=str(error))
     heavy = [name for name in request.heavy if name in sys.modules]
@@ -128,28 +168,35 @@ def _listing(source: PackSource, request: Request) -> PackListing:
     return PackListing(source.origin, error=str(refused))
 
 
-def _collect(loads: list[Load], stream: IO[bytes], time_limit_s: float) -> None:
-    """Pass each pack's line on as it ends; leave when all have, or nobody listens any more."""
-    deadline = time.monotonic() + time_limit_s
+def _collect(
+    loads: list[Load], stream: IO[bytes], request: Request, deadline: float
+) -> Iterator[bytes]:
+    """Yield each pack's line as it ends; end when all have, or nobody listens any more."""
     poller = select.poll()
     poller.register(stream, 0)  # only tells of the other end's going
     for load in loads:
         poller.register(load.pipe, select.POLLIN)
     waiting = list(loads)
-    while waiting:
-        ready = {descriptor for descriptor, _ in poller.poll(POLL_MS)}
-        for load in [each for each in loads if each.pipe in ready]:
-            if not load.read():
-                poller.unregister(load.pipe)
-        is_late = time.monotonic() > deadline
-        for load in [each for each in waiting if is_late or each.has_ended()]:
-            waiting.remove(load)
-            stream.write(_line(load, time_limit_s))
-            stream.flush()
-        if stream.fileno() in ready:
-            break
-    for load in waiting:
-        load.end()
+    try:
+        while waiting:
+            _read_ready(poller, loads, stream.fileno())
+            is_late = time.monotonic() > deadline
+            for load in [each for each in waiting if is_late or each.has_ended()]:
+                waiting.remove(load)
+                yield _line(load, request.time_limit_s)
+    finally:
+        for load in waiting:
+            load.end()
+
+
+def _read_ready(poller: select.poll, loads: list[Load], listener: int) -> None:
+    """Read what the forks wrote within a moment; ``BrokenPipeError`` if nobody listens."""
+    ready = {descriptor for descriptor, _ in poller.poll(POLL_MS)}
+    for load in [each for each in loads if each.pipe in ready]:
+        if not load.read():
+            poller.unregister(load.pipe)
+    if listener in ready:
+        raise BrokenPipeError
 
 
 def _line(load: Load, time_limit_s: float) -> bytes:

@@ -17,6 +17,7 @@ from perfsuite.model import (
     CaseInfo,
     Claim,
     ClaimInstance,
+    Kernel,
     Scalar,
     Tier,
     Variant,
@@ -43,6 +44,15 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """What the child itself reads of a pack's listing: enough to know who is to be asked again."""
+
+    origin: str
+    kernels: tuple[Kernel, ...] = ()
+    wants_kernels: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One variant without its case: the values of its axes in declared order."""
 
@@ -63,11 +73,17 @@ class CaseListing:
 
 @dataclass(frozen=True, slots=True)
 class PackListing:
-    """All of one pack, by the origin that was asked for, or why there is nothing."""
+    """All of one pack, by the origin that was asked for, or why there is nothing.
+
+    ``kernels`` are the pack's own; ``given`` are those of all packs if it wants them.
+    """
 
     origin: str
     cases: tuple[CaseListing, ...] = ()
     claims: tuple[ClaimInstance, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    wants_kernels: bool = False
+    given: tuple[Kernel, ...] = ()
     error: str = ""
 
     def variants(self) -> tuple[Variant, ...]:
@@ -95,7 +111,7 @@ def list_pack(source: PackSource, loaded: LoadedPack, tier: Tier) -> PackListing
         for claim in loaded.claims
         for instance in _bindings(source.name, by_name[claim.case], claim)
     )
-    return PackListing(source.origin, cases, claims)
+    return PackListing(source.origin, cases, claims, loaded.kernels, loaded.wants_kernels)
 
 
 def _list_case(source: PackSource, case: Case, tier: Tier) -> CaseListing:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from perfsuite.device import tensors
+from perfsuite.device.gang import Gang
 from perfsuite.device.protocol import Comparison, Group, Sample
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
@@ -34,6 +35,8 @@ class CpuContext:
     device: str = "cpu"
     place: str = "cpu"
     arch: str = "cpu"
+    rank: int = 0
+    ranks: int = 1
 
     def load_cuda(
         self, path: str | Path, name: str, *, options: Sequence[str] = ()
@@ -74,13 +77,16 @@ class CpuDevice:
     settle_tolerance = 0.05
     settle_s = 0.5
 
-    def __init__(self, *, seed: int = 0) -> None:
+    def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         del seed
+        self._gang = gang or Gang()
         self.cache_bytes = min(CACHE_MOST, _last_level_cache())
         self._flushed: torch.Tensor | None = None
         # One core is left to everything else: threads that wait for each other at a barrier take
         # as long as the one that was interrupted (a copy by two threads of two: 2 to 8 ms).
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
+        # The ranks of a gang share the rest.
+        free = len(os.sched_getaffinity(0)) - 1
+        torch.set_num_threads(max(1, free // self._gang.ranks))
 
     def facts(self) -> DeviceFacts:
         """Describe the processor and the software on it."""
@@ -103,7 +109,7 @@ class CpuDevice:
 
     def context(self, seed: int) -> CpuContext:
         """Return a builder's context."""
-        return CpuContext(seed)
+        return CpuContext(seed, rank=self._gang.rank, ranks=self._gang.ranks)
 
     def rng(self, seed: int) -> tensors.TensorRng:
         """Return a maker of CPU tensors."""
@@ -146,6 +152,7 @@ class CpuDevice:
             for _ in range(count):
                 if flush:
                     self._flush()
+                self._gang.meet()
                 waited, start = _waited_ns(), time.perf_counter_ns()
                 group()
                 passed = time.perf_counter_ns() - start
@@ -158,8 +165,8 @@ class CpuDevice:
         return True
 
     def agree(self, value: float) -> float:
-        """Return the value: there are no other ranks."""
-        return value
+        """Return the largest value among the ranks."""
+        return self._gang.agree(value)
 
     def health(self) -> Health:
         """Return nothing: a CPU in a virtual machine does not say."""

@@ -7,14 +7,14 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from cuda.core import Device
 
 from perfsuite.device import tensors
-from perfsuite.device.kernels import load_kernel
+from perfsuite.device.gang import Gang
+from perfsuite.device.kernels import CudaContext
 from perfsuite.device.nvml import Nvml
 from perfsuite.device.protocol import Comparison, Group, Sample
 from perfsuite.device.software import features, software
@@ -27,22 +27,6 @@ HOPPER = 9
 QUEUE_LAUNCHES = 500
 JOIN_SLACK_S = 50e-6
 JOIN_TRIES = 20
-
-
-@dataclass(slots=True)
-class CudaContext:
-    """A builder's context on a GPU."""
-
-    arch: str
-    seed: int
-    device: str = "cuda"
-    place: str = "cuda"
-
-    def load_cuda(
-        self, path: str | Path, name: str, *, options: Sequence[str] = ()
-    ) -> Callable[..., None]:
-        """Compile a kernel of a .cu file for this GPU."""
-        return load_kernel(path, name, arch=self.arch, options=options)
 
 
 @dataclass(slots=True)
@@ -66,7 +50,7 @@ class CudaDevice:
     settle_tolerance = 0.002
     settle_s = 3.0
 
-    def __init__(self, *, seed: int = 0) -> None:
+    def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         if not torch.cuda.is_available():
             raise DeviceError(
                 "torch sees no CUDA GPU",
@@ -85,7 +69,8 @@ class CudaDevice:
         self._flushed: torch.Tensor | None = None
         # Random padding: two processes should not share their addresses' luck.
         self._padding = torch.empty((1 + seed % 61) << 18, dtype=torch.uint8, device="cuda")
-        self._watch = Stopwatch(self._stream, self.arch)
+        self._gang = gang or Gang()
+        self._watch = Stopwatch(self._stream, self.arch, self._gang.line_up)
 
     def facts(self) -> DeviceFacts:
         """Describe the GPU, its state and the software on it."""
@@ -108,7 +93,7 @@ class CudaDevice:
 
     def context(self, seed: int) -> CudaContext:
         """Return a builder's context."""
-        return CudaContext(self.arch, seed)
+        return CudaContext(self.arch, seed, rank=self._gang.rank, ranks=self._gang.ranks)
 
     def rng(self, seed: int) -> tensors.TensorRng:
         """Return a maker of GPU tensors."""
@@ -153,9 +138,9 @@ class CudaDevice:
         if backend == "host":
             return CudaGroup(lambda: self._awaited(fn, sets, launches), launches, "host")
         if backend == "graph":
-            with contextlib.suppress(RuntimeError):
-                return CudaGroup(self._watch.captured(issue), launches, "graph")
-            torch.cuda.synchronize()
+            replay = self._captured(issue)
+            if replay is not None:
+                return CudaGroup(replay, launches, "graph")
         return CudaGroup(lambda: self._watch.stamped(issue), launches, "loop")
 
     def sample(
@@ -182,13 +167,14 @@ class CudaDevice:
             self._stream.synchronize()
             begun = time.perf_counter()
             torch.cuda.synchronize()
-            if time.perf_counter() - begun < JOIN_SLACK_S:
+            # Ranks that did not agree would launch unequally often.
+            if self._gang.agree(time.perf_counter() - begun) < JOIN_SLACK_S:
                 return True
         return False
 
     def agree(self, value: float) -> float:
-        """Return the value: there are no other ranks."""
-        return value
+        """Return the largest value among the ranks."""
+        return self._gang.agree(value)
 
     def health(self) -> Health:
         """Return what NVML said while the last samples were running."""
@@ -204,8 +190,17 @@ class CudaDevice:
         return int(torch.cuda.max_memory_allocated() - held)
 
     def close(self) -> None:
-        """Let go of NVML."""
+        """Let go of NVML and of memory that nothing holds any more."""
+        torch.cuda.empty_cache()
         self._nvml.close()
+
+    def _captured(self, issue: Callable[[], None]) -> Callable[[], None] | None:
+        """Return the replay of a graph, or nothing if one rank's capture failed."""
+        replay: Callable[[], None] | None = None
+        with contextlib.suppress(RuntimeError):
+            replay = self._watch.captured(issue)
+        torch.cuda.synchronize()
+        return None if self._gang.agree(float(replay is None)) else replay
 
     def _awaited(
         self, fn: Callable[..., Any], sets: Sequence[tuple[Any, ...]], launches: int
@@ -218,6 +213,7 @@ class CudaDevice:
         if flush:
             self._flush()
         torch.cuda.synchronize()
+        self._gang.meet()
         start = time.perf_counter_ns()
         group()
         sample = Sample((time.perf_counter_ns() - start) / 1e3)

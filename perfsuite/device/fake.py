@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from perfsuite.device.gang import Gang
 from perfsuite.device.protocol import Comparison, Group, Sample
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
@@ -61,6 +62,8 @@ class FakeContext:
     device: str = "fake"
     place: str = "fake"
     arch: str = "fake_1"
+    rank: int = 0
+    ranks: int = 1
 
     def spend(self, time_us: float) -> None:
         """Let a launch take this long."""
@@ -107,7 +110,8 @@ class FakeDevice:
     within = 0.002
     between = 0.0005
 
-    def __init__(self, *, seed: int = 0) -> None:
+    def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
+        self._gang = gang or Gang()
         self.now_us = 0.0
         self.spent = False
         self._noise = random.Random(seed)  # noqa: S311 - noise, not secrets
@@ -129,7 +133,7 @@ class FakeDevice:
 
     def context(self, seed: int) -> FakeContext:
         """Return a builder's context."""
-        return FakeContext(self, seed)
+        return FakeContext(self, seed, rank=self._gang.rank, ranks=self._gang.ranks)
 
     def rng(self, seed: int) -> FakeRng:
         """Return a maker of lists."""
@@ -192,7 +196,7 @@ class FakeDevice:
         return True
 
     def agree(self, value: float) -> float:
-        """Return the value: there are no other ranks."""
+        """Return the value: ranks of this device never meet, and all decide the same."""
         return value
 
     def health(self) -> Health:

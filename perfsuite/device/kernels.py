@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,24 @@ from perfsuite.errors import DeviceError, PerfError
 FREE_SHARED_BYTES = 48 << 10
 
 Dim = int | tuple[int, ...]
+
+
+@dataclass(slots=True)
+class CudaContext:
+    """A builder's context on a GPU."""
+
+    arch: str
+    seed: int
+    device: str = "cuda"
+    place: str = "cuda"
+    rank: int = 0
+    ranks: int = 1
+
+    def load_cuda(
+        self, path: str | Path, name: str, *, options: Sequence[str] = ()
+    ) -> Callable[..., None]:
+        """Compile a kernel of a .cu file for this GPU."""
+        return load_kernel(path, name, arch=self.arch, options=options)
 
 
 class CudaKernel:

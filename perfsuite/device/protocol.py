@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from perfsuite.device.gang import Gang
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
 
@@ -63,12 +64,18 @@ class Rng(Protocol):
 
 
 class Context(Protocol):
-    """What a case's builder is handed."""
+    """What a case's builder is handed; ``rank`` of ``ranks`` is 0 of 1 where no gang is needed.
+
+    ``seed`` and the inputs made from it are the same on all ranks: what shall differ by rank is
+    derived from ``rank``, so that the reference can derive the others' data too.
+    """
 
     device: str
     place: str
     arch: str
     seed: int
+    rank: int
+    ranks: int
 
     def load_cuda(
         self, path: str | Path, name: str, *, options: Sequence[str] = ()
@@ -165,11 +172,12 @@ class Device(Protocol):
         """Give back what the device holds."""
 
 
-def open_device(name: str, *, seed: int = 0) -> Device:
-    """Open a built-in device by name; the process's only GPU is the one it uses."""
+def open_device(name: str, *, seed: int = 0, gang: Gang | None = None) -> Device:
+    """Open a built-in device by name, the process's first GPU, for a rank of ``gang`` or alone."""
     if name not in BUILT_IN:
         raise DeviceError(
             f"unknown device {name!r}", remedy=f"choose one of {', '.join(sorted(BUILT_IN))}"
         )
     module, _, attribute = BUILT_IN[name].partition(":")
-    return cast("Device", getattr(importlib.import_module(module), attribute)(seed=seed))
+    kind = getattr(importlib.import_module(module), attribute)
+    return cast("Device", kind(seed=seed, gang=gang))

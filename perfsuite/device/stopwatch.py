@@ -27,11 +27,12 @@ RESERVED_SHARED_BYTES = 1024
 class Stopwatch:
     """Stamps of one GPU: ``row`` by row, a stamp before, a stamp after, and the cursor moves on."""
 
-    def __init__(self, stream: torch.cuda.Stream, arch: str) -> None:
+    def __init__(self, stream: torch.cuda.Stream, arch: str, line_up: Callable[[], None]) -> None:
         properties = torch.cuda.get_device_properties(0)
         self.sms = int(properties.multi_processor_count)
         self._slots = 2 * self.sms  # %smid need not be dense, on a MIG slice for one
         self._stream = stream
+        self._line_up = line_up
         self._rows = torch.zeros(ROWS, 2, self._slots, 2, dtype=torch.int64, device="cuda")
         self._cursor = torch.zeros(1, dtype=torch.int64, device="cuda")
         self._shared = int(properties.shared_memory_per_block_optin) - RESERVED_SHARED_BYTES
@@ -53,7 +54,8 @@ class Stopwatch:
         self._spin(1, 1, int(1e3 * max(LEAST_SPIN_US, wait_us)))
 
     def stamped(self, issue: Callable[[], None]) -> None:
-        """Issue launches between two stamps."""
+        """Issue launches between two stamps, the first when all ranks' streams have come here."""
+        self._line_up()
         self._mark(0)
         issue()
         self._mark(1)
@@ -61,6 +63,7 @@ class Stopwatch:
 
     def captured(self, issue: Callable[[], None]) -> Callable[[], None]:
         """Capture stamps and launches as one graph, so that no gap of the host's lies between."""
+        self._line_up()
         issue()  # Handles, workspaces and lazily loaded modules must exist before capture.
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()

@@ -7,7 +7,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -16,32 +16,43 @@ from typing import Any
 import pluggy
 
 from perfsuite import hookspecs
-from perfsuite.model import Case, Claim
+from perfsuite.model import Case, Claim, Kernel
 from perfsuite.packs.sources import GROUP
-from perfsuite.packs.validity import Place, check_cases, check_claims
+from perfsuite.packs.validity import Place, check_cases, check_claims, check_kernels
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedPack:
-    """The cases by name, and the claims, of an imported pack."""
+    """The cases by name, the claims and the kernels of an imported pack.
+
+    ``kernels`` have the pack's name before their own, and the folder to import them from.
+    ``wants_kernels`` says that the pack makes its cases of the kernels of all packs.
+    """
 
     cases: Mapping[str, Case]
     claims: tuple[Claim, ...]
+    kernels: tuple[Kernel, ...] = ()
+    wants_kernels: bool = False
 
 
-def load_pack(name: str, origin: str) -> LoadedPack:
+def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> LoadedPack:
     """Import a pack and return what it declares; whatever is wrong with it is a ``PackError``.
 
-    Runs the pack's code, so only in the catalogue child, a worker or a pack author's own test.
+    ``kernels`` are those of all packs, for a pack that wants them; with None, which says that they
+    are not known yet, such a pack is not asked for its cases. Runs the pack's code, so only in the
+    catalogue child, a worker or a pack author's own test.
     """
     place = Place(name, origin)
-    declared = _declared(place, _imported(place))
+    manager = _registered(place, _imported(place))
+    own = _kernels(place, manager)
+    wants = _wants_kernels(manager)
+    declared = _declared(place, manager, kernels or ()) if kernels is not None or not wants else ()
     cases = [each for each in declared if isinstance(each, Case)]
     claims = tuple(each for each in declared if isinstance(each, Claim))
     check_cases(place, cases)
     by_name = {case.name: case for case in cases}
     check_claims(place, by_name, claims)
-    return LoadedPack(by_name, claims)
+    return LoadedPack(by_name, claims, own, wants)
 
 
 def _imported(place: Place) -> Any:
@@ -77,8 +88,8 @@ def _from_module(place: Place, value: str) -> Any:
     return EntryPoint(name=place.name, value=name, group=GROUP).load()
 
 
-def _declared(place: Place, provider: Any) -> Sequence[Case | Claim]:
-    """Register the provider with a manager of its own and return what ``perf_cases`` returns."""
+def _registered(place: Place, provider: Any) -> pluggy.PluginManager:
+    """Register the provider with a manager of its own; refuse hooks that nobody would call."""
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(hookspecs)
     hooks = sorted(name for name in vars(manager.hook) if name.startswith("perf_"))
@@ -89,17 +100,62 @@ def _declared(place: Place, provider: Any) -> Sequence[Case | Claim]:
     except (pluggy.PluginValidationError, ValueError) as error:
         raise place.refuse(f"a hook is not as specified: {error}", remedy=remedy) from error
     _check_marked(place, provider, hooks)
-    if not manager.hook.perf_cases.get_hookimpls():
-        if manager.get_hookcallers(provider):
-            return ()
+    if not manager.get_hookcallers(provider):
         raise place.refuse("the pack implements no hook", remedy=remedy)
+    return manager
+
+
+def _wants_kernels(manager: pluggy.PluginManager) -> bool:
+    return any("kernels" in impl.argnames for impl in manager.hook.perf_cases.get_hookimpls())
+
+
+def _declared(
+    place: Place, manager: pluggy.PluginManager, kernels: Sequence[Kernel]
+) -> Sequence[Any]:
+    kinds = (Case, Claim)
+    remedy = "return cases (builders decorated with @perfsuite.case) and claims only"
+    return _called(place, manager.hook.perf_cases, kinds, remedy, kernels=tuple(kernels))
+
+
+def _kernels(place: Place, manager: pluggy.PluginManager) -> tuple[Kernel, ...]:
+    """Return the pack's kernels as others know them: its name in front, and where they lie."""
+    remedy = "return perfsuite.Kernel objects only"
+    kernels: Sequence[Kernel] = _called(place, manager.hook.perf_kernels, (Kernel,), remedy)
+    check_kernels(place, kernels)
+    return tuple(
+        replace(kernel, name=f"{place.name}.{kernel.name}", folder=_import_folder(place))
+        for kernel in kernels
+    )
+
+
+def _import_folder(place: Place) -> str:
+    """Return what a pack's modules need on ``sys.path``; nothing if it is installed."""
+    kind, _, value = place.origin.partition(":")
+    return str(Path(value).parent) if kind == "file" else value.partition("@")[2]
+
+
+def _called(
+    place: Place, hook: Any, kinds: tuple[type, ...], remedy: str, **arguments: Any
+) -> Sequence[Any]:
+    """Return the list that a hook returns, if it is one of these kinds; empty if it has none."""
+    if not hook.get_hookimpls():
+        return ()
     try:
-        returned = manager.hook.perf_cases(kernels=())
+        returned = hook(**arguments)
     except (Exception, SystemExit) as error:
         raise place.refuse(
-            f"perf_cases() raised {_told(error)}", remedy="correct the hook or what it imports"
+            f"{hook.name}() raised {_told(error)}", remedy="correct the hook or what it imports"
         ) from error
-    return _checked(place, returned[0] if returned else None)
+    declared = returned[0] if returned else None
+    if not isinstance(declared, (list, tuple)):
+        raise place.refuse(f"{hook.name}() returned {declared!r}", remedy=f"{remedy}, in a list")
+    for each in declared:
+        if not isinstance(each, kinds):
+            raise place.refuse(
+                f"{hook.name}() returned a list with {each!r}, a {type(each).__name__}",
+                remedy=remedy,
+            )
+    return declared
 
 
 def _check_marked(place: Place, provider: Any, hooks: Sequence[str]) -> None:
@@ -116,20 +172,6 @@ def _check_marked(place: Place, provider: Any, hooks: Sequence[str]) -> None:
             remedy=f"mark hooks with @perfsuite.hookimpl; they are {', '.join(hooks)}; other "
             "functions of the module must not be named perf_*",
         )
-
-
-def _checked(place: Place, declared: Any) -> Sequence[Case | Claim]:
-    if not isinstance(declared, (list, tuple)):
-        raise place.refuse(
-            f"perf_cases() returned {declared!r}", remedy="return a list of cases and claims"
-        )
-    for each in declared:
-        if not isinstance(each, (Case, Claim)):
-            raise place.refuse(
-                f"perf_cases() returned a list with {each!r}, a {type(each).__name__}",
-                remedy="return cases (builders decorated with @perfsuite.case) and claims only",
-            )
-    return declared
 
 
 def _told(error: BaseException) -> str:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from perfsuite.errors import PackError
-from perfsuite.model import Case, Claim, Need, Scalar
+from perfsuite.model import Case, Claim, Kernel, Need, Scalar
 from perfsuite.model.case import VALUE, format_value
 
 # Words of --perf-select that are not axes.
 RESERVED = ("pack", "case", "tag")
 
 ARCH = re.compile(r"sm_(\d+)([af]?)(\+?)\Z")
+TARGET = re.compile(r"sm_\d{2,3}[af]?\Z")
 _KINDS = ("device", "arch", "gpus", "package", "feature")
 
 
@@ -193,3 +195,43 @@ def _check_bound(place: Place, case: Case, claim: Claim) -> None:
                     remedy=f"use one of {', '.join(map(repr, dict.fromkeys(known)))}",
                     at=at,
                 )
+
+
+def check_kernels(place: Place, kernels: Sequence[Kernel]) -> None:
+    """Raise ``PackError`` for the first kernel that cannot be handed on to be compiled."""
+    seen: set[str] = set()
+    for kernel in kernels:
+        for what, remedy in _faults(kernel, seen):
+            raise place.refuse(what, remedy=remedy, at=f"kernel {kernel.name!r}")
+        seen.add(kernel.name)
+
+
+def _faults(kernel: Kernel, seen: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a kernel and what to do about it."""
+    if kernel.name in seen:
+        yield f"two kernels have the name {kernel.name!r}", "rename one of them"
+    if not kernel.function:
+        yield "the kernel names no function", "give the function's name"
+    if kernel.file and not (Path(kernel.file).is_absolute() and Path(kernel.file).is_file()):
+        yield (
+            f"{kernel.file!r} is no file with an absolute path",
+            "write str(Path(__file__).with_name(...)), and ship the file with the pack",
+        )
+    if kernel.module and not all(word.isidentifier() for word in kernel.module.split(".")):
+        yield f"{kernel.module!r} is no module's name", "write it as in an import statement"
+    for target in [target for target in kernel.targets if not TARGET.match(target)]:
+        yield f"target {target!r} is no architecture", "write sm_90a, sm_100f or sm_80"
+    if len(set(kernel.targets)) < max(1, len(kernel.targets)):
+        yield f"targets {kernel.targets!r} are none, or one twice", "name each target once"
+    for target in sorted(set(kernel.expects) - set(kernel.targets)):
+        yield f"expects names {target!r}, which is no target of it", "add it to targets"
+    for key, value in kernel.constants.items():
+        if not isinstance(value, (str, int, float)) or not math.isfinite(_number(value)):
+            yield (
+                f"constant {key!r} has the value {value!r}, a {type(value).__name__}",
+                "use str, int, float or bool, which can be handed on as they are",
+            )
+
+
+def _number(value: float | str) -> float:
+    return 0.0 if isinstance(value, str) else value

@@ -1,8 +1,10 @@
 """The controller's side of measuring: servers, turns, time limits, and every death as a result."""
 
+from perfsuite.panel.gang import GangPanel
 from perfsuite.panel.inventory import inventory
 from perfsuite.panel.lock import UnitLock
+from perfsuite.panel.merge import gang_unit, merged
 from perfsuite.panel.panel import Panel
 from perfsuite.panel.site import Site
 
-__all__ = ["Panel", "Site", "UnitLock", "inventory"]
+__all__ = ["GangPanel", "Panel", "Site", "UnitLock", "gang_unit", "inventory", "merged"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from perfsuite import wire
 from perfsuite.errors import DeviceError
 from perfsuite.model import Stage, Variant
+from perfsuite.panel.job import Turn, job_of
 from perfsuite.panel.process import Wait, WorkerProcess
 from perfsuite.panel.site import Site
 from perfsuite.panel.slot import Slot
@@ -34,7 +34,9 @@ class Crew:
             for process in wave.processes:
                 slot = slots[process % len(slots)]
                 self.workers.append(slot.fork())
-                self.workers[-1].tell(wire.Start(_job(wave, process, slot.index, site)))
+                self.workers[-1].tell(
+                    wire.Start(job_of(Turn(wave.variant, wave.stage, process), slot.index, site))
+                )
         except DeviceError:
             self.close()
             raise
@@ -69,22 +71,3 @@ class Crew:
             worker.hang_up()
         for worker in self.workers:
             worker.close()
-
-
-def _job(wave: Wave, process: int, slot: int, site: Site) -> wire.Job:
-    variant = wave.variant
-    return wire.Job(
-        pack=variant.pack,
-        origin=site.origins[variant.pack],
-        case=variant.case.name,
-        axes=variant.axes,
-        device=site.device,
-        settings=site.settings,
-        seed=_seed(f"{site.settings.seed}/{wave.stage}/{variant.id}/{process}"),
-        slot=slot,
-    )
-
-
-def _seed(text: str) -> int:
-    # From names only: a variant measured alone gets the seeds it has in the whole suite.
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest())

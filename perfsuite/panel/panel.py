@@ -15,7 +15,8 @@ from perfsuite import wire
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Evidence, Result, Stage, Status, Variant
 from perfsuite.panel.crew import Crew, Wave
-from perfsuite.panel.process import EndedError, Wait
+from perfsuite.panel.ending import EndedError
+from perfsuite.panel.process import Wait
 from perfsuite.panel.site import Site
 from perfsuite.panel.slot import Slot
 
@@ -39,7 +40,7 @@ class Panel:
     """
 
     def __init__(self, site: Site) -> None:
-        self._site = site
+        self.site = site
         self._worker_bytes = site.worker_bytes
         self._facts: DeviceFacts | None = None
         self._crew: Crew | None = None
@@ -52,13 +53,13 @@ class Panel:
         if self._facts is None:
             worker = self._slots[0].fork()
             try:
-                worker.tell(wire.Describe(self._site.device))
-                wait = self._wait("start", self._site.settings.start_limit_s)
+                worker.tell(wire.Describe(self.site.device))
+                wait = self._wait("start", self.site.settings.start_limit_s)
                 self._facts = worker.hear(wire.Described, wait).facts
             except EndedError as ended:
                 raise DeviceError(
-                    f"device {self._site.device!r} cannot be described: {ended.reason}",
-                    where=self._site.gpu.uuid if self._site.gpu else "this machine",
+                    f"device {self.site.device!r} cannot be described: {ended.reason}",
+                    where=" ".join(gpu.uuid for gpu in self.site.gpus) or "this machine",
                     remedy="run `perfsuite doctor`, which says what is missing",
                 ) from ended
             finally:
@@ -156,7 +157,7 @@ class Panel:
     def _conduct(
         self, wave: Wave, ahead: Wave | None, announce: Callable[[str], None]
     ) -> list[Evidence]:
-        settings = self._site.settings
+        settings = self.site.settings
         begin = partial(self._wait, announce=announce)
         self._crew = crew = self._take(wave)
         try:
@@ -182,14 +183,14 @@ class Panel:
             return crew
         if crew is not None:
             crew.close()
-        return Crew(wave, self._slots, self._site)
+        return Crew(wave, self._slots, self.site)
 
     def _start_ahead(self, wave: Wave | None) -> None:
         """Hide the start of the next workers, unless the device's memory or cores are all taken."""
-        if wave is None or self._site.is_host_measured or self._ahead is not None:
+        if wave is None or self.site.is_host_measured or self._ahead is not None:
             return
         if self._crew and self._fits(self._crew.wave.variant) and self._fits(wave.variant):
-            self._ahead = Crew(wave, self._slots, self._site)
+            self._ahead = Crew(wave, self._slots, self.site)
 
     def _await_ahead(self) -> None:
         if self._ahead is not None:

@@ -15,37 +15,16 @@ from typing import IO, TYPE_CHECKING
 from perfsuite import wire
 from perfsuite.errors import PerfError
 from perfsuite.model import Status
+from perfsuite.panel.ending import EndedError, ServerLostError, exit_words, tail
 
 if TYPE_CHECKING:
     from perfsuite.panel.slot import Slot
 
 TICK_S = 0.1
-TAIL_CHARACTERS = 4000
 OUTPUT_LIMIT_BYTES = 64 << 20
 # A worker that closes its socket is about to exit; one that is told to abort prints its stack.
 GRACE_S = 2.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-
-class ServerLostError(Exception):
-    """A server died or stopped answering; ``output`` is the end of what it printed."""
-
-    def __init__(self, reason: str, output: str) -> None:
-        self.output = output
-        super().__init__(reason)
-
-
-class EndedError(Exception):
-    """A worker ended early: its variant's status and reason, and the end of what it printed."""
-
-    def __init__(
-        self, status: Status, reason: str, output: str = "", *, is_server_lost: bool = False
-    ) -> None:
-        self.status = status
-        self.reason = reason
-        self.output = output
-        self.is_server_lost = is_server_lost
-        super().__init__(status, reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +55,20 @@ class WorkerProcess:
         self._exited: wire.Exited | None = None
 
     @property
+    def phase(self) -> str:
+        """The phase it last said that it is in, or is to be in."""
+        return self._phase
+
+    @property
+    def last_output(self) -> str:
+        """The end of what it printed."""
+        return tail(self._output)
+
+    def fileno(self) -> int:
+        """Return its socket's number, so that several can be waited for at once."""
+        return self._connection.fileno()
+
+    @property
     def is_orphan(self) -> bool:
         """Say whether the server that forked it is gone."""
         return self._generation != self._slot.generation or not self._slot.is_alive
@@ -95,21 +88,46 @@ class WorkerProcess:
 
         The time limit counts from ``since``, or from now.
         """
-        self._phase = wait.phase
+        self.begin(wait)
         deadline = (time.monotonic() if since is None else since) + wait.limit_s
         while True:
-            message = self._next()
-            if isinstance(message, kind):
+            message = self.listen(kind, wait, TICK_S)
+            if message is not None:
                 return message
-            match message:
-                case wire.Progress(phase=phase):
-                    self._phase = phase
-                    wait.announce(phase)
-                case wire.Failed(status=status, reason=reason):
-                    raise self._ended(status, reason)
             if time.monotonic() > deadline:
                 raise self._overdue(wait)
             wait.watch()
+
+    def begin(self, wait: Wait) -> None:
+        """Note what is waited for from now on."""
+        self._phase = wait.phase
+
+    def listen(self, kind: type[wire.Reply], wait: Wait, patience_s: float) -> wire.Reply | None:
+        """Return a message of this kind if one comes soon; raises EndedError as ``hear`` does."""
+        message = self._next(patience_s)
+        if isinstance(message, kind):
+            return message
+        match message:
+            case wire.Progress(phase=phase):
+                self._phase = phase
+                wait.announce(phase)
+            case wire.Failed(status=status, reason=reason):
+                raise self._ended(status, reason, is_told=True)
+        return None
+
+    def abort(self) -> None:
+        """Let it write the stack it hangs in to its output, and die."""
+        self._signal(signal.SIGABRT)
+
+    def kill(self) -> None:
+        """End it and what it started, without waiting."""
+        self._signal(signal.SIGKILL)
+
+    def end(self) -> None:
+        """Let it go and see it out, killing it after a grace."""
+        self.hang_up()
+        with contextlib.suppress(ServerLostError):
+            self._end()
 
     def limit(self, memory_bytes: int) -> None:
         """Kill it if it holds more host memory than this, or floods the disk with output."""
@@ -129,9 +147,7 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Make sure that it is gone, and forget it."""
-        self.hang_up()
-        with contextlib.suppress(ServerLostError):
-            self._end()
+        self.end()
         self._output.close()
 
     def _end(self) -> wire.Exited:
@@ -150,15 +166,17 @@ class WorkerProcess:
             raise ServerLostError(reason, "")
         return self._slot.reap(self.pid, GRACE_S)
 
-    def _ended(self, status: Status, reason: str, *, is_server_lost: bool = False) -> EndedError:
-        with contextlib.suppress(ServerLostError):
-            self._end()
-        output = tail(self._output)
-        return EndedError(status, reason, output, is_server_lost=is_server_lost)
+    def _ended(
+        self, status: Status, reason: str, *, is_server_lost: bool = False, is_told: bool = False
+    ) -> EndedError:
+        self.end()
+        return EndedError(
+            status, reason, self.last_output, is_server_lost=is_server_lost, is_told=is_told
+        )
 
-    def _next(self) -> wire.Message | None:
+    def _next(self, patience_s: float) -> wire.Message | None:
         try:
-            if self._connection.poll(TICK_S):
+            if self._connection.poll(patience_s):
                 return wire.receive(self._connection)
         except (EOFError, OSError):
             raise self._death() from None
@@ -178,25 +196,18 @@ class WorkerProcess:
         return self._ended(Status.CRASHED, self._doom or f"{words} during {self._phase}")
 
     def _overdue(self, wait: Wait) -> EndedError:
-        # Aborted, it writes the stack it hung in to its output before it dies.
-        self._signal(signal.SIGABRT)
+        self.abort()
         inner = f" (in {self._phase})" if self._phase != wait.phase else ""
         reason = f"{wait.phase} took longer than its limit of {wait.limit_s:g} s{inner}"
         return self._ended(Status.TIMED_OUT, reason)
 
     def _signal(self, number: signal.Signals) -> None:
+        if self._exited is not None:
+            return
         # While its server lives and has not reaped it, its id cannot be another process's.
         for kill in (os.killpg, os.kill) if number is signal.SIGKILL else (os.kill,):
             with contextlib.suppress(ProcessLookupError):
                 kill(self.pid, number)
-
-
-def tail(output: IO[bytes]) -> str:
-    """Return the last characters of a file that others write to."""
-    size = os.fstat(output.fileno()).st_size
-    start = max(0, size - 4 * TAIL_CHARACTERS)
-    text = os.pread(output.fileno(), size - start, start).decode(errors="replace")
-    return wire.plain(text[-TAIL_CHARACTERS:])
 
 
 def resident_bytes(pid: int) -> int:
@@ -206,15 +217,3 @@ def resident_bytes(pid: int) -> int:
     except OSError:
         return 0
     return int(fields[1]) * _PAGE_BYTES
-
-
-def exit_words(code: int | None) -> str:
-    """Return an exit code in words; negative codes are signals."""
-    if code is None:
-        return "does not die"
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import perfsuite
-from perfsuite.model import Gpu, Settings
+from perfsuite.model import Gpu, Kernel, Settings
 
 # The share of the machine's memory that the workers of one panel may use together.
 MEMORY_SHARE = 0.8
@@ -23,15 +23,17 @@ _CGROUP_LIMITS = (
 class Site:
     """One device to measure on, with what its workers need to know.
 
-    ``gpu`` is None for devices that are no GPU. ``origins`` gives each pack's origin by name.
+    ``gpus`` are those its workers see, none where the device is no GPU: one, or all of a gang's,
+    by rank. ``kernels`` are all packs' kernels. ``origins`` gives each pack's origin by name.
     ``memory_limit_bytes`` is the host memory one worker may hold (0: its share of the machine).
     """
 
     device: str
-    gpu: Gpu | None = None
+    gpus: tuple[Gpu, ...] = ()
     slots: int = 3
     settings: Settings = field(default_factory=Settings)
     origins: Mapping[str, str] = field(default_factory=dict)
+    kernels: tuple[Kernel, ...] = ()
     memory_limit_bytes: int = 0
 
     @property
@@ -45,9 +47,9 @@ class Site:
         return self.memory_limit_bytes or int(MEMORY_SHARE * host_bytes() / self.slots)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of a server: one GPU or none, and its own hash seed."""
+        """Return the environment of a server: its GPUs or none, and its own hash seed."""
         values = child_environment()
-        values["CUDA_VISIBLE_DEVICES"] = self.gpu.uuid if self.gpu else ""
+        values["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in self.gpus)
         # Processes are the unit of evidence: they must not share what a fresh start would vary.
         values.pop("PYTHONHASHSEED", None)
         return values

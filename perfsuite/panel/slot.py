@@ -15,7 +15,8 @@ from typing import IO
 
 from perfsuite import wire
 from perfsuite.errors import DeviceError
-from perfsuite.panel.process import ServerLostError, WorkerProcess, exit_words, tail
+from perfsuite.panel.ending import ServerLostError, exit_words, tail
+from perfsuite.panel.process import WorkerProcess
 from perfsuite.panel.site import Site
 
 # Forking takes milliseconds; reaping waits for the kernel, which may free a GPU's memory first.

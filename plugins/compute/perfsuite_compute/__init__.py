@@ -13,3 +13,11 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     from perfsuite_compute import attention, fp8_gemm, gemm, softmax
 
     return [*gemm.CASES, *fp8_gemm.CASES, *softmax.CASES, *attention.CASES]
+
+
+@perfsuite.hookimpl
+def perf_kernels() -> Sequence[perfsuite.Kernel]:
+    """Return the pack's kernels, to be compiled and inspected where no GPU is."""
+    from perfsuite_compute.kernels import kernels
+
+    return kernels()

@@ -44,6 +44,12 @@ def _check(workload: perfsuite.Workload) -> float | None:
     return check(open_device("cpu"), workload, where="here", seed=3)
 
 
+def _built(case: perfsuite.Case, **axes: Any) -> perfsuite.Workload:
+    workload = case.build(_context(), **axes)
+    assert isinstance(workload, perfsuite.Workload)
+    return workload
+
+
 def _context() -> Any:
     from perfsuite.device import open_device
 
@@ -54,13 +60,13 @@ def _context() -> Any:
 def test_smoke_variant_is_right_on_the_cpu_and_its_mistake_refused(
     case: perfsuite.Case, axes: Axes
 ) -> None:
-    assert _check(case.build(_context(), **axes)) is not None
+    assert _check(_built(case, **axes)) is not None
 
 
 @pytest.mark.parametrize("impl", ["bf16", "fp8_tensorwise", "fp8_rowwise"])
 def test_fp8_case_is_right_on_the_cpu_and_its_mistake_refused(impl: str) -> None:
     axes = {"m": 256, "n": 128, "k": 512, "impl": impl}
-    assert _check(CASES["fp8_gemm"].build(_context(), **axes)) is not None
+    assert _check(_built(CASES["fp8_gemm"], **axes)) is not None
 
 
 @pytest.mark.parametrize(
@@ -80,7 +86,7 @@ def test_fp8_case_is_right_on_the_cpu_and_its_mistake_refused(impl: str) -> None
     ],
 )
 def test_bf16_is_within_its_tolerance(name: str, axes: Axes) -> None:
-    error = _check(CASES[name].build(_context(), **axes))
+    error = _check(_built(CASES[name], **axes))
     assert error is not None
     assert 1e-4 < error < 1e-2
 
@@ -102,7 +108,7 @@ def test_work_counts_the_operations_that_torch_counts(name: str, axes: Axes) -> 
 
     case = CASES[name]
     assert case.work is not None
-    workload = case.build(_context(), **axes)
+    workload = _built(case, **axes)
     inputs = workload.make_inputs(open_device("cpu").rng(1))
     with FlopCounterMode(display=False) as counter:
         workload.fn(*inputs)
@@ -116,7 +122,7 @@ def test_work_counts_each_tensor_once(name: str) -> None:
     case = CASES[name]
     assert case.work is not None
     axes = _bindings(case, **case.smoke)[0]
-    inputs = case.build(_context(), **axes).make_inputs(open_device("cpu").rng(1))
+    inputs = _built(case, **axes).make_inputs(open_device("cpu").rng(1))
     assert case.work(**axes).bytes == sum(x.nbytes for x in inputs)
 
 

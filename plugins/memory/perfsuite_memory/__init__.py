@@ -20,3 +20,11 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         h2d.h2d,
         *h2d.CLAIMS,
     ]
+
+
+@perfsuite.hookimpl
+def perf_kernels() -> Sequence[perfsuite.Kernel]:
+    """Return the pack's kernels, to be compiled and inspected where no GPU is."""
+    from perfsuite_memory.kernels import kernels
+
+    return kernels()

@@ -54,6 +54,7 @@ def test_torch_agrees_with_the_reference_and_the_control_does_not(
 
     device = open_device("cpu")
     workload = case.build(device.context(1), impl="torch", **axes)
+    assert isinstance(workload, perfsuite.Workload)
     rng = device.rng(1)
     inputs = workload.make_inputs(rng)
     expected = workload.reference(*inputs)
@@ -69,6 +70,7 @@ def test_torch_agrees_with_the_reference_and_the_control_does_not(
 def test_host_copies_agree_with_the_reference_and_the_control_does_not() -> None:
     torch = pytest.importorskip("torch")
     workload = h2d.h2d.build(None, mib=1, direction="h2d", impl="pinned")
+    assert isinstance(workload, perfsuite.Workload)
     source, target = torch.randn(2**18), torch.full((2**18,), math.nan)
     workload.fn(source, target)
     assert torch.equal(target, workload.reference(source, target))

@@ -1,0 +1,136 @@
+"""One rank of a variant that torchrun starts, on one node or several; run as ``python -m``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from perfsuite.catalogue import load_catalogue
+from perfsuite.codec import decode, encode
+from perfsuite.device import Device, Gang, join_elastic, open_device
+from perfsuite.engine import Session
+from perfsuite.errors import PerfError, UsageError
+from perfsuite.model import Evidence, Result, Settings, Stage, Status, Tier, Variant
+from perfsuite.packs import discover, load_pack
+from perfsuite.panel import gang_unit, inventory, merged
+from perfsuite.plan import missing_need
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What all ranks measure; ``file`` is where rank 0 leaves the result, if not only as a line."""
+
+    variant: Variant
+    origin: str
+    device: str
+    seed: int = 0
+    file: Path | None = None
+
+
+def measure(order: Order) -> Result | None:
+    """Measure with the other ranks; rank 0 returns the result. Raises what the variant raises."""
+    gang = join_elastic(order.device)
+    device = open_device(order.device, seed=order.seed, gang=gang)
+    refuse_misfit(order.variant, gang, device)
+    evidence = replace(_evidence(order, device), unit=device.facts().unit)
+    parts = gang.gather(encode(evidence).decode())
+    gang.leave()  # not after a failure: the others may wait elsewhere, and torchrun ends them
+    if gang.rank:
+        return None
+    found = [decode(part.encode(), Evidence) for part in parts]
+    whole = merged(found, order.variant.case.metrics)
+    return Result(
+        variant=order.variant.id,
+        status=Status.OK,
+        stage=Stage.SCREEN,
+        evidence=(replace(whole, unit=gang_unit(each.unit for each in found)),),
+        case_version=order.variant.case.version,
+    )
+
+
+def read_order(arguments: Sequence[str]) -> Order:
+    """Return the order that a command line means; raises UsageError."""
+    parser = argparse.ArgumentParser(prog="torchrun ... -m perfsuite.gang", description=__doc__)
+    parser.add_argument("variant", help="its id, as perfsuite list shows it")
+    parser.add_argument("--pack", action="append", type=Path, default=[], help="a file or folder")
+    parser.add_argument("--device", default="auto", choices=["auto", "cuda", "cpu"])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="write the result to this file")
+    given = parser.parse_args(arguments)
+    if "WORLD_SIZE" not in os.environ:
+        raise UsageError(
+            "perfsuite.gang is one rank of several, and nothing says which",
+            remedy="start it by torchrun, or measure on one node with pytest --perf",
+        )
+    device = given.device if given.device != "auto" else "cuda" if inventory() else "cpu"
+    variant, origin = _find(given.variant, given.pack)
+    return Order(variant, origin, device, given.seed, given.json)
+
+
+def refuse_misfit(variant: Variant, gang: Gang, device: Device) -> None:
+    """Raise UsageError unless the variant is one for these ranks and this device."""
+    if gang.ranks != variant.ranks:
+        raise UsageError(
+            f"{variant.id} is run by {variant.ranks} ranks, and torchrun started {gang.ranks}",
+            remedy="choose --nnodes and --nproc-per-node accordingly, or another variant",
+        )
+    missing = missing_need(variant, replace(device.facts(), gpus=gang.ranks))
+    if missing:
+        raise UsageError(f"{variant.id} cannot run here: it {missing}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure as the command line says; return the exit status."""
+    try:
+        order = read_order(arguments)
+        result = measure(order)
+        if result is not None:
+            sys.stdout.write(_line(result))
+            if order.file is not None:
+                order.file.write_bytes(encode(result))
+    except PerfError as error:
+        sys.stderr.write(f"rank {os.environ.get('RANK', '?')}: {error}\n")
+        return 2
+    return 0
+
+
+def _evidence(order: Order, device: Device) -> Evidence:
+    variant, settings = order.variant, Settings()
+    case = load_pack(variant.pack, order.origin).cases[variant.case.name]
+    session = Session(device, case, variant.axes, settings, order.seed)
+    session.prepare(lambda _phase: None)
+    for _ in range(settings.rounds):
+        session.block()
+    return session.finish()
+
+
+def _find(name: str, extra: Sequence[Path]) -> tuple[Variant, str]:
+    own = [s for s in discover(Path.cwd(), extra=extra) if s.name == name.partition(".")[0]]
+    for pack in load_catalogue(own[:1], tier=Tier.FULL):
+        if pack.error:
+            raise UsageError(pack.error)
+        for variant in pack.variants:
+            if variant.id == name and variant.is_gang:
+                return variant, pack.origin
+    raise UsageError(
+        f"{name!r} is no variant that ranks run together",
+        remedy="copy an id from perfsuite list, in quotes; name its pack by --pack",
+    )
+
+
+def _line(result: Result) -> str:
+    (evidence,) = result.evidence
+    times_us = [time_us for block in evidence.samples("time_us") for time_us in block]
+    return (
+        f"{result.variant}: median {statistics.median(times_us):.4g} us of {len(times_us)} "
+        f"samples, each by its slowest rank\n"
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

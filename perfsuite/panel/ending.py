@@ -1,0 +1,63 @@
+"""How processes end: as errors, in words, and with what they printed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import IO
+
+from perfsuite import wire
+from perfsuite.model import Status
+
+TAIL_CHARACTERS = 4000
+
+
+class ServerLostError(Exception):
+    """A server died or stopped answering; ``output`` is the end of what it printed."""
+
+    def __init__(self, reason: str, output: str) -> None:
+        self.output = output
+        super().__init__(reason)
+
+
+class EndedError(Exception):
+    """A worker ended early: its variant's status and reason, and the end of what it printed.
+
+    ``is_told`` says that the reason is the worker's own, not what its death looked like.
+    """
+
+    def __init__(
+        self,
+        status: Status,
+        reason: str,
+        output: str = "",
+        *,
+        is_server_lost: bool = False,
+        is_told: bool = False,
+    ) -> None:
+        self.status = status
+        self.reason = reason
+        self.output = output
+        self.is_server_lost = is_server_lost
+        self.is_told = is_told
+        super().__init__(status, reason)
+
+
+def tail(output: IO[bytes]) -> str:
+    """Return the last characters of a file that others write to."""
+    size = os.fstat(output.fileno()).st_size
+    start = max(0, size - 4 * TAIL_CHARACTERS)
+    text = os.pread(output.fileno(), size - start, start).decode(errors="replace")
+    return wire.plain(text[-TAIL_CHARACTERS:])
+
+
+def exit_words(code: int | None) -> str:
+    """Return an exit code in words; negative codes are signals."""
+    if code is None:
+        return "does not die"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

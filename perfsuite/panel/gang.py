@@ -1,0 +1,183 @@
+"""Measures variants that several ranks run together: fresh gangs, kept from size to size."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from types import TracebackType
+from typing import Self
+
+from perfsuite import wire
+from perfsuite.errors import CaseError
+from perfsuite.model import Evidence, Result, Stage, Status, Variant
+from perfsuite.panel.ending import EndedError
+from perfsuite.panel.job import Turn, job_of
+from perfsuite.panel.merge import gang_unit, merged
+from perfsuite.panel.panel import StoppedError
+from perfsuite.panel.process import Wait
+from perfsuite.panel.ranks import Ranks
+from perfsuite.panel.site import Site
+from perfsuite.panel.slot import Slot
+
+
+def _tell_nobody(*_words: str) -> None: ...
+
+
+class GangPanel:
+    """A server for each rank; use it as a context manager, from one thread at a time.
+
+    ``units`` are the ranks' units, by rank. Only ``stop`` may be called from another thread.
+    """
+
+    def __init__(self, site: Site, units: Sequence[str]) -> None:
+        self.site = site
+        self._units = units
+        self._ranks: Ranks | None = None
+        self._is_stopped = threading.Event()
+        self._slots = [Slot(rank, site) for rank in range(site.slots)]
+
+    def ping(self) -> tuple[int, ...]:
+        """Return the servers' process ids once all answer; raises DeviceError if one ends first."""
+        return tuple(slot.hello() for slot in self._slots)
+
+    def measure(
+        self,
+        variants: Iterable[Variant],
+        stage: Stage,
+        *,
+        processes: int,
+        on_result: Callable[[Result], None],
+        on_phase: Callable[[str, str], None] = _tell_nobody,
+    ) -> None:
+        """Measure each variant by ``processes`` gangs, whatever becomes of the others.
+
+        Variants of one case and as many ranks share the gangs, because joining takes seconds;
+        each is handed over when its last gang is through with it. Raises DeviceError when no
+        server can be started any more.
+        """
+        try:
+            for group in _groups(variants):
+                for result in self._results(group, stage, processes, on_phase):
+                    on_result(result)
+        except StoppedError:
+            return
+        finally:
+            self._dismiss()
+
+    def stop(self) -> None:
+        """Make ``measure`` return soon, without a result for what is in hand; thread-safe."""
+        self._is_stopped.set()
+
+    def close(self) -> None:
+        """End all servers and workers."""
+        self._dismiss()
+        for slot in self._slots:
+            slot.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _results(
+        self,
+        variants: Sequence[Variant],
+        stage: Stage,
+        processes: int,
+        on_phase: Callable[[str, str], None],
+    ) -> Iterator[Result]:
+        results = {
+            v.id: Result(variant=v.id, status=Status.OK, stage=stage, case_version=v.case.version)
+            for v in variants
+        }
+        for process in range(processes):
+            for variant in variants:
+                if results[variant.id].status is Status.OK:
+                    turn = Turn(variant, stage, process)
+                    announce = partial(on_phase, variant.id)
+                    results[variant.id] = self._taken(results[variant.id], turn, announce)
+                if process == processes - 1:
+                    yield results[variant.id]
+            self._dismiss()
+
+    def _taken(self, result: Result, turn: Turn, announce: Callable[[str], None]) -> Result:
+        """Return the result with one more process's evidence, or as what it ended as."""
+        started = time.monotonic()
+        try:
+            evidence = (*result.evidence, self._evidence(turn, announce))
+            result = replace(result, evidence=evidence)
+        except EndedError as e:
+            result = replace(result, status=e.status, reason=e.reason, output=e.output, evidence=())
+        except CaseError as error:
+            result = replace(result, status=Status.ERROR, reason=error.what, evidence=())
+        return replace(result, wall_s=round(result.wall_s + time.monotonic() - started, 6))
+
+    def _evidence(self, turn: Turn, announce: Callable[[str], None]) -> Evidence:
+        is_kept = self._ranks is not None
+        try:
+            return self._conducted(turn, announce)
+        except EndedError:
+            if not is_kept:
+                raise
+        # What an earlier variant left in the gang may be to blame: this one gets a fair try.
+        return self._conducted(turn, announce)
+
+    def _conducted(self, turn: Turn, announce: Callable[[str], None]) -> Evidence:
+        settings = self.site.settings
+        begin = partial(Wait, watch=self._watch, announce=announce)
+        self._watch()
+        count = turn.variant.ranks
+        ranks = self._ranks = self._ranks or Ranks(self._slots[:count])
+        try:
+            job = job_of(turn, turn.process, self.site)
+            ranks.start(job, begin(phase="start", limit_s=settings.start_limit_s))
+            wait = begin(phase="prepare", limit_s=settings.prepare_limit_s)
+            ranks.ask(wire.Prepare(), wire.Prepared, wait)
+            announce("measure" if turn.stage is Stage.SCREEN else "confirm")
+            wait = begin(phase="measure", limit_s=settings.block_limit_s)
+            for _ in range(0 if settings.check_only else settings.rounds):
+                ranks.ask(wire.Measure(), wire.Measured, wait)
+            wait = begin(phase="finish", limit_s=settings.block_limit_s)
+            finished = ranks.ask(wire.Finish(), wire.Finished, wait)
+        except BaseException:
+            self._ranks = None
+            ranks.kill()
+            raise
+        evidence = merged([each.evidence for each in finished], turn.variant.case.metrics)
+        return replace(evidence, unit=gang_unit(self._units[:count]))
+
+    def _dismiss(self) -> None:
+        ranks, self._ranks = self._ranks, None
+        if ranks is not None:
+            ranks.close()
+
+    def _watch(self) -> None:
+        if self._is_stopped.is_set():
+            raise StoppedError
+        if self._ranks is not None:
+            self._ranks.limit(self.site.worker_bytes)
+
+
+def _groups(variants: Iterable[Variant]) -> Iterator[list[Variant]]:
+    """Yield the variants that a gang can be kept for, in the order of each group's first."""
+    queue = list(variants)
+    first: dict[tuple[str, str, int], int] = {}
+    for place, variant in enumerate(queue):
+        first.setdefault(_kind(variant), place)
+    ordered = sorted(queue, key=lambda variant: first[_kind(variant)])
+    for _, group in groupby(ordered, key=_kind):
+        yield list(group)
+
+
+def _kind(variant: Variant) -> tuple[str, str, int]:
+    return variant.pack, variant.case.name, variant.ranks

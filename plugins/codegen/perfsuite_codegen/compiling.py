@@ -1,0 +1,199 @@
+"""Compiles one kernel for one target, with no GPU and no driver."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfsuite import CaseError, Kernel
+
+# Options of Triton's compiler that a kernel's constants may hold beside its own arguments.
+TRITON_OPTIONS = ("num_ctas", "maxnreg", "enable_fp_fusion", "launch_pdl")
+# Line information holds the paths of sources, and with it the code depends on where they lie.
+TRITON_SETTINGS = {"TRITON_DISABLE_LINE_INFO": "1"}
+_SMEM = re.compile(r"(\d+) bytes smem")
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """What a compiler made: an ELF image, the kernel's name in it, and what it needs to launch.
+
+    ``shared_bytes`` are static ones and, of Triton's, those asked for at launch.
+    """
+
+    cubin: bytes
+    symbol: str
+    shared_bytes: int
+    tensor_memory_columns: int = 0
+
+
+def compile_kernel(kernel: Kernel, target: str) -> Binary:
+    """Return the machine code of a kernel for a target such as sm_90a; raises ``CaseError``.
+
+    Where LLVM has no instruction of the target for what a kernel asks, it ends the process.
+    """
+    make = _compile_cuda if kernel.language == "cuda" else _compile_triton
+    try:
+        return make(kernel, target)
+    except CaseError:
+        raise
+    except Exception as error:
+        raise refusal(kernel, f"does not compile for {target}: {_telling_line(error)}") from error
+
+
+def refusal(kernel: Kernel, what: str) -> CaseError:
+    """Return the error that names the kernel and where it is written."""
+    return CaseError(
+        f"kernel {kernel.name!r} {what}",
+        where=f"{kernel.function} of {kernel.file or kernel.module}",
+        remedy="correct the kernel, or what its pack's perf_kernels() says of it",
+    )
+
+
+def _compile_cuda(kernel: Kernel, target: str) -> Binary:
+    from cuda.core import Program, ProgramOptions
+
+    options = ProgramOptions(std="c++17", arch=target, ptxas_options="-v", **_nvrtc_options(kernel))
+    program = Program(Path(kernel.file).read_text(encoding="utf-8"), "c++", options)
+    said = io.StringIO()
+    made = program.compile("cubin", name_expressions=(kernel.function,), logs=said)
+    # A template's instance is mangled; what is extern "C" is its own name.
+    lowered = made.symbol_mapping.get(kernel.function, kernel.function)
+    symbol = lowered.decode() if isinstance(lowered, bytes) else str(lowered)
+    return Binary(bytes(made.code), symbol, _static_shared(said.getvalue(), symbol))
+
+
+def _nvrtc_options(kernel: Kernel) -> dict[str, Any]:
+    """Return cuda.core's names of the options that ``ctx.load_cuda`` takes."""
+    macros: list[Any] = []
+    includes = [str(Path(kernel.file).parent)]
+    chosen: dict[str, Any] = {"include_path": includes}
+    for option in kernel.options:
+        if option.startswith("-D"):
+            macro, _, value = option[2:].partition("=")
+            macros.append((macro, value) if value else macro)
+        elif option.startswith("-I"):
+            includes.append(option[2:])
+        elif option in {"-use_fast_math", "--use_fast_math"}:
+            chosen["use_fast_math"] = True
+        else:
+            raise refusal(
+                kernel, f"has the option {option!r}: use -DNAME=VALUE, -I, -use_fast_math"
+            )
+    return chosen | ({"define_macro": macros} if macros else {})
+
+
+def _static_shared(said: str, symbol: str) -> int:
+    """Return what ptxas says; the image itself adds the KiB of each block that CUDA reserves."""
+    parts = _ENTRY.split(said)
+    for name, text in zip(parts[1::2], parts[2::2], strict=True):
+        found = _SMEM.search(text)
+        if name == symbol:
+            return int(found[1]) if found else 0
+    raise CaseError(f"ptxas said nothing of {symbol!r}: {said.strip()[:200]!r}")
+
+
+def _compile_triton(kernel: Kernel, target: str) -> Binary:
+    number = re.fullmatch(r"sm_(\d+)(a?)", target)
+    if number is None or (int(number[1]) >= 90) != bool(number[2]):  # noqa: PLR2004
+        raise refusal(kernel, f"cannot be compiled for {target}: Triton takes sm_90a, sm_89, ...")
+    with _fresh_triton():
+        import triton
+        from triton.backends.compiler import GPUTarget
+
+        module = _module(kernel)
+        source = _source(kernel, module)
+        options = _triton_options(kernel, source.fn.arg_names)
+        made = triton.compile(
+            source,
+            target=GPUTarget("cuda", int(number[1]), 32),
+            options={"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, **options},
+        )
+    meta = made.metadata
+    return Binary(made.asm["cubin"], meta.name, meta.shared, getattr(meta, "tmem_size", None) or 0)
+
+
+@contextmanager
+def _fresh_triton() -> Iterator[None]:
+    """Let Triton compile anew, into a folder of its own, and the same wherever the sources lie."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.update(TRITON_SETTINGS, TRITON_CACHE_DIR=folder)
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def _module(kernel: Kernel) -> Any:
+    if kernel.folder and kernel.folder not in sys.path:
+        sys.path.insert(0, kernel.folder)
+    return importlib.import_module(kernel.module)
+
+
+def _source(kernel: Kernel, module: Any) -> Any:
+    """Return what ``triton.compile`` takes; a module may make it itself by ``aot_source(kernel)``.
+
+    Gluon's descriptors need that: their layouts are objects.
+    """
+    if hasattr(module, "aot_source"):
+        return module.aot_source(kernel)
+    from triton.compiler import ASTSource
+
+    if kernel.language == "gluon":
+        from triton.experimental.gluon._runtime import GluonASTSource as ASTSource
+    function = _function(kernel, module)
+    names = list(function.arg_names)
+    for name in (*kernel.signature, *kernel.aligned):
+        if name not in names:
+            raise refusal(kernel, f"has no argument {name!r}; it has {', '.join(names)}")
+    constants = {name: value for name, value in kernel.constants.items() if name in names}
+    for name in names:
+        if (name in kernel.signature) == (name in constants):
+            raise refusal(kernel, f"needs argument {name!r} in its signature or its constants")
+    return ASTSource(
+        function,
+        {name: kernel.signature.get(name, "constexpr") for name in names},
+        constants,
+        {(names.index(name),): [["tt.divisibility", 16]] for name in kernel.aligned},
+    )
+
+
+def _function(kernel: Kernel, module: Any) -> Any:
+    """Return the function below what wraps it, such as an autotuner."""
+    import triton
+
+    function = getattr(module, kernel.function, None)
+    while function is not None and not isinstance(function, triton.JITFunction):
+        function = getattr(function, "fn", None)
+    if function is None:
+        raise refusal(kernel, f"is not a function for Triton: {kernel.function!r}")
+    return function
+
+
+def _triton_options(kernel: Kernel, names: list[str]) -> dict[str, Any]:
+    left = {name: value for name, value in kernel.constants.items() if name not in names}
+    for name in left:
+        if name not in TRITON_OPTIONS:
+            raise refusal(
+                kernel, f"has the constant {name!r}, which is no argument and no option of Triton"
+            )
+    return left
+
+
+def _telling_line(error: Exception) -> str:
+    """Return the line of a compiler's log that says what is wrong: its first error, or its end."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if re.search(r"\berror\s*:", line)]
+    return (telling[:1] or lines[-1:] or [type(error).__name__])[0]

@@ -1,0 +1,176 @@
+"""One kernel compiled for one target: what it takes, and what its instructions do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import perfsuite
+from perfsuite import Inspection, Kernel, Metric, Need, Regime, WrongResultError, package
+
+if TYPE_CHECKING:
+    from perfsuite_codegen.compiling import Binary
+    from perfsuite_codegen.machine_code import MachineCode
+
+SMOKE_TARGET = "sm_90a"
+# CUDA C++ Programming Guide, technical specifications by compute capability: the most shared memory
+# of a block. What is not listed is not held to a limit.
+SHARED_KIB = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
+# The cuobjdump of older ones says "Cannot decode architecture 'SM103'".
+READS_SM103 = (3, 7)
+
+METRICS = (
+    Metric("registers"),
+    Metric("spill_bytes", "B"),
+    Metric("stack_bytes", "B"),
+    Metric("shared_bytes", "B"),
+    Metric("tensor_memory_columns"),
+    # Schedules and address arithmetic differ a little without any meaning.
+    Metric("instructions", threshold=0.01),
+    Metric("tensor_core_ops", better="equal"),
+    Metric("tma_ops", better="equal"),
+    Metric("fma_ops", better="equal", threshold=0.01),
+    Metric("special_function_ops"),
+    Metric("global_loads"),
+    Metric("global_load_width", "B", better="higher"),
+    Metric("global_stores"),
+    Metric("global_store_width", "B", better="higher"),
+    Metric("shared_loads"),
+    Metric("shared_stores"),
+    Metric("barriers"),
+    Metric("atomics"),
+)
+_LOADS, _STORES = ("LDG", "LD", "LDGSTS"), ("STG", "ST")
+
+
+def case_of(kernels: Sequence[Kernel]) -> perfsuite.Case:
+    """Return the case whose variants are these kernels, each for the targets it declares."""
+    by_name = {kernel.name: kernel for kernel in kernels}
+
+    def build(ctx: Any, kernel: str, target: str) -> Inspection:
+        """Compile a kernel for a target and count what its machine code takes and does.
+
+        No GPU is needed, and nothing is timed: every number is the same wherever and whenever the
+        same compiler compiles the same source. Counts are of instructions as they stand in the
+        code, not as often as they run. ``spill_bytes`` are what the instructions to and from local
+        memory move, ptxas's spill stores and loads, and arrays that are indexed at run time.
+        ``global_load_width`` and ``global_store_width`` are bytes per thread and instruction, on
+        average: 16 is the widest, 4 is a vectorisation that was lost. ``shared_bytes`` of CUDA C++
+        are the static ones. A kernel without the opcode that it promises is wrong, and so is one
+        that asks for more shared memory than a block of the target can have.
+        """
+        return Inspection(read=lambda: read_metrics(by_name[kernel], target))
+
+    targets = sorted({target for each in kernels for target in each.targets}, key=_number)
+    quick = SMOKE_TARGET if SMOKE_TARGET in targets else targets[0]
+    declare = perfsuite.case(
+        name="kernel",
+        axes={"kernel": list(by_name), "target": targets},
+        smoke={"kernel": _smoke(kernels, quick), "target": [quick]},
+        only=lambda kernel, target: target in by_name[kernel].targets,
+        needs=_needs(),
+        regime=Regime.EXACT,
+        target="target",
+        metrics=METRICS,
+        tags=["static"],
+        source="AI Systems Performance Engineering, chapters 6 and 8; NVIDIA, CUDA Binary "
+        "Utilities, instruction set reference",
+    )
+    return declare(build)
+
+
+def read_metrics(kernel: Kernel, target: str) -> dict[str, float]:
+    """Compile a kernel and return its metrics.
+
+    Raises ``WrongResultError`` if it lacks the opcode it promises or cannot be launched.
+    """
+    from perfsuite_codegen.compiling import compile_kernel
+    from perfsuite_codegen.machine_code import read_code
+
+    binary = compile_kernel(kernel, target)
+    code = read_code(binary.cubin, binary.symbol)
+    _check(kernel, target, binary, code)
+    return metrics_of(binary, code)
+
+
+def metrics_of(binary: Binary, code: MachineCode) -> dict[str, float]:
+    """Return the metrics of a kernel; a width only where there are accesses."""
+    ops = code.opcodes
+    found: dict[str, float] = {
+        "registers": code.registers,
+        "spill_bytes": ops.moved("LDL", "STL"),
+        "stack_bytes": code.stack_bytes,
+        "shared_bytes": binary.shared_bytes,
+        "tensor_memory_columns": binary.tensor_memory_columns,
+        "instructions": ops.total,
+        "tensor_core_ops": ops.ending("MMA"),
+        "tma_ops": ops.starting("UTMALDG", "UTMASTG", "UTMAREDG", "UTMAPF", "UBLK"),
+        "fma_ops": ops.of("FFMA", "FFMA2", "DFMA"),
+        "special_function_ops": ops.of("MUFU"),
+        "global_loads": ops.of(*_LOADS),
+        "global_stores": ops.of(*_STORES),
+        "shared_loads": ops.of("LDS", "LDSM"),
+        "shared_stores": ops.of("STS", "STSM"),
+        "barriers": ops.of("BAR", "SYNCS", "UTCBAR") + ops.starting("UCGABAR"),
+        "atomics": ops.of("ATOM", "ATOMG", "ATOMS", "RED", "REDG"),
+    }
+    for way, bases in (("load", _LOADS), ("store", _STORES)):
+        if found[f"global_{way}s"]:
+            found[f"global_{way}_width"] = ops.moved(*bases) / found[f"global_{way}s"]
+    return found
+
+
+def _check(kernel: Kernel, target: str, binary: Binary, code: MachineCode) -> None:
+    promised = kernel.expects.get(target, "")
+    if promised and not code.opcodes.has(promised):
+        lost = ": the tensor-core path is lost" if promised.partition(".")[0][-3:] == "MMA" else ""
+        raise WrongResultError(
+            f"no {promised} in the {target} code of {kernel.name}{lost}",
+            where=f"{kernel.function} of {kernel.file or kernel.module}",
+            remedy="see whether shapes, types, layouts or the compiler changed",
+        )
+    limit = SHARED_KIB.get(_number(target), 0) << 10
+    if 0 < limit < binary.shared_bytes:
+        raise WrongResultError(
+            f"{kernel.name} asks for {binary.shared_bytes} bytes of shared memory; a block of "
+            f"{target} has {limit}",
+            where=f"{kernel.function} of {kernel.file or kernel.module}",
+            remedy="use smaller tiles or fewer stages, or leave this target out",
+        )
+
+
+def _smoke(kernels: Sequence[Kernel], target: str) -> list[str]:
+    """Return one kernel of each pack that has any for the target, the languages in turn."""
+    packs: dict[str, dict[str, str]] = {}
+    for kernel in kernels:
+        if target in kernel.targets:
+            pack = packs.setdefault(kernel.name.partition(".")[0], {})
+            pack.setdefault(kernel.language, kernel.name)
+    taken = dict.fromkeys(("cuda", "triton", "gluon"), 0)
+    chosen = []
+    for by_language in packs.values():
+        language = min(by_language, key=taken.__getitem__)
+        taken[language] += 1
+        chosen.append(by_language[language])
+    return chosen
+
+
+def _needs() -> list[Need]:
+    """Return the compilers; triton brings the disassembler too."""
+    needs = [package("triton"), package("cuda.core"), package("torch")]
+    if (0,) < _triton_version() < READS_SM103:
+        needs.append(package(f"triton>={'.'.join(map(str, READS_SM103))}").when(target="sm_103a"))
+    return needs
+
+
+def _triton_version() -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in re.findall(r"\d+", metadata.version("triton"))[:2])
+    except metadata.PackageNotFoundError:
+        return (0,)
+
+
+def _number(target: str) -> int:
+    return int(re.sub(r"\D", "", target))

@@ -1,0 +1,10 @@
+"""Makes the pack and the planted kernels importable, installed or not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+sys.path[:0] = [str(HERE.parent), str(HERE)]

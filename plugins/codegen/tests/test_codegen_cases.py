@@ -1,0 +1,96 @@
+"""What the pack lists of the kernels it is handed."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import perfsuite_codegen
+import pytest
+from perfsuite_codegen import kernel as kernel_module
+
+import perfsuite
+from perfsuite import Kernel, Need
+
+
+def cuda(name: str, **fields: Any) -> Kernel:
+    return Kernel(name=name, language="cuda", function="f", file="/f.cu", **fields)
+
+
+KERNELS = (
+    Kernel(
+        name="planted.product",
+        language="triton",
+        function="f",
+        module="m",
+        targets=("sm_100a", "sm_90a"),
+    ),
+    cuda("planted.copy", targets=("sm_80", "sm_120a")),
+    cuda("planted.powers"),
+    cuda("other.copy"),
+    cuda("other.second"),
+)
+
+
+def case() -> perfsuite.Case:
+    (found,) = perfsuite_codegen.perf_cases(KERNELS)
+    assert isinstance(found, perfsuite.Case)
+    return found
+
+
+def needs(**axes: str) -> set[str]:
+    return {need.value for need in case().needs if isinstance(need, Need) and need.applies(axes)}
+
+
+def test_no_kernels_make_no_case() -> None:
+    assert list(perfsuite_codegen.perf_cases(())) == []
+
+
+def test_a_variant_is_a_kernel_for_a_target_that_it_declares() -> None:
+    found = case()
+    assert found.axes["target"] == ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
+    assert found.only is not None
+    pairs = {
+        (name, target)
+        for name, target in itertools.product(found.axes["kernel"], found.axes["target"])
+        if found.only(kernel=name, target=target)
+    }
+    declared = {(kernel.name, target) for kernel in KERNELS for target in kernel.targets}
+    assert pairs == declared
+    assert (found.target, found.regime) == ("target", perfsuite.Regime.EXACT)
+
+
+def test_smoke_has_one_kernel_of_each_pack_in_different_languages() -> None:
+    assert case().smoke == {"kernel": ("planted.product", "other.copy"), "target": ("sm_90a",)}
+    both = [cuda("a.x"), KERNELS[0], cuda("planted.y"), cuda("old.z", targets=("sm_80",))]
+    (found,) = perfsuite_codegen.perf_cases(both)
+    assert isinstance(found, perfsuite.Case)
+    assert found.smoke["kernel"] == ("a.x", "planted.product")
+
+
+def test_smoke_takes_another_target_where_there_is_none_for_hopper() -> None:
+    (found,) = perfsuite_codegen.perf_cases([cuda("old.z", targets=("sm_120a", "sm_80"))])
+    assert isinstance(found, perfsuite.Case)
+    assert found.smoke == {"kernel": ("old.z",), "target": ("sm_80",)}
+
+
+def test_what_an_old_disassembler_cannot_read_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version, missing in (((3, 6), {"triton>=3.7"}), ((3, 7), set()), ((3, 10), set())):
+        monkeypatch.setattr(kernel_module, "_triton_version", lambda version=version: version)
+        found = needs(kernel="planted.powers", target="sm_103a")
+        assert found == {"triton", "cuda.core", "torch"} | missing
+        assert "triton>=3.7" not in needs(kernel="planted.powers", target="sm_100a")
+
+
+def test_listing_imports_no_kernel_library() -> None:
+    roots = [str(Path(perfsuite.__file__).parents[1]), str(Path(__file__).parents[1])]
+    code = (
+        f"import sys; sys.path[:0] = {roots!r}; import perfsuite, perfsuite_codegen;"
+        "kernel = perfsuite.Kernel(name='a.b', language='triton', function='f', module='m');"
+        "(case,) = perfsuite_codegen.perf_cases([kernel]);"
+        "assert case.axes and not {'torch', 'triton', 'numpy', 'cuda'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
