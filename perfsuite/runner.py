@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -30,7 +31,7 @@ from perfsuite.model import (
 from perfsuite.plan import missing_need, missing_of, order
 from perfsuite.resumption import interrupted_run, open_run_file
 from perfsuite.runs import RunFile, new_run_id
-from perfsuite.sites import Desk, git_commit, measure_on, open_desks
+from perfsuite.sites import Desk, count_on, git_commit, measure_on, open_desks, units_of
 from perfsuite.sku import sku_of
 from perfsuite.yardstick import Yardstick, find_yardstick
 
@@ -180,20 +181,16 @@ class _Work:
         estimate_s = each_s * (processes * len(timed) + len(counted))
         self.listener.planned(len(variants), self.facts, estimate_s)
         # What has no noise is the same in every process: one is enough.
-        for some, count in ((timed, processes), (counted, 1)):
-            self._share_out(some, stage, count)
+        measure_on(self.desks, timed, partial(self._let, stage, processes))
+        count_on(self.desks, counted, partial(self._let, stage, 1))
 
-    def _share_out(self, variants: Sequence[Variant], stage: Stage, processes: int) -> None:
-        measure_on(
-            self.desks,
-            variants,
-            lambda desk, share: desk.panel.measure(
-                share,
-                stage,
-                processes=processes,
-                on_result=self._take,
-                on_phase=self.listener.phase,
-            ),
+    def _let(self, stage: Stage, processes: int, desk: Desk, share: Sequence[Variant]) -> None:
+        desk.panel.measure(
+            share,
+            stage,
+            processes=processes,
+            on_result=self._take,
+            on_phase=self.listener.phase,
         )
 
     def _take(self, result: Result) -> None:
@@ -240,6 +237,6 @@ class _Work:
                 claims=self.yardstick.excused(claims, run.instances),
                 notes=(*run.notes, *self.yardstick.notes),
                 wall_s=round(time.monotonic() - self.started, 3),
-                units={desk.facts.unit: desk.facts.name for desk in self.desks},
+                units=units_of(self.desks, run.variants),
             )
         )

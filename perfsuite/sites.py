@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -14,6 +15,8 @@ from perfsuite.model import DeviceFacts, Gpu, Pack, Settings, Variant
 from perfsuite.panel import GangPanel, Panel, Site, UnitLock, gang_unit, inventory
 
 GIT_LIMIT_S = 10.0
+# A server of its own takes seconds to start: for fewer variants than these it does not pay.
+MOST_COUNTING, FEWEST_EACH = 8, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,22 @@ def measure_on(
             unit = gang_unit(_units(desks, ranks))
             desk = Desk(panel, replace(desks[0].facts, unit=unit))
             measure(desk, [variant for variant in gangs if variant.ranks == ranks])
+
+
+def count_on(
+    desks: Sequence[Desk],
+    variants: Sequence[Variant],
+    measure: Callable[[Desk, Sequence[Variant]], None],
+) -> None:
+    """Share variants that are only counted out over the cores: nothing they do is timed."""
+    many = min(MOST_COUNTING, (os.cpu_count() or 1) // 2, len(variants) // FEWEST_EACH)
+    if many <= len(desks):
+        _share_out(desks, variants, measure)
+        return
+    site = replace(desks[0].panel.site, slots=1)
+    with ExitStack() as stack:
+        extra = [Desk(stack.enter_context(Panel(site)), desks[0].facts) for _ in range(many)]
+        _share_out(extra, variants, measure)
 
 
 def units_of(desks: Sequence[Desk], variants: Sequence[Variant]) -> dict[str, str]:

@@ -94,7 +94,8 @@ def _check_declared(listed: Pack, loaded: LoadedPack) -> None:
 def _check_results(listed: Pack, loaded: LoadedPack, device: Device) -> Iterator[str]:
     facts = device.facts()
     for variant in listed.variants:
-        if variant.tier is Tier.SMOKE and not missing_need(variant, facts):
+        is_alone = not variant.is_gang  # the ranks of a gang are the panel's to start
+        if variant.tier is Tier.SMOKE and is_alone and not missing_need(variant, facts):
             _check_variant(variant, loaded.cases[variant.case.name], device)
             yield variant.id
 

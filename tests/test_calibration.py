@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.judge.change import Timing, shift_of
+from perfsuite.judge.change import shift_of
 from perfsuite.judge.draft import word_of
 from perfsuite.judge.policy import Policy
+from perfsuite.judge.timings import Timing
 from perfsuite.model import Regime, Word, Work
 from perfsuite.noise import NoisePrior, prior_for
 from perfsuite.roofline import peaks_of, work_class

@@ -255,7 +255,11 @@ def test_incomparable_says_which_circumstance_differs() -> None:
     found = [
         verdict(now, replace(before, regime="sustained")),
         verdict(now, replace(before, state={"ecc": "off"})),
-        verdict(now, before, against=replace(AGAINST, mismatches={"p.c[]": "sm count was 114 and is 132"})),
+        verdict(
+            now,
+            before,
+            against=replace(AGAINST, mismatches={"p.c[]": "sm count was 114 and is 132"}),
+        ),
     ]
     assert {item.word for item in found} == {Word.INCOMPARABLE}
     assert [item.reason for item in found] == [

@@ -6,6 +6,7 @@ import tempfile
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from perfsuite.catalogue import load_catalogue
 from perfsuite.errors import DeviceError, StoreError, UsageError
 from perfsuite.model import DeviceFacts, Result, Settings, Stage, Status, Tier
 from perfsuite.packs import discover
+from perfsuite.panel import Panel, Site
 from perfsuite.runner import Outcome, Request, execute
 from perfsuite.runs import RunFile, list_runs, load_run
-from perfsuite.sites import measure_on
+from perfsuite.sites import Desk, count_on, measure_on
 
 PACK = """
     import os
@@ -218,7 +220,22 @@ def test_a_failing_desk_stops_the_others_and_is_reported() -> None:
         if desk is desks[1]:
             raise DeviceError("lost")
 
+    variants: list[Any] = [SimpleNamespace(number=number, is_gang=False) for number in (1, 2, 3)]
     with pytest.raises(DeviceError, match="lost"):
-        measure_on(desks, [1, 2, 3], measure)  # type: ignore[list-item]
-    assert sorted(shares) == [[1, 3], [2]]
+        measure_on(desks, variants, measure)
+    assert sorted([each.number for each in share] for share in shares) == [[1, 3], [2]]
     assert all(desk.is_stopped for desk in desks)
+
+
+def test_what_is_only_counted_is_shared_out_over_the_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    shares: list[int] = []
+    site = Site(device="fake", slots=3)
+    with Panel(site) as panel:
+        desk = Desk(panel, panel.facts())
+        variants: list[Any] = [SimpleNamespace(is_gang=False) for _ in range(32)]
+        count_on([desk], variants, lambda _desk, share: shares.append(len(share)))
+        count_on([desk], variants[:8], lambda _desk, share: shares.append(len(share)))
+    assert shares == [8, 8, 8, 8, 8]

@@ -58,7 +58,8 @@ def test_ids_sort_by_time_and_differ() -> None:
     now = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
     ids = {new_run_id(now) for _ in range(20)}
     assert len(ids) > 1
-    assert all(each.startswith("20261121-103000-") and len(each) == 20 for each in ids)
+    assert all(each.startswith("20261121-103000-0000") for each in ids)
+    assert new_run_id(now.replace(microsecond=500)) > max(ids)
 
 
 def test_what_is_finished_is_what_is_loaded(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from perfsuite.cli.project import find_project, say, say_table
 from perfsuite.errors import UsageError
-from perfsuite.model import Tier, Variant
+from perfsuite.model import Pack, Tier, Variant
 
 app = typer.Typer(
     help="GPU performance regression suite. Measuring itself is: pytest --perf",
@@ -105,22 +105,23 @@ def run(
     from perfsuite.cli.launch import Order, launch
     from perfsuite.panel import inventory
 
-    found, origin = _find(variant, pack)
+    found, home = _find(variant, pack)
     order = Order(
         pack=found.pack,
-        origin=origin,
+        origin=home.origin,
         case=found.case.name,
         axes=found.axes,
         device=("cuda" if inventory() else "cpu") if device == "auto" else device,
         launches=launches,
         check=not profiler,
         paths=tuple(sys.path),
+        kernels=home.kernels,
     )
     raise typer.Exit(launch(order, profiler or ()))
 
 
-def _find(name: str, extra: list[Path] | None) -> tuple[Variant, str]:
-    """Return a variant by id, of any tier, and the origin of its pack."""
+def _find(name: str, extra: list[Path] | None) -> tuple[Variant, Pack]:
+    """Return a variant by id, of any tier, and its pack."""
     from perfsuite.catalogue import load_catalogue
     from perfsuite.plan import parse_selection, select
 
@@ -130,15 +131,17 @@ def _find(name: str, extra: list[Path] | None) -> tuple[Variant, str]:
             f"{name!r} is no variant id", remedy="copy one from perfsuite list, in quotes"
         )
     sources = find_project().sources(extra)
-    own = [source for source in sources if source.name == selection.id.partition(".")[0]]
-    (pack, *_) = load_catalogue(own, tier=Tier.FULL) or (None,)
+    # All packs: one may ask for the kernels of the others.
+    packs = load_catalogue(sources, tier=Tier.FULL)
+    own = selection.id.partition(".")[0]
+    pack = next((pack for pack in packs if pack.name == own), None)
     if pack is None or pack.error:
         raise UsageError(
             pack.error if pack else f"there is no pack for {name!r}",
             remedy="" if pack else f"packs: {', '.join(source.name for source in sources)}",
         )
     (variant,) = select(pack.variants, selection)
-    return variant, pack.origin
+    return variant, pack
 
 
 @app.command("new-pack")

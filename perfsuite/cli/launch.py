@@ -16,7 +16,7 @@ from perfsuite.cli.project import say, say_error
 from perfsuite.device import open_device
 from perfsuite.engine import Session
 from perfsuite.errors import PackError, PerfError, UsageError
-from perfsuite.model import Axes, Settings
+from perfsuite.model import Axes, Kernel, Settings
 from perfsuite.packs import load_pack
 from perfsuite.panel.site import child_environment
 from perfsuite.plan import missing_of
@@ -34,6 +34,7 @@ class Order:
     launches: int
     check: bool
     paths: tuple[str, ...]
+    kernels: tuple[Kernel, ...] = ()
 
 
 def launch(order: Order, profiler: Sequence[str]) -> int:
@@ -52,10 +53,16 @@ def launch(order: Order, profiler: Sequence[str]) -> int:
 def carry_out(order: Order) -> None:
     """Build, check and launch; raises what the variant or the device has against it."""
     device = open_device(order.device)
-    loaded = load_pack(order.pack, order.origin)
+    loaded = load_pack(order.pack, order.origin, order.kernels)
     if order.case not in loaded.cases:
         raise PackError(f"pack {order.pack!r} has no case {order.case!r}", where=order.origin)
     case = loaded.cases[order.case]
+    if case.ranks:
+        raise UsageError(
+            f"{order.case!r} is run by {order.axes[case.ranks]} ranks, not by one process",
+            where=order.origin,
+            remedy=f"torchrun --nproc-per-node {order.axes[case.ranks]} -m perfsuite.gang VARIANT",
+        )
     missing = missing_of([n for n in case.needs if n.applies(order.axes)], device.facts())
     if missing:
         raise UsageError(f"{order.case!r} cannot run here: it {missing}", where=order.origin)

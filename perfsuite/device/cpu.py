@@ -18,6 +18,7 @@ import torch
 from perfsuite.device import tensors
 from perfsuite.device.gang import Gang
 from perfsuite.device.protocol import Comparison, Group, Sample
+from perfsuite.device.software import software
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
 
@@ -97,12 +98,7 @@ class CpuDevice:
             name=model,
             unit=_machine_unit(),
             identity={"vendor": "cpu", "name": model, "cores": str(cores)},
-            environment={
-                "torch": str(torch.__version__),
-                "python": platform.python_version(),
-                "kernel": platform.release(),
-                "os": platform.platform(terse=True),
-            },
+            environment={**software(), "os": platform.platform(terse=True)},
             arch="cpu",
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         )

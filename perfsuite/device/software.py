@@ -1,4 +1,4 @@
-"""Says which software a GPU is driven by, and what its tensor cores can do."""
+"""Says which software a device is driven by, and what a GPU's tensor cores can do."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ def software() -> dict[str, str]:
     """Return the versions whose change a comparison may be about."""
     found = {
         "torch": str(torch.__version__),
-        "cuda": torch.version.cuda or "none",
-        "cudnn": str(torch.backends.cudnn.version()),
         "python": platform.python_version(),
         "kernel": platform.release(),
     }
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+        found["cudnn"] = str(torch.backends.cudnn.version())
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from perfsuite import stats
-from perfsuite.judge.change import TIME
 from perfsuite.judge.claims import judge_claims
 from perfsuite.judge.draft import Draft, draft_of, word_of
 from perfsuite.judge.policy import Against, Policy
+from perfsuite.judge.timings import TIME
 from perfsuite.judge.words import exact_reason, timed_reason
 from perfsuite.model import BaselineEntry, Change, Result, Stage, Status, Variant, Verdict, Word
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from perfsuite import stats
-from perfsuite.judge.change import LENIENT, timings_of
+from perfsuite.judge.change import LENIENT
 from perfsuite.judge.policy import Policy
+from perfsuite.judge.timings import timings_of
 from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, DeviceFacts, Result, Status
 from perfsuite.noise import CPU, ONE_CLOCK
 

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfsuite import stats
-from perfsuite.judge.change import (
-    Shift,
+from perfsuite.judge.change import Shift, shift_of
+from perfsuite.judge.exact import exact_changes, over_budget
+from perfsuite.judge.policy import Against, Policy
+from perfsuite.judge.timings import (
     Timing,
-    shift_of,
     timings_of,
     timings_of_entry,
     values_of,
     values_of_entry,
 )
-from perfsuite.judge.exact import exact_changes, over_budget
-from perfsuite.judge.policy import Against, Policy
 from perfsuite.model import BaselineEntry, Change, Regime, Result, Variant, Word
 from perfsuite.noise import NoisePrior, prior_for, service_prior
 from perfsuite.roofline import COLLECTIVE, peaks_of, work_class

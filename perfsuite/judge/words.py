@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from perfsuite.judge.change import TIME, Shift
+from perfsuite.judge.change import Shift
 from perfsuite.judge.policy import Policy
+from perfsuite.judge.timings import TIME
 from perfsuite.model import Change, Word
 
 # Below this a movement of the SM clock is not worth a word.

@@ -22,8 +22,12 @@ _START_DIGITS = 4  # of a second: finer than any block
 
 
 def new_run_id(now: datetime) -> str:
-    """Return an id that sorts by time: ``20261121-103000-3f2a`` (UTC, and four random digits)."""
-    return f"{now.astimezone(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    """Return an id that sorts by time: ``20261121-103000-3f2a91c0``.
+
+    UTC, the fraction of the second in four digits, and four random ones.
+    """
+    fraction = now.microsecond * 0x10000 // 1_000_000
+    return f"{now.astimezone(UTC):%Y%m%d-%H%M%S}-{fraction:04x}{secrets.token_hex(2)}"
 
 
 def run_path(folder: Path, run_id: str) -> Path:

@@ -62,7 +62,8 @@ def _memory_bytes(format: str, m: int, n: int, k: int, impl: str) -> int:  # noq
     work=_work,
     memory_bytes=_memory_bytes,
     tags=["fp4", "fp8", "tensor-cores", "quantisation"],
-    source="NVFP4 matrix multiplication: chapters 6 and 10 of the book; OCP Microscaling Formats (MX) v1.0",
+    source="NVFP4 matrix multiplication: chapters 6 and 10 of the book; OCP Microscaling Formats "
+    "(MX) v1.0",
 )
 def block_scaled_gemm(
     ctx: Any,

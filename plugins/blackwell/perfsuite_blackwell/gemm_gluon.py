@@ -80,6 +80,36 @@ def _copy_out(c_desc, sums, row, column, TILE_N: gl.constexpr):  # type: ignore[
 
 
 @gluon.jit
+def _multiply(  # type: ignore[no-untyped-def]
+    a_desc, b_desc, a_slots, b_slots, sums, full, free, row, column, steps, STAGES: gl.constexpr
+):  # fmt: skip
+    """Sum the products of all steps of k, copying ahead; return when the last one has ended."""
+    for early in gl.static_range(STAGES - 1):
+        if early < steps:
+            _copy_in(a_desc, b_desc, a_slots, b_slots, full, row, column, early, STAGES)
+    for step in range(steps):
+        slot = step % STAGES
+        mbarrier.wait(full.index(slot), (step // STAGES) & 1)
+        tcgen05_mma(
+            a_slots.index(slot),
+            b_slots.index(slot),
+            sums,
+            use_acc=step > 0,
+            mbarriers=[free.index(slot)],
+        )
+        # While this multiplication runs, refill the slot of the one before it.
+        if step + STAGES - 1 < steps:
+            before = step - 1
+            mbarrier.wait(free.index(before % STAGES), (before // STAGES) & 1, pred=step > 0)
+            later = step + STAGES - 1
+            _copy_in(a_desc, b_desc, a_slots, b_slots, full, row, column, later, STAGES)
+    # Multiplications end in the order in which they were started. Only then may the compiler put
+    # something else where the slots are.
+    last = steps - 1
+    mbarrier.wait(free.index(last % STAGES), (last // STAGES) & 1, deps=[a_slots, b_slots])
+
+
+@gluon.jit
 def gemm_kernel(  # type: ignore[no-untyped-def]
     a_desc,
     b_desc,
@@ -114,29 +144,7 @@ def gemm_kernel(  # type: ignore[no-untyped-def]
     )
     sums = allocate_tensor_memory(gl.float32, [TILE_M, TILE_N], layout)
 
-    for early in gl.static_range(STAGES - 1):
-        if early < steps:
-            _copy_in(a_desc, b_desc, a_slots, b_slots, full, row, column, early, STAGES)
-    for step in range(steps):
-        slot = step % STAGES
-        mbarrier.wait(full.index(slot), (step // STAGES) & 1)
-        tcgen05_mma(
-            a_slots.index(slot),
-            b_slots.index(slot),
-            sums,
-            use_acc=step > 0,
-            mbarriers=[free.index(slot)],
-        )
-        # While this multiplication runs, refill the slot of the one before it.
-        if step + STAGES - 1 < steps:
-            before = step - 1
-            mbarrier.wait(free.index(before % STAGES), (before // STAGES) & 1, pred=step > 0)
-            later = step + STAGES - 1
-            _copy_in(a_desc, b_desc, a_slots, b_slots, full, row, column, later, STAGES)
-    # Multiplications end in the order in which they were started. Only then may the compiler put
-    # something else where the slots are.
-    last = steps - 1
-    mbarrier.wait(free.index(last % STAGES), (last // STAGES) & 1, deps=[a_slots, b_slots])
+    _multiply(a_desc, b_desc, a_slots, b_slots, sums, full, free, row, column, steps, STAGES)
     _copy_out(c_desc, sums, row, column, TILE_N)
 
 

@@ -101,7 +101,7 @@ def decode(ctx: Any, size: str, batch: int, context: int, impl: str) -> Workload
     if impl == "graph":
         from perfsuite_inference.graphs import GraphedStep
 
-        fn = GraphedStep(step, batch, model.device)
+        fn = GraphedStep(step, batch, context, model.device)
     return Workload(
         fn=fn,
         make_inputs=make_inputs,

@@ -14,13 +14,14 @@ Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class GraphedStep:
     """A step captured once and replayed; what it reads and returns stays at the same addresses.
 
-    ``step`` takes tokens [b] and positions [b]. The returned logits are overwritten by the next
-    call.
+    ``step`` takes tokens [b] and positions [b], of which all rows have ``position``. The returned
+    logits are overwritten by the next call.
     """
 
-    def __init__(self, step: Step, batch: int, device: torch.device) -> None:
+    def __init__(self, step: Step, batch: int, position: int, device: torch.device) -> None:
         self._tokens = torch.zeros(batch, dtype=torch.int64, device=device)
-        self._positions = torch.zeros(batch, dtype=torch.int64, device=device)
+        # What is warmed up writes into the cache: only where the step itself will write.
+        self._positions = torch.full_like(self._tokens, position)
         warm_up(lambda: step(self._tokens, self._positions))
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, capture_error_mode=_ERRORS):

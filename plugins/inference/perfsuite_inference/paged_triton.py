@@ -30,14 +30,16 @@ def _attend(  # type: ignore[no-untyped-def]
         block = tl.load(row_table + tokens // BLOCK, mask=seen, other=0).to(tl.int64)
         at = ((block * KV_HEADS + shared) * BLOCK + tokens % BLOCK)[:, None] * D + columns[None, :]
         keys = tl.load(k + at, mask=seen[:, None], other=0.0)
-        scores = tl.dot(query, tl.trans(keys)) * scale
+        scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
         scores = tl.where(seen[None, :], scores, -float("inf"))
         new_peak = tl.maximum(peak, tl.max(scores, 1))
         powers = tl.exp2(scores - new_peak[:, None])
         shrink = tl.exp2(peak - new_peak)
         total = total * shrink + tl.sum(powers, 1)
         values = tl.load(v + at, mask=seen[:, None], other=0.0)
-        result = tl.dot(powers.to(values.dtype), values, result * shrink[:, None])
+        # In fp32 the default is tf32, which rounds to 10 bits.
+        shrunk = result * shrink[:, None]
+        result = tl.dot(powers.to(values.dtype), values, shrunk, input_precision="ieee")
         peak = new_peak
     return result, total, peak
 

@@ -125,8 +125,8 @@ CASES: tuple[perfsuite.Case | Claim, ...] = (
         by=1.3,
         at={"lengths": ("pareto", "rising")},
         needs=(cuda(),),
-        source="AI Systems Performance Engineering, companion code, folder ch12: an atomic queue is "
-        "5.4 times as fast as a static split on a B200; how skewed work is decides that, so 1.3 is "
-        "asked for",
+        source="AI Systems Performance Engineering, companion code, folder ch12: an atomic "
+        "queue is 5.4 times as fast as a static split on a B200; how skewed work is decides that, "
+        "so 1.3 is asked for",
     ),
 )
