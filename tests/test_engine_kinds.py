@@ -90,9 +90,8 @@ def played(play: Callable[[int], tuple[list[float], dict[str, float]]], wrong: l
 def test_a_scenario_has_times_and_its_own_metrics() -> None:
     evidence = measured(played(lambda seed: ([1.0, 2.0], {"ttft_ms": 5.0}), [1.0, 3.0]))
     (block,) = evidence.blocks
-    assert block.metrics == {"ttft_ms": (5.0, 5.0)}
-    assert len(block.time_us) == 2
-    assert all(time_us > 0 for time_us in block.time_us)
+    assert block.metrics == {"ttft_ms": (5.0,)}
+    assert [time_us > 0 for time_us in block.time_us] == [True]
     assert evidence.error == 0.0
 
 

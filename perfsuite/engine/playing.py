@@ -9,9 +9,6 @@ from perfsuite.check import check_scenario
 from perfsuite.engine.bench import Bench
 from perfsuite.model import Block, Evidence, Scenario
 
-# A play is long and holds many requests: two in a turn show whether the first was an exception.
-PLAYS = 2
-
 
 class Playing:
     """The measuring of a scenario: wall time and service metrics of each play."""
@@ -33,26 +30,21 @@ class Playing:
         self._error = bench.phase("check", announce, checked)
 
     def block(self) -> None:
-        """Play and note times and metrics, by play."""
+        """Play once: a play is long and holds many requests."""
         bench = self._bench
         started = time.monotonic()
-        times: list[float] = []
-        metrics: dict[str, list[float]] = {}
-        for _ in range(PLAYS):
-            bench.device.synchronize()
-            begun = time.perf_counter()
-            # The seed of all processes and runs: a trace of its own would be another workload.
-            _, found = self._scenario.play(bench.settings.seed)
-            bench.device.synchronize()
-            times.append(1e6 * (time.perf_counter() - begun))
-            for name, value in bench.declared(found).items():
-                metrics.setdefault(name, []).append(value)
+        bench.device.synchronize()
+        begun = time.perf_counter()
+        # The seed of all processes and runs: a trace of its own would be another workload.
+        _, found = self._scenario.play(bench.settings.seed)
+        bench.device.synchronize()
+        time_us = 1e6 * (time.perf_counter() - begun)
         bench.log.blocks.append(
             Block(
-                time_us=tuple(times),
+                time_us=(time_us,),
                 start_s=started,
                 health=bench.device.health(),
-                metrics={name: tuple(values) for name, values in metrics.items()},
+                metrics={name: (value,) for name, value in bench.declared(found).items()},
             )
         )
         bench.spent("measure", time.monotonic() - started)

@@ -72,6 +72,8 @@ def _missing(claim: ClaimInstance, results: Mapping[str, Result]) -> str:
         if side not in results:
             return f"{side} was not part of the run"
         if results[side].status is not Status.OK:
+            if results[side].status is Status.SKIPPED and results[side].reason:
+                return results[side].reason
             why = f": {results[side].reason}" if results[side].reason else ""
             return f"{side} ended {results[side].status.value}{why}"
     return ""

@@ -63,7 +63,13 @@ def refusal(kernel: Kernel, what: str) -> CaseError:
 def _compile_cuda(kernel: Kernel, target: str) -> Binary:
     from cuda.core import Program, ProgramOptions
 
-    options = ProgramOptions(std="c++17", arch=target, ptxas_options="-v", **_nvrtc_options(kernel))
+    options = ProgramOptions(
+        std="c++17",
+        arch=target,
+        ptxas_options="-v",
+        no_cache=True,  # what comes from the cache brings no word of ptxas
+        **_nvrtc_options(kernel),
+    )
     program = Program(Path(kernel.file).read_text(encoding="utf-8"), "c++", options)
     said = io.StringIO()
     made = program.compile("cubin", name_expressions=(kernel.function,), logs=said)
