@@ -26,7 +26,8 @@ PACE_MEMORY = 1.0
 # Operations per byte above which a kernel is compute-heavy on any GPU of the last ten years.
 COMPUTE_HEAVY = 50.0
 BLOCK_US = 150_000.0
-FEWEST_SAMPLES = 5
+# Of samples so long that a block holds no more, three: each is itself the mean of a long time.
+FEWEST_SAMPLES = 3
 ESTIMATE_LAUNCHES = (1, 32)
 ESTIMATE_SAMPLES = 3
 ESTIMATE_SPIN_US = 200.0

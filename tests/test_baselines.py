@@ -450,3 +450,9 @@ def test_stored_baselines_of_version_1_are_still_read() -> None:
     facts = baselines.run_facts(COPY)
     assert facts is not None
     assert facts.environment["torch"] == "2.11"
+
+
+def test_what_is_named_of_an_interrupted_run_is_accepted(tmp_path: Path) -> None:
+    run = replace(finished({"copy": 1.0}), finished="")
+    accepted = accept(run, tmp_path, reason="first", by="Ann", select=["memory.copy"])
+    assert accepted.added == (COPY,)

@@ -69,10 +69,11 @@ class _Shelf:
 
 
 def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] = ()) -> Accepted:
-    """Store the estimates of a finished run in ``root``, each for its variant's SKU.
+    """Store the estimates of a run in ``root``, each for its variant's SKU.
 
     ``select`` narrows it to variants (ids), cases (``pack.case``) or packs. A selected variant that
-    failed or was disturbed refuses the whole. Entries of other variants stay as they are, and so do
+    failed or was disturbed refuses the whole; of an interrupted run something must be selected.
+    Entries of other variants stay as they are, and so do
     those that did not move by more than noise.
     """
     acceptance = _acceptance(reason, by)
@@ -119,9 +120,10 @@ def _acceptance(reason: str, by: str) -> Acceptance:
 
 def _chosen(run: Run, select: Sequence[str]) -> dict[str, str]:
     """Return the selected variants that have a result, each with the reason it gave."""
-    if not run.finished:
+    if not run.finished and not select:
         raise UsageError(
-            f"run {run.id!r} was interrupted", remedy="finish it with --perf-resume, then accept it"
+            f"run {run.id!r} was interrupted",
+            remedy="finish it with --perf-resume, or name the packs or variants to accept of it",
         )
     names = {result.variant: result.reason for result in run.results}
     for word in select:
