@@ -162,7 +162,13 @@ def test_end_to_end_time_alone() -> None:
     words = world.words(1000)
     assert share(words, "slower", "faster") <= 0.002
     assert share(words, "unclear") <= 0.03
-    assert share(world.words(300, change=0.1), "slower") >= 0.98
+    assert share(world.words(300, change=math.log(1.5)), "slower") >= 0.9
+
+
+def test_awaited_launches_of_another_host_are_unclear_rather_than_slower() -> None:
+    words = World("unknown", regime=Regime.END_TO_END).words(1000)
+    assert share(words, "slower", "faster") <= 0.001
+    assert share(words, "unclear") > 0.3
 
 
 def test_noisy_cpu_is_mostly_same_and_a_third_more_time_is_found() -> None:

@@ -29,7 +29,8 @@ def test_two_clocks_are_less_noisy_than_one(regime: Regime) -> None:
 
 
 def test_end_to_end_is_judged_by_time_alone() -> None:
-    assert chosen(regime=Regime.END_TO_END) == noise.ONE_CLOCK
+    assert chosen(regime=Regime.END_TO_END) == noise.HOST
+    assert chosen(has_cycles=False) == noise.ONE_CLOCK
 
 
 def test_cpu_has_one_prior_whatever_the_work() -> None:
