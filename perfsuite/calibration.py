@@ -30,9 +30,7 @@ BLOCK_US = 150_000.0
 FEWEST_SAMPLES = 3
 ESTIMATE_LAUNCHES = (1, 32)
 ESTIMATE_SAMPLES = 3
-# Long enough to hide the issuing of some hundred kernels: what the host takes to launch them is
-# no part of the estimate, or a group of one would be chosen for many short kernels.
-ESTIMATE_SPIN_US = 2000.0
+ESTIMATE_SPIN_US = 200.0
 SHORTEST_US = 0.05
 ISSUE_MARGIN = 1.3
 
@@ -115,7 +113,7 @@ class Calibration:
                 group,
                 ESTIMATE_SAMPLES,
                 regime=self.case.regime,
-                spin_us=ESTIMATE_SPIN_US,
+                spin_us=self._estimate_spin_us(group),
                 flush=False,
             )
             middle = statistics.median(s.time_us for s in samples)
@@ -123,6 +121,15 @@ class Calibration:
             if launch_us > self.settings.sample_us / 5:
                 break
         return launch_us
+
+    def _estimate_spin_us(self, group: Group) -> float:
+        """Return a spin that hides what the host takes to issue many kernels one by one.
+
+        It is no part of the estimate, or short launches of many kernels would be sampled alone.
+        """
+        if group.backend != "loop":
+            return ESTIMATE_SPIN_US
+        return max(ESTIMATE_SPIN_US, ISSUE_MARGIN * self._issue_us(group))
 
     def _group(self, workload: Workload, sets: list[tuple[Any, ...]], launches: int) -> Group:
         """Make a group; a single launch needs no graph, whose copy nodes may take other paths."""
