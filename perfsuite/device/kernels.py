@@ -50,7 +50,7 @@ class CudaKernel:
         if shared_bytes > self._allowed:
             self._allow(shared_bytes)
         values = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args]
-        stream = Stream.from_handle(torch.cuda.current_stream().cuda_stream)
+        stream = _stream(torch.cuda.current_stream().cuda_stream)
         launch(stream, _config(grid, block, shared_bytes), self._kernel, *values)
 
     def _allow(self, shared_bytes: int) -> None:
@@ -114,6 +114,11 @@ def _options(path: str, options: tuple[str, ...]) -> dict[str, Any]:
     if macros:
         switches["define_macro"] = macros
     return {"include_path": includes, **switches}
+
+
+@functools.cache
+def _stream(handle: int) -> Stream:
+    return Stream.from_handle(handle)
 
 
 @functools.cache

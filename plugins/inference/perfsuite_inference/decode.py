@@ -76,7 +76,9 @@ def decode(ctx: Any, size: str, batch: int, context: int, impl: str) -> Workload
     is launched and awaited, as a server sees it. The work is one read of all weights and of the
     keys and values of the context: at batch 1 the least time is that of reading the weights.
     ``kernels`` counts what a step launches on a GPU, as a capture of it shows. Two prompts take
-    turns over the rows, so that a row that reads its neighbour's cache is seen.
+    turns over the rows, so that a row that reads its neighbour's cache is seen. On an H200 the
+    graph of 1b takes 2.1 ms at batch 1, 27 % of the memory's rate: 520 small kernels, which nothing
+    fuses, and attention through a mask; a persistent kernel per layer is what is missing.
     """
     import torch
 
