@@ -171,3 +171,51 @@ def test_an_entry_of_another_regime_is_not_compared() -> None:
         against=AGAINST,
     )
     assert found.word is Word.INCOMPARABLE
+
+
+def awaited(host_us: float, device_us: float, unit: str) -> Result:
+    """Six processes of awaited launches on a unit."""
+    evidence = [
+        Evidence(
+            slot=slot,
+            seed=slot,
+            unit=unit,
+            blocks=(
+                Block(
+                    time_us=(host_us * (1 + 5 * wobble),),
+                    metrics={"device_us": (device_us * (1 + wobble),)},
+                ),
+            ),
+        )
+        for slot, wobble in enumerate(WOBBLE)
+    ]
+    return Result(variant="p.c[]", status=Status.OK, stage=Stage.CONFIRM, evidence=tuple(evidence))
+
+
+def of_awaited(now: Result) -> Verdict:
+    before = entry(
+        Regime.END_TO_END,
+        {
+            "time_us": noisy(700.0, Metric("time_us", "us")),
+            "device_us": noisy(250.0, Metric("device_us", "us")),
+        },
+    )
+    return verdict(now, before, [])
+
+
+def test_on_another_host_the_devices_own_time_decides() -> None:
+    found = of_awaited(awaited(1040.0, 251.0, "another"))
+    assert found.word is Word.SAME
+    assert found.reason.startswith("host time +48.6 % on another host, judged by the device's own")
+    assert [change.metric for change in found.changes] == ["device_us"]
+
+
+def test_more_device_time_on_another_host_is_slower() -> None:
+    found = of_awaited(awaited(700.0, 400.0, "another"))
+    assert (found.word, found.fails) == (Word.SLOWER, True)
+    assert "device_us 250 -> 400 us" in found.reason
+
+
+def test_on_the_same_host_its_time_decides() -> None:
+    found = of_awaited(awaited(1400.0, 250.0, "a"))
+    assert (found.word, found.changes[0].metric) == (Word.SLOWER, "time_us")

@@ -9,7 +9,7 @@ from perfsuite import stats
 from perfsuite.judge.claims import judge_claims
 from perfsuite.judge.draft import Draft, draft_of, word_of
 from perfsuite.judge.policy import Against, Policy
-from perfsuite.judge.timings import TIME
+from perfsuite.judge.timings import DEVICE_TIME, TIME
 from perfsuite.judge.words import exact_reason, timed_reason
 from perfsuite.model import BaselineEntry, Change, Result, Stage, Status, Variant, Verdict, Word
 
@@ -89,7 +89,7 @@ def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Po
     words = family.words.get(draft.variant, ())
     reasons = [draft.budget, *map(exact_reason, draft.exact), draft.reason]
     for shift, word, change in zip(draft.shifts, words, changes, strict=True):
-        if shift.metric is TIME or word is not Word.SAME:
+        if shift.metric in {TIME, DEVICE_TIME} or word is not Word.SAME:
             reasons.append(timed_reason(word, shift, change, policy))
         if word is Word.UNCLEAR and word_of(shift, policy) in MOVED:
             reasons.append(f"one of {family.size} comparisons, too weak to stand out")

@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from perfsuite import stats
 from perfsuite.judge.change import Shift, shift_of
 from perfsuite.judge.exact import exact_changes, over_budget
 from perfsuite.judge.policy import Against, Policy
 from perfsuite.judge.timings import (
+    DEVICE_TIME,
     Timing,
     timings_of,
     timings_of_entry,
     values_of,
     values_of_entry,
 )
+from perfsuite.judge.words import percent
 from perfsuite.model import BaselineEntry, Change, Regime, Result, Variant, Word
-from perfsuite.noise import NoisePrior, prior_for, service_prior
+from perfsuite.noise import AWAITED, NoisePrior, prior_for, service_prior
 from perfsuite.roofline import COLLECTIVE, peaks_of, work_class
 from perfsuite.sku import blocked_by
 
@@ -60,17 +63,38 @@ def draft_of(
     if not before:
         reason = f"{against.source_of(variant.id) or 'the baseline'} has no time of it"
         return Draft(variant=variant.id, word=Word.NEW, reason=reason, exact=exact, budget=budget)
-    prior = _prior(variant, before, against)
-    shift = shift_of(before, now, prior=prior, policy=against.policy)
-    served, reason = _served(variant, result, entry, against)
+    shift, reason = _timed(variant, result, entry, against) or (None, "")
+    if shift is None:
+        prior = _prior(variant, before, against)
+        shift = shift_of(before, now, prior=prior, policy=against.policy)
+    served, unjudged = _served(variant, result, entry, against)
     return Draft(
         variant=variant.id,
         word=Word.SAME,
-        reason=reason,
+        reason="; ".join(text for text in (reason, unjudged) if text),
         shifts=(shift, *served),
         exact=exact,
         budget=budget,
     )
+
+
+def _timed(
+    variant: Variant, result: Result, entry: BaselineEntry, against: Against
+) -> tuple[Shift, str] | None:
+    """Return the shift of the device's own time, where host time is another host's."""
+    before, now = timings_of_entry(entry), timings_of(result)
+    if variant.case.regime is not Regime.END_TO_END or _share_unit(before, now):
+        return None
+    sides = values_of_entry(entry, DEVICE_TIME), values_of(result, DEVICE_TIME)
+    if not all(sides):
+        return None
+    shift = shift_of(*sides, prior=AWAITED, policy=against.policy, metric=DEVICE_TIME)
+    host = median([one.time_us for one in now]) / median([one.time_us for one in before])
+    return shift, f"host time {percent(host - 1)} on another host, judged by the device's own time"
+
+
+def _share_unit(before: Sequence[Timing], now: Sequence[Timing]) -> bool:
+    return bool({one.unit for one in before} & {one.unit for one in now} - {""})
 
 
 def _counted(

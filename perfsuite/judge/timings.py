@@ -9,6 +9,8 @@ from perfsuite import stats
 from perfsuite.model import BaselineEntry, Metric, Result
 
 TIME = Metric("time_us", "us")
+# What the device itself took for launches that the host issued and awaited.
+DEVICE_TIME = Metric("device_us", "us")
 
 
 @dataclass(frozen=True, slots=True)

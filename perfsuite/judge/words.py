@@ -22,7 +22,7 @@ def percent(share: float) -> str:
 def timed_reason(word: Word, shift: Shift, change: Change, policy: Policy) -> str:
     """Say what moved, how surely, what the limit was and what both clocks did."""
     if shift.metric is not TIME:
-        return f"{shift.metric.name} {_ends(change)}, {_finding(word, shift, change, policy)}"
+        return f"{shift.metric.name} {_ends(change)}: {_finding(word, shift, change, policy)}"
     parts = [_clocks(shift, word), _finding(word, shift, change, policy), _evidence(shift)]
     return "; ".join(part for part in parts if part)
 
@@ -50,8 +50,10 @@ def _clocks(shift: Shift, word: Word) -> str:
 def _finding(word: Word, shift: Shift, change: Change, policy: Policy) -> str:
     alpha = 2 * policy.alpha_same if word is Word.SAME else policy.alpha
     span = f"{100 * (1 - alpha):g} % interval {percent(change.low)} to {percent(change.high)}"
-    name = "code" if shift.metric is TIME else "worse by"
-    code = f"{name} {percent(change.theta)} ({span}"
+    name = "code " if shift.metric is TIME else ""
+    # More is better there, and the sign says what is worse.
+    worse = " worse" if shift.metric.better == "higher" else ""
+    code = f"{name}{percent(change.theta)}{worse} ({span}"
     if word is Word.SAME:
         return f"{code}, inside the gate of {_limit(shift.gate)})"
     if word in {Word.SLOWER, Word.FASTER}:
