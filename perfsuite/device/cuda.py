@@ -25,8 +25,7 @@ from perfsuite.model import DeviceFacts, Health, Regime
 HOPPER = 9
 # Queued launches beyond this many block the host inside a sample (the queue holds about 1,000).
 QUEUE_LAUNCHES = 500
-# A synchronisation after a stream's takes the host 10 us, and longer after a long wait (H200: 45
-# us after 6 ms, 120 us after 40 ms).
+# A synchronisation takes longer after a long wait (H200: 45 us after 6 ms, 120 after 40 ms).
 JOIN_SLACK_S, JOIN_SLACK_SHARE = 50e-6, 0.005
 JOIN_TRIES = 20
 
