@@ -104,7 +104,7 @@ class PerfSession:
         if not self.wanted.folders:
             return ""
         folders = ", ".join(map(str, self.wanted.folders))
-        return f"perfsuite: no case module here; they are in {folders}"
+        return f"perfsuite: no variant is chosen here; case modules are in {folders}"
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:

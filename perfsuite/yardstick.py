@@ -96,7 +96,7 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
     last = f"runs up to {previous.id}" if previous else ""
     return Yardstick(
         entries={**latest, **known.entries},
-        source=f"baseline {run.sku.slug}" if run.sku.slug in known.slugs else last,
+        source="; ".join(dict.fromkeys([*([last] if latest else []), *known.sources.values()])),
         sources={**dict.fromkeys(earlier, last), **known.sources},
         mismatches=known.mismatches,
         notes=known.notes(previous),

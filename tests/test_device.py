@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,21 @@ def test_the_inventory_answers_where_there_is_no_gpu() -> None:
     command = [sys.executable, "-m", "perfsuite.device.inventory"]
     done = subprocess.run(command, capture_output=True, check=True)
     assert isinstance(json.loads(done.stdout), list)
+
+
+def test_a_wait_beside_the_stamps_is_not_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    from perfsuite.device import cpu
+
+    books = [0]
+
+    def preempted() -> int:
+        # The scheduler takes the core away while the books are read.
+        time.sleep(0.005)
+        books[0] += 5_000_000
+        return books[0]
+
+    monkeypatch.setattr(cpu, "_waited_ns", preempted)
+    device = open_device("cpu")
+    group = device.group(lambda x: time.sleep(0.002), [(1,)], 1, backend="loop")
+    (sample,) = device.sample(group, 1, regime=Regime.PACED, spin_us=0, flush=False)
+    assert sample.time_us >= 2000

@@ -18,7 +18,7 @@ import torch
 from perfsuite.device import tensors
 from perfsuite.device.gang import Gang
 from perfsuite.device.protocol import Comparison, Group, Sample
-from perfsuite.device.software import software
+from perfsuite.device.software import compilers, software
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
 
@@ -98,8 +98,12 @@ class CpuDevice:
             name=model,
             unit=_machine_unit(),
             identity={"vendor": "cpu", "name": model, "cores": str(cores)},
-            environment={**software(), "os": platform.platform(terse=True)},
+            environment={
+                **software(),
+                "os": " ".join((platform.system(), platform.machine(), *platform.libc_ver())),
+            },
             arch="cpu",
+            features=compilers(),
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         )
 
@@ -149,10 +153,7 @@ class CpuDevice:
                 if flush:
                     self._flush()
                 self._gang.meet()
-                waited, start = _waited_ns(), time.perf_counter_ns()
-                group()
-                passed = time.perf_counter_ns() - start
-                samples.append(Sample((passed - (_waited_ns() - waited)) / 1e3))
+                samples.append(Sample(_own_ns(group) / 1e3))
         return samples
 
     def joins_streams(self, group: Group) -> bool:
@@ -181,6 +182,21 @@ class CpuDevice:
             self._flushed = torch.empty(2 * self.cache_bytes // 8, dtype=torch.int64)
         self._flushed.fill_(1)
         self._flushed.sum()
+
+
+def _own_ns(group: Group) -> int:
+    """Return how long the group took, less what this thread waited for a core meanwhile.
+
+    A wait between a stamp and the reading beside it is no part of the time: what the readings took
+    is the most that it can have been.
+    """
+    opened, waited = time.perf_counter_ns(), _waited_ns()
+    start = time.perf_counter_ns()
+    group()
+    end = time.perf_counter_ns()
+    waited, closed = _waited_ns() - waited, time.perf_counter_ns()
+    beside = (start - opened) + (closed - end)
+    return end - start - max(0, waited - beside)
 
 
 def _waited_ns() -> int:

@@ -17,7 +17,7 @@ from perfsuite.device.gang import Gang
 from perfsuite.device.kernels import CudaContext
 from perfsuite.device.nvml import Nvml
 from perfsuite.device.protocol import Comparison, Group, Sample
-from perfsuite.device.software import features, software
+from perfsuite.device.software import compilers, features, software
 from perfsuite.device.stopwatch import ROWS, Stopwatch
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
@@ -89,7 +89,7 @@ class CudaDevice:
             gpus=torch.cuda.device_count(),
             memory_bytes=int(p.total_memory),
             clocks=("time_us", "cycles"),
-            features=features(self.arch),
+            features=(*features(self.arch), *compilers()),
         )
 
     def context(self, seed: int) -> CudaContext:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import platform
+import re
 
 import torch
 
@@ -17,7 +18,7 @@ def software() -> dict[str, str]:
     found = {
         "torch": str(torch.__version__),
         "python": platform.python_version(),
-        "kernel": platform.release(),
+        "kernel": re.split(r"[^\d.]", platform.release())[0],  # its build is the provider's
     }
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
@@ -26,6 +27,17 @@ def software() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found
+
+
+def compilers() -> tuple[str, ...]:
+    """Return the compilers that load here, as features: NVRTC needs no GPU."""
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except Exception:  # noqa: BLE001 - a missing library is told in many ways
+        return ()
+    return ("nvrtc",)
 
 
 def features(arch: str) -> tuple[str, ...]:

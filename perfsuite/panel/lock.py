@@ -30,7 +30,7 @@ class UnitLock:
             raise UsageError(
                 f"unit {unit!r} is being measured by process {holder}",
                 where=str(self.path),
-                remedy="wait until that run ends, stop it, or choose another GPU",
+                remedy="wait until that run ends, stop it, or choose another device",
             ) from error
         os.truncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from perfsuite.model import DeviceFacts, Evidence, Health, Settings, Variant
+from perfsuite.model import DeviceFacts, Evidence, Health, Regime, Settings, Variant
 from perfsuite.report import view
 from perfsuite.report.subject import Subject
 
@@ -41,7 +41,6 @@ def present(pairs: Iterable[tuple[str, str]]) -> tuple[Fact, ...]:
 def of_case(variant: Variant) -> tuple[Fact, ...]:
     """Return what a variant is, as its pack declares it."""
     case, work = variant.case, variant.work
-    temperature = "cold: inputs rotate" if case.cold else "hot: the same inputs again"
     budgets = (
         f"{budget.metric} at most {view.budget(budget.metric, budget.most)}: {budget.reason}"
         for budget in case.budgets
@@ -50,7 +49,8 @@ def of_case(variant: Variant) -> tuple[Fact, ...]:
         (
             ("Source", case.source),
             ("Declared in", f"{case.file}:{case.line}" if case.file else ""),
-            ("Conditions", f"{case.regime.value.replace('_', ' ')}, {temperature}"),
+            ("Conditions", _conditions(variant)),
+            ("Ranks", f"{variant.ranks}; the slowest one's time counts" if variant.is_gang else ""),
             ("Work per launch", _work(variant) if work else ""),
             ("Bytes moved", _bytes_moved(variant)),
             ("Budget", "; ".join(budgets)),
@@ -61,9 +61,20 @@ def of_case(variant: Variant) -> tuple[Fact, ...]:
     )
 
 
+def _conditions(variant: Variant) -> str:
+    case = variant.case
+    if case.regime is Regime.EXACT:
+        return "nothing is timed"
+    temperature = "cold: inputs rotate" if case.cold else "hot: the same inputs again"
+    return f"{case.regime.value.replace('_', ' ')}, {temperature}"
+
+
 def of_measuring(subject: Subject) -> tuple[Fact, ...]:
     """Return how the judged processes measured, and how the device fared meanwhile."""
     evidence = subject.evidence
+    if subject.variant.case.regime is Regime.EXACT:
+        wall = subject.result.wall_s if subject.result else 0.0
+        return present((("Counted", "once, not timed"), ("Wall time", view.duration(wall))))
     blocks = [block for process in evidence for block in process.blocks]
     voided = sum(block.voided for block in blocks)
     result = subject.result

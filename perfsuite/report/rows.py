@@ -105,7 +105,7 @@ def _exact_text(change: Change) -> str:
     # A share of nothing says nothing.
     if not change.baseline:
         return f"{change.metric} from 0 to {change.current:.4g} {change.unit}"
-    return f"{change.metric} {view.percent(change.theta)}"
+    return f"{change.metric} {view.percent(change.current / change.baseline - 1)}"
 
 
 def _two_clocks(subject: Subject) -> bool:

@@ -9,7 +9,12 @@ import perfsuite
 
 @perfsuite.hookimpl
 def perf_cases(kernels: Sequence[perfsuite.Kernel]) -> Sequence[perfsuite.Case | perfsuite.Claim]:
-    """Return the case that compiles these kernels; none where there are no kernels."""
+    """Return the case that compiles these kernels; raises PerfError where there is none."""
     from perfsuite_codegen.kernel import case_of
 
-    return [case_of(kernels)] if kernels else []
+    if not kernels:
+        raise perfsuite.PerfError(
+            "no pack hands over a kernel, so there is nothing to compile",
+            remedy="let their packs run too, as in --perf-packs codegen,memory, or -k codegen",
+        )
+    return [case_of(kernels)]

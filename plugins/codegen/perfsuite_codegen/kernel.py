@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import perfsuite
-from perfsuite import Inspection, Kernel, Metric, Need, Regime, WrongResultError, package
+from perfsuite import Inspection, Kernel, Metric, Need, Regime, WrongResultError, feature, package
 
 if TYPE_CHECKING:
     from perfsuite_codegen.compiling import Binary
@@ -70,7 +70,7 @@ def case_of(kernels: Sequence[Kernel]) -> perfsuite.Case:
         axes={"kernel": list(by_name), "target": targets},
         smoke={"kernel": _smoke(kernels, quick), "target": [quick]},
         only=lambda kernel, target: target in by_name[kernel].targets,
-        needs=_needs(),
+        needs=_needs(kernels),
         regime=Regime.EXACT,
         target="target",
         metrics=METRICS,
@@ -157,9 +157,11 @@ def _smoke(kernels: Sequence[Kernel], target: str) -> list[str]:
     return chosen
 
 
-def _needs() -> list[Need]:
+def _needs(kernels: Sequence[Kernel]) -> list[Need]:
     """Return the compilers; triton brings the disassembler too."""
     needs = [package("triton"), package("cuda.core"), package("torch")]
+    if in_cuda := [kernel.name for kernel in kernels if kernel.language == "cuda"]:
+        needs.append(feature("nvrtc").when(kernel=in_cuda))
     if (0,) < _triton_version() < READS_SM103:
         needs.append(package(f"triton>={'.'.join(map(str, READS_SM103))}").when(target="sm_103a"))
     return needs

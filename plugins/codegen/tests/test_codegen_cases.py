@@ -45,8 +45,14 @@ def needs(**axes: str) -> set[str]:
     return {need.value for need in case().needs if isinstance(need, Need) and need.applies(axes)}
 
 
-def test_no_kernels_make_no_case() -> None:
-    assert list(perfsuite_codegen.perf_cases(())) == []
+def test_no_kernels_are_told_with_what_to_do() -> None:
+    with pytest.raises(perfsuite.PerfError, match="--perf-packs codegen,memory"):
+        perfsuite_codegen.perf_cases(())
+
+
+def test_only_cuda_kernels_need_nvrtc() -> None:
+    assert "nvrtc" in needs(kernel="planted.powers", target="sm_90a")
+    assert "nvrtc" not in needs(kernel="planted.product", target="sm_90a")
 
 
 def test_a_variant_is_a_kernel_for_a_target_that_it_declares() -> None:
@@ -81,7 +87,7 @@ def test_what_an_old_disassembler_cannot_read_is_skipped(monkeypatch: pytest.Mon
     for version, missing in (((3, 6), {"triton>=3.7"}), ((3, 7), set()), ((3, 10), set())):
         monkeypatch.setattr(kernel_module, "_triton_version", lambda version=version: version)
         found = needs(kernel="planted.powers", target="sm_103a")
-        assert found == {"triton", "cuda.core", "torch"} | missing
+        assert found == {"triton", "cuda.core", "torch", "nvrtc"} | missing
         assert "triton>=3.7" not in needs(kernel="planted.powers", target="sm_100a")
 
 
