@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from perfsuite.device import Comparison, Device
@@ -44,18 +44,38 @@ def check(device: Device, workload: Workload, *, where: str, seed: int) -> float
 
 def check_scenario(device: Device, scenario: Scenario, *, where: str, seed: int) -> float | None:
     """Return the relative error of one play's output; raise WrongResultError or CaseError."""
-    output, _ = scenario.play(seed)
+    output, _ = played(scenario, seed, where)
     device.synchronize()
     expected = scenario.reference(seed)
-    comparison = device.compare(output, expected, scenario.tolerance)
+    error = check_play(device, scenario, (output, expected), where=where)
+    control = device.compare(scenario.wrong(seed), expected, scenario.tolerance)
+    _refuse(control, where)
+    return error
+
+
+def played(scenario: Scenario, seed: int, where: str) -> tuple[Any, Mapping[str, float]]:
+    """Play once; raises CaseError if it does not return output and metrics."""
+    found = scenario.play(seed)
+    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping):  # noqa: PLR2004 - output and metrics
+        return found
+    raise CaseError(
+        f"play() returned {type(found).__name__}, not its output and a mapping of metrics",
+        where=where,
+        remedy='return output, {"ttft_ms": 12.5}',
+    )
+
+
+def check_play(
+    device: Device, scenario: Scenario, pair: tuple[Any, Any], *, where: str
+) -> float | None:
+    """Return the relative error of an output against what is expected; raise WrongResultError."""
+    comparison = device.compare(*pair, scenario.tolerance)
     if not comparison.is_right:
         raise WrongResultError(
             f"what was served differs from the reference: {comparison.reason}",
             where=where,
             remedy="fix the implementation, or its tolerance if the reference is right",
         )
-    control = device.compare(scenario.wrong(seed), expected, scenario.tolerance)
-    _refuse(control, where)
     return comparison.error if math.isfinite(comparison.error) else None
 
 

@@ -131,7 +131,7 @@ CPU = NoisePrior(
 )
 # Ranks share the cores, and what one waits for the others' turns is part of its time: on two
 # cores with other work an unchanged reduction of 64 numbers took 3.4 times as long.
-CPU_GANG = replace(CPU, within=0.25, between=0.25, run=0.2, unit=0.3, threshold=1.0, gate=3.0)
+CPU_GANG = replace(CPU, within=0.25, between=0.25, run=0.2, unit=0.3, threshold=0.5, gate=1.0)
 SERVICE_CPU = replace(CPU, within=0.1, between=0.1, run=0.08, threshold=0.1, gate=0.5)
 
 

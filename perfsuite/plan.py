@@ -18,6 +18,8 @@ from perfsuite.packs import ARCH, RESERVED
 
 # Cases with this tag watch the machine, not a workload.
 CANARY = "canary"
+# Ranks of a CPU share its cores; this many on each still tell something.
+RANKS_PER_CORE = 4
 
 _TERM = re.compile(r"\s*([A-Za-z]\w*)\s*(!=|>=|<=|=|>|<)\s*([^\s=<>!,]+)\s*\Z")
 _EXACT = re.compile(r"\s*[A-Za-z]\w*\.[A-Za-z]\w*\[[^\[\]]*\]\s*\Z")
@@ -139,13 +141,19 @@ def _number(value: Scalar) -> float | None:
 
 def missing_need(variant: Variant, facts: DeviceFacts) -> str:
     """Return the first need that the device does not meet, in words; empty if it meets all."""
-    missing = missing_of(variant.needs, facts)
-    if not missing and facts.device == "cuda" and variant.ranks > facts.gpus:
-        missing = f"needs {variant.ranks} GPUs, {_find_gpus('0', facts)[1]}"
+    missing = missing_of(variant.needs, facts) or _missing_ranks(variant.ranks, facts)
     if missing or not 0 < facts.memory_bytes < variant.memory_bytes:
         return missing
     needed, present = variant.memory_bytes / 1e9, facts.memory_bytes / 1e9
     return f"needs {needed:.1f} GB of memory, this device has {present:.1f} GB"
+
+
+def _missing_ranks(ranks: int, facts: DeviceFacts) -> str:
+    if facts.device == "cuda" and ranks > facts.gpus:
+        return f"needs {ranks} GPUs, {_find_gpus('0', facts)[1]}"
+    cores = int(facts.identity.get("cores", "0"))
+    is_crowded = 0 < RANKS_PER_CORE * cores < ranks
+    return f"needs {ranks} ranks, too many for {cores} cores" if is_crowded else ""
 
 
 def missing_of(needs: Iterable[Need], facts: DeviceFacts) -> str:

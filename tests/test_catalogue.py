@@ -283,3 +283,15 @@ def test_a_pack_that_hangs_makes_none_late_that_waits_for_the_kernels(tmp_path: 
     hung, _, asking = load_catalogue(sources, tier=Tier.SMOKE, time_limit_s=0.7)
     assert "longer than 0.7 s" in hung.error
     assert [variant.id for variant in asking.variants] == ["asking.compiled[kernel=acme.f]"]
+
+
+def test_data_of_a_wrong_type_fails_its_own_pack_alone(tmp_path: Path) -> None:
+    odd = HEAD + KERNELS.replace("file=__file__", "file=__file__, expects={'sm_90a': 5}")
+    sources = [
+        source(tmp_path, "odd", odd),
+        source(tmp_path, "acme", HEAD + COPY + HOOK),
+    ]
+    first, second = load_catalogue(sources, tier=Tier.NIGHTLY)
+    assert "of a wrong type" in first.error
+    assert second.variants
+    assert not second.error

@@ -146,3 +146,19 @@ class Gang(FakeDevice):
 
 def test_ranks_take_the_slowest_ones_launches() -> None:
     assert measured(launched(), Gang(seed=1)).launches < measured(launched()).launches
+
+
+def test_a_scenario_that_is_wrong_later_is_wrong() -> None:
+    plays: list[int] = []
+
+    def play(seed: int) -> tuple[list[float], dict[str, float]]:
+        plays.append(seed)
+        return [1.0, 2.0 if len(plays) < 2 else 9.0], {"ttft_ms": 5.0}
+
+    with pytest.raises(WrongResultError, match="served differs"):
+        measured(played(play, [1.0, 3.0]))
+
+
+def test_a_play_without_metrics_is_told_what_to_return() -> None:
+    with pytest.raises(CaseError, match="not its output and a mapping"):
+        measured(played(lambda seed: [1.0, 2.0], [1.0, 3.0]))  # type: ignore[arg-type, return-value]

@@ -184,8 +184,8 @@ def test_collective_that_hangs_is_timed_out_with_all_stacks_and_no_orphan(
     assert [children(pid) for pid in panel.ping()] == [[], []]
     assert bad.status is Status.TIMED_OUT
     assert bad.reason == (
-        "ranks 0 and 1 gave no answer within 3 s during prepare (in calibrate, check): "
-        "a collective hangs?"
+        "ranks 0 and 1 gave no answer within 3 s during prepare "
+        "(rank 0 in check, rank 1 in calibrate): a collective hangs?"
     )
     assert "rank 0:" in bad.output
     assert "rank 1:" in bad.output
@@ -328,12 +328,13 @@ def test_unit_of_a_gang_knows_no_order() -> None:
 
 
 AGREE = """
-import sys
+import os, sys
 from perfsuite.device import join, open_device
 rank, ranks, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 device = open_device("cpu", gang=join("cpu", rank=rank, ranks=ranks, rendezvous=place))
 context = device.context(1)
-print(context.rank, context.ranks, device.agree(10.0 * rank), device.agree(-rank))
+print(context.rank, context.ranks, device.agree(10.0 * rank), device.agree(-rank), flush=True)
+os._exit(0)  # as a worker does: gloo's threads are not joined
 """
 
 

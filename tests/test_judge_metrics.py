@@ -122,8 +122,20 @@ def test_more_goodput_is_faster() -> None:
 
 
 def test_a_metric_of_zero_is_not_judged_and_says_so() -> None:
+    found = of_service(served(ttft_ms_p50=0.0, goodput_rps=20.0))
+    assert "not judged: ttft_ms_p50 must be a positive number" in found.reason
+
+
+def test_goodput_that_is_gone_is_slower() -> None:
     found = of_service(served(ttft_ms_p50=40.0, goodput_rps=0.0))
-    assert "not judged: goodput_rps must be a positive number" in found.reason
+    assert (found.word, found.fails) == (Word.SLOWER, True)
+    assert "goodput_rps 20 -> 0" in found.reason
+
+
+def test_a_metric_that_is_no_longer_reported_is_unclear() -> None:
+    found = of_service(served(ttft_ms_p50=40.0))
+    assert found.word is Word.UNCLEAR
+    assert "no longer reported: goodput_rps" in found.reason
 
 
 def of_count(metric: Metric, before: float, now: float) -> Verdict:
@@ -219,3 +231,10 @@ def test_more_device_time_on_another_host_is_slower() -> None:
 def test_on_the_same_host_its_time_decides() -> None:
     found = of_awaited(awaited(1400.0, 250.0, "a"))
     assert (found.word, found.changes[0].metric) == (Word.SLOWER, "time_us")
+
+
+def test_a_count_that_is_no_longer_reported_is_unclear() -> None:
+    stored = {name: BaselineMetric(center=1, unit="") for name in ("registers", "loads")}
+    metrics = [Metric("registers"), Metric("loads")]
+    found = verdict(counted(registers=1), entry(Regime.EXACT, stored), metrics)
+    assert (found.word, found.reason) == (Word.UNCLEAR, "no longer reported: loads")

@@ -336,3 +336,12 @@ def test_a_pack_is_not_asked_for_cases_before_the_kernels_are_known(tmp_path: Pa
 def test_what_is_said_of_kernels_is_checked(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in KERNELS
     assert said in refusal(tmp_path, KERNELS.replace(old, new))
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "'two'", "1.5", "True"])
+def test_ranks_are_whole_numbers_from_one_on(tmp_path: Path, value: str) -> None:
+    text = GOOD.replace('"n": [1, 2]', f'"n": [{value}]').replace(
+        'smoke={"n": [1]}, ', 'ranks="n", '
+    )
+    with pytest.raises(PackError, match="holds ranks and has the value"):
+        load_pack("acme", write_file(tmp_path, text))

@@ -138,7 +138,7 @@ def _isolate(parent: int, log: IO[bytes]) -> None:
 def _run_fork(write_end: int, listing: Callable[[], PackListing]) -> NoReturn:
     status = 1
     try:
-        line = msgspec.json.encode(listing()) + b"\n"
+        line = _readable(listing()) + b"\n"
         with os.fdopen(write_end, "wb") as stream:
             stream.write(line)
         status = 0
@@ -149,6 +149,18 @@ def _run_fork(write_end: int, listing: Callable[[], PackListing]) -> NoReturn:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status)
+
+
+def _readable(listing: PackListing) -> bytes:
+    """Return a listing that whoever reads it understands: a pack's data may be of any type."""
+    try:
+        line = msgspec.json.encode(listing)
+        msgspec.json.decode(line, type=PackListing)
+    except (TypeError, msgspec.MsgspecError) as error:
+        what = f"the pack declares something of a wrong type: {error}"
+        refused = PackError(what, where=listing.origin, remedy="compare it with perfsuite's types")
+        return msgspec.json.encode(PackListing(listing.origin, error=str(refused)))
+    return line
 
 
 def _listing(source: PackSource, request: Request, kernels: Sequence[Kernel] | None) -> PackListing:

@@ -16,7 +16,7 @@ from perfsuite.cli.project import say, say_error
 from perfsuite.device import open_device
 from perfsuite.engine import Session
 from perfsuite.errors import PackError, PerfError, UsageError
-from perfsuite.model import Axes, Kernel, Settings
+from perfsuite.model import Axes, Evidence, Kernel, Regime, Settings
 from perfsuite.packs import load_pack
 from perfsuite.panel.site import child_environment
 from perfsuite.plan import missing_of
@@ -69,20 +69,31 @@ def carry_out(order: Order) -> None:
     session = Session(device, case, order.axes, Settings(check_only=True), seed=0)
     if order.check:
         session.prepare(lambda phase: say(f"{phase} ..."))
-        error = session.finish().error
-        say("right" if error is None else f"right: relative error {error:.2g}")
+        _say_check(session.finish())
+    if case.regime is not Regime.EXACT:
+        _launch(session, order.launches)
+    device.close()
+
+
+def _say_check(evidence: Evidence) -> None:
+    error = evidence.error
+    say("right" if error is None else f"right: relative error {error:.2g}")
+    for name, value in evidence.exact.items():
+        say(f"{name} {value:g}")
+
+
+def _launch(session: Session, launches: int) -> None:
     call = session.launch_once()
     call()
     times_us = []
-    for _ in range(order.launches):
+    for _ in range(launches):
         started = time.perf_counter_ns()
         call()
         times_us.append((time.perf_counter_ns() - started) / 1e3)
     say(
-        f"{order.launches} launches after a warm-up; median {statistics.median(times_us):.1f} us, "
+        f"{launches} launches after a warm-up; median {statistics.median(times_us):.1f} us, "
         "host time with synchronisation: pytest --perf measures"
     )
-    device.close()
 
 
 def main() -> None:

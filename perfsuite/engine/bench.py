@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 from perfsuite.device import Device
@@ -49,6 +50,12 @@ class Bench:
 
     def declared(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return a case's own metrics as numbers; raises CaseError for one it did not declare."""
+        if not isinstance(metrics, Mapping):
+            raise CaseError(
+                f"metrics are {type(metrics).__name__}, no mapping of names to numbers",
+                where=self.case.name,
+                remedy='return a dict such as {"launches": 3}',
+            )
         known = {metric.name for metric in self.case.metrics}
         for name, value in metrics.items():
             if name not in known:
@@ -57,8 +64,13 @@ class Bench:
                     where=self.case.name,
                     remedy=f"add it to @case(metrics=...); it has {', '.join(sorted(known))}",
                 )
-            if not isinstance(value, (int, float)) or not math.isfinite(value):
+            if not _is_number(value):
                 raise CaseError(
                     f"metric {name!r} is {value!r}, no finite number", where=self.case.name
                 )
         return {name: float(value) for name, value in metrics.items()}
+
+
+def _is_number(value: Any) -> bool:
+    """Say whether a value is a finite number, of whichever library."""
+    return isinstance(value, Real) and math.isfinite(float(value))

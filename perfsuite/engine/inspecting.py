@@ -34,6 +34,8 @@ class Inspecting:
             raise CaseError("the inspection read no metric", where=bench.case.name)
         if inspection.reference is not None and inspection.wrong is not None:
             expected = bench.declared(inspection.reference())
+            if not expected:
+                raise CaseError("the reference holds no metric", where=bench.case.name)
             difference = _difference(found, expected)
             if difference:
                 raise WrongResultError(
@@ -56,4 +58,4 @@ def _difference(found: Mapping[str, float], expected: Mapping[str, float]) -> st
             return f"{name} is missing"
         if found[name] != value:
             return f"{name} is {found[name]:.9g} instead of {value:.9g}"
-    return "" if expected else "the reference is empty"
+    return ""

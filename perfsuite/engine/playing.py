@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
-from perfsuite.check import check_scenario
+from perfsuite.check import check_play, check_scenario, played
 from perfsuite.engine.bench import Bench
 from perfsuite.model import Block, Evidence, Scenario
 
@@ -17,6 +18,7 @@ class Playing:
         self._bench = bench
         self._scenario = scenario
         self._error: float | None = None
+        self._expected: Any = None
 
     def prepare(self, announce: Callable[[str], None]) -> None:
         """Check one play, which warms up as well; raises WrongResultError or CaseError."""
@@ -36,9 +38,14 @@ class Playing:
         bench.device.synchronize()
         begun = time.perf_counter()
         # The seed of all processes and runs: a trace of its own would be another workload.
-        _, found = self._scenario.play(bench.settings.seed)
+        output, found = played(self._scenario, bench.settings.seed, bench.case.name)
         bench.device.synchronize()
         time_us = 1e6 * (time.perf_counter() - begun)
+        if self._expected is None:
+            self._expected = self._scenario.reference(bench.settings.seed)
+        # What was right once may be wrong on a warm cache, or when a graph is replayed.
+        pair = (output, self._expected)
+        self._error = check_play(bench.device, self._scenario, pair, where=bench.case.name)
         bench.log.blocks.append(
             Block(
                 time_us=(time_us,),

@@ -72,7 +72,7 @@ def _verdict(draft: Draft, against: Against, *, stage: Stage, family: _Family) -
         shift.change(policy, lenient=word is Word.SAME)
         for shift, word in zip(draft.shifts, words, strict=True)
     ]
-    word = _final(_worst(words) if words else draft.word, draft)
+    word = _final(_worst([*words, draft.word]) if words else draft.word, draft)
     return Verdict(
         variant=draft.variant,
         word=word,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from perfsuite import stats
 from perfsuite.judge.change import Shift, shift_of
-from perfsuite.judge.exact import exact_changes, over_budget
+from perfsuite.judge.exact import collapses, exact_changes, over_budget
 from perfsuite.judge.policy import Against, Policy
 from perfsuite.judge.timings import (
     DEVICE_TIME,
@@ -57,9 +57,12 @@ def draft_of(
     word, reason = _unrelated(variant, result, entry, against)
     if word or entry is None:
         return Draft(variant=variant.id, word=word or Word.NEW, reason=reason, budget=budget)
-    exact = tuple(exact_changes(result, entry, variant.case.metrics))
+    own = variant.case.metrics
+    exact = (*exact_changes(result, entry, own), *collapses(result, entry, own))
+    lost = _lost(variant, result, entry)
     if not is_timed:
-        return _counted(variant, entry, exact, budget)
+        draft = _counted(variant, entry, exact, budget)
+        return replace(draft, word=Word.UNCLEAR, reason=lost) if lost else draft
     if not before:
         reason = f"{against.source_of(variant.id) or 'the baseline'} has no time of it"
         return Draft(variant=variant.id, word=Word.NEW, reason=reason, exact=exact, budget=budget)
@@ -70,8 +73,8 @@ def draft_of(
     served, unjudged = _served(variant, result, entry, against)
     return Draft(
         variant=variant.id,
-        word=Word.SAME,
-        reason="; ".join(text for text in (reason, unjudged) if text),
+        word=Word.UNCLEAR if lost else Word.SAME,
+        reason="; ".join(text for text in (lost, reason, unjudged) if text),
         shifts=(shift, *served),
         exact=exact,
         budget=budget,
@@ -120,6 +123,15 @@ def _served(
             prior = service_prior(against.facts.device)
             shifts.append(shift_of(*sides, prior=prior, policy=against.policy, metric=metric))
     return shifts, "; ".join(reasons)
+
+
+def _lost(variant: Variant, result: Result, entry: BaselineEntry) -> str:
+    """Say which of the case's own metrics the baseline has and this run lacks."""
+    told = {name for process in result.evidence for name in process.exact}
+    told |= {n for process in result.evidence for block in process.blocks for n in block.metrics}
+    own = [metric.name for metric in variant.case.metrics]
+    lost = [name for name in own if name in entry.metrics and name not in told]
+    return f"no longer reported: {', '.join(lost)}" if lost else ""
 
 
 def word_of(shift: Shift, policy: Policy) -> Word:

@@ -32,6 +32,20 @@ def exact_changes(
     return found
 
 
+def collapses(result: Result, entry: BaselineEntry, declared: Sequence[Metric]) -> list[Change]:
+    """Return the noisy metrics of which more is better and of which every process has none left.
+
+    Nothing has no logarithm, so that no interval can be told; none is needed.
+    """
+    found = []
+    for name in [metric.name for metric in declared if metric.better == "higher"]:
+        stored = entry.metrics.get(name)
+        values = [value for item in result.evidence for b in item.samples(name) for value in b]
+        if stored is not None and stored.values and values and max(values) <= 0:
+            found.append(_change(name, stored, current=max(values), tolerance=0.0))
+    return found
+
+
 def over_budget(budgets: Sequence[Budget], result: Result, times: Sequence[float]) -> str:
     """Say which budget the centre of the processes exceeds, or ""."""
     for budget in budgets:

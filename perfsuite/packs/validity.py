@@ -47,6 +47,7 @@ def check_cases(place: Place, cases: Sequence[Case]) -> None:
         seen.add(case.name)
         _check_words(place, case, at)
         _check_axes(place, case, at)
+        _check_ranks(place, case, at)
         _check_needs(place, case.needs, at)
         for part in ("build", "only", "work", "memory_bytes"):
             _check_arguments(place, case, part)
@@ -76,6 +77,16 @@ def _check_axes(place: Place, case: Case, at: str) -> None:
                 at=at,
             )
         _check_values(place, case, axis)
+
+
+def _check_ranks(place: Place, case: Case, at: str) -> None:
+    for value in known_values(case, case.ranks) if case.ranks else ():
+        if type(value) is not int or value < 1:
+            raise place.refuse(
+                f"axis {case.ranks!r} holds ranks and has the value {value!r}",
+                remedy="use whole numbers from 1 on",
+                at=at,
+            )
 
 
 def _check_values(place: Place, case: Case, axis: str) -> None:

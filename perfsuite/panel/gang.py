@@ -96,18 +96,16 @@ class GangPanel:
         processes: int,
         on_phase: Callable[[str, str], None],
     ) -> Iterator[Result]:
-        results = {
+        going = {
             v.id: Result(variant=v.id, status=Status.OK, stage=stage, case_version=v.case.version)
             for v in variants
         }
         for process in range(processes):
-            for variant in variants:
-                if results[variant.id].status is Status.OK:
-                    turn = Turn(variant, stage, process)
-                    announce = partial(on_phase, variant.id)
-                    results[variant.id] = self._taken(results[variant.id], turn, announce)
-                if process == processes - 1:
-                    yield results[variant.id]
+            for variant in [v for v in variants if v.id in going]:
+                turn, announce = Turn(variant, stage, process), partial(on_phase, variant.id)
+                going[variant.id] = self._taken(going[variant.id], turn, announce)
+                if process == processes - 1 or going[variant.id].status is not Status.OK:
+                    yield going.pop(variant.id)
             self._dismiss()
 
     def _taken(self, result: Result, turn: Turn, announce: Callable[[str], None]) -> Result:
@@ -126,8 +124,9 @@ class GangPanel:
         is_kept = self._ranks is not None
         try:
             return self._conducted(turn, announce)
-        except EndedError:
-            if not is_kept:
+        except EndedError as ended:
+            # A hang has taken its time limit already.
+            if not is_kept or ended.status is Status.TIMED_OUT:
                 raise
         # What an earlier variant left in the gang may be to blame: this one gets a fair try.
         return self._conducted(turn, announce)

@@ -117,8 +117,7 @@ class Ranks:
         is_joining = wait.phase == "start" and len(late) < len(silent)
         blamed = (late or silent) if is_joining else silent
         what = "did not join" if is_joining else "gave no answer"
-        phases = sorted({self.workers[rank].phase for rank in blamed} - {wait.phase, JOIN})
-        inner = f" (in {', '.join(phases)})" if phases else ""
+        inner = self._phases(blamed, wait)
         doubt = "" if wait.phase == "start" else ": a collective hangs?"
         for rank in silent:
             self.workers[rank].abort()
@@ -129,6 +128,14 @@ class Ranks:
             f"{rank_words(blamed)} {what} within {wait.limit_s:g} s during {wait.phase}"
             f"{inner}{doubt}",
         )
+
+    def _phases(self, blamed: Sequence[int], wait: Wait) -> str:
+        """Say in which phase each rank is, where that tells them apart or tells more."""
+        phases = {rank: self.workers[rank].phase for rank in blamed}
+        told = {rank: phase for rank, phase in phases.items() if phase not in {wait.phase, JOIN}}
+        if len(set(phases.values())) > 1:
+            return f" ({', '.join(f'rank {rank} in {phase}' for rank, phase in phases.items())})"
+        return f" (in {', '.join(sorted(set(told.values())))})" if told else ""
 
     def _ended(self, status: Status, reason: str) -> EndedError:
         share = TAIL_CHARACTERS // len(self.workers)

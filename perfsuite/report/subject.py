@@ -79,6 +79,13 @@ class Subject:
         return next((change for change in changes if change.metric == TIME), None)
 
     @property
+    def telling(self) -> Change | None:
+        """The change that the verdict is about: that of time, unless only another metric moved."""
+        changes = self.verdict.changes if self.verdict else ()
+        moved = [c for c in changes if c.low > c.threshold or c.high < -c.threshold]
+        return self.change if self.change in moved or not moved else moved[0]
+
+    @property
     def others(self) -> list[Change]:
         """The changes of metrics that are no clock."""
         changes = self.verdict.changes if self.verdict else ()

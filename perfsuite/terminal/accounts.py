@@ -74,7 +74,7 @@ def _of_variant(subject: Subject, options: Options) -> Account:
 
 def _told(subject: Subject, options: Options) -> Iterator[str]:
     """Yield the lines of a variant's failure."""
-    change, source = subject.change, subject.verdict.source if subject.verdict else ""
+    change, source = subject.telling, subject.verdict.source if subject.verdict else ""
     # pytest's own summary shows the beginning of this line, beside the id.
     moved = f" {plain(change_text(change))}" if change else ""
     yield f"{subject.mark.word}{moved}: {subject.variant.id}"

@@ -49,7 +49,7 @@ def first_line(book: Book) -> str:
 
 def _row(subject: Subject) -> str:
     """Return the line of one variant, its id last so that a long one harms no column."""
-    change = subject.change
+    change = subject.telling
     moved = change_text(change) if change else ""
     interval = f"({view.interval(change.low, change.high)})" if change else ""
     return plain(f"  {subject.mark.word:<13} {moved:>8} {interval:<20} {subject.variant.id}")
