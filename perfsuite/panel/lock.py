@@ -6,7 +6,6 @@ import fcntl
 import os
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from perfsuite.errors import UsageError
@@ -44,12 +43,7 @@ class UnitLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

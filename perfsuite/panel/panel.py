@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from types import TracebackType
 from typing import Self
 
 from perfsuite import wire
@@ -105,12 +104,7 @@ class Panel:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _waves(self, variant: Variant, stage: Stage, processes: int) -> Sequence[Wave]:
