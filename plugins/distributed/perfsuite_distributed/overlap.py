@@ -113,7 +113,8 @@ def overlap_share(ctx: Any, *, ranks: int, n: int, mib: int) -> perfsuite.Scenar
     """Tell how much of the shorter part is hidden behind the longer: (serial - overlap) / shorter.
 
     Ten rounds each of the matmul, the sum, both in turn and both at once (the sum on a stream of
-    higher priority), awaited by the host; the slowest rank counts. 0 is no overlap at all, 100 is all of it.
+    higher priority), awaited by the host; the slowest rank counts. 0 is no overlap at all, 100 is
+    all of it.
     """
     del ranks
     import torch
