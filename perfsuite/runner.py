@@ -29,7 +29,7 @@ from perfsuite.model import (
     Verdict,
 )
 from perfsuite.plan import missing_need, missing_of, order
-from perfsuite.resumption import interrupted_run, open_run_file
+from perfsuite.resumption import interrupted_run, open_run_file, samplings_of
 from perfsuite.runs import RunFile, new_run_id
 from perfsuite.sites import Desk, count_on, git_commit, measure_on, open_desks, units_of
 from perfsuite.sku import sku_of
@@ -133,6 +133,7 @@ class _Work:
         self.yardstick = yardstick
         self.facts = run_file.run.facts
         self.started = time.monotonic()
+        self.samplings = samplings_of(yardstick.entries, run_file.run)
         self._lock = threading.Lock()
         self._done = 0
         self._total = 0
@@ -185,6 +186,7 @@ class _Work:
         count_on(self.desks, counted, partial(self._let, stage, 1))
 
     def _let(self, stage: Stage, processes: int, desk: Desk, share: Sequence[Variant]) -> None:
+        desk.panel.samplings = self.samplings
         desk.panel.measure(
             share,
             stage,

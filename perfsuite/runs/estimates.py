@@ -43,6 +43,7 @@ def entries_of(run: Run) -> dict[str, BaselineEntry]:
             regime=variant.case.regime.value if variant else "paced",
             state={} if variant and variant.target else dict(run.facts.state),
             artefact=next((process.artefact for process in evidence if process.artefact), ""),
+            sampling=evidence[0].sampling,
         )
     return entries
 
