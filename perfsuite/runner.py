@@ -227,7 +227,8 @@ class _Work:
         unmet = {c.id: missing_of(c.needs, self.facts) for c in run.instances}
         claims = judge_claims(
             run.instances,
-            {r.variant: r for r in run.results},
+            # The screen's alone: what one side took minutes later is no match for the other side.
+            {r.variant: r for r in run.results if r.stage is Stage.SCREEN},
             facts=self.facts,
             unmet={claim: reason for claim, reason in unmet.items() if reason},
             policy=self.request.policy,
