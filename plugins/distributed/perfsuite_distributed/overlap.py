@@ -42,6 +42,7 @@ def _work(*, ranks: int, n: int, mib: int, impl: str) -> perfsuite.Work:
     work=_work,
     memory_bytes=lambda ranks, n, mib, impl: (4 * LAYERS + 2) * n * n + 2 * mib * 2**20,
     cold=False,
+    version=2,
     source=f"{CHAPTER}; {SUPERBENCH}",
 )
 def overlap(ctx: Any, *, ranks: int, n: int, mib: int, impl: str) -> perfsuite.Workload:
@@ -128,6 +129,7 @@ def multiplied(a: Any, b: Any) -> Any:
     regime=perfsuite.Regime.END_TO_END,
     cold=False,
     metrics=[perfsuite.Metric("hidden_percent", "%", "higher")],
+    version=2,
     source=f"{CHAPTER}; {SUPERBENCH}",
 )
 def overlap_share(ctx: Any, *, ranks: int, n: int, mib: int) -> perfsuite.Scenario:
