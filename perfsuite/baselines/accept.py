@@ -13,10 +13,10 @@ from perfsuite.baselines.folder import (
     packs_in,
     read_pack,
     read_sku,
-    replace_file,
     run_path,
     sku_folder,
     sku_path,
+    write,
 )
 from perfsuite.baselines.merge import merge
 from perfsuite.codec import Acceptance, RunFacts, StoredEntry, baseline_text, flat_text
@@ -232,7 +232,7 @@ def _write(run: Run, shelf: _Shelf, outcomes: Mapping[str, _Outcome]) -> tuple[P
     first = {run_path(folder, run.id): flat_text(facts)}
     if not sku_path(folder).exists():
         first[sku_path(folder)] = flat_text(sku)
-    written = tuple(replace_file(path, data) for path, data in {**first, **texts}.items())
+    written = tuple(write(path, data) for path, data in {**first, **texts}.items())
     _drop_unused_runs(folder)
     return written
 

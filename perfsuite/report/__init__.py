@@ -5,12 +5,10 @@ A report reads the values handed to it and opens no store; it can always be made
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from perfsuite.errors import StoreError
+from perfsuite.files import refusing, replace_file
 from perfsuite.model import BaselineEntry, Run
 from perfsuite.report.junit import properties
 
@@ -36,17 +34,15 @@ def write_report(
 
     book = read(run, baselines=baselines, source=source, previous=previous)
     place = folder / run.id
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        _replace(place / "summary.md", summary(book))
-        _replace(place / "verdict.json", verdict_json(book))
-        _replace(place / "index.html", render(book))
-    except OSError as error:
-        raise StoreError(
-            f"cannot write the report: {error.strerror}",
-            where=str(place),
-            remedy=f"make the folder writable, then: perfsuite report {run.id}",
-        ) from error
+    remedy = f"make the folder writable, then: perfsuite report {run.id}"
+    with refusing("cannot write the report", place, remedy=remedy):
+        texts = (
+            ("summary.md", summary(book)),
+            ("verdict.json", verdict_json(book)),
+            ("index.html", render(book)),
+        )
+        for name, text in texts:
+            replace_file(place / name, text.encode("utf-8", "replace"))
     return place / "index.html"
 
 
@@ -66,16 +62,3 @@ def markdown(
     from perfsuite.report.summary import summary
 
     return summary(read(run, baselines=baselines, source=source, previous=previous))
-
-
-def _replace(path: Path, text: str) -> None:
-    # Whoever reads the path sees the old file or the new one, never a part.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
