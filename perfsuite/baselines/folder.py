@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from perfsuite.codec import RunFacts, StoredEntry, read_baseline, read_flat
+from perfsuite.codec import StoredEntry, read_baseline, read_flat
 from perfsuite.errors import StoreError
 from perfsuite.files import refusing, replace_file
 from perfsuite.model import Sku
@@ -77,12 +77,6 @@ def read_sku(folder: Path) -> Sku:
             remedy="move the folder to its own place, or accept a run here",
         )
     return sku
-
-
-def read_run_facts(folder: Path, run_id: str) -> RunFacts | None:
-    """Return what is kept of a run, or None if its file is gone."""
-    path = run_path(folder, run_id)
-    return read_flat(_bytes(path), RunFacts, where=str(path)) if path.exists() else None
 
 
 def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
