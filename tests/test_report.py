@@ -27,9 +27,11 @@ from perfsuite.model import (
     Word,
     Work,
 )
-from perfsuite.report import html, markdown, page, properties, summary, view, write_report
+from perfsuite.report import page, properties, summary, view, write_report
 from perfsuite.report.book import read
 from perfsuite.report.render import inline
+from perfsuite.report.render import render as html
+from perfsuite.report.summary import summary as markdown
 
 GOLD = Path(__file__).parent / "gold"
 SOURCE = "baseline nvidia-h200"
@@ -74,9 +76,10 @@ class _Reader(HTMLParser):
 
 
 def render(run: Run | None = None, previous: Run | None = None) -> str:
-    return html(
+    book = read(
         run or data.run_of(), baselines=data.baselines_of(), source=SOURCE, previous=previous
     )
+    return html(book)
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +283,7 @@ def hostile_run(text: str) -> tuple[Run, Mapping[str, BaselineEntry]]:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_shown_as_text(text: str) -> None:
     run, baselines = hostile_run(text)
-    reader = _Reader(html(run, baselines=baselines, source=text))
+    reader = _Reader(html(read(run, baselines=baselines, source=text)))
     assert reader.open == []
     assert reader.text.count(text) >= 10
     assert [tag for tag, _ in reader.elements].count("script") == 1
@@ -294,13 +297,13 @@ def test_hostile_text_is_shown_as_text(text: str) -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_text_in_markdown(text: str) -> None:
     run, baselines = hostile_run(text)
-    shown = markdown(run, baselines=baselines, source=text)
+    shown = markdown(read(run, baselines=baselines, source=text))
     assert re.findall(r"<(?!/?(?:details|summary)>)", shown) == []
     assert re.search(r"(?<!\\)\]\(", shown) is None
 
 
 def test_markdown_starts_with_the_outcome_and_folds_what_is_quiet() -> None:
-    lines = markdown(data.run_of(), baselines=data.baselines_of(), source=SOURCE).splitlines()
+    lines = markdown(read(data.run_of(), baselines=data.baselines_of(), source=SOURCE)).splitlines()
     assert lines[0].endswith("3 unclear of 28 variants; 1 claim broken, 3 skipped")
     visible = "\n".join(lines).partition("<details>")[0]
     assert visible.count("\n| ") - 2 == 14
@@ -310,13 +313,13 @@ def test_markdown_starts_with_the_outcome_and_folds_what_is_quiet() -> None:
 def test_markdown_shows_at_most_twenty_rows() -> None:
     told = data.STORY[1]
     story = tuple(replace(told, axes={"op": "copy", "n": n}) for n in range(30))
-    shown = markdown(data.run_of(story), baselines={}, source=SOURCE)
+    shown = markdown(read(data.run_of(story), baselines={}, source=SOURCE))
     assert shown.partition("<details>")[0].count("slower |") == 20
 
 
 def test_markdown_says_where_its_folded_table_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary, "MOST_FOLDED", 5)
-    shown = markdown(quiet(8), baselines={}, source=SOURCE)
+    shown = markdown(read(quiet(8), baselines={}, source=SOURCE))
     assert shown.count("same |") == 5
     assert "ends after 5 of them" in shown
 
@@ -364,7 +367,7 @@ def quiet(count: int) -> Run:
 
 def test_quiet_variants_of_a_large_page_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "FULL_DETAIL", 40)
-    small, large = (html(quiet(count), baselines={}, source=SOURCE) for count in (41, 61))
+    small, large = (html(read(quiet(count), baselines={}, source=SOURCE)) for count in (41, 61))
     assert (len(large.encode()) - len(small.encode())) / 20 < 3200
     assert "in short" in large
 
@@ -391,7 +394,7 @@ def test_accepted_card_without_values_is_left_out() -> None:
     entry = data.entry_of(told)
     metric = replace(entry.metrics["time_us"], values={"aaaa": (), "bbbb": (128.0,)})
     entry = replace(entry, metrics={"time_us": metric})
-    text = html(one_of(told), baselines={entry.variant: entry})
+    text = html(read(one_of(told), baselines={entry.variant: entry}))
     assert "baseline · card bbbb" in text
     assert "card aaaa" not in text
 
@@ -431,7 +434,7 @@ def test_book_of_nothing_is_a_page_too() -> None:
         facts=DeviceFacts(device="fake", name="", unit="", identity={}),
         settings=data.run_of(()).settings,
     )
-    assert "<h1>No variant ran</h1>" in html(empty, baselines={})
+    assert "<h1>No variant ran</h1>" in html(read(empty, baselines={}))
     assert read(empty, baselines={}, source="", previous=None).fails is False
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfsuite.model import Change, Run, Variant
-from perfsuite.report import facts, plots, view
-from perfsuite.report.facts import Difference, Fact
-from perfsuite.report.rows import Row, change_text, log_change
+from perfsuite.model import Change, Variant
+from perfsuite.report import facts, view
+from perfsuite.report.facts import Fact
+from perfsuite.report.rows import change_text, log_change
 from perfsuite.report.subject import CYCLES, TIME, Subject
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
-    """One of the clocks before and now."""
+class Compared:
+    """A metric before and now, with its change where there is something to compare with."""
 
     name: str
     baseline: str
@@ -21,69 +21,9 @@ class Clock:
     change: str
 
 
-@dataclass(frozen=True, slots=True)
-class Exact:
-    """A metric without noise, with its change where there is something to compare with."""
-
-    name: str
-    baseline: str
-    now: str
-    change: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detail:
-    """Everything that a variant's section shows, as text and charts."""
-
-    row: Row
-    sentence: str
-    command: str
-    distribution: plots.Distribution | None
-    is_open: bool = False
-    source: str = ""
-    decided: tuple[Fact, ...] = ()
-    clocks: tuple[Clock, ...] = ()
-    tracks: tuple[plots.Track, ...] = ()
-    exact: tuple[Exact, ...] = ()
-    case: tuple[Fact, ...] = ()
-    measured: tuple[Fact, ...] = ()
-    notes: tuple[str, ...] = ()
-    differences: tuple[Difference, ...] = ()
-    doc: str = ""
-    output: str = ""
-
-
-def short(subject: Subject, row: Row) -> Detail:
-    """Return the section of a variant that nobody has to look at: its row has the numbers."""
-    return Detail(
-        row=row,
-        sentence=subject.reason or subject.mark.meaning,
-        distribution=plots.overview(subject),
-        command=command(subject.variant),
-    )
-
-
-def detail(subject: Subject, row: Row, *, run: Run, is_open: bool) -> Detail:
-    """Return the section of one variant with everything there is to say."""
-    variant, result = subject.variant, subject.result
-    return Detail(
-        row=row,
-        is_open=is_open,
-        sentence=subject.reason or subject.mark.meaning,
-        source=subject.verdict.source if subject.verdict else "",
-        decided=decided(subject),
-        clocks=clocks(subject),
-        distribution=plots.distribution(subject),
-        tracks=plots.tracks(subject),
-        exact=exact(subject),
-        case=facts.of_case(variant),
-        measured=facts.of_measuring(subject),
-        notes=tuple(dict.fromkeys(note for one in subject.evidence for note in one.notes)),
-        differences=facts.differences_of_state(subject, run.facts),
-        doc=variant.case.doc,
-        output=result.output if result else "",
-        command=command(variant),
-    )
+def notes(subject: Subject) -> tuple[str, ...]:
+    """Return what the processes have to say, each once."""
+    return tuple(dict.fromkeys(note for one in subject.evidence for note in one.notes))
 
 
 def command(variant: Variant) -> str:
@@ -107,7 +47,7 @@ def decided(subject: Subject) -> tuple[Fact, ...]:
     return facts.present(found)
 
 
-def clocks(subject: Subject) -> tuple[Clock, ...]:
+def clocks(subject: Subject) -> tuple[Compared, ...]:
     """Return time, SM cycles and the SM clock that follows from both."""
     change = subject.change
     time, before = subject.now(), subject.baseline()
@@ -115,7 +55,7 @@ def clocks(subject: Subject) -> tuple[Clock, ...]:
         return ()
     digits = subject.digits()
     lines = [
-        Clock(
+        Compared(
             "Time per launch",
             view.time(before, digits, like=time),
             view.time(time, digits),
@@ -128,7 +68,7 @@ def clocks(subject: Subject) -> tuple[Clock, ...]:
     noise = subject.digits(CYCLES)
     moved = cycles / cycles_before - 1 if cycles_before else None
     lines.append(
-        Clock(
+        Compared(
             "SM cycles per launch",
             view.cycles(cycles_before, noise),
             view.cycles(cycles, noise),
@@ -137,11 +77,11 @@ def clocks(subject: Subject) -> tuple[Clock, ...]:
     )
     was = cycles_before / before if cycles_before and before else None
     shift = log_change(change.clock_change if change else None)
-    lines.append(Clock("SM clock", view.clock(was), view.clock(cycles / time), shift))
+    lines.append(Compared("SM clock", view.clock(was), view.clock(cycles / time), shift))
     return tuple(lines)
 
 
-def exact(subject: Subject) -> tuple[Exact, ...]:
+def exact(subject: Subject) -> tuple[Compared, ...]:
     """Return the metrics that are no clock, of this run and of the baseline."""
     now = {name: value for one in subject.evidence for name, value in one.exact.items()}
     noisy = {name: subject.now(name) for name in subject.middles if name not in {TIME, CYCLES}}
@@ -156,7 +96,7 @@ def exact(subject: Subject) -> tuple[Exact, ...]:
         before = change.baseline if change else stored[name].center if name in stored else None
         value = now.get(name, change.current if change else None)
         lines.append(
-            Exact(
+            Compared(
                 name,
                 view.NOTHING if before is None else view.amount(before, unit),
                 view.NOTHING if value is None else view.amount(value, unit),

@@ -11,8 +11,8 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from perfsuite.report import charts, detail, facts, marks, page, plots, view
 from perfsuite.report.book import Book
-from perfsuite.report.page import details, page
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +25,15 @@ class Inline:
 
 def render(book: Book) -> str:
     """Return a run as one self-contained HTML page."""
-    values = page(book)
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            page=values,
-            details=details(book),
-            style=inline("style.css"),
-            script=inline("app.js"),
-        )
+    template = _environment().get_template("page.html.j2")
+    return template.render(
+        book=book,
+        run=book.run,
+        headline=page.headline(book),
+        proportions=charts.proportions([(mark.tone, count) for mark, count in book.tallies]),
+        sections=page.sections(book),
+        style=inline("style.css"),
+        script=inline("app.js"),
     )
 
 
@@ -48,10 +47,13 @@ def inline(name: str) -> Inline:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    found = Environment(
         loader=PackageLoader("perfsuite.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    for room in (detail, facts, marks, page, plots, view):
+        found.globals[room.__name__.rpartition(".")[2]] = room
+    return found

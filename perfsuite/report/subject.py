@@ -59,6 +59,17 @@ class Subject:
         return self.result is None or self.result.status is Status.SKIPPED
 
     @property
+    def fails(self) -> bool:
+        """Say whether the variant alone fails the run."""
+        return self.mark.tone == "fail" or bool(self.verdict and self.verdict.fails)
+
+    @property
+    def axes(self) -> list[str]:
+        """The axes of the id as they stand there, without reading them."""
+        axes = self.variant.id.partition("[")[2].removesuffix("]")
+        return axes.split(",") if axes else []
+
+    @property
     def reason(self) -> str:
         """Why the variant ended as it did, in words."""
         if self.result is None:
