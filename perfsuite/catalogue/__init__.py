@@ -57,7 +57,7 @@ def _pack(source: PackSource, listing: PackListing) -> Pack:
         name=source.name,
         origin=source.origin,
         version=source.version,
-        variants=listing.variants(),
+        variants=listing.variants,
         claims=listing.claims,
         kernels=listing.given,
         error=source.error or listing.error,
