@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from perfsuite.model import Change, Variant
+from perfsuite.model import Variant
 from perfsuite.report import facts, view
 from perfsuite.report.facts import Fact
 from perfsuite.report.rows import change_text, log_change
@@ -38,8 +39,8 @@ def decided(subject: Subject) -> tuple[Fact, ...]:
         return ()
     found = (
         ("Change of the code", f"{change_text(change)} ({view.interval(change.low, change.high)})"),
-        ("Threshold, gate", f"{view.limit(change.threshold)}, {view.limit(change.gate)}"),
-        ("Detectable", f"{view.limit(change.detectable)} nine times in ten"),
+        ("Threshold, gate", f"{view.share(change.threshold)}, {view.share(change.gate)}"),
+        ("Detectable", f"{view.share(change.detectable)} nine times in ten"),
         ("p value", view.p_value(change.p_value)),
         ("Share of time on the SM clock (β)", view.number(change.beta, 2)),
         ("Confirmed by", verdict.confirmation),
@@ -47,38 +48,33 @@ def decided(subject: Subject) -> tuple[Fact, ...]:
     return facts.present(found)
 
 
-def clocks(subject: Subject) -> tuple[Compared, ...]:
-    """Return time, SM cycles and the SM clock that follows from both."""
-    change = subject.change
+def clocks(subject: Subject) -> Iterator[Compared]:
+    """Yield time, SM cycles and the SM clock that follows from both."""
+    change, digits, noise = subject.change, subject.digits(), subject.digits(CYCLES)
     time, before = subject.now(), subject.baseline()
-    if time is None:
-        return ()
-    digits = subject.digits()
-    lines = [
-        Compared(
-            "Time per launch",
-            view.time(before, digits, like=time),
-            view.time(time, digits),
-            log_change(change.time_change if change else None, change),
-        )
-    ]
     cycles, cycles_before = subject.now(CYCLES), subject.baseline(CYCLES)
-    if cycles is None:
-        return tuple(lines)
-    noise = subject.digits(CYCLES)
-    moved = cycles / cycles_before - 1 if cycles_before else None
-    lines.append(
-        Compared(
-            "SM cycles per launch",
-            view.cycles(cycles_before, noise),
-            view.cycles(cycles, noise),
-            view.percent(moved, half_width=noise),
-        )
+    if time is None:
+        return
+    yield Compared(
+        "Time per launch",
+        view.time(before, digits, like=time),
+        view.time(time, digits),
+        log_change(change.time_change if change else None, change),
     )
-    was = cycles_before / before if cycles_before and before else None
-    shift = log_change(change.clock_change if change else None)
-    lines.append(Compared("SM clock", view.clock(was), view.clock(cycles / time), shift))
-    return tuple(lines)
+    if cycles is None:
+        return
+    yield Compared(
+        "SM cycles per launch",
+        view.cycles(cycles_before, noise),
+        view.cycles(cycles, noise),
+        view.percent(cycles / cycles_before - 1 if cycles_before else None, half_width=noise),
+    )
+    yield Compared(
+        "SM clock",
+        view.clock(cycles_before / before if cycles_before and before else None),
+        view.clock(cycles / time),
+        log_change(change.clock_change if change else None),
+    )
 
 
 def exact(subject: Subject) -> tuple[Compared, ...]:
@@ -91,8 +87,8 @@ def exact(subject: Subject) -> tuple[Compared, ...]:
     units = {metric.name: metric.unit for metric in subject.variant.case.metrics}
     lines = []
     for name in dict.fromkeys((*now, *changes)):
-        unit = units.get(name) or _unit(name, changes)
         change = changes.get(name)
+        unit = units.get(name) or (change.unit if change else view.unit_of(name))
         before = change.baseline if change else stored[name].center if name in stored else None
         value = now.get(name, change.current if change else None)
         lines.append(
@@ -104,12 +100,6 @@ def exact(subject: Subject) -> tuple[Compared, ...]:
             )
         )
     return tuple(lines)
-
-
-def _unit(name: str, changes: dict[str, Change]) -> str:
-    if name in changes:
-        return changes[name].unit
-    return "bytes" if name.endswith("_bytes") else "us" if name.endswith("_us") else ""
 
 
 def _moved(before: float | None, value: float | None) -> str:
