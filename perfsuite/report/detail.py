@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from perfsuite.model import Variant
 from perfsuite.report import facts, view
 from perfsuite.report.facts import Fact
+from perfsuite.report.metrics import Compared
 from perfsuite.report.rows import change_text, log_change
-from perfsuite.report.subject import CYCLES, TIME, Subject
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A metric before and now, with its change where there is something to compare with."""
-
-    name: str
-    baseline: str
-    now: str
-    change: str
+from perfsuite.report.subject import CYCLES, Subject
 
 
 def notes(subject: Subject) -> tuple[str, ...]:
@@ -37,12 +27,15 @@ def decided(subject: Subject) -> tuple[Fact, ...]:
     change, verdict = subject.change, subject.verdict
     if change is None or verdict is None:
         return ()
+    has_cycles = subject.now(CYCLES) is not None
+    label = "Change of the code" if has_cycles else "Change"
+    share = view.number(change.beta, 2) if has_cycles else ""
     found = (
-        ("Change of the code", f"{change_text(change)} ({view.interval(change.low, change.high)})"),
+        (label, f"{change_text(change)} ({view.interval(change.low, change.high)})"),
         ("Threshold, gate", f"{view.share(change.threshold)}, {view.share(change.gate)}"),
         ("Detectable", f"{view.share(change.detectable)} nine times in ten"),
         ("p value", view.p_value(change.p_value)),
-        ("Share of time on the SM clock (β)", view.number(change.beta, 2)),
+        ("Share of time on the SM clock (β)", share),
         ("Confirmed by", verdict.confirmation),
     )
     return facts.present(found)
@@ -75,36 +68,3 @@ def clocks(subject: Subject) -> Iterator[Compared]:
         view.clock(cycles / time),
         log_change(change.clock_change if change else None),
     )
-
-
-def exact(subject: Subject) -> tuple[Compared, ...]:
-    """Return the metrics that are no clock, of this run and of the baseline."""
-    now = {name: value for one in subject.evidence for name, value in one.exact.items()}
-    noisy = {name: subject.now(name) for name in subject.middles if name not in {TIME, CYCLES}}
-    now |= {name: value for name, value in noisy.items() if value is not None}
-    stored = subject.entry.metrics if subject.entry else {}
-    changes = {change.metric: change for change in subject.others}
-    units = {metric.name: metric.unit for metric in subject.variant.case.metrics}
-    lines = []
-    for name in dict.fromkeys((*now, *changes)):
-        change = changes.get(name)
-        unit = units.get(name) or (change.unit if change else view.unit_of(name))
-        before = change.baseline if change else stored[name].center if name in stored else None
-        value = now.get(name, change.current if change else None)
-        lines.append(
-            Compared(
-                name,
-                view.NOTHING if before is None else view.amount(before, unit),
-                view.NOTHING if value is None else view.amount(value, unit),
-                _moved(before, value),
-            )
-        )
-    return tuple(lines)
-
-
-def _moved(before: float | None, value: float | None) -> str:
-    if before is None or value is None:
-        return view.NOTHING
-    if before == value:
-        return "="
-    return view.percent(value / before - 1) if before else "from none"

@@ -38,7 +38,7 @@ def present(pairs: Iterable[tuple[str, str]]) -> tuple[Fact, ...]:
     )
 
 
-def of_case(variant: Variant) -> tuple[Fact, ...]:
+def of_case(variant: Variant, device: str) -> tuple[Fact, ...]:
     """Return what a variant is, as its pack declares it."""
     case, work = variant.case, variant.work or Work()
     budgets = (
@@ -47,6 +47,8 @@ def of_case(variant: Variant) -> tuple[Fact, ...]:
     )
     operations = f"{view.operations(work.flops)} {work.rate_dtype}"
     moved = f"{view.size(work.read_bytes)} read, {view.size(work.write_bytes)} written"
+    # The links are a GPU's.
+    moved += "" if device == "cpu" else f" ({work.link})"
     return present(
         (
             ("Source", case.source),
@@ -54,7 +56,8 @@ def of_case(variant: Variant) -> tuple[Fact, ...]:
             ("Conditions", _conditions(variant)),
             ("Ranks", f"{variant.ranks}; the slowest one's time counts" if variant.is_gang else ""),
             ("Work per launch", operations.rstrip() if work.flops else ""),
-            ("Bytes moved", f"{moved} ({work.link})" if work.bytes else ""),
+            ("Bytes moved", moved if work.bytes else ""),
+            ("Rates", f"work / time, by {case.source}" if work.bytes or work.flops else ""),
             ("Budget", "; ".join(budgets)),
             ("Needs", ", ".join(f"{need.kind} {need.value}" for need in variant.needs)),
             ("Tags", ", ".join(case.tags)),
@@ -90,7 +93,7 @@ def of_measuring(subject: Subject) -> tuple[Fact, ...]:
             ("Settled", "" if all(one.settled for one in evidence) else "no: limit reached first"),
             ("Samples voided", view.number(voided, 0) if voided else ""),
             *_health([block.health for block in blocks if block.health]),
-            ("Cards", _words(view.card(one.unit) for one in evidence if one.unit)),
+            ("Units", _words(one.unit[:4] for one in evidence)),
             ("Seeds", _words(str(one.seed) for one in evidence)),
             ("Wall time", view.duration(wall_s) if wall_s else ""),
         )

@@ -18,7 +18,7 @@ SLOT_TONES = 3
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """One process, or the accepted processes of one card, as a line with its numbers in text."""
+    """One process, or the accepted processes of one unit, as a line with its numbers in text."""
 
     label: str
     when: str
@@ -117,7 +117,7 @@ def _processes(subject: Subject) -> Iterator[_Process]:
 
 
 def _label(when: str, index: int, process: Evidence) -> str:
-    place = f" · {view.card(process.unit)}" if process.unit else ""
+    place = f" · {view.unit(process.unit)}" if process.unit else ""
     return f"{when} {index}{place}"
 
 
@@ -125,7 +125,7 @@ def _accepted(subject: Subject) -> Iterator[tuple[str, tuple[float, ...]]]:
     metric = subject.entry.metrics.get(TIME) if subject.entry else None
     for unit, values in metric.values.items() if metric else ():
         if values:
-            yield f"baseline · {view.card(unit)}", values
+            yield f"baseline · {view.unit(unit)}", values
 
 
 def _estimates(label: str, values: tuple[float, ...], axis: charts.Axis, subject: Subject) -> Strip:

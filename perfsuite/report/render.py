@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from perfsuite.report import charts, detail, facts, marks, page, plots, view
+from perfsuite.report import charts, detail, facts, marks, metrics, page, plots, view
 from perfsuite.report.book import Book
+
+_CODE = re.compile(r"(`{1,2})(?!`)([^`]+)\1(?!`)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,13 @@ def render(book: Book) -> str:
     )
 
 
+def prose(text: str) -> Markup:
+    """Return a docstring with what stands in backticks as code; all else stays text."""
+    # Escaped first, so that nothing of the text is markup but these two tags.
+    marked = _CODE.sub(r"<code>\2</code>", str(escape(text)))
+    return Markup(marked)  # noqa: S704
+
+
 @cache
 def inline(name: str) -> Inline:
     """Return one of the report's own static files; its hash is what the page's policy allows."""
@@ -54,6 +64,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for room in (detail, facts, marks, page, plots, view):
+    found.filters["prose"] = prose
+    for room in (detail, facts, marks, metrics, page, plots, view):
         found.globals[room.__name__.rpartition(".")[2]] = room
     return found

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from perfsuite.model import Change
 from perfsuite.report import charts, marks, view
+from perfsuite.report.metrics import judged
 from perfsuite.report.rates import rate_of
 from perfsuite.report.subject import Subject
 
@@ -18,6 +19,7 @@ class Row:
     """One line as text and charts; ``keys`` are its sort keys, separated by spaces."""
 
     subject: Subject
+    metric: str
     now: str
     baseline: str
     change: str
@@ -38,11 +40,13 @@ def row(subject: Subject, slug: str) -> Row:
     change, now, digits = subject.change, subject.now(), subject.digits()
     rate, share = rate_of(subject.variant.work, now, slug)
     has_clock = any(block.cycles for process in subject.evidence for block in process.blocks)
+    exact = judged(subject)
     return Row(
         subject=subject,
-        now=view.time(now, digits),
-        baseline=view.time(subject.baseline(), digits, like=now),
-        change=change_text(change),
+        metric=exact.name if exact else "",
+        now=exact.now if exact else view.time(now, digits),
+        baseline=exact.baseline if exact else view.time(subject.baseline(), digits, like=now),
+        change=exact.change if exact else change_text(change),
         interval=view.interval(change.low, change.high) if change else "",
         bar=bar(change, subject.mark) if change else Markup(),
         aside=_aside(subject),
@@ -90,7 +94,7 @@ def _aside(subject: Subject) -> str:
 def _exact_text(change: Change) -> str:
     # A share of nothing says nothing.
     if not change.baseline:
-        return f"{change.metric} from 0 to {change.current:.4g} {change.unit}"
+        return f"{change.metric} from 0 to {view.amount(change.current, change.unit)}"
     return f"{change.metric} {view.percent(change.current / change.baseline - 1)}"
 
 

@@ -65,7 +65,7 @@ def _tally(book: Book) -> str:
 def _line(line: Row) -> str:
     subject = line.subject
     mark = f"{subject.mark.glyph} {subject.mark.word}"
-    cells = (line.now, line.baseline, line.change, line.interval)
+    cells = (f"{line.now} {plain(line.metric)}".strip(), line.baseline, line.change, line.interval)
     return f"| {' | '.join((mark, plain(subject.variant.id), *cells))} |"
 
 

@@ -81,6 +81,8 @@ def amount(value: float, unit: str, noise: float | None = None) -> str:
         return time(value, noise)
     if unit == "bytes":
         return size(value)
+    # A reciprocal names nothing that is counted.
+    unit = "per second" if unit == "1/s" else unit
     decimals = 0 if float(value).is_integer() and not noise else max(0, places(value, noise))
     return f"{number(value, decimals)}{SPACE}{unit}".rstrip(SPACE)
 
@@ -202,9 +204,9 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:120]
 
 
-def card(unit: str) -> str:
-    """Return the short name of one GPU."""
-    return f"card {unit[:4]}" if unit else "card unknown"
+def unit(name: str) -> str:
+    """Return the short name of one device."""
+    return f"unit {name[:4] or 'unknown'}"
 
 
 def command(variant: str, *options: str) -> str:

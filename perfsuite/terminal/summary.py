@@ -28,11 +28,16 @@ def summary(book: Book) -> Iterator[str]:
     for claim in book.broken[:MOST_ROWS]:
         found = f"{view.ratio(claim.ratio)} found, {view.ratio(claim.required)} asked for"
         yield plain(f"  {claim.word:<13} {found}  {claim.claim}")
+    yield from skip_lines(book)
+    yield from (f"note: {note}" for note in book.run.notes)
+
+
+def skip_lines(book: Book) -> Iterator[str]:
+    """Yield how many variants were skipped for each of the commonest reasons."""
     for reason, variants in book.skips[:MOST_SKIPS]:
         yield f"skipped {len(variants)}: {plain(reason)}"
     if len(book.skips) > MOST_SKIPS:
         yield f"skipped for {len(book.skips) - MOST_SKIPS} more reasons: see the report"
-    yield from (f"note: {note}" for note in book.run.notes)
 
 
 def first_line(book: Book) -> str:
