@@ -6,7 +6,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -157,24 +157,16 @@ def _memory_bytes(case: Case, axes: Axes, where: str) -> int:
 def _info(pack: str, case: Case) -> CaseInfo:
     build: Any = inspect.unwrap(getattr(case.build, "func", case.build))
     code = getattr(build, "__code__", None)
-    return CaseInfo(
-        pack=pack,
-        name=case.name,
-        doc=inspect.cleandoc(case.build.__doc__ or ""),
-        file=_place(code.co_filename) if code else "",
-        line=code.co_firstlineno if code else 0,
-        source=case.source,
-        version=case.version,
-        regime=case.regime,
-        cold=case.cold,
-        needs=case.needs,
-        budgets=case.budgets,
-        tags=case.tags,
-        axes=tuple(case.axes),
-        metrics=case.metrics,
-        ranks=case.ranks,
-        target=case.target,
-    )
+    names = {field.name for field in fields(CaseInfo)}
+    declared = {field.name: getattr(case, field.name) for field in fields(case)}
+    told = {
+        "pack": pack,
+        "doc": inspect.cleandoc(case.build.__doc__ or ""),
+        "file": _place(code.co_filename) if code else "",
+        "line": code.co_firstlineno if code else 0,
+        "axes": tuple(case.axes),
+    }
+    return CaseInfo(**{name: value for name, value in (declared | told).items() if name in names})
 
 
 def _bindings(variants: Sequence[Variant], claim: Claim) -> Iterator[ClaimInstance]:
