@@ -39,7 +39,7 @@ class Place:
         return PackError(what, where=f"pack {self.name!r} ({self.origin}){inside}", remedy=remedy)
 
     def check(self, at: str, faults: Iterable[Fault]) -> None:
-        """Raise the first of the faults of a case, claim or kernel, if it has one."""
+        """Raise the first of the faults, if there is one."""
         for what, remedy in faults:
             raise self.refuse(what, remedy=remedy, at=at)
 
