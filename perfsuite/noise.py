@@ -58,6 +58,7 @@ class NoisePrior:
     run: float = 0.0005
     unit: float = 0.0015
     degrees: float = 6.0
+    run_degrees: float = 12.0
     unit_degrees: float = 12.0
     beta: float = 0.5
     beta_sd: float = 0.3

@@ -14,6 +14,12 @@ MAD_TO_SD = 1.4826
 # one. Low enough for a graph's node gap (0.35 us of 20 us: 7 sd), high enough that the noise
 # of an ordinary kernel is never trimmed (simulated in tests/test_calibration.py).
 APART = 6.0
+# A class's standard deviation and degrees of freedom before any was measured are guesses: half or
+# twice as much is one standard deviation off.
+GUESS = 2.0
+DEGREES = (1.0, 1.4, 2.0, 2.8, 4.0, 6.0, 8.0, 12.0, 16.0)
+# Keeps a variance beyond the grid from being impossible.
+LEAST = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,20 @@ class Variance:
 
     value: float
     degrees: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeanSquare:
+    """A sum of squares over its degrees of freedom, expected to be a variance plus ``noise``."""
+
+    value: float
+    degrees: float
+    noise: float = 0.0
+
+    @property
+    def variance(self) -> Variance:
+        """The variance by the method of moments: what noise does not explain, never negative."""
+        return Variance(max(0.0, self.value - self.noise), self.degrees)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +127,40 @@ def moderated(sample: Variance, prior: Variance) -> Variance:
     degrees = sample.degrees + prior.degrees
     total = sample.degrees * sample.value + prior.degrees * prior.value
     return Variance(total / degrees, degrees)
+
+
+def learned(squares: Sequence[MeanSquare], prior: Variance) -> Variance:
+    """Return what a class's variances scatter around, and the degrees of freedom that is worth.
+
+    Smyth's hierarchy (2004): each variance is ``value * degrees / chi2(degrees)``. Both are
+    averaged over their posterior; ``prior`` is a guess to within a factor of ``GUESS``.
+    """
+    if not squares:
+        return prior
+    import numpy as np
+    from scipy.special import gammaln
+
+    log_center, log_degrees = np.meshgrid(
+        math.log(prior.value) + np.linspace(-6, 6, 49), np.log(DEGREES), indexing="ij"
+    )
+    half = np.exp(log_degrees)[..., None] / 2
+    variance = math.log(prior.value) + np.linspace(-10, 14, 121)
+    # The density of the log of a scaled inverse chi-square.
+    scaled = np.log(half) + log_center[..., None] - variance
+    weight = np.exp(half * scaled - np.exp(scaled) - gammaln(half))
+    weight /= weight.sum(axis=-1, keepdims=True)
+    off = (log_center - math.log(prior.value)) / 2, log_degrees - math.log(prior.degrees)
+    posterior = -(off[0] ** 2 + off[1] ** 2) / (2 * math.log(GUESS) ** 2)
+    for square in squares:
+        spread_out = np.exp(variance) + square.noise
+        excess = square.value / spread_out
+        likely = np.exp(-square.degrees / 2 * (np.log(spread_out / prior.value) + excess))
+        posterior += np.log(weight @ likely + LEAST)
+    share = np.exp(posterior - posterior.max())
+    share /= share.sum()
+    return Variance(
+        math.exp(float((share * log_center).sum())), math.exp(float((share * log_degrees).sum()))
+    )
 
 
 def total(parts: Sequence[Variance]) -> Variance:

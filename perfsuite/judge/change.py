@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from perfsuite import stats
+from perfsuite.judge.components import between_units, by_unit, with_beta
 from perfsuite.judge.policy import Policy
 from perfsuite.judge.timings import TIME, Timing
 from perfsuite.model import Change, Metric
@@ -99,20 +100,26 @@ def shift_of(
     """Return how far the code moved from ``before`` to ``now``.
 
     Processes of units that both sides have are compared alone: a unit's own level cancels then.
+    Those of ``now`` that are not fresh only tell how far units differ.
     """
+    screened = [item for item in now if not item.is_fresh]
+    now = [item for item in now if item.is_fresh]
     common = {item.unit for item in before} & {item.unit for item in now} - {""}
     if common:
         before, now = ([item for item in side if item.unit in common] for side in (before, now))
     if not all(item.cycles for item in (*before, *now)):
         prior = replace(prior, beta=0.0, beta_sd=0.0)
+    prior = with_beta(prior, before)
     clock = _clock_change(before, now) if prior.beta or prior.beta_sd else 0.0
     priors = [prior]
     if abs(clock) > CLOCK_LIMIT:
         priors = [replace(prior, beta=beta, beta_sd=0.0) for beta in (0.0, 1.0)]
-    pairs = [_Pair(before, now, each, clock, bool(common)) for each in priors]
+    pairs = [_Pair(before, now, screened, each, clock, bool(common)) for each in priors]
     center = [median([item.time_us for item in side]) for side in (before, now)]
     floor_us = policy.floor_us if metric is TIME else 0.0
-    threshold = _threshold(prior, policy, floor_us / center[0], same_unit=bool(common))
+    least = 0.0 if common else 2 * pairs[0].unit_of_baseline()
+    chosen = prior.threshold if policy.threshold is None else policy.threshold
+    threshold = max(chosen, least, floor_us / center[0])
     gate = max(prior.gate, 2 * threshold) if policy.gate is None else policy.gate
     return Shift(
         strict=tuple(each.difference(STRICT) for each in pairs),
@@ -135,6 +142,7 @@ def shift_of(
 class _Pair:
     before: Sequence[Timing]
     now: Sequence[Timing]
+    screened: Sequence[Timing]
     prior: NoisePrior
     clock: float
     same_unit: bool
@@ -143,8 +151,7 @@ class _Pair:
         """Return y by unit without the processes that stand apart, at most one in ``share``."""
         variance = stats.Variance(self.prior.between**2, self.prior.degrees)
         found = []
-        for unit in sorted({item.unit for item in side}):
-            values = [item.y(self.prior.beta) for item in side if item.unit == unit]
+        for values in by_unit(side, self.prior.beta):
             most = (len(values) - 1) // 2 if share == LENIENT else len(values) // share
             found.append(stats.main_mode(values, prior=variance, most=most))
         return found
@@ -153,17 +160,36 @@ class _Pair:
         """Return the change of y with the variances of processes, units and clock added up."""
         sides = [self.modes(side, share) for side in (self.before, self.now)]
         centers = [sum(map(stats.hodges_lehmann, units)) / len(units) for units in sides]
-        level = self.prior.run if self.same_unit else self.prior.unit
-        units = level**2 * sum(1 / len(side) for side in sides)
-        clock = (self.prior.beta_sd**2 + LACK_OF_FIT**2) * self.clock**2
+        prior = self.prior
+        if self.same_unit:
+            level = stats.Variance(prior.run**2, prior.run_degrees)
+        else:
+            level = self.variance_of_units([sides[0], sides[1] + self.modes(self.screened, share)])
+        units = level.value * sum(1 / len(side) for side in sides)
+        clock = (prior.beta_sd**2 + LACK_OF_FIT**2) * self.clock**2
         whole = stats.total(
             [
                 self.variance_of_processes(sides),
-                stats.Variance(units, self.prior.unit_degrees),
+                stats.Variance(units, level.degrees),
                 stats.Variance(clock, math.inf),
             ]
         )
         return stats.Difference(centers[1] - centers[0], math.sqrt(whole.value), whole.degrees)
+
+    def shared_variance(self, sides: Sequence[Sequence[Sequence[float]]]) -> stats.Variance:
+        return stats.moderated(
+            stats.pooled([unit for units in sides for unit in units]),
+            stats.Variance(self.prior.between**2, self.prior.degrees),
+        )
+
+    def variance_of_units(self, sides: Sequence[Sequence[Sequence[float]]]) -> stats.Variance:
+        """Return the variance between units: the prior's, and what each side's own units add."""
+        own = between_units(sides, self.shared_variance(sides).value).variance
+        return stats.moderated(own, stats.Variance(self.prior.unit**2, self.prior.unit_degrees))
+
+    def unit_of_baseline(self) -> float:
+        """Return the standard deviation between units as the baseline alone knows it."""
+        return math.sqrt(self.variance_of_units([self.modes(self.before, LENIENT)]).value)
 
     def variance_of_processes(self, sides: Sequence[Sequence[Sequence[float]]]) -> stats.Variance:
         """Return the part of the processes in the variance of the change.
@@ -171,10 +197,7 @@ class _Pair:
         The prior lifts a spread that is small by luck; a side whose own spread is larger keeps
         it, or three processes in two modes would be calmed by the other side's one mode.
         """
-        shared = stats.moderated(
-            stats.pooled([unit for units in sides for unit in units]),
-            stats.Variance(self.prior.between**2, self.prior.degrees),
-        )
+        shared = self.shared_variance(sides)
         value = 0.0
         for units in sides:
             own = max(shared.value, stats.pooled(units).value)
@@ -191,8 +214,3 @@ def _clock_change(before: Sequence[Timing], now: Sequence[Timing]) -> float:
     clocks = [median([item.y(1.0) - item.y(0.0) for item in side]) for side in (before, now)]
     return clocks[1] - clocks[0]
 
-
-def _threshold(prior: NoisePrior, policy: Policy, floor: float, *, same_unit: bool) -> float:
-    chosen = prior.threshold if policy.threshold is None else policy.threshold
-    unit = 0.0 if same_unit else 2 * prior.unit
-    return max(chosen, unit, floor)

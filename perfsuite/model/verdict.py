@@ -51,7 +51,10 @@ class BaselineMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineEntry:
-    """One variant's accepted metrics; ``run`` is the run they come from."""
+    """One variant's accepted metrics; ``run`` is the run they come from.
+
+    ``work_class`` is what limits it (compute, memory...): entries of one class share their noise.
+    """
 
     variant: str
     case_version: int
@@ -60,6 +63,7 @@ class BaselineEntry:
     regime: str = "paced"
     state: Mapping[str, str] = field(default_factory=dict)
     artefact: str = ""
+    work_class: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +97,8 @@ class Verdict:
     """The word on one variant with its reason in words; ``fails`` says whether the run fails.
 
     ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."),
-    ``confirmation`` how a change was confirmed ("fresh processes", "").
+    ``confirmation`` how a change was confirmed ("fresh processes", "fresh processes on another
+    GPU", "").
     """
 
     variant: str
