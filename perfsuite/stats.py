@@ -20,6 +20,7 @@ GUESS = 2.0
 DEGREES = (1.0, 1.4, 2.0, 2.8, 4.0, 6.0, 8.0, 12.0, 16.0)
 # Keeps a variance beyond the grid from being impossible.
 LEAST = 1e-12
+SMALLEST_P = 1e-15
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +56,44 @@ class MeanSquare:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The log change of a centre with its standard error and degrees of freedom."""
+    """The log change of a centre with the independent variances that make it uncertain.
+
+    Reaches of the parts are added in squares, each with its own degrees of freedom: one common t
+    (Satterthwaite) would lend the tail of units, of which few are known, the many processes'.
+    """
 
     theta: float
-    error: float
-    degrees: float
+    parts: tuple[Variance, ...]
+
+    @property
+    def degrees(self) -> float:
+        """The degrees of freedom of the whole variance (Satterthwaite)."""
+        uncertain = sum(part.value**2 / part.degrees for part in self.parts)
+        return sum(part.value for part in self.parts) ** 2 / uncertain if uncertain else math.inf
+
+    def reach(self, share: float) -> float:
+        """Return how far this quantile lies from theta."""
+        squares = [quantile(share, part.degrees) ** 2 * part.value for part in self.parts]
+        return math.sqrt(sum(squares))
 
     def interval(self, alpha: float) -> tuple[float, float]:
         """Return the two-sided ``1 - alpha`` interval."""
-        reach = quantile(1 - alpha / 2, self.degrees) * self.error
+        reach = self.reach(1 - alpha / 2)
         return self.theta - reach, self.theta + reach
 
     def p_beyond(self, threshold: float) -> float:
         """Return the one-sided p-value of a change beyond ``threshold`` in theta's direction."""
-        excess = (abs(self.theta) - threshold) / self.error
-        from scipy.special import stdtr
-
-        return float(stdtr(self.degrees, -excess))
+        excess = abs(self.theta) - threshold
+        low, high = math.log(SMALLEST_P), math.log(0.5)
+        for _ in range(40):
+            middle = (low + high) / 2
+            is_within = self.reach(1 - math.exp(middle)) < abs(excess)
+            low, high = (low, middle) if is_within else (middle, high)
+        return math.exp(high) if excess > 0 else 1 - math.exp(high)
 
     def detectable(self, threshold: float, alpha: float, power: float = 0.9) -> float:
         """Return the smallest log change called slower or faster with this power."""
-        reach = quantile(1 - alpha / 2, self.degrees) + quantile(power, self.degrees)
-        return threshold + reach * self.error
+        return threshold + self.reach(1 - alpha / 2) + self.reach(power)
 
 
 def quantile(share: float, degrees: float) -> float:
@@ -161,13 +178,6 @@ def learned(squares: Sequence[MeanSquare], prior: Variance) -> Variance:
     return Variance(
         math.exp(float((share * log_center).sum())), math.exp(float((share * log_degrees).sum()))
     )
-
-
-def total(parts: Sequence[Variance]) -> Variance:
-    """Return the sum of independent variances, with Satterthwaite's degrees of freedom."""
-    value = sum(part.value for part in parts)
-    uncertain = sum(part.value**2 / part.degrees for part in parts)
-    return Variance(value, value**2 / uncertain if uncertain else math.inf)
 
 
 def main_mode(values: Sequence[float], *, prior: Variance, most: int) -> list[float]:

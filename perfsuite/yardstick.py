@@ -32,7 +32,8 @@ RUNS_BACK = 10
 class Yardstick:
     """What a run is compared with: entries by variant id, where they come from, and doubts.
 
-    ``sources`` and ``mismatches`` are by variant, ``source`` is that of the run's own SKU.
+    ``sources`` and ``mismatches`` are by variant, ``source`` is that of the run's own SKU;
+    ``known`` are all entries of its SKUs, of which the run may hold a few.
     """
 
     entries: Mapping[str, BaselineEntry]
@@ -40,6 +41,7 @@ class Yardstick:
     sources: Mapping[str, str] = field(default_factory=dict)
     mismatches: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    known: tuple[BaselineEntry, ...] = ()
     previous: Run | None = None
     peaks: Peaks
     variants: Mapping[str, Variant] = field(default_factory=dict)
@@ -61,6 +63,11 @@ class Yardstick:
             reason=f"{share:.0%} of the measured ceiling: the work formula counts too much, the "
             "launch does too little, or its inputs were not cold",
         )
+
+    def is_home(self, variant_id: str, unit: str) -> bool:
+        """Say whether a variant's entry holds processes of this unit."""
+        entry = self.entries.get(variant_id)
+        return entry is not None and any(unit in each.values for each in entry.metrics.values())
 
     def excused(
         self, claims: Sequence[ClaimVerdict], instances: Sequence[ClaimInstance]
@@ -100,6 +107,7 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
         sources={**dict.fromkeys(earlier, last), **known.sources},
         mismatches=known.mismatches,
         notes=known.notes(previous),
+        known=(*latest.values(), *(e for each in stored.values() for e in each.entries.values())),
         previous=previous,
         peaks=peaks_of(run.sku.slug),
         variants=variants,

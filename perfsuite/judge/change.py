@@ -164,17 +164,18 @@ class _Pair:
         if self.same_unit:
             level = stats.Variance(prior.run**2, prior.run_degrees)
         else:
-            level = self.variance_of_units([sides[0], sides[1] + self.modes(self.screened, share)])
+            # Units of one host agree better than hosts do: those of this run may widen only.
+            levels = [self.variance_of_units(sides[:1]), self.variance_of_units(
+                [sides[0], sides[1] + self.modes(self.screened, share)])]
+            level = max(levels, key=lambda each: stats.quantile(0.995, each.degrees)**2 * each.value)
         units = level.value * sum(1 / len(side) for side in sides)
         clock = (prior.beta_sd**2 + LACK_OF_FIT**2) * self.clock**2
-        whole = stats.total(
-            [
-                self.variance_of_processes(sides),
-                stats.Variance(units, level.degrees),
-                stats.Variance(clock, math.inf),
-            ]
+        parts = (
+            self.variance_of_processes(sides),
+            stats.Variance(units, level.degrees),
+            stats.Variance(clock, math.inf),
         )
-        return stats.Difference(centers[1] - centers[0], math.sqrt(whole.value), whole.degrees)
+        return stats.Difference(centers[1] - centers[0], parts)
 
     def shared_variance(self, sides: Sequence[Sequence[Sequence[float]]]) -> stats.Variance:
         return stats.moderated(
