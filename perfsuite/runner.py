@@ -185,8 +185,9 @@ class _Work:
         measure_on(self.desks, timed, partial(self._let, stage, processes), rank)
         count_on(self.desks, counted, partial(self._let, stage, 1))
 
-    def _rank(self, screened: Mapping[str, Result], variant: Variant, unit: str) -> int:
+    def _rank(self, screened: Mapping[str, Result], variant: Variant, desk: Desk) -> int:
         """Confirm on the baseline's own unit, else on another than the screen's."""
+        unit = desk.facts.unit
         if variant.id not in screened or self.yardstick.is_home(variant.id, unit):
             return 0
         return 1 + any(item.unit == unit for item in screened[variant.id].evidence)

@@ -19,19 +19,19 @@ GIT_LIMIT_S = 10.0
 MOST_COUNTING, FEWEST_EACH = 8, 8
 
 
-Rank = Callable[[Variant, str], int]
-
-
-def _anywhere(_variant: Variant, _unit: str) -> int:
-    return 0
-
-
 @dataclass(frozen=True, slots=True)
 class Desk:
     """A panel with what its device says of itself."""
 
     panel: Panel | GangPanel
     facts: DeviceFacts
+
+
+Rank = Callable[[Variant, Desk], int]
+
+
+def _anywhere(_variant: Variant, _desk: Desk) -> int:
+    return 0
 
 
 def open_desks(
@@ -72,7 +72,7 @@ def measure_on(
 ) -> None:
     """Share the variants out over the desks, then let gangs measure theirs on all of them.
 
-    ``rank`` says how unwelcome a variant is on a unit; the desks of the lowest rank share it.
+    ``rank`` says how unwelcome a variant is on a desk; those of the lowest rank share it.
     Each desk has a thread; raises the first failure. An exception in this thread, Ctrl-C among
     them, stops all panels first.
     """
@@ -133,8 +133,7 @@ def shares_of(
     shares: list[list[Variant]] = [[] for _ in desks]
     for variant in variants:
         costs = [
-            (rank(variant, desk.facts.unit), len(share))
-            for desk, share in zip(desks, shares, strict=True)
+            (rank(variant, desk), len(share)) for desk, share in zip(desks, shares, strict=True)
         ]
         shares[costs.index(min(costs))].append(variant)
     return shares

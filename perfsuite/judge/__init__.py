@@ -41,8 +41,7 @@ def judge(
     ]
     family = _family(drafts, against.policy)
     return tuple(
-        _verdict(draft, against, result=results[draft.variant], family=family)
-        for draft in drafts
+        _verdict(draft, against, result=results[draft.variant], family=family) for draft in drafts
     )
 
 

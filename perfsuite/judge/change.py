@@ -19,6 +19,8 @@ CLOCK_LIMIT = 0.03
 # Modes of a few processes: dropped one in five before a change is called, and all but a majority
 # before it is called the same.
 STRICT, LENIENT = 5, 2
+# Where two variances with other degrees of freedom are compared by the interval they make.
+WIDE = 0.995
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,9 @@ class Shift:
         theta = sum(item.theta for item in chosen) / len(chosen)
         alpha = 2 * policy.alpha_same if lenient else policy.alpha
         low, high = self.interval(alpha, lenient=lenient)
-        found = max(item.detectable(math.log1p(self.threshold), policy.alpha) for item in chosen)
+        found = max(
+            item.detectable(math.log1p(self.threshold), policy.alpha) for item in self.strict
+        )
         ends = (self.before, self.now)
         if self.metric.better == "higher":
             ends = (1 / self.before, 1 / self.now)
@@ -102,9 +106,11 @@ def shift_of(
     Processes of units that both sides have are compared alone: a unit's own level cancels then.
     Those of ``now`` that are not fresh only tell how far units differ.
     """
-    screened = [item for item in now if not item.is_fresh]
+    stale = [item for item in now if not item.is_fresh]
     now = [item for item in now if item.is_fresh]
-    common = {item.unit for item in before} & {item.unit for item in now} - {""}
+    units = {item.unit for item in now}
+    screened = [item for item in stale if item.unit not in units]
+    common = {item.unit for item in before} & units - {""}
     if common:
         before, now = ([item for item in side if item.unit in common] for side in (before, now))
     if not all(item.cycles for item in (*before, *now)):
@@ -160,22 +166,27 @@ class _Pair:
         """Return the change of y with the variances of processes, units and clock added up."""
         sides = [self.modes(side, share) for side in (self.before, self.now)]
         centers = [sum(map(stats.hodges_lehmann, units)) / len(units) for units in sides]
-        prior = self.prior
-        if self.same_unit:
-            level = stats.Variance(prior.run**2, prior.run_degrees)
-        else:
-            # Units of one host agree better than hosts do: those of this run may widen only.
-            levels = [self.variance_of_units(sides[:1]), self.variance_of_units(
-                [sides[0], sides[1] + self.modes(self.screened, share)])]
-            level = max(levels, key=lambda each: stats.quantile(0.995, each.degrees)**2 * each.value)
+        level = self.level([*sides, self.modes(self.screened, share)])
         units = level.value * sum(1 / len(side) for side in sides)
-        clock = (prior.beta_sd**2 + LACK_OF_FIT**2) * self.clock**2
+        clock = (self.prior.beta_sd**2 + LACK_OF_FIT**2) * self.clock**2
         parts = (
             self.variance_of_processes(sides),
             stats.Variance(units, level.degrees),
             stats.Variance(clock, math.inf),
         )
         return stats.Difference(centers[1] - centers[0], parts)
+
+    def level(self, sides: Sequence[list[list[float]]]) -> stats.Variance:
+        """Return the variance of a side's level: between runs of one unit, or between units.
+
+        The baseline's units tell of it. Those of this run share a host and agree better than
+        units do, so that they may widen the interval, but never narrow it.
+        """
+        if self.same_unit:
+            return stats.Variance(self.prior.run**2, self.prior.run_degrees)
+        before, now, screened = sides
+        levels = [self.variance_of_units(each) for each in ([before], [before, now + screened])]
+        return max(levels, key=lambda each: stats.Difference(0.0, (each,)).reach(WIDE))
 
     def shared_variance(self, sides: Sequence[Sequence[Sequence[float]]]) -> stats.Variance:
         return stats.moderated(
@@ -214,4 +225,3 @@ class _Pair:
 def _clock_change(before: Sequence[Timing], now: Sequence[Timing]) -> float:
     clocks = [median([item.y(1.0) - item.y(0.0) for item in side]) for side in (before, now)]
     return clocks[1] - clocks[0]
-

@@ -174,4 +174,3 @@ def _unrelated(
         return Word.INCOMPARABLE, f"regime was {entry.regime} and is {regime}"
     blocked = blocked_by(entry.state, against.facts)
     return (Word.INCOMPARABLE, blocked) if blocked else (None, "")
-

@@ -50,9 +50,7 @@ def entries_of(run: Run) -> dict[str, BaselineEntry]:
     return entries
 
 
-def _class_of(
-    variant: Variant | None, run: Run, metrics: Mapping[str, BaselineMetric]
-) -> str:
+def _class_of(variant: Variant | None, run: Run, metrics: Mapping[str, BaselineMetric]) -> str:
     time = metrics.get("time_us")
     return class_of(variant, run.sku.slug, time.center) if variant and time else ""
 
