@@ -63,8 +63,9 @@ class NoisePrior:
 
     ``within`` a process, ``between`` processes, between ``run``s on one unit, between ``unit``s;
     ``degrees`` says to how many degrees of freedom ``between`` is known, ``run_degrees`` and
-    ``unit_degrees`` of the other two. ``beta`` is the share of time that scales with the SM clock. ``threshold`` and
-    ``gate`` are the smallest change that is worth a word here, and the limit of ``same``.
+    ``unit_degrees`` of the other two. ``beta`` is the share of time that scales with the SM clock.
+    ``threshold`` and ``gate`` are the smallest change that is worth a word here, and the limit of
+    ``same``.
     """
 
     within: float = 0.003

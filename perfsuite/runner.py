@@ -181,16 +181,12 @@ class _Work:
         estimate_s = each_s * (processes * len(timed) + len(counted))
         self.listener.planned(len(variants), self.facts, estimate_s)
         # What has no noise is the same in every process: one is enough.
-        rank = partial(self._rank, self._results(Stage.SCREEN) if stage is Stage.CONFIRM else {})
+        rank = partial(self._rank, self._results(Stage.SCREEN))
         measure_on(self.desks, timed, partial(self._let, stage, processes), rank)
         count_on(self.desks, counted, partial(self._let, stage, 1))
 
     def _rank(self, screened: Mapping[str, Result], variant: Variant, desk: Desk) -> int:
-        """Confirm on the baseline's own unit, else on another than the screen's."""
-        unit = desk.facts.unit
-        if variant.id not in screened or self.yardstick.is_home(variant.id, unit):
-            return 0
-        return 1 + any(item.unit == unit for item in screened[variant.id].evidence)
+        return self.yardstick.rank(screened.get(variant.id), desk.facts.unit)
 
     def _let(self, stage: Stage, processes: int, desk: Desk, share: Sequence[Variant]) -> None:
         desk.panel.measure(
@@ -225,7 +221,7 @@ class _Work:
                 sources=self.yardstick.sources,
                 mismatches=self.yardstick.mismatches,
                 known=self.yardstick.known,
-                screened=self._results(Stage.SCREEN) if stage is Stage.CONFIRM else {},
+                screened=self._results(Stage.SCREEN),
             ),
         )
 

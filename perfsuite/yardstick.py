@@ -64,10 +64,17 @@ class Yardstick:
             "launch does too little, or its inputs were not cold",
         )
 
-    def is_home(self, variant_id: str, unit: str) -> bool:
-        """Say whether a variant's entry holds processes of this unit."""
-        entry = self.entries.get(variant_id)
-        return entry is not None and any(unit in each.values for each in entry.metrics.values())
+    def rank(self, screened: Result | None, unit: str) -> int:
+        """Say how unwelcome a variant is on a unit that was ``screened`` before, if it was.
+
+        The baseline's own unit is best, for its level cancels; then another than the screen's.
+        """
+        if screened is None:
+            return 0
+        entry = self.entries.get(screened.variant)
+        if entry is not None and any(unit in each.values for each in entry.metrics.values()):
+            return 0
+        return 1 + any(item.unit == unit for item in screened.evidence)
 
     def excused(
         self, claims: Sequence[ClaimVerdict], instances: Sequence[ClaimInstance]

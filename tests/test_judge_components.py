@@ -44,7 +44,8 @@ def drawn(
     for number in range(count):
         apart = unit * (math.sqrt(degrees / rng.chisquare(degrees)) if degrees else 1.0)
         levels = rng.normal(0, apart, (units, 1))
-        entries.append(entry(f"p.c[{number}]", levels + rng.normal(0, between, (units, 3))))
+        logs = levels + rng.normal(0, between, (units, 3))
+        entries.append(entry(f"p.c[{number}]", logs.tolist()))
     return entries
 
 

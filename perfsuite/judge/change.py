@@ -166,7 +166,9 @@ class _Pair:
         """Return the change of y with the variances of processes, units and clock added up."""
         sides = [self.modes(side, share) for side in (self.before, self.now)]
         centers = [sum(map(stats.hodges_lehmann, units)) / len(units) for units in sides]
-        level = self.level([*sides, self.modes(self.screened, share)])
+        # The screen was confirmed because it was odd: its modes do not keep ``same`` from fresh data.
+        screened = self.modes(self.screened, share) if share == STRICT else []
+        level = self.level([*sides, screened])
         units = level.value * sum(1 / len(side) for side in sides)
         clock = (self.prior.beta_sd**2 + LACK_OF_FIT**2) * self.clock**2
         parts = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
@@ -18,6 +18,8 @@ from perfsuite.roofline import class_of
 
 # Below this the SM clock has not moved: its noise, shared with time, would set the slope to 0.5.
 CLOCK_MOVED = 0.01
+# Processes from which a slope and a residual can be told.
+FEWEST = 3
 # What a shift's other metrics are not: clocks, which have priors of their own.
 CLOCKS = (TIME.name, DEVICE_TIME.name, "cycles")
 
@@ -78,7 +80,7 @@ def with_beta(prior: NoisePrior, before: Sequence[Timing]) -> NoisePrior:
     if not prior.beta_sd or not all(one.cycles for one in before):
         return prior
     clocks = [one.y(1.0) - one.y(0.0) for one in before]
-    if len(before) < 3 or stats.spread(clocks) < CLOCK_MOVED:
+    if len(before) < FEWEST or stats.spread(clocks) < CLOCK_MOVED:
         return prior
     times = [one.y(0.0) for one in before]
     middle, level = fmean(clocks), fmean(times)
