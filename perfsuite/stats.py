@@ -180,6 +180,29 @@ def learned(squares: Sequence[MeanSquare], prior: Variance) -> Variance:
     )
 
 
+def rank_interval(
+    before: Sequence[float], now: Sequence[float], alpha: float
+) -> tuple[float, float] | None:
+    """Return the ``1 - alpha`` interval of a shift whatever the distribution, None of too few.
+
+    Order statistics of all differences, by the exact distribution of Mann and Whitney's U.
+    """
+    import numpy as np
+
+    many, few = len(now), len(before)
+    ways = np.zeros(many * few + 1)
+    ways[0] = 1.0
+    for each in range(1, few + 1):  # the Gaussian binomial coefficient, factor by factor
+        ways[many + each :] -= ways[: -(many + each)].copy()
+        for power in range(each, len(ways)):
+            ways[power] += ways[power - each]
+    left_out = int(np.searchsorted(np.cumsum(ways) / ways.sum(), alpha / 2, side="right"))
+    if not left_out:
+        return None
+    differences = np.sort(np.subtract.outer(_finite(now), _finite(before)), axis=None)
+    return float(differences[left_out - 1]), float(differences[-left_out])
+
+
 def main_mode(values: Sequence[float], *, prior: Variance, most: int) -> list[float]:
     """Return the values without up to ``most`` that stand apart from all others, order kept.
 

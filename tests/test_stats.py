@@ -177,3 +177,26 @@ def test_no_estimate_without_finite_values(values: list[float]) -> None:
 def test_components_refuse_a_duration_of_zero() -> None:
     with pytest.raises(ValueError, match=r"positive, not 0\.0"):
         stats.components([[[1.0, 0.0]]])
+
+
+@pytest.mark.parametrize(("before", "now"), [(5, 6), (8, 6), (3, 9)])
+def test_rank_interval_covers_a_skewed_distribution(before: int, now: int) -> None:
+    drawn = np.random.default_rng(6)
+    hits = 0
+    for _ in range(3000):
+        sides = drawn.exponential(1.0, before), drawn.exponential(1.0, now) + 0.5
+        found = stats.rank_interval(sides[0].tolist(), sides[1].tolist(), 0.05)
+        assert found is not None
+        hits += found[0] <= 0.5 <= found[1]
+    assert 0.945 <= hits / 3000 <= 0.99
+
+
+def test_rank_interval_is_that_of_the_exact_test() -> None:
+    before, now = [0.0, 0.1, 0.2, 0.3, 0.4], [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
+    assert stats.rank_interval(before, now, 0.01) == pytest.approx((0.7, 1.4), abs=0.11)
+    found = stats.rank_interval(before, now, 0.0044)
+    assert found == pytest.approx((0.6, 1.5))  # all 30 differences: p = 2 / 462
+
+
+def test_few_values_have_no_rank_interval() -> None:
+    assert stats.rank_interval([0.0, 0.1, 0.2], [1.0] * 6, 0.01) is None

@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 
 from perfsuite import stats
 from perfsuite.judge.components import between_units, by_unit, with_beta
 from perfsuite.judge.policy import Policy
-from perfsuite.judge.timings import TIME, Timing
+from perfsuite.judge.timings import DEVICE_TIME, TIME, Timing
 from perfsuite.model import Change, Metric
 from perfsuite.noise import LACK_OF_FIT, NoisePrior
 
 # Past this change of the SM clock the share of time that follows it is not known well enough.
 CLOCK_LIMIT = 0.03
-# Modes of a few processes: dropped one in five before a change is called, and all but a majority
-# before it is called the same.
-STRICT, LENIENT = 5, 2
+# Before a change is called the same, all but a majority may stand apart: one in so many.
+MAJORITY = 2
 # Where two variances with other degrees of freedom are compared by the interval they make.
 WIDE = 0.995
 
@@ -30,6 +29,7 @@ class Shift:
     Each holds one difference, or one for every extreme of beta where the clock moved too far.
     ``time`` and ``clock`` are the log changes of time and SM clock; ``strays`` counts processes
     that stand apart from the others of their side, out of ``processes`` (before, now).
+    ``values`` are the processes' log values where quantiles of them decide (distributions).
     """
 
     strict: tuple[stats.Difference, ...]
@@ -45,6 +45,7 @@ class Shift:
     processes: tuple[int, int]
     strays: int = 0
     metric: Metric = TIME
+    values: tuple[Sequence[float], Sequence[float]] | None = None
 
     @property
     def is_clock_lost(self) -> bool:
@@ -53,7 +54,11 @@ class Shift:
 
     def interval(self, alpha: float, *, lenient: bool = False) -> tuple[float, float]:
         """Return the hull of the two-sided intervals of the log change."""
-        found = [item.interval(alpha) for item in (self.lenient if lenient else self.strict)]
+        chosen = self.lenient if lenient else self.strict
+        if self.values and (ranked := stats.rank_interval(*self.values, alpha)):
+            level = stats.Difference(0.0, chosen[0].parts[1:]).reach(1 - alpha / 2)
+            return ranked[0] - level, ranked[1] + level
+        found = [item.interval(alpha) for item in chosen]
         return min(low for low, _ in found), max(high for _, high in found)
 
     def p_value(self) -> float:
@@ -128,8 +133,8 @@ def shift_of(
     threshold = max(chosen, least, floor_us / center[0])
     gate = max(prior.gate, 2 * threshold) if policy.gate is None else policy.gate
     return Shift(
-        strict=tuple(each.difference(STRICT) for each in pairs),
-        lenient=tuple(each.difference(LENIENT) for each in pairs),
+        strict=tuple(each.strict() for each in pairs),
+        lenient=tuple(each.lenient() for each in pairs),
         before=center[0],
         now=center[1],
         time=math.log(center[1] / center[0]),
@@ -141,7 +146,12 @@ def shift_of(
         processes=(len(before), len(now)),
         strays=pairs[0].strays(),
         metric=metric,
+        values=None if metric in {TIME, DEVICE_TIME} else (_logs(before), _logs(now)),
     )
+
+
+def _logs(timings: Sequence[Timing]) -> list[float]:
+    return [one.y(0.0) for one in timings]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,27 +163,40 @@ class _Pair:
     clock: float
     same_unit: bool
 
-    def modes(self, side: Sequence[Timing], share: int) -> list[list[float]]:
-        """Return y by unit without the processes that stand apart, at most one in ``share``."""
-        variance = stats.Variance(self.prior.between**2, self.prior.degrees)
-        found = []
-        for values in by_unit(side, self.prior.beta):
-            most = (len(values) - 1) // 2 if share == LENIENT else len(values) // share
-            found.append(stats.main_mode(values, prior=variance, most=most))
-        return found
+    def strict(self) -> stats.Difference:
+        """Return the change with every process: what stands apart may be a mode of the code.
 
-    def difference(self, share: int) -> stats.Difference:
-        """Return the change of y with the variances of processes, units and clock added up."""
-        sides = [self.modes(side, share) for side in (self.before, self.now)]
-        centers = [sum(map(stats.hodges_lehmann, units)) / len(units) for units in sides]
-        # The screen was confirmed because it was odd: its modes do not keep ``same`` from fresh data.
-        screened = self.modes(self.screened, share) if share == STRICT else []
-        level = self.level([*sides, screened])
-        units = level.value * sum(1 / len(side) for side in sides)
+        Means, for the error of a mean holds with two modes as well; that of a median does not.
+        """
+        sides = [by_unit(side, self.prior.beta) for side in (self.before, self.now, self.screened)]
+        centers = [fmean(map(fmean, units)) for units in sides[:2]]
+        return self.difference(sides[:2], centers, self.level(sides))
+
+    def lenient(self) -> stats.Difference:
+        """Return the change of the processes that a majority of their unit's agree with.
+
+        The screen was odd, or it were not confirmed: it keeps no ``same`` from fresh data.
+        """
+        sides = [self.modes(side) for side in (self.before, self.now)]
+        centers = [fmean(map(stats.hodges_lehmann, units)) for units in sides]
+        return self.difference(sides, centers, self.level([*sides, []]))
+
+    def modes(self, side: Sequence[Timing]) -> list[list[float]]:
+        """Return y by unit without the processes that stand apart."""
+        variance = stats.Variance(self.prior.between**2, self.prior.degrees)
+        return [
+            stats.main_mode(values, prior=variance, most=(len(values) - 1) // MAJORITY)
+            for values in by_unit(side, self.prior.beta)
+        ]
+
+    def difference(
+        self, sides: Sequence[list[list[float]]], centers: Sequence[float], level: stats.Variance
+    ) -> stats.Difference:
+        """Return the change with the variances of processes, units and clock."""
         clock = (self.prior.beta_sd**2 + LACK_OF_FIT**2) * self.clock**2
         parts = (
             self.variance_of_processes(sides),
-            stats.Variance(units, level.degrees),
+            replace(level, value=level.value * sum(1 / len(side) for side in sides)),
             stats.Variance(clock, math.inf),
         )
         return stats.Difference(centers[1] - centers[0], parts)
@@ -203,7 +226,7 @@ class _Pair:
 
     def unit_of_baseline(self) -> float:
         """Return the standard deviation between units as the baseline alone knows it."""
-        return math.sqrt(self.variance_of_units([self.modes(self.before, LENIENT)]).value)
+        return math.sqrt(self.variance_of_units([self.modes(self.before)]).value)
 
     def variance_of_processes(self, sides: Sequence[Sequence[Sequence[float]]]) -> stats.Variance:
         """Return the part of the processes in the variance of the change.
@@ -219,9 +242,8 @@ class _Pair:
         return stats.Variance(value, shared.degrees)
 
     def strays(self) -> int:
-        return sum(
-            len(side) - sum(map(len, self.modes(side, LENIENT))) for side in (self.before, self.now)
-        )
+        sides = self.before, self.now
+        return sum(len(side) - sum(map(len, self.modes(side))) for side in sides)
 
 
 def _clock_change(before: Sequence[Timing], now: Sequence[Timing]) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from perfsuite import stats
-from perfsuite.judge.change import LENIENT
+from perfsuite.judge.change import MAJORITY
 from perfsuite.judge.policy import Policy
 from perfsuite.judge.timings import timings_of
 from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, DeviceFacts, Result, Status
@@ -85,7 +85,7 @@ def _logs(result: Result) -> list[float]:
 
 
 def _ratio(logs: Sequence[Sequence[float]], prior: stats.Variance) -> stats.Difference:
-    modes = [stats.main_mode(side, prior=prior, most=(len(side) - 1) // LENIENT) for side in logs]
+    modes = [stats.main_mode(side, prior=prior, most=(len(side) - 1) // MAJORITY) for side in logs]
     variance = stats.moderated(stats.pooled(modes), prior)
     variance = replace(variance, value=variance.value * sum(1 / len(side) for side in modes))
     theta = stats.hodges_lehmann(modes[0]) - stats.hodges_lehmann(modes[1])

@@ -67,7 +67,7 @@ def between_units(sides: Sequence[Sequence[Sequence[float]]], variance: float) -
     sides = [side for side in sides if len(side) > 1]
     if not sides:
         return stats.MeanSquare(0.0, 0.0)
-    centers = stats.pooled([[stats.hodges_lehmann(unit) for unit in side] for side in sides])
+    centers = stats.pooled([list(map(fmean, side)) for side in sides])
     noise = variance * fmean(1 / len(unit) for side in sides for unit in side)
     return stats.MeanSquare(centers.value, centers.degrees, noise)
 
