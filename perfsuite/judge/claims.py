@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from perfsuite import stats
-from perfsuite.judge.change import MAJORITY
+from perfsuite.judge.pair import MAJORITY
 from perfsuite.judge.policy import Policy
 from perfsuite.judge.timings import timings_of
 from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, DeviceFacts, Result, Status
