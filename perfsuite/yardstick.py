@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -114,11 +114,17 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
         sources={**dict.fromkeys(earlier, last), **known.sources},
         mismatches=known.mismatches,
         notes=known.notes(previous),
-        known=(*latest.values(), *(e for each in stored.values() for e in each.entries.values())),
+        known=(*latest.values(), *_comparable(stored.values())),
         previous=previous,
         peaks=peaks_of(run.sku.slug),
         variants=variants,
     )
+
+
+def _comparable(stored: Iterable[Baselines]) -> Iterator[BaselineEntry]:
+    for baselines in stored:
+        if not baselines.fingerprint_problem:
+            yield from baselines.entries.values()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from perfsuite.judge.components import between_units, priors_of, with_beta
 from perfsuite.judge.policy import Policy
 from perfsuite.judge.timings import Timing
 from perfsuite.model import BaselineEntry, BaselineMetric, DeviceFacts
-from perfsuite.noise import BY_CLASS, NoisePrior
+from perfsuite.noise import AWAITED, BY_CLASS, HOST, SERVICE, NoisePrior
 
 MEMORY = BY_CLASS["memory"]
 FACTS = DeviceFacts(device="cuda", name="", unit="a", identity={}, clocks=("time_us", "cycles"))
@@ -71,6 +71,22 @@ def test_entries_of_one_unit_teach_nothing_of_units() -> None:
 def test_entry_of_unknown_class_teaches_nothing() -> None:
     nameless = [replace(each, work_class="") for each in drawn(5, between=0.001, unit=0.001)]
     assert priors_of(nameless, (), AGAINST) == {}
+
+
+def test_entry_of_a_regime_of_another_version_teaches_nothing() -> None:
+    strange = [replace(each, regime="floating") for each in drawn(5, between=0.001, unit=0.001)]
+    assert priors_of(strange, (), AGAINST) == {}
+
+
+def test_classes_of_other_metrics_are_learned_as_well() -> None:
+    (plain,) = drawn(1, between=0.001, unit=0.001)
+    own = BaselineMetric(center=5.0, unit="ms", values={"u0": (5.0, 5.1), "u1": (5.2, 5.1)})
+    served = replace(
+        plain, regime="end_to_end", metrics={**plain.metrics, "device_us": own, "ttft_ms": own}
+    )
+    learned = priors_of([served], (), AGAINST)
+    assert {HOST, AWAITED, SERVICE} == set(learned)
+    assert learned[SERVICE].unit < SERVICE.unit
 
 
 def test_mean_square_between_units_tells_what_processes_have_of_it() -> None:

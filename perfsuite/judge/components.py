@@ -22,6 +22,8 @@ CLOCK_MOVED = 0.01
 FEWEST = 3
 # What a shift's other metrics are not: clocks, which have priors of their own.
 CLOCKS = (TIME.name, DEVICE_TIME.name, "cycles")
+# An entry of a regime that this version does not know is incomparable, not an error.
+REGIMES = {regime.value for regime in Regime}
 
 
 def priors_of(
@@ -99,7 +101,7 @@ def with_beta(prior: NoisePrior, before: Sequence[Timing]) -> NoisePrior:
 def _samples(
     entry: BaselineEntry, variant: Variant | None, against: Against
 ) -> Iterator[tuple[NoisePrior, Sequence[Timing]]]:
-    if "time_us" not in entry.metrics:
+    if "time_us" not in entry.metrics or entry.regime not in REGIMES:
         return
     time_us = entry.metrics["time_us"].center
     work_class = class_of(variant, against.slug, time_us) if variant else entry.work_class
