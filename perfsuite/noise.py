@@ -1,10 +1,11 @@
 """Holds what is known of noise before a variant is measured: the priors by device and class.
 
-The H200 priors are from eight units. Between processes: four units of one host, 13 processes each,
+The H200 priors are from units of several hosts. Between processes: four units of one host, 13 processes each,
 six kernels with two arms, and seven processes of five short kernels (tests/data). Between units:
 those, and 196 variants of two packs on four more units, as the root mean square of what three
 processes on each leave unexplained. Standard deviations of y = (1-beta) ln time + beta ln cycles,
-in percent; "hosts" are 76 variants on one unit of one host and one of another:
+in percent; "hosts" are 76 variants on one unit of one host and one of another, a few of them
+sampled with fewer launches there:
 
 ============ =================================================================== ==================
 class        measured: between processes; between units (worst difference)        prior
@@ -29,7 +30,7 @@ that: hence compute's beta 1 with sd 0.1.
 How far units differ is not one number for a class: most variants keep within a tenth of a percent,
 a few differ by 1 to 7 %. A few degrees of freedom say so (the variance of a variant scatters
 around its class's by a scaled inverse chi-square; a difference of two units then has Student's
-tails), and they decide what a baseline of one unit can tell: 1.5 to 3 % there, against 1 % from
+tails), and they decide what a baseline of one unit can tell: 1.5 to 3.5 % there, against 1 % from
 three quiet units, whose own variance has then replaced most of the prior.
 
 This table is only the first prior. ``judge.components`` learns, from all entries of a SKU, the
@@ -37,10 +38,10 @@ variance and the degrees of freedom of ``between`` and ``unit`` by class, and mo
 what a variant's own processes and units show. ``run`` is not learned: a baseline keeps only the
 last processes of a unit.
 
-The CPU prior is from five processes each of four
-kernels on a virtual machine with two cores: their ranges of 5.6, 6.9, 7.1 and 15.3 % are standard
-deviations of 2.4-6.6 %, root mean square 4.1 %. ``run`` (the same unit on another day) and the
-CPU's ``unit`` are judged from experience, not measured yet.
+The CPU prior is from five processes each of four kernels on a virtual machine with two cores:
+their ranges of 5.6, 6.9, 7.1 and 15.3 % are standard deviations of 2.4-6.6 %, root mean square
+4.1 %. ``run`` (the same unit on another day) and the CPU's ``unit`` are judged from experience, not
+measured yet.
 """
 
 from __future__ import annotations
