@@ -1,11 +1,11 @@
 """Holds what is known of noise before a variant is measured: the priors by device and class.
 
-The H200 priors are from units of several hosts. Between processes: four units of one host, 13 processes each,
-six kernels with two arms, and seven processes of five short kernels (tests/data). Between units:
-those, and 196 variants of two packs on four more units, as the root mean square of what three
-processes on each leave unexplained. Standard deviations of y = (1-beta) ln time + beta ln cycles,
-in percent; "hosts" are 76 variants on one unit of one host and one of another, a few of them
-sampled with fewer launches there:
+The H200 priors are from units of several hosts. Between processes: four units of one host, 13
+processes each, six kernels with two arms, and seven of five short kernels (tests/data). Between
+units: those, and 196 variants of two packs on four more units, as the root mean square of what
+three processes on each leave unexplained. Standard deviations of y = (1-beta) ln time + beta ln
+cycles, in percent; "hosts" are 76 variants on one unit of one host and one of another, a few of
+them sampled with fewer launches there:
 
 ============ =================================================================== ==================
 class        measured: between processes; between units (worst difference)        prior
