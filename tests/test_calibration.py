@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from perfsuite.judge import is_suspect
 from perfsuite.judge.change import shift_of
 from perfsuite.judge.draft import word_of
 from perfsuite.judge.policy import Policy
@@ -27,19 +28,18 @@ RECORDED = json.loads(Path(__file__).with_name("data").joinpath("h200.json").rea
 H200 = peaks_of("nvidia-h200")
 POLICY = Policy()
 SCREEN, CONFIRM = 3, 6
-# Units of a GPU whose time differs by more would not be sold as one product.
-MOST_APART = 0.03
 Words = Counter[str]
 
 
 def decide(
     before: Sequence[Timing], screen: Sequence[Timing], confirm: Sequence[Timing], prior: NoisePrior
 ) -> str:
-    """What a run says: the screen's word if it is same, else the word of fresh processes."""
+    """What a run says: the screen's word if it is plainly same, else that of fresh processes."""
     stale = [replace(one, is_fresh=False) for one in screen]
     for now in (screen, [*confirm, *stale]):
-        word = word_of(shift_of(before, now, prior=prior, policy=POLICY), POLICY)
-        if word is Word.SAME:
+        shift = shift_of(before, now, prior=prior, policy=POLICY)
+        word = word_of(shift, POLICY)
+        if word is Word.SAME and not is_suspect(shift.change(POLICY, lenient=True)):
             break
     return word.value
 
@@ -50,7 +50,7 @@ class World:
 
     ``clock`` is the spread of the SM clock between units, ``stray`` the share of processes whose
     graph has a node gap 0.35 us shorter. The baseline has ``units``; screen and confirmation run on
-    one more each. How far a variant's units differ has the prior's tails, up to ``MOST_APART``.
+    one more each. How far a variant's units differ scatters as the prior says.
     """
 
     work_class: str
@@ -93,10 +93,7 @@ class World:
         self, rnd: random.Random, prior: NoisePrior, spread: float, beta: float
     ) -> Callable[[float, str], Callable[[int], list[Timing]]]:
         """Return what makes a side of given change and unit, from which processes are taken."""
-        chi_square = rnd.gammavariate(prior.unit_degrees / 2, 2)
-        apart = min(
-            max(MOST_APART, prior.unit), prior.unit * math.sqrt(prior.unit_degrees / chi_square)
-        )
+        apart = prior.unit * math.exp(rnd.gauss(0, prior.unit_spread))
 
         def side(change: float, unit: str) -> Callable[[int], list[Timing]]:
             level = rnd.gauss(0, self.truth * (apart if self.is_cross else prior.run))
@@ -150,10 +147,10 @@ def test_slower_kernels_are_found_on_the_same_unit() -> None:
     [
         ("compute", 1, 0.02, 0.9),
         ("compute", 3, 0.01, 0.4),
-        # One unit may be one of the few that differ by percents: no verdict rests on it alone.
-        ("memory", 1, 0.04, 0.85),
-        ("memory", 3, 0.02, 0.8),
-        ("unknown", 3, 0.03, 0.75),
+        # One unit may be one of the few that differ by a percent.
+        ("memory", 1, 0.02, 0.85),
+        ("memory", 3, 0.01, 0.8),
+        ("unknown", 3, 0.02, 0.75),
     ],
 )
 def test_slower_kernels_are_found_on_another_unit(
@@ -197,7 +194,7 @@ def test_end_to_end_time_alone() -> None:
 def test_awaited_launches_of_another_host_are_unclear_rather_than_slower() -> None:
     words = World("unknown", regime=Regime.END_TO_END).words(1000)
     assert share(words, "slower", "faster") <= 0.001
-    assert share(words, "unclear") > 0.3
+    assert share(words, "unclear") > 0.2
 
 
 def test_noisy_cpu_is_mostly_same_and_a_third_more_time_is_found() -> None:

@@ -55,7 +55,7 @@ def error(
     for _ in range(repeats):
         between = scattered(rng, prior.between, prior.degrees)
         level = (
-            scattered(rng, prior.unit, prior.unit_degrees)
+            prior.unit * math.exp(rng.normal(0, prior.unit_spread))
             if units
             else scattered(rng, prior.run, prior.run_degrees)
         )

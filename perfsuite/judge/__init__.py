@@ -14,9 +14,11 @@ from perfsuite.judge.timings import DEVICE_TIME, TIME
 from perfsuite.judge.words import exact_reason, timed_reason
 from perfsuite.model import BaselineEntry, Change, Result, Stage, Status, Variant, Verdict, Word
 
-__all__ = ["Against", "Policy", "judge", "judge_claims", "wants_confirmation"]
+__all__ = ["Against", "Policy", "is_suspect", "judge", "judge_claims", "wants_confirmation"]
 
 MOVED = (Word.SLOWER, Word.FASTER)
+# Of unchanged code fewer than this share are measured again for nothing.
+SUSPECT = 0.1
 
 
 def judge(
@@ -46,8 +48,18 @@ def judge(
 
 
 def wants_confirmation(verdict: Verdict) -> bool:
-    """Say whether fresh processes should measure this variant again."""
-    return verdict.word in {Word.UNCLEAR, Word.SLOWER, Word.FASTER}
+    """Say whether fresh processes should measure this variant again.
+
+    What seems to have moved beyond the threshold is, although it may be inside the gate.
+    """
+    if verdict.word is Word.SAME:
+        return any(is_suspect(change) for change in verdict.changes)
+    return verdict.word in {Word.UNCLEAR, *MOVED}
+
+
+def is_suspect(change: Change) -> bool:
+    """Say whether a change that no verdict calls is likely enough to be looked at again."""
+    return change.threshold < change.gate and change.p_value < SUSPECT
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ from perfsuite.roofline import class_of
 CLOCK_MOVED = 0.01
 # Processes from which a slope and a residual can be told.
 FEWEST = 3
+# Entries of several units from which a class is told: the first ones are those whose screen was
+# doubtful and whose confirmation ran on another GPU, which are not like the others.
+FEWEST_ENTRIES = 20
 # What a shift's other metrics are not: clocks, which have priors of their own.
 CLOCKS = (TIME.name, DEVICE_TIME.name, "cycles")
 # An entry of a regime that this version does not know is incomparable, not an error.
@@ -91,7 +94,7 @@ def with_beta(prior: NoisePrior, before: Sequence[Timing]) -> NoisePrior:
     left = [t - level - slope * (c - middle) for c, t in zip(clocks, times, strict=True)]
     residual = stats.moderated(
         stats.Variance(sum(each**2 for each in left) / (len(left) - 2), len(left) - 2),
-        stats.Variance(prior.between**2 + prior.unit**2, prior.unit_degrees),
+        stats.Variance(prior.between**2 + prior.unit**2, prior.degrees),
     )
     weights = moved / residual.value, 1 / prior.beta_sd**2
     beta = (-slope * weights[0] + prior.beta * weights[1]) / sum(weights)
@@ -126,14 +129,14 @@ def _learned(prior: NoisePrior, samples: Sequence[Sequence[Timing]]) -> NoisePri
         between_units([each], stats.moderated(own, between).value)
         for each, own in zip(units, processes, strict=True)
     ]
-    unit = stats.learned(
-        [square for square in squares if square.degrees],
-        stats.Variance(prior.unit**2, prior.unit_degrees),
-    )
+    of_units = [square for square in squares if square.degrees]
+    unit = stats.Scatter(prior.unit, prior.unit_spread)
+    if len(of_units) >= FEWEST_ENTRIES:
+        unit = stats.scattered(of_units, unit)
     return replace(
         prior,
         between=math.sqrt(between.value),
         degrees=between.degrees,
-        unit=math.sqrt(unit.value),
-        unit_degrees=unit.degrees,
+        unit=unit.middle,
+        unit_spread=unit.spread,
     )

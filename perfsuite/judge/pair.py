@@ -65,18 +65,21 @@ class Pair:
         ]
 
     def difference(
-        self, sides: Sequence[list[list[float]]], centers: Sequence[float], level: stats.Variance
+        self,
+        sides: Sequence[list[list[float]]],
+        centers: Sequence[float],
+        level: stats.Variance | stats.Mixture,
     ) -> stats.Difference:
         """Return the change with the variances of processes, units and clock."""
         clock = (self.prior.beta_sd**2 + LACK_OF_FIT**2) * self.clock**2
         parts = (
             self.variance_of_processes(sides),
-            replace(level, value=level.value * sum(1 / len(side) for side in sides)),
+            level.times(sum(1 / len(side) for side in sides)),
             stats.Variance(clock, math.inf),
         )
         return stats.Difference(centers[1] - centers[0], parts)
 
-    def level(self, sides: Sequence[list[list[float]]]) -> stats.Variance:
+    def level(self, sides: Sequence[list[list[float]]]) -> stats.Variance | stats.Mixture:
         """Return the variance of a side's level: between runs of one unit, or between units.
 
         The baseline's units tell of it. Those of this run share a host and agree better than
@@ -86,7 +89,7 @@ class Pair:
             return stats.Variance(self.prior.run**2, self.prior.run_degrees)
         before, now, screened = sides
         levels = [self.variance_of_units(each) for each in ([before], [before, now + screened])]
-        return max(levels, key=lambda each: stats.Difference(0.0, (each,)).reach(WIDE))
+        return max(levels, key=lambda each: each.reach(WIDE))
 
     def shared_variance(self, sides: Sequence[Sequence[Sequence[float]]]) -> stats.Variance:
         """Return the variance of processes that all sides share."""
@@ -95,16 +98,16 @@ class Pair:
             stats.Variance(self.prior.between**2, self.prior.degrees),
         )
 
-    def variance_of_units(self, sides: Sequence[Sequence[Sequence[float]]]) -> stats.Variance:
+    def variance_of_units(self, sides: Sequence[Sequence[Sequence[float]]]) -> stats.Mixture:
         """Return the variance between units: the prior's, and what each side's own units add."""
-        own = between_units(sides, self.shared_variance(sides).value).variance
-        return stats.moderated(own, stats.Variance(self.prior.unit**2, self.prior.unit_degrees))
+        own = between_units(sides, self.shared_variance(sides).value)
+        return stats.Scatter(self.prior.unit, self.prior.unit_spread).known(own)
 
     def unit_of_baseline(self) -> float:
         """Return the standard deviation between units as the baseline alone knows it, 0 at home."""
         if self.same_unit:
             return 0.0
-        return math.sqrt(self.variance_of_units([self.modes(self.before)]).value)
+        return math.sqrt(self.variance_of_units([self.modes(self.before)]).middle)
 
     def variance_of_processes(self, sides: Sequence[Sequence[Sequence[float]]]) -> stats.Variance:
         """Return the part of the processes in the variance of the change.
