@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from perfsuite.baselines import Root
-from perfsuite.judge import Against, Policy, judge, judge_claims, wants_confirmation
+from perfsuite.canaries import canaries_for, watch
+from perfsuite.judge import Policy, wants_confirmation
+from perfsuite.judging import Judging
 from perfsuite.model import (
     BaselineEntry,
     ClaimInstance,
@@ -28,7 +30,7 @@ from perfsuite.model import (
     Variant,
     Verdict,
 )
-from perfsuite.plan import missing_need, missing_of, order
+from perfsuite.plan import missing_need, order
 from perfsuite.resumption import interrupted_run, open_run_file
 from perfsuite.runs import RunFile, new_run_id
 from perfsuite.sites import Desk, count_on, git_commit, measure_on, open_desks, units_of
@@ -112,6 +114,9 @@ def _new_run(request: Request, facts: DeviceFacts) -> Run:
         variants=request.variants,
         instances=request.claims,
         commit=git_commit(request.root),
+        canaries=()
+        if request.settings.check_only
+        else canaries_for(request.variants, request.packs, facts),
     )
 
 
@@ -131,6 +136,7 @@ class _Work:
         self.desks = desks
         self.run_file = run_file
         self.yardstick = yardstick
+        self.judging = Judging(yardstick, request.policy)
         self.facts = run_file.run.facts
         self.started = time.monotonic()
         self._lock = threading.Lock()
@@ -144,6 +150,7 @@ class _Work:
         kept = {r.variant for r in self.run_file.run.results if r.stage is Stage.SCREEN}
         runnable = self._skip_unmet([v for v in variants if v.id not in kept])
         ordered = order(runnable, settings.seed)
+        self._watch(Stage.CANARY_START)
         self._measure(ordered, Stage.SCREEN, settings.processes)
         verdicts = {v.variant: v for v in self._judge(Stage.SCREEN)}
         doubtful = [v for v in variants if v.id in verdicts and wants_confirmation(verdicts[v.id])]
@@ -153,7 +160,14 @@ class _Work:
             again = order([v for v in doubtful if v.id not in kept], settings.seed)
             self._measure(again, Stage.CONFIRM, settings.confirm_processes)
             verdicts = self._confirmed(verdicts)
+        self._watch(Stage.CANARY_END)
         return self._finish(verdicts)
+
+    def _watch(self, stage: Stage) -> None:
+        run = self.run_file.run
+        kept = {result.variant for result in run.results if result.stage is stage}
+        canaries = [canary for canary in run.canaries if canary.id not in kept]
+        watch(self.desks, canaries, stage, on_result=self._store, on_phase=self.listener.phase)
 
     def _confirmed(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """Replace screened verdicts by those on fresh data; a variant that failed then has none."""
@@ -203,39 +217,13 @@ class _Work:
         return self.run_file.append(self.yardstick.plausible(result))
 
     def _judge(self, stage: Stage) -> tuple[Verdict, ...]:
-        if self.run_file.run.settings.check_only:
-            return ()
-        results = {r.variant: r for r in self.run_file.run.results if r.stage is stage}
-        return judge(
-            results,
-            variants=self.run_file.run.variants,
-            entries=self.yardstick.entries,
-            against=Against(
-                facts=self.facts,
-                slug=self.run_file.run.sku.slug,
-                policy=self.request.policy,
-                source=self.yardstick.source,
-                sources=self.yardstick.sources,
-                mismatches=self.yardstick.mismatches,
-            ),
-        )
+        return self.judging.stage(self.run_file.run, stage)
 
     def _finish(self, verdicts: Mapping[str, Verdict]) -> Run:
-        run = self.run_file.run
-        unmet = {c.id: missing_of(c.needs, self.facts) for c in run.instances}
-        claims = judge_claims(
-            run.instances,
-            {r.variant: r for r in run.results},
-            facts=self.facts,
-            unmet={claim: reason for claim, reason in unmet.items() if reason},
-            policy=self.request.policy,
-        )
+        run = self.judging.whole(self.run_file.run, verdicts)
         return self.run_file.finish(
             replace(
                 run,
-                verdicts=tuple(verdicts[v.id] for v in run.variants if v.id in verdicts),
-                claims=self.yardstick.excused(claims, run.instances),
-                notes=(*run.notes, *self.yardstick.notes),
                 wall_s=round(time.monotonic() - self.started, 3),
                 units=units_of(self.desks, run.variants),
             )

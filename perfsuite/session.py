@@ -174,7 +174,10 @@ class PerfSession:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Refine the exit status where the project asks for it."""
+        """Fail for what no item reports; refine the exit status where the project asks for it."""
+        shift = self.book.run.shift if self.book else None
+        if shift and shift.fails and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
         plain = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
         if self.book and plain and self.config.getini("perf_exit_codes"):
             from perfsuite.terminal import exit_code

@@ -119,7 +119,23 @@ def _share_out(
     variants: Sequence[Variant],
     measure: Callable[[Desk, Sequence[Variant]], None],
 ) -> None:
-    shares = [variants[index :: len(desks)] for index in range(len(desks))]
+    _side_by_side(desks, [variants[index :: len(desks)] for index in range(len(desks))], measure)
+
+
+def measure_on_all(
+    desks: Sequence[Desk],
+    variants: Sequence[Variant],
+    measure: Callable[[Desk, Sequence[Variant]], None],
+) -> None:
+    """Let every desk measure all the variants; raises like ``measure_on``."""
+    _side_by_side(desks, [variants] * len(desks), measure)
+
+
+def _side_by_side(
+    desks: Sequence[Desk],
+    shares: Sequence[Sequence[Variant]],
+    measure: Callable[[Desk, Sequence[Variant]], None],
+) -> None:
     with ThreadPoolExecutor(max_workers=len(desks)) as pool:
         futures = [
             pool.submit(measure, desk, share)

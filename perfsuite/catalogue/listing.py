@@ -6,7 +6,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,10 +65,22 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class CaseListing:
-    """One case with its variants, the case's own data once."""
+    """One case with its variants, the case's own data once; canaries are by device."""
 
     info: CaseInfo
     rows: tuple[Row, ...]
+    canaries: Mapping[str, Row] = field(default_factory=dict)
+
+    def variant(self, row: Row) -> Variant:
+        """Return a row with its case."""
+        return Variant(
+            id=row.id,
+            case=self.info,
+            axes=dict(zip(self.info.axes, row.values, strict=True)),
+            tier=row.tier,
+            work=row.work,
+            memory_bytes=row.memory_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +100,19 @@ class PackListing:
 
     def variants(self) -> tuple[Variant, ...]:
         """Return the variants of all cases, in declared order."""
-        return tuple(
-            Variant(
-                id=row.id,
-                case=case.info,
-                axes=dict(zip(case.info.axes, row.values, strict=True)),
-                tier=row.tier,
-                work=row.work,
-                memory_bytes=row.memory_bytes,
+        return tuple(case.variant(row) for case in self.cases for row in case.rows)
+
+    def canaries(self) -> dict[str, tuple[Variant, ...]]:
+        """Return the variants that watch the machine, by device."""
+        devices = sorted({device for case in self.cases for device in case.canaries})
+        return {
+            device: tuple(
+                case.variant(case.canaries[device])
+                for case in self.cases
+                if device in case.canaries
             )
-            for case in self.cases
-            for row in case.rows
-        )
+            for device in devices
+        }
 
 
 def list_pack(source: PackSource, loaded: LoadedPack, tier: Tier) -> PackListing:
@@ -121,14 +134,20 @@ def _list_case(source: PackSource, case: Case, tier: Tier) -> CaseListing:
         name = variant_id(source.name, case.name, axes)
         if name in rows or not (case.only is None or _called(case.only, axes, "only", where)):
             continue
-        rows[name] = Row(
-            name,
-            tuple(axes.values()),
-            first,
-            _work(case, axes, where),
-            _memory_bytes(case, axes, where),
+        rows[name] = _row(name, case, axes, tier=first, where=where)
+    canaries = {
+        device: _row(
+            variant_id(source.name, case.name, axes), case, axes, tier=Tier.FULL, where=where
         )
-    return CaseListing(_info(source.name, case), tuple(rows.values()))
+        for device, bound in case.canary.items()
+        for axes in [{axis: bound[axis] for axis in case.axes}]
+    }
+    return CaseListing(_info(source.name, case), tuple(rows.values()), canaries)
+
+
+def _row(name: str, case: Case, axes: Axes, *, tier: Tier, where: str) -> Row:
+    work, memory_bytes = _work(case, axes, where), _memory_bytes(case, axes, where)
+    return Row(name, tuple(axes.values()), tier, work, memory_bytes)
 
 
 def _bound(case: Case, tier: Tier) -> Iterator[tuple[dict[str, Scalar], Tier]]:

@@ -7,12 +7,20 @@ a variant as it ends; ``judged`` (verdicts, claims, notes) and a short ``end`` o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from perfsuite.codec.text import check_schema, convert, encode, read_json, to_plain
 from perfsuite.errors import StoreError
-from perfsuite.model import ClaimInstance, ClaimVerdict, Result, Run, Variant, Verdict
+from perfsuite.model import (
+    ClaimInstance,
+    ClaimVerdict,
+    MachineShift,
+    Result,
+    Run,
+    Variant,
+    Verdict,
+)
 
 RUN_SCHEMA = "perfsuite.run/1"
 
@@ -21,6 +29,7 @@ RUN_SCHEMA = "perfsuite.run/1"
 class _Plan:
     variants: tuple[Variant, ...]
     instances: tuple[ClaimInstance, ...]
+    canaries: tuple[Variant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +38,8 @@ class _Judged:
     claims: tuple[ClaimVerdict, ...]
     notes: tuple[str, ...]
     units: Mapping[str, str]
+    shift: MachineShift | None = None
+    phases_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +50,25 @@ class _End:
 
 # Lines whose fields are the run's own; what none of them has stands in the header.
 _PARTS: dict[str, type[_Plan | _Judged | _End]] = {"plan": _Plan, "judged": _Judged, "end": _End}
-_LATER = {field.name for part in _PARTS.values() for field in fields(part)} | {"results"}
+_LATER = {each.name for part in _PARTS.values() for each in fields(part)} | {"results"}
 # The end line is shorter than this, so that whether a run is finished is read from its tail.
 TAIL_BYTES = 256
 
 
 def start_lines(run: Run) -> bytes:
     """Return the header and the plan of a run that has measured nothing yet."""
-    bare = to_plain(replace(run, variants=(), instances=(), results=(), verdicts=(), claims=()))
+    bare = to_plain(
+        replace(run, variants=(), canaries=(), instances=(), results=(), verdicts=(), claims=())
+    )
     header = {key: item for key, item in bare.items() if key not in _LATER}
     plan = {
-        "cases": {variant.pack + "." + variant.case.name: variant.case for variant in run.variants},
+        "cases": {
+            f"{variant.pack}.{variant.case.name}": variant.case
+            for variant in (*run.variants, *run.canaries)
+        },
         "variants": [_without_case(variant) for variant in run.variants],
         "instances": run.instances,
+        "canaries": [_without_case(variant) for variant in run.canaries],
     }
     return _line("header", {"schema": RUN_SCHEMA, **header}) + _line("plan", plan)
 
@@ -72,7 +89,7 @@ def end_lines(run: Run) -> bytes:
 
 
 def _part_line(kind: str, run: Run) -> bytes:
-    return _line(kind, {field.name: getattr(run, field.name) for field in fields(_PARTS[kind])})
+    return _line(kind, {each.name: getattr(run, each.name) for each in fields(_PARTS[kind])})
 
 
 def _line(kind: str, values: Mapping[str, Any]) -> bytes:
@@ -128,7 +145,7 @@ def _misplaced(kind: str, where: str) -> StoreError:
 def _with_part(run: Run, kind: str, values: Mapping[str, Any], *, where: str) -> Run:
     whole = _with_cases(values, where) if kind == "plan" else values
     part = convert(whole, _PARTS[kind], where=where)
-    return replace(run, **{field.name: getattr(part, field.name) for field in fields(part)})
+    return replace(run, **{each.name: getattr(part, each.name) for each in fields(part)})
 
 
 def _with_cases(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
@@ -137,7 +154,12 @@ def _with_cases(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     if not isinstance(cases, dict) or not isinstance(variants, list):
         raise _misplaced("plan", where)
     rest = {key: item for key, item in values.items() if key != "cases"}
-    return {**rest, "variants": [_with_case(variant, cases) for variant in variants]}
+    canaries = [_with_case(variant, cases) for variant in values.get("canaries") or ()]
+    return {
+        **rest,
+        "variants": [_with_case(variant, cases) for variant in variants],
+        "canaries": canaries,
+    }
 
 
 def _with_case(variant: object, cases: Mapping[str, Any]) -> object:

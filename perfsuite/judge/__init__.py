@@ -8,12 +8,21 @@ from dataclasses import dataclass
 from perfsuite import stats
 from perfsuite.judge.claims import judge_claims
 from perfsuite.judge.draft import Draft, draft_of, word_of
+from perfsuite.judge.machine import Machine, judge_machine
 from perfsuite.judge.policy import Against, Policy
 from perfsuite.judge.timings import DEVICE_TIME, TIME
 from perfsuite.judge.words import exact_reason, timed_reason
 from perfsuite.model import BaselineEntry, Change, Result, Stage, Status, Variant, Verdict, Word
 
-__all__ = ["Against", "Policy", "judge", "judge_claims", "wants_confirmation"]
+__all__ = [
+    "Against",
+    "Machine",
+    "Policy",
+    "judge",
+    "judge_claims",
+    "judge_machine",
+    "wants_confirmation",
+]
 
 MOVED = (Word.SLOWER, Word.FASTER)
 

@@ -179,3 +179,14 @@ def _prior(variant: Variant, before: Sequence[Timing], against: Against) -> Nois
         time_us=time_us,
         has_cycles=all(item.cycles for item in before) and "cycles" in against.facts.clocks,
     )
+
+
+def drift_of(variant: Variant, start: Result, end: Result, *, against: Against) -> Shift | None:
+    """Return how far a variant moved between two results of one run, None if either has no time."""
+    try:
+        before, now = timings_of(start), timings_of(end)
+    except ValueError:
+        return None
+    if not (before and now):
+        return None
+    return shift_of(before, now, prior=_prior(variant, before, against), policy=against.policy)

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from perfsuite.model import DeviceFacts
 
 # What --perf-fail-on may name; "slower" fails beyond the gate only.
-FAIL_WORDS = ("slower", "over-budget", "broken", "unclear", "new", "incomparable", "faster")
+FAIL_WORDS = (
+    "slower",
+    "over-budget",
+    "broken",
+    "machine-shift",
+    "unclear",
+    "new",
+    "incomparable",
+    "faster",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +28,9 @@ class Policy:
     only where a ``1 - alpha`` interval lies beyond the threshold. A ``same`` that hides a change
     as large as the gate costs one night, so ``alpha_same`` on each side is enough for it: with
     5 % instead of 10 %, a quarter of unchanged GEMMs are unclear against another unit (H200).
+
+    A shifted machine fails a run once, whichever way it went: a night that judged nothing must
+    not look like one that found nothing.
     """
 
     threshold: float | None = None
@@ -27,7 +39,7 @@ class Policy:
     alpha: float = 0.01
     alpha_same: float = 0.1
     false_discovery_rate: float = 0.05
-    fail_on: tuple[str, ...] = ("slower", "over-budget", "broken")
+    fail_on: tuple[str, ...] = ("slower", "over-budget", "broken", "machine-shift")
 
     def __post_init__(self) -> None:
         for name in ("threshold", "gate", "floor_us"):

@@ -24,6 +24,13 @@ class Stage(StrEnum):
 
     SCREEN = "screen"
     CONFIRM = "confirm"
+    CANARY_START = "canary-start"
+    CANARY_END = "canary-end"
+
+    @property
+    def is_canary(self) -> bool:
+        """Say whether the machine is measured, not what the run was asked for."""
+        return self in {Stage.CANARY_START, Stage.CANARY_END}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,7 @@ class Book:
         return (
             any(subject.mark.tone == "fail" for subject in self.subjects)
             or any(verdict.fails for verdict in verdicts)
+            or (self.run.shift is not None and self.run.shift.fails)
             or any(claim.fails for claim in self.run.claims)
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from perfsuite.codec import encode
-from perfsuite.model import ClaimVerdict, Verdict
+from perfsuite.model import ClaimVerdict, MachineShift, Verdict
 from perfsuite.report.book import Book
 from perfsuite.report.page import headline
 
@@ -38,6 +38,8 @@ class Decision:
     counts: Mapping[str, int]
     variants: tuple[Ending, ...]
     claims: tuple[ClaimVerdict, ...]
+    machine_shift: MachineShift | None
+    notes: tuple[str, ...]
 
 
 def verdict_json(book: Book) -> str:
@@ -59,5 +61,7 @@ def verdict_json(book: Book) -> str:
         counts=dict(sorted(book.counts.items())),
         variants=tuple(endings),
         claims=run.claims,
+        machine_shift=run.shift,
+        notes=run.notes,
     )
     return encode(decision).decode() + "\n"

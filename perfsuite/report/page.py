@@ -114,6 +114,7 @@ def details(book: Book) -> Iterator[Detail]:
 def headline(book: Book) -> str:
     """Return the outcome of the run in one sentence, what needs a reader first."""
     counts, total = book.counts, len(book.shown)
+    shift = "machine-shift; " if book.run.shift else ""
     broken = sum(claim.fails for claim in book.run.claims)
     failed = sum(count for word, count in counts.items() if marks.mark(word).tone == "fail")
     said = [
@@ -127,14 +128,19 @@ def headline(book: Book) -> str:
     rest = [f"{view.count(broken, 'claim')} broken"] if broken else []
     unrun = ("skipped", "not run")
     rest += [f"{view.number(counts[word], 0)} {word}" for word in unrun if counts[word]]
-    return "; ".join([first, ", ".join(rest)] if rest else [first])
+    return shift + "; ".join([first, ", ".join(rest)] if rest else [first])
 
 
 def tone(book: Book) -> str:
     """Return the tone of the whole run."""
     if book.fails:
         return "slower"
-    if book.counts["unclear"] or book.counts["disturbed"] or not book.run.finished:
+    if (
+        book.run.shift
+        or book.counts["unclear"]
+        or book.counts["disturbed"]
+        or not book.run.finished
+    ):
         return "unclear"
     return "faster" if book.shown else "other"
 
