@@ -17,7 +17,7 @@ from typing import IO
 import msgspec
 
 import perfsuite
-from perfsuite.catalogue.listing import PackListing, Request
+from perfsuite.catalogue.rows import PackListing, Request
 from perfsuite.errors import PackError
 from perfsuite.model import Pack, Tier
 from perfsuite.packs import PackSource

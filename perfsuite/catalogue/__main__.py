@@ -22,7 +22,8 @@ from typing import IO, NoReturn
 
 import msgspec
 
-from perfsuite.catalogue.listing import Outline, PackListing, Request, list_pack
+from perfsuite.catalogue.listing import list_pack
+from perfsuite.catalogue.rows import Outline, PackListing, Request
 from perfsuite.errors import PackError
 from perfsuite.model import Kernel
 from perfsuite.packs import PackSource, load_pack

@@ -1,4 +1,4 @@
-"""What leaves the catalogue child: a pack's cases, variants and claims as plain data."""
+"""Expands a loaded pack: its cases, variants and claims as plain data."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from perfsuite.catalogue.rows import CaseListing, PackListing, Row
 from perfsuite.errors import PackError
 from perfsuite.model import (
     Axes,
@@ -17,102 +17,14 @@ from perfsuite.model import (
     CaseInfo,
     Claim,
     ClaimInstance,
-    Kernel,
     Scalar,
     Tier,
-    Variant,
     Work,
     variant_id,
 )
 from perfsuite.packs import LoadedPack, PackSource
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the controller asks of the child; ``paths`` is the controller's ``sys.path``.
-
-    A pack whose import brings in a module of ``heavy`` is refused.
-    """
-
-    sources: tuple[PackSource, ...]
-    tier: Tier
-    time_limit_s: float
-    heavy: tuple[str, ...]
-    paths: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """What the child itself reads of a pack's listing: enough to know who is to be asked again."""
-
-    origin: str
-    kernels: tuple[Kernel, ...] = ()
-    wants_kernels: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One variant without its case: the values of its axes in declared order."""
-
-    id: str
-    values: tuple[Scalar, ...]
-    tier: Tier
-    work: Work | None
-    memory_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class CaseListing:
-    """One case with its variants, the case's own data once; canaries are by device."""
-
-    info: CaseInfo
-    rows: tuple[Row, ...]
-    canaries: Mapping[str, Row] = field(default_factory=dict)
-
-    def variant(self, row: Row) -> Variant:
-        """Return a row with its case."""
-        return Variant(
-            id=row.id,
-            case=self.info,
-            axes=dict(zip(self.info.axes, row.values, strict=True)),
-            tier=row.tier,
-            work=row.work,
-            memory_bytes=row.memory_bytes,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PackListing:
-    """All of one pack, by the origin that was asked for, or why there is nothing.
-
-    ``kernels`` are the pack's own; ``given`` are those of all packs if it wants them.
-    """
-
-    origin: str
-    cases: tuple[CaseListing, ...] = ()
-    claims: tuple[ClaimInstance, ...] = ()
-    kernels: tuple[Kernel, ...] = ()
-    wants_kernels: bool = False
-    given: tuple[Kernel, ...] = ()
-    error: str = ""
-
-    def variants(self) -> tuple[Variant, ...]:
-        """Return the variants of all cases, in declared order."""
-        return tuple(case.variant(row) for case in self.cases for row in case.rows)
-
-    def canaries(self) -> dict[str, tuple[Variant, ...]]:
-        """Return the variants that watch the machine, by device."""
-        devices = sorted({device for case in self.cases for device in case.canaries})
-        return {
-            device: tuple(
-                case.variant(case.canaries[device])
-                for case in self.cases
-                if device in case.canaries
-            )
-            for device in devices
-        }
 
 
 def list_pack(source: PackSource, loaded: LoadedPack, tier: Tier) -> PackListing:

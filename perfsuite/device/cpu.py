@@ -17,6 +17,7 @@ import torch
 
 from perfsuite.device import tensors
 from perfsuite.device.gang import Gang
+from perfsuite.device.load import Load, waited_ns
 from perfsuite.device.protocol import Comparison, Group, Sample
 from perfsuite.device.software import compilers, software
 from perfsuite.errors import DeviceError
@@ -25,7 +26,6 @@ from perfsuite.model import DeviceFacts, Health, Regime
 # Rotating more than this evicts nothing that a smaller working set leaves in a shared cache.
 CACHE_MOST = 32 << 20
 CACHE_FALLBACK = 32 << 20
-WAITING = Path("/proc/thread-self/schedstat")
 
 
 @dataclass(slots=True)
@@ -77,6 +77,9 @@ class CpuDevice:
     has_cycles = False
     settle_tolerance = 0.05
     settle_s = 0.5
+    # Two busy processes beside one of ours on two cores are 33 %, and what that costs is taken
+    # off as waiting; three are 50 %, and stretch a GEMM of 26 ms to 33 all the same.
+    foreign_most = 40.0
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         del seed
@@ -86,8 +89,13 @@ class CpuDevice:
         # One core is left to everything else: threads that wait for each other at a barrier take
         # as long as the one that was interrupted (a copy by two threads of two: 2 to 8 ms).
         # The ranks of a gang share the rest.
-        free = len(os.sched_getaffinity(0)) - 1
-        torch.set_num_threads(max(1, free // self._gang.ranks))
+        cores = frozenset(os.sched_getaffinity(0))
+        threads = max(1, (len(cores) - 1) // self._gang.ranks)
+        torch.set_num_threads(threads)
+        self._load = Load(cores, used=threads * self._gang.ranks)
+        self._health = Health()
+        if self._gang.ranks > 1:  # ranks take all cores: what shares them is in their noise
+            self.foreign_most = float("inf")
 
     def facts(self) -> DeviceFacts:
         """Describe the processor and the software on it."""
@@ -148,12 +156,15 @@ class CpuDevice:
         """Time the group ``count`` times; a CPU needs no spin and all regimes are one."""
         del regime, spin_us
         samples = []
+        started = self._load.now()
         with _frozen_collector():
             for _ in range(count):
                 if flush:
                     self._flush()
                 self._gang.meet()
                 samples.append(Sample(_own_ns(group) / 1e3))
+        foreign = self._load.foreign_percent(started, self._load.now())
+        self._health = Health(foreign_percent=foreign)
         return samples
 
     def joins_streams(self, group: Group) -> bool:
@@ -166,8 +177,8 @@ class CpuDevice:
         return self._gang.agree(value)
 
     def health(self) -> Health:
-        """Return nothing: a CPU in a virtual machine does not say."""
-        return Health()
+        """Return the load by others; of itself a CPU in a virtual machine says nothing."""
+        return self._health
 
     def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
         """Return nothing: torch keeps no peak for the CPU."""
@@ -190,21 +201,13 @@ def _own_ns(group: Group) -> int:
     A wait between a stamp and the reading beside it is no part of the time: what the readings took
     is the most that it can have been.
     """
-    opened, waited = time.perf_counter_ns(), _waited_ns()
+    opened, waited = time.perf_counter_ns(), waited_ns()
     start = time.perf_counter_ns()
     group()
     end = time.perf_counter_ns()
-    waited, closed = _waited_ns() - waited, time.perf_counter_ns()
+    waited, closed = waited_ns() - waited, time.perf_counter_ns()
     beside = (start - opened) + (closed - end)
     return end - start - max(0, waited - beside)
-
-
-def _waited_ns() -> int:
-    """Return how long this thread has waited for a core (proc_pid_schedstat(5)), 0 if not told."""
-    try:
-        return int(WAITING.read_text(encoding="ascii").split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 @contextlib.contextmanager

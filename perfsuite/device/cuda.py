@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from cuda.core import Device
 
 from perfsuite.device import tensors
+from perfsuite.device.facts import gpu_facts
 from perfsuite.device.gang import Gang
+from perfsuite.device.health import HealthWatch
 from perfsuite.device.kernels import CudaContext
 from perfsuite.device.nvml import Nvml
 from perfsuite.device.protocol import Comparison, Group, Sample
-from perfsuite.device.software import compilers, features, software
 from perfsuite.device.stopwatch import ROWS, Stopwatch
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
@@ -50,6 +50,8 @@ class CudaDevice:
     has_cycles = True
     settle_tolerance = 0.002
     settle_s = 3.0
+    # Half of the time is what one other busy process takes: the GPU gives both equal slices.
+    foreign_most = 2.0
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         if not torch.cuda.is_available():
@@ -66,7 +68,8 @@ class CudaDevice:
         torch.cuda.set_stream(self._stream)
         Device().set_current()  # cuda.core shares torch's primary context
         self._nvml = Nvml(f"GPU-{self._properties.uuid}")
-        self._health = Health()
+        self._health = HealthWatch(self._nvml.health)
+        self._foreign: list[float] = []
         self._flushed: torch.Tensor | None = None
         # Random padding: two processes should not share their addresses' luck.
         self._padding = torch.empty((1 + seed % 61) << 18, dtype=torch.uint8, device="cuda")
@@ -75,22 +78,7 @@ class CudaDevice:
 
     def facts(self) -> DeviceFacts:
         """Describe the GPU, its state and the software on it."""
-        p = self._properties
-        identity = {"vendor": "nvidia", "name": p.name, "sm_count": str(self._watch.sms)}
-        identity["memory_gib"] = str(round(p.total_memory / 2**30))
-        return DeviceFacts(
-            device="cuda",
-            name=p.name,
-            unit=hashlib.sha256(f"perfsuite:{p.uuid}".encode()).hexdigest()[:12],
-            identity={**identity, **self._nvml.identity()},
-            state=self._nvml.state(),
-            environment={**self._nvml.environment(), **software(), "arch": self.arch},
-            arch=self.arch,
-            gpus=torch.cuda.device_count(),
-            memory_bytes=int(p.total_memory),
-            clocks=("time_us", "cycles"),
-            features=(*features(self.arch), *compilers()),
-        )
+        return gpu_facts(self._properties, self._nvml, arch=self.arch, sms=self._watch.sms)
 
     def context(self, seed: int) -> CudaContext:
         """Return a builder's context."""
@@ -148,6 +136,8 @@ class CudaDevice:
         self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
     ) -> list[Sample]:
         """Time the group ``count`` times between stamps, the empty window taken off."""
+        self._health.forget()
+        self._foreign = []
         if group.backend == "host":
             return [self._host_sample(group, flush=flush) for _ in range(count)]
         samples: list[Sample] = []
@@ -181,7 +171,8 @@ class CudaDevice:
 
     def health(self) -> Health:
         """Return what NVML said while the last samples were running."""
-        return self._health
+        foreign = max(self._foreign, default=None)
+        return replace(self._health.health(), foreign_percent=foreign)
 
     def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
         """Return what torch's allocator held at most during one launch, beyond the inputs."""
@@ -195,6 +186,7 @@ class CudaDevice:
     def close(self) -> None:
         """Let go of NVML and of memory that nothing holds any more."""
         torch.cuda.empty_cache()
+        self._health.close()
         self._nvml.close()
 
     def _captured(self, issue: Callable[[], None]) -> Callable[[], None] | None:
@@ -220,7 +212,7 @@ class CudaDevice:
         start = time.perf_counter_ns()
         group()
         sample = Sample((time.perf_counter_ns() - start) / 1e3)
-        self._health = self._nvml.health()
+        self._health.note()
         return sample
 
     def _stamped_samples(
@@ -238,8 +230,11 @@ class CudaDevice:
             if in_flight >= QUEUE_LAUNCHES:
                 self.synchronize()
                 in_flight = 0
-        self._health = self._nvml.health()
-        self.synchronize()
+        self._health.note()
+        with self._health.watching():
+            self.synchronize()
+        foreign = self._watch.foreign_percent()
+        self._foreign += [] if foreign is None else [foreign]
         return self._watch.read(rows)
 
     def _flush(self) -> None:

@@ -99,7 +99,7 @@ class FakeDevice:
     """Times what a workload says it spends, with the noise of a good GPU.
 
     ``within`` and ``between`` are relative standard deviations; both draw from the worker's seed,
-    so that a run can be repeated to the digit.
+    so that a run can be repeated to the digit. ``foreign_percent`` is the load by others.
     """
 
     name = "fake"
@@ -107,6 +107,8 @@ class FakeDevice:
     has_cycles = True
     settle_tolerance = 0.01
     settle_s = 3.0
+    foreign_most = 5.0
+    foreign_percent = 0.0
     within = 0.002
     between = 0.0005
 
@@ -201,7 +203,12 @@ class FakeDevice:
 
     def health(self) -> Health:
         """Return a cool, idle device."""
-        return Health(power_w=100.0, temperature_c=40.0, sm_clock_mhz=CLOCK_MHZ)
+        return Health(
+            power_w=100.0,
+            temperature_c=40.0,
+            sm_clock_mhz=CLOCK_MHZ,
+            foreign_percent=self.foreign_percent,
+        )
 
     def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
         """Return the size of what one launch hands back."""

@@ -101,7 +101,8 @@ class Device(Protocol):
     """A thing that can launch, time and watch a workload; one per worker.
 
     ``settle_tolerance`` is the relative difference below which groups of samples count as steady,
-    ``settle_s`` how long it is worth waiting for that.
+    ``settle_s`` how long it is worth waiting for that. ``foreign_most`` is the load by others, in
+    percent of what a workload uses, that a block may bear.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Device(Protocol):
     has_cycles: bool
     settle_tolerance: float
     settle_s: float
+    foreign_most: float
 
     def facts(self) -> DeviceFacts:
         """Describe the device."""
@@ -163,7 +165,7 @@ class Device(Protocol):
         """
 
     def health(self) -> Health:
-        """Return the device's state right now."""
+        """Return the device's state while the last samples were taken."""
 
     def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
         """Return the peak of memory allocated during one launch without its inputs, if known."""

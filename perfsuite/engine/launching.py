@@ -20,7 +20,7 @@ SETTLE_GROUPS = 3
 # Host time jitters more than a GPU's, and so do collectives (2 ranks, H200: half of all never came
 # within 0.2 %): waiting for steadier ones would never end.
 LOOSE_TOLERANCE = 0.02
-BAD_REASONS = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake"})
+BAD_REASONS = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "ecc_error"})
 # The device's own time stands beside the host's, which is what is judged: a few will do.
 BESIDE_SAMPLES = 5
 STEADY, UNSTEADY, LATE = 0.0, 1.0, 2.0
@@ -53,12 +53,14 @@ class Launching:
             samples = self._sample(plan.samples)
             good = [s for s in samples if not bench.device.agree(not math.isfinite(s.time_us))]
             health = bench.device.health()
-            disturbed = BAD_REASONS.intersection(health.reasons)
-            is_lost = bool(disturbed) or len(good) < (1 - VOIDED_MOST) * len(samples)
+            cause = _disturbance(health, bench.device.foreign_most)
+            is_lost = bool(cause) or len(good) < (1 - VOIDED_MOST) * len(samples)
             if not bench.device.agree(is_lost):
                 break
             voided += len(samples)
-            self._refuse_excess(voided, ", ".join(sorted(disturbed)) or "stamps missed an SM")
+            cause = cause or "stamps missed an SM"
+            bench.log.notes.append(f"a block was voided: {cause}")
+            self._refuse_excess(voided, cause)
         self._note(good, voided + len(samples) - len(good), started, health)
 
     def evidence(self) -> Evidence:
@@ -168,6 +170,14 @@ class Launching:
         if self._plan is None:
             raise CaseError("block() before prepare()", where=self._bench.case.name)
         return self._plan
+
+
+def _disturbance(health: Health, foreign_most: float) -> str:
+    """Say what about the device spoils a block, or nothing."""
+    found = sorted(BAD_REASONS.intersection(health.reasons))
+    if (health.foreign_percent or 0.0) > foreign_most:
+        found.append(f"foreign load of {health.foreign_percent:.0f} %")
+    return ", ".join(found)
 
 
 def _is_steady(recent: list[float], tolerance: float) -> bool:
