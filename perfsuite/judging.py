@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from perfsuite.judge import Against, Policy, judge, judge_claims, judge_machine
+from perfsuite.judge import Against, Policy, canary_clocks, judge, judge_claims, judge_machine
 from perfsuite.model import Run, Stage, Verdict
 from perfsuite.plan import missing_of
 from perfsuite.yardstick import Yardstick
@@ -54,6 +54,7 @@ class Judging:
         )
 
     def _against(self, run: Run) -> Against:
+        before, now = canary_clocks(run, self.yardstick.entries)
         return Against(
             facts=run.facts,
             slug=run.sku.slug,
@@ -61,4 +62,6 @@ class Judging:
             source=self.yardstick.source,
             sources=self.yardstick.sources,
             mismatches=self.yardstick.mismatches,
+            clocks_before=before,
+            clocks_now=now,
         )

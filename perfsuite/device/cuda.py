@@ -5,42 +5,32 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from cuda.core import Device
 
 from perfsuite.device import tensors
+from perfsuite.device.energy import joules_per_group
 from perfsuite.device.facts import gpu_facts
 from perfsuite.device.gang import Gang
 from perfsuite.device.health import HealthWatch
 from perfsuite.device.kernels import CudaContext
 from perfsuite.device.nvml import Nvml
 from perfsuite.device.protocol import Comparison, Group, Sample
-from perfsuite.device.stopwatch import ROWS, Stopwatch
+from perfsuite.device.stopwatch import ROWS, CudaGroup, Stopwatch
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
 
 HOPPER = 9
 # Queued launches beyond this many block the host inside a sample (the queue holds about 1,000).
 QUEUE_LAUNCHES = 500
+# Launches without a gap are queued in parts of that, one running and one waiting.
+QUEUE_PARTS = 8
 # A synchronisation takes longer after a long wait (H200: 45 us after 6 ms, 120 after 40 ms).
 JOIN_SLACK_S, JOIN_SLACK_SHARE = 50e-6, 0.005
 JOIN_TRIES = 20
-
-
-@dataclass(slots=True)
-class CudaGroup:
-    """Launches timed as one sample: a captured graph, a loop, or calls awaited one by one."""
-
-    issue: Callable[[], None]
-    launches: int
-    backend: str
-
-    def __call__(self) -> None:
-        """Issue all launches."""
-        self.issue()
 
 
 class CudaDevice:
@@ -173,6 +163,13 @@ class CudaDevice:
         """Return what NVML said while the last samples were running."""
         foreign = max(self._foreign, default=None)
         return replace(self._health.health(), foreign_percent=foreign)
+
+    def energy_j(self, group: Group, time_s: float) -> float | None:
+        """Return what NVML's counter of energy says one launch took."""
+        queued = group.launches if group.backend == "loop" else 1
+        batch = max(1, QUEUE_LAUNCHES // (QUEUE_PARTS * queued))
+        joules = joules_per_group(group, batch, time_s=time_s, read=self._nvml.energy_j)
+        return None if joules is None else joules / group.launches
 
     def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
         """Return what torch's allocator held at most during one launch, beyond the inputs."""

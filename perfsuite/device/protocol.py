@@ -167,6 +167,9 @@ class Device(Protocol):
     def health(self) -> Health:
         """Return the device's state while the last samples were taken."""
 
+    def energy_j(self, group: Group, time_s: float) -> float | None:
+        """Return the energy of one launch of a group issued back to back for so long, if known."""
+
     def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
         """Return the peak of memory allocated during one launch without its inputs, if known."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,19 @@ AWAY_NS = 50_000
 LEAST_SPIN_US = 100.0
 # The CUDA runtime keeps a little of each block's shared memory for itself.
 RESERVED_SHARED_BYTES = 1024
+
+
+@dataclass(slots=True)
+class CudaGroup:
+    """Launches timed as one sample: a captured graph, a loop, or calls awaited one by one."""
+
+    issue: Callable[[], None]
+    launches: int
+    backend: str
+
+    def __call__(self) -> None:
+        """Issue all launches."""
+        self.issue()
 
 
 class Stopwatch:

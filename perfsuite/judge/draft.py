@@ -11,6 +11,7 @@ from perfsuite import stats
 from perfsuite.judge.change import Shift, shift_of
 from perfsuite.judge.exact import collapses, exact_changes, over_budget
 from perfsuite.judge.policy import Against, Policy
+from perfsuite.judge.sustained import power_shifts
 from perfsuite.judge.timings import (
     DEVICE_TIME,
     Timing,
@@ -75,7 +76,7 @@ def draft_of(
         variant=variant.id,
         word=Word.UNCLEAR if lost else Word.SAME,
         reason="; ".join(text for text in (lost, reason, unjudged) if text),
-        shifts=(shift, *served),
+        shifts=(shift, *served, *power_shifts(variant, result, entry, against)),
         exact=exact,
         budget=budget,
     )

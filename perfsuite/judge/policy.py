@@ -60,7 +60,8 @@ class Against:
 
     ``slug`` is the SKU's, ``source`` names what entries come from ("baseline nvidia-h200", "last
     run ..."). By variant, ``sources`` names what its entry comes from where that is another, and
-    ``mismatches`` says why it may not be compared (another fingerprint).
+    ``mismatches`` says why it may not be compared (another fingerprint). ``clocks_before`` and
+    ``clocks_now`` are the compute canary's SM clock in MHz by unit, where it was measured.
     """
 
     facts: DeviceFacts
@@ -69,6 +70,8 @@ class Against:
     source: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
     mismatches: Mapping[str, str] = field(default_factory=dict)
+    clocks_before: Mapping[str, float] = field(default_factory=dict)
+    clocks_now: Mapping[str, float] = field(default_factory=dict)
 
     def source_of(self, variant: str) -> str:
         """Return what a variant's entry comes from, in words."""

@@ -17,8 +17,14 @@ from perfsuite.model import (
 )
 from perfsuite.stats import components, process_value
 
-# The two clocks, and the device's own time of what the host is waited for.
-CLOCKS = (Metric("time_us", "us"), Metric("cycles", "cycles"), Metric("device_us", "us"))
+# The two clocks, the device's own time of what the host is waited for, and the energy of launches
+# that follow each other without a gap.
+CLOCKS = (
+    Metric("time_us", "us"),
+    Metric("cycles", "cycles"),
+    Metric("device_us", "us"),
+    Metric("energy_j", "J"),
+)
 
 
 def entries_of(run: Run) -> dict[str, BaselineEntry]:
