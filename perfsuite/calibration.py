@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from perfsuite.check import SEEDS
 from perfsuite.device import Device, Group
 from perfsuite.errors import CaseError
-from perfsuite.model import Axes, Case, Regime, Settings, Work, Workload
+from perfsuite.model import Axes, Case, Regime, Sampling, Settings, Work, Workload
 
 # A working set this many times the last-level cache makes each launch find its inputs cold.
 COLD_CACHES = 3
@@ -29,6 +28,9 @@ BLOCK_US = 150_000.0
 # Of samples so long that a block holds no more, three: each is itself the mean of a long time.
 FEWEST_SAMPLES = 3
 ESTIMATE_LAUNCHES = (1, 32)
+# How far a sample may be from the wanted length before another process's sampling is not taken
+# over: launches that follow each other closely overlap, so their number is part of what is timed.
+MOST_STRETCH = 4.0
 ESTIMATE_SAMPLES = 3
 ESTIMATE_SPIN_US = 200.0
 SHORTEST_US = 0.05
@@ -65,17 +67,20 @@ class Calibration:
         self.settings = settings
         self.seed = seed
 
-    def plan(self, workload: Workload) -> SamplingPlan:
-        """Return the plan; raises CaseError when a launch leaves streams running."""
+    def plan(self, workload: Workload, known: Sampling | None = None) -> SamplingPlan:
+        """Return the plan, with the ``known`` sampling where samples are not far too long by it.
+
+        Raises CaseError when a launch leaves streams running.
+        """
         sets = [self._inputs(workload, 0)]
         launch_us = self._launch_us(workload, sets)
-        wanted = int(self.device.agree(self._wanted_sets(workload, sets[0])))
-        fewest = max(1, math.ceil(self.settings.sample_us / launch_us))
-        flush = self.case.cold and not workload.rotates
-        if wanted > fewest and wanted * launch_us > LONGEST_SAMPLE_US:
-            wanted, flush = 1, True
+        rotated = int(self.device.agree(self._wanted_sets(workload, sets[0])))
+        sampling = self._sampling(rotated, launch_us)
+        if known and known.sets in {1, rotated} and _is_near(known, sampling):
+            sampling = known
+        wanted, launches = sampling.sets, sampling.launches
+        flush = self.case.cold and (not workload.rotates or wanted < rotated)
         sets += [self._inputs(workload, index) for index in range(1, wanted)]
-        launches = wanted * math.ceil(fewest / wanted)
         group = self._group(workload, sets, launches)
         if not self.device.joins_streams(group):
             raise CaseError(
@@ -101,6 +106,13 @@ class Calibration:
             ISSUE_MARGIN * self._issue_us(beside) if beside else 0.0,
         )
 
+    def _sampling(self, rotated: int, launch_us: float) -> Sampling:
+        """Return launches and input sets for a sample of the wanted length, or a little more."""
+        fewest = max(1, math.ceil(self.settings.sample_us / launch_us))
+        if rotated > fewest and rotated * launch_us > LONGEST_SAMPLE_US:
+            rotated = 1
+        return Sampling(rotated * math.ceil(fewest / rotated), rotated)
+
     def _inputs(self, workload: Workload, index: int) -> tuple[Any, ...]:
         return workload.make_inputs(self.device.rng(self.seed * SEEDS + index))
 
@@ -116,8 +128,9 @@ class Calibration:
                 spin_us=self._estimate_spin_us(group),
                 flush=False,
             )
-            middle = statistics.median(s.time_us for s in samples)
-            launch_us = self.device.agree(max(middle / launches, SHORTEST_US))
+            # The least: a first launch may still compile or load, and be no measure of the rest.
+            least = min(s.time_us for s in samples)
+            launch_us = self.device.agree(max(least / launches, SHORTEST_US))
             if launch_us > self.settings.sample_us / 5:
                 break
         return launch_us
@@ -170,6 +183,10 @@ class Calibration:
         issued = time.perf_counter() - started
         self.device.synchronize()
         return self.device.agree(issued * 1e6)
+
+
+def _is_near(known: Sampling, chosen: Sampling) -> bool:
+    return 1 / MOST_STRETCH <= known.launches / chosen.launches <= MOST_STRETCH
 
 
 def _is_compute_heavy(work: Work | None) -> bool:

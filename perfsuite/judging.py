@@ -40,7 +40,8 @@ class Judging:
         unmet = {claim.id: missing_of(claim.needs, run.facts) for claim in run.instances}
         claims = judge_claims(
             run.instances,
-            {result.variant: result for result in run.asked},
+            # The screen's alone: what one side took minutes later is no match for the other side.
+            {result.variant: result for result in run.results if result.stage is Stage.SCREEN},
             facts=run.facts,
             unmet={claim: reason for claim, reason in unmet.items() if reason},
             policy=self.policy,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from perfsuite.errors import UsageError
-from perfsuite.model import Run
+from perfsuite.model import BaselineEntry, Run, Sampling
 from perfsuite.runs import RunFile, load_run, run_path, unfinished
 
 
@@ -38,3 +39,12 @@ def open_run_file(folder: Path, run: Run, interrupted: Run | None) -> RunFile:
             remedy="resume it with the selection it was started with, or start a new run",
         )
     return RunFile.resume(run_path(folder, interrupted.id))
+
+
+def samplings_of(entries: Mapping[str, BaselineEntry], run: Run) -> dict[str, Sampling]:
+    """Return how variants were sampled in the baseline, else earlier in this run."""
+    found = {
+        result.variant: result.evidence[0].sampling for result in run.results if result.evidence
+    }
+    found |= {name: entry.sampling for name, entry in entries.items() if entry.sampling}
+    return {name: sampling for name, sampling in found.items() if sampling}

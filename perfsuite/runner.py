@@ -31,7 +31,7 @@ from perfsuite.model import (
     Verdict,
 )
 from perfsuite.plan import missing_need, order
-from perfsuite.resumption import interrupted_run, open_run_file
+from perfsuite.resumption import interrupted_run, open_run_file, samplings_of
 from perfsuite.runs import RunFile, new_run_id
 from perfsuite.sites import Desk, count_on, git_commit, measure_on, open_desks, units_of
 from perfsuite.sku import sku_of
@@ -139,6 +139,7 @@ class _Work:
         self.judging = Judging(yardstick, request.policy)
         self.facts = run_file.run.facts
         self.started = time.monotonic()
+        self.samplings = samplings_of(yardstick.entries, run_file.run)
         self._lock = threading.Lock()
         self._done = 0
         self._total = 0
@@ -167,6 +168,8 @@ class _Work:
         run = self.run_file.run
         kept = {result.variant for result in run.results if result.stage is stage}
         canaries = [canary for canary in run.canaries if canary.id not in kept]
+        for desk in self.desks:
+            desk.panel.samplings = self.samplings
         watch(self.desks, canaries, stage, on_result=self._store, on_phase=self.listener.phase)
 
     def _confirmed(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
@@ -199,6 +202,7 @@ class _Work:
         count_on(self.desks, counted, partial(self._let, stage, 1))
 
     def _let(self, stage: Stage, processes: int, desk: Desk, share: Sequence[Variant]) -> None:
+        desk.panel.samplings = self.samplings
         desk.panel.measure(
             share,
             stage,

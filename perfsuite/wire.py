@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from perfsuite.errors import PerfError
-from perfsuite.model import Axes, DeviceFacts, Evidence, Kernel, Settings, Status
+from perfsuite.model import Axes, DeviceFacts, Evidence, Kernel, Sampling, Settings, Status
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -112,7 +112,12 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Panel to worker: it is your turn to build, check and settle."""
+    """Panel to worker: it is your turn to build, check and settle.
+
+    ``sampling`` is that of the baseline or of the process before, None where there is none.
+    """
+
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Worker to panel: the answer to ``Prepare``."""
+    """Worker to panel: the answer to ``Prepare``, with the sampling that was chosen."""
+
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,9 +126,9 @@ class Worker:
         self._tell(wire.Ready())
         while True:
             match wire.receive(self._connection):
-                case wire.Prepare():
-                    session.prepare(lambda phase: self._tell(wire.Progress(phase)))
-                    self._tell(wire.Prepared())
+                case wire.Prepare(sampling=sampling):
+                    session.prepare(lambda phase: self._tell(wire.Progress(phase)), sampling)
+                    self._tell(wire.Prepared(session.sampling))
                 case wire.Measure():
                     session.block()
                     self._tell(wire.Measured())

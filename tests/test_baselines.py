@@ -14,7 +14,7 @@ from store_data import FACTS, OTHER_UNIT, SKU, UNIT, file_size_limit, finished, 
 
 from perfsuite.baselines import Accepted, Baselines, accept, stale
 from perfsuite.errors import StoreError, UsageError
-from perfsuite.model import Result, Run, Status, Verdict, Word, variant_id
+from perfsuite.model import Result, Run, Sampling, Status, Verdict, Word, variant_id
 from perfsuite.runs import RunFile
 
 GOLD = Path(__file__).parent / "gold" / "baselines"
@@ -75,6 +75,35 @@ def test_who_when_and_why_are_kept(tmp_path: Path) -> None:
     assert baselines.source(COPY) == f"baseline nvidia-h200 (accepted {day} by Ann: new driver)"
     assert facts is not None
     assert facts.environment == FACTS.environment
+
+
+def test_how_it_was_sampled_is_kept(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5}), tmp_path)
+    entry = load(tmp_path).entry(COPY)
+    assert entry is not None
+    assert entry.sampling == Sampling(launches=8, sets=1)
+
+
+def test_an_entry_of_unknown_sampling_gets_it_and_stays(tmp_path: Path) -> None:
+    run = finished({"copy": 12.5})
+    take(run, tmp_path)
+    text = memory(tmp_path).read_text().replace(', "sampling": {"launches": 8, "sets": 1}', "")
+    memory(tmp_path).write_text(text)
+    assert load(tmp_path).entries[COPY].sampling is None
+    done = take(finished({"copy": 12.5}, run_id="later"), tmp_path)
+    assert done.changed == {COPY: "sampling recorded"}
+    assert load(tmp_path).entries[COPY].sampling == Sampling(8, 1)
+
+
+def test_values_that_were_sampled_otherwise_are_replaced(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5}), tmp_path)
+    run = finished({"copy": 12.5}, unit=OTHER_UNIT, run_id="later")
+    processes = tuple(replace(each, launches=16) for each in run.results[0].evidence)
+    other = replace(run, results=(replace(run.results[0], evidence=processes),))
+    done = take(other, tmp_path)
+    words = "sampling was 8 launches over 1 input sets and is 16 launches over 1 input sets"
+    assert done.changed == {COPY: words}
+    assert load(tmp_path).entries[COPY].metrics["time_us"].values.keys() == {OTHER_UNIT}
 
 
 def test_an_unknown_variant_has_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from perfsuite.device.fake import FakeDevice
 from perfsuite.device.protocol import Group, Sample
 from perfsuite.engine import Session
 from perfsuite.errors import CaseError, DisturbedError, WrongResultError
-from perfsuite.model import Case, Health, Settings
+from perfsuite.model import Case, Health, Sampling, Settings
 
 
 def copying(spend_us: float, **fields: Any) -> Case:
@@ -267,3 +267,33 @@ def test_a_stored_output_is_refused_on_fresh_data() -> None:
 def test_a_reference_that_accepts_the_negative_control_is_an_error() -> None:
     with pytest.raises(CaseError, match="accepts the negative control"):
         checked(wrong=lambda x: [2 * v for v in x])
+
+
+def test_samples_as_the_process_before_did() -> None:
+    chosen = copying(10.0)
+    usual = prepared(chosen).sampling
+    assert usual is not None
+    other = Sampling(2 * usual.launches, usual.sets)
+    session = session_of(chosen)
+    session.prepare(lambda phase: None, other)
+    assert session.sampling == other
+    assert session.finish().sampling == other
+
+
+@pytest.mark.parametrize("stretch", [9, 1 / 9])
+def test_sampling_of_much_slower_or_faster_code_is_not_taken_over(stretch: float) -> None:
+    chosen = copying(10.0)
+    usual = prepared(chosen).sampling
+    assert usual is not None
+    session = session_of(chosen)
+    session.prepare(lambda phase: None, Sampling(round(stretch * usual.launches), usual.sets))
+    assert session.sampling == usual
+
+
+def test_sampling_with_other_input_sets_is_not_taken_over() -> None:
+    chosen = copying(10.0, work=lambda n, **_: Work(read_bytes=4 * n, write_bytes=4 * n))
+    usual = prepared(chosen).sampling
+    assert usual is not None
+    session = session_of(chosen)
+    session.prepare(lambda phase: None, Sampling(usual.launches, usual.sets + 1))
+    assert session.sampling == usual

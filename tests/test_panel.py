@@ -24,6 +24,7 @@ from perfsuite.model import (
     Gpu,
     Regime,
     Result,
+    Sampling,
     Scalar,
     Settings,
     Stage,
@@ -170,6 +171,23 @@ def test_slots_take_turns(panel: Panel) -> None:
     starts = [block.start_s for blocks in rounds for block in blocks]
     assert len(starts) == 2 * 3
     assert all(earlier < later for earlier, later in pairwise(starts))
+
+
+def test_all_processes_sample_as_the_first_did(panel: Panel) -> None:
+    first, again = (measure(panel, STEADY[0], stage=stage)[0] for stage in Stage)
+    assert len({process.sampling for process in (*first.evidence, *again.evidence)}) == 1
+
+
+def test_panel_samples_as_it_is_told(panel: Panel) -> None:
+    (usual,) = {process.sampling for process in measure(panel, STEADY[1])[0].evidence}
+    assert usual is not None
+    told = Sampling(3 * usual.launches, usual.sets)
+    panel.samplings[STEADY[1].id] = told
+    try:
+        result = measure(panel, STEADY[1])[0]
+    finally:
+        panel.samplings[STEADY[1].id] = usual
+    assert {process.sampling for process in result.evidence} == {told}
 
 
 def test_each_process_and_stage_has_its_own_seed(panel: Panel) -> None:

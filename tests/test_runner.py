@@ -119,6 +119,17 @@ def test_a_second_run_is_compared_and_a_change_confirmed_on_fresh_data(
     assert outcome.source.startswith("runs up to ")
 
 
+def test_a_later_run_samples_as_the_earlier_one_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = execute(request(tmp_path), Log()).run.results
+    monkeypatch.setenv("FACTOR_200", "1.5")
+    second = execute(request(tmp_path), Log()).run.results
+    (sampling,) = {process.sampling for process in first[1].evidence}
+    ours = [result for result in second if result.variant == first[1].variant]
+    assert {process.sampling for result in ours for process in result.evidence} == {sampling}
+
+
 def test_a_slower_run_does_not_become_what_the_next_is_compared_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

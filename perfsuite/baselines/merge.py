@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from perfsuite.codec import round_digits
-from perfsuite.model import BaselineEntry, BaselineMetric
+from perfsuite.model import BaselineEntry, BaselineMetric, Sampling
 from perfsuite.stats import hodges_lehmann, pooled
 
 # A third of the smallest threshold (0.25 %): what moves less is noise, and only makes diffs.
@@ -41,7 +41,8 @@ def merge(old: BaselineEntry, new: BaselineEntry, *, is_other_code: bool) -> Mer
         changed = moves or (["other code"] if others or old.artefact != new.artefact else [])
         return Merged(new, "; ".join(changed + dropped) if changed else "")
     added = [f"unit {unit} added" for unit in sorted(_units(new) - _units(old))]
-    return Merged(_joined(old, new), "; ".join(moves + added))
+    sampling = ["sampling recorded"] if new.sampling and not old.sampling else []
+    return Merged(_joined(old, new), "; ".join(moves + added + sampling))
 
 
 def _other_kind(old: BaselineEntry, new: BaselineEntry) -> str:
@@ -50,11 +51,19 @@ def _other_kind(old: BaselineEntry, new: BaselineEntry) -> str:
         before, now = getattr(old, name), getattr(new, name)
         if before != now:
             return f"{name.replace('_', ' ')} was {before} and is {now}"
+    if old.sampling and old.sampling != new.sampling:
+        return f"sampling was {_words(old.sampling)} and is {_words(new.sampling)}"
     if set(old.metrics) != set(new.metrics):
         return (
             f"metrics were {', '.join(sorted(old.metrics))}; are {', '.join(sorted(new.metrics))}"
         )
     return ""
+
+
+def _words(sampling: Sampling | None) -> str:
+    if sampling is None:
+        return "unknown"
+    return f"{sampling.launches} launches over {sampling.sets} input sets"
 
 
 def _clocks(entry: BaselineEntry) -> dict[str, BaselineMetric]:

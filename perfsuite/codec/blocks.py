@@ -92,6 +92,8 @@ def baseline_text(sku: str, pack: str, entries: Mapping[str, StoredEntry]) -> by
 def _block(variant: str, stored: StoredEntry) -> str:
     entry = to_plain(stored.entry)
     del entry["variant"], entry["metrics"]
+    if entry["sampling"] is None:
+        del entry["sampling"]
     metrics = (
         f"    {_text(name)}: {_text(_rounded(metric))}"
         for name, metric in sorted(stored.entry.metrics.items())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from perfsuite.engine.bench import Bench
 from perfsuite.errors import CaseError, WrongResultError
-from perfsuite.model import Evidence, Inspection
+from perfsuite.model import Evidence, Inspection, Sampling
 
 
 class Inspecting:
@@ -16,7 +16,7 @@ class Inspecting:
         self._bench = bench
         self._inspection = inspection
 
-    def prepare(self, announce: Callable[[str], None]) -> None:
+    def prepare(self, announce: Callable[[str], None], _sampling: Sampling | None) -> None:
         """Read and check; raises WrongResultError or CaseError."""
         self._bench.phase("check", announce, self._read)
 

@@ -6,13 +6,14 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 from perfsuite.calibration import FEWEST_SAMPLES, Calibration, SamplingPlan
 from perfsuite.check import SEEDS, check
 from perfsuite.device import Sample
 from perfsuite.engine.bench import Bench
 from perfsuite.errors import CaseError, DisturbedError
-from perfsuite.model import Block, Evidence, Health, Regime, Workload
+from perfsuite.model import Block, Evidence, Health, Regime, Sampling, Workload
 
 VOIDED_MOST = 0.2
 SETTLE_SAMPLES = 4
@@ -43,12 +44,12 @@ class Launching:
         self._joules: float | None = None
         self._plan: SamplingPlan | None = None
 
-    def prepare(self, announce: Callable[[str], None]) -> None:
+    def prepare(self, announce: Callable[[str], None], sampling: Sampling | None) -> None:
         """Check, calibrate and settle; raises CaseError, WrongResultError, DeviceError."""
         phase = self._bench.phase
         self._error = phase("check", announce, self._check)
         if not self._bench.settings.check_only:
-            self._plan = phase("calibrate", announce, self._calibrate)
+            self._plan = phase("calibrate", announce, partial(self._calibrate, sampling))
             self._settled = phase("settle", announce, self._settle)
             if self._is_sustained and not self._bench.case.ranks:
                 self._joules = phase("energy", announce, self._energy)
@@ -100,11 +101,11 @@ class Launching:
             bench.log.exact.update(bench.declared(workload.exact()))
         return error
 
-    def _calibrate(self) -> SamplingPlan:
+    def _calibrate(self, sampling: Sampling | None) -> SamplingPlan:
         bench = self._bench
         plan = Calibration(
             bench.device, bench.case, bench.axes, settings=bench.settings, seed=bench.seed
-        ).plan(self._workload)
+        ).plan(self._workload, sampling)
         bench.log.notes += plan.notes
         return plan
 

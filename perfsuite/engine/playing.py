@@ -8,7 +8,7 @@ from typing import Any
 
 from perfsuite.check import check_play, check_scenario, played
 from perfsuite.engine.bench import Bench
-from perfsuite.model import Block, Evidence, Scenario
+from perfsuite.model import Block, Evidence, Sampling, Scenario
 
 
 class Playing:
@@ -20,7 +20,7 @@ class Playing:
         self._error: float | None = None
         self._expected: Any = None
 
-    def prepare(self, announce: Callable[[str], None]) -> None:
+    def prepare(self, announce: Callable[[str], None], _sampling: Sampling | None) -> None:
         """Check one play, which warms up as well; raises WrongResultError or CaseError."""
         bench = self._bench
 

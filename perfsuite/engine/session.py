@@ -20,6 +20,7 @@ from perfsuite.model import (
     Evidence,
     Inspection,
     Regime,
+    Sampling,
     Scenario,
     Settings,
     Workload,
@@ -29,8 +30,8 @@ from perfsuite.model import (
 class Part(Protocol):
     """How one kind of workload is measured."""
 
-    def prepare(self, announce: Callable[[str], None]) -> None:
-        """Check and get ready."""
+    def prepare(self, announce: Callable[[str], None], sampling: Sampling | None) -> None:
+        """Check and get ready; sample as ``sampling`` says where that fits."""
 
     def block(self) -> None:
         """Take one turn's samples."""
@@ -48,11 +49,16 @@ class Session:
         self._bench = Bench(device, case, axes, settings, seed)
         self._part: Part | None = None
 
-    def prepare(self, announce: Callable[[str], None]) -> None:
+    @property
+    def sampling(self) -> Sampling | None:
+        """How the prepared variant is sampled; None where that is not a choice."""
+        return self._prepared().evidence().sampling
+
+    def prepare(self, announce: Callable[[str], None], sampling: Sampling | None = None) -> None:
         """Build, check, calibrate and settle; raises CaseError, WrongResultError, DeviceError."""
         built = self._bench.phase("build", announce, self._build)
         self._part = _part(self._bench, built)
-        self._part.prepare(announce)
+        self._part.prepare(announce, sampling)
 
     def block(self) -> None:
         """Take one turn's samples, again if the device was disturbed meanwhile."""

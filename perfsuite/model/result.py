@@ -83,6 +83,14 @@ class Block:
     metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How launches make a sample: how many of them, over how many rotated input sets."""
+
+    launches: int
+    sets: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What one process has to say about a variant: the unit of evidence.
@@ -107,6 +115,12 @@ class Evidence:
     phases_s: Mapping[str, float] = field(default_factory=dict)
     artefact: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """How it was sampled; None for what is counted or played, or was only checked."""
+        is_launched = self.backend in {"graph", "loop", "host"}
+        return Sampling(self.launches, self.sets) if is_launched else None
 
     def samples(self, metric: str) -> list[list[float]]:
         """Return the samples of ``time_us``, ``cycles`` or another metric, block by block."""

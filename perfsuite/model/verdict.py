@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from perfsuite.model.case import Variant
 from perfsuite.model.pack import ClaimInstance
-from perfsuite.model.result import DeviceFacts, Result, Settings, Sku
+from perfsuite.model.result import DeviceFacts, Result, Sampling, Settings, Sku
 
 
 class Word(StrEnum):
@@ -51,7 +51,10 @@ class BaselineMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineEntry:
-    """One variant's accepted metrics; ``run`` is the run they come from."""
+    """One variant's accepted metrics; ``run`` is the run they come from.
+
+    ``sampling`` is how its samples were made, if that is known: a later run samples alike.
+    """
 
     variant: str
     case_version: int
@@ -60,6 +63,7 @@ class BaselineEntry:
     regime: str = "paced"
     state: Mapping[str, str] = field(default_factory=dict)
     artefact: str = ""
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Self
 
 from perfsuite import wire
 from perfsuite.errors import CaseError
-from perfsuite.model import Evidence, Result, Stage, Status, Variant
+from perfsuite.model import Evidence, Result, Sampling, Stage, Status, Variant
 from perfsuite.panel.ending import EndedError, doubted
 from perfsuite.panel.job import Turn, job_of
 from perfsuite.panel.merge import gang_unit, merged
@@ -29,11 +29,13 @@ def _tell_nobody(*_words: str) -> None: ...
 class GangPanel:
     """A server for each rank; use it as a context manager, from one thread at a time.
 
-    ``units`` are the ranks' units, by rank. Only ``stop`` may be called from another thread.
+    ``units`` are the ranks' units, by rank; ``samplings`` is as a panel's. Only ``stop`` may be
+    called from another thread.
     """
 
     def __init__(self, site: Site, units: Sequence[str]) -> None:
         self.site = site
+        self.samplings: dict[str, Sampling] = {}
         self._units = units
         self._ranks: Ranks | None = None
         self._is_stopped = threading.Event()
@@ -135,7 +137,10 @@ class GangPanel:
             job = job_of(turn, turn.process, self.site)
             ranks.start(job, begin(phase="start", limit_s=settings.start_limit_s))
             wait = begin(phase="prepare", limit_s=settings.prepare_limit_s)
-            ranks.ask(wire.Prepare(), wire.Prepared, wait)
+            sampling = self.samplings.get(turn.variant.id)
+            chosen = ranks.ask(wire.Prepare(sampling), wire.Prepared, wait)[0].sampling
+            if chosen is not None:
+                self.samplings.setdefault(turn.variant.id, chosen)
             announce("measure" if turn.stage is Stage.SCREEN else "confirm")
             wait = begin(phase="measure", limit_s=settings.block_limit_s)
             for _ in range(0 if settings.check_only else settings.rounds):

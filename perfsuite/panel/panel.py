@@ -12,7 +12,7 @@ from typing import Self
 
 from perfsuite import wire
 from perfsuite.errors import DeviceError
-from perfsuite.model import DeviceFacts, Evidence, Result, Stage, Status, Variant
+from perfsuite.model import DeviceFacts, Evidence, Result, Sampling, Stage, Status, Variant
 from perfsuite.panel.crew import Crew, Wave
 from perfsuite.panel.ending import EndedError, doubted
 from perfsuite.panel.process import Wait
@@ -35,11 +35,13 @@ def _tell_nobody(*_words: str) -> None: ...
 class Panel:
     """The K slots of one device; use it as a context manager, from one thread at a time.
 
-    Only ``stop`` may be called from another thread.
+    Only ``stop`` may be called from another thread. ``samplings`` says how variants are to be
+    sampled; what a first process chooses is added, so that all others sample alike.
     """
 
     def __init__(self, site: Site) -> None:
         self.site = site
+        self.samplings: dict[str, Sampling] = {}
         self._worker_bytes = site.worker_bytes
         self._facts: DeviceFacts | None = None
         self._crew: Crew | None = None
@@ -159,7 +161,7 @@ class Panel:
             crew.hear_ready(begin("start", settings.start_limit_s))
             self._start_ahead(ahead)
             wait = begin("prepare", settings.prepare_limit_s)
-            list(crew.each(wire.Prepare(), wire.Prepared, wait))
+            self._prepare(crew, wait)
             self._await_ahead()
             announce("measure" if wave.stage is Stage.SCREEN else "confirm")
             wait = begin("measure", settings.block_limit_s)
@@ -171,6 +173,14 @@ class Panel:
             self._crew = None
             crew.close()
         return [replace(each, unit=self.facts().unit) for each in finished]
+
+    def _prepare(self, crew: Crew, wait: Wait) -> None:
+        name = crew.wave.variant.id
+        for worker in crew.workers:
+            worker.tell(wire.Prepare(self.samplings.get(name)))
+            sampling = worker.hear(wire.Prepared, wait).sampling
+            if sampling is not None:
+                self.samplings.setdefault(name, sampling)
 
     def _take(self, wave: Wave) -> Crew:
         crew, self._ahead = self._ahead, None

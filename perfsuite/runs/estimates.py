@@ -12,6 +12,7 @@ from perfsuite.model import (
     Metric,
     Result,
     Run,
+    Sampling,
     Stage,
     Status,
 )
@@ -49,6 +50,7 @@ def entries_of(run: Run) -> dict[str, BaselineEntry]:
             regime=variant.case.regime.value if variant else "paced",
             state={} if variant and variant.target else dict(run.facts.state),
             artefact=next((process.artefact for process in evidence if process.artefact), ""),
+            sampling=_sampling(evidence),
         )
     return entries
 
@@ -62,6 +64,12 @@ def _by_variant(run: Run) -> dict[str, list[Result]]:
     for (name, _), result in last.items():
         found.setdefault(name, []).append(result)
     return found
+
+
+def _sampling(evidence: Sequence[Evidence]) -> Sampling | None:
+    """Return how all processes sampled; None where they differ."""
+    found = {process.sampling for process in evidence}
+    return found.pop() if len(found) == 1 else None
 
 
 def _metrics(
