@@ -76,6 +76,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="only check that results are right; measure nothing",
     )
     add(
+        "--perf-profile",
+        action="store_true",
+        help="tell at the end where the run's own time went: by phase, device and variant",
+    )
+    add(
         "--perf-resume",
         action="store_true",
         help="continue the last run if it was interrupted, keeping what it measured",

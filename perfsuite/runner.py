@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -88,6 +89,7 @@ ESTIMATE_S = {"cuda": 0.5, "cpu": 2.0}
 
 def execute(request: Request, listener: Listener) -> Outcome:
     """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done."""
+    started = time.monotonic()
     interrupted = interrupted_run(request.folder) if request.resume else None
     settings = interrupted.settings if interrupted else request.settings
     with ExitStack() as stack:
@@ -98,7 +100,9 @@ def execute(request: Request, listener: Listener) -> Outcome:
         file = stack.enter_context(open_run_file(request.folder, run, interrupted))
         if interrupted:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
-        run = _Work(request, listener, desks, file, yardstick).run()
+        work = _Work(request, listener, desks, file, yardstick)
+        work.phases_s["open"] = work.started - started
+        run = work.run()
     return Outcome(run, file.path, yardstick.entries, yardstick.source, yardstick.previous)
 
 
@@ -139,6 +143,7 @@ class _Work:
         self.judging = Judging(yardstick, request.policy)
         self.facts = run_file.run.facts
         self.started = time.monotonic()
+        self.phases_s: defaultdict[str, float] = defaultdict(float)
         self.samplings = samplings_of(yardstick.entries, run_file.run)
         self._lock = threading.Lock()
         self._done = 0
@@ -221,14 +226,20 @@ class _Work:
         return self.run_file.append(self.yardstick.plausible(result))
 
     def _judge(self, stage: Stage) -> tuple[Verdict, ...]:
-        return self.judging.stage(self.run_file.run, stage)
+        started = time.monotonic()
+        verdicts = self.judging.stage(self.run_file.run, stage)
+        self.phases_s["judge"] += time.monotonic() - started
+        return verdicts
 
     def _finish(self, verdicts: Mapping[str, Verdict]) -> Run:
+        started = time.monotonic()
         run = self.judging.whole(self.run_file.run, verdicts)
+        self.phases_s["judge"] += time.monotonic() - started
         return self.run_file.finish(
             replace(
                 run,
                 wall_s=round(time.monotonic() - self.started, 3),
                 units=units_of(self.desks, run.variants),
+                phases_s={name: round(spent_s, 3) for name, spent_s in self.phases_s.items()},
             )
         )

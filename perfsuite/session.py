@@ -161,11 +161,13 @@ class PerfSession:
             terminalreporter.write_line(INTERRUPTED)
         if self.book is None:
             return
-        from perfsuite.terminal import summary
+        from perfsuite.closing import Closing
+        from perfsuite.terminal import costs, summary
 
+        closing = self.closing or Closing()
+        told = costs(self.book.run, closing.report_s) if self.options.profile else ()
         terminalreporter.write_sep("=", "perfsuite")
-        closing = self.closing.lines if self.closing else ()
-        for line in (*summary(self.book), *closing):
+        for line in (*summary(self.book), *told, *closing.lines):
             terminalreporter.write_line(line)
 
     def pytest_keyboard_interrupt(self) -> None:
@@ -217,7 +219,8 @@ def options_of(config: pytest.Config) -> Options:
     from perfsuite.request import Options
 
     names = (
-        "tier select device seed check resume accept reason processes threshold gate fail_on packs"
+        "tier select device seed check profile resume accept reason processes threshold gate "
+        "fail_on packs"
     )
     return Options(
         **{name: config.getoption(f"perf_{name}") for name in names.split()},

@@ -79,6 +79,8 @@ class CpuDevice:
     # One of ours beside three busy processes on two cores is at 50 %: what it waits for a core is
     # taken off, and a GEMM of 26 ms still takes 33. Beyond four, nothing is left to compare.
     foreign_most = 60.0
+    busy_s = 0.0
+    spun_s = 0.0
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         del seed
@@ -162,6 +164,7 @@ class CpuDevice:
                     self._flush()
                 self._gang.meet()
                 samples.append(Sample(_own_ns(group) / 1e3))
+        self.busy_s += sum(sample.time_us for sample in samples) / 1e6
         foreign = self._load.foreign_percent(started, self._load.now())
         self._health = Health(foreign_percent=foreign)
         return samples

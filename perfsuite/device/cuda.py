@@ -42,6 +42,8 @@ class CudaDevice:
     settle_s = 3.0
     # Half of the time is what one other busy process takes: the GPU gives both equal slices.
     foreign_most = 2.0
+    busy_s = 0.0
+    spun_s = 0.0
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         if not torch.cuda.is_available():
@@ -128,12 +130,14 @@ class CudaDevice:
         """Time the group ``count`` times between stamps, the empty window taken off."""
         self._health.forget()
         self._foreign = []
-        if group.backend == "host":
-            return [self._host_sample(group, flush=flush) for _ in range(count)]
         samples: list[Sample] = []
         for start in range(0, count, ROWS):
             rows = min(ROWS, count - start)
-            samples += self._stamped_samples(group, rows, regime, spin_us=spin_us, flush=flush)
+            if group.backend == "host":
+                samples += [self._host_sample(group, flush=flush) for _ in range(rows)]
+            else:
+                samples += self._stamped_samples(group, rows, regime, spin_us=spin_us, flush=flush)
+        self.busy_s += sum(sample.time_us for sample in samples if sample.time_us > 0) / 1e6
         return samples
 
     def joins_streams(self, group: Group) -> bool:
@@ -230,6 +234,7 @@ class CudaDevice:
         self._health.note()
         with self._health.watching():
             self.synchronize()
+        self.spun_s += self._watch.spun_s
         foreign = self._watch.foreign_percent()
         self._foreign += [] if foreign is None else [foreign]
         return self._watch.read(rows)

@@ -111,6 +111,8 @@ class FakeDevice:
     foreign_most = 5.0
     foreign_percent = 0.0
     watts = 100.0
+    busy_s = 0.0
+    spun_s = 0.0
     within = 0.002
     between = 0.0005
 
@@ -192,6 +194,7 @@ class FakeDevice:
             spent = self.now_us - start if self.spent else DEFAULT_US * group.launches
             noise = self._process * math.exp(self._noise.gauss(0, self.within))
             samples.append(Sample(spent * noise, spent * noise * CLOCK_MHZ))
+            self.busy_s += spent / 1e6
         return samples
 
     def joins_streams(self, group: Group) -> bool:

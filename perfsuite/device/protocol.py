@@ -102,7 +102,8 @@ class Device(Protocol):
 
     ``settle_tolerance`` is the relative difference below which groups of samples count as steady,
     ``settle_s`` how long it is worth waiting for that. ``foreign_most`` is the load by others, in
-    percent of what a workload uses, that a block may bear.
+    percent of what a workload uses, that a block may bear. ``busy_s`` and ``spun_s`` are how long
+    samples and the pacing between them have taken so far.
     """
 
     name: str
@@ -111,6 +112,8 @@ class Device(Protocol):
     settle_tolerance: float
     settle_s: float
     foreign_most: float
+    busy_s: float
+    spun_s: float
 
     def facts(self) -> DeviceFacts:
         """Describe the device."""

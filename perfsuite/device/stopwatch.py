@@ -70,6 +70,11 @@ class Stopwatch:
         self._away.zero_()
         self._spun_ns = 0
 
+    @property
+    def spun_s(self) -> float:
+        """How long the spins since ``reset`` took."""
+        return self._spun_ns / 1e9
+
     def foreign_percent(self) -> float | None:
         """Return how much of the spins since ``reset`` the GPU gave to other processes."""
         return 100 * int(self._away) / self._spun_ns if self._spun_ns else None

@@ -22,6 +22,8 @@ SETTLE_GROUPS = 3
 # within 0.2 %): waiting for steadier ones would never end.
 LOOSE_TOLERANCE = 0.02
 BAD_REASONS = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "ecc_error"})
+# What disturbs often passes as soon as it came.
+NAP_S = 0.3
 # The device's own time stands beside the host's, which is what is judged: a few will do.
 BESIDE_SAMPLES = 5
 # A power cap takes a tenth of a second to pull the clock down (H200): until well after that,
@@ -56,23 +58,8 @@ class Launching:
 
     def block(self) -> None:
         """Take one turn's samples, again if the device was disturbed meanwhile."""
-        plan, bench = self._planned(), self._bench
-        self._lead_in()
-        started = time.monotonic()
-        voided = 0
-        while True:
-            samples = self._sample(plan.samples)
-            good = [s for s in samples if not bench.device.agree(not math.isfinite(s.time_us))]
-            health = bench.device.health()
-            cause = _disturbance(health, bench.device.foreign_most)
-            is_lost = bool(cause) or len(good) < (1 - VOIDED_MOST) * len(samples)
-            if not bench.device.agree(is_lost):
-                break
-            voided += len(samples)
-            cause = cause or "stamps missed an SM"
-            bench.log.notes.append(f"a block was voided: {cause}")
-            self._refuse_excess(voided, cause)
-        self._note(good, voided + len(samples) - len(good), started, health)
+        with self._bench.timed("measure"):
+            self._block()
 
     def evidence(self) -> Evidence:
         """Return how it was sampled, and the error of the check."""
@@ -89,6 +76,26 @@ class Launching:
             settled=self._settled,
             error=self._error,
         )
+
+    def _block(self) -> None:
+        plan, bench = self._planned(), self._bench
+        self._lead_in()
+        started = time.monotonic()
+        voided = 0
+        while True:
+            samples = self._sample(plan.samples)
+            good = [s for s in samples if not bench.device.agree(not math.isfinite(s.time_us))]
+            health = bench.device.health()
+            cause = _disturbance(health, bench.device.foreign_most)
+            is_lost = bool(cause) or len(good) < (1 - VOIDED_MOST) * len(samples)
+            if not bench.device.agree(is_lost):
+                break
+            voided += len(samples)
+            cause = cause or "stamps missed an SM"
+            bench.log.notes.append(f"a block was voided: {cause}")
+            self._refuse_excess(voided, cause)
+            time.sleep(NAP_S)
+        self._note(good, voided + len(samples) - len(good), started, health)
 
     def _check(self) -> float | None:
         bench, workload = self._bench, self._workload
@@ -182,7 +189,6 @@ class Launching:
                 metrics={**self._device_times(), **self._energies()},
             )
         )
-        bench.spent("measure", time.monotonic() - started)
 
     def _device_times(self) -> dict[str, tuple[float, ...]]:
         """Return the device's own time of launches that are otherwise timed by the host."""

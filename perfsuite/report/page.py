@@ -70,6 +70,7 @@ class Page:
     skips: tuple[Skips, ...]
     environment: tuple[facts.Difference, ...]
     settings: tuple[facts.Fact, ...]
+    costs: tuple[facts.Cost, ...]
     is_lean: bool
 
 
@@ -96,6 +97,7 @@ def page(book: Book) -> Page:
         skips=tuple(skips(book)),
         environment=environment(book),
         settings=facts.of_settings(run.settings),
+        costs=facts.of_costs(run),
         is_lean=len(rows) > FULL_DETAIL,
     )
 
