@@ -20,5 +20,5 @@ def costs(run: Run, report_s: float) -> Iterator[str]:
         yield plain(f"  {phase.name:<10} {seconds:>10} s {share:>9}  {phase.meaning}".rstrip())
     busy, spin = view.share(profile.busy), view.share(profile.spin)
     yield plain(f"  device busy with samples {busy} of the time, pacing them {spin}")
-    for variant, seconds in profile.slowest:
-        yield plain(f"  {view.duration(seconds):>12}  {variant}")
+    for variant, wall_s in profile.slowest:
+        yield plain(f"  {view.duration(wall_s):>12}  {variant}")
