@@ -46,10 +46,12 @@ class Launching:
         self._joules: float | None = None
         self._plan: SamplingPlan | None = None
 
-    def prepare(self, announce: Callable[[str], None], sampling: Sampling | None) -> None:
+    def prepare(
+        self, announce: Callable[[str], None], sampling: Sampling | None, *, is_thorough: bool
+    ) -> None:
         """Check, calibrate and settle; raises CaseError, WrongResultError, DeviceError."""
         phase = self._bench.phase
-        self._error = phase("check", announce, self._check)
+        self._error = phase("check", announce, partial(self._check, is_thorough=is_thorough))
         if not self._bench.settings.check_only:
             self._plan = phase("calibrate", announce, partial(self._calibrate, sampling))
             self._settled = phase("settle", announce, self._settle)
@@ -97,9 +99,15 @@ class Launching:
             time.sleep(NAP_S)
         self._note(good, voided + len(samples) - len(good), started, health)
 
-    def _check(self) -> float | None:
+    def _check(self, *, is_thorough: bool) -> float | None:
         bench, workload = self._bench, self._workload
-        error = check(bench.device, workload, where=bench.case.name, seed=bench.seed)
+        error = check(
+            bench.device,
+            workload,
+            where=bench.case.name,
+            seed=bench.seed,
+            is_thorough=is_thorough,
+        )
         inputs = workload.make_inputs(bench.device.rng(bench.seed * SEEDS))
         peak = bench.device.peak_bytes(workload.fn, inputs)
         if peak is not None:

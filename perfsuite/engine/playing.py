@@ -20,13 +20,19 @@ class Playing:
         self._error: float | None = None
         self._expected: Any = None
 
-    def prepare(self, announce: Callable[[str], None], _sampling: Sampling | None) -> None:
+    def prepare(
+        self, announce: Callable[[str], None], _sampling: Sampling | None, *, is_thorough: bool
+    ) -> None:
         """Check one play, which warms up as well; raises WrongResultError or CaseError."""
         bench = self._bench
 
         def checked() -> float | None:
             return check_scenario(
-                bench.device, self._scenario, where=bench.case.name, seed=bench.settings.seed
+                bench.device,
+                self._scenario,
+                where=bench.case.name,
+                seed=bench.settings.seed,
+                is_thorough=is_thorough,
             )
 
         self._error = bench.phase("check", announce, checked)

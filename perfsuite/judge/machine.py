@@ -104,7 +104,8 @@ def _shift(crowds: Sequence[_Crowd], moves: Sequence[_Move], *, fails: bool) -> 
     return MachineShift(
         word=word,
         reason=f"{len(moved)} of {len(comparable)} comparable variants are {word.value} on "
-        f"{_units(units)}, and so is the machine itself: {'; '.join(m.text for m in told)}",
+        f"{_units(units)}, and so is the machine itself (hardware, driver or libraries): "
+        f"{'; '.join(m.text for m in told)}",
         moved=len(moved),
         comparable=len(comparable),
         units=units,

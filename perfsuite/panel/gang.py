@@ -138,7 +138,8 @@ class GangPanel:
             ranks.start(job, begin(phase="start", limit_s=settings.start_limit_s))
             wait = begin(phase="prepare", limit_s=settings.prepare_limit_s)
             sampling = self.samplings.get(turn.variant.id)
-            chosen = ranks.ask(wire.Prepare(sampling), wire.Prepared, wait)[0].sampling
+            request = wire.Prepare(sampling, is_thorough=turn.process == 0)
+            chosen = ranks.ask(request, wire.Prepared, wait)[0].sampling
             if chosen is not None:
                 self.samplings.setdefault(turn.variant.id, chosen)
             announce("measure" if turn.stage is Stage.SCREEN else "confirm")

@@ -176,8 +176,8 @@ class Panel:
 
     def _prepare(self, crew: Crew, wait: Wait) -> None:
         name = crew.wave.variant.id
-        for worker in crew.workers:
-            worker.tell(wire.Prepare(self.samplings.get(name)))
+        for process, worker in zip(crew.wave.processes, crew.workers, strict=True):
+            worker.tell(wire.Prepare(self.samplings.get(name), is_thorough=process == 0))
             sampling = worker.hear(wire.Prepared, wait).sampling
             if sampling is not None:
                 self.samplings.setdefault(name, sampling)
