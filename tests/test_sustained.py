@@ -176,6 +176,9 @@ def test_the_canary_of_most_operations_lends_its_clock() -> None:
     assert before == pytest.approx({"aaaa0": 1.0, "bbbb0": 1.0})
     assert now == pytest.approx({"aaaa0": 1.0, "bbbb0": 1.0})
     assert canary_clocks(replace(run, canaries=(copy,)), entries) == ({}, {})
+    lost = Evidence(slot=0, seed=0, unit="aaaa0", blocks=(Block(time_us=(-1.0,)),))
+    bad = tuple(replace(result, evidence=(lost,)) for result in results)
+    assert canary_clocks(replace(run, results=bad), entries) == ({}, {})
 
 
 def test_energy_is_accepted_as_a_metric() -> None:

@@ -215,7 +215,7 @@ class Launching:
 
     def _energies(self) -> dict[str, tuple[float, ...]]:
         joules, self._joules = self._joules, None
-        return {} if joules is None else {"energy_j": (joules,)}
+        return {"energy_j": (joules,)} if joules else {}
 
     def _planned(self) -> SamplingPlan:
         if self._plan is None:

@@ -72,8 +72,10 @@ def canary_clocks(
     """
     measured: dict[str, list[Timing]] = {}
     for result in run.results:
-        if result.stage.is_canary and result.status is Status.OK and result.variant in entries:
-            measured.setdefault(result.variant, []).extend(timings_of(result))
+        entry = entries.get(result.variant)
+        is_known = entry is not None and "time_us" in entry.metrics
+        if result.stage.is_canary and result.status is Status.OK and is_known:
+            measured.setdefault(result.variant, []).extend(_usable(result))
     rates = {
         canary.id: canary.work.flops / median(item.time_us for item in measured[canary.id])
         for canary in run.canaries
@@ -87,6 +89,13 @@ def canary_clocks(
     # A unit that the baseline does not know is held against those that it does.
     usual = median(before.values()) if before else 0.0
     return {**(dict.fromkeys(now, usual) if usual else {}), **before}, now
+
+
+def _usable(result: Result) -> list[Timing]:
+    try:
+        return timings_of(result)
+    except ValueError:  # a sample that is no duration: its own verdict says so
+        return []
 
 
 def _clocks(timings: Sequence[Timing]) -> dict[str, float]:
