@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from perfsuite.model import DeviceFacts, Pack, Regime, Result, Stage, Status, Variant
+from perfsuite.model import DeviceFacts, Pack, Regime, Result, Settings, Stage, Status, Variant
 from perfsuite.plan import missing_need
 from perfsuite.sites import Desk, measure_on_all
 
@@ -18,11 +18,12 @@ MOST_PROCESSES = 2
 
 
 def canaries_for(
-    variants: Iterable[Variant], packs: Iterable[Pack], facts: DeviceFacts
+    variants: Iterable[Variant], packs: Iterable[Pack], facts: DeviceFacts, *, settings: Settings
 ) -> tuple[Variant, ...]:
     """Return the packs' canaries that this device can run; none for a run of a few variants."""
     timed = [v for v in variants if v.case.regime is not Regime.EXACT]
-    if sum(not missing_need(v, facts) for v in timed) < FEWEST_TIMED:
+    runnable = sum(not missing_need(v, facts) for v in timed)
+    if settings.check_only or runnable < FEWEST_TIMED:
         return ()
     found = [v for pack in packs for v in pack.canaries.get(facts.device, ())]
     return tuple(v for v in found if not missing_need(v, facts))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from perfsuite.judge import Against, Policy, canary_clocks, judge, judge_claims, judge_machine
-from perfsuite.model import Run, Stage, Verdict
+from perfsuite.model import Result, Run, Stage, Verdict
 from perfsuite.plan import missing_of
 from perfsuite.yardstick import Yardstick
 
@@ -23,7 +23,7 @@ class Judging:
         if run.settings.check_only:
             return ()
         return judge(
-            {result.variant: result for result in run.results if result.stage is stage},
+            _results(run, stage),
             variants=run.variants,
             entries=self.yardstick.entries,
             against=self._against(run),
@@ -41,7 +41,7 @@ class Judging:
         claims = judge_claims(
             run.instances,
             # The screen's alone: what one side took minutes later is no match for the other side.
-            {result.variant: result for result in run.results if result.stage is Stage.SCREEN},
+            _results(run, Stage.SCREEN),
             facts=run.facts,
             unmet={claim: reason for claim, reason in unmet.items() if reason},
             policy=self.policy,
@@ -63,6 +63,12 @@ class Judging:
             source=self.yardstick.source,
             sources=self.yardstick.sources,
             mismatches=self.yardstick.mismatches,
+            known=self.yardstick.known,
+            screened=_results(run, Stage.SCREEN),
             clocks_before=before,
             clocks_now=now,
         )
+
+
+def _results(run: Run, stage: Stage) -> dict[str, Result]:
+    return {result.variant: result for result in run.results if result.stage is stage}

@@ -1,20 +1,22 @@
 """Holds what is known of noise before a variant is measured: the priors by device and class.
 
-The H200 priors are from eight units. Between processes: four units of one host, 13 processes each,
-six kernels with two arms, and seven processes of five short kernels (tests/data). Between units:
-those, and 196 variants of two packs on four more units, as the root mean square of what three
-processes on each leave unexplained. Standard deviations of y = (1-beta) ln time + beta ln cycles,
-in percent:
+The H200 priors are from units of several hosts. Between processes: four units of one host, 13
+processes each, six kernels with two arms, and seven of five short kernels (tests/data). Between
+units: those, and 196 variants of two packs on four more units, as the root mean square of what
+three processes on each leave unexplained. Standard deviations of y = (1-beta) ln time + beta ln
+cycles, in percent; "hosts" are 76 variants on one unit of one host and one of another, a few of
+them sampled with fewer launches there:
 
 ============ =================================================================== ==================
 class        measured: between processes; between units (worst difference)        prior
 ============ =================================================================== ==================
-compute      GEMM 8192 0.03, GEMM 4096 0.15, attention 0.07, FMA loop 0.19; 0.15  0.15, 0.15
-             (0.85)
-memory       copy 1 GiB 0.06; at their ceiling 0.05 (0.42), below it 0.08 (0.41)  0.10, 0.10
-mixed,       0.2-0.35; naive transposes differ by up to 3, one tf32 GEMM of 1024  0.15, 0.70 with 3
-unknown      by 6.2 on one of the four units: heavy tails                         degrees of freedom
-short        FMA 5 and 10 us 0.1, copy 4 MB 0.25, GEMM 1024 0.2, softmax 0.1;     0.25, 0.25
+compute      GEMM 8192 0.03, GEMM 4096 0.15, attention 0.07, FMA loop 0.19; 0.15  0.15, 0.12 with 3
+             (0.85); hosts 0.16 with 3 degrees of freedom                         degrees
+memory       copy 1 GiB 0.06; at their ceiling 0.05 (0.42), below it 0.08 (0.41); 0.10, 0.10 with
+             hosts 0.41 with 2 (2.1)                                              1.5 degrees
+mixed,       0.2-0.35; naive transposes differ by up to 3, one tf32 GEMM of 1024  0.15, 0.15 with 2
+unknown      by 6.2 on one of the four units; hosts 0.13 with 1.9                 degrees
+short        FMA 5 and 10 us 0.1, copy 4 MB 0.25, GEMM 1024 0.2, softmax 0.1;     0.25, 0.15
              0.22 (1.45). One process in eight stands apart by -0.35 us per
              launch, a graph's node gap: another mode, which ``stats.main_mode``
              leaves out
@@ -23,10 +25,23 @@ host copy    between pageable memory and GPU: 2-10; 15 (32)                     
 ============ =================================================================== ==================
 
 The SM clock of these units differs by up to 2.3 % in one kernel, and cycles follow it by 0.13 of
-that: hence compute's beta 1 with sd 0.1. The CPU prior is from five processes each of four
-kernels on a virtual machine with two cores: their ranges of 5.6, 6.9, 7.1 and 15.3 % are standard
-deviations of 2.4-6.6 %, root mean square 4.1 %. ``run`` (the same unit on another day) and the
-CPU's ``unit`` are judged from experience, not measured yet.
+that: hence compute's beta 1 with sd 0.1.
+
+How far units differ is not one number for a class: most variants keep within a tenth of a percent,
+a few differ by 1 to 7 %. A few degrees of freedom say so (the variance of a variant scatters
+around its class's by a scaled inverse chi-square; a difference of two units then has Student's
+tails), and they decide what a baseline of one unit can tell: 1.5 to 3.5 % there, against 1 % from
+three quiet units, whose own variance has then replaced most of the prior.
+
+This table is only the first prior. ``judge.components`` learns, from all entries of a SKU, the
+variance and the degrees of freedom of ``between`` and ``unit`` by class, and moderates them with
+what a variant's own processes and units show. ``run`` is not learned: a baseline keeps only the
+last processes of a unit.
+
+The CPU prior is from five processes each of four kernels on a virtual machine with two cores:
+their ranges of 5.6, 6.9, 7.1 and 15.3 % are standard deviations of 2.4-6.6 %, root mean square
+4.1 %. ``run`` (the same unit on another day) and the CPU's ``unit`` are judged from experience, not
+measured yet.
 """
 
 from __future__ import annotations
@@ -48,9 +63,10 @@ class NoisePrior:
     """Relative standard deviations expected of a class of variants, and what follows from them.
 
     ``within`` a process, ``between`` processes, between ``run``s on one unit, between ``unit``s;
-    ``degrees`` says to how many degrees of freedom ``between`` is known, ``unit_degrees`` the
-    other two. ``beta`` is the share of time that scales with the SM clock. ``threshold`` and
-    ``gate`` are the smallest change that is worth a word here, and the limit of ``same``.
+    ``degrees`` says to how many degrees of freedom ``between`` is known, ``run_degrees`` and
+    ``unit_degrees`` of the other two. ``beta`` is the share of time that scales with the SM clock.
+    ``threshold`` and ``gate`` are the smallest change that is worth a word here, and the limit of
+    ``same``.
     """
 
     within: float = 0.003
@@ -58,6 +74,7 @@ class NoisePrior:
     run: float = 0.0005
     unit: float = 0.0015
     degrees: float = 6.0
+    run_degrees: float = 12.0
     unit_degrees: float = 12.0
     beta: float = 0.5
     beta_sd: float = 0.3
@@ -66,11 +83,13 @@ class NoisePrior:
 
 
 BY_CLASS = {
-    COMPUTE: NoisePrior(beta=1.0, beta_sd=0.1),
-    MEMORY: NoisePrior(beta=0.0, beta_sd=0.05, between=0.001, run=0.0003, unit=0.001),
+    COMPUTE: NoisePrior(beta=1.0, beta_sd=0.1, unit=0.0012, unit_degrees=3.0),
+    MEMORY: NoisePrior(
+        beta=0.0, beta_sd=0.05, between=0.001, run=0.0003, unit=0.001, unit_degrees=1.5
+    ),
     # What holds these up (caches, latency, the floor plan of the SMs) differs from unit to unit.
-    MIXED: NoisePrior(unit=0.007, unit_degrees=3.0),
-    UNKNOWN: NoisePrior(unit=0.007, unit_degrees=3.0),
+    MIXED: NoisePrior(run_degrees=3.0, unit_degrees=2.0, threshold=0.005, gate=0.02),
+    UNKNOWN: NoisePrior(run_degrees=3.0, unit_degrees=2.0, threshold=0.005, gate=0.02),
     TRANSFER: NoisePrior(
         beta=0.0, beta_sd=0.0, between=0.003, run=0.003, unit=0.01, threshold=0.01, gate=0.05
     ),
@@ -92,7 +111,7 @@ HOST = NoisePrior(
 )
 # The device's own time of the same launches, 27 variants: between processes 6.4 % (median 1.8),
 # between the two hosts 5.4 % (median 0.9, up to 17 in bursts of a few microseconds).
-AWAITED = replace(HOST, between=0.03, run=0.01, unit=0.04, unit_degrees=3.0, gate=0.15)
+AWAITED = replace(HOST, between=0.03, run=0.01, unit=0.015, unit_degrees=2.0, gate=0.15)
 # Collectives: no clock but time; rings, and where buffers lie, differ from gang to gang:
 # 1.7 % in 37 variants of two ranks (median 0.4).
 GANG = NoisePrior(
@@ -108,7 +127,7 @@ GANG = NoisePrior(
 # Latencies and throughput of a served trace: quantiles of a few dozen requests.
 # Between processes 3.6 % in 24 of them; the host is part of it, as of every awaited launch.
 SERVICE = replace(HOST, within=0.03, between=0.04, threshold=0.03, gate=0.2)
-SHORT_BETWEEN, SHORT_UNIT, SHORT_GATE = 0.0025, 0.0025, 0.015
+SHORT_BETWEEN, SHORT_UNIT, SHORT_GATE = 0.0025, 0.0015, 0.015
 ONE_CLOCK = NoisePrior(
     within=0.01,
     between=0.01,
@@ -164,5 +183,5 @@ def prior_for(
         prior,
         between=max(prior.between, SHORT_BETWEEN),
         unit=max(prior.unit, SHORT_UNIT),
-        gate=SHORT_GATE,
+        gate=max(prior.gate, SHORT_GATE),
     )

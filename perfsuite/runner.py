@@ -118,9 +118,7 @@ def _new_run(request: Request, facts: DeviceFacts) -> Run:
         variants=request.variants,
         instances=request.claims,
         commit=git_commit(request.root),
-        canaries=()
-        if request.settings.check_only
-        else canaries_for(request.variants, request.packs, facts),
+        canaries=canaries_for(request.variants, request.packs, facts, settings=request.settings),
     )
 
 
@@ -153,7 +151,7 @@ class _Work:
         """Go through the stages and end the run file."""
         settings = self.run_file.run.settings
         variants = self.run_file.run.variants
-        kept = {r.variant for r in self.run_file.run.results if r.stage is Stage.SCREEN}
+        kept = self._results(Stage.SCREEN)
         runnable = self._skip_unmet([v for v in variants if v.id not in kept])
         ordered = order(runnable, settings.seed)
         self._watch(Stage.CANARY_START)
@@ -162,7 +160,7 @@ class _Work:
         doubtful = [v for v in variants if v.id in verdicts and wants_confirmation(verdicts[v.id])]
         if doubtful and not settings.check_only:
             self.listener.note(f"confirming {len(doubtful)} of {len(verdicts)} in fresh processes")
-            kept = {r.variant for r in self.run_file.run.results if r.stage is Stage.CONFIRM}
+            kept = self._results(Stage.CONFIRM)
             again = order([v for v in doubtful if v.id not in kept], settings.seed)
             self._measure(again, Stage.CONFIRM, settings.confirm_processes)
             verdicts = self._confirmed(verdicts)
@@ -171,7 +169,7 @@ class _Work:
 
     def _watch(self, stage: Stage) -> None:
         run = self.run_file.run
-        kept = {result.variant for result in run.results if result.stage is stage}
+        kept = self._results(stage)
         canaries = [canary for canary in run.canaries if canary.id not in kept]
         for desk in self.desks:
             desk.panel.samplings = self.samplings
@@ -179,7 +177,7 @@ class _Work:
 
     def _confirmed(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """Replace screened verdicts by those on fresh data; a variant that failed then has none."""
-        measured = {r.variant for r in self.run_file.run.results if r.stage is Stage.CONFIRM}
+        measured = self._results(Stage.CONFIRM)
         screened = {name: v for name, v in verdicts.items() if name not in measured}
         return screened | {v.variant: v for v in self._judge(Stage.CONFIRM)}
 
@@ -203,8 +201,12 @@ class _Work:
         estimate_s = each_s * (processes * len(timed) + len(counted))
         self.listener.planned(len(variants), self.facts, estimate_s)
         # What has no noise is the same in every process: one is enough.
-        measure_on(self.desks, timed, partial(self._let, stage, processes))
+        rank = partial(self._rank, self._results(Stage.SCREEN))
+        measure_on(self.desks, timed, partial(self._let, stage, processes), rank)
         count_on(self.desks, counted, partial(self._let, stage, 1))
+
+    def _rank(self, screened: Mapping[str, Result], variant: Variant, desk: Desk) -> int:
+        return self.yardstick.rank(screened.get(variant.id), desk.facts.unit)
 
     def _let(self, stage: Stage, processes: int, desk: Desk, share: Sequence[Variant]) -> None:
         desk.panel.samplings = self.samplings
@@ -230,6 +232,9 @@ class _Work:
         verdicts = self.judging.stage(self.run_file.run, stage)
         self.phases_s["judge"] += time.monotonic() - started
         return verdicts
+
+    def _results(self, stage: Stage) -> dict[str, Result]:
+        return {r.variant: r for r in self.run_file.run.results if r.stage is stage}
 
     def _finish(self, verdicts: Mapping[str, Verdict]) -> Run:
         started = time.monotonic()

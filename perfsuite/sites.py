@@ -27,6 +27,13 @@ class Desk:
     facts: DeviceFacts
 
 
+Rank = Callable[[Variant, Desk], int]
+
+
+def _anywhere(_variant: Variant, _desk: Desk) -> int:
+    return 0
+
+
 def open_desks(
     device: str, packs: Sequence[Pack], settings: Settings, stack: ExitStack
 ) -> tuple[Desk, ...]:
@@ -61,13 +68,16 @@ def measure_on(
     desks: Sequence[Desk],
     variants: Sequence[Variant],
     measure: Callable[[Desk, Sequence[Variant]], None],
+    rank: Rank = _anywhere,
 ) -> None:
     """Share the variants out over the desks, then let gangs measure theirs on all of them.
 
+    ``rank`` says how unwelcome a variant is on a desk; those of the lowest rank share it.
     Each desk has a thread; raises the first failure. An exception in this thread, Ctrl-C among
     them, stops all panels first.
     """
-    _share_out(desks, [variant for variant in variants if not variant.is_gang], measure)
+    alone = [variant for variant in variants if not variant.is_gang]
+    _measure_shares(desks, shares_of(desks, alone, rank), measure)
     gangs = [variant for variant in variants if variant.is_gang]
     if not gangs:
         return
@@ -86,12 +96,12 @@ def count_on(
     """Share variants that are only counted out over the cores: nothing they do is timed."""
     many = min(MOST_COUNTING, (os.cpu_count() or 1) // 2, len(variants) // FEWEST_EACH)
     if many <= len(desks):
-        _share_out(desks, variants, measure)
+        _measure_shares(desks, shares_of(desks, variants), measure)
         return
     site = replace(desks[0].panel.site, slots=1)
     with ExitStack() as stack:
         extra = [Desk(stack.enter_context(Panel(site)), desks[0].facts) for _ in range(many)]
-        _share_out(extra, variants, measure)
+        _measure_shares(extra, shares_of(extra, variants), measure)
 
 
 def units_of(desks: Sequence[Desk], variants: Sequence[Variant]) -> dict[str, str]:
@@ -114,12 +124,19 @@ def _gang_panel(desks: Sequence[Desk], *, most: int) -> GangPanel:
     return GangPanel(site, _units(desks, most))
 
 
-def _share_out(
+def shares_of(
     desks: Sequence[Desk],
     variants: Sequence[Variant],
-    measure: Callable[[Desk, Sequence[Variant]], None],
-) -> None:
-    _side_by_side(desks, [variants[index :: len(desks)] for index in range(len(desks))], measure)
+    rank: Rank = _anywhere,
+) -> list[list[Variant]]:
+    """Return each desk's variants in their order: each goes where its rank, then load is least."""
+    shares: list[list[Variant]] = [[] for _ in desks]
+    for variant in variants:
+        costs = [
+            (rank(variant, desk), len(share)) for desk, share in zip(desks, shares, strict=True)
+        ]
+        shares[costs.index(min(costs))].append(variant)
+    return shares
 
 
 def measure_on_all(
@@ -128,10 +145,10 @@ def measure_on_all(
     measure: Callable[[Desk, Sequence[Variant]], None],
 ) -> None:
     """Let every desk measure all the variants; raises like ``measure_on``."""
-    _side_by_side(desks, [variants] * len(desks), measure)
+    _measure_shares(desks, [variants] * len(desks), measure)
 
 
-def _side_by_side(
+def _measure_shares(
     desks: Sequence[Desk],
     shares: Sequence[Sequence[Variant]],
     measure: Callable[[Desk, Sequence[Variant]], None],

@@ -14,6 +14,13 @@ MAD_TO_SD = 1.4826
 # one. Low enough for a graph's node gap (0.35 us of 20 us: 7 sd), high enough that the noise
 # of an ordinary kernel is never trimmed (simulated in tests/test_calibration.py).
 APART = 6.0
+# A class's standard deviation and degrees of freedom before any was measured are guesses: half or
+# twice as much is one standard deviation off.
+GUESS = 2.0
+DEGREES = (1.0, 1.4, 2.0, 2.8, 4.0, 6.0, 8.0, 12.0, 16.0)
+# Keeps a variance beyond the grid from being impossible.
+LEAST = 1e-12
+SMALLEST_P = 1e-15
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,29 +41,59 @@ class Variance:
 
 
 @dataclass(frozen=True, slots=True)
+class MeanSquare:
+    """A sum of squares over its degrees of freedom, expected to be a variance plus ``noise``."""
+
+    value: float
+    degrees: float
+    noise: float = 0.0
+
+    @property
+    def variance(self) -> Variance:
+        """The variance by the method of moments: what noise does not explain, never negative."""
+        return Variance(max(0.0, self.value - self.noise), self.degrees)
+
+
+@dataclass(frozen=True, slots=True)
 class Difference:
-    """The log change of a centre with its standard error and degrees of freedom."""
+    """The log change of a centre with the independent variances that make it uncertain.
+
+    Reaches of the parts are added in squares, each with its own degrees of freedom: one common t
+    (Satterthwaite) would lend the tail of units, of which few are known, the many processes'.
+    """
 
     theta: float
-    error: float
-    degrees: float
+    parts: tuple[Variance, ...]
+
+    @property
+    def degrees(self) -> float:
+        """The degrees of freedom of the whole variance (Satterthwaite)."""
+        uncertain = sum(part.value**2 / part.degrees for part in self.parts)
+        return sum(part.value for part in self.parts) ** 2 / uncertain if uncertain else math.inf
+
+    def reach(self, share: float) -> float:
+        """Return how far this quantile lies from theta."""
+        squares = [quantile(share, part.degrees) ** 2 * part.value for part in self.parts]
+        return math.sqrt(sum(squares))
 
     def interval(self, alpha: float) -> tuple[float, float]:
         """Return the two-sided ``1 - alpha`` interval."""
-        reach = quantile(1 - alpha / 2, self.degrees) * self.error
+        reach = self.reach(1 - alpha / 2)
         return self.theta - reach, self.theta + reach
 
     def p_beyond(self, threshold: float) -> float:
         """Return the one-sided p-value of a change beyond ``threshold`` in theta's direction."""
-        excess = (abs(self.theta) - threshold) / self.error
-        from scipy.special import stdtr
-
-        return float(stdtr(self.degrees, -excess))
+        excess = abs(self.theta) - threshold
+        low, high = math.log(SMALLEST_P), math.log(0.5)
+        for _ in range(40):
+            middle = (low + high) / 2
+            is_within = self.reach(1 - math.exp(middle)) < abs(excess)
+            low, high = (low, middle) if is_within else (middle, high)
+        return math.exp(high) if excess > 0 else 1 - math.exp(high)
 
     def detectable(self, threshold: float, alpha: float, power: float = 0.9) -> float:
         """Return the smallest log change called slower or faster with this power."""
-        reach = quantile(1 - alpha / 2, self.degrees) + quantile(power, self.degrees)
-        return threshold + reach * self.error
+        return threshold + self.reach(1 - alpha / 2) + self.reach(power)
 
 
 def quantile(share: float, degrees: float) -> float:
@@ -109,11 +146,61 @@ def moderated(sample: Variance, prior: Variance) -> Variance:
     return Variance(total / degrees, degrees)
 
 
-def total(parts: Sequence[Variance]) -> Variance:
-    """Return the sum of independent variances, with Satterthwaite's degrees of freedom."""
-    value = sum(part.value for part in parts)
-    uncertain = sum(part.value**2 / part.degrees for part in parts)
-    return Variance(value, value**2 / uncertain if uncertain else math.inf)
+def learned(squares: Sequence[MeanSquare], prior: Variance) -> Variance:
+    """Return what a class's variances scatter around, and the degrees of freedom that is worth.
+
+    Smyth's hierarchy (2004): each variance is ``value * degrees / chi2(degrees)``. Both are
+    averaged over their posterior; ``prior`` is a guess to within a factor of ``GUESS``.
+    """
+    if not squares:
+        return prior
+    import numpy as np
+    from scipy.special import gammaln
+
+    log_center, log_degrees = np.meshgrid(
+        math.log(prior.value) + np.linspace(-6, 6, 49), np.log(DEGREES), indexing="ij"
+    )
+    half = np.exp(log_degrees)[..., None] / 2
+    variance = math.log(prior.value) + np.linspace(-10, 14, 121)
+    # The density of the log of a scaled inverse chi-square.
+    scaled = np.log(half) + log_center[..., None] - variance
+    weight = np.exp(half * scaled - np.exp(scaled) - gammaln(half))
+    weight /= weight.sum(axis=-1, keepdims=True)
+    off = (log_center - math.log(prior.value)) / 2, log_degrees - math.log(prior.degrees)
+    posterior = -(off[0] ** 2 + off[1] ** 2) / (2 * math.log(GUESS) ** 2)
+    for square in squares:
+        spread_out = np.exp(variance) + square.noise
+        excess = square.value / spread_out
+        likely = np.exp(-square.degrees / 2 * (np.log(spread_out / prior.value) + excess))
+        posterior += np.log(weight @ likely + LEAST)
+    share = np.exp(posterior - posterior.max())
+    share /= share.sum()
+    return Variance(
+        math.exp(float((share * log_center).sum())), math.exp(float((share * log_degrees).sum()))
+    )
+
+
+def rank_interval(
+    before: Sequence[float], now: Sequence[float], alpha: float
+) -> tuple[float, float] | None:
+    """Return the ``1 - alpha`` interval of a shift whatever the distribution, None of too few.
+
+    Order statistics of all differences, by the exact distribution of Mann and Whitney's U.
+    """
+    import numpy as np
+
+    many, few = len(now), len(before)
+    ways = np.zeros(many * few + 1)
+    ways[0] = 1.0
+    for each in range(1, few + 1):  # the Gaussian binomial coefficient, factor by factor
+        ways[many + each :] -= ways[: -(many + each)].copy()
+        for power in range(each, len(ways)):
+            ways[power] += ways[power - each]
+    left_out = int(np.searchsorted(np.cumsum(ways) / ways.sum(), alpha / 2, side="right"))
+    if not left_out:
+        return None
+    differences = np.sort(np.subtract.outer(_finite(now), _finite(before)), axis=None)
+    return float(differences[left_out - 1]), float(differences[-left_out])
 
 
 def main_mode(values: Sequence[float], *, prior: Variance, most: int) -> list[float]:

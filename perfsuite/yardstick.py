@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,7 +32,8 @@ RUNS_BACK = 10
 class Yardstick:
     """What a run is compared with: entries by variant id, where they come from, and doubts.
 
-    ``sources`` and ``mismatches`` are by variant, ``source`` is that of the run's own SKU.
+    ``sources`` and ``mismatches`` are by variant, ``source`` is that of the run's own SKU;
+    ``known`` are all entries of its SKUs, of which the run may hold a few.
     """
 
     entries: Mapping[str, BaselineEntry]
@@ -40,6 +41,7 @@ class Yardstick:
     sources: Mapping[str, str] = field(default_factory=dict)
     mismatches: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    known: tuple[BaselineEntry, ...] = ()
     previous: Run | None = None
     peaks: Peaks
     variants: Mapping[str, Variant] = field(default_factory=dict)
@@ -61,6 +63,18 @@ class Yardstick:
             reason=f"{share:.0%} of the measured ceiling: the work formula counts too much, the "
             "launch does too little, or its inputs were not cold",
         )
+
+    def rank(self, screened: Result | None, unit: str) -> int:
+        """Say how unwelcome a variant is on a unit that was ``screened`` before, if it was.
+
+        The baseline's own unit is best, for its level cancels; then another than the screen's.
+        """
+        if screened is None:
+            return 0
+        entry = self.entries.get(screened.variant)
+        if entry is not None and any(unit in each.values for each in entry.metrics.values()):
+            return 0
+        return 1 + any(item.unit == unit for item in screened.evidence)
 
     def excused(
         self, claims: Sequence[ClaimVerdict], instances: Sequence[ClaimInstance]
@@ -100,10 +114,17 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
         sources={**dict.fromkeys(earlier, last), **known.sources},
         mismatches=known.mismatches,
         notes=known.notes(previous),
+        known=(*latest.values(), *_comparable(stored.values())),
         previous=previous,
         peaks=peaks_of(run.sku.slug),
         variants=variants,
     )
+
+
+def _comparable(stored: Iterable[Baselines]) -> Iterator[BaselineEntry]:
+    for baselines in stored:
+        if not baselines.fingerprint_problem:
+            yield from baselines.entries.values()
 
 
 @dataclass(frozen=True, slots=True)

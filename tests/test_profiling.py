@@ -12,7 +12,8 @@ from perfsuite.device.fake import FakeDevice
 from perfsuite.device.protocol import Group, Sample
 from perfsuite.model import Evidence, Result, Run
 from perfsuite.profiling import profile_of
-from perfsuite.report import html
+from perfsuite.report.book import read
+from perfsuite.report.render import render
 from perfsuite.terminal import costs
 
 
@@ -74,9 +75,9 @@ def test_the_table_is_plain_text() -> None:
 
 
 def test_the_report_has_the_same_table() -> None:
-    page = html(run_of("a", "a"), baselines={})
+    page = render(read(run_of("a", "a"), baselines={}))
     assert "Where the run's own time went" in page
-    assert "Where the run's own time went" not in html(data.run_of(), baselines={})
+    assert "Where the run's own time went" not in render(read(data.run_of(), baselines={}))
 
 
 class Pacing(FakeDevice):

@@ -18,7 +18,7 @@ from perfsuite.packs import discover
 from perfsuite.panel import Panel, Site
 from perfsuite.runner import Outcome, Request, execute
 from perfsuite.runs import RunFile, list_runs, load_run
-from perfsuite.sites import Desk, count_on, measure_on
+from perfsuite.sites import Desk, count_on, measure_on, shares_of
 
 PACK = """
     import os
@@ -297,6 +297,16 @@ def test_a_failing_desk_stops_the_others_and_is_reported() -> None:
         measure_on(desks, variants, measure)
     assert sorted([each.number for each in share] for share in shares) == [[1, 3], [2]]
     assert all(desk.is_stopped for desk in desks)
+
+
+def test_confirmations_are_shared_out_by_rank_and_then_by_load() -> None:
+    desks: Any = [SimpleNamespace(facts=SimpleNamespace(unit=unit)) for unit in "abc"]
+    variants: list[Any] = [*range(7)]
+    in_turn: list[list[Any]] = [[0, 3, 6], [1, 4], [2, 5]]
+    assert shares_of(desks, variants) == in_turn
+    screened_on_a: list[list[Any]] = [[], [0, 2, 4, 6], [1, 3, 5]]
+    assert shares_of(desks, variants, lambda _, desk: desk.facts.unit == "a") == screened_on_a
+    assert shares_of(desks[:1], variants, lambda _, desk: desk.facts.unit == "a") == [variants]
 
 
 def test_what_is_only_counted_is_shared_out_over_the_cores(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfsuite import stats
 from perfsuite.judge.claims import judge_claims
+from perfsuite.judge.components import priors_of
 from perfsuite.judge.draft import Draft, draft_of, word_of
 from perfsuite.judge.machine import Machine, judge_machine
 from perfsuite.judge.policy import Against, Policy
@@ -41,6 +42,9 @@ def judge(
     ``results`` and ``entries`` are by variant id. The results are of one stage: evidence of two
     is never mixed, and a stage's comparisons are one family for the false discovery rate.
     """
+    if not against.priors:
+        known = against.known or tuple(entries.values())
+        against = replace(against, priors=priors_of(known, variants, against))
     drafts = [
         draft_of(variant, results[variant.id], entry=entries.get(variant.id), against=against)
         for variant in variants
@@ -48,8 +52,7 @@ def judge(
     ]
     family = _family(drafts, against.policy)
     return tuple(
-        _verdict(draft, against, stage=results[draft.variant].stage, family=family)
-        for draft in drafts
+        _verdict(draft, against, result=results[draft.variant], family=family) for draft in drafts
     )
 
 
@@ -76,7 +79,7 @@ def _family(drafts: Sequence[Draft], policy: Policy) -> _Family:
     return _Family(words, len(family))
 
 
-def _verdict(draft: Draft, against: Against, *, stage: Stage, family: _Family) -> Verdict:
+def _verdict(draft: Draft, against: Against, *, result: Result, family: _Family) -> Verdict:
     policy = against.policy
     words = family.words.get(draft.variant, ())
     changes = [
@@ -90,7 +93,7 @@ def _verdict(draft: Draft, against: Against, *, stage: Stage, family: _Family) -
         reason=_reason(draft, changes, family, policy),
         changes=(*changes, *draft.exact),
         source=against.source_of(draft.variant),
-        confirmation="fresh processes" if word in MOVED and stage is Stage.CONFIRM else "",
+        confirmation=_confirmation(result, against) if word in MOVED else "",
         fails=_fails(word, changes, words, draft, policy),
     )
 
@@ -106,6 +109,15 @@ def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Po
             reasons.append(f"one of {family.size} comparisons, too weak to stand out")
     reasons.append(power_reason(draft.shifts, words))
     return "; ".join(reason for reason in reasons if reason)
+
+
+def _confirmation(result: Result, against: Against) -> str:
+    if result.stage is not Stage.CONFIRM:
+        return ""
+    screened = against.screened.get(result.variant)
+    units = [{process.unit for process in one.evidence} for one in (result, screened) if one]
+    is_another = len(units) > 1 and units[0].isdisjoint(units[1])
+    return "fresh processes on another GPU" if is_another else "fresh processes"
 
 
 def _worst(words: Sequence[Word]) -> Word:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from perfsuite import stats
-from perfsuite.judge.change import LENIENT
+from perfsuite.judge.pair import MAJORITY
 from perfsuite.judge.policy import Policy
 from perfsuite.judge.timings import timings_of
 from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, DeviceFacts, Result, Status
@@ -84,11 +85,11 @@ def _logs(result: Result) -> list[float]:
 
 
 def _ratio(logs: Sequence[Sequence[float]], prior: stats.Variance) -> stats.Difference:
-    modes = [stats.main_mode(side, prior=prior, most=(len(side) - 1) // LENIENT) for side in logs]
+    modes = [stats.main_mode(side, prior=prior, most=(len(side) - 1) // MAJORITY) for side in logs]
     variance = stats.moderated(stats.pooled(modes), prior)
-    error = math.sqrt(variance.value * sum(1 / len(side) for side in modes))
+    variance = replace(variance, value=variance.value * sum(1 / len(side) for side in modes))
     theta = stats.hodges_lehmann(modes[0]) - stats.hodges_lehmann(modes[1])
-    return stats.Difference(theta, error, variance.degrees)
+    return stats.Difference(theta, (variance,))
 
 
 def _outcome(

@@ -72,7 +72,7 @@ def judge_machine(
     canary did too. Their verdicts are unclear then, but for what metrics without noise say.
     """
     moves = [*_against_baseline(run, entries, against)]
-    drifts = [*_drifts(run, against)]
+    drifts = [*_drifts(run, entries, against)]
     crowds = [
         crowd
         for word in MOVED
@@ -163,12 +163,14 @@ def _against_baseline(
                 yield _Move(canary.id, unit, word, f"{text} on {_units([unit])}")
 
 
-def _drifts(run: Run, against: Against) -> Iterator[str]:
+def _drifts(run: Run, entries: Mapping[str, BaselineEntry], against: Against) -> Iterator[str]:
     """Yield in words how canaries moved from the start of the run to its end."""
-    for canary in run.canaries:
+    for canary in (one for one in run.canaries if one.id in entries):
         ends = [dict(_by_unit(run, canary, stage)) for stage in WHEN]
         for unit in [unit for unit in ends[0] if unit in ends[1]]:
-            drift = drift_of(canary, ends[0][unit], ends[1][unit], against=against)
+            drift = drift_of(
+                canary, ends[0][unit], ends[1][unit], entry=entries[canary.id], against=against
+            )
             if drift and word_of(drift, against.policy) in MOVED:
                 theta = percent(drift.change(against.policy).theta)
                 where = _units([unit])

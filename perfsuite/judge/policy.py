@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from perfsuite.model import DeviceFacts
+from perfsuite.model import BaselineEntry, DeviceFacts, Result
+from perfsuite.noise import NoisePrior
 
 # What --perf-fail-on may name; "slower" fails beyond the gate only.
 FAIL_WORDS = (
@@ -60,8 +61,10 @@ class Against:
 
     ``slug`` is the SKU's, ``source`` names what entries come from ("baseline nvidia-h200", "last
     run ..."). By variant, ``sources`` names what its entry comes from where that is another, and
-    ``mismatches`` says why it may not be compared (another fingerprint). ``clocks_before`` and
-    ``clocks_now`` are the compute canary's SM clock in MHz by unit, where it was measured.
+    ``mismatches`` says why it may not be compared (another fingerprint).
+    ``known`` are all entries of the SKU, run or not: from them ``priors`` are learned. ``screened``
+    are the results that a confirmation confirms.
+    ``clocks_before`` and ``clocks_now`` are the compute canary's SM clock in MHz by unit.
     """
 
     facts: DeviceFacts
@@ -70,6 +73,9 @@ class Against:
     source: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
     mismatches: Mapping[str, str] = field(default_factory=dict)
+    known: Sequence[BaselineEntry] = ()
+    screened: Mapping[str, Result] = field(default_factory=dict)
+    priors: Mapping[NoisePrior, NoisePrior] = field(default_factory=dict)
     clocks_before: Mapping[str, float] = field(default_factory=dict)
     clocks_now: Mapping[str, float] = field(default_factory=dict)
 

@@ -54,6 +54,7 @@ class BaselineEntry:
     """One variant's accepted metrics; ``run`` is the run they come from.
 
     ``sampling`` is how its samples were made, if that is known: a later run samples alike.
+    ``work_class`` is what limits it (compute, memory...): entries of one class share their noise.
     """
 
     variant: str
@@ -64,6 +65,7 @@ class BaselineEntry:
     state: Mapping[str, str] = field(default_factory=dict)
     artefact: str = ""
     sampling: Sampling | None = None
+    work_class: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,8 @@ class Verdict:
     """The word on one variant with its reason in words; ``fails`` says whether the run fails.
 
     ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."),
-    ``confirmation`` how a change was confirmed ("fresh processes", "").
+    ``confirmation`` how a change was confirmed ("fresh processes", "fresh processes on another
+    GPU", "").
     """
 
     variant: str

@@ -15,7 +15,9 @@ from perfsuite.model import (
     Sampling,
     Stage,
     Status,
+    Variant,
 )
+from perfsuite.roofline import class_of
 from perfsuite.stats import components, process_value
 
 # The two clocks, the device's own time of what the host is waited for, and the energy of launches
@@ -51,8 +53,14 @@ def entries_of(run: Run) -> dict[str, BaselineEntry]:
             state={} if variant and variant.target else dict(run.facts.state),
             artefact=next((process.artefact for process in evidence if process.artefact), ""),
             sampling=_sampling(evidence),
+            work_class=_class_of(variant, run, metrics),
         )
     return entries
+
+
+def _class_of(variant: Variant | None, run: Run, metrics: Mapping[str, BaselineMetric]) -> str:
+    time = metrics.get("time_us")
+    return class_of(variant, run.sku.slug, time.center) if variant and time else ""
 
 
 def _by_variant(run: Run) -> dict[str, list[Result]]:

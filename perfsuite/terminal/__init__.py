@@ -2,7 +2,16 @@
 
 from perfsuite.terminal.accounts import Account, accounts_of, exit_code
 from perfsuite.terminal.costs import costs
-from perfsuite.terminal.summary import first_line, summary
+from perfsuite.terminal.summary import first_line, skip_lines, summary
 from perfsuite.terminal.ticker import Ticker
 
-__all__ = ["Account", "Ticker", "accounts_of", "costs", "exit_code", "first_line", "summary"]
+__all__ = [
+    "Account",
+    "Ticker",
+    "accounts_of",
+    "costs",
+    "exit_code",
+    "first_line",
+    "skip_lines",
+    "summary",
+]

@@ -87,7 +87,7 @@ def _told(subject: Subject, options: Options) -> Iterator[str]:
         yield _line("measured", view.amount(change.current, change.unit))
         interval = view.interval(change.low, change.high)
         yield _line("change", f"{change_text(change)}, interval {interval}")
-        limits = (view.limit(change.threshold), view.limit(change.gate))
+        limits = (view.share(change.threshold), view.share(change.gate))
         yield _line("limits", f"threshold {limits[0]}, gate {limits[1]}")
     if _word(subject) is Word.OVER_BUDGET:
         for budget in subject.variant.case.budgets:
