@@ -6,24 +6,24 @@ short kernels (tests/data). Between units: 274 variants on one unit of one host 
 (baselines/nvidia-h200), less what their processes explain, as the median and the worst difference
 of two. Standard deviations of y = (1-beta) ln time + beta ln cycles, in percent:
 
-============ =========================================== ============================ ==============
-class        measured between processes                  between units: sd of the     prior
-                                                         median variant, sd of its
-                                                         log (worst difference)
-============ =========================================== ============================ ==============
-compute      GEMM 8192 0.03, GEMM 4096 0.15, attention   0.12, 0.65 (0.8)             0.15, 0.12/0.65
+============ ========================================== ============================ =============
+class        measured between processes                 between units: sd of the     prior
+                                                        median variant, sd of its
+                                                        log (worst difference)
+============ ========================================== ============================ =============
+compute      GEMM 8192 0.03, GEMM 4096 0.15, attention  0.12, 0.65 (0.8)             0.15, 0.12/0.65
              0.07, FMA loop 0.19
-memory       copy 1 GiB 0.06                             0.06, 1.05 (0.6)             0.10, 0.06/0.9
-mixed,       0.2-0.35                                    0.03, 1.05 (0.6; bimodal     0.15, 0.06/0.9
-unknown                                                  kernels by up to 3.7)
-short        FMA 5 and 10 us 0.1, copy 4 MB 0.25, GEMM   0.02-0.17 (1.1)              0.25, 0.12
+memory       copy 1 GiB 0.06                            0.06, 1.05 (0.6)             0.10, 0.06/0.9
+mixed,       0.2-0.35                                   0.03, 1.05 (0.6; bimodal     0.15, 0.06/0.9
+unknown                                                 kernels by up to 3.7)
+short        FMA 5 and 10 us 0.1, copy 4 MB 0.25, GEMM  0.02-0.17 (1.1)              0.25, 0.12
              1024 0.2, softmax 0.1. One process in eight
              stands apart by -0.35 us per launch, a
              graph's node gap: another mode, which
              ``stats.main_mode`` leaves out
 one clock    GEMM 8192, 4096: time 1.3, 0.9; host jitter                              1.00, 1.00
-host copy    between pageable memory and GPU: 2-10       15 (38)                      6.00, 10.0
-============ =========================================== ============================ ==============
+host copy    between pageable memory and GPU: 2-10      15 (38)                      6.00, 10.0
+============ ========================================== ============================ =============
 
 The SM clock of these units differs by up to 2.3 % in one kernel, and cycles follow it by 0.13 of
 that: hence compute's beta 1 with sd 0.1.

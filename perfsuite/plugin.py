@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TIERS = ("smoke", "nightly", "full")
 # What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
-FAIL_ON = "slower,over-budget,wrong,crashed,timed-out,error,broken"
+FAIL_ON = "slower,over-budget,machine-shift,wrong,crashed,timed-out,error,broken"
 
 looks_key: pytest.StashKey[list[Look]] = pytest.StashKey()
 left_out_key: pytest.StashKey[list[str]] = pytest.StashKey()
@@ -76,6 +76,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="only check that results are right; measure nothing",
     )
     add(
+        "--perf-profile",
+        action="store_true",
+        help="tell at the end where the run's own time went: by phase, device and variant",
+    )
+    add(
         "--perf-resume",
         action="store_true",
         help="continue the last run if it was interrupted, keeping what it measured",
@@ -124,7 +129,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "perf_exit_codes",
-        "exit with 10 if something regressed, 13 if incomparable, 15 if only unclear",
+        "exit with 10 if something regressed, 13 if incomparable, 14 if the machine shifted, "
+        "15 if only unclear",
         type="bool",
         default=False,
     )

@@ -35,6 +35,7 @@ class Options:
     processes: int | None
     seed: int
     check: bool
+    profile: bool
     resume: bool
     accept: bool
     reason: str

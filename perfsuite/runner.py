@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 from perfsuite.baselines import Root
-from perfsuite.judge import Against, Policy, judge, judge_claims, wants_confirmation
+from perfsuite.canaries import canaries_for, watch
+from perfsuite.judge import Policy, wants_confirmation
+from perfsuite.judging import Judging
 from perfsuite.model import (
     BaselineEntry,
     ClaimInstance,
@@ -28,7 +31,7 @@ from perfsuite.model import (
     Variant,
     Verdict,
 )
-from perfsuite.plan import missing_need, missing_of, order
+from perfsuite.plan import missing_need, order
 from perfsuite.resumption import interrupted_run, open_run_file, samplings_of
 from perfsuite.runs import RunFile, new_run_id
 from perfsuite.sites import Desk, count_on, git_commit, measure_on, open_desks, units_of
@@ -86,6 +89,7 @@ ESTIMATE_S = {"cuda": 0.5, "cpu": 2.0}
 
 def execute(request: Request, listener: Listener) -> Outcome:
     """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done."""
+    started = time.monotonic()
     interrupted = interrupted_run(request.folder) if request.resume else None
     settings = interrupted.settings if interrupted else request.settings
     with ExitStack() as stack:
@@ -96,7 +100,9 @@ def execute(request: Request, listener: Listener) -> Outcome:
         file = stack.enter_context(open_run_file(request.folder, run, interrupted))
         if interrupted:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
-        run = _Work(request, listener, desks, file, yardstick).run()
+        work = _Work(request, listener, desks, file, yardstick)
+        work.phases_s["open"] = work.started - started
+        run = work.run()
     return Outcome(run, file.path, yardstick.entries, yardstick.source, yardstick.previous)
 
 
@@ -112,6 +118,7 @@ def _new_run(request: Request, facts: DeviceFacts) -> Run:
         variants=request.variants,
         instances=request.claims,
         commit=git_commit(request.root),
+        canaries=canaries_for(request.variants, request.packs, facts, settings=request.settings),
     )
 
 
@@ -131,8 +138,10 @@ class _Work:
         self.desks = desks
         self.run_file = run_file
         self.yardstick = yardstick
+        self.judging = Judging(yardstick, request.policy)
         self.facts = run_file.run.facts
         self.started = time.monotonic()
+        self.phases_s: defaultdict[str, float] = defaultdict(float)
         self.samplings = samplings_of(yardstick.entries, run_file.run)
         self._lock = threading.Lock()
         self._done = 0
@@ -145,6 +154,7 @@ class _Work:
         kept = self._results(Stage.SCREEN)
         runnable = self._skip_unmet([v for v in variants if v.id not in kept])
         ordered = order(runnable, settings.seed)
+        self._watch(Stage.CANARY_START)
         self._measure(ordered, Stage.SCREEN, settings.processes)
         verdicts = {v.variant: v for v in self._judge(Stage.SCREEN)}
         doubtful = [v for v in variants if v.id in verdicts and wants_confirmation(verdicts[v.id])]
@@ -154,7 +164,16 @@ class _Work:
             again = order([v for v in doubtful if v.id not in kept], settings.seed)
             self._measure(again, Stage.CONFIRM, settings.confirm_processes)
             verdicts = self._confirmed(verdicts)
+        self._watch(Stage.CANARY_END)
         return self._finish(verdicts)
+
+    def _watch(self, stage: Stage) -> None:
+        run = self.run_file.run
+        kept = self._results(stage)
+        canaries = [canary for canary in run.canaries if canary.id not in kept]
+        for desk in self.desks:
+            desk.panel.samplings = self.samplings
+        watch(self.desks, canaries, stage, on_result=self._store, on_phase=self.listener.phase)
 
     def _confirmed(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """Replace screened verdicts by those on fresh data; a variant that failed then has none."""
@@ -209,45 +228,23 @@ class _Work:
         return self.run_file.append(self.yardstick.plausible(result))
 
     def _judge(self, stage: Stage) -> tuple[Verdict, ...]:
-        if self.run_file.run.settings.check_only:
-            return ()
-        return judge(
-            self._results(stage),
-            variants=self.run_file.run.variants,
-            entries=self.yardstick.entries,
-            against=Against(
-                facts=self.facts,
-                slug=self.run_file.run.sku.slug,
-                policy=self.request.policy,
-                source=self.yardstick.source,
-                sources=self.yardstick.sources,
-                mismatches=self.yardstick.mismatches,
-                known=self.yardstick.known,
-                screened=self._results(Stage.SCREEN),
-            ),
-        )
+        started = time.monotonic()
+        verdicts = self.judging.stage(self.run_file.run, stage)
+        self.phases_s["judge"] += time.monotonic() - started
+        return verdicts
 
     def _results(self, stage: Stage) -> dict[str, Result]:
         return {r.variant: r for r in self.run_file.run.results if r.stage is stage}
 
     def _finish(self, verdicts: Mapping[str, Verdict]) -> Run:
-        run = self.run_file.run
-        unmet = {c.id: missing_of(c.needs, self.facts) for c in run.instances}
-        claims = judge_claims(
-            run.instances,
-            # The screen's alone: what one side took minutes later is no match for the other side.
-            {r.variant: r for r in run.results if r.stage is Stage.SCREEN},
-            facts=self.facts,
-            unmet={claim: reason for claim, reason in unmet.items() if reason},
-            policy=self.request.policy,
-        )
+        started = time.monotonic()
+        run = self.judging.whole(self.run_file.run, verdicts)
+        self.phases_s["judge"] += time.monotonic() - started
         return self.run_file.finish(
             replace(
                 run,
-                verdicts=tuple(verdicts[v.id] for v in run.variants if v.id in verdicts),
-                claims=self.yardstick.excused(claims, run.instances),
-                notes=(*run.notes, *self.yardstick.notes),
                 wall_s=round(time.monotonic() - self.started, 3),
                 units=units_of(self.desks, run.variants),
+                phases_s={name: round(spent_s, 3) for name, spent_s in self.phases_s.items()},
             )
         )

@@ -139,6 +139,15 @@ def shares_of(
     return shares
 
 
+def measure_on_all(
+    desks: Sequence[Desk],
+    variants: Sequence[Variant],
+    measure: Callable[[Desk, Sequence[Variant]], None],
+) -> None:
+    """Let every desk measure all the variants; raises like ``measure_on``."""
+    _measure_shares(desks, [variants] * len(desks), measure)
+
+
 def _measure_shares(
     desks: Sequence[Desk],
     shares: Sequence[Sequence[Variant]],

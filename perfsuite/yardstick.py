@@ -100,7 +100,7 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
 
     A run has several SKUs when it holds gangs or compilation targets.
     """
-    variants = {variant.id: variant for variant in run.variants}
+    variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
     skus = {name: sku_for(variant, run.facts, own=run.sku) for name, variant in variants.items()}
     stored = {sku.slug: Baselines.load(roots, sku) for sku in (run.sku, *skus.values())}
     known = _Known({name: stored[sku.slug] for name, sku in skus.items()})
@@ -202,6 +202,8 @@ def _latest(runs: Sequence[Run], variants: Mapping[str, Variant]) -> dict[str, B
     """Return each variant's newest entry; what was found slower is no yardstick later."""
     found: dict[str, BaselineEntry] = {}
     for run in runs:
+        if run.shift is not None:  # nor is what a changed machine measured
+            continue
         slower = {v.variant for v in run.verdicts if v.word is Word.SLOWER}
         for name, entry in entries_of(run).items():
             if name in variants and name not in slower:

@@ -172,6 +172,17 @@ def test_a_lasting_slowdown_is_a_disturbance() -> None:
         session.block()
 
 
+def test_foreign_load_voids_a_block_and_lasting_load_the_variant() -> None:
+    device = FakeDevice(seed=1)
+    session = prepared(copying(10.0), device)
+    device.foreign_percent = 4.0  # the fake device bears five
+    session.block()
+    assert session.finish().blocks[0].voided == 0
+    device.foreign_percent = 30.0
+    with pytest.raises(DisturbedError, match="foreign load of 30 %"):
+        session.block()
+
+
 class Unjoined(FakeDevice):
     """Finds that a launch's streams have not joined."""
 

@@ -133,7 +133,7 @@ def _is_selected(name: str, word: str) -> bool:
 
 
 def _refuse_failures(run: Run, chosen: Mapping[str, str]) -> None:
-    last = {(result.variant, result.stage): result for result in run.results}
+    last = {(result.variant, result.stage): result for result in run.asked}
     failed = {
         result.variant: result.status.value
         for result in last.values()

@@ -58,6 +58,7 @@ def _pack(source: PackSource, listing: PackListing) -> Pack:
         version=source.version,
         variants=listing.variants,
         claims=listing.claims,
+        canaries=listing.canaries,
         kernels=listing.given,
         error=source.error or listing.error,
     )

@@ -6,7 +6,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,10 +57,12 @@ class PackListing:
     """All of one pack, by the origin that was asked for, or why there is nothing.
 
     ``kernels`` are the pack's own; ``given`` are those of all packs if it wants them.
+    ``canaries`` are by device.
     """
 
     origin: str
     variants: tuple[Variant, ...] = ()
+    canaries: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
     claims: tuple[ClaimInstance, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     wants_kernels: bool = False
@@ -75,6 +77,7 @@ def list_pack(source: PackSource, loaded: LoadedPack, tier: Tier) -> PackListing
         origin=source.origin,
         variants=tuple(variant for variants in cases.values() for variant in variants),
         claims=tuple(one for claim in loaded.claims for one in _bindings(cases[claim.case], claim)),
+        canaries=_canaries(source, loaded),
         kernels=loaded.kernels,
         wants_kernels=loaded.wants_kernels,
     )
@@ -88,11 +91,31 @@ def _variants(source: PackSource, case: Case, tier: Tier) -> list[Variant]:
         name = variant_id(source.name, case.name, axes)
         if name in found or not (case.only is None or _called(case.only, axes, "only", where)):
             continue
-        work, memory = _work(case, axes, where), _memory_bytes(case, axes, where)
-        found[name] = Variant(
-            id=name, case=info, axes=axes, tier=first, work=work, memory_bytes=memory
-        )
+        found[name] = _variant(case, info, axes, tier=first, where=where)
     return list(found.values())
+
+
+def _canaries(source: PackSource, loaded: LoadedPack) -> dict[str, tuple[Variant, ...]]:
+    found: dict[str, tuple[Variant, ...]] = {}
+    for case in loaded.cases.values():
+        where = f"pack {source.name!r} ({source.origin}), case {case.name!r}"
+        info = _info(source.name, case)
+        for device, bound in case.canary.items():
+            axes = {axis: bound[axis] for axis in case.axes}
+            one = _variant(case, info, axes, tier=Tier.FULL, where=where)
+            found[device] = (*found.get(device, ()), one)
+    return found
+
+
+def _variant(case: Case, info: CaseInfo, axes: Axes, *, tier: Tier, where: str) -> Variant:
+    return Variant(
+        id=variant_id(info.pack, info.name, axes),
+        case=info,
+        axes=axes,
+        tier=tier,
+        work=_work(case, axes, where),
+        memory_bytes=_memory_bytes(case, axes, where),
+    )
 
 
 def _bound(case: Case, tier: Tier) -> Iterator[tuple[dict[str, Scalar], Tier]]:

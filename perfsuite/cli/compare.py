@@ -26,7 +26,7 @@ def judged_against(run: Run, before: Run) -> Book:
     mismatches = {name: why for name, why in mismatches.items() if why}
     entries = entries_of(before)
     # Results come in the order they were measured: a confirmation replaces its screen.
-    last = {result.variant: result for result in run.results}
+    last = {result.variant: result for result in run.asked}
     verdicts = judge(
         last,
         variants=run.variants,

@@ -20,10 +20,12 @@ RUN_SCHEMA = "perfsuite.run/1"
 
 # Lines whose keys are the run's own fields; what none of them has stands in the header.
 _PARTS = {
-    "plan": ("variants", "instances"),
-    "judged": ("verdicts", "claims", "notes", "units"),
+    "plan": ("variants", "instances", "canaries"),
+    "judged": ("verdicts", "claims", "notes", "units", "shift", "phases_s"),
     "end": ("finished", "wall_s"),
 }
+# Files that were written before these have none of them.
+_ADDED = {"canaries", "shift", "phases_s"}
 _LATER = {"results", *chain.from_iterable(_PARTS.values())}
 # The end line is shorter than this, so that whether a run is finished is read from its tail.
 TAIL_BYTES = 256
@@ -31,12 +33,14 @@ TAIL_BYTES = 256
 
 def start_lines(run: Run) -> bytes:
     """Return the header and the plan of a run that has measured nothing yet."""
-    bare = to_plain(replace(run, variants=(), instances=(), results=(), verdicts=(), claims=()))
-    header = {key: item for key, item in bare.items() if key not in _LATER}
+    bare = replace(run, variants=(), canaries=(), instances=(), results=(), verdicts=(), claims=())
+    header = {key: item for key, item in to_plain(bare).items() if key not in _LATER}
+    every = (*run.variants, *run.canaries)
     plan = {
-        "cases": {variant.pack + "." + variant.case.name: variant.case for variant in run.variants},
+        "cases": {variant.pack + "." + variant.case.name: variant.case for variant in every},
         "variants": [_without_case(variant) for variant in run.variants],
         "instances": run.instances,
+        "canaries": [_without_case(variant) for variant in run.canaries],
     }
     return _line("header", {"schema": RUN_SCHEMA, **header}) + _line("plan", plan)
 
@@ -95,7 +99,7 @@ def read_run(data: bytes, *, where: str) -> Run:
             results.append(convert(values, Result, where=place))
             continue
         whole = _with_cases(values, place) if kind == "plan" else values
-        if run.finished or whole.keys() != set(_PARTS.get(kind, ())):
+        if run.finished or whole.keys() | _ADDED != {*_PARTS.get(kind, ()), *_ADDED}:
             raise _misplaced(kind, place)
         part = convert({**header, **whole}, Run, where=place)
         run = replace(run, **{name: getattr(part, name) for name in whole})
@@ -123,7 +127,9 @@ def _with_cases(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     if not isinstance(cases, dict) or not isinstance(variants, list):
         raise _misplaced("plan", where)
     rest = {key: item for key, item in values.items() if key != "cases"}
-    return {**rest, "variants": [_with_case(variant, cases) for variant in variants]}
+    whole = [_with_case(variant, cases) for variant in variants]
+    canaries = [_with_case(variant, cases) for variant in values.get("canaries") or ()]
+    return {**rest, "variants": whole, "canaries": canaries}
 
 
 def _with_case(variant: object, cases: Mapping[str, Any]) -> object:

@@ -85,6 +85,7 @@ class Session:
             blocks=tuple(log.blocks),
             exact=log.exact,
             phases_s=log.phases,
+            busy_s=round(self._bench.device.busy_s, 6),
             notes=tuple(log.notes),
         )
 

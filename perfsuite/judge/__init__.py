@@ -9,12 +9,24 @@ from perfsuite import stats
 from perfsuite.judge.claims import judge_claims
 from perfsuite.judge.components import priors_of
 from perfsuite.judge.draft import Draft, draft_of, word_of
+from perfsuite.judge.machine import Machine, judge_machine
 from perfsuite.judge.policy import Against, Policy
+from perfsuite.judge.sustained import canary_clocks, power_reason
 from perfsuite.judge.timings import DEVICE_TIME, TIME
 from perfsuite.judge.words import exact_reason, timed_reason
 from perfsuite.model import BaselineEntry, Change, Result, Stage, Status, Variant, Verdict, Word
 
-__all__ = ["Against", "Policy", "is_suspect", "judge", "judge_claims", "wants_confirmation"]
+__all__ = [
+    "Against",
+    "Machine",
+    "Policy",
+    "canary_clocks",
+    "is_suspect",
+    "judge",
+    "judge_claims",
+    "judge_machine",
+    "wants_confirmation",
+]
 
 MOVED = (Word.SLOWER, Word.FASTER)
 # Of unchanged code fewer than this share are measured again for nothing.
@@ -108,6 +120,7 @@ def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Po
             reasons.append(timed_reason(word, shift, change, policy))
         if word is Word.UNCLEAR and word_of(shift, policy) in MOVED:
             reasons.append(f"one of {family.size} comparisons, too weak to stand out")
+    reasons.append(power_reason(draft.shifts, words))
     return "; ".join(reason for reason in reasons if reason)
 
 

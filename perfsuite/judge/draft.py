@@ -11,6 +11,7 @@ from perfsuite.judge.change import Shift, shift_of
 from perfsuite.judge.components import prior_of
 from perfsuite.judge.exact import collapses, exact_changes, over_budget
 from perfsuite.judge.policy import Against, Policy
+from perfsuite.judge.sustained import power_shifts
 from perfsuite.judge.timings import (
     DEVICE_TIME,
     Timing,
@@ -71,7 +72,7 @@ def draft_of(
         variant=variant.id,
         word=Word.UNCLEAR if lost else Word.SAME,
         reason="; ".join(text for text in (lost, reason, unjudged) if text),
-        shifts=(shift, *served),
+        shifts=(shift, *served, *power_shifts(variant, result, entry, against)),
         exact=exact,
         budget=budget,
     )
@@ -174,3 +175,16 @@ def _unrelated(
         return Word.INCOMPARABLE, f"regime was {entry.regime} and is {regime}"
     blocked = blocked_by(entry.state, against.facts)
     return (Word.INCOMPARABLE, blocked) if blocked else (None, "")
+
+
+def drift_of(
+    variant: Variant, start: Result, end: Result, *, entry: BaselineEntry, against: Against
+) -> Shift | None:
+    """Return how far a variant moved between two results of one run, None if either has no time."""
+    try:
+        before, now = timings_of(start), timings_of(end)
+    except ValueError:
+        return None
+    if not (before and now):
+        return None
+    return shift_of(before, now, prior=prior_of(variant, entry, against), policy=against.policy)

@@ -9,7 +9,16 @@ from perfsuite.model import BaselineEntry, DeviceFacts, Result
 from perfsuite.noise import NoisePrior
 
 # What --perf-fail-on may name; "slower" fails beyond the gate only.
-FAIL_WORDS = ("slower", "over-budget", "broken", "unclear", "new", "incomparable", "faster")
+FAIL_WORDS = (
+    "slower",
+    "over-budget",
+    "broken",
+    "machine-shift",
+    "unclear",
+    "new",
+    "incomparable",
+    "faster",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +29,9 @@ class Policy:
     only where a ``1 - alpha`` interval lies beyond the threshold. A ``same`` that hides a change
     as large as the gate costs one night, so ``alpha_same`` on each side is enough for it: with
     5 % instead of 10 %, a quarter of unchanged GEMMs are unclear against another unit (H200).
+
+    A shifted machine fails a run once, whichever way it went: a night that judged nothing must
+    not look like one that found nothing.
     """
 
     threshold: float | None = None
@@ -28,7 +40,7 @@ class Policy:
     alpha: float = 0.01
     alpha_same: float = 0.1
     false_discovery_rate: float = 0.05
-    fail_on: tuple[str, ...] = ("slower", "over-budget", "broken")
+    fail_on: tuple[str, ...] = ("slower", "over-budget", "broken", "machine-shift")
 
     def __post_init__(self) -> None:
         for name in ("threshold", "gate", "floor_us"):
@@ -52,6 +64,7 @@ class Against:
     ``mismatches`` says why it may not be compared (another fingerprint).
     ``known`` are all entries of the SKU, run or not: from them ``priors`` are learned. ``screened``
     are the results that a confirmation confirms.
+    ``clocks_before`` and ``clocks_now`` are the compute canary's SM clock in MHz by unit.
     """
 
     facts: DeviceFacts
@@ -63,6 +76,8 @@ class Against:
     known: Sequence[BaselineEntry] = ()
     screened: Mapping[str, Result] = field(default_factory=dict)
     priors: Mapping[NoisePrior, NoisePrior] = field(default_factory=dict)
+    clocks_before: Mapping[str, float] = field(default_factory=dict)
+    clocks_now: Mapping[str, float] = field(default_factory=dict)
 
     def source_of(self, variant: str) -> str:
         """Return what a variant's entry comes from, in words."""

@@ -113,6 +113,24 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MachineShift:
+    """The verdict on a whole run whose machine changed: variants and a canary moved alike.
+
+    ``word`` says which way, ``moved`` of ``comparable`` variants did on the units named, and
+    ``variants`` are those whose own verdict this one replaces.
+    """
+
+    word: Word
+    reason: str
+    moved: int
+    comparable: int
+    units: tuple[str, ...]
+    canaries: tuple[str, ...]
+    variants: tuple[str, ...]
+    fails: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimVerdict:
     """What became of a claim: the time ratio found, with its interval, and the ratio asked for."""
 
@@ -129,7 +147,11 @@ class ClaimVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One ``pytest --perf`` session: all that a report, a comparison or an acceptance reads."""
+    """One ``pytest --perf`` session: all that a report, a comparison or an acceptance reads.
+
+    ``canaries`` watch the machine: they are measured but no part of what was asked for, unless
+    ``variants`` has them too. ``phases_s`` is the controller's own wall time.
+    """
 
     id: str
     started: str
@@ -147,3 +169,11 @@ class Run:
     wall_s: float = 0.0
     commit: str = ""
     units: Mapping[str, str] = field(default_factory=dict)
+    canaries: tuple[Variant, ...] = ()
+    shift: MachineShift | None = None
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> tuple[Result, ...]:
+        """The results of what the run was asked for, in the order they were measured."""
+        return tuple(result for result in self.results if not result.stage.is_canary)

@@ -13,7 +13,7 @@ from typing import Self
 from perfsuite import wire
 from perfsuite.errors import CaseError
 from perfsuite.model import Evidence, Result, Sampling, Stage, Status, Variant
-from perfsuite.panel.ending import EndedError
+from perfsuite.panel.ending import EndedError, doubted
 from perfsuite.panel.job import Turn, job_of
 from perfsuite.panel.merge import gang_unit, merged
 from perfsuite.panel.panel import StoppedError
@@ -101,7 +101,7 @@ class GangPanel:
                 turn, announce = Turn(variant, stage, process), partial(on_phase, variant.id)
                 going[variant.id] = self._taken(going[variant.id], turn, announce)
                 if process == processes - 1 or going[variant.id].status is not Status.OK:
-                    yield going.pop(variant.id)
+                    yield doubted(going.pop(variant.id))
             self._dismiss()
 
     def _taken(self, result: Result, turn: Turn, announce: Callable[[str], None]) -> Result:

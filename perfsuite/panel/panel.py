@@ -14,7 +14,7 @@ from perfsuite import wire
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Evidence, Result, Sampling, Stage, Status, Variant
 from perfsuite.panel.crew import Crew, Wave
-from perfsuite.panel.ending import EndedError
+from perfsuite.panel.ending import EndedError, doubted
 from perfsuite.panel.process import Wait
 from perfsuite.panel.site import Site
 from perfsuite.panel.slot import Slot
@@ -131,7 +131,8 @@ class Panel:
             variant=variant.id, status=Status.OK, stage=stage, case_version=variant.case.version
         )
         try:
-            result = replace(result, evidence=self._evidence(waves, following, announce))
+            evidence = self._evidence(waves, following, announce)
+            result = doubted(replace(result, evidence=evidence))
         except EndedError as ended:
             result = replace(result, status=ended.status, reason=ended.reason, output=ended.output)
         return replace(result, wall_s=round(time.monotonic() - started, 6))

@@ -65,7 +65,8 @@ class Book:
     def fails(self) -> bool:
         """Say whether anything in the run fails it."""
         variants = any(subject.fails for subject in self.subjects)
-        return variants or any(claim.fails for claim in self.run.claims)
+        has_shifted = self.run.shift is not None and self.run.shift.fails
+        return variants or has_shifted or any(claim.fails for claim in self.run.claims)
 
 
 def read(

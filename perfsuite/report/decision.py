@@ -35,5 +35,7 @@ def verdict_json(book: Book) -> str:
             for one in book.subjects
         ],
         "claims": run.claims,
+        "machine_shift": run.shift,
+        "notes": run.notes,
     }
     return encode(decision).decode() + "\n"

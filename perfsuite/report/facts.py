@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from perfsuite.model import DeviceFacts, Evidence, Health, Regime, Settings, Variant, Work
+from perfsuite.model import DeviceFacts, Evidence, Health, Regime, Run, Settings, Variant, Work
+from perfsuite.profiling import profile_of
 from perfsuite.report import view
 from perfsuite.report.subject import Subject
 
@@ -97,6 +98,32 @@ def of_measuring(subject: Subject) -> tuple[Fact, ...]:
             ("Seeds", _words(str(one.seed) for one in evidence)),
             ("Wall time", view.duration(wall_s) if wall_s else ""),
         )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One phase of the run with its wall time over all processes."""
+
+    name: str
+    meaning: str
+    time: str
+    share: str
+
+
+def of_costs(run: Run) -> tuple[Cost, ...]:
+    """Return where the run's own time went, and how long the device was busy with samples."""
+    profile = profile_of(run)
+    if not profile.phases:
+        return ()
+    busy_s = profile.busy * profile.devices * profile.wall_s
+    busy = Cost("busy", "samples on the device", view.duration(busy_s), view.share(profile.busy))
+    return (
+        *(
+            Cost(one.name, one.meaning, view.duration(one.seconds), view.share(one.share))
+            for one in profile.phases
+        ),
+        busy,
     )
 
 

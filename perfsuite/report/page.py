@@ -43,6 +43,7 @@ def is_lean(book: Book) -> bool:
 def headline(book: Book) -> str:
     """Return the outcome of the run in one sentence, what needs a reader first."""
     counts, total = book.counts, len(book.rows)
+    shift = "machine-shift; " if book.run.shift else ""
     broken = sum(claim.fails for claim in book.run.claims)
     failed = sum(count for mark, count in book.tallies if mark.tone == "fail")
     said = [
@@ -56,14 +57,15 @@ def headline(book: Book) -> str:
     rest = [f"{view.count(broken, 'claim')} broken"] if broken else []
     unrun = ("skipped", "not run")
     rest += [f"{view.number(counts[word], 0)} {word}" for word in unrun if counts[word]]
-    return "; ".join([first, ", ".join(rest)] if rest else [first])
+    return shift + "; ".join([first, ", ".join(rest)] if rest else [first])
 
 
 def tone(book: Book) -> str:
     """Return the tone of the whole run."""
     if book.fails:
         return "slower"
-    if book.counts["unclear"] or book.counts["disturbed"] or not book.run.finished:
+    doubts = book.run.shift or book.counts["unclear"] or book.counts["disturbed"]
+    if doubts or not book.run.finished:
         return "unclear"
     return "faster" if book.rows else "other"
 

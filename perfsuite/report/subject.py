@@ -160,7 +160,7 @@ def subjects(
     """Yield every variant of the run with what belongs to it, in the run's order."""
     staged = {(result.variant, result.stage): result for result in run.results}
     verdicts = {verdict.variant: verdict for verdict in run.verdicts}
-    before = {result.variant: result for result in previous.results} if previous else {}
+    before = {result.variant: result for result in previous.asked} if previous else {}
     taken: set[str] = set()
     for variant in run.variants:
         screen = staged.get((variant.id, Stage.SCREEN))

@@ -25,6 +25,8 @@ def summary(book: Book) -> str:
     rows = book.rows
     told = [line for line in rows if not line.subject.mark.is_quiet]
     lines = [f"### {_outcome(book)}", "", _about(book), "", _tally(book), ""]
+    if run.shift:
+        lines += [f"**machine-shift**: {plain(run.shift.reason)}", ""]
     if told:
         lines += [*_HEAD, *map(_line, told[:MOST_ROWS]), ""]
     lines += _broken(book)

@@ -20,17 +20,23 @@ from perfsuite.model import (
 from perfsuite.roofline import class_of
 from perfsuite.stats import components, process_value
 
-# The two clocks, and the device's own time of what the host is waited for.
-CLOCKS = (Metric("time_us", "us"), Metric("cycles", "cycles"), Metric("device_us", "us"))
+# The two clocks, the device's own time of what the host is waited for, and the energy of launches
+# that follow each other without a gap.
+CLOCKS = (
+    Metric("time_us", "us"),
+    Metric("cycles", "cycles"),
+    Metric("device_us", "us"),
+    Metric("energy_j", "J"),
+)
 
 
 def entries_of(run: Run) -> dict[str, BaselineEntry]:
     """Return the estimate of each variant whose every stage ended ok and yielded a number.
 
-    All processes of screen and confirmation count. A clock has each process's value by unit; an
+    All processes of all stages count. A clock has each process's value by unit; an
     exact metric has none, and where processes differ in it the worst holds.
     """
-    variants = {variant.id: variant for variant in run.variants}
+    variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
     entries = {}
     for name, results in _by_variant(run).items():
         evidence = [process for result in results for process in result.evidence]

@@ -19,6 +19,8 @@ ALWAYS_COUNTED = ("unclear", "skipped")
 def summary(book: Book) -> Iterator[str]:
     """Yield the lines of the summary: the counts, what needs a reader, skips and notes."""
     yield first_line(book)
+    if book.run.shift:
+        yield plain(f"machine-shift: {book.run.shift.reason}")
     if book.source:
         yield f"compared with {book.source}"
     told = [subject for subject in book.subjects if subject.mark.word not in QUIET_WORDS]
