@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -103,6 +103,7 @@ class _Room:
             raise TypeError("a gang's panel proves nothing here")
         self.panel, self.unit, self.device = desk.panel, desk.facts.unit, desk.facts.device
         self.pack, self.subjects, self.file, self.index = pack, subjects, file, index
+        self.tools = {"cuda": tuple(TOOLS), "cpu": ON_HOST}.get(self.device, ())
         self.turns = dict.fromkeys(SHARES, 0)
         self.waves: dict[str, list[Wave]] = {}
         self.is_stopped = threading.Event()
@@ -115,22 +116,32 @@ class _Room:
     def run(self, deadline: float, say: Say) -> None:
         """Take turns by their shares of the time until none fits before the deadline."""
         gpus = self.panel.site.gpus
-        acts: dict[str, Callable[[], None]] = {"panel": self._panel_turn, "fresh": self._fresh_turn}
-        spent, last = dict.fromkeys(SHARES, 0.0), dict.fromkeys(SHARES, 0.0)
         with Meter(gpus[0].uuid if gpus else "") as meter, PeerServer(self.panel.site) as peers:
-            acts |= {"panel": lambda: self._panel_turn(meter), "peers": lambda: self._peers_turn(peers)}
-            while not self.is_stopped.is_set():
-                left_s = deadline - time.monotonic()
-                fitting = [name for name in acts if last[name] < left_s]
-                if left_s <= 0 or not fitting:
-                    break
-                name = min(fitting, key=lambda each: spent[each] / SHARES[each])
-                started = time.monotonic()
-                acts[name]()
-                last[name] = time.monotonic() - started
-                spent[name] += last[name]
-                self.turns[name] += 1
-                say(f"unit {self.unit}: {name} turn {self.turns[name]} took {last[name]:.0f} s")
+            acts: dict[str, Callable[[], None]] = {
+                "panel": lambda: self._panel_turn(meter),
+                "peers": lambda: self._peers_turn(peers),
+                "fresh": self._fresh_turn,
+            }
+            if not self.tools:
+                del acts["peers"]
+            self._take_turns(acts, deadline, say)
+
+    def _take_turns(
+        self, acts: Mapping[str, Callable[[], None]], deadline: float, say: Say
+    ) -> None:
+        spent, last = dict.fromkeys(acts, 0.0), dict.fromkeys(acts, 0.0)
+        while not self.is_stopped.is_set():
+            left_s = deadline - time.monotonic()
+            fitting = [name for name in acts if last[name] < left_s]
+            if left_s <= 0 or not fitting:
+                return
+            name = min(fitting, key=lambda each: spent[each] / SHARES[each])
+            started = time.monotonic()
+            acts[name]()
+            last[name] = time.monotonic() - started
+            spent[name] += last[name]
+            self.turns[name] += 1
+            say(f"unit {self.unit}: {name} turn {self.turns[name]} took {last[name]:.0f} s")
 
     def _panel_turn(self, meter: Meter) -> None:
         """Measure every subject once, in another of its variants each turn."""
@@ -145,10 +156,14 @@ class _Room:
         busy = meter.over(lambda: self._measure(self.panel, chosen, waves))
         timed_s = sum(wave.timed_s * len(wave.processes) for wave in waves)
         spin_s = sum(wave.pace * wave.timed_s * len(wave.processes) for wave in waves)
-        wall_s = round(time.monotonic() - started, 3)
-        self.file.append(
-            Stretch(unit=self.unit, wall_s=wall_s, timed_s=timed_s, spin_s=spin_s, busy=busy)
+        stretch = Stretch(
+            unit=self.unit,
+            wall_s=round(time.monotonic() - started, 3),
+            timed_s=round(timed_s, 3),
+            spin_s=round(spin_s, 3),
+            busy=busy,
         )
+        self.file.append(stretch)
 
     def _measure(self, panel: Panel, variants: Sequence[Variant], waves: list[Wave]) -> None:
         def take(result: Result) -> None:
@@ -174,17 +189,13 @@ class _Room:
 
     def _peers_turn(self, peers: PeerServer) -> None:
         """Ask the other tools about some subjects, base and change in turn."""
-        if self.device == "fake":
-            return
         turn, count = self.turns["peers"], len(self.subjects)
-        tools = tuple(TOOLS) if self.device == "cuda" else ON_HOST
         for index in range(turn * PEERED, turn * PEERED + min(PEERED, count)):
             subject = self.subjects[index % count]
             arms = [subject.base, subject.compared()[1]]
             for variant in arms if index // count % 2 else reversed(arms):
-                self._ask(peers, variant, tools, seed=index)
-            is_mine = index < count and self.device == "cuda"
-            if is_mine:
+                self._ask(peers, variant, self.tools, seed=index)
+            if index < count and self.device == "cuda":
                 self._ask(peers, subject.base, (CUPTI,), seed=index)
 
     def _ask(self, peers: PeerServer, variant: Variant, tools: tuple[str, ...], seed: int) -> None:
@@ -219,7 +230,9 @@ class _Room:
 
 def _arm(subject: Subject, turn: int) -> Variant:
     """Return the variant that is measured in a turn: the base twice, then a change, and again."""
-    cycle = [each for planted in subject.planted.values() for each in (*BASES * [subject.base], planted)]
+    cycle = [
+        each for planted in subject.planted.values() for each in (*BASES * [subject.base], planted)
+    ]
     return cycle[turn % len(cycle)]
 
 
