@@ -1,0 +1,187 @@
+"""Compares tools on the same kernels: what each would have called slower, at which false alarms."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from perfsuite.judge import Against, judge
+from perfsuite.model import Stage, Variant
+from perfsuite.prove.comparisons import entry_of, result_of
+from perfsuite.prove.peers import CUPTI
+from perfsuite.prove.raw import Raw, Wave
+from perfsuite.prove.subjects import Subject, subjects_of
+
+OURS = "perfsuite"
+SIDE = 3
+# Comparisons drawn for each subject and pair of units. Draws share processes: curves, no proof.
+DRAWS = 24
+CLASSICAL = 0.05
+# The false alarms that a threshold is fitted to, on other units than it is tried on.
+FITTED = 0.005
+
+Values = Mapping[tuple[str, str], Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a tool says of one comparison: larger is slower; ``is_planted`` if work was added."""
+
+    subject: str
+    before: str
+    unit: str
+    is_planted: bool
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a tool fares with a threshold: false alarms either way, and changes found."""
+
+    threshold: str
+    false: float
+    power: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool's scores on one or on another unit, and what thresholds make of them."""
+
+    name: str
+    is_cross: bool
+    scores: tuple[Score, ...]
+    trials: tuple[Trial, ...]
+
+    def curve(self) -> list[tuple[float, float]]:
+        """Return false-alarm and detection rates of all thresholds, the strictest first."""
+        null, planted = (
+            np.sort([each.value for each in self.scores if each.is_planted is side])
+            for side in (False, True)
+        )
+        points = [(0.0, 0.0)]
+        for threshold in np.unique(np.concatenate([null, planted]))[::-1]:
+            rates = [1 - np.searchsorted(s, threshold, "left") / len(s) for s in (null, planted)]
+            points.append((float(rates[0]), float(rates[1])))
+        return points
+
+    def power_at(self, false: float) -> float:
+        """Return the share of changes found where no more than these false alarms are given."""
+        return max(power for rate, power in self.curve() if rate <= false)
+
+
+def tools_of(raw: Raw, *, draws: int = DRAWS, seed: int = 0) -> list[Tool]:
+    """Return each tool that has enough processes, on the same unit and on another."""
+    found = []
+    for name, values in _values(raw).items():
+        score = _judged(raw) if name == OURS else _ratio
+        for is_cross in (False, True):
+            rnd = random.Random(f"{seed} {name} {is_cross}")  # noqa: S311 - draws
+            scores = tuple(_scores(raw, values, score, rnd, is_cross=is_cross, draws=draws))
+            if {each.is_planted for each in scores} == {False, True}:
+                found.append(Tool(name, is_cross, scores, _trials(name, scores)))
+    return found
+
+
+def _values(raw: Raw) -> dict[str, Values]:
+    """Return what each tool said by variant and unit: a process with its wave, or a time."""
+    found: dict[str, dict[tuple[str, str], list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for wave in raw.waves:
+        if not wave.fresh:
+            alone = [replace(wave, processes=(process,)) for process in wave.processes]
+            found[OURS][wave.variant, wave.unit] += alone
+    for reading in raw.readings:
+        if reading.time_us and reading.tool != CUPTI:
+            found[reading.tool][reading.variant, reading.unit].append(reading.time_us)
+    return {name: dict(values) for name, values in found.items()}
+
+
+Scoring = Callable[[Variant, Variant, Sequence[Any], Sequence[Any]], float]
+
+
+def _ratio(base: Variant, variant: Variant, before: Sequence[float], now: Sequence[float]) -> float:
+    del base, variant
+    return math.log(median(now) / median(before))
+
+
+def _judged(raw: Raw) -> Scoring:
+    """Return the product's own measure: how improbable a change beyond the threshold is, signed."""
+    against = Against(facts=raw.header.facts, slug=raw.header.sku.slug)
+
+    def score(
+        base: Variant, variant: Variant, before: Sequence[Wave], now: Sequence[Wave]
+    ) -> float:
+        entry = replace(entry_of(raw, base, before), variant=variant.id)
+        result = result_of(variant, Stage.SCREEN, now)
+        (verdict,) = judge(
+            {variant.id: result}, variants=[variant], entries={variant.id: entry}, against=against
+        )
+        change = verdict.changes[0]
+        return math.copysign(-math.log(max(change.p_value, 1e-300)), change.theta)
+
+    return score
+
+
+def _scores(
+    raw: Raw, values: Values, score: Scoring, rnd: random.Random, *, is_cross: bool, draws: int
+) -> Iterator[Score]:
+    for subject in subjects_of(raw.variants):
+        if subject.is_structural:
+            continue
+        for before, unit in _pairs(raw.units, is_cross=is_cross):
+            base = values.get((subject.base.id, before), ())
+            for is_planted in (False, True):
+                variant = subject.compared()[1] if is_planted else subject.base
+                now = values.get((variant.id, unit), ())
+                is_shared = now is base
+                if len(base) < (1 + is_shared) * SIDE or len(now) < (1 + is_shared) * SIDE:
+                    continue
+                for _ in range(draws):
+                    first = rnd.sample(base, (1 + is_shared) * SIDE)
+                    second = first[SIDE:] if is_shared else rnd.sample(now, SIDE)
+                    value = score(subject.base, variant, first[:SIDE], second)
+                    yield Score(subject.name, before, unit, is_planted, value)
+
+
+def _pairs(units: Sequence[str], *, is_cross: bool) -> list[tuple[str, str]]:
+    if not is_cross:
+        return [(unit, unit) for unit in units]
+    return [(one, other) for one in units for other in units if one != other]
+
+
+def _trials(name: str, scores: Sequence[Score]) -> tuple[Trial, ...]:
+    if name == OURS:
+        return ()
+    fixed = math.log1p(CLASSICAL)
+    null = [abs(each.value) > fixed for each in scores if not each.is_planted]
+    hits = [each.value > fixed for each in scores if each.is_planted]
+    trials = [Trial(f"{CLASSICAL:.0%}", float(np.mean(null)), float(np.mean(hits)))]
+    fitted = _fitted(scores)
+    return (*trials, fitted) if fitted else tuple(trials)
+
+
+def _fitted(scores: Sequence[Score]) -> Trial | None:
+    """Try each kernel's own threshold, fitted on the units that the tried one is not."""
+    thresholds, null, hits = [], [], []
+    for subject in dict.fromkeys(each.subject for each in scores):
+        own = [each for each in scores if each.subject == subject]
+        for unit in dict.fromkeys(each.unit for each in own):
+            others = [
+                abs(s.value) for s in own if not s.is_planted and unit not in (s.unit, s.before)
+            ]
+            if not others:
+                return None
+            threshold = float(np.quantile(others, 1 - FITTED))
+            thresholds.append(threshold)
+            tried = [each for each in own if each.unit == unit]
+            null += [abs(each.value) > threshold for each in tried if not each.is_planted]
+            hits += [each.value > threshold for each in tried if each.is_planted]
+    low, high = (math.expm1(pick(thresholds)) for pick in (min, max))
+    words = f"fitted on other units, {low:.2%} to {high:.2%}"
+    return Trial(words, float(np.mean(null)), float(np.mean(hits)))
