@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import defaultdict
@@ -17,7 +18,7 @@ from perfsuite.model import Stage, Variant
 from perfsuite.prove.comparisons import entry_of, result_of
 from perfsuite.prove.peers import CUPTI
 from perfsuite.prove.raw import Raw, Wave
-from perfsuite.prove.subjects import Subject, subjects_of
+from perfsuite.prove.subjects import subjects_of
 
 OURS = "perfsuite"
 SIDE = 3
@@ -83,7 +84,7 @@ def tools_of(raw: Raw, *, draws: int = DRAWS, seed: int = 0) -> list[Tool]:
         score = _judged(raw) if name == OURS else _ratio
         for is_cross in (False, True):
             rnd = random.Random(f"{seed} {name} {is_cross}")  # noqa: S311 - draws
-            scores = tuple(_scores(raw, values, score, rnd, is_cross=is_cross, draws=draws))
+            scores = tuple(_scores(raw, values, score, _Draws(rnd, is_cross, draws)))
             if {each.is_planted for each in scores} == {False, True}:
                 found.append(Tool(name, is_cross, scores, _trials(name, scores)))
     return found
@@ -128,31 +129,38 @@ def _judged(raw: Raw) -> Scoring:
     return score
 
 
-def _scores(
-    raw: Raw, values: Values, score: Scoring, rnd: random.Random, *, is_cross: bool, draws: int
-) -> Iterator[Score]:
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    rnd: random.Random
+    is_cross: bool
+    count: int
+
+    def sides(
+        self, base: Sequence[Any], now: Sequence[Any]
+    ) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Yield two sides without a process in common, if there are processes enough."""
+        if base is now:
+            if len(base) >= 2 * SIDE:
+                for _ in range(self.count):
+                    both = self.rnd.sample(base, 2 * SIDE)
+                    yield both[:SIDE], both[SIDE:]
+        elif min(len(base), len(now)) >= SIDE:
+            for _ in range(self.count):
+                yield self.rnd.sample(base, SIDE), self.rnd.sample(now, SIDE)
+
+
+def _scores(raw: Raw, values: Values, score: Scoring, draws: _Draws) -> Iterator[Score]:
+    pairs = [
+        (one, other) for one in raw.units for other in raw.units if (one != other) is draws.is_cross
+    ]
     for subject in subjects_of(raw.variants):
-        if subject.is_structural:
-            continue
-        for before, unit in _pairs(raw.units, is_cross=is_cross):
+        arms = [] if subject.is_structural else [subject.base, subject.compared()[1]]
+        for (before, unit), variant in itertools.product(pairs, arms):
             base = values.get((subject.base.id, before), ())
-            for is_planted in (False, True):
-                variant = subject.compared()[1] if is_planted else subject.base
-                now = values.get((variant.id, unit), ())
-                is_shared = now is base
-                if len(base) < (1 + is_shared) * SIDE or len(now) < (1 + is_shared) * SIDE:
-                    continue
-                for _ in range(draws):
-                    first = rnd.sample(base, (1 + is_shared) * SIDE)
-                    second = first[SIDE:] if is_shared else rnd.sample(now, SIDE)
-                    value = score(subject.base, variant, first[:SIDE], second)
-                    yield Score(subject.name, before, unit, is_planted, value)
-
-
-def _pairs(units: Sequence[str], *, is_cross: bool) -> list[tuple[str, str]]:
-    if not is_cross:
-        return [(unit, unit) for unit in units]
-    return [(one, other) for one in units for other in units if one != other]
+            now = values.get((variant.id, unit), ())
+            for sides in draws.sides(base, now):
+                value = score(subject.base, variant, *sides)
+                yield Score(subject.name, before, unit, variant is not subject.base, value)
 
 
 def _trials(name: str, scores: Sequence[Score]) -> tuple[Trial, ...]:

@@ -1,0 +1,192 @@
+"""Renders raw data as a page of the documentation, with its drawings beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from perfsuite.prove.comparisons import Comparing, Comparison
+from perfsuite.prove.figures import (
+    AGREEING_FROM_US,
+    Agreement,
+    Cost,
+    Share,
+    Spread,
+    Tally,
+    agreements,
+    by_change,
+    by_subject,
+    cost,
+    spreads,
+    tally,
+)
+from perfsuite.prove.raw import Raw
+from perfsuite.prove.roc import draw
+from perfsuite.prove.tools import Tool, tools_of
+
+MET, MISSED, SHORT, NONE = "met", "**missed**", "not shown", "not measured"
+COMPARED = 3000
+RELATIONS = ((False, "same unit"), (True, "another unit"))
+# Relation, share of work added, share of comparisons that must find it.
+POWER = ((False, 0.005, 0.9), (False, 0.01, 0.99), (True, 0.01, 0.9), (True, 0.02, 0.99))
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the engine is held to, what was found, and whether that is enough."""
+
+    item: str
+    what: str
+    figure: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """All figures of a page."""
+
+    raw: Raw
+    comparisons: tuple[Comparison, ...]
+    cost: Cost
+    agreements: tuple[Agreement, ...]
+    spreads: tuple[Spread, ...]
+    tools: tuple[Tool, ...]
+
+    def of(self, *, is_cross: bool) -> list[Comparison]:
+        """Return the comparisons with the same, or with another unit."""
+        return [each for each in self.comparisons if each.is_cross is is_cross]
+
+    def unchanged(self, *, is_cross: bool) -> Tally:
+        """Return the words where nothing changed."""
+        return tally(each for each in self.of(is_cross=is_cross) if not each.change)
+
+    def targets(self) -> list[Target]:
+        """Return what the engine is held to, in the order it is asked for."""
+        aa = [
+            _false_alarms(words, self.unchanged(is_cross=is_cross)) for is_cross, words in RELATIONS
+        ]
+        powers = [_power(self.of(is_cross=is_cross), *rest) for is_cross, *rest in POWER]
+        return [*aa, *powers, *_costs(self.cost), _agreement(self.agreements)]
+
+
+def prove(raw: Raw) -> Proof:
+    """Return the figures of raw data."""
+    return Proof(
+        raw,
+        (*Comparing(raw, cross=False), *Comparing(raw, cross=True)),
+        cost(raw),
+        tuple(agreements(raw)),
+        tuple(spreads(raw)),
+        tuple(tools_of(raw)),
+    )
+
+
+def write_page(proof: Proof, path: Path) -> list[Path]:
+    """Write the page and its drawings beside it; return what was written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawings = {}
+    for is_cross, words in RELATIONS:
+        tools = [tool for tool in proof.tools if tool.is_cross is is_cross]
+        if tools:
+            drawings[words] = path.with_name(f"{path.stem}-roc-{words.replace(' ', '-')}.svg")
+            drawings[words].write_text(draw(tools, f"ROC, {words}"), encoding="utf-8")
+    path.write_text(
+        _rendered(proof, {words: each.name for words, each in drawings.items()}), "utf-8"
+    )
+    return [path, *drawings.values()]
+
+
+def _rendered(proof: Proof, drawings: dict[str, str]) -> str:
+    # The page is Markdown: nothing in it is HTML but what stands in the template.
+    environment = Environment(  # noqa: S701
+        loader=PackageLoader("perfsuite.prove"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"percent": percent, "share": share}
+    subjects = {words: by_subject(proof.of(is_cross=is_cross)) for is_cross, words in RELATIONS}
+    return environment.get_template("proof.md.j2").render(
+        proof=proof,
+        header=proof.raw.header,
+        relations=RELATIONS,
+        changes={words: by_change(proof.of(is_cross=is_cross)) for is_cross, words in RELATIONS},
+        subjects=subjects,
+        rows=sorted({key for each in subjects.values() for key in each}),
+        drawings=drawings,
+        refusals=_refusals(proof.raw),
+        processes=sum(len(wave.processes) for wave in proof.raw.waves),
+        agreeing_from=AGREEING_FROM_US,
+    )
+
+
+def _refusals(raw: Raw) -> dict[str, str]:
+    """Return why a tool had no time to give, by tool, where it never had one."""
+    told = {reading.tool for reading in raw.readings if reading.time_us}
+    return {each.tool: each.reason for each in raw.readings if each.tool not in told}
+
+
+def percent(value: float, digits: int = 2) -> str:
+    """Return a share of 1 in percent; a dash for none."""
+    return "–" if value is None or math.isnan(value) else f"{100 * value:.{digits}f} %"
+
+
+def share(found: Share) -> str:
+    """Return a share with its count and exact bounds."""
+    if not found.total:
+        return "–"
+    low, high = found.bounds()
+    return f"{found.count} of {found.total} ({percent(low, 1)} to {percent(high, 1)})"
+
+
+def _false_alarms(relation: str, same: Tally) -> Target:
+    what = f"unchanged, {relation}: none slower or faster in {COMPARED}, at most 5 % unclear"
+    if not same.wrong.total:
+        return Target("1", what, "", NONE)
+    high = same.wrong.bounds()[1]
+    figure = f"{same.wrong.count} of {same.wrong.total} (below {percent(high)}), "
+    figure += f"unclear {percent(same.unclear.value, 1)}"
+    is_met = not same.wrong.count and same.unclear.value <= 0.05
+    is_enough = same.wrong.total >= COMPARED
+    return Target("1", what, figure, MISSED if not is_met else MET if is_enough else SHORT)
+
+
+def _power(comparisons: Sequence[Comparison], change: float, least: float) -> Target:
+    relation = "another unit" if any(each.is_cross for each in comparisons) else "same unit"
+    what = f"{percent(change, 1)} more work found, {relation}: at least {percent(least, 0)}"
+    found = by_change(comparisons).get(change)
+    if found is None:
+        return Target("2", what, "", NONE)
+    outcome = MET if found.found.value >= least else MISSED
+    return Target("2", what, share(found.found), outcome)
+
+
+def _costs(found: Cost) -> list[Target]:
+    wall = "median wall time of a variant on a warm panel: at most 1.5 s"
+    busy = "GPU not idle: at least 70 % of the wall time"
+    spin = f"timed {percent(found.timed, 0)}, spin about {percent(found.spin, 0)}"
+    return [
+        Target("3", wall, f"{found.wall_s:.2f} s", MET if found.wall_s <= 1.5 else MISSED)  # noqa: PLR2004
+        if found.waves
+        else Target("3", wall, "", NONE),
+        Target("3", busy, spin, NONE)
+        if found.busy is None
+        else Target(
+            "3", busy, f"{percent(found.busy, 0)}; {spin}", MET if found.busy >= 0.7 else MISSED
+        ),  # noqa: PLR2004
+    ]
+
+
+def _agreement(found: Sequence[Agreement]) -> Target:
+    what = f"samples within 1 % of CUPTI and the node gap, from {AGREEING_FROM_US:g} us"
+    judged = [abs(each.difference) for each in found if each.is_judged]
+    if not judged:
+        return Target("5", what, "", NONE)
+    within = Share(sum(each <= 0.01 for each in judged), len(judged))  # noqa: PLR2004
+    figure = f"{within.count} of {within.total}, worst {percent(max(judged))}"
+    return Target("5", what, figure, MET if within.count == within.total else MISSED)
