@@ -11,7 +11,7 @@ from perfsuite.prove.tools import OURS, Tool
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM, KEY = 640, 400, 52, 16, 44, 190
 # False alarms are on a logarithmic scale from here: rarer ones are not resolved by the draws.
-LEAST = 1e-3
+LEAST = 2e-3
 # Told apart without colour vision by their dashes as well (Okabe and Ito's palette).
 STYLES = (("#0072b2", ""), ("#d55e00", "6 3"), ("#009e73", "2 3"), ("#cc79a7", "9 3 2 3"),
           ("#e69f00", "4 4"))  # fmt: skip
@@ -44,8 +44,8 @@ def _axes() -> str:
             f'<path d="M{LEFT} {y:.1f}H{WIDTH - KEY}" stroke="#ddd"/>'
             f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{power:.0%}</text>'
         )
-    for rate in (0.001, 0.01, 0.1, 1):
-        x, label = _x(rate), f"{'≤ ' if rate == LEAST else ''}{rate:.1%}".replace(".0%", "%")
+    for rate in (LEAST, 0.01, 0.1, 1):
+        x, label = _x(rate), f"{rate:.1%}".replace(".0%", "%")
         parts.append(
             f'<path d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#ddd"/>'
             f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{label}</text>'
@@ -61,7 +61,7 @@ def _axes() -> str:
 
 def _curve(tool: Tool, row: int) -> str:
     color, dashes = STYLES[row % len(STYLES)]
-    points = " ".join(f"{_x(rate):.1f},{_y(power):.1f}" for rate, power in _steps(tool))
+    points = " ".join(f"{_x(rate):.1f},{_y(power):.1f}" for rate, power in tool.curve())
     line = (
         f'fill="none" stroke="{color}" stroke-width="{3 if tool.name == OURS else 2}" '
         f'stroke-dasharray="{dashes}"'
@@ -72,12 +72,3 @@ def _curve(tool: Tool, row: int) -> str:
         + Markup('<path d="M{} {}h24" {}/>').format(x, y, Markup(line))  # noqa: S704 - ours
         + Markup('<text x="{}" y="{}">{}</text>').format(x + 30, y + 4, tool.name)
     )
-
-
-def _steps(tool: Tool) -> list[tuple[float, float]]:
-    """Return the curve without what the drawing cannot show."""
-    kept: list[tuple[float, float]] = []
-    for rate, power in tool.curve():
-        if not kept or math.dist((_x(rate), _y(power)), (_x(kept[-1][0]), _y(kept[-1][1]))) > 1:
-            kept.append((rate, power))
-    return kept

@@ -23,10 +23,12 @@ from perfsuite.prove.subjects import subjects_of
 OURS = "perfsuite"
 SIDE = 3
 # Comparisons drawn for each subject and pair of units. Draws share processes: curves, no proof.
-DRAWS = 24
+DRAWS = 60
 CLASSICAL = 0.05
 # The false alarms that a threshold is fitted to, on other units than it is tried on.
 FITTED = 0.005
+# False-alarm rates of a curve, down to what the draws resolve.
+RATES = np.geomspace(0.002, 1, 40)
 
 Values = Mapping[tuple[str, str], Sequence[Any]]
 
@@ -61,20 +63,24 @@ class Tool:
     trials: tuple[Trial, ...]
 
     def curve(self) -> list[tuple[float, float]]:
-        """Return false-alarm and detection rates of all thresholds, the strictest first."""
-        null, planted = (
-            np.sort([each.value for each in self.scores if each.is_planted is side])
-            for side in (False, True)
-        )
-        points = [(0.0, 0.0)]
-        for threshold in np.unique(np.concatenate([null, planted]))[::-1]:
-            rates = [1 - np.searchsorted(s, threshold, "left") / len(s) for s in (null, planted)]
-            points.append((float(rates[0]), float(rates[1])))
-        return points
+        """Return false-alarm and detection rates, the strictest first: the mean over subjects.
+
+        Each subject has its own threshold for each rate, fitted to the very draws: the best that
+        any choice of thresholds could make of the tool.
+        """
+        return [(float(rate), self.power_at(float(rate))) for rate in RATES]
 
     def power_at(self, false: float) -> float:
-        """Return the share of changes found where no more than these false alarms are given."""
-        return max(power for rate, power in self.curve() if rate <= false)
+        """Return the share of changes found where each subject has these false alarms."""
+        powers = []
+        for subject in dict.fromkeys(each.subject for each in self.scores):
+            null, planted = (
+                [s.value for s in self.scores if s.subject == subject and s.is_planted is side]
+                for side in (False, True)
+            )
+            threshold = np.quantile(null, 1 - false, method="higher")
+            powers.append(float(np.mean(np.array(planted) > threshold)))
+        return float(np.mean(powers))
 
 
 def tools_of(raw: Raw, *, draws: int = DRAWS, seed: int = 0) -> list[Tool]:
@@ -85,8 +91,9 @@ def tools_of(raw: Raw, *, draws: int = DRAWS, seed: int = 0) -> list[Tool]:
         for is_cross in (False, True):
             rnd = random.Random(f"{seed} {name} {is_cross}")  # noqa: S311 - draws
             scores = tuple(_scores(raw, values, score, _Draws(rnd, is_cross, draws)))
-            if {each.is_planted for each in scores} == {False, True}:
-                found.append(Tool(name, is_cross, scores, _trials(name, scores)))
+            whole = _with_both_arms(scores)
+            if whole:
+                found.append(Tool(name, is_cross, whole, _trials(whole)))
     return found
 
 
@@ -112,7 +119,7 @@ def _ratio(base: Variant, variant: Variant, before: Sequence[float], now: Sequen
 
 
 def _judged(raw: Raw) -> Scoring:
-    """Return the product's own measure: how improbable a change beyond the threshold is, signed."""
+    """Return the product's own measure: the change of the code, from the judge."""
     against = Against(facts=raw.header.facts, slug=raw.header.sku.slug)
 
     def score(
@@ -123,8 +130,7 @@ def _judged(raw: Raw) -> Scoring:
         (verdict,) = judge(
             {variant.id: result}, variants=[variant], entries={variant.id: entry}, against=against
         )
-        change = verdict.changes[0]
-        return math.copysign(-math.log(max(change.p_value, 1e-300)), change.theta)
+        return math.log1p(verdict.changes[0].theta)
 
     return score
 
@@ -163,9 +169,13 @@ def _scores(raw: Raw, values: Values, score: Scoring, draws: _Draws) -> Iterator
                 yield Score(subject.name, before, unit, variant is not subject.base, value)
 
 
-def _trials(name: str, scores: Sequence[Score]) -> tuple[Trial, ...]:
-    if name == OURS:
-        return ()
+def _with_both_arms(scores: Sequence[Score]) -> tuple[Score, ...]:
+    """Leave out subjects that have one arm only."""
+    arms = {(each.subject, each.is_planted) for each in scores}
+    return tuple(s for s in scores if (s.subject, not s.is_planted) in arms)
+
+
+def _trials(scores: Sequence[Score]) -> tuple[Trial, ...]:
     fixed = math.log1p(CLASSICAL)
     null = [abs(each.value) > fixed for each in scores if not each.is_planted]
     hits = [each.value > fixed for each in scores if each.is_planted]
