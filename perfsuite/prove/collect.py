@@ -1,4 +1,4 @@
-"""Collects raw data until the time is over: the panel, the other tools and fresh servers in turn."""
+"""Collects raw data until the time is over: panel, other tools and fresh servers take turns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, median
@@ -45,7 +45,7 @@ class Plan:
     root: Path
     device: str = "auto"
     budget_s: float = 1200.0
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)
 
 
 def collect(plan: Plan, say: Say) -> None:

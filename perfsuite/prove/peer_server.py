@@ -1,4 +1,4 @@
-"""The controller's side of the other tools: one server for each unit, one process for each order."""
+"""The controller's side of the other tools: a server for each unit, a process for each order."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from perfsuite import Case, Regime, Work, Workload, cuda
 
 STRUCTURAL = "structural"
 CHANGES = [0.0, 0.005, 0.01, 0.02]
-COARSE = {"us": [200], "change": [0.0, 0.3]}
+COARSE: dict[str, list[Any]] = {"us": [200], "change": [0.0, 0.3]}
 # 132 SMs of an H200 with four warps for each scheduler: its FMA units are always busy.
 BLOCKS, THREADS = 132, 512
 # Eight FMAs a trip: about 0.02 us on an H200 at 1.98 GHz.
@@ -171,7 +171,7 @@ def _gemm_case(name: str, doc: str, sizes: list[int], changes: list[float], **fi
         only=lambda size, change: round(size * change) % 64 == 0,
         needs=[cuda()],
         work=_gemm_work,
-        memory_bytes=lambda size, change: 24 * size * size,
+        memory_bytes=lambda size, **_: 24 * size * size,
         source=SOURCE,
         **fields,
     )(build)
@@ -191,7 +191,7 @@ capped = _gemm_case(
         12 * 2**13 * _length(change), 4 * 2**13 * _length(change),
         4 * 2**13 * _length(change) * (_length(change) + 1), rate_dtype="bf16",
     ),
-    memory_bytes=lambda change: 6 << 30,
+    memory_bytes=lambda **_: 6 << 30,
     source=SOURCE,
 )  # fmt: skip
 def attention(ctx: Any, change: float) -> Workload:
@@ -215,7 +215,7 @@ def attention(ctx: Any, change: float) -> Workload:
         fn=lambda *qkv: attend(*qkv, is_causal=True),
         make_inputs=make_inputs,
         reference=reference,
-        wrong=lambda *qkv: attend(*qkv),
+        wrong=attend,
     )
 
 
@@ -226,7 +226,7 @@ def _length(change: float) -> int:
 @perfsuite.case(
     axes={"change": [0.0, 1.0]},
     needs=[cuda()],
-    work=lambda change: _chain_work(96, 0.0),
+    work=lambda **_: _chain_work(96, 0.0),
     tags=[STRUCTURAL],
     source=SOURCE,
 )
@@ -247,7 +247,7 @@ def launches(ctx: Any, change: float) -> Workload:
 @perfsuite.case(
     axes={"change": [0.0, 1.0]},
     needs=[cuda()],
-    work=lambda change: _chain_work(200, 0.0),
+    work=lambda **_: _chain_work(200, 0.0),
     tags=[STRUCTURAL],
     source=SOURCE,
 )

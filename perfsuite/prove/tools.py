@@ -84,17 +84,26 @@ class Tool:
 
 
 def tools_of(raw: Raw, *, draws: int = DRAWS, seed: int = 0) -> list[Tool]:
-    """Return each tool that has enough processes, on the same unit and on another."""
+    """Return each tool on the same and on another unit, on the subjects that all tools have."""
     found = []
-    for name, values in _values(raw).items():
-        score = _judged(raw) if name == OURS else _ratio
-        for is_cross in (False, True):
+    for is_cross in (False, True):
+        scores = {}
+        for name, values in _values(raw).items():
             rnd = random.Random(f"{seed} {name} {is_cross}")  # noqa: S311 - draws
-            scores = tuple(_scores(raw, values, score, _Draws(rnd, is_cross, draws)))
-            whole = _with_both_arms(scores)
-            if whole:
-                found.append(Tool(name, is_cross, whole, _trials(whole)))
+            score = _judged(raw) if name == OURS else _ratio
+            scores[name] = list(_scores(raw, values, score, _Draws(rnd, is_cross, draws)))
+        told = {name: _subjects(each) for name, each in scores.items() if _subjects(each)}
+        common = set.intersection(*told.values()) if told else set()
+        for name in told if common else ():
+            chosen = tuple(each for each in scores[name] if each.subject in common)
+            found.append(Tool(name, is_cross, chosen, _trials(chosen)))
     return found
+
+
+def _subjects(scores: Sequence[Score]) -> set[str]:
+    """Return the subjects of which both arms are known."""
+    arms = {(each.subject, each.is_planted) for each in scores}
+    return {subject for subject, _ in arms if {(subject, True), (subject, False)} <= arms}
 
 
 def _values(raw: Raw) -> dict[str, Values]:
@@ -167,12 +176,6 @@ def _scores(raw: Raw, values: Values, score: Scoring, draws: _Draws) -> Iterator
             for sides in draws.sides(base, now):
                 value = score(subject.base, variant, *sides)
                 yield Score(subject.name, before, unit, variant is not subject.base, value)
-
-
-def _with_both_arms(scores: Sequence[Score]) -> tuple[Score, ...]:
-    """Leave out subjects that have one arm only."""
-    arms = {(each.subject, each.is_planted) for each in scores}
-    return tuple(s for s in scores if (s.subject, not s.is_planted) in arms)
 
 
 def _trials(scores: Sequence[Score]) -> tuple[Trial, ...]:
