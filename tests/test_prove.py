@@ -1,0 +1,355 @@
+"""The proof: on recorded samples of four H200s, on made-up ones of known truth, from end to end."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from proof_data import header, made_up, recorded, variant
+
+from perfsuite.cli import main
+from perfsuite.errors import StoreError
+from perfsuite.model import Result, Stage, Status, Word
+from perfsuite.panel import Site
+from perfsuite.prove import planted
+from perfsuite.prove.comparisons import Comparing, Comparison
+from perfsuite.prove.figures import Share, agreements, by_subject, cost, spreads, tally
+from perfsuite.prove.page import prove, write_page
+from perfsuite.prove.peer_server import PeerServer
+from perfsuite.prove.peers import CUPTI, ON_HOST, Order
+from perfsuite.prove.raw import (
+    Process,
+    Raw,
+    RawFile,
+    Reading,
+    Stretch,
+    Wave,
+    read_raw,
+    wave_of,
+)
+from perfsuite.prove.roc import draw
+from perfsuite.prove.tools import OURS, Tool, tools_of
+from perfsuite.testing import check_pack
+
+# Orders in which the recorded processes are dealt out; each order is disjoint in itself.
+DEALS = 20
+
+
+@functools.cache
+def dealt(*, cross: bool) -> list[Comparison]:
+    raw = recorded()
+    return [each for seed in range(DEALS) for each in Comparing(raw, cross=cross, seed=seed)]
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_recorded_kernels_that_did_not_change_are_same(*, cross: bool) -> None:
+    found = tally(each for each in dealt(cross=cross) if not each.change)
+    assert found.words.total() >= 400
+    assert found.wrong.count == 0
+    assert found.unclear.value <= 0.05
+
+
+@pytest.mark.parametrize(
+    ("subject", "change", "same", "cross"),
+    [
+        ("attention", 0.0156, 1.0, 1.0),
+        ("copy_1gib", 0.01, 1.0, 1.0),
+        ("gemm_4096", 0.0156, 0.95, 0.9),
+        ("gemm_8192", 0.0078, 0.99, 0.0),
+        ("fma_80us", 0.01, 0.7, 0.1),
+    ],
+)
+def test_recorded_changes_are_found(subject: str, change: float, same: float, cross: float) -> None:
+    for is_cross, least in ((False, same), (True, cross)):
+        found = by_subject(dealt(cross=is_cross))[subject, change]
+        assert found.found.total >= 40
+        assert found.found.value >= least
+        assert found.words[Word.FASTER] == 0
+
+
+def of(tools: Sequence[Tool], name: str, *, is_cross: bool) -> Tool:
+    return next(each for each in tools if (each.name, each.is_cross) == (name, is_cross))
+
+
+def test_recorded_tools_compare_as_they_did_when_recorded() -> None:
+    tools = tools_of(recorded(), draws=30)
+    ours, theirs = (of(tools, name, is_cross=True) for name in (OURS, "do_bench"))
+    assert {each.subject for each in ours.scores} == {each.subject for each in theirs.scores}
+    assert ours.power_at(0.01) >= 0.8
+    assert theirs.power_at(0.01) <= 0.5
+    classical, fitted = theirs.trials
+    assert classical.false > 0.02  # a GEMM that did not change differs by more than 5 %
+    assert classical.power < 0.1
+    assert fitted.power < 0.5
+    assert ours.trials[1].power > 0.8
+
+
+def test_no_wave_is_in_two_comparisons() -> None:
+    # 24 waves of each variant: baseline and screen each time, until four must be left at least.
+    raw = made_up()
+    numbered = tuple(
+        replace(wave, processes=3 * (Process(time_us=(t,), cycles=(1600 * t,)),))
+        for index, wave in enumerate(raw.waves)
+        for t in [300 + 0.001 * index]
+    )
+    comparisons = Comparing(replace(raw, waves=numbered), cross=False)
+    found = [each.verdict.changes[0] for each in comparisons if not each.change]
+    assert len(found) == 2 * 11
+    ends = {end for change in found for end in (change.baseline, change.current)}
+    assert len(ends) == 2 * len(found)
+
+
+def test_comparisons_with_another_unit_have_their_baseline_there() -> None:
+    found = list(Comparing(made_up(), cross=True))
+    assert {(each.before, each.unit) for each in found} == {
+        ("unit0", "unit1"),
+        ("unit1", "unit0"),
+    }
+    assert all(each.is_cross for each in found)
+
+
+def test_one_unit_alone_has_no_comparison_with_another() -> None:
+    raw = made_up()
+    alone = replace(raw, waves=tuple(wave for wave in raw.waves if wave.unit == "unit0"))
+    assert list(Comparing(alone, cross=True)) == []
+    assert list(Comparing(alone, cross=False))
+
+
+def test_what_is_unchanged_but_slower_on_a_unit_counts_as_wrong() -> None:
+    raw = made_up()
+    slowed = [
+        replace(wave, processes=tuple(slower(p) for p in wave.processes))
+        if wave.unit == "unit1"
+        else wave
+        for wave in raw.waves
+    ]
+    found = tally(
+        each for each in Comparing(replace(raw, waves=tuple(slowed)), cross=True) if not each.change
+    )
+    assert found.wrong.value >= 0.9
+
+
+def slower(process: Process, by: float = 1.02) -> Process:
+    return Process(
+        time_us=tuple(by * t for t in process.time_us),
+        cycles=tuple(by * c for c in process.cycles),
+    )
+
+
+def test_a_change_is_found_and_a_far_larger_noise_hides_it() -> None:
+    quiet = list(Comparing(made_up(changes=(0.02,)), cross=False))
+    loud = list(Comparing(made_up(changes=(0.02,), between=0.03), cross=False))
+    assert by_subject(quiet)["copy", 0.02].found.value == 1
+    assert by_subject(loud)["copy", 0.02].found.value < 0.5
+    assert by_subject(loud)["copy", 0.0].unclear.value > 0.5
+
+
+def test_bounds_are_exact() -> None:
+    assert Share(0, 2995).bounds()[1] == pytest.approx(0.001, rel=0.01)
+    assert Share(90, 100).bounds() == pytest.approx((0.836, 0.945), abs=0.002)
+    assert Share(0, 0).bounds() == (0.0, 1.0)
+    assert math.isnan(Share(0, 0).value)
+
+
+def test_raw_data_survives_an_interruption(tmp_path: Path) -> None:
+    raw, path = recorded(), tmp_path / "raw.jsonl"
+    stretch = Stretch(unit="unit0", wall_s=2.0, timed_s=0.5, spin_s=1.0, busy=0.8)
+    with RawFile(path, raw.header) as file:
+        for line in (*raw.waves, *raw.readings, stretch):
+            file.append(line)
+    assert read_raw([path]) == replace(raw, stretches=(stretch,))
+    with path.open("ab") as cut:
+        cut.write(b'["Wave",{"variant":"pla')
+    again = read_raw([path, path])
+    assert again.waves == 2 * raw.waves
+    assert len(again.headers) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "no raw data of schema"),
+        (b'["Other",{}]\n', "unknown kind 'Other'"),
+        (b'["Wave",{}]\n', "variant"),
+    ],
+)
+def test_files_that_are_no_raw_data_are_refused(tmp_path: Path, text: bytes, message: str) -> None:
+    path = tmp_path / "raw.jsonl"
+    path.write_bytes(text)
+    with pytest.raises(StoreError, match=message):
+        read_raw([path])
+
+
+def test_files_of_two_products_are_refused(tmp_path: Path) -> None:
+    one = header([])
+    other = replace(one, sku=replace(one.sku, slug="nvidia-b200"))
+    paths = [tmp_path / "one.jsonl", tmp_path / "other.jsonl"]
+    for path, each in zip(paths, (one, other), strict=True):
+        RawFile(path, each).__exit__()
+    with pytest.raises(StoreError, match="2 SKUs: nvidia-b200, nvidia-h200"):
+        read_raw(paths)
+    with pytest.raises(StoreError, match="cannot be read"):
+        read_raw([tmp_path / "none.jsonl"])
+
+
+def test_a_failed_variant_keeps_its_reason() -> None:
+    result = Result(variant="a", status=Status.CRASHED, stage=Stage.SCREEN, reason="signal 11")
+    wave = wave_of(result, "unit0")
+    assert (wave.reason, wave.processes) == ("crashed: signal 11", ())
+    assert cost(Raw(headers=(header([]),), waves=(wave,))).failed == {"crashed: signal 11": 1}
+
+
+def fresh_waves(raw: Raw, between: float, count: int) -> list[Wave]:
+    rnd = random.Random(7)  # noqa: S311 - made-up noise
+    times = [300 * math.exp(rnd.gauss(0, between)) for _ in range(count)]
+    return [
+        Wave(
+            variant=raw.variants[0].id,
+            unit="unit0",
+            fresh=True,
+            processes=(Process(time_us=(t,), cycles=(1600 * t,)),),
+        )
+        for t in times
+    ]
+
+
+@pytest.mark.parametrize(("factor", "is_other"), [(1.0, False), (3.0, True)])
+def test_spread_of_fresh_servers_is_told_from_that_of_warm_ones(
+    *, factor: float, is_other: bool
+) -> None:
+    raw = made_up()
+    waves = (*raw.waves, *fresh_waves(raw, factor * 0.001, 30))
+    one, together = spreads(replace(raw, waves=waves))
+    assert one.counts == (72, 30)
+    assert together.fresh / together.warm == pytest.approx(factor, rel=0.3)
+    low, high = together.ratio
+    assert (low > 1) is is_other
+    assert low < high
+    assert (together.p_value < 0.001) is is_other
+
+
+def test_times_agree_with_cupti_and_the_node_gap() -> None:
+    raw = made_up()
+    waves = tuple(replace(wave, backend="graph", launches=4) for wave in raw.waves)
+    told = Reading(variant=raw.variants[0].id, unit="unit0", tool=CUPTI, time_us=298.8)
+    (found,) = agreements(replace(raw, waves=waves, readings=(told,)))
+    assert found.gap_us == 1.2
+    assert abs(found.difference) < 0.001
+    assert found.is_judged
+
+
+def test_drawings_are_svg_of_their_own() -> None:
+    tools = [each for each in tools_of(recorded(), draws=5) if each.is_cross]
+    root = ET.fromstring(draw(tools, "a < b"))  # noqa: S314 - our own text
+    assert root.tag.endswith("svg")
+    assert len(root.findall(".//{*}polyline")) == 2
+    assert "do_bench" in "".join(root.itertext())
+
+
+def test_page_says_what_is_missed_and_what_was_not_measured(tmp_path: Path) -> None:
+    raw = recorded()
+    refused = Reading(variant=raw.variants[0].id, unit="unit0", tool="nvbench", reason="no module")
+    proof = prove(replace(raw, readings=(*raw.readings, refused)))
+    page, *drawings = write_page(proof, tmp_path / "proof.md")
+    text = page.read_text(encoding="utf-8")
+    outcomes = {target.outcome for target in proof.targets()}
+    assert outcomes == {"met", "**missed**", "not shown", "not measured"}
+    assert "nvbench gave no time: no module" in text
+    assert [each.name for each in drawings] == [
+        "proof-roc-same-unit.svg",
+        "proof-roc-another-unit.svg",
+    ]
+    assert all(each.name in text for each in drawings)
+
+
+def test_page_of_nothing_claims_nothing(tmp_path: Path) -> None:
+    proof = prove(Raw(headers=(header([variant("copy", 0.0, None)]),)))
+    assert {target.outcome for target in proof.targets()} == {"not measured"}
+    assert write_page(proof, tmp_path / "proof.md") == [tmp_path / "proof.md"]
+
+
+def test_planted_pack_is_sound() -> None:
+    assert set(check_pack(planted)) == {
+        f"planted.{case}[us=200,change={change}]"
+        for case in ("fma", "stream")
+        for change in (0.0, 0.3)
+    }
+
+
+def test_other_tools_answer_or_say_why_not() -> None:
+    order = Order(
+        pack="planted",
+        origin=f"file:{planted.__file__}",
+        case="stream",
+        axes={"us": 200, "change": 0.0},
+        device="cpu",
+        seed=1,
+        seconds=0.01,
+        tools=(*ON_HOST, "do_bench"),
+    )
+    with PeerServer(Site(device="cpu")) as server:
+        found = {answer.tool: answer for answer in server.ask(order)}
+        lost = server.ask(replace(order, case="none"))
+    assert (found["torch.utils.benchmark"].time_us or 0) > 1
+    assert found["do_bench"].time_us is None
+    assert found["do_bench"].reason
+    assert {answer.reason for answer in lost} == {"no answer"}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options"), [("chain", ()), ("chain", ("-DSPILL",)), ("nothing", ())]
+)
+def test_planted_kernels_compile(kernel: str, options: tuple[str, ...]) -> None:
+    core = pytest.importorskip("cuda.core")
+    macros = [option[2:] for option in options]
+    chosen = core.ProgramOptions(std="c++17", arch="sm_90a", define_macro=macros or None)
+    source = Path(planted.__file__).with_suffix(".cu").read_text(encoding="utf-8")
+    made = core.Program(source, "c++", chosen).compile("cubin", name_expressions=(kernel,))
+    assert kernel.encode() in bytes(made.code)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    # Locks of units lie there; other tests measure the same scripted device meanwhile.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["perfsuite", "prove", *args])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return int(caught.value.code or 0)
+
+
+def test_command_measures_judges_and_renders_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "--device", "fake", "--time", "5s") == 0
+    assert "2 subjects, 4 variants" in capfd.readouterr().out
+    (raw,) = (project / ".perfsuite" / "proofs").glob("*.jsonl")
+    found = read_raw([raw])
+    assert {wave.variant for wave in found.waves} == {each.id for each in found.variants}
+    assert {wave.fresh for wave in found.waves} == {False, True}
+    seen = by_subject(list(Comparing(found, cross=False)))
+    assert seen["fma 200", 0.0].wrong.count == 0
+    assert seen["fma 200", 0.3].found.value == 1
+    page = (project / "docs" / "proof.md").read_text(encoding="utf-8")
+    assert call(monkeypatch, "--from", str(raw), "--page", "again.md") == 0
+    again = (project / "again.md").read_text(encoding="utf-8")
+    assert again == page.replace("proof-roc", "again-roc")
+
+
+def test_time_without_a_unit_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert project == Path.cwd()
+    assert call(monkeypatch, "--time", "20") == 2
