@@ -26,6 +26,7 @@ from perfsuite.prove.page import prove, write_page
 from perfsuite.prove.peer_server import PeerServer
 from perfsuite.prove.peers import CUPTI, ON_HOST, Order
 from perfsuite.prove.raw import (
+    Line,
     Process,
     Raw,
     RawFile,
@@ -163,7 +164,8 @@ def test_raw_data_survives_an_interruption(tmp_path: Path) -> None:
     raw, path = recorded(), tmp_path / "raw.jsonl"
     stretch = Stretch(unit="unit0", wall_s=2.0, timed_s=0.5, spin_s=1.0, busy=0.8)
     with RawFile(path, raw.header) as file:
-        for line in (*raw.waves, *raw.readings, stretch):
+        lines: list[Line] = [*raw.waves, *raw.readings, stretch]
+        for line in lines:
             file.append(line)
     assert read_raw([path]) == replace(raw, stretches=(stretch,))
     with path.open("ab") as cut:
@@ -286,6 +288,8 @@ def test_planted_pack_is_sound() -> None:
 
 def test_other_tools_answer_or_say_why_not() -> None:
     order = Order(
+        variant="stream",
+        unit="unit0",
         pack="planted",
         origin=f"file:{planted.__file__}",
         case="stream",

@@ -25,6 +25,10 @@ def prove(
         list[Path] | None,
         typer.Option("--from", metavar="RAW", help="Measure nothing, use these; repeatable"),
     ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--raw", metavar="FILE", help="Where to keep what is measured"),
+    ] = None,
     page: Annotated[Path, typer.Option(metavar="FILE", help="What to write")] = Path(
         "docs/proof.md"
     ),
@@ -34,19 +38,19 @@ def prove(
     from perfsuite.prove.page import write_page
     from perfsuite.prove.raw import read_raw
 
-    proof = figures(read_raw(raw or [_collected(_seconds(time), device)]))
+    proof = figures(read_raw(raw or [_collected(_seconds(time), device, keep)]))
     for target in proof.targets():
         say(f"{target.item}. {target.what}: {target.figure or '-'} {target.outcome}")
     for path in write_page(proof, page):
         say(f"wrote {path}")
 
 
-def _collected(budget_s: float, device: str) -> Path:
+def _collected(budget_s: float, device: str, keep: Path | None) -> Path:
     from perfsuite.prove.collect import Plan, collect
 
     project = find_project()
     name = datetime.now(UTC).strftime("%Y%m%d-%H%M%S.jsonl")
-    path = project.folder / "proofs" / name
+    path = keep or project.folder / "proofs" / name
     collect(Plan(path=path, root=project.root, device=device, budget_s=budget_s), say)
     say(f"raw data: {path}")
     return path

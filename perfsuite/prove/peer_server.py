@@ -13,7 +13,8 @@ from typing import IO, Self
 import msgspec
 
 from perfsuite.panel import Site
-from perfsuite.prove.peers import Answer, Order
+from perfsuite.prove.peers import Order
+from perfsuite.prove.raw import Reading
 
 # nvbench and the profiler start slowly; a tool that hangs is given up after this.
 ANSWER_LIMIT_S = 120.0
@@ -27,7 +28,7 @@ class PeerServer:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the server
         self._server: subprocess.Popen[bytes] | None = None
 
-    def ask(self, order: Order) -> list[Answer]:
+    def ask(self, order: Order) -> list[Reading]:
         """Return what each tool says; a tool without an answer has a reason."""
         server = self._server = self._server or self._started()
         assert server.stdin is not None and server.stdout is not None  # noqa: S101, PT018 - pipes
@@ -40,9 +41,12 @@ class PeerServer:
             said = b""
         if not said:
             self.close()
-        found = msgspec.json.decode(said or b"[]", type=list[Answer])
+        found = msgspec.json.decode(said or b"[]", type=list[Reading])
         reason = "no answer" if said else f"no answer within {ANSWER_LIMIT_S:g} s"
-        return found or [Answer(tool=tool, reason=reason) for tool in order.tools]
+        return found or [
+            Reading(variant=order.variant, unit=order.unit, tool=tool, reason=reason)
+            for tool in order.tools
+        ]
 
     def close(self) -> None:
         """End the server and what it forked."""
@@ -63,7 +67,7 @@ class PeerServer:
 
     def _started(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "perfsuite.prove.peers"],
+            [sys.executable, "-P", "-m", "perfsuite.prove.peer"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -17,7 +17,8 @@ from perfsuite import Case, Regime, Work, Workload, cuda
 
 STRUCTURAL = "structural"
 CHANGES = [0.0, 0.005, 0.01, 0.02]
-COARSE: dict[str, list[Any]] = {"us": [200], "change": [0.0, 0.3]}
+COARSE_CHANGE = 0.3
+COARSE: dict[str, list[Any]] = {"us": [200], "change": [0.0, COARSE_CHANGE]}
 # 132 SMs of an H200 with four warps for each scheduler: its FMA units are always busy.
 BLOCKS, THREADS = 132, 512
 # Eight FMAs a trip: about 0.02 us on an H200 at 1.98 GHz.
@@ -32,15 +33,15 @@ SOURCE = "planted: the work rises by a known amount"
 def _spending(ctx: Any, us: float) -> Workload:
     """Return a launch of the scripted device, which takes as long as it is told."""
 
-    def double(values: list[float]) -> list[float]:
+    def fn(values: list[float]) -> list[float]:
         ctx.spend(us)
         return [2 * value for value in values]
 
     return Workload(
-        fn=double,
+        fn=fn,
         make_inputs=lambda rng: (rng.randn(8),),
         reference=lambda values: [value + value for value in values],
-        wrong=lambda values: [3 * value for value in values],
+        wrong=lambda values: values,
     )
 
 
@@ -133,7 +134,20 @@ def mixed(ctx: Any, us: int, change: float) -> Workload:
     return _chain(ctx, round(MIXED * us * (1 + change)), MIXED_TRIPS)
 
 
-def _gemm(ctx: Any, size: int, change: float) -> Workload:
+def _gemm_work(size: int, change: float) -> Work:
+    k = round(size * (1 + change))
+    return Work(4 * size * k, 2 * size * size, 2 * size * size * k, rate_dtype="bf16")
+
+
+@perfsuite.case(
+    axes={"size": [4096, 8192], "change": [0.0, 2**-7, 2**-6]},
+    only=lambda size, change: round(size * change) % 64 == 0,
+    needs=[cuda()],
+    work=_gemm_work,
+    memory_bytes=lambda size, **_: 24 * size * size,
+    source=SOURCE,
+)
+def gemm(ctx: Any, size: int, change: float) -> Workload:
     """Multiply bf16 matrices whose inner dimension grows by 64 or 128."""
     del ctx
     import torch
@@ -144,44 +158,18 @@ def _gemm(ctx: Any, size: int, change: float) -> Workload:
         a, b = (rng.randn(*shape, dtype="bfloat16") for shape in ((size, k), (k, size)))
         return a, b, rng.empty(size, size, dtype="bfloat16")
 
-    def multiply(a: Any, b: Any, out: Any) -> None:
-        torch.mm(a, b, out=out)
-
     return Workload(
-        fn=multiply,
+        fn=lambda a, b, out: torch.mm(a, b, out=out),
         make_inputs=make_inputs,
         reference=lambda a, b, _: a.float() @ b.float(),
-        wrong=lambda a, b, out: multiply(a[:, :-64], b[:-64], out),
+        wrong=lambda a, b, out: torch.mm(a[:, :-64], b[:-64], out=out),
     )
 
 
-def _gemm_work(size: int, change: float) -> Work:
-    k = round(size * (1 + change))
-    return Work(4 * size * k, 2 * size * size, 2 * size * size * k, rate_dtype="bf16")
-
-
-def _gemm_case(name: str, doc: str, sizes: list[int], changes: list[float], **fields: Any) -> Case:
-    def build(ctx: Any, size: int, change: float) -> Workload:
-        return _gemm(ctx, size, change)
-
-    build.__doc__ = doc
-    return perfsuite.case(
-        name=name,
-        axes={"size": sizes, "change": changes},
-        only=lambda size, change: round(size * change) % 64 == 0,
-        needs=[cuda()],
-        work=_gemm_work,
-        memory_bytes=lambda size, **_: 24 * size * size,
-        source=SOURCE,
-        **fields,
-    )(build)
-
-
-gemm = _gemm_case("gemm", str(_gemm.__doc__), [4096, 8192], [0.0, 2**-7, 2**-6])
-capped = _gemm_case(
-    "capped", "The same back to back, at the power cap.", [8192], [0.0, 2**-7],
-    regime=Regime.SUSTAINED,
-)  # fmt: skip
+# The same back to back: at the power cap.
+capped = replace(
+    gemm, name="capped", axes={"size": (8192,), "change": (0.0, 2**-7)}, regime=Regime.SUSTAINED
+)
 
 
 @perfsuite.case(

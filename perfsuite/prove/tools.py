@@ -68,19 +68,29 @@ class Tool:
         Each subject has its own threshold for each rate, fitted to the very draws: the best that
         any choice of thresholds could make of the tool.
         """
-        return [(float(rate), self.power_at(float(rate))) for rate in RATES]
+        arms = [self._arms(subject) for subject in sorted({each.subject for each in self.scores})]
+        return [(float(rate), _power(arms, float(rate))) for rate in RATES]
 
     def power_at(self, false: float) -> float:
         """Return the share of changes found where each subject has these false alarms."""
-        powers = []
-        for subject in dict.fromkeys(each.subject for each in self.scores):
-            null, planted = (
-                [s.value for s in self.scores if s.subject == subject and s.is_planted is side]
-                for side in (False, True)
-            )
-            threshold = np.quantile(null, 1 - false, method="higher")
-            powers.append(float(np.mean(np.array(planted) > threshold)))
-        return float(np.mean(powers))
+        arms = [self._arms(subject) for subject in sorted({each.subject for each in self.scores})]
+        return _power(arms, false)
+
+    def _arms(self, subject: str) -> tuple[np.ndarray, np.ndarray]:
+        own = [each for each in self.scores if each.subject == subject]
+        return (
+            np.array([each.value for each in own if not each.is_planted]),
+            np.array([each.value for each in own if each.is_planted]),
+        )
+
+
+def _power(arms: Sequence[tuple[np.ndarray, np.ndarray]], false: float) -> float:
+    thresholds = [np.quantile(null, 1 - false, method="higher") for null, _ in arms]
+    found = [
+        np.mean(planted > threshold)
+        for threshold, (_, planted) in zip(thresholds, arms, strict=True)
+    ]
+    return float(np.mean(found))
 
 
 def tools_of(raw: Raw, *, draws: int = DRAWS, seed: int = 0) -> list[Tool]:
