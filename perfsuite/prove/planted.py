@@ -25,8 +25,7 @@ BLOCKS, THREADS = 132, 512
 FMAS, TRIPS_PER_US = 8, 40
 # Floats that an H200 copies, or reads twice and writes once, in about a microsecond.
 COPIED, MIXED = 500 << 10, 350 << 10
-# FMAs that take as long as the three floats they belong to: 96 at 67 TFLOP/s and 4.3 TB/s.
-MIXED_TRIPS = 12
+MIXED_TRIPS = 12  # 96 FMAs take as long as their three floats: 67 TFLOP/s and 4.3 TB/s
 SOURCE = "planted: the work rises by a known amount"
 
 
