@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import math
 import random
+import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,6 +22,7 @@ from perfsuite.cli import main
 from perfsuite.errors import StoreError
 from perfsuite.model import Result, Stage, Status, Word
 from perfsuite.panel import Site
+from perfsuite.panel.site import child_environment
 from perfsuite.prove import planted
 from perfsuite.prove.comparisons import Comparing, Comparison
 from perfsuite.prove.figures import Share, agreements, by_subject, cost, spreads, tally
@@ -170,7 +174,9 @@ def test_raw_data_survives_an_interruption(tmp_path: Path) -> None:
     assert read_raw([path]) == replace(raw, stretches=(stretch,))
     with path.open("ab") as cut:
         cut.write(b'["Wave",{"variant":"pla')
-    again = read_raw([path, path])
+    packed = tmp_path / "raw.jsonl.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    again = read_raw([path, packed])
     assert again.waves == 2 * raw.waves
     assert len(again.headers) == 2
 
@@ -352,6 +358,25 @@ def test_command_measures_judges_and_renders_again(
     assert call(monkeypatch, "--from", str(raw), "--page", "again.md") == 0
     again = (project / "again.md").read_text(encoding="utf-8")
     assert again == page.replace("proof-roc", "again-roc")
+
+
+def test_interrupted_command_renders_what_it_measured(project: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "perfsuite.cli", "prove", "--device", "fake", "--time", "1h"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**child_environment(), "TMPDIR": str(project)},
+    )
+    assert child.stdout is not None
+    for line in child.stdout:
+        if "panel turn 2 took" in line:
+            child.send_signal(signal.SIGINT)
+            break
+    said = child.stdout.read()
+    assert child.wait(20) == 0
+    assert "interrupted: what was measured is kept" in said
+    assert (project / "docs" / "proof.md").is_file()
+    child.stdout.close()
 
 
 def test_time_without_a_unit_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

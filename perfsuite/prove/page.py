@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -26,7 +27,7 @@ from perfsuite.prove.figures import (
 )
 from perfsuite.prove.raw import Raw
 from perfsuite.prove.roc import draw
-from perfsuite.prove.tools import Tool, tools_of
+from perfsuite.prove.tools import OURS, Tool, tools_of
 
 MET, MISSED, SHORT, NONE = "met", "**missed**", "not shown", "not measured"
 DASH = "\N{EN DASH}"
@@ -88,7 +89,8 @@ class Proof:
 
     def targets(self) -> list[Target]:
         """Return what the engine is held to, in the order it is asked for."""
-        limits = CPU_LIMITS if self.raw.header.facts.device == "cpu" else GPU_LIMITS
+        is_cpu = self.raw.header.facts.device == "cpu"
+        limits = CPU_LIMITS if is_cpu else GPU_LIMITS
         verdicts = [
             _false_alarms(words, self.unchanged(is_cross=is_cross), limits)
             for is_cross, words in RELATIONS.items()
@@ -96,6 +98,8 @@ class Proof:
         for is_cross, change, least in limits.power:
             found = by_change(self.of(is_cross=is_cross)).get(change)
             verdicts.append(_power(RELATIONS[is_cross], change, least, found))
+        if is_cpu:
+            return verdicts
         return [*verdicts, *_costs(self.cost), _agreement(self.agreements)]
 
 
@@ -150,6 +154,7 @@ def _rendered(proof: Proof, drawings: dict[str, str]) -> str:
         rows=sorted({key for each in subjects.values() for key in each}),
         drawings=drawings,
         refusals=_refusals(proof.raw),
+        seconds=_seconds(proof.raw),
         processes=sum(len(wave.processes) for wave in proof.raw.waves),
         agreeing_from=AGREEING_FROM_US,
     )
@@ -159,6 +164,15 @@ def _refusals(raw: Raw) -> dict[str, str]:
     """Return why a tool had no time to give, by tool, where it never had one."""
     told = {reading.tool for reading in raw.readings if reading.time_us}
     return {each.tool: each.reason for each in raw.readings if each.tool not in told}
+
+
+def _seconds(raw: Raw) -> dict[str, float]:
+    """Return the median seconds that a process of each tool measured for."""
+    found: dict[str, list[float]] = {OURS: [wave.busy_s for wave in raw.waves if wave.processes]}
+    for reading in raw.readings:
+        if reading.time_us:
+            found.setdefault(reading.tool, []).append(reading.seconds)
+    return {tool: median(each) for tool, each in found.items() if each}
 
 
 def percent(value: float, digits: int = 2) -> str:

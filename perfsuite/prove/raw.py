@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -154,7 +155,9 @@ def read_raw(paths: Sequence[Path]) -> Raw:
 
 def _read(path: Path) -> Raw:
     try:
-        rows = path.read_bytes().split(b"\n")[:-1]
+        # Kept in git, a file is compressed.
+        data = path.read_bytes()
+        rows = (gzip.decompress(data) if path.suffix == ".gz" else data).split(b"\n")[:-1]
     except OSError as error:
         raise StoreError(f"cannot be read: {error.strerror}", where=str(path)) from error
     lines = [_line(row, f"{path}:{number}") for number, row in enumerate(rows, start=1)]
