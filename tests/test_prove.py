@@ -84,17 +84,33 @@ def of(tools: Sequence[Tool], name: str, *, is_cross: bool) -> Tool:
     return next(each for each in tools if (each.name, each.is_cross) == (name, is_cross))
 
 
-def test_recorded_tools_compare_as_they_did_when_recorded() -> None:
+# Shares found on another unit at 0.5 % of false alarms, ours and do_bench's.
+FOUND = {
+    "attention": (0.99, 0.3),
+    "copy_1gib": (0.99, 1.0),
+    "fma_80us": (0.97, 1.0),
+    "gemm_4096": (0.95, 0.05),
+    "gemm_8192": (0.7, 0.05),
+}
+
+
+def test_recorded_tools_find_what_they_found_when_recorded() -> None:
     tools = tools_of(recorded(), draws=30)
     ours, theirs = (of(tools, name, is_cross=True) for name in (OURS, "do_bench"))
-    assert {each.subject for each in ours.scores} == {each.subject for each in theirs.scores}
-    assert ours.power_at(0.01) >= 0.8
-    assert theirs.power_at(0.01) <= 0.5
+    for subject, (least, most) in FOUND.items():
+        assert alone(ours, subject).power_at(0.005) >= least, subject
+        assert alone(theirs, subject).power_at(0.005) <= most, subject
     classical, fitted = theirs.trials
-    assert classical.false > 0.02  # a GEMM that did not change differs by more than 5 %
+    assert classical.false > 0.01  # a GEMM that did not change is slower by more than 5 %
     assert classical.power < 0.1
     assert fitted.power < 0.5
-    assert ours.trials[1].power > 0.8
+    assert ours.trials[1].power > 0.95
+
+
+def alone(tool: Tool, subject: str) -> Tool:
+    scores = tuple(each for each in tool.scores if each.subject == subject)
+    assert scores
+    return replace(tool, scores=scores)
 
 
 def test_no_wave_is_in_two_comparisons() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from perfsuite.judge import Against, judge
+from perfsuite.judge.change import CLOCK_LIMIT
 from perfsuite.model import Stage, Variant
 from perfsuite.prove.comparisons import entry_of, result_of
 from perfsuite.prove.peers import CUPTI
@@ -46,7 +47,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How a tool fares with a threshold: false alarms either way, and changes found."""
+    """How a tool fares with a threshold: what it calls slower wrongly, and rightly."""
 
     threshold: str
     false: float
@@ -138,7 +139,7 @@ def _ratio(base: Variant, variant: Variant, before: Sequence[float], now: Sequen
 
 
 def _judged(raw: Raw) -> Scoring:
-    """Return the product's own measure: the change of the code, from the judge."""
+    """Return the product's own measure: the change of the code, none where the clock is lost."""
     against = Against(facts=raw.header.facts, slug=raw.header.sku.slug)
 
     def score(
@@ -149,7 +150,8 @@ def _judged(raw: Raw) -> Scoring:
         (verdict,) = judge(
             {variant.id: result}, variants=[variant], entries={variant.id: entry}, against=against
         )
-        return math.log1p(verdict.changes[0].theta)
+        change = verdict.changes[0]
+        return math.log1p(change.theta) if abs(change.clock_change) <= CLOCK_LIMIT else 0.0
 
     return score
 
@@ -190,7 +192,7 @@ def _scores(raw: Raw, values: Values, score: Scoring, draws: _Draws) -> Iterator
 
 def _trials(scores: Sequence[Score]) -> tuple[Trial, ...]:
     fixed = math.log1p(CLASSICAL)
-    null = [abs(each.value) > fixed for each in scores if not each.is_planted]
+    null = [each.value > fixed for each in scores if not each.is_planted]
     hits = [each.value > fixed for each in scores if each.is_planted]
     trials = [Trial(f"{CLASSICAL:.0%}", float(np.mean(null)), float(np.mean(hits)))]
     fitted = _fitted(scores)
@@ -203,15 +205,13 @@ def _fitted(scores: Sequence[Score]) -> Trial | None:
     for subject in dict.fromkeys(each.subject for each in scores):
         own = [each for each in scores if each.subject == subject]
         for unit in dict.fromkeys(each.unit for each in own):
-            others = [
-                abs(s.value) for s in own if not s.is_planted and unit not in (s.unit, s.before)
-            ]
+            others = [s.value for s in own if not s.is_planted and unit not in (s.unit, s.before)]
             if not others:
                 return None
             threshold = float(np.quantile(others, 1 - FITTED))
             thresholds.append(threshold)
             tried = [each for each in own if each.unit == unit]
-            null += [abs(each.value) > threshold for each in tried if not each.is_planted]
+            null += [each.value > threshold for each in tried if not each.is_planted]
             hits += [each.value > threshold for each in tried if each.is_planted]
     low, high = (math.expm1(pick(thresholds)) for pick in (min, max))
     words = f"fitted on other units, {low:.2%} to {high:.2%}"
