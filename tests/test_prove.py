@@ -281,7 +281,7 @@ def test_drawings_are_svg_of_their_own() -> None:
 def test_page_says_what_is_missed_and_what_was_not_measured(tmp_path: Path) -> None:
     raw = recorded()
     refused = Reading(variant=raw.variants[0].id, unit="unit0", tool="nvbench", reason="no module")
-    proof = prove(replace(raw, readings=(*raw.readings, refused)))
+    proof = prove(replace(raw, readings=(*raw.readings, refused)), draws=5)
     page, *drawings = write_page(proof, tmp_path / "proof.md")
     text = page.read_text(encoding="utf-8")
     outcomes = {target.outcome for target in proof.targets()}
@@ -358,11 +358,29 @@ def call(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:
     return int(caught.value.code or 0)
 
 
-def test_command_measures_judges_and_renders_again(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def interrupted(project: Path, *args: str, after: str) -> str:
+    """Run the command, interrupt it when it says this, and return what it still says."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "perfsuite.cli", "prove", "--device", "fake", *args],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**child_environment(), "TMPDIR": str(project)},
+    )
+    assert child.stdout is not None
+    with child.stdout as said:
+        seen = next((line for line in said if after in line), "")
+        child.send_signal(signal.SIGINT)
+        rest = said.read()
+    assert seen, rest
+    assert child.wait(20) == 0
+    return rest
+
+
+def test_interrupted_command_judges_and_renders_what_it_measured(
+    project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert call(monkeypatch, "--device", "fake", "--time", "5s") == 0
-    assert "2 subjects, 4 variants" in capfd.readouterr().out
+    said = interrupted(project, "--time", "1h", after="panel turn 12 took")
+    assert "interrupted: what was measured is kept" in said
     (raw,) = (project / ".perfsuite" / "proofs").glob("*.jsonl")
     found = read_raw([raw])
     assert {wave.variant for wave in found.waves} == {each.id for each in found.variants}
@@ -376,23 +394,14 @@ def test_command_measures_judges_and_renders_again(
     assert again == page.replace("proof-roc", "again-roc")
 
 
-def test_interrupted_command_renders_what_it_measured(project: Path) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "perfsuite.cli", "prove", "--device", "fake", "--time", "1h"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**child_environment(), "TMPDIR": str(project)},
-    )
-    assert child.stdout is not None
-    for line in child.stdout:
-        if "panel turn 2 took" in line:
-            child.send_signal(signal.SIGINT)
-            break
-    said = child.stdout.read()
-    assert child.wait(20) == 0
-    assert "interrupted: what was measured is kept" in said
-    assert (project / "docs" / "proof.md").is_file()
-    child.stdout.close()
+def test_command_ends_with_its_time(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    args = ("--device", "fake", "--time", "0.01s", "--raw", "raw.jsonl", "--page", "page.md")
+    assert call(monkeypatch, *args) == 0
+    assert "2 subjects, 4 variants" in capfd.readouterr().out
+    assert not read_raw([project / "raw.jsonl"]).waves
+    assert "not measured" in (project / "page.md").read_text(encoding="utf-8")
 
 
 def test_time_without_a_unit_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from perfsuite.prove.figures import (
 )
 from perfsuite.prove.raw import Raw
 from perfsuite.prove.roc import draw
-from perfsuite.prove.tools import OURS, Tool, tools_of
+from perfsuite.prove.tools import DRAWS, OURS, Tool, tools_of
 
 MET, MISSED, SHORT, NONE = "met", "**missed**", "not shown", "not measured"
 DASH = "\N{EN DASH}"
@@ -103,15 +103,15 @@ class Proof:
         return [*verdicts, *_costs(self.cost), _agreement(self.agreements)]
 
 
-def prove(raw: Raw) -> Proof:
-    """Return the figures of raw data."""
+def prove(raw: Raw, *, draws: int = DRAWS) -> Proof:
+    """Return the figures of raw data; ``draws`` is for the curves of tools only."""
     return Proof(
         raw,
         (*Comparing(raw, cross=False), *Comparing(raw, cross=True)),
         cost(raw),
         tuple(agreements(raw)),
         tuple(spreads(raw)),
-        tuple(tools_of(raw)),
+        tuple(tools_of(raw, draws=draws)),
     )
 
 
