@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -70,17 +71,21 @@ class Comparing:
         self._confirming = -(-settings.confirm_processes // settings.processes)
 
     def __iter__(self) -> Iterator[Comparison]:
-        """Yield comparisons, round by round, until no unit has waves left."""
-        units, turn, left = self._raw.units, 0, len(self._raw.units)
-        while left:
-            unit = units[turn % len(units)]
-            others = [other for other in units if other != unit] if self._cross else [unit]
-            before = others[turn // len(units) % len(others)] if others else ""
-            found = list(self._round(before, unit)) if before else []
+        """Yield comparisons, round by round, until no pair of units has waves left."""
+        units = self._raw.units
+        shifts = range(1, len(units)) if self._cross else (0,)
+        pairs = [
+            (units[(index + shift) % len(units)], unit)
+            for shift in shifts
+            for index, unit in enumerate(units)
+        ]
+        left = len(pairs)
+        for before, unit in itertools.cycle(pairs):
+            found = list(self._round(before, unit))
             yield from found
-            # All pairs have been tried in vain once every unit met every other.
-            left = len(units) * max(1, len(others)) if found else left - 1
-            turn += 1
+            left = len(pairs) if found else left - 1
+            if not left:
+                return
 
     def _round(self, before: str, unit: str) -> Iterator[Comparison]:
         same, planted = [], []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -89,6 +90,7 @@ class Room:
         chosen = [
             _arm(subject, turn + index + self.index) for index, subject in enumerate(self.subjects)
         ]
+        random.Random(turn).shuffle(chosen)  # noqa: S311 - an order: what runs before what
         # Other processes than in any other turn: their seeds come from the run's.
         self.panel.site = _seeded(self.panel, 1 + turn)
         waves: list[Wave] = []
