@@ -67,6 +67,7 @@ class Comparing:
         self._raw, self._cross = raw, cross
         self._against = Against(facts=raw.header.facts, slug=raw.header.sku.slug)
         self._deck = deck_of(raw, seed)
+        self._entries: dict[str, BaselineEntry] = {}
         settings = raw.header.settings
         self._confirming = -(-settings.confirm_processes // settings.processes)
 
@@ -89,10 +90,12 @@ class Comparing:
 
     def _round(self, before: str, unit: str) -> Iterator[Comparison]:
         same, planted = [], []
+        self._entries = {}
         for subject in subjects_of(self._raw.variants):
             entry = self._entry(subject, before, unit)
             if entry is None:
                 continue
+            self._entries[subject.base.id] = entry
             same += self._cases(subject, 0.0, subject.base, entry=entry, unit=unit)
             for change, variant in subject.planted.items():
                 planted += self._cases(subject, change, variant, entry=entry, unit=unit)
@@ -143,10 +146,13 @@ class Comparing:
 
     def _verdicts(self, cases: Sequence[_Case], stage: Stage) -> tuple[Verdict, ...]:
         is_screen = stage is Stage.SCREEN
+        # A run has the whole baseline at hand, of which a planted change replaces one variant.
+        replaced = {case.subject.base.id for case in cases}
+        rest = {name: each for name, each in self._entries.items() if name not in replaced}
         return judge(
             {case.variant.id: case.screen if is_screen else case.confirm for case in cases},
             variants=[case.variant for case in cases],
-            entries={case.variant.id: case.entry for case in cases},
+            entries={**rest, **{case.variant.id: case.entry for case in cases}},
             against=self._against,
         )
 
