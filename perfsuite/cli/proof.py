@@ -1,0 +1,63 @@
+"""The command that proves what the engine is held to."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perfsuite.cli.commands import Device, app
+from perfsuite.cli.project import find_project, say
+from perfsuite.errors import UsageError
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)([smh])\Z")
+
+
+@app.command()
+def prove(
+    time: Annotated[str, typer.Option(metavar="TIME", help="To measure for: 90s, 20m, 1h")] = "20m",
+    device: Device = "auto",
+    raw: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="RAW", help="Measure nothing, use these; repeatable"),
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--raw", metavar="FILE", help="Where to keep what is measured"),
+    ] = None,
+    page: Annotated[Path, typer.Option(metavar="FILE", help="What to write")] = Path(
+        "docs/proof.md"
+    ),
+) -> None:
+    """Measure planted changes and none, beside other tools, and write a page about it."""
+    from perfsuite.prove.page import prove as figures
+    from perfsuite.prove.page import write_page
+    from perfsuite.prove.raw import read_raw
+
+    proof = figures(read_raw(raw or [_collected(_seconds(time), device, keep)]))
+    for target in proof.targets():
+        say(f"{target.item}. {target.what}: {target.figure or '-'} {target.outcome}")
+    for path in write_page(proof, page):
+        say(f"wrote {path}")
+
+
+def _collected(budget_s: float, device: str, keep: Path | None) -> Path:
+    from perfsuite.prove.collect import Plan, collect
+
+    project = find_project()
+    name = datetime.now(UTC).strftime("%Y%m%d-%H%M%S.jsonl")
+    path = keep or project.folder / "proofs" / name
+    collect(Plan(path=path, root=project.root, device=device, budget_s=budget_s), say)
+    say(f"raw data: {path}")
+    return path
+
+
+def _seconds(text: str) -> float:
+    match = _TIME.match(text)
+    if match is None:
+        raise UsageError(f"--time {text!r} is no time", remedy="write 90s, 20m or 1h")
+    return float(match[1]) * UNITS[match[2]]

@@ -1,0 +1,1 @@
+"""The proof: what the engine is held to, measured by one command."""

@@ -1,0 +1,27 @@
+// Kernels whose time is their count of fused multiply-adds, or next to nothing.
+
+// out = y after an even number of steps a = m a + x with m = -1: every step depends on the last.
+extern "C" __global__ void chain(const float* x, const float* y, float* out, long long n,
+                                 long long trips, float m) {
+  long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  float step = x[i], a = y[i];
+#ifdef SPILL
+  volatile float spilled[1];
+#endif
+#pragma unroll 1
+  for (long long trip = 0; trip < trips; ++trip) {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) a = fmaf(a, m, step);
+#ifdef SPILL
+    // One register goes through local memory now and then, as where the compiler runs short of them.
+    if ((trip & 63) == 0) {
+      spilled[0] = a;
+      a = spilled[0];
+    }
+#endif
+  }
+  out[i] = a;
+}
+
+extern "C" __global__ void nothing() {}

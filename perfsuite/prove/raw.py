@@ -1,0 +1,216 @@
+"""The raw data of a proof: one JSON line for each thing measured, appended as it is measured."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Self
+
+from perfsuite.codec import convert, encode, read_json, round_digits
+from perfsuite.errors import StoreError
+from perfsuite.model import DeviceFacts, Evidence, Result, Settings, Sku, Status, Variant
+
+SCHEMA = "perfsuite.proof/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What was measured where; ``notes`` says what was left out and why."""
+
+    schema: str
+    started: str
+    commit: str
+    sku: Sku
+    facts: DeviceFacts
+    settings: Settings
+    variants: tuple[Variant, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process by the medians of its blocks, per launch: microseconds and SM cycles."""
+
+    time_us: tuple[float, ...]
+    cycles: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wave:
+    """The processes of a variant that one turn of the panel measured, ``reason`` if it failed.
+
+    ``fresh`` processes were forked from a server that was exec'd for them. ``timed_s`` are seconds
+    inside samples, ``busy_s`` those of settling and sampling, both by process.
+    """
+
+    variant: str
+    unit: str
+    fresh: bool = False
+    wall_s: float = 0.0
+    timed_s: float = 0.0
+    busy_s: float = 0.0
+    launches: int = 1
+    backend: str = ""
+    pace: float = 0.0
+    sets: int = 1
+    processes: tuple[Process, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What another tool said of a variant in a process of its own: microseconds per launch."""
+
+    variant: str
+    unit: str
+    tool: str
+    time_us: float | None = None
+    seconds: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A stretch of a warm panel's work; ``busy`` is the share of polls that found the GPU busy."""
+
+    unit: str
+    wall_s: float
+    timed_s: float
+    spin_s: float
+    busy: float | None = None
+
+
+Line = Header | Wave | Reading | Stretch
+_KINDS: dict[str, type[Line]] = {kind.__name__: kind for kind in (Header, Wave, Reading, Stretch)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raw:
+    """All that was measured, of one file or of several of the same SKU."""
+
+    headers: tuple[Header, ...]
+    waves: tuple[Wave, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
+
+    @property
+    def header(self) -> Header:
+        """The first file's."""
+        return self.headers[0]
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The variants of all files."""
+        found = {each.id: each for header in self.headers for each in header.variants}
+        return tuple(found.values())
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that were measured on."""
+        return tuple(dict.fromkeys(wave.unit for wave in self.waves if wave.unit))
+
+
+class RawFile:
+    """An append-only file of lines; a line is on disk before the next thing is measured."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("xb", buffering=0)
+        self._lock = threading.Lock()
+        self.append(header)
+
+    def append(self, line: Line) -> None:
+        """Add a line; from any thread."""
+        with self._lock:
+            self._file.write(encode((type(line).__name__, line)) + b"\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def read_raw(paths: Sequence[Path]) -> Raw:
+    """Return what files hold; a last line without its end is what an interruption left."""
+    raws = [_read(path) for path in paths]
+    slugs = {raw.header.sku.slug for raw in raws}
+    if len(slugs) != 1:
+        raise StoreError(
+            f"{len(paths)} files are of {len(slugs)} SKUs: {', '.join(sorted(slugs))}",
+            where=", ".join(map(str, paths)),
+            remedy="name raw files of one SKU",
+        )
+    return Raw(
+        headers=tuple(header for raw in raws for header in raw.headers),
+        waves=tuple(wave for raw in raws for wave in raw.waves),
+        readings=tuple(reading for raw in raws for reading in raw.readings),
+        stretches=tuple(stretch for raw in raws for stretch in raw.stretches),
+    )
+
+
+def _read(path: Path) -> Raw:
+    try:
+        # Kept in git, a file is compressed.
+        data = path.read_bytes()
+        rows = (gzip.decompress(data) if path.suffix == ".gz" else data).split(b"\n")[:-1]
+    except OSError as error:
+        raise StoreError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    lines = [_line(row, f"{path}:{number}") for number, row in enumerate(rows, start=1)]
+    if not lines or not isinstance(lines[0], Header) or lines[0].schema != SCHEMA:
+        raise StoreError(
+            f"is no raw data of schema {SCHEMA}",
+            where=str(path),
+            remedy="name a file that perfsuite prove wrote",
+        )
+    return Raw(
+        headers=tuple(line for line in lines if isinstance(line, Header)),
+        waves=tuple(line for line in lines if isinstance(line, Wave)),
+        readings=tuple(line for line in lines if isinstance(line, Reading)),
+        stretches=tuple(line for line in lines if isinstance(line, Stretch)),
+    )
+
+
+def _line(row: bytes, where: str) -> Line:
+    name, body = convert(read_json(row, where=where), tuple[str, object], where=where)
+    if name not in _KINDS:
+        raise StoreError(f"has a line of unknown kind {name!r}", where=where)
+    return convert(body, _KINDS[name], where=where)
+
+
+def wave_of(result: Result, unit: str) -> Wave:
+    """Return what is kept of a result: of each process the medians of its blocks."""
+    wave = Wave(variant=result.variant, unit=unit, wall_s=result.wall_s)
+    if result.status is not Status.OK or not result.evidence:
+        return replace(wave, reason=f"{result.status.value}: {result.reason}")
+    first, count = result.evidence[0], len(result.evidence)
+    return replace(
+        wave,
+        timed_s=round(sum(map(_timed_s, result.evidence)) / count, 4),
+        busy_s=round(fmean(map(_busy_s, result.evidence)), 4),
+        launches=first.launches,
+        backend=first.backend,
+        pace=first.pace,
+        sets=first.sets,
+        processes=tuple(map(_process, result.evidence)),
+    )
+
+
+def _process(evidence: Evidence) -> Process:
+    def medians(metric: str) -> tuple[float, ...]:
+        blocks = [block for block in evidence.samples(metric) if block]
+        return tuple(round_digits(median(block)) for block in blocks)
+
+    return Process(time_us=medians("time_us"), cycles=medians("cycles"))
+
+
+def _timed_s(evidence: Evidence) -> float:
+    return sum(sum(block.time_us) for block in evidence.blocks) * evidence.launches / 1e6
+
+
+def _busy_s(evidence: Evidence) -> float:
+    return sum(evidence.phases_s.get(phase, 0.0) for phase in ("settle", "measure"))
