@@ -20,6 +20,7 @@ from perfsuite.model import (
     ClaimWord,
     DeviceFacts,
     Evidence,
+    Health,
     Regime,
     Result,
     Stage,
@@ -275,6 +276,28 @@ def test_cpu_is_judged_by_time_with_its_own_gate() -> None:
     assert verdict(drift, entry(processes(3)), against=CPU).word is Word.SAME
     found = verdict(jump, entry(processes(3)), against=CPU)
     assert (found.word, found.changes[0].gate) == (Word.SLOWER, 0.2)
+
+
+def loaded(now: Result, percent: float) -> Result:
+    """The same, while others took so much of the device."""
+    health = Health(foreign_percent=percent)
+    evidence = [
+        replace(each, blocks=tuple(replace(block, health=health) for block in each.blocks))
+        for each in now.evidence
+    ]
+    return replace(now, evidence=tuple(evidence))
+
+
+def test_change_that_others_load_may_explain_is_unclear() -> None:
+    jump = result(processes(6, time=0.35), one_clock=True)
+    before = entry(processes(3))
+    for percent, word in ((0.0, Word.SLOWER), (8.0, Word.SLOWER), (40.0, Word.UNCLEAR)):
+        found = verdict(loaded(jump, percent), before, against=CPU)
+        assert found.word is word
+    assert "others took 40 % of the device meanwhile, which may be all of it" in found.reason
+    assert not found.fails
+    far = loaded(result(processes(6, time=1.2), one_clock=True), 40.0)
+    assert verdict(far, before, against=CPU).word is Word.SLOWER
 
 
 def test_new_variants_say_why() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from perfsuite import stats
 from perfsuite.judge.claims import judge_claims
 from perfsuite.judge.components import priors_of
-from perfsuite.judge.draft import Draft, draft_of, word_of
+from perfsuite.judge.draft import Draft, draft_of, is_explained, word_of
 from perfsuite.judge.machine import Machine, judge_machine
 from perfsuite.judge.policy import Against, Policy
 from perfsuite.judge.sustained import canary_clocks, power_reason
@@ -83,12 +83,14 @@ class _Family:
 
 
 def _family(drafts: Sequence[Draft], policy: Policy) -> _Family:
-    family = [(draft.variant, shift) for draft in drafts for shift in draft.shifts]
+    family = [(draft, shift) for draft in drafts for shift in draft.shifts]
     passed = stats.accepted([shift.p_value() for _, shift in family], policy.false_discovery_rate)
     words: dict[str, list[Word]] = {}
-    for (variant, shift), kept in zip(family, passed, strict=True):
+    for (draft, shift), kept in zip(family, passed, strict=True):
         word = word_of(shift, policy)
-        words.setdefault(variant, []).append(word if kept or word not in MOVED else Word.UNCLEAR)
+        is_doubtful = not kept or is_explained(shift, draft.load, policy)
+        found = Word.UNCLEAR if word in MOVED and is_doubtful else word
+        words.setdefault(draft.variant, []).append(found)
     return _Family(words, len(family))
 
 
@@ -119,7 +121,11 @@ def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Po
         if shift.metric in {TIME, DEVICE_TIME} or word is not Word.SAME:
             reasons.append(timed_reason(word, shift, change, policy))
         if word is Word.UNCLEAR and word_of(shift, policy) in MOVED:
-            reasons.append(f"one of {family.size} comparisons, too weak to stand out")
+            explained = is_explained(shift, draft.load, policy)
+            weak = f"one of {family.size} comparisons, too weak to stand out"
+            took = f"{100 * draft.load:.0f} % of the device"
+            loud = f"others took {took} meanwhile, which may be all of it"
+            reasons.append(loud if explained else weak)
     reasons.append(power_reason(draft.shifts, words))
     return "; ".join(reason for reason in reasons if reason)
 

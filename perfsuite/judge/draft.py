@@ -25,12 +25,16 @@ from perfsuite.model import BaselineEntry, Change, Regime, Result, Variant, Word
 from perfsuite.noise import AWAITED, service_prior
 from perfsuite.sku import blocked_by
 
+# What others take of a device is no reason for doubt up to here: workers' own ends and starts.
+QUIET = 0.1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """One variant with what is known of it before the run's other variants are.
 
     ``word`` is final where no ``shifts`` are to be judged; ``budget`` says which is exceeded.
+    ``load`` is the share of the device that others took meanwhile, if it is worth a doubt.
     """
 
     variant: str
@@ -39,6 +43,7 @@ class Draft:
     shifts: tuple[Shift, ...] = ()
     exact: tuple[Change, ...] = ()
     budget: str = ""
+    load: float = 0.0
 
 
 def draft_of(
@@ -75,7 +80,16 @@ def draft_of(
         shifts=(shift, *served, *power_shifts(variant, result, entry, against)),
         exact=exact,
         budget=budget,
+        load=_load(result),
     )
+
+
+def _load(result: Result) -> float:
+    """Return the share of the device that others took in the middle block, 0 if it is little."""
+    blocks = [block for process in result.evidence for block in process.blocks if block.health]
+    seen = [block.health.foreign_percent or 0.0 for block in blocks if block.health]
+    load = median(seen) / 100 if seen else 0.0
+    return load if load > QUIET else 0.0
 
 
 def _timed(
@@ -141,6 +155,12 @@ def _lost(variant: Variant, result: Result, entry: BaselineEntry) -> str:
     own = [metric.name for metric in variant.case.metrics]
     lost = [name for name in own if name in entry.metrics and name not in told]
     return f"no longer reported: {', '.join(lost)}" if lost else ""
+
+
+def is_explained(shift: Shift, load: float, policy: Policy) -> bool:
+    """Say whether what others took of the device may be all of a change beyond the gate."""
+    low, high = shift.interval(policy.alpha)
+    return bool(load) and max(low, -high) < math.log1p(shift.gate + load)
 
 
 def word_of(shift: Shift, policy: Policy) -> Word:
