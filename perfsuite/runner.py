@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from perfsuite.arms import Arms, open_arms
 from perfsuite.baselines import Root
-from perfsuite.judge import Against, Policy, judge, judge_claims, wants_confirmation
+from perfsuite.judge import Policy, judge, wants_confirmation
 from perfsuite.model import (
     BaselineEntry,
     ClaimInstance,
@@ -28,8 +29,10 @@ from perfsuite.model import (
     Variant,
     Verdict,
 )
-from perfsuite.plan import missing_need, missing_of, order
+from perfsuite.plan import missing_need, order
+from perfsuite.quads import Claims
 from perfsuite.resumption import interrupted_run, open_run_file, samplings_of
+from perfsuite.revision import RevisionOptions
 from perfsuite.runs import RunFile, new_run_id
 from perfsuite.sites import Desk, count_on, git_commit, measure_on, open_desks, units_of
 from perfsuite.sku import sku_of
@@ -51,6 +54,7 @@ class Request:
     baseline_roots: tuple[Root, ...]
     command: str = ""
     resume: bool = False
+    against: RevisionOptions | None = None
 
 
 class Listener(Protocol):
@@ -89,14 +93,18 @@ def execute(request: Request, listener: Listener) -> Outcome:
     interrupted = interrupted_run(request.folder) if request.resume else None
     settings = interrupted.settings if interrupted else request.settings
     with ExitStack() as stack:
-        desks = open_desks(request.device, request.packs, settings, stack)
-        run = _new_run(request, desks[0].facts)
+        arms = open_arms(
+            request.against, request.packs, request.variants, folder=request.folder, stack=stack
+        )
+        desks = open_desks(request.device, request.packs, settings, stack, arms=arms.code)
+        run = replace(_new_run(request, desks[0].facts), against=arms.revision)
         # Before the file is opened: a damaged baseline must not leave a run behind.
         yardstick = find_yardstick(request.baseline_roots, request.folder, run=interrupted or run)
         file = stack.enter_context(open_run_file(request.folder, run, interrupted))
         if interrupted:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
-        run = _Work(request, listener, desks, file, yardstick).run()
+        run = _Work(request, listener, desks, file, yardstick, arms).run()
+    yardstick = yardstick.beside(run)
     return Outcome(run, file.path, yardstick.entries, yardstick.source, yardstick.previous)
 
 
@@ -115,25 +123,21 @@ def _new_run(request: Request, facts: DeviceFacts) -> Run:
     )
 
 
+@dataclass
 class _Work:
     """One run in progress."""
 
-    def __init__(
-        self,
-        request: Request,
-        listener: Listener,
-        desks: Sequence[Desk],
-        run_file: RunFile,
-        yardstick: Yardstick,
-    ) -> None:
-        self.request = request
-        self.listener = listener
-        self.desks = desks
-        self.run_file = run_file
-        self.yardstick = yardstick
-        self.facts = run_file.run.facts
+    request: Request
+    listener: Listener
+    desks: Sequence[Desk]
+    run_file: RunFile
+    yardstick: Yardstick
+    arms: Arms
+
+    def __post_init__(self) -> None:
+        self.facts = self.run_file.run.facts
         self.started = time.monotonic()
-        self.samplings = samplings_of(yardstick.entries, run_file.run)
+        self.samplings = samplings_of(self.yardstick.entries, self.run_file.run)
         self._lock = threading.Lock()
         self._done = 0
         self._total = 0
@@ -142,7 +146,7 @@ class _Work:
         """Go through the stages and end the run file."""
         settings = self.run_file.run.settings
         variants = self.run_file.run.variants
-        kept = {r.variant for r in self.run_file.run.results if r.stage is Stage.SCREEN}
+        kept = self._kept(Stage.SCREEN)
         runnable = self._skip_unmet([v for v in variants if v.id not in kept])
         ordered = order(runnable, settings.seed)
         self._measure(ordered, Stage.SCREEN, settings.processes)
@@ -150,11 +154,16 @@ class _Work:
         doubtful = [v for v in variants if v.id in verdicts and wants_confirmation(verdicts[v.id])]
         if doubtful and not settings.check_only:
             self.listener.note(f"confirming {len(doubtful)} of {len(verdicts)} in fresh processes")
-            kept = {r.variant for r in self.run_file.run.results if r.stage is Stage.CONFIRM}
+            kept = self._kept(Stage.CONFIRM)
             again = order([v for v in doubtful if v.id not in kept], settings.seed)
             self._measure(again, Stage.CONFIRM, settings.confirm_processes)
             verdicts = self._confirmed(verdicts)
         return self._finish(verdicts)
+
+    def _kept(self, stage: Stage) -> set[str]:
+        run = self.run_file.run
+        kept = {r.variant for r in run.results if r.stage is stage}
+        return kept - self.arms.unmeasured(run, stage)
 
     def _confirmed(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """Replace screened verdicts by those on fresh data; a variant that failed then has none."""
@@ -186,7 +195,7 @@ class _Work:
         count_on(self.desks, counted, partial(self._let, stage, 1))
 
     def _let(self, stage: Stage, processes: int, desk: Desk, share: Sequence[Variant]) -> None:
-        desk.panel.samplings = self.samplings
+        desk.panel.samplings, desk.panel.compared = self.samplings, self.arms.compared
         desk.panel.measure(
             share,
             stage,
@@ -198,7 +207,7 @@ class _Work:
     def _take(self, result: Result) -> None:
         with self._lock:
             stored = self._store(result)
-            self._done += 1
+            self._done += not stored.is_aside
             self.listener.finished(stored, self._done, self._total)
 
     def _store(self, result: Result) -> Result:
@@ -208,36 +217,30 @@ class _Work:
         if self.run_file.run.settings.check_only:
             return ()
         results = {r.variant: r for r in self.run_file.run.results if r.stage is stage}
-        return judge(
+        yardstick = self.yardstick.beside(self.run_file.run, stage)
+        verdicts = judge(
             results,
             variants=self.run_file.run.variants,
-            entries=self.yardstick.entries,
-            against=Against(
-                facts=self.facts,
-                slug=self.run_file.run.sku.slug,
-                policy=self.request.policy,
-                source=self.yardstick.source,
-                sources=self.yardstick.sources,
-                mismatches=self.yardstick.mismatches,
-            ),
+            entries=yardstick.entries,
+            against=yardstick.against(self.run_file.run, self.request.policy),
         )
+        return self.arms.told(verdicts, self.run_file.run)
 
     def _finish(self, verdicts: Mapping[str, Verdict]) -> Run:
-        run = self.run_file.run
-        unmet = {c.id: missing_of(c.needs, self.facts) for c in run.instances}
-        claims = judge_claims(
-            run.instances,
-            {r.variant: r for r in run.results},
-            facts=self.facts,
-            unmet={claim: reason for claim, reason in unmet.items() if reason},
+        claims = Claims(
+            run_file=self.run_file,
+            desks=self.desks,
             policy=self.request.policy,
-        )
+            samplings=self.samplings,
+            tell=self.listener.note,
+        ).verdicts()
+        run = self.run_file.run
         return self.run_file.finish(
             replace(
                 run,
                 verdicts=tuple(verdicts[v.id] for v in run.variants if v.id in verdicts),
-                claims=self.yardstick.excused(claims, run.instances),
-                notes=(*run.notes, *self.yardstick.notes),
+                claims=self.yardstick.beside(run).excused(claims, run.instances),
+                notes=(*run.notes, *self.yardstick.notes, *self.arms.notes()),
                 wall_s=round(time.monotonic() - self.started, 3),
                 units=units_of(self.desks, run.variants),
             )

@@ -214,7 +214,8 @@ def options_of(config: pytest.Config) -> Options:
     from perfsuite.request import Options
 
     names = (
-        "tier select device seed check resume accept reason processes threshold gate fail_on packs"
+        "tier select device seed check resume accept reason processes threshold gate fail_on packs "
+        "against against_build repo"
     )
     return Options(
         **{name: config.getoption(f"perf_{name}") for name in names.split()},

@@ -203,7 +203,9 @@ def _outcome(
             outcome.added.append(name)
             outcome.entries[name] = StoredEntry(entry=entry, accepted=acceptance)
             continue
-        merged = merge(old[name].entry, entry, is_other_code=name in changes)
+        # Against a revision the verdicts say nothing of how this compares with the baseline.
+        is_other_code = name in changes or run.against is not None
+        merged = merge(old[name].entry, entry, is_other_code=is_other_code)
         if not merged.what:
             outcome.unchanged.append(name)
             continue

@@ -39,14 +39,16 @@ class _End:
 
 # Lines whose fields are the run's own; what none of them has stands in the header.
 _PARTS: dict[str, type[_Plan | _Judged | _End]] = {"plan": _Plan, "judged": _Judged, "end": _End}
-_LATER = {field.name for part in _PARTS.values() for field in fields(part)} | {"results"}
+_LATER = {field.name for part in _PARTS.values() for field in fields(part)} | {"results", "aside"}
 # The end line is shorter than this, so that whether a run is finished is read from its tail.
 TAIL_BYTES = 256
 
 
 def start_lines(run: Run) -> bytes:
     """Return the header and the plan of a run that has measured nothing yet."""
-    bare = to_plain(replace(run, variants=(), instances=(), results=(), verdicts=(), claims=()))
+    bare = to_plain(
+        replace(run, variants=(), instances=(), results=(), aside=(), verdicts=(), claims=())
+    )
     header = {key: item for key, item in bare.items() if key not in _LATER}
     plan = {
         "cases": {variant.pack + "." + variant.case.name: variant.case for variant in run.variants},
@@ -107,7 +109,8 @@ def read_run(data: bytes, *, where: str) -> Run:
             results.append(convert(values, Result, where=place))
         else:
             run = _with_part(run, kind, values, where=place)
-    return replace(run, results=tuple(results))
+    own = tuple(result for result in results if not result.is_aside)
+    return replace(run, results=own, aside=tuple(result for result in results if result.is_aside))
 
 
 def _kind_and_values(line: bytes, *, where: str, number: int) -> tuple[str, dict[str, Any]]:

@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from perfsuite import stats
-from perfsuite.judge.claims import judge_claims
+from perfsuite.judge.claims import judge_claims, judge_quads
 from perfsuite.judge.draft import Draft, draft_of, word_of
 from perfsuite.judge.policy import Against, Policy
-from perfsuite.judge.timings import DEVICE_TIME, TIME
+from perfsuite.judge.timings import DEVICE_TIME, ELAPSED, TIME
 from perfsuite.judge.words import exact_reason, timed_reason
 from perfsuite.model import BaselineEntry, Change, Result, Stage, Status, Variant, Verdict, Word
 
-__all__ = ["Against", "Policy", "judge", "judge_claims", "wants_confirmation"]
+__all__ = ["Against", "Policy", "judge", "judge_claims", "judge_quads", "wants_confirmation"]
 
 MOVED = (Word.SLOWER, Word.FASTER)
+ALWAYS_TOLD = frozenset({TIME, DEVICE_TIME, ELAPSED})
 
 
 def judge(
@@ -73,15 +74,20 @@ def _verdict(draft: Draft, against: Against, *, stage: Stage, family: _Family) -
         for shift, word in zip(draft.shifts, words, strict=True)
     ]
     word = _final(_worst([*words, draft.word]) if words else draft.word, draft)
+    is_confirmed = word in MOVED and stage is Stage.CONFIRM
     return Verdict(
         variant=draft.variant,
         word=word,
         reason=_reason(draft, changes, family, policy),
         changes=(*changes, *draft.exact),
         source=against.source_of(draft.variant),
-        confirmation="fresh processes" if word in MOVED and stage is Stage.CONFIRM else "",
+        confirmation=_confirmation(draft, against) if is_confirmed else "",
         fails=_fails(word, changes, words, draft, policy),
     )
+
+
+def _confirmation(draft: Draft, against: Against) -> str:
+    return "A against B" if draft.variant in against.arms else "fresh processes"
 
 
 def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Policy) -> str:
@@ -89,7 +95,7 @@ def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Po
     words = family.words.get(draft.variant, ())
     reasons = [draft.budget, *map(exact_reason, draft.exact), draft.reason]
     for shift, word, change in zip(draft.shifts, words, changes, strict=True):
-        if shift.metric in {TIME, DEVICE_TIME} or word is not Word.SAME:
+        if shift.metric in ALWAYS_TOLD or word is not Word.SAME:
             reasons.append(timed_reason(word, shift, change, policy))
         if word is Word.UNCLEAR and word_of(shift, policy) in MOVED:
             reasons.append(f"one of {family.size} comparisons, too weak to stand out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 from perfsuite import stats
 from perfsuite.judge.change import LENIENT
@@ -15,6 +16,8 @@ from perfsuite.noise import CPU, ONE_CLOCK
 # A claim is about time, and both of its sides ran on one unit in one run: what differs between
 # processes, clock included, is all there is.
 ALPHA = 0.05
+# Between processes, of a ratio that both variants' blocks inside one process make.
+QUADS_BETWEEN, QUADS_BETWEEN_CPU = 0.003, 0.02
 
 
 def judge_claims(
@@ -54,14 +57,55 @@ def _judge(
         reason = f"unusable samples: {error}"
     if reason or not all(logs):
         return _outcome(claim, ClaimWord.NOT_APPLICABLE, reason or "a side has no samples")
-    ratio = _ratio(
-        logs, stats.Variance((CPU if facts.device == "cpu" else ONE_CLOCK).between ** 2, 6)
-    )
+    prior = stats.Variance((CPU if facts.device == "cpu" else ONE_CLOCK).between ** 2, 6)
+    return _decided(claim, _ratio(logs, prior), fails=fails)
+
+
+def judge_quads(
+    claim: ClaimInstance,
+    results: Sequence[Result],
+    *,
+    facts: DeviceFacts,
+    policy: Policy,
+) -> ClaimVerdict | None:
+    """Return the verdict by quads of the faster and the other variant; None if they did not end.
+
+    Each process is one value: what it does to both variants is not in it.
+    """
+    if len(results) < 2 or any(each.status is not Status.OK for each in results):  # noqa: PLR2004 - both
+        return None
+    faster, than = results
+    try:
+        pairs = zip(than.evidence, faster.evidence, strict=True)
+        logs = [_quads(one.samples("time_us"), other.samples("time_us")) for one, other in pairs]
+        values = [stats.hodges_lehmann(quads) for quads in logs]
+    except ValueError:
+        return None
+    between = QUADS_BETWEEN_CPU if facts.device == "cpu" else QUADS_BETWEEN
+    ratio = _ratio([values], stats.Variance(between**2, 6))
+    how = f"by {sum(map(len, logs))} quads inside {len(values)} processes"
+    return _decided(claim, ratio, fails="broken" in policy.fail_on, how=how)
+
+
+def _quads(than: Sequence[Sequence[float]], faster: Sequence[Sequence[float]]) -> list[float]:
+    """Return the log ratio of each quad: two blocks of either."""
+    sides = [[math.log(median(block)) for block in blocks] for blocks in (than, faster)]
+    return [
+        (sum(sides[0][start : start + 2]) - sum(sides[1][start : start + 2])) / 2
+        for start in range(0, min(map(len, sides)) - 1, 2)
+    ]
+
+
+def _decided(
+    claim: ClaimInstance, ratio: stats.Difference, *, fails: bool, how: str = ""
+) -> ClaimVerdict:
     low, high = (math.exp(end) for end in ratio.interval(ALPHA))
     word = ClaimWord.HELD if low >= claim.by else ClaimWord.UNCLEAR
     word = ClaimWord.BROKEN if high < claim.by else word
     found = math.exp(ratio.theta)
     reason = f"{found:.3g}x (95 % interval {low:.3g} to {high:.3g}), {claim.by:g}x claimed"
+    if how:
+        reason += f", {'still open' if word is ClaimWord.UNCLEAR else 'decided'} {how}"
     return _outcome(
         claim, word, reason, span=(found, low, high), fails=fails and word is ClaimWord.BROKEN
     )
@@ -87,7 +131,9 @@ def _ratio(logs: Sequence[Sequence[float]], prior: stats.Variance) -> stats.Diff
     modes = [stats.main_mode(side, prior=prior, most=(len(side) - 1) // LENIENT) for side in logs]
     variance = stats.moderated(stats.pooled(modes), prior)
     error = math.sqrt(variance.value * sum(1 / len(side) for side in modes))
-    theta = stats.hodges_lehmann(modes[0]) - stats.hodges_lehmann(modes[1])
+    theta = stats.hodges_lehmann(modes[0])
+    if len(modes) > 1:
+        theta -= stats.hodges_lehmann(modes[1])
     return stats.Difference(theta, error, variance.degrees)
 
 

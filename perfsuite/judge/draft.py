@@ -13,6 +13,7 @@ from perfsuite.judge.exact import collapses, exact_changes, over_budget
 from perfsuite.judge.policy import Against, Policy
 from perfsuite.judge.timings import (
     DEVICE_TIME,
+    ELAPSED,
     Timing,
     timings_of,
     timings_of_entry,
@@ -70,12 +71,13 @@ def draft_of(
     if shift is None:
         prior = _prior(variant, before, against)
         shift = shift_of(before, now, prior=prior, policy=against.policy)
+    elapsed = _elapsed(variant, before, now, against)
     served, unjudged = _served(variant, result, entry, against)
     return Draft(
         variant=variant.id,
         word=Word.UNCLEAR if lost else Word.SAME,
         reason="; ".join(text for text in (lost, reason, unjudged) if text),
-        shifts=(shift, *served),
+        shifts=(shift, *elapsed, *served),
         exact=exact,
         budget=budget,
     )
@@ -94,6 +96,18 @@ def _timed(
     shift = shift_of(*sides, prior=AWAITED, policy=against.policy, metric=DEVICE_TIME)
     host = median([one.time_us for one in now]) / median([one.time_us for one in before])
     return shift, f"host time {percent(host - 1)} on another host, judged by the device's own time"
+
+
+def _elapsed(
+    variant: Variant, before: Sequence[Timing], now: Sequence[Timing], against: Against
+) -> list[Shift]:
+    """Return the shift of time itself, if both arms ran in turns and a clock is taken off it."""
+    prior = _prior(variant, before, against)
+    has_clock = all(item.cycles for item in (*before, *now)) and (prior.beta or prior.beta_sd)
+    if variant.id not in against.arms or not has_clock:
+        return []
+    alone = replace(prior, beta=0.0, beta_sd=0.0)
+    return [shift_of(before, now, prior=alone, policy=against.policy, metric=ELAPSED)]
 
 
 def _share_unit(before: Sequence[Timing], now: Sequence[Timing]) -> bool:
@@ -120,7 +134,7 @@ def _served(
             reasons.append(f"not judged: {error}")
             continue
         if all(sides):
-            prior = service_prior(against.facts.device)
+            prior = _of_one_run(service_prior(against.facts.device), variant, against)
             shifts.append(shift_of(*sides, prior=prior, policy=against.policy, metric=metric))
     return shifts, "; ".join(reasons)
 
@@ -170,7 +184,7 @@ def _unrelated(
 
 def _prior(variant: Variant, before: Sequence[Timing], against: Against) -> NoisePrior:
     time_us = stats.hodges_lehmann([item.time_us for item in before])
-    return prior_for(
+    prior = prior_for(
         against.facts.device,
         COLLECTIVE
         if variant.is_gang
@@ -179,3 +193,9 @@ def _prior(variant: Variant, before: Sequence[Timing], against: Against) -> Nois
         time_us=time_us,
         has_cycles=all(item.cycles for item in before) and "cycles" in against.facts.clocks,
     )
+    return _of_one_run(prior, variant, against)
+
+
+def _of_one_run(prior: NoisePrior, variant: Variant, against: Against) -> NoisePrior:
+    """Return the prior without what differs from run to run, where both sides are of one."""
+    return replace(prior, run=0.0) if variant.id in against.arms else prior

@@ -48,7 +48,8 @@ class Against:
 
     ``slug`` is the SKU's, ``source`` names what entries come from ("baseline nvidia-h200", "last
     run ..."). By variant, ``sources`` names what its entry comes from where that is another, and
-    ``mismatches`` says why it may not be compared (another fingerprint).
+    ``mismatches`` says why it may not be compared (another fingerprint). The entries of ``arms``
+    are of the same run: A against B, measured in turns on one unit.
     """
 
     facts: DeviceFacts
@@ -57,6 +58,7 @@ class Against:
     source: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
     mismatches: Mapping[str, str] = field(default_factory=dict)
+    arms: frozenset[str] = frozenset()
 
     def source_of(self, variant: str) -> str:
         """Return what a variant's entry comes from, in words."""

@@ -1,5 +1,6 @@
 """The nouns of perfsuite as frozen dataclasses."""
 
+from perfsuite.model.arms import Arm, Revision, Tree
 from perfsuite.model.case import (
     Axes,
     Budget,
@@ -41,6 +42,7 @@ from perfsuite.model.verdict import (
 from perfsuite.model.workload import Buildable, Inspection, Scenario, Workload
 
 __all__ = [
+    "Arm",
     "Axes",
     "BaselineEntry",
     "BaselineMetric",
@@ -65,6 +67,7 @@ __all__ = [
     "Pack",
     "Regime",
     "Result",
+    "Revision",
     "Run",
     "Sampling",
     "Scalar",
@@ -74,6 +77,7 @@ __all__ = [
     "Stage",
     "Status",
     "Tier",
+    "Tree",
     "Variant",
     "Verdict",
     "Word",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from perfsuite.model.arms import Revision
 from perfsuite.model.case import Variant
 from perfsuite.model.pack import ClaimInstance
 from perfsuite.model.result import DeviceFacts, Result, Sampling, Settings, Sku
@@ -97,7 +98,7 @@ class Verdict:
     """The word on one variant with its reason in words; ``fails`` says whether the run fails.
 
     ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."),
-    ``confirmation`` how a change was confirmed ("fresh processes", "").
+    ``confirmation`` how a change was confirmed ("fresh processes", "A against B", "").
     """
 
     variant: str
@@ -126,7 +127,11 @@ class ClaimVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One ``pytest --perf`` session: all that a report, a comparison or an acceptance reads."""
+    """One ``pytest --perf`` session: all that a report, a comparison or an acceptance reads.
+
+    ``results`` are of the code under test; ``aside`` are those of the revision that it is compared
+    ``against``, and of quads for claims: no other run is ever compared with them.
+    """
 
     id: str
     started: str
@@ -144,3 +149,5 @@ class Run:
     wall_s: float = 0.0
     commit: str = ""
     units: Mapping[str, str] = field(default_factory=dict)
+    against: Revision | None = None
+    aside: tuple[Result, ...] = ()

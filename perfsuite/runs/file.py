@@ -65,7 +65,9 @@ class RunFile:
                 where=str(path),
                 remedy="make the folder writable, or choose another id if the file exists",
             ) from error
-        started = replace(run, results=(), verdicts=(), claims=(), finished="", wall_s=0.0)
+        started = replace(
+            run, results=(), aside=(), verdicts=(), claims=(), finished="", wall_s=0.0
+        )
         file = cls(path, descriptor=descriptor, run=started)
         try:
             _lock(descriptor, path)
@@ -104,7 +106,10 @@ class RunFile:
         """Put a result on disk and return it as stored: samples have six digits."""
         stored = _shortened(result)
         self._write(result_line(stored))
-        self.run = replace(self.run, results=(*self.run.results, stored))
+        if stored.is_aside:
+            self.run = replace(self.run, aside=(*self.run.aside, stored))
+        else:
+            self.run = replace(self.run, results=(*self.run.results, stored))
         return stored
 
     def finish(self, run: Run) -> Run:
@@ -113,6 +118,7 @@ class RunFile:
         ended = replace(
             run,
             results=self.run.results,
+            aside=self.run.aside,
             notes=tuple(notes),
             finished=run.finished or datetime.now(UTC).isoformat(timespec="seconds"),
         )

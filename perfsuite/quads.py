@@ -1,0 +1,78 @@
+"""Judges a run's claims, what its results leave open by quads inside one process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from perfsuite.judge import Policy, judge_claims, judge_quads
+from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, Sampling
+from perfsuite.panel import GangPanel
+from perfsuite.plan import missing_of
+from perfsuite.runs import RunFile
+from perfsuite.sites import Desk, share_out
+
+# Claims that are taken up, and how long another one may begin: the rest stay unclear.
+MOST_CLAIMS = 20
+LIMIT_S = 120.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Claims:
+    """The claims of a run, whose quads are stored in its file; ``tell`` is told what is going on.
+
+    ``samplings`` says how their variants were sampled.
+    """
+
+    run_file: RunFile
+    desks: Sequence[Desk]
+    policy: Policy
+    samplings: Mapping[str, Sampling]
+    tell: Callable[[str], None]
+    _decided: dict[str, ClaimVerdict] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def verdicts(self) -> tuple[ClaimVerdict, ...]:
+        """Return what became of each claim."""
+        run = self.run_file.run
+        unmet = {claim.id: missing_of(claim.needs, run.facts) for claim in run.instances}
+        found = judge_claims(
+            run.instances,
+            {result.variant: result for result in run.results},
+            facts=run.facts,
+            unmet={claim: reason for claim, reason in unmet.items() if reason},
+            policy=self.policy,
+        )
+        unclear = {each.claim for each in found if each.word is ClaimWord.UNCLEAR}
+        gangs = {variant.id for variant in run.variants if variant.is_gang}
+        left = [c for c in run.instances if c.id in unclear and not {c.faster, c.than} & gangs]
+        if left:
+            self._decide(left[:MOST_CLAIMS])
+        return tuple(self._decided.get(each.claim, each) for each in found)
+
+    def _decide(self, claims: Sequence[ClaimInstance]) -> None:
+        self.tell(f"deciding {len(claims)} claims by quads inside one process")
+        deadline = time.monotonic() + LIMIT_S
+
+        def decide(desk: Desk, share: Sequence[ClaimInstance]) -> None:
+            for claim in share:
+                if time.monotonic() < deadline:
+                    self._duel(desk, claim)
+
+        share_out(self.desks, claims, decide)
+
+    def _duel(self, desk: Desk, claim: ClaimInstance) -> None:
+        run = self.run_file.run
+        if isinstance(desk.panel, GangPanel):
+            return
+        variants = {variant.id: variant for variant in run.variants}
+        desk.panel.samplings = dict(self.samplings)
+        processes = run.settings.confirm_processes
+        results = desk.panel.duel(variants[claim.faster], variants[claim.than], processes=processes)
+        with self._lock:
+            both = [self.run_file.append(replace(result, claim=claim.id)) for result in results]
+            verdict = judge_quads(claim, both, facts=run.facts, policy=self.policy)
+            if verdict is not None:
+                self._decided[claim.id] = verdict
