@@ -235,12 +235,13 @@ class _Work:
             tell=self.listener.note,
         ).verdicts()
         run = self.run_file.run
+        yardstick = self.yardstick.beside(run)
         return self.run_file.finish(
             replace(
                 run,
                 verdicts=tuple(verdicts[v.id] for v in run.variants if v.id in verdicts),
-                claims=self.yardstick.beside(run).excused(claims, run.instances),
-                notes=(*run.notes, *self.yardstick.notes, *self.arms.notes()),
+                claims=yardstick.excused(claims, run.instances),
+                notes=(*run.notes, *yardstick.notes, *self.arms.notes()),
                 wall_s=round(time.monotonic() - self.started, 3),
                 units=units_of(self.desks, run.variants),
             )

@@ -56,13 +56,14 @@ class Yardstick:
         of_a = [r for r in run.aside if r.arm is Arm.A and stage in {None, r.stage}]
         other = replace(run, results=tuple({r.variant: r for r in of_a}.values()), aside=())
         entries, source = entries_of(other), str(run.against)
-        rest = self.entries.keys() - entries.keys()
+        rest = self.variants.keys() - entries.keys()
         return replace(
             self,
             entries={**self.entries, **entries},
             source="; ".join([source, *([self.source] if rest and self.source else [])]),
             sources={**self.sources, **dict.fromkeys(entries, source)},
             mismatches={k: why for k, why in self.mismatches.items() if k not in entries},
+            notes=self.notes if rest else (),
             previous=replace(other, commit=run.against.commit),
             arms=frozenset(entries),
         )
