@@ -7,13 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfsuite.catalogue import load_catalogue
 from perfsuite.model import Arm, Pack, Revision, Run, Status, Tier, Tree, Variant, Verdict
 from perfsuite.packs import PackSource
 from perfsuite.panel import Code
-from perfsuite.revision import RevisionOptions, check_out, repository_of, revision_of
+from perfsuite.revision import check_out, repository_of, revision_of
 from perfsuite.tree import NOTHING_OF_IT, entries, moved, moved_origin
+
+if TYPE_CHECKING:
+    from perfsuite.runner import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +57,10 @@ class Arms:
 
 
 def open_arms(
-    options: RevisionOptions | None,
-    packs: Sequence[Pack],
-    variants: Sequence[Variant],
-    *,
-    folder: Path,
-    stack: ExitStack,
+    request: Request, variants: Sequence[Variant], *, folder: Path, stack: ExitStack
 ) -> Arms:
-    """Check the revision out and list its packs; raises UsageError, no arms without ``options``."""
+    """Check the revision out and list its packs; raises UsageError, no arms without a revision."""
+    options = request.against
     if options is None:
         return Arms()
     repository = repository_of(options.project)
@@ -70,16 +70,17 @@ def open_arms(
         arm: _tree(place, repository, options.project)
         for arm, place in ((Arm.A, root), (Arm.B, repository))
     }
-    usable = [pack for pack in packs if not pack.error]
+    usable = [pack for pack in request.packs if not pack.error]
     theirs = _listed(usable, trees[Arm.A], variants)
-    missing = {v.id: why for v in variants if (why := _difference(v, theirs[v.pack], trees[Arm.A]))}
+    known = [variant for variant in variants if variant.pack in theirs]
+    missing = {v.id: why for v in known if (why := _difference(v, theirs[v.pack], trees[Arm.A]))}
     return Arms(
         revision=revision,
         code={
             Arm.A: _code(list(theirs.values()), trees[Arm.A]),
             Arm.B: _code(usable, trees[Arm.B]),
         },
-        compared=frozenset(variant.id for variant in variants) - missing.keys(),
+        compared=frozenset(variant.id for variant in known) - missing.keys(),
         missing=missing,
     )
 

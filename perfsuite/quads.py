@@ -19,9 +19,9 @@ MOST_CLAIMS = 20
 LIMIT_S = 120.0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Claims:
-    """The claims of a run, whose quads are stored in its file; ``tell`` is told what is going on.
+    """The claims of a run, whose quads are stored in its file.
 
     ``samplings`` says how their variants were sampled.
     """
@@ -30,12 +30,11 @@ class Claims:
     desks: Sequence[Desk]
     policy: Policy
     samplings: Mapping[str, Sampling]
-    tell: Callable[[str], None]
     _decided: dict[str, ClaimVerdict] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def verdicts(self) -> tuple[ClaimVerdict, ...]:
-        """Return what became of each claim."""
+    def verdicts(self, tell: Callable[[str], None]) -> tuple[ClaimVerdict, ...]:
+        """Return what became of each claim; ``tell`` is told of the quads that it takes."""
         run = self.run_file.run
         unmet = {claim.id: missing_of(claim.needs, run.facts) for claim in run.instances}
         found = judge_claims(
@@ -49,11 +48,11 @@ class Claims:
         gangs = {variant.id for variant in run.variants if variant.is_gang}
         left = [c for c in run.instances if c.id in unclear and not {c.faster, c.than} & gangs]
         if left:
+            tell(f"deciding {len(left[:MOST_CLAIMS])} of {len(found)} claims inside one process")
             self._decide(left[:MOST_CLAIMS])
         return tuple(self._decided.get(each.claim, each) for each in found)
 
     def _decide(self, claims: Sequence[ClaimInstance]) -> None:
-        self.tell(f"deciding {len(claims)} claims by quads inside one process")
         deadline = time.monotonic() + LIMIT_S
 
         def decide(desk: Desk, share: Sequence[ClaimInstance]) -> None:

@@ -93,9 +93,8 @@ def execute(request: Request, listener: Listener) -> Outcome:
     interrupted = interrupted_run(request.folder) if request.resume else None
     settings = interrupted.settings if interrupted else request.settings
     with ExitStack() as stack:
-        arms = open_arms(
-            request.against, request.packs, request.variants, folder=request.folder, stack=stack
-        )
+        variants = (interrupted or request).variants
+        arms = open_arms(request, variants, folder=request.folder, stack=stack)
         desks = open_desks(request.device, request.packs, settings, stack, arms=arms.code)
         run = replace(_new_run(request, desks[0].facts), against=arms.revision)
         # Before the file is opened: a damaged baseline must not leave a run behind.
@@ -188,7 +187,8 @@ class _Work:
         counted = [v for v in variants if v.case.regime is Regime.EXACT]
         timed = [v for v in variants if v.case.regime is not Regime.EXACT]
         each_s = ESTIMATE_S.get(self.facts.device, 0.0)
-        estimate_s = each_s * (processes * len(timed) + len(counted))
+        twice = sum(variant.id in self.arms.compared for variant in timed)
+        estimate_s = each_s * (processes * (len(timed) + twice) + len(counted))
         self.listener.planned(len(variants), self.facts, estimate_s)
         # What has no noise is the same in every process: one is enough.
         measure_on(self.desks, timed, partial(self._let, stage, processes))
@@ -207,8 +207,9 @@ class _Work:
     def _take(self, result: Result) -> None:
         with self._lock:
             stored = self._store(result)
-            self._done += not stored.is_aside
-            self.listener.finished(stored, self._done, self._total)
+            if not stored.is_aside:
+                self._done += 1
+                self.listener.finished(stored, self._done, self._total)
 
     def _store(self, result: Result) -> Result:
         return self.run_file.append(self.yardstick.plausible(result))
@@ -227,20 +228,15 @@ class _Work:
         return self.arms.told(verdicts, self.run_file.run)
 
     def _finish(self, verdicts: Mapping[str, Verdict]) -> Run:
-        claims = Claims(
-            run_file=self.run_file,
-            desks=self.desks,
-            policy=self.request.policy,
-            samplings=self.samplings,
-            tell=self.listener.note,
-        ).verdicts()
+        claims = Claims(self.run_file, self.desks, self.request.policy, self.samplings)
+        judged = claims.verdicts(self.listener.note)
         run = self.run_file.run
         yardstick = self.yardstick.beside(run)
         return self.run_file.finish(
             replace(
                 run,
                 verdicts=tuple(verdicts[v.id] for v in run.variants if v.id in verdicts),
-                claims=yardstick.excused(claims, run.instances),
+                claims=yardstick.excused(judged, run.instances),
                 notes=(*run.notes, *yardstick.notes, *self.arms.notes()),
                 wall_s=round(time.monotonic() - self.started, 3),
                 units=units_of(self.desks, run.variants),
