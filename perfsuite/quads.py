@@ -58,18 +58,20 @@ class Claims:
         def decide(desk: Desk, share: Sequence[ClaimInstance]) -> None:
             for claim in share:
                 if time.monotonic() < deadline:
-                    self._duel(desk, claim)
+                    self._measure(desk, claim)
 
         share_out(self.desks, claims, decide)
 
-    def _duel(self, desk: Desk, claim: ClaimInstance) -> None:
+    def _measure(self, desk: Desk, claim: ClaimInstance) -> None:
         run = self.run_file.run
         if isinstance(desk.panel, GangPanel):
             return
         variants = {variant.id: variant for variant in run.variants}
         desk.panel.samplings = dict(self.samplings)
         processes = run.settings.confirm_processes
-        results = desk.panel.duel(variants[claim.faster], variants[claim.than], processes=processes)
+        results = desk.panel.quads(
+            variants[claim.faster], variants[claim.than], processes=processes
+        )
         with self._lock:
             both = [self.run_file.append(replace(result, claim=claim.id)) for result in results]
             verdict = judge_quads(claim, both, facts=run.facts, policy=self.policy)

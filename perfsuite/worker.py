@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from perfsuite import wire
 from perfsuite.device import Device, Gang, join, open_device
-from perfsuite.engine import Duel, Session
+from perfsuite.engine import Quads, Session
 from perfsuite.errors import DisturbedError, PackError, PerfError, WrongResultError
 from perfsuite.model import Case, Evidence, Status
 from perfsuite.packs import load_pack
@@ -136,7 +136,7 @@ class Worker:
                     session.block()
                     self._tell(wire.Measured())
                 case wire.Finish():
-                    both = session.finish() if isinstance(session, Duel) else (session.finish(),)
+                    both = session.finish() if isinstance(session, Quads) else (session.finish(),)
                     self._tell(wire.Finished(*(_labelled(each, job, start_s) for each in both)))
                     return
                 case other:
@@ -155,13 +155,13 @@ class Worker:
         return ""
 
 
-def _session(job: wire.Job, device: Device) -> Session | Duel:
+def _session(job: wire.Job, device: Device) -> Session | Quads:
     case = _case(job)
     session = Session(device, case, job.axes, job.settings, job.seed)
     if job.rival is None:
         return session
     rival = Session(device, case, job.rival.axes, job.settings, job.seed)
-    return Duel(session, rival, sampling=job.rival.sampling, seed=job.seed)
+    return Quads(session, rival, sampling=job.rival.sampling, seed=job.seed)
 
 
 def _case(job: wire.Job) -> Case:

@@ -56,6 +56,8 @@ class Yardstick:
         of_a = [r for r in run.aside if r.arm is Arm.A and stage in {None, r.stage}]
         other = replace(run, results=tuple({r.variant: r for r in of_a}.values()), aside=())
         entries, source = entries_of(other), str(run.against)
+        if not entries:
+            return self
         rest = self.variants.keys() - entries.keys()
         return replace(
             self,

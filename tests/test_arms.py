@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from perfsuite.catalogue import load_catalogue
 from perfsuite.errors import UsageError
 from perfsuite.judge import Policy, judge_quads
 from perfsuite.model import (
@@ -26,11 +27,15 @@ from perfsuite.model import (
     Evidence,
     Result,
     Run,
+    Settings,
     Status,
+    Tier,
     Verdict,
 )
+from perfsuite.packs import discover
 from perfsuite.panel.legs import legs, seats_of_two
-from perfsuite.revision import KEPT, check_out, repository_of, revision_of
+from perfsuite.revision import KEPT, RevisionOptions, check_out, repository_of, revision_of
+from perfsuite.runner import Request, execute
 from perfsuite.runs import entries_of, list_runs, load_run
 
 pytest_plugins = ["pytester"]
@@ -340,11 +345,18 @@ def test_a_clean_checkout_is_used_again_and_a_changed_one_is_made_anew(repositor
 
 def test_an_interrupted_checkout_leaves_no_lock_and_is_made_anew(repository: Path) -> None:
     kill = "kill -9 $PPID"
-    code = "import sys; from pathlib import Path; from tests.test_arms import checked_out; "
-    code += f"checked_out(Path(sys.argv[1]), build={kill!r})"
+    code = f"""
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from perfsuite.revision import check_out, revision_of
+place = Path(sys.argv[1])
+folder, main = place / ".perfsuite", revision_of(place, "main")
+check_out(place, main, folder=folder, build={kill!r}, stack=ExitStack())
+"""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
-        [sys.executable, "-c", code, str(repository)], check=False, env=environment, cwd=ROOT
+        [sys.executable, "-c", code, str(repository)], check=False, env=environment
     )
     assert ended.returncode == -9
     (half,) = (repository / ".perfsuite" / "against").iterdir()
@@ -474,3 +486,65 @@ def test_a_run_file_without_arms_is_still_read(project: pytest.Pytester) -> None
     old = path.with_name("20000101-000000-00000000.jsonl")
     old.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     assert load_run(old).results == last(project).results
+
+
+CPU_PACK = '''
+import perfsuite
+from perfsuite import Workload
+import speed
+
+@perfsuite.case(axes={"impl": ["two"]}, source="made up")
+def square(ctx, impl):
+    """Square a matrix, as often as the code under test says."""
+    def fn(x):
+        for _ in range(int(speed.US[impl])):
+            y = x @ x
+        return y
+    return Workload(
+        fn=fn,
+        make_inputs=lambda rng: (rng.randn(192, 192),),
+        reference=lambda x: x.double() @ x.double(),
+        wrong=lambda x: x,
+    )
+
+@perfsuite.hookimpl
+def perf_cases():
+    return [square]
+'''
+
+
+class Nobody:
+    """Listens to nothing."""
+
+    def planned(self, total: int, facts: DeviceFacts, estimate_s: float) -> None: ...
+    def phase(self, variant: str, phase: str) -> None: ...
+    def finished(self, result: Result, done: int, total: int) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+def test_a_planted_change_is_found_on_a_cpu(repository: Path) -> None:
+    commit(repository, acme=CPU_PACK, speed='US = {"two": 2}')
+    (repository / "speed.py").write_text('US = {"two": 5}', encoding="utf-8")
+    packs = load_catalogue(
+        discover(None, extra=[repository / "acme.py"], allow=["acme"]),
+        tier=Tier.FULL,
+        front=[str(repository)],
+    )
+    request = Request(
+        variants=packs[0].variants,
+        claims=(),
+        packs=packs,
+        device="cpu",
+        settings=Settings(
+            processes=2, confirm_processes=3, samples=5, sample_us=50.0, settle_s=0.1
+        ),
+        root=repository,
+        folder=repository / ".perfsuite",
+        baseline_roots=(),
+        against=RevisionOptions(rev="HEAD", project=repository),
+    )
+    outcome = execute(request, Nobody())
+    assert words(outcome.run) == {"two": "slower"}
+    assert outcome.source.endswith("(HEAD)")
+    assert outcome.previous is not None
+    assert outcome.previous.commit == git(repository, "rev-parse", "HEAD")

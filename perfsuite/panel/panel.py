@@ -100,7 +100,7 @@ class Panel:
         finally:
             self._drop_ahead()
 
-    def duel(self, variant: Variant, rival: Variant, *, processes: int) -> list[Result]:
+    def quads(self, variant: Variant, rival: Variant, *, processes: int) -> list[Result]:
         """Measure two variants of a case in the same processes, their blocks in quads.
 
         Returns both results, the rival's last: one, if it ended early, none if it was stopped.

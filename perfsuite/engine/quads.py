@@ -11,7 +11,7 @@ from perfsuite.model import Evidence, Sampling
 QUADS = ((0, 1, 1, 0), (1, 0, 0, 1))
 
 
-class Duel:
+class Quads:
     """A session and its rival: a block is a quad, ABBA or BAAB, drawn from the seed.
 
     ``sampling`` is the rival's, as ``prepare`` is given the session's own.
