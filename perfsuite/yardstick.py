@@ -58,7 +58,7 @@ class Yardstick:
         entries, source = entries_of(other), str(run.against)
         if not entries:
             return self
-        rest = self.variants.keys() - entries.keys()
+        rest = {r.variant for r in run.results if r.status is Status.OK} - entries.keys()
         return replace(
             self,
             entries={**self.entries, **entries},
