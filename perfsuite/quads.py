@@ -16,7 +16,7 @@ from perfsuite.sites import Desk, share_out
 
 # Claims that are taken up, and how long another one may begin: the rest stay unclear.
 MOST_CLAIMS = 20
-LIMIT_S = 120.0
+LIMIT_S = 60.0
 
 
 @dataclass(slots=True)
@@ -31,6 +31,7 @@ class Claims:
     policy: Policy
     samplings: Mapping[str, Sampling]
     _decided: dict[str, ClaimVerdict] = field(default_factory=dict)
+    _failed: dict[str, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def verdicts(self, tell: Callable[[str], None]) -> tuple[ClaimVerdict, ...]:
@@ -50,7 +51,15 @@ class Claims:
         if left:
             tell(f"deciding {len(left[:MOST_CLAIMS])} of {len(found)} claims inside one process")
             self._decide(left[:MOST_CLAIMS])
-        return tuple(self._decided.get(each.claim, each) for each in found)
+        limit = f"no quads: the limit is {MOST_CLAIMS} claims, {LIMIT_S:g} s"
+        undone = {claim.id: self._failed.get(claim.id, limit) for claim in left}
+        still_open = {
+            each.claim: replace(each, reason=f"{each.reason}; {undone[each.claim]}")
+            for each in found
+            if each.claim in undone
+        }
+        told = still_open | self._decided
+        return tuple(told.get(each.claim, each) for each in found)
 
     def _decide(self, claims: Sequence[ClaimInstance]) -> None:
         deadline = time.monotonic() + LIMIT_S
@@ -77,3 +86,5 @@ class Claims:
             verdict = judge_quads(claim, both, facts=run.facts, policy=self.policy)
             if verdict is not None:
                 self._decided[claim.id] = verdict
+            elif both:
+                self._failed[claim.id] = f"quads ended {both[0].status.value}: {both[0].reason}"

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,12 +109,24 @@ def _is_clean(place: Path, revision: Revision) -> bool:
 
 
 def _remove(repository: Path, place: Path) -> None:
-    place.with_name(f"{place.name}.built").unlink(missing_ok=True)
-    if place.exists():
-        try:
-            _git(repository, "worktree", "remove", "--force", "--force", str(place))
-        except UsageError:  # half made: git does not know it
-            shutil.rmtree(place)
+    """Remove a checkout; raises UsageError if a run uses it."""
+    stamp = place.with_name(f"{place.name}.built")
+    if not place.exists():
+        stamp.unlink(missing_ok=True)
+        return
+    try:
+        with _locked(place, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            stamp.unlink(missing_ok=True)
+            try:
+                _git(repository, "worktree", "remove", "--force", "--force", str(place))
+            except UsageError:  # half made: git does not know it
+                shutil.rmtree(place)
+    except BlockingIOError as error:
+        raise UsageError(
+            "the revision's checkout is in use and not as this run needs it",
+            where=str(place),
+            remedy="wait until the other run ends",
+        ) from error
 
 
 def _build(place: Path, command: str) -> None:
@@ -141,14 +153,8 @@ def _prune(repository: Path, home: Path) -> None:
     """Remove all but the checkouts used last, if nobody uses them."""
     stamps = sorted(home.glob("*.built"), key=lambda stamp: stamp.stat().st_mtime, reverse=True)
     for stamp in stamps[KEPT:]:
-        place = stamp.with_suffix("")
-        try:
-            with _locked(place, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                _remove(repository, place)
-        except BlockingIOError:
-            continue
-        except FileNotFoundError:
-            stamp.unlink()
+        with suppress(UsageError):
+            _remove(repository, stamp.with_suffix(""))
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from perfsuite.model import (
     Settings,
     Status,
     Tier,
+    Tree,
     Verdict,
 )
 from perfsuite.packs import discover
@@ -37,6 +38,7 @@ from perfsuite.panel.legs import legs, seats_of_two
 from perfsuite.revision import KEPT, RevisionOptions, check_out, repository_of, revision_of
 from perfsuite.runner import Request, execute
 from perfsuite.runs import entries_of, list_runs, load_run
+from perfsuite.tree import entries, moved_origin
 
 pytest_plugins = ["pytester"]
 
@@ -341,6 +343,8 @@ def test_a_clean_checkout_is_used_again_and_a_changed_one_is_made_anew(repositor
     (place / "speed.py").write_text("changed", encoding="utf-8")
     assert (checked_out(repository) / "speed.py").read_text(encoding="utf-8") == BEFORE
     assert not (place / "mark").exists()
+    (place / ".git").write_text("garbage", encoding="utf-8")
+    assert git(checked_out(repository), "status", "--porcelain") == ""
 
 
 def test_an_interrupted_checkout_leaves_no_lock_and_is_made_anew(repository: Path) -> None:
@@ -384,6 +388,16 @@ def test_old_checkouts_are_removed_unless_they_are_in_use(repository: Path) -> N
     assert len(git(repository, "worktree", "list").splitlines()) == KEPT + 1
 
 
+def test_a_checkout_in_use_is_not_built_anew(repository: Path) -> None:
+    with ExitStack() as stack:
+        folder, revision = repository / ".perfsuite", revision_of(repository, "main")
+        place = check_out(repository, revision, folder=folder, build="", stack=stack)
+        assert checked_out(repository) == place
+        with pytest.raises(UsageError, match="in use"):
+            checked_out(repository, build="true")
+        assert (place / "speed.py").exists()
+
+
 def test_a_hook_of_the_repository_is_not_run(repository: Path) -> None:
     hook = repository / ".git" / "hooks" / "post-checkout"
     hook.parent.mkdir(exist_ok=True)
@@ -400,6 +414,24 @@ def test_a_repository_is_found_from_inside_it_and_only_there(
     assert repository_of(repository / "deep") == repository
     with pytest.raises(UsageError, match="no git repository"):
         repository_of(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match="git cannot be run"):
+        repository_of(repository)
+
+
+def test_paths_of_the_repository_have_twins_in_a_tree_that_others_lack(tmp_path: Path) -> None:
+    root = tmp_path / ".perfsuite" / "against" / "c"
+    tree = Tree(str(root), str(tmp_path), front=(f"{root}/src", f"{root}"))
+    for folder in (root / "plugins", root / "src", tmp_path / "venv"):
+        folder.mkdir(parents=True)
+    assert moved_origin(f"file:{tmp_path}/a.py", tree) == f"file:{root}/a.py"
+    assert moved_origin(f"module:m@{tmp_path}/plugins", tree) == f"module:m@{root}/plugins"
+    assert moved_origin("module:m@", tree) == "module:m@"
+    assert moved_origin("file:/elsewhere/a.py", tree) == "file:/elsewhere/a.py"
+    paths = [f"{tmp_path}/plugins", f"{tmp_path}/venv", "/elsewhere", str(tmp_path)]
+    assert entries(tree, paths) == [f"{root}/src", str(root), f"{root}/plugins"]
+    own = Tree(str(tmp_path), str(tmp_path), front=(str(tmp_path),))
+    assert entries(own, paths) == [str(tmp_path)]
 
 
 def test_a_claim_left_open_is_decided_by_quads(project: pytest.Pytester) -> None:
@@ -417,6 +449,29 @@ def test_a_claim_left_open_is_decided_by_quads(project: pytest.Pytester) -> None
     assert all(len(entry.metrics["time_us"].values) == 1 for entry in entries_of(run).values())
     kept = entries_of(run)[run.variants[0].id].metrics["time_us"].values["fa4e00000000"]
     assert len(kept) == 3
+
+
+def test_claims_past_the_limit_stay_open_and_say_so(project: pytest.Pytester) -> None:
+    pack = PACK.replace("    return [double]\n", CLAIM.replace("BY", "1.0"))
+    commit(project.path, acme=pack)
+    own = "import perfsuite.quads\nperfsuite.quads.LIMIT_S = 0.0\n"
+    (project.path / "conftest.py").write_text(own, encoding="utf-8")
+    perf(project)
+    (claim,) = last(project).claims
+    assert claim.word is ClaimWord.UNCLEAR
+    assert claim.reason.endswith("no quads: the limit is 20 claims, 0 s")
+
+
+def test_quads_that_crash_leave_the_claim_open(project: pytest.Pytester) -> None:
+    crash = (
+        "    perfsuite.times = getattr(perfsuite, 'times', 0) + 1\n    assert perfsuite.times < 2\n"
+    )
+    pack = PACK.replace("    return [double]\n", CLAIM.replace("BY", "1.0"))
+    commit(project.path, acme=pack.replace("    def fn", f"{crash}    def fn"))
+    perf(project)
+    (claim,) = last(project).claims
+    assert claim.word is ClaimWord.UNCLEAR
+    assert "quads ended error: AssertionError" in claim.reason
 
 
 FACTS = DeviceFacts(device="fake", name="", unit="", identity={})
