@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from statistics import median
 
 from perfsuite import stats
@@ -16,8 +17,9 @@ from perfsuite.noise import CPU, ONE_CLOCK
 # A claim is about time, and both of its sides ran on one unit in one run: what differs between
 # processes, clock included, is all there is.
 ALPHA = 0.05
-# Between processes, of a ratio that both variants' blocks inside one process make: from experience
-# on a GPU; on two cores that others use as well it was 2-12 %, no less than between processes.
+# Between processes, of a ratio that both variants' blocks inside one process make: assumed for GPUs,
+# not measured yet, and a larger spread of a claim's own processes counts instead. On two cores that
+# others used as well it was 2-12 % in four kernels, no less than between processes.
 QUADS_BETWEEN = 0.003
 
 
@@ -85,15 +87,13 @@ def judge_quads(
     between = CPU.between if facts.device == "cpu" else QUADS_BETWEEN
     own = stats.pooled([values])
     # The prior only lifts a spread that is small by luck.
-    variance = max(own, stats.moderated(own, stats.Variance(between**2, 6)), key=_value)
+    variance = max(
+        own, stats.moderated(own, stats.Variance(between**2, 6)), key=attrgetter("value")
+    )
     error = math.sqrt(variance.value / len(values))
     ratio = stats.Difference(stats.hodges_lehmann(values), error, variance.degrees)
     how = f"by {sum(map(len, logs))} quads inside {len(values)} processes"
     return _decided(claim, ratio, fails="broken" in policy.fail_on, how=how)
-
-
-def _value(variance: stats.Variance) -> float:
-    return variance.value
 
 
 def _quads(than: Sequence[Sequence[float]], faster: Sequence[Sequence[float]]) -> list[float]:
