@@ -17,9 +17,9 @@ from perfsuite.noise import CPU, ONE_CLOCK
 # A claim is about time, and both of its sides ran on one unit in one run: what differs between
 # processes, clock included, is all there is.
 ALPHA = 0.05
-# Between processes, of a ratio that both variants' blocks inside one process make: assumed for GPUs,
-# not measured yet, and a larger spread of a claim's own processes counts instead. On two cores that
-# others used as well it was 2-12 % in four kernels, no less than between processes.
+# Between processes, of a ratio that both variants' blocks inside one process make: assumed for
+# GPUs, not measured yet; a larger spread of a claim's own processes counts instead. On two cores
+# that others used as well it was 2-12 % in four kernels, no less than between processes.
 QUADS_BETWEEN = 0.003
 
 
