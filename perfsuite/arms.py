@@ -56,16 +56,14 @@ class Arms:
         return (f"{len(self.missing)} of {total} variants are not compared with {self.revision}",)
 
 
-def open_arms(
-    request: Request, variants: Sequence[Variant], *, folder: Path, stack: ExitStack
-) -> Arms:
+def open_arms(request: Request, variants: Sequence[Variant], stack: ExitStack) -> Arms:
     """Check the revision out and list its packs; raises UsageError, no arms without a revision."""
     options = request.against
     if options is None:
         return Arms()
     repository = repository_of(options.project)
     revision = revision_of(repository, options.rev)
-    root = check_out(repository, revision, folder=folder, build=options.build, stack=stack)
+    root = check_out(repository, revision, folder=request.folder, build=options.build, stack=stack)
     trees = {
         arm: _tree(place, repository, options.project)
         for arm, place in ((Arm.A, root), (Arm.B, repository))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -129,8 +128,9 @@ class Calibration:
                 spin_us=self._estimate_spin_us(group),
                 flush=False,
             )
-            middle = statistics.median(s.time_us for s in samples)
-            launch_us = self.device.agree(max(middle / launches, SHORTEST_US))
+            # The least: a first launch may still compile or load, and be no measure of the rest.
+            least = min(s.time_us for s in samples)
+            launch_us = self.device.agree(max(least / launches, SHORTEST_US))
             if launch_us > self.settings.sample_us / 5:
                 break
         return launch_us

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,11 @@ from perfsuite.runner import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The last lines of the summary, and whether all that was asked for was done."""
+    """The last lines of the summary, whether all was done, and what writing the report took."""
 
     lines: tuple[str, ...] = ()
     is_done: bool = True
+    report_s: float = 0.0
 
 
 def close(outcome: Outcome, options: Options) -> Closing:
@@ -29,22 +31,26 @@ def close(outcome: Outcome, options: Options) -> Closing:
 
     A failure of either is a line: what was measured is still to be reported, item by item.
     """
+    started = time.monotonic()
     try:
         page = short(_write(outcome, options))
         is_written = True
     except PerfError as error:
         page, is_written = str(error), False
+    report_s = time.monotonic() - started
     written = (f"report: {page}", f"run: {short(outcome.run_file)}")
     if not options.accept:
-        return Closing((*written, *_next(outcome)), is_done=is_written)
+        return Closing((*written, *_next(outcome)), is_done=is_written, report_s=report_s)
     try:
         accepted = accept(
             outcome.run, options.baselines[0], reason=options.reason, by=getpass.getuser()
         )
     except PerfError as error:
-        return Closing((*written, f"not accepted: {error}"), is_done=False)
+        return Closing((*written, f"not accepted: {error}"), is_done=False, report_s=report_s)
     return Closing(
-        (*written, f"accepted: {accepted}", *map(short, accepted.written)), is_done=is_written
+        (*written, f"accepted: {accepted}", *map(short, accepted.written)),
+        is_done=is_written,
+        report_s=report_s,
     )
 
 

@@ -16,8 +16,6 @@ from perfsuite.model import ClaimInstance, DeviceFacts, Need, Pack, Scalar, Vari
 from perfsuite.model.case import format_value
 from perfsuite.packs import ARCH, RESERVED
 
-# Cases with this tag watch the machine, not a workload.
-CANARY = "canary"
 # Ranks of a CPU share its cores; this many on each still tell something.
 RANKS_PER_CORE = 4
 
@@ -219,23 +217,21 @@ def is_installed(name: str) -> bool:
 
 
 def order(variants: Iterable[Variant], seed: int) -> tuple[Variant, ...]:
-    """Return canaries first, then the cases shuffled, each case's variants together and shuffled.
+    """Return the cases shuffled, each case's variants together and shuffled.
 
     Variants of one case share compile caches; the rest is random so that drift hits no case more.
     The outcome depends on the seed and on which variants there are, not on their order.
     """
     known = sorted(variants, key=lambda variant: variant.id)
-    canaries = [variant for variant in known if CANARY in variant.case.tags]
     groups: dict[tuple[str, str], list[Variant]] = {}
     for variant in known:
-        if CANARY not in variant.case.tags:
-            groups.setdefault((variant.pack, variant.case.name), []).append(variant)
+        groups.setdefault((variant.pack, variant.case.name), []).append(variant)
     shuffle = random.Random(seed).shuffle  # noqa: S311 - order, no secret
     cases = list(groups.values())
     shuffle(cases)
     for members in cases:
         shuffle(members)
-    return (*canaries, *(variant for members in cases for variant in members))
+    return tuple(variant for members in cases for variant in members)
 
 
 def claims_of(packs: Iterable[Pack], variants: Iterable[Variant]) -> tuple[ClaimInstance, ...]:

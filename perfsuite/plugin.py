@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TIERS = ("smoke", "nightly", "full")
 # What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
-FAIL_ON = "slower,over-budget,wrong,crashed,timed-out,error,broken"
+FAIL_ON = "slower,over-budget,machine-shift,wrong,crashed,timed-out,error,broken"
 
 looks_key: pytest.StashKey[list[Look]] = pytest.StashKey()
 left_out_key: pytest.StashKey[list[str]] = pytest.StashKey()
@@ -23,8 +23,7 @@ left_out_key: pytest.StashKey[list[str]] = pytest.StashKey()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options; without --perf none of them does anything."""
-    group = parser.getgroup("perfsuite", "GPU performance (perfsuite)")
-    add = group.addoption
+    add = parser.getgroup("perfsuite", "GPU performance (perfsuite)").addoption
     add(
         "--perf",
         action="store_true",
@@ -93,6 +92,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="only check that results are right; measure nothing",
     )
     add(
+        "--perf-profile",
+        action="store_true",
+        help="tell at the end where the run's own time went: by phase, device and variant",
+    )
+    add(
         "--perf-resume",
         action="store_true",
         help="continue the last run if it was interrupted, keeping what it measured",
@@ -122,12 +126,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_percent,
         help="smallest change called slower or faster",
     )
-    add(
-        "--perf-gate",
-        metavar="PCT",
-        type=_percent,
-        help="smallest slower change that fails a run",
-    )
+    add("--perf-gate", metavar="PCT", type=_percent, help="smallest slower change that fails a run")
     add(
         "--perf-report",
         metavar="DIR",
@@ -141,7 +140,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "perf_exit_codes",
-        "exit with 10 if something regressed, 13 if incomparable, 15 if only unclear",
+        "exit with 10 if something regressed, 13 if incomparable, 14 if the machine shifted, "
+        "15 if only unclear",
         type="bool",
         default=False,
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from perfsuite.judge import Policy, judge_claims, judge_quads
-from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, Sampling
+from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, Sampling, Stage, Status
 from perfsuite.panel import GangPanel
 from perfsuite.plan import missing_of
 from perfsuite.runs import RunFile
@@ -40,7 +40,8 @@ class Claims:
         unmet = {claim.id: missing_of(claim.needs, run.facts) for claim in run.instances}
         found = judge_claims(
             run.instances,
-            {result.variant: result for result in run.results},
+            # The screen's alone: what one side took minutes later is no match for the other side.
+            {result.variant: result for result in run.results if result.stage is Stage.SCREEN},
             facts=run.facts,
             unmet={claim: reason for claim, reason in unmet.items() if reason},
             policy=self.policy,
@@ -87,4 +88,5 @@ class Claims:
             if verdict is not None:
                 self._decided[claim.id] = verdict
             elif both:
-                self._failed[claim.id] = f"quads ended {both[0].status.value}: {both[0].reason}"
+                last = next((r for r in both if r.status is not Status.OK), both[0])
+                self._failed[claim.id] = f"quads ended {last.status.value}: {last.reason}"

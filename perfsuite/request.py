@@ -36,6 +36,7 @@ class Options:
     processes: int | None
     seed: int
     check: bool
+    profile: bool
     resume: bool
     accept: bool
     reason: str

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from perfsuite.model import Work
+from perfsuite.model import Variant, Work
 
 COMPUTE, MEMORY, MIXED, UNKNOWN = "compute", "memory", "mixed", "unknown"
 TRANSFER = "transfer"  # bytes over PCIe: neither of the GPU's clocks
@@ -151,6 +151,11 @@ def work_class(work: Work | None, peaks: Peaks, time_us: float | None = None) ->
     if compute >= DOMINATES * memory:
         return COMPUTE
     return MEMORY if memory >= DOMINATES * compute else MIXED
+
+
+def class_of(variant: Variant, slug: str, time_us: float) -> str:
+    """Return the class whose noise a variant of this time has on a SKU."""
+    return COLLECTIVE if variant.is_gang else work_class(variant.work, peaks_of(slug), time_us)
 
 
 def rates(work: Work, time_us: float, peaks: Peaks) -> tuple[Metric, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -12,9 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from perfsuite.arms import Arms, open_arms
+from perfsuite.arms import open_arms
 from perfsuite.baselines import Root
-from perfsuite.judge import Policy, judge, wants_confirmation
+from perfsuite.canaries import canaries_for, watch
+from perfsuite.judge import Policy, wants_confirmation
+from perfsuite.judging import Judging
 from perfsuite.model import (
     BaselineEntry,
     ClaimInstance,
@@ -22,6 +25,7 @@ from perfsuite.model import (
     Pack,
     Regime,
     Result,
+    Revision,
     Run,
     Settings,
     Stage,
@@ -36,7 +40,7 @@ from perfsuite.revision import RevisionOptions
 from perfsuite.runs import RunFile, new_run_id
 from perfsuite.sites import Desk, count_on, git_commit, measure_on, open_desks, units_of
 from perfsuite.sku import sku_of
-from perfsuite.yardstick import Yardstick, find_yardstick
+from perfsuite.yardstick import find_yardstick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,25 +94,28 @@ ESTIMATE_S = {"cuda": 0.5, "cpu": 2.0}
 
 def execute(request: Request, listener: Listener) -> Outcome:
     """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done."""
+    started = time.monotonic()
     interrupted = interrupted_run(request.folder) if request.resume else None
-    settings = interrupted.settings if interrupted else request.settings
+    asked = interrupted or request
     with ExitStack() as stack:
-        variants = (interrupted or request).variants
-        arms = open_arms(request, variants, folder=request.folder, stack=stack)
-        desks = open_desks(request.device, request.packs, settings, stack, arms=arms.code)
-        run = replace(_new_run(request, desks[0].facts), against=arms.revision)
+        arms = open_arms(request, asked.variants, stack)
+        desks = open_desks(request.device, request.packs, asked.settings, stack, arms=arms.code)
+        run = _new_run(request, desks[0].facts, against=arms.revision)
         # Before the file is opened: a damaged baseline must not leave a run behind.
         yardstick = find_yardstick(request.baseline_roots, request.folder, run=interrupted or run)
         file = stack.enter_context(open_run_file(request.folder, run, interrupted))
         if interrupted:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
-        run = _Work(request, listener, desks, file, yardstick, arms).run()
+        work = _Work(listener, desks, file, Judging(yardstick, request.policy, arms))
+        work.phases_s["open"] = work.started - started
+        run = work.run()
     yardstick = yardstick.beside(run)
     return Outcome(run, file.path, yardstick.entries, yardstick.source, yardstick.previous)
 
 
-def _new_run(request: Request, facts: DeviceFacts) -> Run:
+def _new_run(request: Request, facts: DeviceFacts, *, against: Revision | None) -> Run:
     now = datetime.now(UTC)
+    canaries = canaries_for(request.variants, request.packs, facts, settings=request.settings)
     return Run(
         id=new_run_id(now),
         started=now.isoformat(timespec="seconds"),
@@ -119,6 +126,9 @@ def _new_run(request: Request, facts: DeviceFacts) -> Run:
         variants=request.variants,
         instances=request.claims,
         commit=git_commit(request.root),
+        against=against,
+        # What the machine does in the minutes of both arms, it does to both.
+        canaries=() if against else canaries,
     )
 
 
@@ -126,17 +136,16 @@ def _new_run(request: Request, facts: DeviceFacts) -> Run:
 class _Work:
     """One run in progress."""
 
-    request: Request
     listener: Listener
     desks: Sequence[Desk]
     run_file: RunFile
-    yardstick: Yardstick
-    arms: Arms
+    judging: Judging
 
     def __post_init__(self) -> None:
         self.facts = self.run_file.run.facts
         self.started = time.monotonic()
-        self.samplings = samplings_of(self.yardstick.entries, self.run_file.run)
+        self.phases_s: defaultdict[str, float] = defaultdict(float)
+        self.samplings = samplings_of(self.judging.yardstick.entries, self.run_file.run)
         self._lock = threading.Lock()
         self._done = 0
         self._total = 0
@@ -145,40 +154,41 @@ class _Work:
         """Go through the stages and end the run file."""
         settings = self.run_file.run.settings
         variants = self.run_file.run.variants
-        kept = self._kept(Stage.SCREEN)
-        runnable = self._skip_unmet([v for v in variants if v.id not in kept])
-        ordered = order(runnable, settings.seed)
-        self._measure(ordered, Stage.SCREEN, settings.processes)
+        runnable = self._skip_unmet(self._left(variants, Stage.SCREEN))
+        self._watch(Stage.CANARY_START)
+        self._measure(order(runnable, settings.seed), Stage.SCREEN, settings.processes)
         verdicts = {v.variant: v for v in self._judge(Stage.SCREEN)}
         doubtful = [v for v in variants if v.id in verdicts and wants_confirmation(verdicts[v.id])]
         if doubtful and not settings.check_only:
             self.listener.note(f"confirming {len(doubtful)} of {len(verdicts)} in fresh processes")
-            kept = self._kept(Stage.CONFIRM)
-            again = order([v for v in doubtful if v.id not in kept], settings.seed)
+            again = order(self._left(doubtful, Stage.CONFIRM), settings.seed)
             self._measure(again, Stage.CONFIRM, settings.confirm_processes)
             verdicts = self._confirmed(verdicts)
+        self._watch(Stage.CANARY_END)
         return self._finish(verdicts)
 
-    def _kept(self, stage: Stage) -> set[str]:
-        run = self.run_file.run
-        kept = {r.variant for r in run.results if r.stage is stage}
-        return kept - self.arms.unmeasured(run, stage)
+    def _left(self, variants: Sequence[Variant], stage: Stage) -> list[Variant]:
+        unmeasured = self.judging.arms.unmeasured(self.run_file.run, stage)
+        kept = self._results(stage).keys() - unmeasured
+        return [variant for variant in variants if variant.id not in kept]
+
+    def _watch(self, stage: Stage) -> None:
+        canaries = self._left(self.run_file.run.canaries, stage)
+        for desk in self.desks:
+            desk.panel.samplings = self.samplings
+        watch(self.desks, canaries, stage, on_result=self._store, on_phase=self.listener.phase)
 
     def _confirmed(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """Replace screened verdicts by those on fresh data; a variant that failed then has none."""
-        measured = {r.variant for r in self.run_file.run.results if r.stage is Stage.CONFIRM}
+        measured = self._results(Stage.CONFIRM)
         screened = {name: v for name, v in verdicts.items() if name not in measured}
         return screened | {v.variant: v for v in self._judge(Stage.CONFIRM)}
 
     def _skip_unmet(self, variants: Sequence[Variant]) -> list[Variant]:
-        runnable = []
-        for variant in variants:
-            reason = missing_need(variant, self.facts)
-            if reason:
-                self._store(Result(variant=variant.id, status=Status.SKIPPED, reason=reason))
-            else:
-                runnable.append(variant)
-        return runnable
+        unmet = {v.id: reason for v in variants if (reason := missing_need(v, self.facts))}
+        for name, reason in unmet.items():
+            self._store(Result(variant=name, status=Status.SKIPPED, reason=reason))
+        return [variant for variant in variants if variant.id not in unmet]
 
     def _measure(self, variants: Sequence[Variant], stage: Stage, processes: int) -> None:
         self._done, self._total = 0, len(variants)
@@ -187,21 +197,21 @@ class _Work:
         counted = [v for v in variants if v.case.regime is Regime.EXACT]
         timed = [v for v in variants if v.case.regime is not Regime.EXACT]
         each_s = ESTIMATE_S.get(self.facts.device, 0.0)
-        twice = sum(variant.id in self.arms.compared for variant in timed)
+        twice = sum(variant.id in self.judging.arms.compared for variant in timed)
         estimate_s = each_s * (processes * (len(timed) + twice) + len(counted))
         self.listener.planned(len(variants), self.facts, estimate_s)
         # What has no noise is the same in every process: one is enough.
-        measure_on(self.desks, timed, partial(self._let, stage, processes))
+        rank = partial(self._rank, self._results(Stage.SCREEN))
+        measure_on(self.desks, timed, partial(self._let, stage, processes), rank)
         count_on(self.desks, counted, partial(self._let, stage, 1))
 
+    def _rank(self, screened: Mapping[str, Result], variant: Variant, desk: Desk) -> int:
+        return self.judging.yardstick.rank(screened.get(variant.id), desk.facts.unit)
+
     def _let(self, stage: Stage, processes: int, desk: Desk, share: Sequence[Variant]) -> None:
-        desk.panel.samplings, desk.panel.compared = self.samplings, self.arms.compared
+        desk.panel.samplings, desk.panel.compared = self.samplings, self.judging.arms.compared
         desk.panel.measure(
-            share,
-            stage,
-            processes=processes,
-            on_result=self._take,
-            on_phase=self.listener.phase,
+            share, stage, processes=processes, on_result=self._take, on_phase=self.listener.phase
         )
 
     def _take(self, result: Result) -> None:
@@ -212,33 +222,28 @@ class _Work:
                 self.listener.finished(stored, self._done, self._total)
 
     def _store(self, result: Result) -> Result:
-        return self.run_file.append(self.yardstick.plausible(result))
+        return self.run_file.append(self.judging.yardstick.plausible(result))
 
     def _judge(self, stage: Stage) -> tuple[Verdict, ...]:
-        if self.run_file.run.settings.check_only:
-            return ()
-        results = {r.variant: r for r in self.run_file.run.results if r.stage is stage}
-        yardstick = self.yardstick.beside(self.run_file.run, stage)
-        verdicts = judge(
-            results,
-            variants=self.run_file.run.variants,
-            entries=yardstick.entries,
-            against=yardstick.against(self.run_file.run, self.request.policy),
-        )
-        return self.arms.told(verdicts, self.run_file.run)
+        started = time.monotonic()
+        verdicts = self.judging.stage(self.run_file.run, stage)
+        self.phases_s["judge"] += time.monotonic() - started
+        return verdicts
+
+    def _results(self, stage: Stage) -> dict[str, Result]:
+        return {r.variant: r for r in self.run_file.run.results if r.stage is stage}
 
     def _finish(self, verdicts: Mapping[str, Verdict]) -> Run:
-        claims = Claims(self.run_file, self.desks, self.request.policy, self.samplings)
+        claims = Claims(self.run_file, self.desks, self.judging.policy, self.samplings)
         judged = claims.verdicts(self.listener.note)
-        run = self.run_file.run
-        yardstick = self.yardstick.beside(run)
+        started = time.monotonic()
+        run = self.judging.whole(self.run_file.run, verdicts, judged)
+        self.phases_s["judge"] += time.monotonic() - started
         return self.run_file.finish(
             replace(
                 run,
-                verdicts=tuple(verdicts[v.id] for v in run.variants if v.id in verdicts),
-                claims=yardstick.excused(judged, run.instances),
-                notes=(*run.notes, *yardstick.notes, *self.arms.notes()),
                 wall_s=round(time.monotonic() - self.started, 3),
                 units=units_of(self.desks, run.variants),
+                phases_s={name: round(spent_s, 3) for name, spent_s in self.phases_s.items()},
             )
         )

@@ -161,11 +161,13 @@ class PerfSession:
             terminalreporter.write_line(INTERRUPTED)
         if self.book is None:
             return
-        from perfsuite.terminal import summary
+        from perfsuite.closing import Closing
+        from perfsuite.terminal import costs, summary
 
+        closing = self.closing or Closing()
+        told = costs(self.book.run, closing.report_s) if self.options.profile else ()
         terminalreporter.write_sep("=", "perfsuite")
-        closing = self.closing.lines if self.closing else ()
-        for line in (*summary(self.book), *closing):
+        for line in (*summary(self.book), *told, *closing.lines):
             terminalreporter.write_line(line)
 
     def pytest_keyboard_interrupt(self) -> None:
@@ -174,7 +176,10 @@ class PerfSession:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Refine the exit status where the project asks for it."""
+        """Fail for what no item reports; refine the exit status where the project asks for it."""
+        shift = self.book.run.shift if self.book else None
+        if shift and shift.fails and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
         plain = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
         if self.book and plain and self.config.getini("perf_exit_codes"):
             from perfsuite.terminal import exit_code
@@ -214,8 +219,8 @@ def options_of(config: pytest.Config) -> Options:
     from perfsuite.request import Options
 
     names = (
-        "tier select device seed check resume accept reason processes threshold gate fail_on packs "
-        "against against_build repo"
+        "tier select device seed check profile resume accept reason processes threshold gate "
+        "fail_on packs against against_build repo"
     )
     return Options(
         **{name: config.getoption(f"perf_{name}") for name in names.split()},

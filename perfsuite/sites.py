@@ -30,6 +30,13 @@ class Desk:
     facts: DeviceFacts
 
 
+Rank = Callable[[Variant, Desk], int]
+
+
+def _anywhere(_item: object, _desk: Desk) -> int:
+    return 0
+
+
 def open_desks(
     device: str,
     packs: Sequence[Pack],
@@ -70,13 +77,15 @@ def measure_on(
     desks: Sequence[Desk],
     variants: Sequence[Variant],
     measure: Callable[[Desk, Sequence[Variant]], None],
+    rank: Rank = _anywhere,
 ) -> None:
     """Share the variants out over the desks, then let gangs measure theirs on all of them.
 
+    ``rank`` says how unwelcome a variant is on a desk; those of the lowest rank share it.
     Each desk has a thread; raises the first failure. An exception in this thread, Ctrl-C among
     them, stops all panels first.
     """
-    share_out(desks, [variant for variant in variants if not variant.is_gang], measure)
+    share_out(desks, [variant for variant in variants if not variant.is_gang], measure, rank)
     gangs = [variant for variant in variants if variant.is_gang]
     if not gangs:
         return
@@ -124,10 +133,40 @@ def _gang_panel(desks: Sequence[Desk], *, most: int) -> GangPanel:
 
 
 def share_out(
-    desks: Sequence[Desk], items: Sequence[T], measure: Callable[[Desk, Sequence[T]], None]
+    desks: Sequence[Desk],
+    items: Sequence[T],
+    measure: Callable[[Desk, Sequence[T]], None],
+    rank: Callable[[T, Desk], int] = _anywhere,
 ) -> None:
     """Let each desk measure its share, in a thread; raises the first failure, all stopped first."""
-    shares = [items[index :: len(desks)] for index in range(len(desks))]
+    _measure_shares(desks, shares_of(desks, items, rank), measure)
+
+
+def shares_of(
+    desks: Sequence[Desk], items: Sequence[T], rank: Callable[[T, Desk], int] = _anywhere
+) -> list[list[T]]:
+    """Return each desk's items in their order: each goes where its rank, then load is least."""
+    shares: list[list[T]] = [[] for _ in desks]
+    for item in items:
+        costs = [(rank(item, desk), len(share)) for desk, share in zip(desks, shares, strict=True)]
+        shares[costs.index(min(costs))].append(item)
+    return shares
+
+
+def measure_on_all(
+    desks: Sequence[Desk],
+    variants: Sequence[Variant],
+    measure: Callable[[Desk, Sequence[Variant]], None],
+) -> None:
+    """Let every desk measure all the variants; raises like ``measure_on``."""
+    _measure_shares(desks, [variants] * len(desks), measure)
+
+
+def _measure_shares(
+    desks: Sequence[Desk],
+    shares: Sequence[Sequence[T]],
+    measure: Callable[[Desk, Sequence[T]], None],
+) -> None:
     with ThreadPoolExecutor(max_workers=len(desks)) as pool:
         futures = [
             pool.submit(measure, desk, share)

@@ -11,7 +11,7 @@ from perfsuite.device import Device, open_device
 from perfsuite.engine import Session
 from perfsuite.errors import PackError, PerfError, UsageError
 from perfsuite.model import Case, Pack, Settings, Tier, Variant
-from perfsuite.packs import LoadedPack, PackSource, discover, load_pack, packs_at
+from perfsuite.packs import Fault, LoadedPack, PackSource, Place, discover, load_pack, packs_at
 from perfsuite.plan import missing_need
 
 # Slow to import, and of no use for listing cases.
@@ -33,7 +33,7 @@ def check_pack(pack: ModuleType | str | Path, *, device: str = "cpu") -> tuple[s
         if listed.error:
             raise PackError(listed.error)
         loaded = load_pack(source.name, source.origin)
-        _check_declared(listed, loaded)
+        Place(source.name, source.origin).check("", _faults(listed, loaded))
         if device:
             run += _check_results(listed, loaded, open_device(device))
     return tuple(run)
@@ -68,27 +68,18 @@ def _of_module(module: ModuleType) -> list[PackSource]:
     return declared or packs_at(file)
 
 
-def _check_declared(listed: Pack, loaded: LoadedPack) -> None:
-    where = f"pack {listed.name!r} ({listed.origin})"
+def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
     for variant in listed.variants:
         if variant.work is not None and not variant.work.bytes + variant.work.flops:
-            raise PackError(
-                f"the work of {variant.id} is zero",
-                where=where,
-                remedy="correct the case's work, or leave it out if a launch has none",
-            )
+            remedy = "correct the case's work, or leave it out if a launch has none"
+            yield f"the work of {variant.id} is zero", remedy
     for name in loaded.cases.keys() - {variant.case.name for variant in listed.variants}:
-        raise PackError(
-            f"case {name!r} has no variant", where=where, remedy="let its only accept some axes"
-        )
+        yield f"case {name!r} has no variant", "let its only accept some axes"
     bound = {(claim.than.partition("[")[0], claim.name) for claim in listed.claims}
     for claim in loaded.claims:
         if (f"{listed.name}.{claim.case}", claim.name) not in bound:
-            raise PackError(
-                f"claim {claim.name!r} binds no two variants in any tier",
-                where=where,
-                remedy="check its faster, than and at, and the case's only",
-            )
+            what = f"claim {claim.name!r} binds no two variants in any tier"
+            yield what, "check its faster, than and at, and the case's only"
 
 
 def _check_results(listed: Pack, loaded: LoadedPack, device: Device) -> Iterator[str]:
@@ -104,15 +95,10 @@ def _check_variant(variant: Variant, case: Case, device: Device) -> None:
     session = Session(device, case, variant.axes, Settings(check_only=True), seed=0)
     try:
         session.prepare(lambda _phase: None)
-    except PerfError as error:
-        raise PackError(
-            f"{variant.id}: {error.what}",
-            where=f"{variant.case.file}:{variant.case.line}",
-            remedy=error.remedy,
-        ) from error
     except Exception as error:
-        raise PackError(
-            f"{variant.id} raised {type(error).__name__}: {error}",
-            where=f"{variant.case.file}:{variant.case.line}",
-            remedy="the traceback above shows the line",
-        ) from error
+        what = f" raised {type(error).__name__}: {error}"
+        remedy = "the traceback above shows the line"
+        if isinstance(error, PerfError):
+            what, remedy = f": {error.what}", error.remedy
+        where = f"{variant.case.file}:{variant.case.line}"
+        raise PackError(f"{variant.id}{what}", where=where, remedy=remedy) from error

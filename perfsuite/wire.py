@@ -126,9 +126,11 @@ class Prepare:
     """Panel to worker: it is your turn to build, check and settle.
 
     ``sampling`` is that of the baseline or of the process before, None where there is none.
+    ``is_thorough`` asks for the whole check; a variant's further processes check once.
     """
 
     sampling: Sampling | None = None
+    is_thorough: bool = True
 
 
 @dataclass(frozen=True, slots=True)

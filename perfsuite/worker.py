@@ -129,8 +129,8 @@ class Worker:
         self._tell(wire.Ready())
         while True:
             match wire.receive(self._connection):
-                case wire.Prepare(sampling=sampling):
-                    session.prepare(lambda phase: self._tell(wire.Progress(phase)), sampling)
+                case wire.Prepare() as how:
+                    session.prepare(self._announce, how.sampling, is_thorough=how.is_thorough)
                     self._tell(wire.Prepared(session.sampling))
                 case wire.Measure():
                     session.block()
@@ -141,6 +141,9 @@ class Worker:
                     return
                 case other:
                     raise PerfError(f"a worker at work cannot answer {other!r}")
+
+    def _announce(self, phase: str) -> None:
+        self._tell(wire.Progress(phase))
 
     def _tell(self, message: wire.Message) -> None:
         wire.send(self._connection, message)

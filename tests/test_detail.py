@@ -1,4 +1,4 @@
-"""What a variant's section says of metrics that are no clock."""
+"""What a report says of rates and of metrics that are no clock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import report_data as data
 
-from perfsuite.model import Metric, Result
-from perfsuite.report.detail import exact
-from perfsuite.report.subject import Subject, middles
+from perfsuite.model import Change, Evidence, Metric, Result, Verdict, Word, Work
+from perfsuite.report import view
+from perfsuite.report.metrics import judged, others, rates
+from perfsuite.report.subject import Subject, middles, subjects
 from perfsuite.report.view import NOTHING, SPACE
 
 
@@ -29,13 +30,45 @@ def subject_with(metrics: dict[str, tuple[float, ...]], *declared: Metric) -> Su
 
 
 def test_a_scenarios_metrics_stand_in_their_units() -> None:
-    lines = exact(subject_with({"ttft_ms": (40.0, 42.0)}, Metric("ttft_ms", "ms")))
+    lines = others(subject_with({"ttft_ms": (40.0, 42.0)}, Metric("ttft_ms", "ms")))
     (line,) = [each for each in lines if each.name == "ttft_ms"]
     assert (line.now, line.baseline) == (f"41{SPACE}ms", NOTHING)
 
 
 def test_the_devices_own_time_is_a_time() -> None:
-    lines = exact(subject_with({"device_us": (12.5, 12.5)}))
+    lines = others(subject_with({"device_us": (12.5, 12.5)}))
     (line,) = [each for each in lines if each.name == "device_us"]
     assert "12.5" in line.now
     assert line.now.endswith("µs")
+
+
+def test_rates_of_a_launch_s_work_stand_before_and_now() -> None:
+    told = data.STORY[1]
+    run = data.run_of((told,))
+    (subject,) = subjects(run, baselines=data.baselines_of(), previous=None)
+    work = Work(read_bytes=8e9, link="nvlink")
+    (rate,) = rates(replace(subject, variant=replace(subject.variant, work=work)), "nvidia-h200")
+    change = subject.change
+    assert change is not None
+    assert (rate.name, rate.now) == ("gb_per_s", view.rate(8e6 / change.current, "GB/s"))
+    assert rate.baseline == view.rate(8e6 / change.baseline, "GB/s")
+
+
+def test_an_untimed_variant_shows_the_metric_that_was_judged() -> None:
+    subject = subject_with({}, Metric("regs", "regs"), Metric("tokens_per_s", "1/s", "higher"))
+    exact = {"bytes": 5.0, "tokens_per_s": 7.0, "regs": 40.0}
+    assert subject.result is not None
+    result = replace(subject.result, evidence=(Evidence(slot=0, seed=1, exact=exact),))
+    bare = replace(subject, result=result, middles={})
+    first = judged(bare)
+    assert first is not None
+    assert (first.name, first.now) == ("regs", f"40{SPACE}regs")
+    moved = Change(
+        metric="tokens_per_s", unit="1/s", baseline=14.0, current=7.0, theta=0.5, low=0.5,
+        high=0.5, threshold=0.0, gate=0.0, detectable=0.0,
+    )  # fmt: skip
+    verdict = Verdict(variant=bare.variant.id, word=Word.SLOWER, reason="", changes=(moved,))
+    found = judged(replace(bare, verdict=verdict))
+    assert found is not None
+    assert (found.baseline, found.now) == (f"14{SPACE}per second", f"7{SPACE}per second")
+    assert judged(subject) is None

@@ -115,11 +115,11 @@ def test_the_cpu_has_one_clock() -> None:
 def test_waiting_for_a_core_is_not_the_codes_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from perfsuite.device import cpu
+    from perfsuite.device import load
 
     waiting = tmp_path / "schedstat"
     waiting.write_text("0 1000000 1")
-    monkeypatch.setattr(cpu, "WAITING", waiting)
+    monkeypatch.setattr(load, "WAITING", waiting)
     device = open_device("cpu")
 
     def wait(until_ns: int) -> None:
@@ -166,7 +166,7 @@ def test_a_wait_beside_the_stamps_is_not_taken_off(monkeypatch: pytest.MonkeyPat
         books[0] += 5_000_000
         return books[0]
 
-    monkeypatch.setattr(cpu, "_waited_ns", preempted)
+    monkeypatch.setattr(cpu, "waited_ns", preempted)
     device = open_device("cpu")
     group = device.group(lambda x: time.sleep(0.002), [(1,)], 1, backend="loop")
     (sample,) = device.sample(group, 1, regime=Regime.PACED, spin_us=0, flush=False)

@@ -172,6 +172,17 @@ def test_a_lasting_slowdown_is_a_disturbance() -> None:
         session.block()
 
 
+def test_foreign_load_voids_a_block_and_lasting_load_the_variant() -> None:
+    device = FakeDevice(seed=1)
+    session = prepared(copying(10.0), device)
+    device.foreign_percent = 4.0  # the fake device bears five
+    session.block()
+    assert session.finish().blocks[0].voided == 0
+    device.foreign_percent = 30.0
+    with pytest.raises(DisturbedError, match="foreign load of 30 %"):
+        session.block()
+
+
 class Unjoined(FakeDevice):
     """Finds that a launch's streams have not joined."""
 
@@ -201,7 +212,7 @@ def test_what_does_not_settle_is_noted() -> None:
     assert "did not settle" in evidence.notes[0]
 
 
-def checked(**parts: Callable[..., Any]) -> None:
+def checked(*, is_thorough: bool = True, **parts: Callable[..., Any]) -> None:
     """Check a workload that doubles numbers, with some of its parts replaced."""
 
     @case(axes={"n": [64]}, source="made up")
@@ -215,7 +226,7 @@ def checked(**parts: Callable[..., Any]) -> None:
         }
         return Workload(**{**good, **parts})
 
-    session_of(double, check_only=True).prepare(lambda phase: None)
+    session_of(double, check_only=True).prepare(lambda phase: None, is_thorough=is_thorough)
 
 
 def test_a_right_workload_passes_its_check() -> None:
@@ -256,6 +267,26 @@ def test_a_stored_output_is_refused_on_fresh_data() -> None:
 def test_a_reference_that_accepts_the_negative_control_is_an_error() -> None:
     with pytest.raises(CaseError, match="accepts the negative control"):
         checked(wrong=lambda x: [2 * v for v in x])
+
+
+def test_a_further_process_checks_once_and_plants_no_mistake() -> None:
+    calls: list[str] = []
+
+    def counted(x: list[float]) -> list[float]:
+        calls.append("fn")
+        return [2 * v for v in x]
+
+    def mistake(x: list[float]) -> list[float]:
+        calls.append("wrong")
+        return x
+
+    checked(fn=counted, wrong=mistake)
+    thorough, calls[:] = [*calls], []
+    checked(is_thorough=False, fn=counted, wrong=mistake)
+    assert (thorough.count("fn"), thorough.count("wrong")) == (calls.count("fn") + 1, 1)
+    assert calls.count("wrong") == 0
+    with pytest.raises(WrongResultError):
+        checked(is_thorough=False, fn=lambda x: [2.001 * v for v in x])
 
 
 def test_samples_as_the_process_before_did() -> None:

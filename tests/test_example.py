@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.report import html
+from perfsuite.report.book import read
+from perfsuite.report.render import render
 from perfsuite.runs import load_run
 from perfsuite.yardstick import find_yardstick
 
@@ -16,7 +17,7 @@ EXAMPLE = Path(__file__).parents[1] / "reports" / "example"
 def test_example_is_rendered_from_its_run(tmp_path: Path) -> None:
     run = load_run(EXAMPLE / "run.jsonl")
     yardstick = find_yardstick([EXAMPLE / "baselines"], tmp_path, run=run)
-    page = html(run, baselines=yardstick.entries, source=yardstick.source)
+    page = render(read(run, baselines=yardstick.entries, source=yardstick.source))
     if page != (EXAMPLE / "index.html").read_text(encoding="utf-8"):
         (EXAMPLE.parent / "actual.html").write_text(page, encoding="utf-8")
         pytest.fail(

@@ -250,7 +250,7 @@ def test_gangs_of_two_arms_measure_in_turns(tmp_path: Path) -> None:
     text = PACK.read_text(encoding="utf-8").replace("ctx.spend(us *", "ctx.spend(1.5 * us *")
     (tmp_path / "gang.py").write_text(text, encoding="utf-8")
     arms = {Arm.A: Code(origins={"gang": f"file:{tmp_path}/gang.py"}), Arm.B: SITE.code(Arm.B)}
-    compared, other = variant("lag", ranks=2, us=100), variant("lag", ranks=2, us=50)
+    compared, other = variant("lag", ranks=2, us=100), variant("lag", ranks=2, us=80)
     with GangPanel(replace(FAKE, arms=arms), UNITS) as panel:
         panel.compared = frozenset({compared.id})
         found = {(r.variant, r.arm): r for r in measure(panel, compared, other, processes=3)}

@@ -134,7 +134,7 @@ def test_a_against_b_is_surer_than_two_runs_on_one_unit() -> None:
     arms = replace(AGAINST, arms=frozenset({"p.c[]"}))
     now, before = result(processes(6, time=0.004)), entry(processes(6))
     runs, turns = (verdict(now, before, against=each).changes[0] for each in (AGAINST, arms))
-    assert turns.high - turns.low < runs.high - runs.low
+    assert turns.detectable < runs.detectable
     assert turns.theta == runs.theta
 
 
@@ -217,12 +217,49 @@ def test_few_noisy_processes_are_unclear_and_say_what_would_have_been_found() ->
     assert "on a change would be found" in found.reason
 
 
-def test_another_unit_widens_threshold_and_interval() -> None:
-    now = result(processes(6, time=0.008), unit="b")
-    found = verdict(now, entry(processes(5)))
-    assert found.word is not Word.SLOWER
-    assert found.changes[0].threshold == pytest.approx(0.003)
+def test_another_unit_widens_the_interval() -> None:
+    found, home = (
+        verdict(result(processes(6, time=0.008), unit=unit), entry(processes(5))) for unit in "ba"
+    )
+    assert (found.word, home.word) == (Word.UNCLEAR, Word.SLOWER)
+    assert found.changes[0].low < home.changes[0].low
     assert "on another unit" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("screened", "confirmation"),
+    [("b", "fresh processes"), ("c", "fresh processes on another GPU"), ("", "fresh processes")],
+)
+def test_verdict_says_how_it_was_confirmed(screened: str, confirmation: str) -> None:
+    results = {"p.c[]": result(processes(3, time=0.05), unit=screened)} if screened else {}
+    now = result(processes(6, time=0.05), unit="b")
+    found = verdict(now, entry(processes(5)), against=replace(AGAINST, screened=results))
+    assert (found.word, found.confirmation) == (Word.SLOWER, confirmation)
+
+
+def test_units_of_one_run_that_disagree_are_no_evidence() -> None:
+    screened = {"p.c[]": result(processes(3, time=-0.008), unit="c")}
+    now = result(processes(6, time=0.022), unit="b")
+    before = entry(processes(5))
+    assert verdict(now, before).word is Word.SLOWER
+    found = verdict(now, before, against=replace(AGAINST, screened=screened))
+    assert found.word is Word.UNCLEAR
+
+
+def test_damaged_screen_does_not_spoil_a_confirmation() -> None:
+    screened = {"p.c[]": result([(math.nan, 1.0)], unit="c")}
+    found = verdict(
+        result(processes(6)), entry(processes(5)), against=replace(AGAINST, screened=screened)
+    )
+    assert found.word is Word.SAME
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_same_and_unclear_say_what_would_have_been_found(count: int) -> None:
+    strays = {0: 0.03, 1: -0.03} if count > 1 else {}
+    found = verdict(result(processes(count, strays=strays)), entry(processes(3)))
+    assert found.word in {Word.SAME, Word.UNCLEAR}
+    assert "on a change would be found" in found.reason
 
 
 def test_common_unit_is_compared_alone() -> None:

@@ -18,7 +18,9 @@ import pytest
 
 from perfsuite.errors import DeviceError, UsageError
 from perfsuite.model import (
+    Block,
     CaseInfo,
+    Evidence,
     Gpu,
     Regime,
     Result,
@@ -32,7 +34,7 @@ from perfsuite.model import (
     variant_id,
 )
 from perfsuite.panel import Panel, Site, UnitLock, inventory
-from perfsuite.panel.ending import exit_words, tail
+from perfsuite.panel.ending import doubted, exit_words, tail
 from perfsuite.panel.process import resident_bytes
 from perfsuite.panel.site import child_environment, host_bytes
 
@@ -44,6 +46,7 @@ SITE = Site(
     memory_limit_bytes=120 << 20,
 )
 LIMIT_S = 20
+STAGES = (Stage.SCREEN, Stage.CONFIRM)
 
 
 def make_variant(pack: str, case: str, *, memory_bytes: int = 0, **axes: Scalar) -> Variant:
@@ -172,7 +175,7 @@ def test_slots_take_turns(panel: Panel) -> None:
 
 
 def test_all_processes_sample_as_the_first_did(panel: Panel) -> None:
-    first, again = (measure(panel, STEADY[0], stage=stage)[0] for stage in Stage)
+    first, again = (measure(panel, STEADY[0], stage=stage)[0] for stage in STAGES)
     assert len({process.sampling for process in (*first.evidence, *again.evidence)}) == 1
 
 
@@ -450,3 +453,14 @@ def test_inventory_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys.modules["perfsuite.panel.inventory"], "LIMIT_S", 0.001)
     with pytest.raises(DeviceError, match=r"longer than 0\.001 s"):
         inventory()
+
+
+def test_a_variant_is_disturbed_when_more_than_a_fifth_was_voided() -> None:
+    notes = ("a block was voided: hw_thermal",)
+    calm = Evidence(slot=0, seed=0, blocks=(Block(time_us=(1.0,) * 8),))
+    bad = Evidence(slot=1, seed=1, blocks=(Block(time_us=(1.0,) * 8, voided=4),), notes=notes)
+    result = Result(variant="v", status=Status.OK, evidence=(bad,))
+    assert doubted(result).status is Status.DISTURBED
+    assert doubted(result).reason == "4 of 12 samples voided (a block was voided: hw_thermal)"
+    both = replace(result, evidence=(calm, bad))  # 4 of 20: just bearable
+    assert doubted(both) is both

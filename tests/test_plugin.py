@@ -13,7 +13,7 @@ from perfsuite.session import PerfSession
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[1]
-USAGE_ERROR, REGRESSED = 4, 10
+USAGE_ERROR, REGRESSED, SHIFTED = 4, 10, 14
 
 PACK = '''
 import perfsuite
@@ -211,6 +211,30 @@ def test_a_second_run_is_compared_with_the_first(project: pytest.Pytester) -> No
         ]
     )
     assert result.ret == REGRESSED
+
+
+def test_a_shifted_machine_fails_the_run_once(project: pytest.Pytester) -> None:
+    project.makeini("[pytest]\nperf_exit_codes = true\n")
+    pack = PACK.replace('["naive", "good"]}', '["naive", "good", "best", "canary"]}').replace(
+        'source="made up")\ndef double',
+        'source="made up", canary={"fake": {"impl": "canary"}})\ndef double',
+    )
+    select = ("--perf-select", "case=double,impl!=canary", "-k", "test_variant")
+    project.makepyfile(acme=pack)
+    perf(project, *select).assert_outcomes(passed=3)
+    project.makepyfile(acme=pack.replace("ctx.spend(time_us)", "ctx.spend(1.05 * time_us)"))
+    result = perf(project, *select, "--perf-profile")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "3 variants on *: 3 unclear, 0 skipped",
+            "machine-shift: 3 of 3 comparable variants are slower on unit fa4e*canary*",
+            "profile: * on 1 device",
+            "  measure *",
+            "  device busy *",
+        ]
+    )
+    assert result.ret == SHIFTED
 
 
 def test_a_broken_pack_fails_one_item_and_the_others_run(project: pytest.Pytester) -> None:

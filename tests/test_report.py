@@ -27,9 +27,11 @@ from perfsuite.model import (
     Word,
     Work,
 )
-from perfsuite.report import html, markdown, page, properties, summary, view, write_report
+from perfsuite.report import page, properties, summary, view, write_report
 from perfsuite.report.book import read
-from perfsuite.report.render import inline
+from perfsuite.report.render import inline, prose
+from perfsuite.report.render import render as html
+from perfsuite.report.summary import summary as markdown
 
 GOLD = Path(__file__).parent / "gold"
 SOURCE = "baseline nvidia-h200"
@@ -74,9 +76,10 @@ class _Reader(HTMLParser):
 
 
 def render(run: Run | None = None, previous: Run | None = None) -> str:
-    return html(
+    book = read(
         run or data.run_of(), baselines=data.baselines_of(), source=SOURCE, previous=previous
     )
+    return html(book)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +188,7 @@ def test_section_has_both_clocks_evidence_and_command(shown: str) -> None:
     assert "pytest --perf --perf-select 'compute.gemm[size=8192,impl=cublas]'" in text
     assert "now 6" in text
     assert "screen 3" in text
-    assert "baseline · card b07c" in text
+    assert "baseline · unit b07c" in text
 
 
 def test_section_of_a_failure_has_reason_and_output(shown: str) -> None:
@@ -198,7 +201,7 @@ def test_environment_shows_what_differs_from_the_previous_run() -> None:
     text = render(previous=data.previous_of())
     changed = re.findall(r'<tr class="d"><th scope="row">(\w+)</th><td>([^<]*)</td>', text)
     assert ("driver", "575.57.08") in changed
-    assert "before 1 · card 3f2a" in text
+    assert "before 1 · unit 3f2a" in text
     assert "baseline · card" not in text
     assert "9c1e4f70a2b8 (before: 41b7c2d9e6f0)" in text
 
@@ -233,6 +236,43 @@ def test_device_with_one_clock_shows_time_alone() -> None:
     text = render(one_of(told, results=(replace(result, evidence=evidence),)))
     assert "SM cycles" not in section(text, "v-memory-stream-op-copy-n-67108864")
     assert "Time per launch" in text
+
+
+def test_a_cpu_s_page_says_nothing_of_what_only_a_gpu_has() -> None:
+    told = data.STORY[0]
+    result = data.result_of(told)
+    blocks = tuple(replace(block, cycles=(), health=None) for block in result.evidence[0].blocks)
+    evidence = tuple(replace(one, blocks=blocks) for one in result.evidence)
+    facts = DeviceFacts(device="cpu", name="AMD EPYC", unit="cafe", identity={"model": "EPYC"})
+    run = one_of(told, results=(replace(result, evidence=evidence),), facts=facts)
+    text = html(read(replace(run, sku=replace(run.sku, slug="cpu-epyc")), baselines={}))
+    words = _Reader(re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL)).text
+    assert re.findall(r"GPU|SM c|SM-|hbm|nvlink|MIG|ECC|card|β", words) == []
+    assert "268 MB read, 268 MB written" in words.replace(view.SPACE, " ")
+    assert "by the driver" not in words
+
+
+def test_backticks_of_a_docstring_are_code_and_the_rest_stays_text() -> None:
+    assert prose('``a<b>`` of `n` is "x"') == (
+        "<code>a&lt;b&gt;</code> of <code>n</code> is &#34;x&#34;"
+    )
+    for text in ("a ` b", "``", "`a``", "&lt;"):
+        assert "<" not in prose(text)
+    assert prose("<code>") == "&lt;code&gt;"
+    assert prose("`<img src=x onerror=alert(1)>`") == (
+        "<code>&lt;img src=x onerror=alert(1)&gt;</code>"
+    )
+
+
+def test_a_variant_without_a_time_shows_the_metric_it_was_judged_by() -> None:
+    told = data.STORY[0]
+    counted = Evidence(slot=0, seed=1, exact={"sass_lines": 812.0})
+    result = replace(data.result_of(told), evidence=(counted,))
+    verdict = Verdict(variant=result.variant, word=Word.NEW, reason="new")
+    run = one_of(told, results=(result,), verdicts=(verdict,))
+    row = render(run).partition('<tbody id="rows">')[2].partition("</tbody>")[0]
+    assert '<td class="n w1">812<br><small>sass_lines</small></td>' in row
+    assert "812 sass\\_lines" in markdown(read(run, baselines={}))
 
 
 def test_measured_but_not_judged_is_its_own_word() -> None:
@@ -280,7 +320,7 @@ def hostile_run(text: str) -> tuple[Run, Mapping[str, BaselineEntry]]:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_shown_as_text(text: str) -> None:
     run, baselines = hostile_run(text)
-    reader = _Reader(html(run, baselines=baselines, source=text))
+    reader = _Reader(html(read(run, baselines=baselines, source=text)))
     assert reader.open == []
     assert reader.text.count(text) >= 10
     assert [tag for tag, _ in reader.elements].count("script") == 1
@@ -294,13 +334,13 @@ def test_hostile_text_is_shown_as_text(text: str) -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_text_in_markdown(text: str) -> None:
     run, baselines = hostile_run(text)
-    shown = markdown(run, baselines=baselines, source=text)
+    shown = markdown(read(run, baselines=baselines, source=text))
     assert re.findall(r"<(?!/?(?:details|summary)>)", shown) == []
     assert re.search(r"(?<!\\)\]\(", shown) is None
 
 
 def test_markdown_starts_with_the_outcome_and_folds_what_is_quiet() -> None:
-    lines = markdown(data.run_of(), baselines=data.baselines_of(), source=SOURCE).splitlines()
+    lines = markdown(read(data.run_of(), baselines=data.baselines_of(), source=SOURCE)).splitlines()
     assert lines[0].endswith("3 unclear of 28 variants; 1 claim broken, 3 skipped")
     visible = "\n".join(lines).partition("<details>")[0]
     assert visible.count("\n| ") - 2 == 14
@@ -310,13 +350,13 @@ def test_markdown_starts_with_the_outcome_and_folds_what_is_quiet() -> None:
 def test_markdown_shows_at_most_twenty_rows() -> None:
     told = data.STORY[1]
     story = tuple(replace(told, axes={"op": "copy", "n": n}) for n in range(30))
-    shown = markdown(data.run_of(story), baselines={}, source=SOURCE)
+    shown = markdown(read(data.run_of(story), baselines={}, source=SOURCE))
     assert shown.partition("<details>")[0].count("slower |") == 20
 
 
 def test_markdown_says_where_its_folded_table_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary, "MOST_FOLDED", 5)
-    shown = markdown(quiet(8), baselines={}, source=SOURCE)
+    shown = markdown(read(quiet(8), baselines={}, source=SOURCE))
     assert shown.count("same |") == 5
     assert "ends after 5 of them" in shown
 
@@ -364,7 +404,7 @@ def quiet(count: int) -> Run:
 
 def test_quiet_variants_of_a_large_page_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "FULL_DETAIL", 40)
-    small, large = (html(quiet(count), baselines={}, source=SOURCE) for count in (41, 61))
+    small, large = (html(read(quiet(count), baselines={}, source=SOURCE)) for count in (41, 61))
     assert (len(large.encode()) - len(small.encode())) / 20 < 3200
     assert "in short" in large
 
@@ -391,9 +431,9 @@ def test_accepted_card_without_values_is_left_out() -> None:
     entry = data.entry_of(told)
     metric = replace(entry.metrics["time_us"], values={"aaaa": (), "bbbb": (128.0,)})
     entry = replace(entry, metrics={"time_us": metric})
-    text = html(one_of(told), baselines={entry.variant: entry})
-    assert "baseline · card bbbb" in text
-    assert "card aaaa" not in text
+    text = html(read(one_of(told), baselines={entry.variant: entry}))
+    assert "baseline · unit bbbb" in text
+    assert "unit aaaa" not in text
 
 
 def test_style_and_script_stay_small() -> None:
@@ -431,7 +471,7 @@ def test_book_of_nothing_is_a_page_too() -> None:
         facts=DeviceFacts(device="fake", name="", unit="", identity={}),
         settings=data.run_of(()).settings,
     )
-    assert "<h1>No variant ran</h1>" in html(empty, baselines={})
+    assert "<h1>No variant ran</h1>" in html(read(empty, baselines={}))
     assert read(empty, baselines={}, source="", previous=None).fails is False
 
 

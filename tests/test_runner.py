@@ -18,7 +18,7 @@ from perfsuite.packs import discover
 from perfsuite.panel import Panel, Site
 from perfsuite.runner import Outcome, Request, execute
 from perfsuite.runs import RunFile, list_runs, load_run
-from perfsuite.sites import Desk, count_on, measure_on
+from perfsuite.sites import Desk, count_on, measure_on, shares_of
 
 PACK = """
     import os
@@ -211,6 +211,67 @@ def test_a_missing_gpu_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         execute(request(tmp_path, device="cuda"), Log())
 
 
+WATCHED = PACK.replace("[100, 200]", "[100, 200, 400, 50]").replace(
+    'source="made up", ', 'source="made up", canary={"fake": {"us": 50}}, '
+)
+
+
+def watched(folder: Path, **fields: Any) -> Request:
+    """Return a request for three variants of a pack whose fourth is a canary."""
+    asked = request(folder, WATCHED, **fields)
+    return replace(asked, variants=asked.variants[:3])
+
+
+def stages(outcome: Outcome) -> list[tuple[str, str]]:
+    return [(result.variant, result.stage.value) for result in outcome.run.results]
+
+
+def test_canaries_are_measured_at_both_ends_and_stored(tmp_path: Path) -> None:
+    outcome = execute(watched(tmp_path), Log())
+    canary = "acme.double[us=50]"
+    assert stages(outcome)[0] == (canary, "canary-start")
+    assert stages(outcome)[-1] == (canary, "canary-end")
+    assert len(outcome.run.verdicts) == len(outcome.run.asked) == 3
+    assert load_run(outcome.run_file) == outcome.run
+    ends = [result for result in outcome.run.results if result.stage.is_canary]
+    assert [len(result.evidence) for result in ends] == [2, 2]
+
+
+def test_a_run_of_few_timed_variants_needs_no_canary(tmp_path: Path) -> None:
+    asked = watched(tmp_path)
+    outcome = execute(replace(asked, variants=asked.variants[:2]), Log())
+    assert outcome.run.canaries == ()
+    checked = replace(asked, settings=replace(QUICK, check_only=True))
+    assert execute(checked, Log()).run.canaries == ()
+
+
+def test_a_shifted_machine_is_one_verdict_and_no_later_yardstick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = watched(tmp_path)
+    execute(asked, Log())
+    for us in (50, 100, 200, 400):
+        monkeypatch.setenv(f"FACTOR_{us}", "1.03")
+    for _ in range(2):  # the shifted run itself is nothing to compare the next one with
+        outcome = execute(asked, Log())
+        assert outcome.run.shift is not None
+        assert (outcome.run.shift.moved, outcome.run.shift.comparable) == (3, 3)
+        assert words(outcome) == ["unclear"] * 3
+        assert not any(verdict.fails for verdict in outcome.run.verdicts)
+        assert load_run(outcome.run_file).shift == outcome.run.shift
+
+
+def test_canaries_that_were_measured_are_not_measured_again(tmp_path: Path) -> None:
+    asked = watched(tmp_path)
+    whole = execute(asked, Log())
+    lines = whole.run_file.read_bytes().splitlines(keepends=True)
+    results = [i for i, line in enumerate(lines) if b'"kind":"result"' in line]
+    whole.run_file.write_bytes(b"".join(lines[: results[1] + 1]))
+    resumed = execute(replace(asked, resume=True), Log())
+    assert sorted(stages(resumed)) == sorted(stages(whole))
+    assert resumed.run.results[0] == whole.run.results[0]
+
+
 class Stopped:
     """A desk whose panel remembers that it was stopped."""
 
@@ -236,6 +297,16 @@ def test_a_failing_desk_stops_the_others_and_is_reported() -> None:
         measure_on(desks, variants, measure)
     assert sorted([each.number for each in share] for share in shares) == [[1, 3], [2]]
     assert all(desk.is_stopped for desk in desks)
+
+
+def test_confirmations_are_shared_out_by_rank_and_then_by_load() -> None:
+    desks: Any = [SimpleNamespace(facts=SimpleNamespace(unit=unit)) for unit in "abc"]
+    variants: list[Any] = [*range(7)]
+    in_turn: list[list[Any]] = [[0, 3, 6], [1, 4], [2, 5]]
+    assert shares_of(desks, variants) == in_turn
+    screened_on_a: list[list[Any]] = [[], [0, 2, 4, 6], [1, 3, 5]]
+    assert shares_of(desks, variants, lambda _, desk: desk.facts.unit == "a") == screened_on_a
+    assert shares_of(desks[:1], variants, lambda _, desk: desk.facts.unit == "a") == [variants]
 
 
 def test_what_is_only_counted_is_shared_out_over_the_cores(

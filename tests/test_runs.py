@@ -22,7 +22,7 @@ from store_data import (
 )
 
 from perfsuite.errors import StoreError
-from perfsuite.model import Block, Result, Run, Settings, Stage, Status, Verdict, Word
+from perfsuite.model import Block, Result, Run, Sampling, Settings, Stage, Status, Verdict, Word
 from perfsuite.runs import (
     RunFile,
     entries_of,
@@ -251,6 +251,7 @@ def test_entries_hold_each_process_by_unit() -> None:
     time, cycles = entry.metrics["time_us"], entry.metrics["cycles"]
     assert (entry.variant, entry.run, entry.regime) == (COPY.id, RUN_ID, "paced")
     assert entry.state == FACTS.state
+    assert entry.work_class in {"memory", "unknown"}
     assert (time.unit, cycles.unit, time.better) == ("us", "cycles", "lower")
     assert time.center == pytest.approx(12.5, rel=1e-3)
     assert 0 < time.within < 1e-3
@@ -288,6 +289,14 @@ def test_a_stage_measured_again_counts_as_it_ended() -> None:
     run = finished({"copy": 12.5})
     again = (result(COPY.id, 99.0, status=Status.ERROR), *run.results)
     assert entries_of(replace(run, results=again)).keys() == {COPY.id}
+
+
+def test_sampling_is_known_where_all_processes_agree() -> None:
+    run = finished({"copy": 12.5})
+    assert entries_of(run)[COPY.id].sampling == Sampling(launches=8, sets=1)
+    processes = run.results[0].evidence
+    mixed = replace(run.results[0], evidence=(*processes, replace(processes[0], launches=9)))
+    assert entries_of(replace(run, results=(mixed,)))[COPY.id].sampling is None
 
 
 def test_a_device_with_one_clock_has_entries_of_time_alone() -> None:

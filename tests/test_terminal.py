@@ -9,7 +9,7 @@ import pytest
 from options_data import OPTIONS
 from report_data import FACTS, STORY, Told, baselines_of, run_of
 
-from perfsuite.model import ClaimInstance, Result, Status, Word
+from perfsuite.model import ClaimInstance, MachineShift, Result, Status, Word
 from perfsuite.report.book import Book, read
 from perfsuite.terminal import Ticker, accounts_of, exit_code, first_line, summary
 
@@ -59,6 +59,30 @@ def test_summary_tells_skips_by_reason_broken_claims_and_notes() -> None:
     assert "skipped 2: needs arch sm_100a" in lines
     assert any(line.startswith("  broken") and "fused_softmax" in line for line in lines)
     assert any(line.startswith("note: the copy canary") for line in lines)
+
+
+def shifted_book(word: Word | Status) -> Book:
+    """Return a book of one variant on a machine that shifted."""
+    book = book_of(told_of(word))
+    shift = MachineShift(
+        word=Word.SLOWER,
+        reason="5 of 6 comparable variants are slower",
+        moved=5,
+        comparable=6,
+        units=("a",),
+        canaries=("memory.copy[]",),
+        variants=(),
+        fails=True,
+    )
+    return replace(book, run=replace(book.run, shift=shift, claims=()))
+
+
+def test_a_shifted_machine_is_told_first_and_fails_the_run() -> None:
+    book = shifted_book(Word.UNCLEAR)
+    assert list(summary(book))[1] == "machine-shift: 5 of 6 comparable variants are slower"
+    assert book.fails
+    assert exit_code(book, OPTIONS, 1) == 14
+    assert exit_code(shifted_book(Word.SLOWER), OPTIONS, 1) == 10
 
 
 def test_a_slower_variant_says_what_is_needed_to_act() -> None:

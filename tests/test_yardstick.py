@@ -7,6 +7,7 @@ from pathlib import Path
 
 import store_data as data
 
+from perfsuite.baselines import accept
 from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, Result, Status, Work
 from perfsuite.roofline import peaks_of
 from perfsuite.runs import RunFile, entries_of
@@ -38,6 +39,28 @@ def test_a_rate_beyond_the_ceiling_is_an_error_of_the_case() -> None:
 def test_what_states_no_work_is_plausible() -> None:
     yardstick, result = yardstick_of(None)
     assert yardstick.plausible(result) is result
+
+
+def test_confirmation_prefers_the_baselines_unit_then_another_than_the_screens() -> None:
+    (entry,) = entries_of(data.finished(TIMES)).values()
+    (home,) = entry.metrics["time_us"].values
+    yardstick = Yardstick(entries={entry.variant: entry}, peaks=peaks_of("nvidia-h200"))
+    process = replace(data.evidence(100.0), unit="screened")
+    screened = Result(variant=entry.variant, status=Status.OK, evidence=(process,))
+    units = (home, "another", "screened")
+    assert [yardstick.rank(screened, unit) for unit in units] == [0, 1, 2]
+    assert [yardstick.rank(None, unit) for unit in units] == [0, 0, 0]
+
+
+def test_all_entries_of_a_sku_are_known_whatever_is_run(tmp_path: Path) -> None:
+    root = tmp_path / "baselines"
+    run = data.finished({"copy": 100.0, "fill": 50.0})
+    accept(run, root, reason="first numbers", by="Ann")
+    found = find_yardstick([root], tmp_path, run=data.finished(TIMES))
+    assert {entry.variant.partition("[")[0] for entry in found.known} == {
+        "memory.copy",
+        "memory.fill",
+    }
 
 
 def is_excused(before: dict[str, float]) -> bool:

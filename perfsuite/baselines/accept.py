@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 
 from perfsuite.baselines.folder import (
@@ -13,18 +14,19 @@ from perfsuite.baselines.folder import (
     packs_in,
     read_pack,
     read_sku,
-    replace_file,
     run_path,
     sku_folder,
     sku_path,
+    write,
 )
-from perfsuite.baselines.merge import merge
+from perfsuite.baselines.merge import Merged, merge
 from perfsuite.codec import Acceptance, RunFacts, StoredEntry, baseline_text, flat_text
 from perfsuite.errors import UsageError
 from perfsuite.model import BaselineEntry, Run, Sku, Status, Word
 from perfsuite.runs import entries_of
 from perfsuite.sku import fingerprint_differs, sku_for
 
+_ADDED = "added"
 # An error message names this many variants and counts the rest.
 _MOST_NAMED = 5
 
@@ -47,16 +49,6 @@ class Accepted:
             f"{len(self.added)} added, {len(self.changed)} changed, "
             f"{len(self.unchanged)} unchanged, {len(self.refused)} without a measurement"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """The entries of one pack's file as they will be, and what each variant's change is."""
-
-    entries: dict[str, StoredEntry]
-    added: list[str] = field(default_factory=list)
-    changed: dict[str, str] = field(default_factory=dict)
-    unchanged: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +77,17 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
     for shelf in shelves:
         _check_sku(shelf.sku, shelf.folder)
     written: list[Path] = []
-    outcomes: list[_Outcome] = []
+    said: dict[str, str] = {}
     for shelf in shelves:
         with locked(shelf.folder):
-            found = {
-                pack: _outcome(run, mine, acceptance=acceptance, old=read_pack(shelf.folder, pack))
-                for pack, mine in _by_pack(shelf.entries).items()
-            }
-            written += _write(run, shelf, found)
-            outcomes += found.values()
+            moves, files = _moves(run, shelf, acceptance)
+            said |= moves
+            written += _write(run, shelf, files)
     return Accepted(
         written=tuple(written),
-        added=tuple(name for outcome in outcomes for name in outcome.added),
-        changed={name: what for outcome in outcomes for name, what in outcome.changed.items()},
-        unchanged=tuple(name for outcome in outcomes for name in outcome.unchanged),
+        added=tuple(name for name, what in said.items() if what == _ADDED),
+        changed={name: what for name, what in said.items() if what not in {"", _ADDED}},
+        unchanged=tuple(name for name, what in said.items() if not what),
         refused={
             name: why or "nothing was measured"
             for name, why in chosen.items()
@@ -144,7 +133,7 @@ def _is_selected(name: str, word: str) -> bool:
 
 
 def _refuse_failures(run: Run, chosen: Mapping[str, str]) -> None:
-    last = {(result.variant, result.stage): result for result in run.results}
+    last = {(result.variant, result.stage): result for result in run.asked}
     failed = {
         result.variant: result.status.value
         for result in last.values()
@@ -182,47 +171,36 @@ def _check_sku(sku: Sku, folder: Path) -> None:
         )
 
 
-def _by_pack(entries: Mapping[str, BaselineEntry]) -> dict[str, dict[str, BaselineEntry]]:
-    found: dict[str, dict[str, BaselineEntry]] = {}
-    for name in sorted(entries):
-        found.setdefault(name.partition(".")[0], {})[name] = entries[name]
-    return found
+def _moves(
+    run: Run, shelf: _Shelf, acceptance: Acceptance
+) -> tuple[dict[str, str], dict[Path, bytes]]:
+    """Return in words what becomes of each entry, and the packs' files that change by it."""
+    other_code = {v.variant for v in run.verdicts if v.word in {Word.SLOWER, Word.FASTER}}
+    said: dict[str, str] = {}
+    files: dict[Path, bytes] = {}
+    for pack, names in groupby(sorted(shelf.entries), key=lambda name: name.partition(".")[0]):
+        stored = read_pack(shelf.folder, pack)
+        changed = {}
+        for name in names:
+            merged = Merged(shelf.entries[name], _ADDED)
+            if name in stored:
+                old, new = stored[name].entry, shelf.entries[name]
+                # Against a revision the verdicts say nothing of how this compares with the baseline
+                is_other_code = name in other_code or run.against is not None
+                merged = merge(old, new, is_other_code=is_other_code)
+            said[name] = merged.what
+            if merged.what:
+                changed[name] = StoredEntry(entry=merged.entry, accepted=acceptance)
+        if changed:
+            text = baseline_text(shelf.sku.slug, pack, {**stored, **changed})
+            files[pack_path(shelf.folder, pack)] = text
+    return said, files
 
 
-def _outcome(
-    run: Run,
-    entries: Mapping[str, BaselineEntry],
-    *,
-    acceptance: Acceptance,
-    old: Mapping[str, StoredEntry],
-) -> _Outcome:
-    outcome = _Outcome(dict(old))
-    changes = {v.variant for v in run.verdicts if v.word in {Word.SLOWER, Word.FASTER}}
-    for name, entry in entries.items():
-        if name not in old:
-            outcome.added.append(name)
-            outcome.entries[name] = StoredEntry(entry=entry, accepted=acceptance)
-            continue
-        # Against a revision the verdicts say nothing of how this compares with the baseline.
-        is_other_code = name in changes or run.against is not None
-        merged = merge(old[name].entry, entry, is_other_code=is_other_code)
-        if not merged.what:
-            outcome.unchanged.append(name)
-            continue
-        outcome.changed[name] = merged.what
-        outcome.entries[name] = StoredEntry(entry=merged.entry, accepted=acceptance)
-    return outcome
-
-
-def _write(run: Run, shelf: _Shelf, outcomes: Mapping[str, _Outcome]) -> tuple[Path, ...]:
-    """Write the packs that changed, with what they refer to before them."""
-    folder, sku = shelf.folder, shelf.sku
-    texts = {
-        pack_path(folder, pack): baseline_text(sku.slug, pack, outcome.entries)
-        for pack, outcome in outcomes.items()
-        if outcome.added or outcome.changed
-    }
-    if not texts:
+def _write(run: Run, shelf: _Shelf, files: Mapping[Path, bytes]) -> tuple[Path, ...]:
+    """Write the packs' files, with what they refer to before them."""
+    folder = shelf.folder
+    if not files:
         return ()
     facts = RunFacts(
         run=run.id,
@@ -233,8 +211,8 @@ def _write(run: Run, shelf: _Shelf, outcomes: Mapping[str, _Outcome]) -> tuple[P
     )
     first = {run_path(folder, run.id): flat_text(facts)}
     if not sku_path(folder).exists():
-        first[sku_path(folder)] = flat_text(sku)
-    written = tuple(replace_file(path, data) for path, data in {**first, **texts}.items())
+        first[sku_path(folder)] = flat_text(shelf.sku)
+    written = tuple(write(path, data) for path, data in {**first, **files}.items())
     _drop_unused_runs(folder)
     return written
 

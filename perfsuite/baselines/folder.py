@@ -9,12 +9,13 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from perfsuite.codec import RunFacts, StoredEntry, read_baseline, read_flat
+from perfsuite.codec import StoredEntry, read_baseline, read_flat
 from perfsuite.errors import StoreError
+from perfsuite.files import refusing, replace_file
 from perfsuite.model import Sku
 
 T = TypeVar("T")
@@ -78,12 +79,6 @@ def read_sku(folder: Path) -> Sku:
     return sku
 
 
-def read_run_facts(folder: Path, run_id: str) -> RunFacts | None:
-    """Return what is kept of a run, or None if its file is gone."""
-    path = run_path(folder, run_id)
-    return read_flat(_bytes(path), RunFacts, where=str(path)) if path.exists() else None
-
-
 def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
     """Return the entries of a pack by variant; only a file that is not there is empty."""
     path = pack_path(folder, pack)
@@ -93,24 +88,17 @@ def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
 
 
 def _bytes(path: Path) -> bytes:
-    try:
+    remedy = "restore it from git, or remove the folder and accept a run again"
+    with refusing("cannot read a baseline file", path, remedy=remedy):
         return path.read_bytes()
-    except OSError as error:
-        raise StoreError(
-            f"cannot read a baseline file: {error.strerror}",
-            where=str(path),
-            remedy="restore it from git, or remove the folder and accept a run again",
-        ) from error
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep every other acceptance out of the folder; waits for the one that is there."""
-    try:
+    with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise _not_written(folder, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -118,35 +106,12 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def replace_file(path: Path, data: bytes) -> Path:
+def write(path: Path, data: bytes) -> Path:
     """Put ``data`` in the file's place at once and for good, or leave the old file as it is."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(exist_ok=True)
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise _not_written(path, error) from error
-    finally:
-        beside.unlink(missing_ok=True)
-    return path
+    with _writing(path):
+        return replace_file(path, data)
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _not_written(path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"cannot write a baseline: {error.strerror}",
-        where=str(path),
-        remedy="make the folder writable and make room on the disk; what was there still holds",
-    )
+def _writing(path: Path) -> AbstractContextManager[None]:
+    remedy = "make the folder writable and make room on the disk; what was there still holds"
+    return refusing("cannot write a baseline", path, remedy=remedy)

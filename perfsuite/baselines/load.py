@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfsuite.baselines.folder import packs_in, read_pack, read_run_facts, read_sku, sku_folder
+from perfsuite.baselines.folder import packs_in, read_pack, read_sku, sku_folder
 from perfsuite.baselines.shipped import Root, Shipped
-from perfsuite.codec import Acceptance, RunFacts, StoredEntry
-from perfsuite.model import BaselineEntry, Sku, Variant
+from perfsuite.codec import StoredEntry
+from perfsuite.model import BaselineEntry, Sku
 from perfsuite.sku import fingerprint_differs
 
 
@@ -25,7 +25,6 @@ class Baselines:
 
     sku: Sku
     stored: Mapping[str, StoredEntry] = field(default_factory=dict)
-    runs: Mapping[str, RunFacts] = field(default_factory=dict)
     shipped: frozenset[str] = frozenset()
     shippers: frozenset[str] = frozenset()
     fingerprint_problem: str = ""
@@ -45,14 +44,11 @@ class Baselines:
             else:
                 theirs.append(found)
         stored: dict[str, StoredEntry] = {}
-        runs: dict[str, RunFacts] = {}
         for each in (*own, *theirs):
             stored = each.stored | stored
-            runs = each.runs | runs
         return cls(
             sku=sku,
             stored=stored,
-            runs=runs,
             shipped=frozenset(stored).difference(*(each.stored for each in own)),
             shippers=frozenset(name.partition(".")[0] for each in theirs for name in each.stored),
             fingerprint_problem="; ".join(each.problem for each in own if each.problem),
@@ -79,31 +75,12 @@ class Baselines:
         by = f" shipped by {variant_id.partition('.')[0]}" if variant_id in self.shipped else ""
         return f"baseline {self.sku.slug}{by}"
 
-    def accepted(self, variant_id: str) -> Acceptance | None:
-        """Return who accepted a variant's entry, when and why."""
-        stored = self.stored.get(variant_id)
-        return stored.accepted if stored else None
-
-    def source(self, variant_id: str) -> str:
-        """Return the words that name a variant's entry in a verdict, empty if there is none."""
-        accepted = self.accepted(variant_id)
-        if not accepted:
-            return ""
-        day = accepted.when.partition("T")[0]
-        return f"{self.name_of(variant_id)} (accepted {day} by {accepted.by}: {accepted.reason})"
-
-    def run_facts(self, variant_id: str) -> RunFacts | None:
-        """Return what is known of the run a variant's entry comes from: commit, environment."""
-        entry = self.entry(variant_id)
-        return self.runs.get(entry.run) if entry else None
-
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     """What one folder holds, and why it may not be compared with."""
 
     stored: dict[str, StoredEntry] = field(default_factory=dict)
-    runs: dict[str, RunFacts] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -113,26 +90,4 @@ def _read(folder: Path, sku: Sku, *, only: str = "") -> _Found:
         return _Found()
     problem = fingerprint_differs(sku, read_sku(folder).facts)
     stored = {name: entry for pack in packs for name, entry in read_pack(folder, pack).items()}
-    return _Found(stored, _runs(folder, stored.values()), f"{folder}: {problem}" if problem else "")
-
-
-def _runs(folder: Path, entries: Iterable[StoredEntry]) -> dict[str, RunFacts]:
-    ids = {stored.entry.run for stored in entries}
-    found = {run_id: read_run_facts(folder, run_id) for run_id in ids}
-    return {run_id: facts for run_id, facts in found.items() if facts}
-
-
-def stale(baselines: Baselines, variants: Sequence[Variant]) -> tuple[str, ...]:
-    """Return the entries that no variant has any more, sorted; ``variants`` are those of all tiers.
-
-    Entries of a pack without a variant are not among them: it may only not be installed here.
-    """
-    known = {variant.id for variant in variants}
-    packs = {variant.pack for variant in variants}
-    return tuple(
-        sorted(
-            name
-            for name in baselines.stored
-            if name not in known and name.partition(".")[0] in packs
-        )
-    )
+    return _Found(stored, f"{folder}: {problem}" if problem else "")

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from perfsuite.errors import StoreError
+from perfsuite.model import Pack
+from perfsuite.packs import PackSource
 
 FOLDER = "baselines"
 
@@ -39,19 +40,7 @@ class Shipped:
 Root = Path | Shipped
 
 
-class Origin(Protocol):
-    """What is asked of a pack: ``origin`` is the one of ``model.Pack``."""
-
-    @property
-    def name(self) -> str:
-        """The pack's name."""
-
-    @property
-    def origin(self) -> str:
-        """Where the pack comes from."""
-
-
-def shipped_by(packs: Iterable[Origin]) -> tuple[Shipped, ...]:
+def shipped_by(packs: Iterable[Pack | PackSource]) -> tuple[Shipped, ...]:
     """Return the folders of baselines inside the packs' packages; a single file ships none."""
     places = ((pack.name, _package(pack.origin)) for pack in packs)
     return tuple(

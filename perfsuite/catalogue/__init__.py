@@ -18,9 +18,8 @@ import msgspec
 
 import perfsuite
 from perfsuite.catalogue.listing import PackListing, Request
-from perfsuite.errors import PackError
 from perfsuite.model import Pack, Tier
-from perfsuite.packs import PackSource
+from perfsuite.packs import PackSource, Place
 
 # The child itself ends a pack at the time limit; this is for a child that does not.
 GRACE_S = 5.0
@@ -60,17 +59,17 @@ def _pack(source: PackSource, listing: PackListing) -> Pack:
         name=source.name,
         origin=source.origin,
         version=source.version,
-        variants=listing.variants(),
+        variants=listing.variants,
         claims=listing.claims,
+        canaries=listing.canaries,
         kernels=listing.given,
         error=source.error or listing.error,
     )
 
 
 def _unanswered(source: PackSource, said: str) -> PackListing:
-    error = PackError(
+    error = Place(source.name, source.origin).refuse(
         f"the catalogue child ended without a word on this pack{': ' + said if said else ''}",
-        where=f"pack {source.name!r} ({source.origin})",
         remedy="look for what ended it: no memory, a broken Python, a pack that kills its parent",
     )
     return PackListing(source.origin, error=str(error))

@@ -25,7 +25,7 @@ import msgspec
 from perfsuite.catalogue.listing import Outline, PackListing, Request, list_pack
 from perfsuite.errors import PackError
 from perfsuite.model import Kernel
-from perfsuite.packs import PackSource, load_pack
+from perfsuite.packs import PackSource, Place, load_pack
 
 POLL_MS = 20
 # Less than the controller's grace.
@@ -173,9 +173,8 @@ def _listing(source: PackSource, request: Request, kernels: Sequence[Kernel] | N
     heavy = [name for name in request.heavy if name in sys.modules]
     if not heavy:
         return listing
-    refused = PackError(
+    refused = Place(source.name, source.origin).refuse(
         f"the pack imports {', '.join(heavy)} when it is listed",
-        where=f"pack {source.name!r} ({source.origin})",
         remedy="import it in the case's builder, so that listing needs no GPU library",
     )
     return PackListing(source.origin, error=str(refused))
@@ -226,9 +225,8 @@ def _line(load: Load, time_limit_s: float) -> bytes:
         what = f"the pack ended its process with exit status {os.waitstatus_to_exitcode(status)}"
     load.log.seek(0)
     output = load.log.read()[-OUTPUT_BYTES:].decode(errors="replace").strip()
-    error = PackError(
+    error = Place(load.source.name, load.source.origin).refuse(
         what + (f"; its output:\n{output}" if output else ""),
-        where=f"pack {load.source.name!r} ({load.source.origin})",
         remedy="a pack's module declares cases and does nothing else when imported",
     )
     return msgspec.json.encode(PackListing(load.source.origin, error=str(error))) + b"\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,82 +54,69 @@ class Outline:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One variant without its case: the values of its axes in declared order."""
-
-    id: str
-    values: tuple[Scalar, ...]
-    tier: Tier
-    work: Work | None
-    memory_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class CaseListing:
-    """One case with its variants, the case's own data once."""
-
-    info: CaseInfo
-    rows: tuple[Row, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class PackListing:
     """All of one pack, by the origin that was asked for, or why there is nothing.
 
     ``kernels`` are the pack's own; ``given`` are those of all packs if it wants them.
+    ``canaries`` are by device.
     """
 
     origin: str
-    cases: tuple[CaseListing, ...] = ()
+    variants: tuple[Variant, ...] = ()
+    canaries: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
     claims: tuple[ClaimInstance, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     wants_kernels: bool = False
     given: tuple[Kernel, ...] = ()
     error: str = ""
 
-    def variants(self) -> tuple[Variant, ...]:
-        """Return the variants of all cases, in declared order."""
-        return tuple(
-            Variant(
-                id=row.id,
-                case=case.info,
-                axes=dict(zip(case.info.axes, row.values, strict=True)),
-                tier=row.tier,
-                work=row.work,
-                memory_bytes=row.memory_bytes,
-            )
-            for case in self.cases
-            for row in case.rows
-        )
-
 
 def list_pack(source: PackSource, loaded: LoadedPack, tier: Tier) -> PackListing:
     """Expand a loaded pack's cases and claims; what its own formulas raise is a ``PackError``."""
-    cases = tuple(_list_case(source, case, tier) for case in loaded.cases.values())
-    by_name = {case.info.name: case for case in cases}
-    claims = tuple(
-        instance
-        for claim in loaded.claims
-        for instance in _bindings(source.name, by_name[claim.case], claim)
+    cases = {case.name: _variants(source, case, tier) for case in loaded.cases.values()}
+    return PackListing(
+        origin=source.origin,
+        variants=tuple(variant for variants in cases.values() for variant in variants),
+        claims=tuple(one for claim in loaded.claims for one in _bindings(cases[claim.case], claim)),
+        canaries=_canaries(source, loaded),
+        kernels=loaded.kernels,
+        wants_kernels=loaded.wants_kernels,
     )
-    return PackListing(source.origin, cases, claims, loaded.kernels, loaded.wants_kernels)
 
 
-def _list_case(source: PackSource, case: Case, tier: Tier) -> CaseListing:
+def _variants(source: PackSource, case: Case, tier: Tier) -> list[Variant]:
     where = f"pack {source.name!r} ({source.origin}), case {case.name!r}"
-    rows: dict[str, Row] = {}
+    info = _info(source.name, case)
+    found: dict[str, Variant] = {}
     for axes, first in _bound(case, tier):
         name = variant_id(source.name, case.name, axes)
-        if name in rows or not (case.only is None or _called(case.only, axes, "only", where)):
+        if name in found or not (case.only is None or _called(case.only, axes, "only", where)):
             continue
-        rows[name] = Row(
-            name,
-            tuple(axes.values()),
-            first,
-            _work(case, axes, where),
-            _memory_bytes(case, axes, where),
-        )
-    return CaseListing(_info(source.name, case), tuple(rows.values()))
+        found[name] = _variant(case, info, axes, tier=first, where=where)
+    return list(found.values())
+
+
+def _canaries(source: PackSource, loaded: LoadedPack) -> dict[str, tuple[Variant, ...]]:
+    found: dict[str, tuple[Variant, ...]] = {}
+    for case in loaded.cases.values():
+        where = f"pack {source.name!r} ({source.origin}), case {case.name!r}"
+        info = _info(source.name, case)
+        for device, bound in case.canary.items():
+            axes = {axis: bound[axis] for axis in case.axes}
+            one = _variant(case, info, axes, tier=Tier.FULL, where=where)
+            found[device] = (*found.get(device, ()), one)
+    return found
+
+
+def _variant(case: Case, info: CaseInfo, axes: Axes, *, tier: Tier, where: str) -> Variant:
+    return Variant(
+        id=variant_id(info.pack, info.name, axes),
+        case=info,
+        axes=axes,
+        tier=tier,
+        work=_work(case, axes, where),
+        memory_bytes=_memory_bytes(case, axes, where),
+    )
 
 
 def _bound(case: Case, tier: Tier) -> Iterator[tuple[dict[str, Scalar], Tier]]:
@@ -194,31 +181,23 @@ def _memory_bytes(case: Case, axes: Axes, where: str) -> int:
 def _info(pack: str, case: Case) -> CaseInfo:
     build: Any = inspect.unwrap(getattr(case.build, "func", case.build))
     code = getattr(build, "__code__", None)
-    return CaseInfo(
-        pack=pack,
-        name=case.name,
-        doc=inspect.cleandoc(case.build.__doc__ or ""),
-        file=_place(code.co_filename) if code else "",
-        line=code.co_firstlineno if code else 0,
-        source=case.source,
-        version=case.version,
-        regime=case.regime,
-        cold=case.cold,
-        needs=case.needs,
-        budgets=case.budgets,
-        tags=case.tags,
-        axes=tuple(case.axes),
-        metrics=case.metrics,
-        ranks=case.ranks,
-        target=case.target,
-    )
+    names = {field.name for field in fields(CaseInfo)}
+    declared = {field.name: getattr(case, field.name) for field in fields(case)}
+    told = {
+        "pack": pack,
+        "doc": inspect.cleandoc(case.build.__doc__ or ""),
+        "file": _place(code.co_filename) if code else "",
+        "line": code.co_firstlineno if code else 0,
+        "axes": tuple(case.axes),
+    }
+    return CaseInfo(**{name: value for name, value in (declared | told).items() if name in names})
 
 
-def _bindings(pack: str, case: CaseListing, claim: Claim) -> Iterator[ClaimInstance]:
+def _bindings(variants: Sequence[Variant], claim: Claim) -> Iterator[ClaimInstance]:
     """Yield the claim once per binding of the other axes whose two variants both exist."""
-    ids = {row.values: row.id for row in case.rows}
-    for row in case.rows:
-        axes = dict(zip(case.info.axes, row.values, strict=True))
+    ids = {tuple(variant.axes.values()): variant.id for variant in variants}
+    for variant in variants:
+        axes, case = variant.axes, variant.case
         than = ids.get(tuple({**axes, **claim.than}.values()))
         is_meant = all(axes[axis] == value for axis, value in claim.faster.items()) and all(
             axes[axis] in values for axis, values in claim.at.items()
@@ -227,16 +206,16 @@ def _bindings(pack: str, case: CaseListing, claim: Claim) -> Iterator[ClaimInsta
             continue
         others = {axis: value for axis, value in axes.items() if axis not in claim.faster}
         yield ClaimInstance(
-            id=variant_id(pack, f"{case.info.name}:{claim.name}", others),
-            pack=pack,
+            id=variant_id(case.pack, f"{case.name}:{claim.name}", others),
+            pack=case.pack,
             name=claim.name,
-            faster=row.id,
+            faster=variant.id,
             than=than,
             by=claim.by,
             source=claim.source,
             needs=claim.needs,
-            file=case.info.file,
-            line=case.info.line,
+            file=case.file,
+            line=case.line,
         )
 
 

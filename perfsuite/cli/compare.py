@@ -13,10 +13,9 @@ from perfsuite.judge import Against, Policy, judge
 from perfsuite.model import BaselineEntry, Run, Sku, Variant
 from perfsuite.report import view
 from perfsuite.report.book import Book, read
-from perfsuite.report.rows import change_text
 from perfsuite.runs import entries_of
 from perfsuite.sku import fingerprint_differs, sku_for
-from perfsuite.terminal import first_line
+from perfsuite.terminal import first_line, skip_lines
 from perfsuite.terminal.words import plain
 
 
@@ -27,7 +26,7 @@ def judged_against(run: Run, before: Run) -> Book:
     mismatches = {name: why for name, why in mismatches.items() if why}
     entries = entries_of(before)
     # Results come in the order they were measured: a confirmation replaces its screen.
-    last = {result.variant: result for result in run.results}
+    last = {result.variant: result for result in run.asked}
     verdicts = judge(
         last,
         variants=run.variants,
@@ -53,16 +52,17 @@ def _mismatch(run: Run, before: Run, variant: Variant) -> str:
 
 
 def say_book(book: Book) -> None:
-    """Say each variant's verdict, what needs a reader first."""
+    """Say each variant's verdict, what needs a reader first, and how many were skipped."""
     rows = []
-    for subject in book.subjects:
-        change = subject.change
-        interval = plain(view.interval(change.low, change.high)) if change else ""
-        moved = plain(change_text(change)) if change else ""
-        rows.append((subject.mark.word, moved, interval, subject.variant.id, plain(subject.reason)))
+    for row in book.rows:
+        subject = row.subject
+        moved = row.change if subject.change or row.metric else ""
+        told = (moved, row.interval, subject.variant.id, subject.reason)
+        rows.append((subject.mark.word, *map(plain, told)))
     columns = ("verdict", "change", "interval", "variant", "reason")
     say_table(f"{book.run.id} against {book.source}", columns, rows)
-    say(first_line(book))
+    for line in (*skip_lines(book), first_line(book)):
+        say(line)
 
 
 def say_skus(root: Path) -> None:

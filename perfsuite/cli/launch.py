@@ -16,6 +16,7 @@ from perfsuite.cli.project import say, say_error
 from perfsuite.device import open_device
 from perfsuite.engine import Session
 from perfsuite.errors import PackError, PerfError, UsageError
+from perfsuite.files import refusing
 from perfsuite.model import Axes, Evidence, Kernel, Regime, Settings
 from perfsuite.packs import load_pack
 from perfsuite.panel.site import child_environment
@@ -41,13 +42,9 @@ def launch(order: Order, profiler: Sequence[str]) -> int:
     """Run the order in a child, under the profiler if there is one; return the exit status."""
     text = msgspec.json.encode(order).decode()
     command = [*profiler, sys.executable, "-P", "-m", "perfsuite.cli.launch", text]
-    try:
+    remedy = "put it on PATH, or give its whole path after --"
+    with refusing(f"cannot start {command[0]!r}", "", remedy=remedy, kind=UsageError):
         return subprocess.run(command, check=False, env=child_environment()).returncode
-    except OSError as error:
-        raise UsageError(
-            f"cannot start {command[0]!r}: {error.strerror}",
-            remedy="put it on PATH, or give its whole path after --",
-        ) from error
 
 
 def carry_out(order: Order) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from string import Template
 
 from perfsuite.errors import UsageError
+from perfsuite.files import refusing
 
 # It becomes a module's, a distribution's and a file's name: lower-case, with a letter first.
 NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
@@ -39,14 +40,9 @@ def new_pack(name: str, folder: Path | None = None, *, taken: Sequence[str] = ()
             remedy="name another with --folder DIR, or move it away",
         )
     words = {"pack": name, "package": f"{name}_perf", "project": project}
-    try:
+    remedy = "name a folder that can be written with --folder DIR"
+    with refusing("cannot write the pack", place.absolute(), remedy=remedy, kind=UsageError):
         _write(place, dict(_files(words)))
-    except OSError as error:
-        raise UsageError(
-            f"cannot write the pack: {error.strerror}",
-            where=str(place.absolute()),
-            remedy="name a folder that can be written with --folder DIR",
-        ) from error
     return place
 
 

@@ -1,7 +1,6 @@
 """The model as text and back: every field name and schema version is written in this room."""
 
 from perfsuite.codec.blocks import (
-    BASELINE_SCHEMA,
     Acceptance,
     RunFacts,
     StoredEntry,
@@ -12,7 +11,6 @@ from perfsuite.codec.blocks import (
     round_digits,
 )
 from perfsuite.codec.lines import (
-    RUN_SCHEMA,
     TAIL_BYTES,
     end_lines,
     is_finished,
@@ -24,8 +22,6 @@ from perfsuite.codec.lines import (
 from perfsuite.codec.text import convert, decode, encode, read_json
 
 __all__ = [
-    "BASELINE_SCHEMA",
-    "RUN_SCHEMA",
     "TAIL_BYTES",
     "Acceptance",
     "RunFacts",

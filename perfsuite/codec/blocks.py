@@ -8,10 +8,11 @@ of its own, which is the same whoever accepts the run.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import msgspec
 
 from perfsuite.codec.text import check_schema, convert, encode, read_json, to_plain
 from perfsuite.errors import StoreError
@@ -23,7 +24,6 @@ T = TypeVar("T")
 BASELINE_SCHEMA = "perfsuite.baseline/1"
 # Finer than any noise; the digits after these only make diffs.
 DIGITS = 6
-# Units of metrics without noise, whose every digit counts.
 # Metrics that always have noise; others have it where they have values by process.
 CLOCKS = ("time_us", "cycles")
 
@@ -71,8 +71,7 @@ class _Accepted:
 def flat_text(value: object) -> bytes:
     """Return a small dataclass as a stored file, one line a key."""
     plain = {"schema": BASELINE_SCHEMA, **to_plain(value)}
-    encode(plain)  # refuses what JSON does not have
-    return (json.dumps(plain, indent=2, ensure_ascii=False) + "\n").encode()
+    return msgspec.json.format(encode(plain), indent=2) + b"\n"
 
 
 def read_flat(data: bytes, kind: type[T], *, where: str) -> T:
@@ -101,7 +100,7 @@ def _block(variant: str, stored: StoredEntry) -> str:
     lines = [
         f"{_text(variant)}: {{",
         f"  {_text(entry)[1:-1]},",
-        f'  "accepted": {_text(to_plain(stored.accepted))},',
+        f'  "accepted": {_text(stored.accepted)},',
         '  "metrics": {',
         ",\n".join(metrics),
         "}}",
@@ -110,7 +109,7 @@ def _block(variant: str, stored: StoredEntry) -> str:
 
 
 def _text(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return msgspec.json.format(encode(value), indent=0).decode()
 
 
 def _rounded(metric: BaselineMetric) -> dict[str, Any]:
@@ -164,44 +163,38 @@ def _read_entry(variant: str, value: object, *, pack: str, where: str) -> Stored
         entry=convert({"variant": variant, **rest}, BaselineEntry, where=where),
         accepted=convert(acceptance, _Accepted, where=where).accepted,
     )
-    _check_metrics(stored.entry, where=where)
+    for fault in _faults(stored.entry):
+        raise _bad(fault, where)
     return stored
 
 
-def _check_metrics(entry: BaselineEntry, *, where: str) -> None:
-    """Refuse numbers that no measurement yields; they would be read as a huge change."""
+def _faults(entry: BaselineEntry) -> Iterator[str]:
+    """Yield numbers that no measurement yields; they would be read as a huge change."""
     if not entry.metrics:
-        raise _bad("key 'metrics' is empty", where)
-    processes: dict[str, int] | None = None
+        yield "key 'metrics' is empty"
+    processes: dict[str, int] = {}
     for name, metric in sorted(entry.metrics.items()):
+        key = f"key 'metrics.{name}"
         if metric.better not in DIRECTIONS:
-            raise _bad(
-                f"key 'metrics.{name}.better' is {metric.better!r}, not one of "
-                f"{', '.join(DIRECTIONS)}",
-                where,
-            )
+            yield f"{key}.better' is {metric.better!r}, not one of {', '.join(DIRECTIONS)}"
         if not metric.values and name not in CLOCKS:
             continue
-        _check_positive(name, metric, where=where)
-        found = {unit: len(values) for unit, values in metric.values.items()}
-        if processes is not None and processes != found:
-            raise _bad(
-                f"key 'metrics.{name}.values' has other processes than its neighbours", where
-            )
-        processes = found
+        yield from _bad_numbers(key, metric)
+        found = {unit: len(row) for unit, row in metric.values.items()}
+        if found != (processes := processes or found):
+            yield f"{key}.values' has other processes than its neighbours"
 
 
-def _check_positive(name: str, metric: BaselineMetric, *, where: str) -> None:
+def _bad_numbers(key: str, metric: BaselineMetric) -> Iterator[str]:
     if not metric.values or not all(metric.values.values()):
-        raise _bad(f"key 'metrics.{name}.values' has no process", where)
-    numbers = [("center", metric.center)]
-    numbers += [(f"values.{unit}", value) for unit, row in metric.values.items() for value in row]
-    for key, number in numbers:
+        yield f"{key}.values' has no process"
+    least = {f"values.{unit}": min(row) for unit, row in metric.values.items()}
+    for part, number in {"center": metric.center, **least}.items():
         if number <= 0:
-            raise _bad(f"key 'metrics.{name}.{key}' is {number!r}; it must be above 0", where)
-    for key, number in (("within", metric.within), ("between", metric.between)):
+            yield f"{key}.{part}' is {number!r}; it must be above 0"
+    for part, number in (("within", metric.within), ("between", metric.between)):
         if number < 0:
-            raise _bad(f"key 'metrics.{name}.{key}' is {number!r}; it must not be negative", where)
+            yield f"{key}.{part}' is {number!r}; it must not be negative"
 
 
 def _bad(what: str, where: str) -> StoreError:

@@ -7,53 +7,41 @@ a variant as it ends; ``judged`` (verdicts, claims, notes) and a short ``end`` o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from perfsuite.codec.text import check_schema, convert, encode, read_json, to_plain
 from perfsuite.errors import StoreError
-from perfsuite.model import ClaimInstance, ClaimVerdict, Result, Run, Variant, Verdict
+from perfsuite.model import Result, Run, Variant
 
 RUN_SCHEMA = "perfsuite.run/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    variants: tuple[Variant, ...]
-    instances: tuple[ClaimInstance, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
-    verdicts: tuple[Verdict, ...]
-    claims: tuple[ClaimVerdict, ...]
-    notes: tuple[str, ...]
-    units: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _End:
-    finished: str
-    wall_s: float
-
-
-# Lines whose fields are the run's own; what none of them has stands in the header.
-_PARTS: dict[str, type[_Plan | _Judged | _End]] = {"plan": _Plan, "judged": _Judged, "end": _End}
-_LATER = {field.name for part in _PARTS.values() for field in fields(part)} | {"results", "aside"}
+# Lines whose keys are the run's own fields; what none of them has stands in the header.
+_PARTS = {
+    "plan": ("variants", "instances", "canaries"),
+    "judged": ("verdicts", "claims", "notes", "units", "shift", "phases_s"),
+    "end": ("finished", "wall_s"),
+}
+# Files that were written before these have none of them.
+_ADDED = {"canaries", "shift", "phases_s"}
+_LATER = {"results", "aside", *chain.from_iterable(_PARTS.values())}
 # The end line is shorter than this, so that whether a run is finished is read from its tail.
 TAIL_BYTES = 256
 
 
 def start_lines(run: Run) -> bytes:
     """Return the header and the plan of a run that has measured nothing yet."""
-    bare = to_plain(
-        replace(run, variants=(), instances=(), results=(), aside=(), verdicts=(), claims=())
-    )
-    header = {key: item for key, item in bare.items() if key not in _LATER}
+    bare = replace(run, variants=(), canaries=(), instances=(), verdicts=(), claims=())
+    bare = replace(bare, results=(), aside=())
+    header = {key: item for key, item in to_plain(bare).items() if key not in _LATER}
+    every = (*run.variants, *run.canaries)
     plan = {
-        "cases": {variant.pack + "." + variant.case.name: variant.case for variant in run.variants},
+        "cases": {variant.pack + "." + variant.case.name: variant.case for variant in every},
         "variants": [_without_case(variant) for variant in run.variants],
         "instances": run.instances,
+        "canaries": [_without_case(variant) for variant in run.canaries],
     }
     return _line("header", {"schema": RUN_SCHEMA, **header}) + _line("plan", plan)
 
@@ -74,7 +62,7 @@ def end_lines(run: Run) -> bytes:
 
 
 def _part_line(kind: str, run: Run) -> bytes:
-    return _line(kind, {field.name: getattr(run, field.name) for field in fields(_PARTS[kind])})
+    return _line(kind, {name: getattr(run, name) for name in _PARTS[kind]})
 
 
 def _line(kind: str, values: Mapping[str, Any]) -> bytes:
@@ -89,26 +77,33 @@ def is_finished(tail: bytes) -> bool:
 
 def read_header(line: bytes, *, where: str) -> Run:
     """Return the run as its header line knows it: no variants, no results."""
+    return convert(_header(line, where), Run, where=f"{where}, line 1")
+
+
+def _header(line: bytes, where: str) -> dict[str, Any]:
     kind, values = _kind_and_values(line, where=where, number=1)
     if kind != "header":
         raise _misplaced(kind, where)
-    return convert(check_schema(values, RUN_SCHEMA, where=where), Run, where=f"{where}, line 1")
+    return check_schema(values, RUN_SCHEMA, where=where)
 
 
 def read_run(data: bytes, *, where: str) -> Run:
     """Return a run from the whole lines of its file; ``finished`` is empty if it has no end."""
     first, *lines = data.removesuffix(b"\n").split(b"\n")
-    run = read_header(first, where=where)
+    header = _header(first, where)
+    run = convert(header, Run, where=f"{where}, line 1")
     results: list[Result] = []
     for number, line in enumerate(lines, 2):
         place = f"{where}, line {number}"
         kind, values = _kind_and_values(line, where=where, number=number)
-        if run.finished or kind not in {*_PARTS, "result"}:
-            raise _misplaced(kind, place)
-        if kind == "result":
+        if kind == "result" and not run.finished:
             results.append(convert(values, Result, where=place))
-        else:
-            run = _with_part(run, kind, values, where=place)
+            continue
+        whole = _with_cases(values, place) if kind == "plan" else values
+        if run.finished or whole.keys() | _ADDED != {*_PARTS.get(kind, ()), *_ADDED}:
+            raise _misplaced(kind, place)
+        part = convert({**header, **whole}, Run, where=place)
+        run = replace(run, **{name: getattr(part, name) for name in whole})
     own = tuple(result for result in results if not result.is_aside)
     return replace(run, results=own, aside=tuple(result for result in results if result.is_aside))
 
@@ -128,19 +123,15 @@ def _misplaced(kind: str, where: str) -> StoreError:
     )
 
 
-def _with_part(run: Run, kind: str, values: Mapping[str, Any], *, where: str) -> Run:
-    whole = _with_cases(values, where) if kind == "plan" else values
-    part = convert(whole, _PARTS[kind], where=where)
-    return replace(run, **{field.name: getattr(part, field.name) for field in fields(part)})
-
-
 def _with_cases(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """Put the cases that the plan holds once back into its variants."""
     cases, variants = values.get("cases"), values.get("variants")
     if not isinstance(cases, dict) or not isinstance(variants, list):
         raise _misplaced("plan", where)
     rest = {key: item for key, item in values.items() if key != "cases"}
-    return {**rest, "variants": [_with_case(variant, cases) for variant in variants]}
+    whole = [_with_case(variant, cases) for variant in variants]
+    canaries = [_with_case(variant, cases) for variant in values.get("canaries") or ()]
+    return {**rest, "variants": whole, "canaries": canaries}
 
 
 def _with_case(variant: object, cases: Mapping[str, Any]) -> object:

@@ -9,6 +9,7 @@ import numbers
 import re
 import reprlib
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Never, TypeVar
 
 import msgspec
@@ -95,7 +96,7 @@ def read_json(text: str | bytes, *, where: str, line: int = 0) -> Any:
         decoded = text.decode("utf-8") if isinstance(text, bytes) else text
         return json.loads(
             decoded,
-            object_pairs_hook=_unique,
+            object_pairs_hook=partial(_unique, decoded),
             parse_constant=_refuse_number,
             parse_float=_finite if _HUGE.search(decoded) else None,
         )
@@ -106,11 +107,8 @@ def read_json(text: str | bytes, *, where: str, line: int = 0) -> Any:
         raise _damaged(f"not UTF-8: byte {error.object[error.start]:#x}", place) from error
     except RecursionError as error:
         raise _damaged("not valid here: nested too deeply", place) from error
-    except _DuplicateKeyError as error:
-        what = f"duplicate key {error.key!r}{_lines_of(error.key, decoded)}"
-        raise _damaged(what, place) from None
-    except _NumberError as error:
-        raise _damaged(f"{error} is not a number that can be stored", place) from None
+    except _RefusedError as error:
+        raise _damaged(str(error), place) from None
 
 
 def _damaged(what: str, where: str) -> StoreError:
@@ -119,39 +117,29 @@ def _damaged(what: str, where: str) -> StoreError:
     )
 
 
-class _DuplicateKeyError(Exception):
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
-
-
-class _NumberError(Exception):
+class _RefusedError(Exception):
     pass
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _unique(text: str, pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _DuplicateKeyError(next(name for name in names if names.count(name) > 1))
+        key = next(name for name in names if names.count(name) > 1)
+        quoted = json.dumps(key, ensure_ascii=False)
+        lines = [str(number) for number, line in enumerate(text.split("\n"), 1) if quoted in line]
+        place = f" (lines {', '.join(lines)})" if 1 < len(lines) <= _MOST_LINES_NAMED else ""
+        raise _RefusedError(f"duplicate key {key!r}{place}")
     return found
 
 
-def _refuse_number(name: str) -> Never:
-    raise _NumberError(name)
+def _refuse_number(digits: str) -> Never:
+    raise _RefusedError(f"{digits} is not a number that can be stored")
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
-    if not math.isfinite(number):
-        raise _NumberError(digits)
-    return number
-
-
-def _lines_of(key: str, text: str) -> str:
-    quoted = json.dumps(key, ensure_ascii=False)
-    lines = [str(number) for number, line in enumerate(text.split("\n"), 1) if quoted in line]
-    return f" (lines {', '.join(lines)})" if 1 < len(lines) <= _MOST_LINES_NAMED else ""
+    return number if math.isfinite(number) else _refuse_number(digits)
 
 
 def convert(value: object, kind: type[T], *, where: str) -> T:

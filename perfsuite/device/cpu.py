@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import hashlib
 import os
 import platform
 import time
@@ -17,6 +16,8 @@ import torch
 
 from perfsuite.device import tensors
 from perfsuite.device.gang import Gang
+from perfsuite.device.host import cpu_model, last_level_cache, machine_unit
+from perfsuite.device.load import Load, waited_ns
 from perfsuite.device.protocol import Comparison, Group, Sample
 from perfsuite.device.software import compilers, software
 from perfsuite.errors import DeviceError
@@ -24,8 +25,6 @@ from perfsuite.model import DeviceFacts, Health, Regime
 
 # Rotating more than this evicts nothing that a smaller working set leaves in a shared cache.
 CACHE_MOST = 32 << 20
-CACHE_FALLBACK = 32 << 20
-WAITING = Path("/proc/thread-self/schedstat")
 
 
 @dataclass(slots=True)
@@ -77,26 +76,36 @@ class CpuDevice:
     has_cycles = False
     settle_tolerance = 0.05
     settle_s = 0.5
+    # One of ours beside three busy processes on two cores is at 50 %: what it waits for a core is
+    # taken off, and a GEMM of 26 ms still takes 33. Beyond four, nothing is left to compare.
+    foreign_most = 60.0
+    busy_s = 0.0
+    spun_s = 0.0
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         del seed
         self._gang = gang or Gang()
-        self.cache_bytes = min(CACHE_MOST, _last_level_cache())
+        self.cache_bytes = min(CACHE_MOST, last_level_cache())
         self._flushed: torch.Tensor | None = None
         # One core is left to everything else: threads that wait for each other at a barrier take
         # as long as the one that was interrupted (a copy by two threads of two: 2 to 8 ms).
         # The ranks of a gang share the rest.
-        free = len(os.sched_getaffinity(0)) - 1
-        torch.set_num_threads(max(1, free // self._gang.ranks))
+        cores = frozenset(os.sched_getaffinity(0))
+        threads = max(1, (len(cores) - 1) // self._gang.ranks)
+        torch.set_num_threads(threads)
+        self._load = Load(cores, used=threads * self._gang.ranks)
+        self._health = Health()
+        if self._gang.ranks > 1:  # ranks take all cores: what shares them is in their noise
+            self.foreign_most = float("inf")
 
     def facts(self) -> DeviceFacts:
         """Describe the processor and the software on it."""
         cores = len(os.sched_getaffinity(0))
-        model = _cpu_model()
+        model = cpu_model()
         return DeviceFacts(
             device="cpu",
             name=model,
-            unit=_machine_unit(),
+            unit=machine_unit(),
             identity={"vendor": "cpu", "name": model, "cores": str(cores)},
             environment={
                 **software(),
@@ -148,12 +157,16 @@ class CpuDevice:
         """Time the group ``count`` times; a CPU needs no spin and all regimes are one."""
         del regime, spin_us
         samples = []
+        started = self._load.now()
         with _frozen_collector():
             for _ in range(count):
                 if flush:
                     self._flush()
                 self._gang.meet()
                 samples.append(Sample(_own_ns(group) / 1e3))
+        self.busy_s += sum(sample.time_us for sample in samples) / 1e6
+        foreign = self._load.foreign_percent(started, self._load.now())
+        self._health = Health(foreign_percent=foreign)
         return samples
 
     def joins_streams(self, group: Group) -> bool:
@@ -166,8 +179,13 @@ class CpuDevice:
         return self._gang.agree(value)
 
     def health(self) -> Health:
-        """Return nothing: a CPU in a virtual machine does not say."""
-        return Health()
+        """Return the load by others; of itself a CPU in a virtual machine says nothing."""
+        return self._health
+
+    def energy_j(self, group: Group, time_s: float) -> float | None:
+        """Return nothing: a counter of energy, where there is one, is the administrator's."""
+        del group, time_s
+        return None
 
     def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
         """Return nothing: torch keeps no peak for the CPU."""
@@ -190,21 +208,13 @@ def _own_ns(group: Group) -> int:
     A wait between a stamp and the reading beside it is no part of the time: what the readings took
     is the most that it can have been.
     """
-    opened, waited = time.perf_counter_ns(), _waited_ns()
+    opened, waited = time.perf_counter_ns(), waited_ns()
     start = time.perf_counter_ns()
     group()
     end = time.perf_counter_ns()
-    waited, closed = _waited_ns() - waited, time.perf_counter_ns()
+    waited, closed = waited_ns() - waited, time.perf_counter_ns()
     beside = (start - opened) + (closed - end)
     return end - start - max(0, waited - beside)
-
-
-def _waited_ns() -> int:
-    """Return how long this thread has waited for a core (proc_pid_schedstat(5)), 0 if not told."""
-    try:
-        return int(WAITING.read_text(encoding="ascii").split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 @contextlib.contextmanager
@@ -217,31 +227,3 @@ def _frozen_collector() -> Iterator[None]:
     finally:
         gc.enable()
         gc.unfreeze()
-
-
-def _last_level_cache() -> int:
-    text = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
-    try:
-        size = text.read_text(encoding="ascii").strip()
-    except OSError:
-        return CACHE_FALLBACK
-    scale = {"K": 1 << 10, "M": 1 << 20}.get(size[-1:], 1)
-    return int(size.rstrip("KM")) * scale
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _machine_unit() -> str:
-    """Return a hash that tells this machine from another without naming it."""
-    try:
-        key = Path("/etc/machine-id").read_text(encoding="ascii").strip()
-    except OSError:
-        key = platform.node()
-    return hashlib.sha256(f"perfsuite:{key}".encode()).hexdigest()[:12]

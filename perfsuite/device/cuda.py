@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
 from cuda.core import Device
 
 from perfsuite.device import tensors
+from perfsuite.device.energy import joules_per_group
+from perfsuite.device.facts import gpu_facts
 from perfsuite.device.gang import Gang
+from perfsuite.device.health import HealthWatch
 from perfsuite.device.kernels import CudaContext
 from perfsuite.device.nvml import Nvml
 from perfsuite.device.protocol import Comparison, Group, Sample
-from perfsuite.device.software import compilers, features, software
-from perfsuite.device.stopwatch import ROWS, Stopwatch
+from perfsuite.device.stopwatch import ROWS, CudaGroup, Stopwatch
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
 
 HOPPER = 9
 # Queued launches beyond this many block the host inside a sample (the queue holds about 1,000).
 QUEUE_LAUNCHES = 500
+# Launches without a gap are queued in parts of that, one running and one waiting.
+QUEUE_PARTS = 8
 # A synchronisation takes longer after a long wait (H200: 45 us after 6 ms, 120 after 40 ms).
 JOIN_SLACK_S, JOIN_SLACK_SHARE = 50e-6, 0.005
 JOIN_TRIES = 20
-
-
-@dataclass(slots=True)
-class CudaGroup:
-    """Launches timed as one sample: a captured graph, a loop, or calls awaited one by one."""
-
-    issue: Callable[[], None]
-    launches: int
-    backend: str
-
-    def __call__(self) -> None:
-        """Issue all launches."""
-        self.issue()
 
 
 class CudaDevice:
@@ -50,6 +40,10 @@ class CudaDevice:
     has_cycles = True
     settle_tolerance = 0.002
     settle_s = 3.0
+    # Half of the time is what one other busy process takes: the GPU gives both equal slices.
+    foreign_most = 2.0
+    busy_s = 0.0
+    spun_s = 0.0
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         if not torch.cuda.is_available():
@@ -66,7 +60,8 @@ class CudaDevice:
         torch.cuda.set_stream(self._stream)
         Device().set_current()  # cuda.core shares torch's primary context
         self._nvml = Nvml(f"GPU-{self._properties.uuid}")
-        self._health = Health()
+        self._health = HealthWatch(self._nvml.health)
+        self._foreign: list[float] = []
         self._flushed: torch.Tensor | None = None
         # Random padding: two processes should not share their addresses' luck.
         self._padding = torch.empty((1 + seed % 61) << 18, dtype=torch.uint8, device="cuda")
@@ -75,22 +70,7 @@ class CudaDevice:
 
     def facts(self) -> DeviceFacts:
         """Describe the GPU, its state and the software on it."""
-        p = self._properties
-        identity = {"vendor": "nvidia", "name": p.name, "sm_count": str(self._watch.sms)}
-        identity["memory_gib"] = str(round(p.total_memory / 2**30))
-        return DeviceFacts(
-            device="cuda",
-            name=p.name,
-            unit=hashlib.sha256(f"perfsuite:{p.uuid}".encode()).hexdigest()[:12],
-            identity={**identity, **self._nvml.identity()},
-            state=self._nvml.state(),
-            environment={**self._nvml.environment(), **software(), "arch": self.arch},
-            arch=self.arch,
-            gpus=torch.cuda.device_count(),
-            memory_bytes=int(p.total_memory),
-            clocks=("time_us", "cycles"),
-            features=(*features(self.arch), *compilers()),
-        )
+        return gpu_facts(self._properties, self._nvml, arch=self.arch, sms=self._watch.sms)
 
     def context(self, seed: int) -> CudaContext:
         """Return a builder's context."""
@@ -148,12 +128,16 @@ class CudaDevice:
         self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
     ) -> list[Sample]:
         """Time the group ``count`` times between stamps, the empty window taken off."""
-        if group.backend == "host":
-            return [self._host_sample(group, flush=flush) for _ in range(count)]
+        self._health.forget()
+        self._foreign = []
         samples: list[Sample] = []
         for start in range(0, count, ROWS):
             rows = min(ROWS, count - start)
-            samples += self._stamped_samples(group, rows, regime, spin_us=spin_us, flush=flush)
+            if group.backend == "host":
+                samples += [self._host_sample(group, flush=flush) for _ in range(rows)]
+            else:
+                samples += self._stamped_samples(group, rows, regime, spin_us=spin_us, flush=flush)
+        self.busy_s += sum(sample.time_us for sample in samples if sample.time_us > 0) / 1e6
         return samples
 
     def joins_streams(self, group: Group) -> bool:
@@ -181,7 +165,15 @@ class CudaDevice:
 
     def health(self) -> Health:
         """Return what NVML said while the last samples were running."""
-        return self._health
+        foreign = max(self._foreign, default=None)
+        return replace(self._health.health(), foreign_percent=foreign)
+
+    def energy_j(self, group: Group, time_s: float) -> float | None:
+        """Return what NVML's counter of energy says one launch took."""
+        queued = group.launches if group.backend == "loop" else 1
+        batch = max(1, QUEUE_LAUNCHES // (QUEUE_PARTS * queued))
+        joules = joules_per_group(group, batch, time_s=time_s, read=self._nvml.energy_j)
+        return None if joules is None else joules / group.launches
 
     def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
         """Return what torch's allocator held at most during one launch, beyond the inputs."""
@@ -195,6 +187,7 @@ class CudaDevice:
     def close(self) -> None:
         """Let go of NVML and of memory that nothing holds any more."""
         torch.cuda.empty_cache()
+        self._health.close()
         self._nvml.close()
 
     def _captured(self, issue: Callable[[], None]) -> Callable[[], None] | None:
@@ -220,7 +213,7 @@ class CudaDevice:
         start = time.perf_counter_ns()
         group()
         sample = Sample((time.perf_counter_ns() - start) / 1e3)
-        self._health = self._nvml.health()
+        self._health.note()
         return sample
 
     def _stamped_samples(
@@ -238,8 +231,12 @@ class CudaDevice:
             if in_flight >= QUEUE_LAUNCHES:
                 self.synchronize()
                 in_flight = 0
-        self._health = self._nvml.health()
-        self.synchronize()
+        self._health.note()
+        with self._health.watching():
+            self.synchronize()
+        self.spun_s += self._watch.spun_s
+        foreign = self._watch.foreign_percent()
+        self._foreign += [] if foreign is None else [foreign]
         return self._watch.read(rows)
 
     def _flush(self) -> None:

@@ -99,7 +99,8 @@ class FakeDevice:
     """Times what a workload says it spends, with the noise of a good GPU.
 
     ``within`` and ``between`` are relative standard deviations; both draw from the worker's seed,
-    so that a run can be repeated to the digit.
+    so that a run can be repeated to the digit. ``foreign_percent`` is the load by others,
+    ``watts`` what launches without a gap draw.
     """
 
     name = "fake"
@@ -107,6 +108,11 @@ class FakeDevice:
     has_cycles = True
     settle_tolerance = 0.01
     settle_s = 3.0
+    foreign_most = 5.0
+    foreign_percent = 0.0
+    watts = 100.0
+    busy_s = 0.0
+    spun_s = 0.0
     within = 0.002
     between = 0.0005
 
@@ -188,6 +194,7 @@ class FakeDevice:
             spent = self.now_us - start if self.spent else DEFAULT_US * group.launches
             noise = self._process * math.exp(self._noise.gauss(0, self.within))
             samples.append(Sample(spent * noise, spent * noise * CLOCK_MHZ))
+            self.busy_s += spent / 1e6
         return samples
 
     def joins_streams(self, group: Group) -> bool:
@@ -201,7 +208,18 @@ class FakeDevice:
 
     def health(self) -> Health:
         """Return a cool, idle device."""
-        return Health(power_w=100.0, temperature_c=40.0, sm_clock_mhz=CLOCK_MHZ)
+        return Health(
+            power_w=100.0,
+            temperature_c=40.0,
+            sm_clock_mhz=CLOCK_MHZ,
+            foreign_percent=self.foreign_percent,
+        )
+
+    def energy_j(self, group: Group, time_s: float) -> float | None:
+        """Return what ``watts`` make of one round of the group."""
+        (sample,) = self.sample(group, 1, regime=Regime.SUSTAINED, spin_us=0.0, flush=False)
+        del time_s
+        return self.watts * sample.time_us / 1e6 / group.launches
 
     def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
         """Return the size of what one launch hands back."""

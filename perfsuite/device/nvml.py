@@ -29,19 +29,29 @@ class Nvml:
     def __init__(self, uuid: str) -> None:
         pynvml.nvmlInit()
         self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        self._ecc_errors = self._uncorrected()
 
     def health(self) -> Health:
-        """Return power, temperature, SM clock and clock-event reasons as they are now."""
+        """Return power, temperature, SM clock and clock-event reasons as they are now.
+
+        A memory error since the start that ECC could not correct is a reason of its own.
+        """
         bits = self._ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons) or 0
         power = self._ask(pynvml.nvmlDeviceGetPowerUsage)
+        lost = ("ecc_error",) if self._uncorrected() > self._ecc_errors else ()
         return Health(
             power_w=None if power is None else power / 1000,
             temperature_c=_number(
                 self._ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU)
             ),
             sm_clock_mhz=_number(self._ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM)),
-            reasons=tuple(name for bit, name in REASONS.items() if bits & bit),
+            reasons=(*(name for bit, name in REASONS.items() if bits & bit), *lost),
         )
+
+    def energy_j(self) -> float | None:
+        """Return the energy used since the driver was loaded."""
+        used = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption)
+        return None if used is None else used / 1000
 
     def identity(self) -> dict[str, str]:
         """Return what makes the SKU: PCI device, default power limit, MIG profile."""
@@ -88,6 +98,10 @@ class Nvml:
         """Let go of NVML."""
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
+
+    def _uncorrected(self) -> int:
+        kinds = (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)
+        return int(self._ask(pynvml.nvmlDeviceGetTotalEccErrors, *kinds) or 0)
 
     def _mig(self) -> str | None:
         mode = self._ask(pynvml.nvmlDeviceGetMigMode)

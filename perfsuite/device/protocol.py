@@ -101,7 +101,9 @@ class Device(Protocol):
     """A thing that can launch, time and watch a workload; one per worker.
 
     ``settle_tolerance`` is the relative difference below which groups of samples count as steady,
-    ``settle_s`` how long it is worth waiting for that.
+    ``settle_s`` how long it is worth waiting for that. ``foreign_most`` is the load by others, in
+    percent of what a workload uses, that a block may bear. ``busy_s`` and ``spun_s`` are how long
+    samples and the pacing between them have taken so far.
     """
 
     name: str
@@ -109,6 +111,9 @@ class Device(Protocol):
     has_cycles: bool
     settle_tolerance: float
     settle_s: float
+    foreign_most: float
+    busy_s: float
+    spun_s: float
 
     def facts(self) -> DeviceFacts:
         """Describe the device."""
@@ -163,7 +168,10 @@ class Device(Protocol):
         """
 
     def health(self) -> Health:
-        """Return the device's state right now."""
+        """Return the device's state while the last samples were taken."""
+
+    def energy_j(self, group: Group, time_s: float) -> float | None:
+        """Return the energy of one launch of a group issued back to back for so long, if known."""
 
     def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
         """Return the peak of memory allocated during one launch without its inputs, if known."""

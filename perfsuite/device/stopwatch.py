@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,26 @@ STAMPS = Path(__file__).with_name("stamps.cu")
 ROWS = 64
 THREADS = 1024
 EMPTY_SAMPLES = 16
+# Two looks of the spin at the timer lie 0.4 us apart at most; a slice of another process takes
+# milliseconds.
+AWAY_NS = 50_000
 # A spin shorter than this does not hide the host's issuing of a sample.
 LEAST_SPIN_US = 100.0
 # The CUDA runtime keeps a little of each block's shared memory for itself.
 RESERVED_SHARED_BYTES = 1024
+
+
+@dataclass(slots=True)
+class CudaGroup:
+    """Launches timed as one sample: a captured graph, a loop, or calls awaited one by one."""
+
+    issue: Callable[[], None]
+    launches: int
+    backend: str
+
+    def __call__(self) -> None:
+        """Issue all launches."""
+        self.issue()
 
 
 class Stopwatch:
@@ -36,7 +53,9 @@ class Stopwatch:
         self._rows = torch.zeros(ROWS, 2, self._slots, 2, dtype=torch.int64, device="cuda")
         self._cursor = torch.zeros(1, dtype=torch.int64, device="cuda")
         self._shared = int(properties.shared_memory_per_block_optin) - RESERVED_SHARED_BYTES
-        options = (f"-DROWS={ROWS}",)
+        self._away = torch.zeros(1, dtype=torch.int64, device="cuda")
+        self._spun_ns = 0
+        options = (f"-DROWS={ROWS}", f"-DAWAY_NS={AWAY_NS}ull")
         self._stamp, self._advance, self._spin = (
             load_kernel(STAMPS, name, arch=arch, options=options)
             for name in ("stamp", "advance", "spin")
@@ -48,10 +67,23 @@ class Stopwatch:
         """Start at the first row, with no stamps in any."""
         self._rows.zero_()
         self._cursor.zero_()
+        self._away.zero_()
+        self._spun_ns = 0
+
+    @property
+    def spun_s(self) -> float:
+        """How long the spins since ``reset`` took."""
+        return self._spun_ns / 1e9
+
+    def foreign_percent(self) -> float | None:
+        """Return how much of the spins since ``reset`` the GPU gave to other processes."""
+        return 100 * int(self._away) / self._spun_ns if self._spun_ns else None
 
     def spin(self, wait_us: float) -> None:
         """Keep the GPU awake but cool with one thread."""
-        self._spin(1, 1, int(1e3 * max(LEAST_SPIN_US, wait_us)))
+        wait_ns = int(1e3 * max(LEAST_SPIN_US, wait_us))
+        self._spun_ns += wait_ns
+        self._spin(1, 1, wait_ns, self._away)
 
     def stamped(self, issue: Callable[[], None]) -> None:
         """Issue launches between two stamps, the first when all ranks' streams have come here."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -38,15 +39,21 @@ class Bench:
     def phase(self, name: str, announce: Callable[[str], None], act: Callable[[], Any]) -> Any:
         """Announce a phase, do it and note how long it took; raises what the device reports."""
         announce(name)
-        started = time.monotonic()
-        value = act()
-        self.device.synchronize()
-        self.spent(name, time.monotonic() - started)
+        with self.timed(name):
+            value = act()
+            self.device.synchronize()
         return value
 
-    def spent(self, phase: str, seconds: float) -> None:
-        """Note wall time of a phase."""
-        self.log.phases[phase] = round(self.log.phases.get(phase, 0.0) + seconds, 6)
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Note wall time of a phase; what of it went into pacing is a phase of its own."""
+        started, spun_s = time.monotonic(), self.device.spun_s
+        yield
+        spun_s = self.device.spun_s - spun_s
+        for name, seconds in ((phase, time.monotonic() - started - spun_s), ("spin", spun_s)):
+            total_s = self.log.phases.get(name, 0.0) + max(0.0, seconds)
+            if total_s or name == phase:
+                self.log.phases[name] = round(total_s, 6)
 
     def declared(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return a case's own metrics as numbers; raises CaseError for one it did not declare."""

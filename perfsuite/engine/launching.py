@@ -21,9 +21,17 @@ SETTLE_GROUPS = 3
 # Host time jitters more than a GPU's, and so do collectives (2 ranks, H200: half of all never came
 # within 0.2 %): waiting for steadier ones would never end.
 LOOSE_TOLERANCE = 0.02
-BAD_REASONS = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake"})
+BAD_REASONS = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "ecc_error"})
+# What disturbs often passes as soon as it came.
+NAP_S = 0.3
 # The device's own time stands beside the host's, which is what is judged: a few will do.
 BESIDE_SAMPLES = 5
+# A power cap takes a tenth of a second to pull the clock down (H200): until well after that,
+# launches without a gap look steadier than they will be. After another worker's turn a part of it
+# will do.
+SUSTAINED_US, LEAD_IN_US = 1e6, 2e5
+# NVML's counter of energy moves on in steps of up to a tenth of a second.
+ENERGY_S = 2.0
 STEADY, UNSTEADY, LATE = 0.0, 1.0, 2.0
 
 
@@ -35,32 +43,25 @@ class Launching:
         self._workload = workload
         self._error: float | None = None
         self._settled = True
+        self._joules: float | None = None
         self._plan: SamplingPlan | None = None
 
-    def prepare(self, announce: Callable[[str], None], sampling: Sampling | None) -> None:
+    def prepare(
+        self, announce: Callable[[str], None], sampling: Sampling | None, *, is_thorough: bool
+    ) -> None:
         """Check, calibrate and settle; raises CaseError, WrongResultError, DeviceError."""
         phase = self._bench.phase
-        self._error = phase("check", announce, self._check)
+        self._error = phase("check", announce, partial(self._check, is_thorough=is_thorough))
         if not self._bench.settings.check_only:
             self._plan = phase("calibrate", announce, partial(self._calibrate, sampling))
             self._settled = phase("settle", announce, self._settle)
+            if self._is_sustained and not self._bench.case.ranks:
+                self._joules = phase("energy", announce, self._energy)
 
     def block(self) -> None:
         """Take one turn's samples, again if the device was disturbed meanwhile."""
-        plan, bench = self._planned(), self._bench
-        started = time.monotonic()
-        voided = 0
-        while True:
-            samples = self._sample(plan.samples)
-            good = [s for s in samples if not bench.device.agree(not math.isfinite(s.time_us))]
-            health = bench.device.health()
-            disturbed = BAD_REASONS.intersection(health.reasons)
-            is_lost = bool(disturbed) or len(good) < (1 - VOIDED_MOST) * len(samples)
-            if not bench.device.agree(is_lost):
-                break
-            voided += len(samples)
-            self._refuse_excess(voided, ", ".join(sorted(disturbed)) or "stamps missed an SM")
-        self._note(good, voided + len(samples) - len(good), started, health)
+        with self._bench.timed("measure"):
+            self._block()
 
     def evidence(self) -> Evidence:
         """Return how it was sampled, and the error of the check."""
@@ -78,9 +79,35 @@ class Launching:
             error=self._error,
         )
 
-    def _check(self) -> float | None:
+    def _block(self) -> None:
+        plan, bench = self._planned(), self._bench
+        self._lead_in()
+        started = time.monotonic()
+        voided = 0
+        while True:
+            samples = self._sample(plan.samples)
+            good = [s for s in samples if not bench.device.agree(not math.isfinite(s.time_us))]
+            health = bench.device.health()
+            cause = _disturbance(health, bench.device.foreign_most)
+            is_lost = bool(cause) or len(good) < (1 - VOIDED_MOST) * len(samples)
+            if not bench.device.agree(is_lost):
+                break
+            voided += len(samples)
+            cause = cause or "stamps missed an SM"
+            bench.log.notes.append(f"a block was voided: {cause}")
+            self._refuse_excess(voided, cause)
+            time.sleep(NAP_S)
+        self._note(good, voided + len(samples) - len(good), started, health)
+
+    def _check(self, *, is_thorough: bool) -> float | None:
         bench, workload = self._bench, self._workload
-        error = check(bench.device, workload, where=bench.case.name, seed=bench.seed)
+        error = check(
+            bench.device,
+            workload,
+            where=bench.case.name,
+            seed=bench.seed,
+            is_thorough=is_thorough,
+        )
         inputs = workload.make_inputs(bench.device.rng(bench.seed * SEEDS))
         peak = bench.device.peak_bytes(workload.fn, inputs)
         if peak is not None:
@@ -108,10 +135,12 @@ class Launching:
         # A sample that fills a block alone is steady enough to be a group of its own.
         count = 1 if self._planned().samples <= FEWEST_SAMPLES else SETTLE_SAMPLES
         recent: list[float] = []
+        left_us = SUSTAINED_US if self._is_sustained else 0.0
         while True:
-            times = [s.time_us for s in self._sample(count)]
-            recent = [*recent[1 - SETTLE_GROUPS :], statistics.median(times)]
-            state = STEADY if _is_steady(recent, tolerance) else UNSTEADY
+            samples = self._sample(count)
+            left_us -= sum(s.time_us for s in samples if s.time_us > 0)
+            recent = [*recent[1 - SETTLE_GROUPS :], statistics.median(map(self._level, samples))]
+            state = STEADY if _is_steady(recent, tolerance) and not left_us > 0 else UNSTEADY
             if state and time.monotonic() > deadline:
                 state = LATE
             state = bench.device.agree(state)
@@ -119,6 +148,26 @@ class Launching:
                 bench.log.notes.append(_unsettled(recent, limit_s))
             if state != UNSTEADY:
                 return state == STEADY
+
+    @property
+    def _is_sustained(self) -> bool:
+        return self._bench.case.regime is Regime.SUSTAINED
+
+    def _level(self, sample: Sample) -> float:
+        """Return what must not move any more: the clock where it is what was waited for."""
+        has_clock = self._is_sustained and self._bench.device.has_cycles
+        return sample.cycles / sample.time_us if has_clock else sample.time_us
+
+    def _lead_in(self) -> None:
+        """Bring the clock to where it was before other workers had their turn."""
+        plan, bench = self._planned(), self._bench
+        left_us = LEAD_IN_US if self._is_sustained else 0.0
+        while bench.device.agree(left_us) > 0:
+            spent_us = sum(s.time_us for s in self._sample(plan.samples) if s.time_us > 0)
+            left_us -= max(spent_us, plan.samples * bench.settings.sample_us)
+
+    def _energy(self) -> float | None:
+        return self._bench.device.energy_j(self._planned().group, ENERGY_S)
 
     def _sample(self, count: int) -> list[Sample]:
         plan, bench = self._planned(), self._bench
@@ -145,10 +194,9 @@ class Launching:
                 voided=voided,
                 start_s=started,
                 health=health,
-                metrics=self._device_times(),
+                metrics={**self._device_times(), **self._energies()},
             )
         )
-        bench.spent("measure", time.monotonic() - started)
 
     def _device_times(self) -> dict[str, tuple[float, ...]]:
         """Return the device's own time of launches that are otherwise timed by the host."""
@@ -165,10 +213,22 @@ class Launching:
         times = [s.time_us / plan.beside.launches for s in samples if s.time_us > 0]
         return {"device_us": tuple(times)} if times else {}
 
+    def _energies(self) -> dict[str, tuple[float, ...]]:
+        joules, self._joules = self._joules, None
+        return {"energy_j": (joules,)} if joules else {}
+
     def _planned(self) -> SamplingPlan:
         if self._plan is None:
             raise CaseError("block() before prepare()", where=self._bench.case.name)
         return self._plan
+
+
+def _disturbance(health: Health, foreign_most: float) -> str:
+    """Say what about the device spoils a block, or nothing."""
+    found = sorted(BAD_REASONS.intersection(health.reasons))
+    if (health.foreign_percent or 0.0) > foreign_most:
+        found.append(f"foreign load of {health.foreign_percent:.0f} %")
+    return ", ".join(found)
 
 
 def _is_steady(recent: list[float], tolerance: float) -> bool:

@@ -20,19 +20,33 @@ class Playing:
         self._error: float | None = None
         self._expected: Any = None
 
-    def prepare(self, announce: Callable[[str], None], _sampling: Sampling | None) -> None:
+    def prepare(
+        self, announce: Callable[[str], None], _sampling: Sampling | None, *, is_thorough: bool
+    ) -> None:
         """Check one play, which warms up as well; raises WrongResultError or CaseError."""
         bench = self._bench
 
         def checked() -> float | None:
             return check_scenario(
-                bench.device, self._scenario, where=bench.case.name, seed=bench.settings.seed
+                bench.device,
+                self._scenario,
+                where=bench.case.name,
+                seed=bench.settings.seed,
+                is_thorough=is_thorough,
             )
 
         self._error = bench.phase("check", announce, checked)
 
     def block(self) -> None:
         """Play once: a play is long and holds many requests."""
+        with self._bench.timed("measure"):
+            self._play()
+
+    def evidence(self) -> Evidence:
+        """Return the error of the check; a play is one launch."""
+        return Evidence(slot=0, seed=0, backend="played", error=self._error)
+
+    def _play(self) -> None:
         bench = self._bench
         started = time.monotonic()
         bench.device.synchronize()
@@ -54,8 +68,3 @@ class Playing:
                 metrics={name: (value,) for name, value in bench.declared(found).items()},
             )
         )
-        bench.spent("measure", time.monotonic() - started)
-
-    def evidence(self) -> Evidence:
-        """Return the error of the check; a play is one launch."""
-        return Evidence(slot=0, seed=0, backend="played", error=self._error)

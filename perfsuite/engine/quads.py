@@ -29,11 +29,17 @@ class Quads:
         """How the session itself is sampled."""
         return self._sides[0].sampling
 
-    def prepare(self, announce: Callable[[str], None], sampling: Sampling | None = None) -> None:
+    def prepare(
+        self,
+        announce: Callable[[str], None],
+        sampling: Sampling | None = None,
+        *,
+        is_thorough: bool = True,
+    ) -> None:
         """Build, check and settle both."""
         own, rival = self._sides
-        own.prepare(announce, sampling)
-        rival.prepare(announce, self._sampling)
+        own.prepare(announce, sampling, is_thorough=is_thorough)
+        rival.prepare(announce, self._sampling, is_thorough=is_thorough)
 
     def block(self) -> None:
         """Take four turns."""

@@ -30,7 +30,9 @@ from perfsuite.model import (
 class Part(Protocol):
     """How one kind of workload is measured."""
 
-    def prepare(self, announce: Callable[[str], None], sampling: Sampling | None) -> None:
+    def prepare(
+        self, announce: Callable[[str], None], sampling: Sampling | None, *, is_thorough: bool
+    ) -> None:
         """Check and get ready; sample as ``sampling`` says where that fits."""
 
     def block(self) -> None:
@@ -54,11 +56,21 @@ class Session:
         """How the prepared variant is sampled; None where that is not a choice."""
         return self._prepared().evidence().sampling
 
-    def prepare(self, announce: Callable[[str], None], sampling: Sampling | None = None) -> None:
-        """Build, check, calibrate and settle; raises CaseError, WrongResultError, DeviceError."""
+    def prepare(
+        self,
+        announce: Callable[[str], None],
+        sampling: Sampling | None = None,
+        *,
+        is_thorough: bool = True,
+    ) -> None:
+        """Build, check, calibrate and settle; raises CaseError, WrongResultError, DeviceError.
+
+        Not ``is_thorough``, it checks on one set of data, and plants no mistake: another process
+        of the same variant has done so.
+        """
         built = self._bench.phase("build", announce, self._build)
         self._part = _part(self._bench, built)
-        self._part.prepare(announce, sampling)
+        self._part.prepare(announce, sampling, is_thorough=is_thorough)
 
     def block(self) -> None:
         """Take one turn's samples, again if the device was disturbed meanwhile."""
@@ -73,6 +85,7 @@ class Session:
             blocks=tuple(log.blocks),
             exact=log.exact,
             phases_s=log.phases,
+            busy_s=round(self._bench.device.busy_s, 6),
             notes=tuple(log.notes),
         )
 

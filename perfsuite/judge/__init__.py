@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfsuite import stats
 from perfsuite.judge.claims import judge_claims, judge_quads
+from perfsuite.judge.components import priors_of
 from perfsuite.judge.draft import Draft, draft_of, word_of
+from perfsuite.judge.machine import Machine, judge_machine
 from perfsuite.judge.policy import Against, Policy
-from perfsuite.judge.timings import DEVICE_TIME, ELAPSED, TIME
+from perfsuite.judge.sustained import canary_clocks, power_reason
+from perfsuite.judge.timings import TIMES
 from perfsuite.judge.words import exact_reason, timed_reason
 from perfsuite.model import BaselineEntry, Change, Result, Stage, Status, Variant, Verdict, Word
 
-__all__ = ["Against", "Policy", "judge", "judge_claims", "judge_quads", "wants_confirmation"]
+__all__ = [
+    "Against",
+    "Machine",
+    "Policy",
+    "canary_clocks",
+    "is_suspect",
+    "judge",
+    "judge_claims",
+    "judge_machine",
+    "judge_quads",
+    "wants_confirmation",
+]
 
 MOVED = (Word.SLOWER, Word.FASTER)
-ALWAYS_TOLD = frozenset({TIME, DEVICE_TIME, ELAPSED})
+# Of unchanged code fewer than this share are measured again for nothing.
+SUSPECT = 0.1
 
 
 def judge(
@@ -31,6 +46,9 @@ def judge(
     ``results`` and ``entries`` are by variant id. The results are of one stage: evidence of two
     is never mixed, and a stage's comparisons are one family for the false discovery rate.
     """
+    if not against.priors:
+        known = against.known or tuple(entries.values())
+        against = replace(against, priors=priors_of(known, variants, against))
     drafts = [
         draft_of(variant, results[variant.id], entry=entries.get(variant.id), against=against)
         for variant in variants
@@ -38,14 +56,23 @@ def judge(
     ]
     family = _family(drafts, against.policy)
     return tuple(
-        _verdict(draft, against, stage=results[draft.variant].stage, family=family)
-        for draft in drafts
+        _verdict(draft, against, result=results[draft.variant], family=family) for draft in drafts
     )
 
 
 def wants_confirmation(verdict: Verdict) -> bool:
-    """Say whether fresh processes should measure this variant again."""
-    return verdict.word in {Word.UNCLEAR, Word.SLOWER, Word.FASTER}
+    """Say whether fresh processes should measure this variant again.
+
+    What seems to have moved beyond the threshold is, although it may be inside the gate.
+    """
+    if verdict.word is Word.SAME:
+        return any(is_suspect(change) for change in verdict.changes)
+    return verdict.word in {Word.UNCLEAR, *MOVED}
+
+
+def is_suspect(change: Change) -> bool:
+    """Say whether a change that no verdict calls is likely enough to be looked at again."""
+    return change.threshold < change.gate and change.p_value < SUSPECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +93,7 @@ def _family(drafts: Sequence[Draft], policy: Policy) -> _Family:
     return _Family(words, len(family))
 
 
-def _verdict(draft: Draft, against: Against, *, stage: Stage, family: _Family) -> Verdict:
+def _verdict(draft: Draft, against: Against, *, result: Result, family: _Family) -> Verdict:
     policy = against.policy
     words = family.words.get(draft.variant, ())
     changes = [
@@ -74,20 +101,15 @@ def _verdict(draft: Draft, against: Against, *, stage: Stage, family: _Family) -
         for shift, word in zip(draft.shifts, words, strict=True)
     ]
     word = _final(_worst([*words, draft.word]) if words else draft.word, draft)
-    is_confirmed = word in MOVED and stage is Stage.CONFIRM
     return Verdict(
         variant=draft.variant,
         word=word,
         reason=_reason(draft, changes, family, policy),
         changes=(*changes, *draft.exact),
         source=against.source_of(draft.variant),
-        confirmation=_confirmation(draft, against) if is_confirmed else "",
+        confirmation=_confirmation(result, against) if word in MOVED else "",
         fails=_fails(word, changes, words, draft, policy),
     )
-
-
-def _confirmation(draft: Draft, against: Against) -> str:
-    return "A against B" if draft.variant in against.arms else "fresh processes"
 
 
 def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Policy) -> str:
@@ -95,11 +117,23 @@ def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Po
     words = family.words.get(draft.variant, ())
     reasons = [draft.budget, *map(exact_reason, draft.exact), draft.reason]
     for shift, word, change in zip(draft.shifts, words, changes, strict=True):
-        if shift.metric in ALWAYS_TOLD or word is not Word.SAME:
+        if shift.metric in TIMES or word is not Word.SAME:
             reasons.append(timed_reason(word, shift, change, policy))
         if word is Word.UNCLEAR and word_of(shift, policy) in MOVED:
             reasons.append(f"one of {family.size} comparisons, too weak to stand out")
+    reasons.append(power_reason(draft.shifts, words))
     return "; ".join(reason for reason in reasons if reason)
+
+
+def _confirmation(result: Result, against: Against) -> str:
+    if result.stage is not Stage.CONFIRM:
+        return ""
+    if result.variant in against.arms:
+        return "A against B"
+    screened = against.screened.get(result.variant)
+    units = [{process.unit for process in one.evidence} for one in (result, screened) if one]
+    is_another = len(units) > 1 and units[0].isdisjoint(units[1])
+    return "fresh processes on another GPU" if is_another else "fresh processes"
 
 
 def _worst(words: Sequence[Word]) -> Word:

@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from perfsuite import stats
+from perfsuite.judge.pair import paired
 from perfsuite.judge.policy import Policy
-from perfsuite.judge.timings import TIME, Timing
+from perfsuite.judge.timings import ELAPSED, TIME, TIMES, Timing
 from perfsuite.model import Change, Metric
-from perfsuite.noise import LACK_OF_FIT, NoisePrior
+from perfsuite.noise import NoisePrior
 
 # Past this change of the SM clock the share of time that follows it is not known well enough.
 CLOCK_LIMIT = 0.03
-# Modes of a few processes: dropped one in five before a change is called, and all but a majority
-# before it is called the same.
-STRICT, LENIENT = 5, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +25,7 @@ class Shift:
     Each holds one difference, or one for every extreme of beta where the clock moved too far.
     ``time`` and ``clock`` are the log changes of time and SM clock; ``strays`` counts processes
     that stand apart from the others of their side, out of ``processes`` (before, now).
+    ``values`` are the processes' log values where quantiles of them decide (distributions).
     """
 
     strict: tuple[stats.Difference, ...]
@@ -42,6 +41,7 @@ class Shift:
     processes: tuple[int, int]
     strays: int = 0
     metric: Metric = TIME
+    values: tuple[Sequence[float], Sequence[float]] | None = None
 
     @property
     def is_clock_lost(self) -> bool:
@@ -50,7 +50,11 @@ class Shift:
 
     def interval(self, alpha: float, *, lenient: bool = False) -> tuple[float, float]:
         """Return the hull of the two-sided intervals of the log change."""
-        found = [item.interval(alpha) for item in (self.lenient if lenient else self.strict)]
+        chosen = self.lenient if lenient else self.strict
+        if self.values and (ranked := stats.rank_interval(*self.values, alpha=alpha)):
+            level = stats.Difference(0.0, chosen[0].parts[1:]).reach(1 - alpha / 2)
+            return ranked[0] - level, ranked[1] + level
+        found = [item.interval(alpha) for item in chosen]
         return min(low for low, _ in found), max(high for _, high in found)
 
     def p_value(self) -> float:
@@ -65,7 +69,9 @@ class Shift:
         theta = sum(item.theta for item in chosen) / len(chosen)
         alpha = 2 * policy.alpha_same if lenient else policy.alpha
         low, high = self.interval(alpha, lenient=lenient)
-        found = max(item.detectable(math.log1p(self.threshold), policy.alpha) for item in chosen)
+        found = max(
+            item.detectable(math.log1p(self.threshold), policy.alpha) for item in self.strict
+        )
         ends = (self.before, self.now)
         if self.metric.better == "higher":
             ends = (1 / self.before, 1 / self.now)
@@ -99,100 +105,30 @@ def shift_of(
     """Return how far the code moved from ``before`` to ``now``.
 
     Processes of units that both sides have are compared alone: a unit's own level cancels then.
+    Those of ``now`` that are not fresh only tell how far units differ.
     """
-    common = {item.unit for item in before} & {item.unit for item in now} - {""}
-    if common:
-        before, now = ([item for item in side if item.unit in common] for side in (before, now))
-    if not all(item.cycles for item in (*before, *now)):
-        prior = replace(prior, beta=0.0, beta_sd=0.0)
-    clock = _clock_change(before, now) if prior.beta or prior.beta_sd else 0.0
-    priors = [prior]
-    if abs(clock) > CLOCK_LIMIT:
-        priors = [replace(prior, beta=beta, beta_sd=0.0) for beta in (0.0, 1.0)]
-    pairs = [_Pair(before, now, each, clock, bool(common)) for each in priors]
-    center = [median([item.time_us for item in side]) for side in (before, now)]
-    floor_us = policy.floor_us if metric is TIME else 0.0
-    threshold = _threshold(prior, policy, floor_us / center[0], same_unit=bool(common))
-    gate = max(prior.gate, 2 * threshold) if policy.gate is None else policy.gate
+    pair = paired(before, now, prior)
+    pairs = [pair]
+    if abs(pair.clock) > CLOCK_LIMIT:
+        extremes = [replace(pair.prior, beta=beta, beta_sd=0.0) for beta in (0.0, 1.0)]
+        pairs = [replace(pair, prior=each) for each in extremes]
+    center = [median([item.time_us for item in side]) for side in pair.sides]
+    chosen = prior.threshold if policy.threshold is None else policy.threshold
+    floor = policy.floor_us / center[0] if metric in {TIME, ELAPSED} else 0.0
+    threshold = max(chosen, 2 * pair.unit_of_baseline(), floor)
     return Shift(
-        strict=tuple(each.difference(STRICT) for each in pairs),
-        lenient=tuple(each.difference(LENIENT) for each in pairs),
+        strict=tuple(each.strict() for each in pairs),
+        lenient=tuple(each.lenient() for each in pairs),
         before=center[0],
         now=center[1],
         time=math.log(center[1] / center[0]),
-        clock=clock,
-        beta=prior.beta,
+        clock=pair.clock,
+        beta=pair.prior.beta,
         threshold=threshold,
-        gate=gate,
-        same_unit=bool(common),
-        processes=(len(before), len(now)),
+        gate=max(prior.gate, 2 * threshold) if policy.gate is None else policy.gate,
+        same_unit=pair.same_unit,
+        processes=(len(pair.before), len(pair.now)),
         strays=pairs[0].strays(),
         metric=metric,
+        values=None if metric in TIMES else pair.logs(),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    before: Sequence[Timing]
-    now: Sequence[Timing]
-    prior: NoisePrior
-    clock: float
-    same_unit: bool
-
-    def modes(self, side: Sequence[Timing], share: int) -> list[list[float]]:
-        """Return y by unit without the processes that stand apart, at most one in ``share``."""
-        variance = stats.Variance(self.prior.between**2, self.prior.degrees)
-        found = []
-        for unit in sorted({item.unit for item in side}):
-            values = [item.y(self.prior.beta) for item in side if item.unit == unit]
-            most = (len(values) - 1) // 2 if share == LENIENT else len(values) // share
-            found.append(stats.main_mode(values, prior=variance, most=most))
-        return found
-
-    def difference(self, share: int) -> stats.Difference:
-        """Return the change of y with the variances of processes, units and clock added up."""
-        sides = [self.modes(side, share) for side in (self.before, self.now)]
-        centers = [sum(map(stats.hodges_lehmann, units)) / len(units) for units in sides]
-        level = self.prior.run if self.same_unit else self.prior.unit
-        units = level**2 * sum(1 / len(side) for side in sides)
-        clock = (self.prior.beta_sd**2 + LACK_OF_FIT**2) * self.clock**2
-        whole = stats.total(
-            [
-                self.variance_of_processes(sides),
-                stats.Variance(units, self.prior.unit_degrees),
-                stats.Variance(clock, math.inf),
-            ]
-        )
-        return stats.Difference(centers[1] - centers[0], math.sqrt(whole.value), whole.degrees)
-
-    def variance_of_processes(self, sides: Sequence[Sequence[Sequence[float]]]) -> stats.Variance:
-        """Return the part of the processes in the variance of the change.
-
-        The prior lifts a spread that is small by luck; a side whose own spread is larger keeps
-        it, or three processes in two modes would be calmed by the other side's one mode.
-        """
-        shared = stats.moderated(
-            stats.pooled([unit for units in sides for unit in units]),
-            stats.Variance(self.prior.between**2, self.prior.degrees),
-        )
-        value = 0.0
-        for units in sides:
-            own = max(shared.value, stats.pooled(units).value)
-            value += own * sum(1 / len(unit) for unit in units) / len(units) ** 2
-        return stats.Variance(value, shared.degrees)
-
-    def strays(self) -> int:
-        return sum(
-            len(side) - sum(map(len, self.modes(side, LENIENT))) for side in (self.before, self.now)
-        )
-
-
-def _clock_change(before: Sequence[Timing], now: Sequence[Timing]) -> float:
-    clocks = [median([item.y(1.0) - item.y(0.0) for item in side]) for side in (before, now)]
-    return clocks[1] - clocks[0]
-
-
-def _threshold(prior: NoisePrior, policy: Policy, floor: float, *, same_unit: bool) -> float:
-    chosen = prior.threshold if policy.threshold is None else policy.threshold
-    unit = 0.0 if same_unit else 2 * prior.unit
-    return max(chosen, unit, floor)

@@ -8,7 +8,7 @@ from operator import attrgetter
 from statistics import median
 
 from perfsuite import stats
-from perfsuite.judge.change import LENIENT
+from perfsuite.judge.pair import MAJORITY
 from perfsuite.judge.policy import Policy
 from perfsuite.judge.timings import timings_of
 from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, DeviceFacts, Result, Status
@@ -87,11 +87,9 @@ def judge_quads(
     between = CPU.between if facts.device == "cpu" else QUADS_BETWEEN
     own = stats.pooled([values])
     # The prior only lifts a spread that is small by luck.
-    variance = max(
-        own, stats.moderated(own, stats.Variance(between**2, 6)), key=attrgetter("value")
-    )
-    error = math.sqrt(variance.value / len(values))
-    ratio = stats.Difference(stats.hodges_lehmann(values), error, variance.degrees)
+    moderated = stats.moderated(own, stats.Variance(between**2, 6))
+    variance = max(own, moderated, key=attrgetter("value")).times(1 / len(values))
+    ratio = stats.Difference(stats.hodges_lehmann(values), (variance,))
     how = f"by {sum(map(len, logs))} quads inside {len(values)} processes"
     return _decided(claim, ratio, fails="broken" in policy.fail_on, how=how)
 
@@ -137,11 +135,11 @@ def _logs(result: Result) -> list[float]:
 
 
 def _ratio(logs: Sequence[Sequence[float]], prior: stats.Variance) -> stats.Difference:
-    modes = [stats.main_mode(side, prior=prior, most=(len(side) - 1) // LENIENT) for side in logs]
+    modes = [stats.main_mode(side, prior=prior, most=(len(side) - 1) // MAJORITY) for side in logs]
     variance = stats.moderated(stats.pooled(modes), prior)
-    error = math.sqrt(variance.value * sum(1 / len(side) for side in modes))
+    variance = variance.times(sum(1 / len(side) for side in modes))
     theta = stats.hodges_lehmann(modes[0]) - stats.hodges_lehmann(modes[1])
-    return stats.Difference(theta, error, variance.degrees)
+    return stats.Difference(theta, (variance,))
 
 
 def _outcome(

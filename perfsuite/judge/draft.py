@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from perfsuite import stats
 from perfsuite.judge.change import Shift, shift_of
+from perfsuite.judge.components import prior_of
 from perfsuite.judge.exact import collapses, exact_changes, over_budget
 from perfsuite.judge.policy import Against, Policy
+from perfsuite.judge.sustained import power_shifts
 from perfsuite.judge.timings import (
     DEVICE_TIME,
     ELAPSED,
@@ -22,8 +23,7 @@ from perfsuite.judge.timings import (
 )
 from perfsuite.judge.words import percent
 from perfsuite.model import BaselineEntry, Change, Regime, Result, Variant, Word
-from perfsuite.noise import AWAITED, NoisePrior, prior_for, service_prior
-from perfsuite.roofline import COLLECTIVE, peaks_of, work_class
+from perfsuite.noise import AWAITED, service_prior
 from perfsuite.sku import blocked_by
 
 
@@ -67,17 +67,14 @@ def draft_of(
     if not before:
         reason = f"{against.source_of(variant.id) or 'the baseline'} has no time of it"
         return Draft(variant=variant.id, word=Word.NEW, reason=reason, exact=exact, budget=budget)
-    shift, reason = _timed(variant, result, entry, against) or (None, "")
-    if shift is None:
-        prior = _prior(variant, before, against)
-        shift = shift_of(before, now, prior=prior, policy=against.policy)
-    elapsed = _elapsed(variant, before, now, against)
+    shift, reason = _timed(variant, result, entry, against)
+    elapsed = _elapsed(variant, result, entry, against)
     served, unjudged = _served(variant, result, entry, against)
     return Draft(
         variant=variant.id,
         word=Word.UNCLEAR if lost else Word.SAME,
         reason="; ".join(text for text in (lost, reason, unjudged) if text),
-        shifts=(shift, *elapsed, *served),
+        shifts=(shift, *elapsed, *served, *power_shifts(variant, result, entry, against)),
         exact=exact,
         budget=budget,
     )
@@ -85,29 +82,41 @@ def draft_of(
 
 def _timed(
     variant: Variant, result: Result, entry: BaselineEntry, against: Against
-) -> tuple[Shift, str] | None:
-    """Return the shift of the device's own time, where host time is another host's."""
+) -> tuple[Shift, str]:
+    """Return the shift of time; of the device's own, where host time is another host's."""
     before, now = timings_of_entry(entry), timings_of(result)
-    if variant.case.regime is not Regime.END_TO_END or _share_unit(before, now):
-        return None
     sides = values_of_entry(entry, DEVICE_TIME), values_of(result, DEVICE_TIME)
-    if not all(sides):
-        return None
-    shift = shift_of(*sides, prior=AWAITED, policy=against.policy, metric=DEVICE_TIME)
+    is_awaited = variant.case.regime is Regime.END_TO_END and all(sides)
+    if not is_awaited or _share_unit(before, now):
+        prior = prior_of(variant, entry, against)
+        now += _screened(variant, against)
+        return shift_of(before, now, prior=prior, policy=against.policy), ""
+    prior = against.prior(AWAITED, variant.id)
+    shift = shift_of(*sides, prior=prior, policy=against.policy, metric=DEVICE_TIME)
     host = median([one.time_us for one in now]) / median([one.time_us for one in before])
     return shift, f"host time {percent(host - 1)} on another host, judged by the device's own time"
 
 
 def _elapsed(
-    variant: Variant, before: Sequence[Timing], now: Sequence[Timing], against: Against
+    variant: Variant, result: Result, entry: BaselineEntry, against: Against
 ) -> list[Shift]:
     """Return the shift of time itself, if both arms ran in turns and a clock is taken off it."""
-    prior = _prior(variant, before, against)
+    before, now = timings_of_entry(entry), timings_of(result)
+    prior = prior_of(variant, entry, against)
     has_clock = all(item.cycles for item in (*before, *now)) and (prior.beta or prior.beta_sd)
     if variant.id not in against.arms or not has_clock:
         return []
     alone = replace(prior, beta=0.0, beta_sd=0.0)
     return [shift_of(before, now, prior=alone, policy=against.policy, metric=ELAPSED)]
+
+
+def _screened(variant: Variant, against: Against) -> list[Timing]:
+    """Return the processes of a confirmation's screen: they were chosen, and are no evidence."""
+    result = against.screened.get(variant.id)
+    try:
+        return [replace(one, is_fresh=False) for one in timings_of(result)] if result else []
+    except ValueError:
+        return []
 
 
 def _share_unit(before: Sequence[Timing], now: Sequence[Timing]) -> bool:
@@ -134,7 +143,7 @@ def _served(
             reasons.append(f"not judged: {error}")
             continue
         if all(sides):
-            prior = _of_one_run(service_prior(against.facts.device), variant, against)
+            prior = against.prior(service_prior(against.facts.device), variant.id)
             shifts.append(shift_of(*sides, prior=prior, policy=against.policy, metric=metric))
     return shifts, "; ".join(reasons)
 
@@ -182,20 +191,14 @@ def _unrelated(
     return (Word.INCOMPARABLE, blocked) if blocked else (None, "")
 
 
-def _prior(variant: Variant, before: Sequence[Timing], against: Against) -> NoisePrior:
-    time_us = stats.hodges_lehmann([item.time_us for item in before])
-    prior = prior_for(
-        against.facts.device,
-        COLLECTIVE
-        if variant.is_gang
-        else work_class(variant.work, peaks_of(against.slug), time_us),
-        regime=variant.case.regime,
-        time_us=time_us,
-        has_cycles=all(item.cycles for item in before) and "cycles" in against.facts.clocks,
-    )
-    return _of_one_run(prior, variant, against)
-
-
-def _of_one_run(prior: NoisePrior, variant: Variant, against: Against) -> NoisePrior:
-    """Return the prior without what differs from run to run, where both sides are of one."""
-    return replace(prior, run=0.0) if variant.id in against.arms else prior
+def drift_of(
+    variant: Variant, start: Result, end: Result, *, entry: BaselineEntry, against: Against
+) -> Shift | None:
+    """Return how far a variant moved between two results of one run, None if either has no time."""
+    try:
+        before, now = timings_of(start), timings_of(end)
+    except ValueError:
+        return None
+    if not (before and now):
+        return None
+    return shift_of(before, now, prior=prior_of(variant, entry, against), policy=against.policy)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from perfsuite.model import DeviceFacts
+from perfsuite.model import BaselineEntry, DeviceFacts, Result
+from perfsuite.noise import NoisePrior
 
 # What --perf-fail-on may name; "slower" fails beyond the gate only.
-FAIL_WORDS = ("slower", "over-budget", "broken", "unclear", "new", "incomparable", "faster")
+FAIL_WORDS = (
+    "slower",
+    "over-budget",
+    "broken",
+    "machine-shift",
+    "unclear",
+    "new",
+    "incomparable",
+    "faster",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +29,9 @@ class Policy:
     only where a ``1 - alpha`` interval lies beyond the threshold. A ``same`` that hides a change
     as large as the gate costs one night, so ``alpha_same`` on each side is enough for it: with
     5 % instead of 10 %, a quarter of unchanged GEMMs are unclear against another unit (H200).
+
+    A shifted machine fails a run once, whichever way it went: a night that judged nothing must
+    not look like one that found nothing.
     """
 
     threshold: float | None = None
@@ -27,7 +40,7 @@ class Policy:
     alpha: float = 0.01
     alpha_same: float = 0.1
     false_discovery_rate: float = 0.05
-    fail_on: tuple[str, ...] = ("slower", "over-budget", "broken")
+    fail_on: tuple[str, ...] = ("slower", "over-budget", "broken", "machine-shift")
 
     def __post_init__(self) -> None:
         for name in ("threshold", "gate", "floor_us"):
@@ -50,6 +63,9 @@ class Against:
     run ..."). By variant, ``sources`` names what its entry comes from where that is another, and
     ``mismatches`` says why it may not be compared (another fingerprint). The entries of ``arms``
     are of the same run: A against B, measured in turns on one unit.
+    ``known`` are all entries of the SKU, run or not: from them ``priors`` are learned. ``screened``
+    are the results that a confirmation confirms.
+    ``clocks_before`` and ``clocks_now`` are the compute canary's SM clock in MHz by unit.
     """
 
     facts: DeviceFacts
@@ -59,6 +75,16 @@ class Against:
     sources: Mapping[str, str] = field(default_factory=dict)
     mismatches: Mapping[str, str] = field(default_factory=dict)
     arms: frozenset[str] = frozenset()
+    known: Sequence[BaselineEntry] = ()
+    screened: Mapping[str, Result] = field(default_factory=dict)
+    priors: Mapping[NoisePrior, NoisePrior] = field(default_factory=dict)
+    clocks_before: Mapping[str, float] = field(default_factory=dict)
+    clocks_now: Mapping[str, float] = field(default_factory=dict)
+
+    def prior(self, of_class: NoisePrior, variant: str) -> NoisePrior:
+        """Return a class's prior as it was learned; both arms of one run are of one run."""
+        prior = self.priors.get(of_class, of_class)
+        return replace(prior, run=0.0) if variant in self.arms else prior
 
     def source_of(self, variant: str) -> str:
         """Return what a variant's entry comes from, in words."""

@@ -13,6 +13,7 @@ TIME = Metric("time_us", "us")
 DEVICE_TIME = Metric("device_us", "us")
 # Time with what the SM clock did to it, beside the code's own change: in A against B both count.
 ELAPSED = Metric("elapsed_us", "us")
+TIMES = frozenset({TIME, DEVICE_TIME, ELAPSED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +21,13 @@ class Timing:
     """One process's estimate per launch, and the unit it ran on ("" if not known).
 
     A metric of which more is better stands here as its reciprocal: longer is always worse.
+    ``is_fresh`` is false for a screen's process beside a confirmation: it was chosen for its time.
     """
 
     unit: str
     time_us: float
     cycles: float | None = None
+    is_fresh: bool = True
 
     def y(self, beta: float) -> float:
         """Return the log duration in which a change of the SM clock alone cancels."""

@@ -54,12 +54,13 @@ def _finding(word: Word, shift: Shift, change: Change, policy: Policy) -> str:
     # More is better there, and the sign says what is worse.
     worse = " worse" if shift.metric.better == "higher" else ""
     code = f"{name}{percent(change.theta)}{worse} ({span}"
+    found = f"from {_limit(change.detectable)} on a change would be found"
     if word is Word.SAME:
-        return f"{code}, inside the gate of {_limit(shift.gate)})"
+        return f"{code}, inside the gate of {_limit(shift.gate)}); {found}"
     if word in {Word.SLOWER, Word.FASTER}:
         return f"{code}, threshold {_limit(shift.threshold)})"
     why = "the SM clock moved too far to tell the code's part; " if shift.is_clock_lost else ""
-    return f"{code}); {why}from {_limit(change.detectable)} on a change would be found"
+    return f"{code}); {why}{found}"
 
 
 def _evidence(shift: Shift) -> str:

@@ -99,6 +99,8 @@ class Case:
     ``metrics`` declares what its workloads report besides the two clocks. ``ranks`` names the
     axis that holds how many ranks run one launch together, ``target`` the axis that holds a
     compilation target: such variants are stored by target, whatever machine they run on.
+    ``canary`` binds all axes, by device, to the variant that watches the machine itself: it is
+    measured at the start and the end of every run, whatever else is.
     """
 
     name: str
@@ -119,6 +121,7 @@ class Case:
     metrics: tuple[Metric, ...] = ()
     ranks: str = ""
     target: str = ""
+    canary: Mapping[str, Axes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not NAME.match(self.name):
@@ -132,6 +135,9 @@ class Case:
         for role in ("ranks", "target"):
             if (axis := getattr(self, role)) and axis not in self.axes:
                 raise ValueError(f"{role}={axis!r} is not an axis of the case")
+        for device, bound in self.canary.items():
+            if set(bound) != set(self.axes):
+                raise ValueError(f"the canary of {device!r} must bind each axis of the case once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ class Pack:
     """What the catalogue knows of one pack: its variants, claims and kernels, or why it has none.
 
     ``origin`` loads it again in a worker: ``module:NAME@FOLDER`` (FOLDER is put on sys.path; empty
-    when the pack is installed) or ``file:PATH``.
+    when the pack is installed) or ``file:PATH``. ``canaries`` are by device.
     """
 
     name: str
@@ -65,4 +65,5 @@ class Pack:
     variants: tuple[Variant, ...] = ()
     claims: tuple[ClaimInstance, ...] = ()
     kernels: tuple[Kernel, ...] = ()
+    canaries: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
     error: str = ""

@@ -26,6 +26,13 @@ class Stage(StrEnum):
 
     SCREEN = "screen"
     CONFIRM = "confirm"
+    CANARY_START = "canary-start"
+    CANARY_END = "canary-end"
+
+    @property
+    def is_canary(self) -> bool:
+        """Say whether the machine is measured, not what the run was asked for."""
+        return self in {Stage.CANARY_START, Stage.CANARY_END}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +100,7 @@ class Evidence:
     ``launches`` is launches per sample, ``backend`` how they were issued (graph, loop, host),
     ``pace`` the spin as a multiple of the sample, ``sets`` the number of rotated input sets,
     ``error`` the relative error against the reference. ``exact`` holds metrics without noise,
-    ``phases_s`` where the worker's wall time went.
+    ``phases_s`` where the worker's wall time went, ``busy_s`` how long its samples' launches ran.
     """
 
     slot: int
@@ -108,6 +115,7 @@ class Evidence:
     blocks: tuple[Block, ...] = ()
     exact: Mapping[str, float] = field(default_factory=dict)
     phases_s: Mapping[str, float] = field(default_factory=dict)
+    busy_s: float = 0.0
     artefact: str = ""
     notes: tuple[str, ...] = ()
 

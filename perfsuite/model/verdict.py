@@ -55,6 +55,7 @@ class BaselineEntry:
     """One variant's accepted metrics; ``run`` is the run they come from.
 
     ``sampling`` is how its samples were made, if that is known: a later run samples alike.
+    ``work_class`` is what limits it (compute, memory...): entries of one class share their noise.
     """
 
     variant: str
@@ -65,6 +66,7 @@ class BaselineEntry:
     state: Mapping[str, str] = field(default_factory=dict)
     artefact: str = ""
     sampling: Sampling | None = None
+    work_class: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,8 @@ class Verdict:
     """The word on one variant with its reason in words; ``fails`` says whether the run fails.
 
     ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."),
-    ``confirmation`` how a change was confirmed ("fresh processes", "A against B", "").
+    ``confirmation`` how a change was confirmed ("fresh processes", "fresh processes on another
+    GPU", "A against B", "").
     """
 
     variant: str
@@ -107,6 +110,24 @@ class Verdict:
     changes: tuple[Change, ...] = ()
     source: str = ""
     confirmation: str = ""
+    fails: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineShift:
+    """The verdict on a whole run whose machine changed: variants and a canary moved alike.
+
+    ``word`` says which way, ``moved`` of ``comparable`` variants did on the units named, and
+    ``variants`` are those whose own verdict this one replaces.
+    """
+
+    word: Word
+    reason: str
+    moved: int
+    comparable: int
+    units: tuple[str, ...]
+    canaries: tuple[str, ...]
+    variants: tuple[str, ...]
     fails: bool = False
 
 
@@ -131,6 +152,8 @@ class Run:
 
     ``results`` are of the code under test; ``aside`` are those of the revision that it is compared
     ``against``, and of quads for claims: no other run is ever compared with them.
+    ``canaries`` watch the machine: they are measured but no part of what was asked for, unless
+    ``variants`` has them too. ``phases_s`` is the controller's own wall time.
     """
 
     id: str
@@ -151,3 +174,11 @@ class Run:
     units: Mapping[str, str] = field(default_factory=dict)
     against: Revision | None = None
     aside: tuple[Result, ...] = ()
+    canaries: tuple[Variant, ...] = ()
+    shift: MachineShift | None = None
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> tuple[Result, ...]:
+        """The results of what the run was asked for, in the order they were measured."""
+        return tuple(result for result in self.results if not result.stage.is_canary)

@@ -2,14 +2,16 @@
 
 from perfsuite.packs.loader import LoadedPack, load_pack
 from perfsuite.packs.sources import GROUP, PackSource, discover, packs_at
-from perfsuite.packs.validity import ARCH, RESERVED
+from perfsuite.packs.validity import ARCH, RESERVED, Fault, Place
 
 __all__ = [
     "ARCH",
     "GROUP",
     "RESERVED",
+    "Fault",
     "LoadedPack",
     "PackSource",
+    "Place",
     "discover",
     "load_pack",
     "packs_at",

@@ -104,15 +104,11 @@ def _declared(folder: Path) -> list[PackSource]:
             where=str(file),
             remedy=f'add [project.entry-points.{GROUP}] with {folder.name} = "its_module"',
         )
-    place = _import_folder(folder)
+    place = folder / "src" if (folder / "src").is_dir() else folder
     return [
         PackSource(name=name, origin=f"module:{value}@{place}", version=version)
         for name, value in entries.items()
     ]
-
-
-def _import_folder(folder: Path) -> Path:
-    return folder / "src" if (folder / "src").is_dir() else folder
 
 
 def _checked(source: PackSource) -> PackSource:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from typing import IO
 
 from perfsuite import wire
-from perfsuite.model import Arm, Status
+from perfsuite.model import Arm, Result, Status
 
 TAIL_CHARACTERS = 4000
+# Of a device that spoils more of all samples than this, the others cannot be trusted either.
+VOIDED_MOST = 0.2
 
 
 class ServerLostError(Exception):
@@ -43,6 +46,18 @@ class EndedError(Exception):
         self.is_told = is_told
         self.arm = Arm.B
         super().__init__(status, reason)
+
+
+def doubted(result: Result) -> Result:
+    """Return the result, as disturbed where too many of its samples were voided."""
+    blocks = [block for process in result.evidence for block in process.blocks]
+    voided = sum(block.voided for block in blocks)
+    taken = voided + sum(len(block.time_us) for block in blocks)
+    if result.status is not Status.OK or voided <= VOIDED_MOST * taken:
+        return result
+    notes = [note for process in result.evidence for note in process.notes if "voided" in note]
+    reason = f"{voided} of {taken} samples voided ({notes[0] if notes else 'stamps missed an SM'})"
+    return replace(result, status=Status.DISTURBED, reason=reason)
 
 
 def tail(output: IO[bytes]) -> str:

@@ -13,7 +13,7 @@ from typing import Self
 from perfsuite import wire
 from perfsuite.errors import CaseError
 from perfsuite.model import Arm, Evidence, Result, Sampling, Stage, Status, Variant
-from perfsuite.panel.ending import EndedError
+from perfsuite.panel.ending import EndedError, doubted
 from perfsuite.panel.job import Turn, job_of
 from perfsuite.panel.legs import Wave, blank_of, legs
 from perfsuite.panel.merge import gang_unit, merged
@@ -108,7 +108,7 @@ class GangPanel:
                 key, turn = (variant.id, arm), Turn(variant, stage, process, arm)
                 going[key] = self._taken(going[key], turn, partial(on_phase, variant.id))
                 if is_last or going[key].status is not Status.OK:
-                    yield going.pop(key)
+                    yield doubted(going.pop(key))
             self._dismiss()
 
     def _taken(self, result: Result, turn: Turn, announce: Callable[[str], None]) -> Result:
@@ -145,7 +145,10 @@ class GangPanel:
             ranks.start(job, begin(phase="start", limit_s=settings.start_limit_s))
             wait = begin(phase="prepare", limit_s=settings.prepare_limit_s)
             sampling = self.samplings.get(turn.variant.id)
-            chosen = ranks.ask(wire.Prepare(sampling), wire.Prepared, wait)[0].sampling
+            # With two arms the first two gangs are of both.
+            is_thorough = turn.process < (2 if self.compared else 1)
+            request = wire.Prepare(sampling, is_thorough=is_thorough)
+            chosen = ranks.ask(request, wire.Prepared, wait)[0].sampling
             if chosen is not None:
                 self.samplings.setdefault(turn.variant.id, chosen)
             announce("measure" if turn.stage is Stage.SCREEN else "confirm")

@@ -14,7 +14,7 @@ from perfsuite import wire
 from perfsuite.errors import DeviceError
 from perfsuite.model import Arm, DeviceFacts, Evidence, Result, Sampling, Stage, Variant
 from perfsuite.panel.crew import Crew
-from perfsuite.panel.ending import EndedError
+from perfsuite.panel.ending import EndedError, doubted
 from perfsuite.panel.legs import Wave, alone, blank_of, results_of, seats_of_one, seats_of_two
 from perfsuite.panel.process import Wait
 from perfsuite.panel.site import Site
@@ -149,7 +149,8 @@ class Panel:
         started = time.monotonic()
         rest: list[Result] = []
         try:
-            found = results_of(waves, self._evidence(waves, following, announce))
+            evidence = self._evidence(waves, following, announce)
+            found = [doubted(result) for result in results_of(waves, evidence)]
         except EndedError as ended:
             result = blank_of(waves[0], ended.arm)
             result = replace(result, status=ended.status, reason=ended.reason, output=ended.output)
@@ -200,8 +201,11 @@ class Panel:
 
     def _prepare(self, crew: Crew, wait: Wait) -> None:
         name = crew.wave.variant.id
-        for worker in crew.workers:
-            worker.tell(wire.Prepare(self.samplings.get(name)))
+        # The first two are of both arms, of which each has its own code to check.
+        thorough = 2 if name in self.compared else 1
+        for seat, worker in zip(crew.wave.seats, crew.workers, strict=True):
+            is_thorough = seat.process < thorough
+            worker.tell(wire.Prepare(self.samplings.get(name), is_thorough=is_thorough))
             sampling = worker.hear(wire.Prepared, wait).sampling
             if sampling is not None:
                 self.samplings.setdefault(name, sampling)

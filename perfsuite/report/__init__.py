@@ -5,77 +5,42 @@ A report reads the values handed to it and opens no store; it can always be made
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from perfsuite.errors import StoreError
+from perfsuite.files import refusing, replace_file
 from perfsuite.model import BaselineEntry, Run
+from perfsuite.report import render, summary
+from perfsuite.report.book import read
+from perfsuite.report.decision import verdict_json
 from perfsuite.report.junit import properties
 
-__all__ = ["html", "markdown", "properties", "write_report"]
+__all__ = ["properties", "write_report"]
 
-Baselines = Mapping[str, BaselineEntry]
+FILES = {
+    "summary.md": summary.summary,
+    "verdict.json": verdict_json,
+    "index.html": render.render,
+}
 
 
 def write_report(
-    run: Run, *, baselines: Baselines, source: str, folder: Path, previous: Run | None = None
+    run: Run,
+    *,
+    baselines: Mapping[str, BaselineEntry],
+    source: str,
+    folder: Path,
+    previous: Run | None = None,
 ) -> Path:
     """Write ``folder/<run id>/`` with index.html, summary.md and verdict.json; return the page.
 
-    Raises StoreError where the folder cannot be written.
-
-    ``baselines`` are the entries by variant that the run was judged against, ``source`` says in
-    words what they are; ``previous`` is the run they come from, if it is at hand.
+    See ``book.read`` for what the run was judged against. Raises StoreError where the folder
+    cannot be written.
     """
-    from perfsuite.report.book import read
-    from perfsuite.report.decision import verdict_json
-    from perfsuite.report.render import render
-    from perfsuite.report.summary import summary
-
     book = read(run, baselines=baselines, source=source, previous=previous)
     place = folder / run.id
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        _replace(place / "summary.md", summary(book))
-        _replace(place / "verdict.json", verdict_json(book))
-        _replace(place / "index.html", render(book))
-    except OSError as error:
-        raise StoreError(
-            f"cannot write the report: {error.strerror}",
-            where=str(place),
-            remedy=f"make the folder writable, then: perfsuite report {run.id}",
-        ) from error
+    remedy = f"make the folder writable, then: perfsuite report {run.id}"
+    with refusing("cannot write the report", place, remedy=remedy):
+        for name, text in FILES.items():
+            replace_file(place / name, text(book).encode("utf-8", "replace"))
     return place / "index.html"
-
-
-def html(run: Run, *, baselines: Baselines, source: str = "", previous: Run | None = None) -> str:
-    """Return a run as one self-contained page."""
-    from perfsuite.report.book import read
-    from perfsuite.report.render import render
-
-    return render(read(run, baselines=baselines, source=source, previous=previous))
-
-
-def markdown(
-    run: Run, *, baselines: Baselines, source: str = "", previous: Run | None = None
-) -> str:
-    """Return a run as Markdown: the outcome first, at most 20 rows in sight, the rest folded."""
-    from perfsuite.report.book import read
-    from perfsuite.report.summary import summary
-
-    return summary(read(run, baselines=baselines, source=source, previous=previous))
-
-
-def _replace(path: Path, text: str) -> None:
-    # Whoever reads the path sees the old file or the new one, never a part.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from perfsuite.model import BaselineEntry, Run
+from perfsuite.model import BaselineEntry, ClaimVerdict, ClaimWord, Run
+from perfsuite.report import marks
 from perfsuite.report.rows import Row, row
 from perfsuite.report.subject import Subject, subjects
 
@@ -23,35 +24,63 @@ class Book:
     baselines: Mapping[str, BaselineEntry]
 
     @cached_property
-    def shown(self) -> list[Subject]:
-        """The variants that ran."""
-        return [subject for subject in self.subjects if not subject.is_skipped]
-
-    @cached_property
     def counts(self) -> Counter[str]:
         """How many variants each word holds for."""
         return Counter(subject.mark.word for subject in self.subjects)
 
+    @property
+    def tallies(self) -> list[tuple[marks.Mark, int]]:
+        """The counts with their marks, what needs a reader first."""
+        found = ((marks.mark(word), count) for word, count in self.counts.items())
+        return sorted(found, key=lambda tally: tally[0].rank)
+
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """The lines of the table of changes, one per variant that ran."""
-        return tuple(row(subject, self.run.sku.slug) for subject in self.shown)
+        slug = self.run.sku.slug
+        return tuple(row(subject, slug) for subject in self.subjects if not subject.is_skipped)
+
+    @cached_property
+    def skips(self) -> list[tuple[str, list[str]]]:
+        """Each reason for not running with its variants, the commonest first."""
+        groups: dict[str, list[str]] = {}
+        for subject in self.subjects:
+            if subject.is_skipped:
+                groups.setdefault(subject.reason or "no reason given", []).append(
+                    subject.variant.id
+                )
+        return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+
+    @property
+    def claims(self) -> list[ClaimVerdict]:
+        """The claims, those that need a reader first."""
+        return sorted(self.run.claims, key=lambda one: (marks.mark(one.word).rank, one.claim))
+
+    @property
+    def broken(self) -> list[ClaimVerdict]:
+        """The claims whose ratio was not reached."""
+        return [claim for claim in self.claims if claim.word is ClaimWord.BROKEN]
 
     @cached_property
     def fails(self) -> bool:
         """Say whether anything in the run fails it."""
-        verdicts = [subject.verdict for subject in self.subjects if subject.verdict]
-        return (
-            any(subject.mark.tone == "fail" for subject in self.subjects)
-            or any(verdict.fails for verdict in verdicts)
-            or any(claim.fails for claim in self.run.claims)
-        )
+        variants = any(subject.fails for subject in self.subjects)
+        has_shifted = self.run.shift is not None and self.run.shift.fails
+        return variants or has_shifted or any(claim.fails for claim in self.run.claims)
 
 
 def read(
-    run: Run, *, baselines: Mapping[str, BaselineEntry], source: str, previous: Run | None
+    run: Run,
+    *,
+    baselines: Mapping[str, BaselineEntry],
+    source: str = "",
+    previous: Run | None = None,
 ) -> Book:
-    """Gather a run for reporting."""
+    """Gather a run for reporting.
+
+    ``baselines`` are the entries by variant that the run was judged against, ``source`` says in
+    words what they are; ``previous`` is the run they come from, if it is at hand.
+    """
     found = sorted(subjects(run, baselines=baselines, previous=previous), key=_urgency)
     return Book(run, source, previous, tuple(found), baselines)
 

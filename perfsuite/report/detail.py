@@ -2,88 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from perfsuite.model import Change, Run, Variant
-from perfsuite.report import facts, plots, view
-from perfsuite.report.facts import Difference, Fact
-from perfsuite.report.rows import Row, change_text, log_change
-from perfsuite.report.subject import CYCLES, TIME, Subject
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """One of the clocks before and now."""
-
-    name: str
-    baseline: str
-    now: str
-    change: str
+from perfsuite.model import Variant
+from perfsuite.report import facts, view
+from perfsuite.report.facts import Fact
+from perfsuite.report.metrics import Compared
+from perfsuite.report.rows import change_text, log_change
+from perfsuite.report.subject import CYCLES, Subject
 
 
-@dataclass(frozen=True, slots=True)
-class Exact:
-    """A metric without noise, with its change where there is something to compare with."""
-
-    name: str
-    baseline: str
-    now: str
-    change: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detail:
-    """Everything that a variant's section shows, as text and charts."""
-
-    row: Row
-    sentence: str
-    command: str
-    distribution: plots.Distribution | None
-    is_open: bool = False
-    source: str = ""
-    decided: tuple[Fact, ...] = ()
-    clocks: tuple[Clock, ...] = ()
-    tracks: tuple[plots.Track, ...] = ()
-    exact: tuple[Exact, ...] = ()
-    case: tuple[Fact, ...] = ()
-    measured: tuple[Fact, ...] = ()
-    notes: tuple[str, ...] = ()
-    differences: tuple[Difference, ...] = ()
-    doc: str = ""
-    output: str = ""
-
-
-def short(subject: Subject, row: Row) -> Detail:
-    """Return the section of a variant that nobody has to look at: its row has the numbers."""
-    return Detail(
-        row=row,
-        sentence=subject.reason or subject.mark.meaning,
-        distribution=plots.overview(subject),
-        command=command(subject.variant),
-    )
-
-
-def detail(subject: Subject, row: Row, *, run: Run, is_open: bool) -> Detail:
-    """Return the section of one variant with everything there is to say."""
-    variant, result = subject.variant, subject.result
-    return Detail(
-        row=row,
-        is_open=is_open,
-        sentence=subject.reason or subject.mark.meaning,
-        source=subject.verdict.source if subject.verdict else "",
-        decided=decided(subject),
-        clocks=clocks(subject),
-        distribution=plots.distribution(subject),
-        tracks=plots.tracks(subject),
-        exact=exact(subject),
-        case=facts.of_case(variant),
-        measured=facts.of_measuring(subject),
-        notes=tuple(dict.fromkeys(note for one in subject.evidence for note in one.notes)),
-        differences=facts.differences_of_state(subject, run.facts),
-        doc=variant.case.doc,
-        output=result.output if result else "",
-        command=command(variant),
-    )
+def notes(subject: Subject) -> tuple[str, ...]:
+    """Return what the processes have to say, each once."""
+    return tuple(dict.fromkeys(note for one in subject.evidence for note in one.notes))
 
 
 def command(variant: Variant) -> str:
@@ -96,85 +27,44 @@ def decided(subject: Subject) -> tuple[Fact, ...]:
     change, verdict = subject.change, subject.verdict
     if change is None or verdict is None:
         return ()
+    has_cycles = subject.now(CYCLES) is not None
+    label = "Change of the code" if has_cycles else "Change"
+    share = view.number(change.beta, 2) if has_cycles else ""
     found = (
-        ("Change of the code", f"{change_text(change)} ({view.interval(change.low, change.high)})"),
-        ("Threshold, gate", f"{view.limit(change.threshold)}, {view.limit(change.gate)}"),
-        ("Detectable", f"{view.limit(change.detectable)} nine times in ten"),
+        (label, f"{change_text(change)} ({view.interval(change.low, change.high)})"),
+        ("Threshold, gate", f"{view.share(change.threshold)}, {view.share(change.gate)}"),
+        ("Detectable", f"{view.share(change.detectable)} nine times in ten"),
         ("p value", view.p_value(change.p_value)),
-        ("Share of time on the SM clock (β)", view.number(change.beta, 2)),
+        ("Share of time on the SM clock (β)", share),
         ("Confirmed by", verdict.confirmation),
     )
     return facts.present(found)
 
 
-def clocks(subject: Subject) -> tuple[Clock, ...]:
-    """Return time, SM cycles and the SM clock that follows from both."""
-    change = subject.change
+def clocks(subject: Subject) -> Iterator[Compared]:
+    """Yield time, SM cycles and the SM clock that follows from both."""
+    change, digits, noise = subject.change, subject.digits(), subject.digits(CYCLES)
     time, before = subject.now(), subject.baseline()
-    if time is None:
-        return ()
-    digits = subject.digits()
-    lines = [
-        Clock(
-            "Time per launch",
-            view.time(before, digits, like=time),
-            view.time(time, digits),
-            log_change(change.time_change if change else None, change),
-        )
-    ]
     cycles, cycles_before = subject.now(CYCLES), subject.baseline(CYCLES)
-    if cycles is None:
-        return tuple(lines)
-    noise = subject.digits(CYCLES)
-    moved = cycles / cycles_before - 1 if cycles_before else None
-    lines.append(
-        Clock(
-            "SM cycles per launch",
-            view.cycles(cycles_before, noise),
-            view.cycles(cycles, noise),
-            view.percent(moved, half_width=noise),
-        )
+    if time is None:
+        return
+    yield Compared(
+        "Time per launch",
+        view.time(before, digits, like=time),
+        view.time(time, digits),
+        log_change(change.time_change if change else None, change),
     )
-    was = cycles_before / before if cycles_before and before else None
-    shift = log_change(change.clock_change if change else None)
-    lines.append(Clock("SM clock", view.clock(was), view.clock(cycles / time), shift))
-    return tuple(lines)
-
-
-def exact(subject: Subject) -> tuple[Exact, ...]:
-    """Return the metrics that are no clock, of this run and of the baseline."""
-    now = {name: value for one in subject.evidence for name, value in one.exact.items()}
-    noisy = {name: subject.now(name) for name in subject.middles if name not in {TIME, CYCLES}}
-    now |= {name: value for name, value in noisy.items() if value is not None}
-    stored = subject.entry.metrics if subject.entry else {}
-    changes = {change.metric: change for change in subject.others}
-    units = {metric.name: metric.unit for metric in subject.variant.case.metrics}
-    lines = []
-    for name in dict.fromkeys((*now, *changes)):
-        unit = units.get(name) or _unit(name, changes)
-        change = changes.get(name)
-        before = change.baseline if change else stored[name].center if name in stored else None
-        value = now.get(name, change.current if change else None)
-        lines.append(
-            Exact(
-                name,
-                view.NOTHING if before is None else view.amount(before, unit),
-                view.NOTHING if value is None else view.amount(value, unit),
-                _moved(before, value),
-            )
-        )
-    return tuple(lines)
-
-
-def _unit(name: str, changes: dict[str, Change]) -> str:
-    if name in changes:
-        return changes[name].unit
-    return "bytes" if name.endswith("_bytes") else "us" if name.endswith("_us") else ""
-
-
-def _moved(before: float | None, value: float | None) -> str:
-    if before is None or value is None:
-        return view.NOTHING
-    if before == value:
-        return "="
-    return view.percent(value / before - 1) if before else "from none"
+    if cycles is None:
+        return
+    yield Compared(
+        "SM cycles per launch",
+        view.cycles(cycles_before, noise),
+        view.cycles(cycles, noise),
+        view.percent(cycles / cycles_before - 1 if cycles_before else None, half_width=noise),
+    )
+    yield Compared(
+        "SM clock",
+        view.clock(cycles_before / before if cycles_before and before else None),
+        view.clock(cycles / time),
+        log_change(change.clock_change if change else None),
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from perfsuite.model import DeviceFacts, Evidence, Health, Regime, Settings, Variant
+from perfsuite.model import DeviceFacts, Evidence, Health, Regime, Run, Settings, Variant, Work
+from perfsuite.profiling import profile_of
 from perfsuite.report import view
 from perfsuite.report.subject import Subject
 
@@ -38,21 +39,26 @@ def present(pairs: Iterable[tuple[str, str]]) -> tuple[Fact, ...]:
     )
 
 
-def of_case(variant: Variant) -> tuple[Fact, ...]:
+def of_case(variant: Variant, device: str) -> tuple[Fact, ...]:
     """Return what a variant is, as its pack declares it."""
-    case, work = variant.case, variant.work
+    case, work = variant.case, variant.work or Work()
     budgets = (
         f"{budget.metric} at most {view.budget(budget.metric, budget.most)}: {budget.reason}"
         for budget in case.budgets
     )
+    operations = f"{view.operations(work.flops)} {work.rate_dtype}"
+    moved = f"{view.size(work.read_bytes)} read, {view.size(work.write_bytes)} written"
+    # The links are a GPU's.
+    moved += "" if device == "cpu" else f" ({work.link})"
     return present(
         (
             ("Source", case.source),
             ("Declared in", f"{case.file}:{case.line}" if case.file else ""),
             ("Conditions", _conditions(variant)),
             ("Ranks", f"{variant.ranks}; the slowest one's time counts" if variant.is_gang else ""),
-            ("Work per launch", _work(variant) if work else ""),
-            ("Bytes moved", _bytes_moved(variant)),
+            ("Work per launch", operations.rstrip() if work.flops else ""),
+            ("Bytes moved", moved if work.bytes else ""),
+            ("Rates", f"work / time, by {case.source}" if work.bytes or work.flops else ""),
             ("Budget", "; ".join(budgets)),
             ("Needs", ", ".join(f"{need.kind} {need.value}" for need in variant.needs)),
             ("Tags", ", ".join(case.tags)),
@@ -71,16 +77,15 @@ def _conditions(variant: Variant) -> str:
 
 def of_measuring(subject: Subject) -> tuple[Fact, ...]:
     """Return how the judged processes measured, and how the device fared meanwhile."""
-    evidence = subject.evidence
+    evidence, wall_s = subject.evidence, subject.result.wall_s if subject.result else 0.0
     if subject.variant.case.regime is Regime.EXACT:
-        wall = subject.result.wall_s if subject.result else 0.0
-        return present((("Counted", "once, not timed"), ("Wall time", view.duration(wall))))
+        return present((("Counted", "once, not timed"), ("Wall time", view.duration(wall_s))))
     blocks = [block for process in evidence for block in process.blocks]
     voided = sum(block.voided for block in blocks)
-    result = subject.result
+    errors = [one.error for one in evidence if one.error is not None]
     return present(
         (
-            ("Check: error against the reference", _worst_error(evidence)),
+            ("Check: error against the reference", view.relative_error(max(errors, default=None))),
             ("Samples", _samples(evidence)),
             ("Launches per sample", _range(one.launches for one in evidence)),
             ("Issued by", _words(one.backend for one in evidence)),
@@ -89,10 +94,36 @@ def of_measuring(subject: Subject) -> tuple[Fact, ...]:
             ("Settled", "" if all(one.settled for one in evidence) else "no: limit reached first"),
             ("Samples voided", view.number(voided, 0) if voided else ""),
             *_health([block.health for block in blocks if block.health]),
-            ("Cards", _words(view.card(one.unit) for one in evidence if one.unit)),
+            ("Units", _words(one.unit[:4] for one in evidence)),
             ("Seeds", _words(str(one.seed) for one in evidence)),
-            ("Wall time", view.duration(result.wall_s) if result and result.wall_s else ""),
+            ("Wall time", view.duration(wall_s) if wall_s else ""),
         )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One phase of the run with its wall time over all processes."""
+
+    name: str
+    meaning: str
+    time: str
+    share: str
+
+
+def of_costs(run: Run) -> tuple[Cost, ...]:
+    """Return where the run's own time went, and how long the device was busy with samples."""
+    profile = profile_of(run)
+    if not profile.phases:
+        return ()
+    busy_s = profile.busy * profile.devices * profile.wall_s
+    busy = Cost("busy", "samples on the device", view.duration(busy_s), view.share(profile.busy))
+    return (
+        *(
+            Cost(one.name, one.meaning, view.duration(one.seconds), view.share(one.share))
+            for one in profile.phases
+        ),
+        busy,
     )
 
 
@@ -137,25 +168,6 @@ def differences_of_state(subject: Subject, device: DeviceFacts) -> tuple[Differe
         return ()
     found = differences(subject.entry.state, everything(device))
     return tuple(difference for difference in found if difference.is_changed)
-
-
-def _work(variant: Variant) -> str:
-    work = variant.work
-    if work is None or not work.flops:
-        return ""
-    return f"{view.operations(work.flops)} {work.rate_dtype}".rstrip()
-
-
-def _bytes_moved(variant: Variant) -> str:
-    work = variant.work
-    if work is None or not work.bytes:
-        return ""
-    return f"{view.size(work.read_bytes)} read, {view.size(work.write_bytes)} written ({work.link})"
-
-
-def _worst_error(evidence: tuple[Evidence, ...]) -> str:
-    errors = [one.error for one in evidence if one.error is not None]
-    return view.relative_error(max(errors)) if errors else ""
 
 
 def _samples(evidence: tuple[Evidence, ...]) -> str:

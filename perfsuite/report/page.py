@@ -1,17 +1,12 @@
-"""The whole page as flat values, so that templates only lay out."""
+"""What the page says of a run as a whole."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
-from perfsuite.model import ClaimVerdict, Run, Variant
-from perfsuite.report import charts, facts, marks, view
+from perfsuite.report import facts, view
 from perfsuite.report.book import Book
-from perfsuite.report.detail import Detail, detail, short
 from perfsuite.report.rows import Row
 
 # Above this many variants, quiet ones are told in short: a browser has to hold the whole page.
@@ -22,100 +17,35 @@ QUIET = ("faster", "same", "new", "incomparable", "measured", "checked")
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """How many variants a word holds for."""
+class Section:
+    """One variant's section; not ``is_full`` where its row and one drawing say enough."""
 
-    mark: marks.Mark
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Skips:
-    """The variants that share one reason for not having been run."""
-
-    reason: str
-    variants: tuple[str, ...]
+    row: Row
+    is_full: bool
+    is_open: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimLine:
-    """One claim with the ratio found and the ratio asked for."""
-
-    claim: str
-    mark: marks.Mark
-    fails: bool
-    ratio: str
-    interval: str
-    required: str
-    reason: str
-    source: str
-    href: str
+def sections(book: Book) -> list[Section]:
+    """Return the section of each variant that ran."""
+    many = is_lean(book)
+    found = ((line, line.subject.mark) for line in book.rows)
+    return [
+        Section(line, not (many and mark.is_quiet), mark.needs_reader and index < MOST_OPEN)
+        for index, (line, mark) in enumerate(found)
+    ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """All that the page shows but the sections of the variants, which are made one by one."""
-
-    run: Run
-    headline: str
-    tone: str
-    fails: bool
-    source: str
-    header: tuple[facts.Fact, ...]
-    tallies: tuple[Tally, ...]
-    proportions: Markup
-    packs: tuple[str, ...]
-    rows: tuple[Row, ...]
-    claims: tuple[ClaimLine, ...]
-    skips: tuple[Skips, ...]
-    environment: tuple[facts.Difference, ...]
-    settings: tuple[facts.Fact, ...]
-    is_lean: bool
-
-
-def page(book: Book) -> Page:
-    """Return the page's values."""
-    run = book.run
-    rows = book.rows
-    tallies = tuple(
-        Tally(marks.mark(word), count)
-        for word, count in sorted(book.counts.items(), key=lambda item: marks.mark(item[0]).rank)
-    )
-    return Page(
-        run=run,
-        headline=headline(book),
-        tone=tone(book),
-        fails=book.fails,
-        source=book.source,
-        header=header(book),
-        tallies=tallies,
-        proportions=charts.proportions([(tally.mark.tone, tally.count) for tally in tallies]),
-        packs=tuple(sorted({line.pack for line in rows})),
-        rows=rows,
-        claims=claims(run.claims),
-        skips=tuple(skips(book)),
-        environment=environment(book),
-        settings=facts.of_settings(run.settings),
-        is_lean=len(rows) > FULL_DETAIL,
-    )
-
-
-def details(book: Book) -> Iterator[Detail]:
-    """Yield the section of each variant that ran, one at a time: ten thousand do not fit well."""
-    many = len(book.rows) > FULL_DETAIL
-    for index, (subject, line) in enumerate(zip(book.shown, book.rows, strict=True)):
-        if many and subject.mark.is_quiet:
-            yield short(subject, line)
-        else:
-            is_open = subject.mark.needs_reader and index < MOST_OPEN
-            yield detail(subject, line, run=book.run, is_open=is_open)
+def is_lean(book: Book) -> bool:
+    """Say whether the page has so many variants that quiet ones are told in short."""
+    return len(book.rows) > FULL_DETAIL
 
 
 def headline(book: Book) -> str:
     """Return the outcome of the run in one sentence, what needs a reader first."""
-    counts, total = book.counts, len(book.shown)
+    counts, total = book.counts, len(book.rows)
+    shift = "machine-shift; " if book.run.shift else ""
     broken = sum(claim.fails for claim in book.run.claims)
-    failed = sum(count for word, count in counts.items() if marks.mark(word).tone == "fail")
+    failed = sum(count for mark, count in book.tallies if mark.tone == "fail")
     said = [
         (failed, "failed"),
         (counts["over-budget"], "over budget"),
@@ -127,16 +57,17 @@ def headline(book: Book) -> str:
     rest = [f"{view.count(broken, 'claim')} broken"] if broken else []
     unrun = ("skipped", "not run")
     rest += [f"{view.number(counts[word], 0)} {word}" for word in unrun if counts[word]]
-    return "; ".join([first, ", ".join(rest)] if rest else [first])
+    return shift + "; ".join([first, ", ".join(rest)] if rest else [first])
 
 
 def tone(book: Book) -> str:
     """Return the tone of the whole run."""
     if book.fails:
         return "slower"
-    if book.counts["unclear"] or book.counts["disturbed"] or not book.run.finished:
+    doubts = book.run.shift or book.counts["unclear"] or book.counts["disturbed"]
+    if doubts or not book.run.finished:
         return "unclear"
-    return "faster" if book.shown else "other"
+    return "faster" if book.rows else "other"
 
 
 def header(book: Book) -> tuple[facts.Fact, ...]:
@@ -156,35 +87,6 @@ def header(book: Book) -> tuple[facts.Fact, ...]:
             ("Command", run.command),
         )
     )
-
-
-def claims(verdicts: tuple[ClaimVerdict, ...]) -> tuple[ClaimLine, ...]:
-    """Return the claims, those that need a reader first."""
-    ordered = sorted(verdicts, key=lambda claim: (marks.mark(claim.word.value).rank, claim.claim))
-    return tuple(
-        ClaimLine(
-            claim=claim.claim,
-            mark=marks.mark(claim.word.value),
-            fails=claim.fails,
-            ratio=view.ratio(claim.ratio),
-            interval=view.ratios(claim.low, claim.high),
-            required=view.ratio(claim.required),
-            reason=claim.reason,
-            source=claim.source,
-            href=view.href(claim.source),
-        )
-        for claim in ordered
-    )
-
-
-def skips(book: Book) -> Iterator[Skips]:
-    """Yield each reason for not running with its variants, the commonest first."""
-    groups: dict[str, list[Variant]] = {}
-    for subject in book.subjects:
-        if subject.is_skipped:
-            groups.setdefault(subject.reason or "no reason given", []).append(subject.variant)
-    for reason, variants in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
-        yield Skips(reason, tuple(variant.id for variant in variants))
 
 
 def environment(book: Book) -> tuple[facts.Difference, ...]:

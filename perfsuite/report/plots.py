@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from perfsuite.model import Block, Evidence
+from perfsuite.model import Block
 from perfsuite.report import charts, view
 from perfsuite.report.subject import TIME, Subject, centre
 
@@ -18,10 +18,9 @@ SLOT_TONES = 3
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """One process, or the accepted processes of one card, as a line with its numbers in text."""
+    """One process, or the accepted processes of one unit, as a line with its numbers in text."""
 
     label: str
-    when: str
     plot: Markup
     centre: str
     count: str
@@ -45,33 +44,25 @@ class Track:
     plot: Markup
 
 
-@dataclass(frozen=True, slots=True)
-class _Process:
-    label: str
-    when: str
-    blocks: list[list[float]]
-    centre: float
-
-
 def distribution(subject: Subject) -> Distribution | None:
     """Return a strip per process with all its samples, now and before."""
     processes = list(_processes(subject))
-    accepted = [] if any(p.when == "before" for p in processes) else list(_accepted(subject))
-    shown = [value for process in processes for block in process.blocks for value in block]
-    if not shown:
+    if not processes:
         return None
-    kept = [process.centre for process in processes]
+    is_before_known = any(tone == "before" for _, tone, _, _ in processes)
+    accepted = [] if is_before_known else list(_accepted(subject))
+    shown = [value for *_, blocks, _ in processes for block in blocks for value in block]
+    kept = [middle for *_, middle in processes]
     axis = charts.axis_of(shown, keep=kept + [value for _, values in accepted for value in values])
     digits, like = subject.digits(), subject.now() or kept[0]
     strips = [
         Strip(
-            process.label,
-            process.when,
-            charts.strip(process.blocks, axis, centre=process.centre, tone=process.when),
-            view.time(process.centre, digits, like=like),
-            view.count(sum(map(len, process.blocks)), "sample"),
+            label,
+            charts.strip(blocks, axis, centre=middle, tone=tone),
+            view.time(middle, digits, like=like),
+            view.count(sum(map(len, blocks)), "sample"),
         )
-        for process in processes
+        for label, tone, blocks, middle in processes
     ]
     strips += [_estimates(*one, axis, subject) for one in accepted]
     return Distribution(tuple(strips), _scale(axis, like))
@@ -103,36 +94,29 @@ def tracks(subject: Subject) -> tuple[Track, ...]:
     return tuple(track for track in drawn if track)
 
 
-def _processes(subject: Subject) -> Iterator[_Process]:
-    stages = (
-        ("now", subject.evidence),
-        ("screen", subject.screen.evidence if subject.screen else ()),
-        ("before", subject.before.evidence if subject.before else ()),
-    )
-    for when, evidence in stages:
-        for index, process in enumerate(evidence, start=1):
+def _processes(subject: Subject) -> Iterator[tuple[str, str, list[list[float]], float]]:
+    """Yield label, tone, samples by block and middle of each process."""
+    stages = {"now": subject.result, "screen": subject.screen, "before": subject.before}
+    for tone, result in stages.items():
+        for index, process in enumerate(result.evidence if result else (), start=1):
             middle = centre(process, TIME)
             if middle is not None:
-                yield _Process(_label(when, index, process), when, process.samples(TIME), middle)
-
-
-def _label(when: str, index: int, process: Evidence) -> str:
-    place = f" · {view.card(process.unit)}" if process.unit else ""
-    return f"{when} {index}{place}"
+                place = f" · {view.unit(process.unit)}" if process.unit else ""
+                yield f"{tone} {index}{place}", tone, process.samples(TIME), middle
 
 
 def _accepted(subject: Subject) -> Iterator[tuple[str, tuple[float, ...]]]:
     metric = subject.entry.metrics.get(TIME) if subject.entry else None
     for unit, values in metric.values.items() if metric else ():
         if values:
-            yield f"baseline · {view.card(unit)}", values
+            yield f"baseline · {view.unit(unit)}", values
 
 
 def _estimates(label: str, values: tuple[float, ...], axis: charts.Axis, subject: Subject) -> Strip:
-    when = "now" if label == "now" else "before"
+    tone = "now" if label == "now" else "before"
     middle = view.time(statistics.median(values), subject.digits(), like=subject.now())
     processes = view.count(len(values), "process", "processes")
-    return Strip(label, when, charts.points(values, axis, tone=when), middle, processes)
+    return Strip(label, charts.points(values, axis, tone=tone), middle, processes)
 
 
 def _scale(axis: charts.Axis, like: float) -> Markup:

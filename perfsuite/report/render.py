@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from perfsuite.report import charts, detail, facts, marks, metrics, page, plots, view
 from perfsuite.report.book import Book
-from perfsuite.report.page import details, page
+
+_CODE = re.compile(r"(`{1,2})(?!`)([^`]+)\1(?!`)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +28,23 @@ class Inline:
 
 def render(book: Book) -> str:
     """Return a run as one self-contained HTML page."""
-    values = page(book)
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            page=values,
-            details=details(book),
-            style=inline("style.css"),
-            script=inline("app.js"),
-        )
+    template = _environment().get_template("page.html.j2")
+    return template.render(
+        book=book,
+        run=book.run,
+        headline=page.headline(book),
+        proportions=charts.proportions([(mark.tone, count) for mark, count in book.tallies]),
+        sections=page.sections(book),
+        style=inline("style.css"),
+        script=inline("app.js"),
     )
+
+
+def prose(text: str) -> Markup:
+    """Return a docstring with what stands in backticks as code; all else stays text."""
+    # Escaped first, so that nothing of the text is markup but these two tags.
+    marked = _CODE.sub(r"<code>\2</code>", str(escape(text)))
+    return Markup(marked)  # noqa: S704
 
 
 @cache
@@ -48,10 +57,14 @@ def inline(name: str) -> Inline:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    found = Environment(
         loader=PackageLoader("perfsuite.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.filters["prose"] = prose
+    for room in (detail, facts, marks, metrics, page, plots, view):
+        found.globals[room.__name__.rpartition(".")[2]] = room
+    return found

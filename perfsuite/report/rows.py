@@ -9,7 +9,8 @@ from markupsafe import Markup
 
 from perfsuite.model import Change
 from perfsuite.report import charts, marks, view
-from perfsuite.report.rates import Rate, rate_of
+from perfsuite.report.metrics import judged
+from perfsuite.report.rates import rate_of
 from perfsuite.report.subject import Subject
 
 
@@ -17,12 +18,8 @@ from perfsuite.report.subject import Subject
 class Row:
     """One line as text and charts; ``keys`` are its sort keys, separated by spaces."""
 
-    anchor: str
-    pack: str
-    case: str
-    axes: tuple[str, ...]
-    mark: marks.Mark
-    fails: bool
+    subject: Subject
+    metric: str
     now: str
     baseline: str
     change: str
@@ -31,7 +28,8 @@ class Row:
     aside: str
     time_change: str
     clock_change: str
-    rate: Rate
+    rate: str
+    share: str
     noise: str
     processes: str
     keys: str
@@ -39,35 +37,27 @@ class Row:
 
 def row(subject: Subject, slug: str) -> Row:
     """Return the line of one variant."""
-    variant, change = subject.variant, subject.change
-    now, digits = subject.now(), subject.digits()
-    rate = rate_of(variant.work, now, slug)
+    change, now, digits = subject.change, subject.now(), subject.digits()
+    rate, share = rate_of(subject.variant.work, now, slug)
+    has_clock = any(block.cycles for process in subject.evidence for block in process.blocks)
+    exact = judged(subject)
     return Row(
-        anchor=subject.anchor,
-        pack=variant.pack,
-        case=variant.case.name,
-        axes=axes_of(variant.id),
-        mark=subject.mark,
-        fails=subject.mark.tone == "fail" or bool(subject.verdict and subject.verdict.fails),
-        now=view.time(now, digits),
-        baseline=view.time(subject.baseline(), digits, like=now),
-        change=change_text(change),
+        subject=subject,
+        metric=exact.name if exact else "",
+        now=exact.now if exact else view.time(now, digits),
+        baseline=exact.baseline if exact else view.time(subject.baseline(), digits, like=now),
+        change=exact.change if exact else change_text(change),
         interval=view.interval(change.low, change.high) if change else "",
         bar=bar(change, subject.mark) if change else Markup(),
         aside=_aside(subject),
         time_change=log_change(change.time_change if change else None, change),
-        clock_change=log_change(change.clock_change if change and _two_clocks(subject) else None),
+        clock_change=log_change(change.clock_change if change and has_clock else None),
         rate=rate,
+        share=view.share(share) if share else "",
         noise=view.spread(subject.noise()),
         processes=str(len(subject.evidence)) if subject.evidence else view.NOTHING,
-        keys=_keys(subject, rate),
+        keys=_keys(subject, share),
     )
-
-
-def axes_of(variant: str) -> tuple[str, ...]:
-    """Return the axes of an id as they stand there, without reading them."""
-    _, _, axes = variant.partition("[")
-    return tuple(axes.removesuffix("]").split(",")) if axes.removesuffix("]") else ()
 
 
 def change_text(change: Change | None) -> str:
@@ -104,15 +94,11 @@ def _aside(subject: Subject) -> str:
 def _exact_text(change: Change) -> str:
     # A share of nothing says nothing.
     if not change.baseline:
-        return f"{change.metric} from 0 to {change.current:.4g} {change.unit}"
+        return f"{change.metric} from 0 to {view.amount(change.current, change.unit)}"
     return f"{change.metric} {view.percent(change.current / change.baseline - 1)}"
 
 
-def _two_clocks(subject: Subject) -> bool:
-    return any(block.cycles for process in subject.evidence for block in process.blocks)
-
-
-def _keys(subject: Subject, rate: Rate) -> str:
+def _keys(subject: Subject, share: float | None) -> str:
     change = subject.change
     values = (
         subject.mark.rank,
@@ -121,7 +107,7 @@ def _keys(subject: Subject, rate: Rate) -> str:
         change.theta if change else None,
         change.time_change if change else None,
         change.clock_change if change else None,
-        rate.share_of_ceiling,
+        share,
         subject.noise(),
         len(subject.evidence),
     )

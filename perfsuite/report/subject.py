@@ -59,6 +59,17 @@ class Subject:
         return self.result is None or self.result.status is Status.SKIPPED
 
     @property
+    def fails(self) -> bool:
+        """Say whether the variant alone fails the run."""
+        return self.mark.tone == "fail" or bool(self.verdict and self.verdict.fails)
+
+    @property
+    def axes(self) -> list[str]:
+        """The axes of the id as they stand there, without reading them."""
+        axes = self.variant.id.partition("[")[2].removesuffix("]")
+        return axes.split(",") if axes else []
+
+    @property
     def reason(self) -> str:
         """Why the variant ended as it did, in words."""
         if self.result is None:
@@ -72,24 +83,26 @@ class Subject:
         """What the judged processes have to say."""
         return self.result.evidence if self.result else ()
 
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What was compared of the variant."""
+        return self.verdict.changes if self.verdict else ()
+
     @cached_property
     def change(self) -> Change | None:
         """The change of time, with the clocks beside it; None where time was not compared."""
-        changes = self.verdict.changes if self.verdict else ()
-        return next((change for change in changes if change.metric == TIME), None)
+        return next((change for change in self.changes if change.metric == TIME), None)
 
     @property
     def telling(self) -> Change | None:
         """The change that the verdict is about: that of time, unless only another metric moved."""
-        changes = self.verdict.changes if self.verdict else ()
-        moved = [c for c in changes if c.low > c.threshold or c.high < -c.threshold]
+        moved = [c for c in self.changes if c.low > c.threshold or c.high < -c.threshold]
         return self.change if self.change in moved or not moved else moved[0]
 
     @property
     def others(self) -> list[Change]:
         """The changes of metrics that are no clock."""
-        changes = self.verdict.changes if self.verdict else ()
-        return [change for change in changes if change.metric not in {TIME, CYCLES}]
+        return [change for change in self.changes if change.metric not in {TIME, CYCLES}]
 
     def now(self, metric: str = TIME) -> float | None:
         """Return the metric's middle over the judged processes."""
@@ -147,7 +160,7 @@ def subjects(
     """Yield every variant of the run with what belongs to it, in the run's order."""
     staged = {(result.variant, result.stage): result for result in run.results}
     verdicts = {verdict.variant: verdict for verdict in run.verdicts}
-    before = {result.variant: result for result in previous.results} if previous else {}
+    before = {result.variant: result for result in previous.asked} if previous else {}
     taken: set[str] = set()
     for variant in run.variants:
         screen = staged.get((variant.id, Stage.SCREEN))

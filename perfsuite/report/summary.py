@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from perfsuite.report import marks, view
+from perfsuite.report import view
 from perfsuite.report.book import Book
-from perfsuite.report.page import claims, headline, skips
+from perfsuite.report.page import headline
 from perfsuite.report.rows import Row
 
 MOST_ROWS = 20
@@ -23,17 +23,19 @@ def summary(book: Book) -> str:
     """Return the run's outcome with at most 20 rows in sight; data is escaped, never markup."""
     run = book.run
     rows = book.rows
-    told = [line for line in rows if not line.mark.is_quiet]
+    told = [line for line in rows if not line.subject.mark.is_quiet]
     lines = [f"### {_outcome(book)}", "", _about(book), "", _tally(book), ""]
+    if run.shift:
+        lines += [f"**machine-shift**: {plain(run.shift.reason)}", ""]
     if told:
         lines += [*_HEAD, *map(_line, told[:MOST_ROWS]), ""]
     lines += _broken(book)
-    folded = [*told[MOST_ROWS:], *(line for line in rows if line.mark.is_quiet)]
+    folded = [*told[MOST_ROWS:], *(line for line in rows if line.subject.mark.is_quiet)]
     rest = [*_HEAD, *map(_line, folded[:MOST_FOLDED])]
     lines += _folded(view.count(len(folded), "more variant"), rest)
     if len(folded) > MOST_FOLDED:
         lines += [f"The table ends after {MOST_FOLDED} of them; the HTML report has all.", ""]
-    skipped = [f"- {len(one.variants)}: {plain(one.reason)}" for one in skips(book)]
+    skipped = [f"- {len(variants)}: {plain(reason)}" for reason, variants in book.skips]
     lines += _folded("Skipped, by reason", skipped)
     lines += _folded("Notes", [f"- {plain(note)}" for note in run.notes])
     return "\n".join(lines).rstrip() + "\n"
@@ -59,28 +61,21 @@ def _about(book: Book) -> str:
 
 
 def _tally(book: Book) -> str:
-    ordered = sorted(book.counts.items(), key=lambda item: marks.mark(item[0]).rank)
-    return ", ".join(f"**{count}** {word}" for word, count in ordered)
+    return ", ".join(f"**{count}** {mark.word}" for mark, count in book.tallies)
 
 
 def _line(line: Row) -> str:
-    name = plain(f"{line.pack}.{line.case}[{','.join(line.axes)}]")
-    cells = (
-        f"{line.mark.glyph} {line.mark.word}",
-        name,
-        line.now,
-        line.baseline,
-        line.change,
-        line.interval,
-    )
-    return f"| {' | '.join(cells)} |"
+    subject = line.subject
+    mark = f"{subject.mark.glyph} {subject.mark.word}"
+    cells = (f"{line.now} {plain(line.metric)}".strip(), line.baseline, line.change, line.interval)
+    return f"| {' | '.join((mark, plain(subject.variant.id), *cells))} |"
 
 
 def _broken(book: Book) -> list[str]:
-    broken = [claim for claim in claims(book.run.claims) if claim.mark.tone == "fail"]
     told = [
-        f"- {plain(one.claim)}: {one.ratio} found, {one.required} asked for. {plain(one.reason)}"
-        for one in broken[:MOST_ROWS]
+        f"- {plain(one.claim)}: {view.ratio(one.ratio)} found, {view.ratio(one.required)} "
+        f"asked for. {plain(one.reason)}"
+        for one in book.broken[:MOST_ROWS]
     ]
     return ["Broken claims:", "", *told, ""] if told else []
 

@@ -13,8 +13,9 @@ MINUS = "\u2212"
 NOTHING = "\u2013"
 MICRO = "\N{MICRO SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"
-TIME_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, MICRO + "s"), (0.0, "ns"))
-SIZE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0.0, "B"))
+TIME_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, MICRO + "s"), (1e-3, "ns"))
+SIZE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+WORK_UNITS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
 MOST_DIGITS = 6
 UNKNOWN_NOISE_DIGITS = 3
 TWO_DIGITS_UP_TO = 3.55
@@ -47,8 +48,7 @@ def figures(value: float, digits: int) -> str:
 
 def time_unit(time_us: float) -> tuple[float, str]:
     """Return the unit a time reads best in, as microseconds per unit and its symbol."""
-    factor, symbol = next(unit for unit in TIME_UNITS if abs(time_us) >= unit[0])
-    return factor or 1e-3, symbol
+    return _unit(time_us, TIME_UNITS)
 
 
 def time(time_us: float | None, noise: float | None, *, like: float | None = None) -> str:
@@ -71,9 +71,8 @@ def clock(mhz: float | None) -> str:
 
 def size(count: float) -> str:
     """Return a number of bytes in decimal units."""
-    factor, symbol = next(unit for unit in SIZE_UNITS if abs(count) >= unit[0])
-    scaled = count / (factor or 1.0)
-    return f"{number(scaled, 0) if symbol == 'B' else figures(scaled, 3)}{SPACE}{symbol}"
+    factor, symbol = _unit(count, SIZE_UNITS)
+    return f"{number(count, 0) if symbol == 'B' else figures(count / factor, 3)}{SPACE}{symbol}"
 
 
 def amount(value: float, unit: str, noise: float | None = None) -> str:
@@ -82,6 +81,8 @@ def amount(value: float, unit: str, noise: float | None = None) -> str:
         return time(value, noise)
     if unit == "bytes":
         return size(value)
+    # A reciprocal names nothing that is counted.
+    unit = "per second" if unit == "1/s" else unit
     decimals = 0 if float(value).is_integer() and not noise else max(0, places(value, noise))
     return f"{number(value, decimals)}{SPACE}{unit}".rstrip(SPACE)
 
@@ -105,23 +106,14 @@ def interval(low: float, high: float) -> str:
 
 def share(fraction: float | None) -> str:
     """Return a share without a sign: two digits are all that a ceiling supports."""
-    if fraction is None:
-        return NOTHING
-    return f"{figures(fraction * 100, 2)}{SPACE}%"
+    return NOTHING if fraction is None else f"{figures(fraction * 100, 2)}{SPACE}%"
 
 
 def spread(noise: float | None) -> str:
     """Return a relative standard deviation; two digits, since it is uncertain itself."""
-    if noise is None:
-        return NOTHING
-    if 0 < noise * 100 < FINEST_PERCENT:
+    if noise and noise * 100 < FINEST_PERCENT:
         return f"<{SPACE}{FINEST_PERCENT}{SPACE}%"
-    return f"{figures(noise * 100, 2)}{SPACE}%"
-
-
-def limit(fraction: float) -> str:
-    """Return a threshold, a gate or a resolution in percent, without a sign."""
-    return f"{figures(fraction * 100, 2)}{SPACE}%"
+    return share(noise)
 
 
 def p_value(value: float) -> str:
@@ -130,21 +122,20 @@ def p_value(value: float) -> str:
     return f"<{SPACE}{FINEST_P_VALUE}" if below else number(value, 3)
 
 
+def unit_of(metric: str) -> str:
+    """Return the unit that a metric's name ends with, if that says one."""
+    return {"us": "us", "bytes": "bytes"}.get(metric.rpartition("_")[2], "")
+
+
 def budget(metric: str, most: float) -> str:
     """Return a budget's limit in the unit that its metric's name ends with."""
-    unit = {"us": "us", "bytes": "bytes"}.get(metric.rpartition("_")[2], "")
-    return amount(most, unit)
+    return amount(most, unit_of(metric))
 
 
 def operations(count_of: float) -> str:
     """Return a number of floating-point operations."""
-    factor, symbol = next(
-        unit
-        for unit in ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (0.0, "FLOP"))
-        if count_of >= unit[0]
-    )
-    scaled = count_of / (factor or 1.0)
-    return f"{figures(scaled, 3)}{SPACE}{symbol}"
+    factor, symbol = _unit(count_of, WORK_UNITS)
+    return f"{figures(count_of / factor, 3)}{SPACE}{symbol}"
 
 
 def rate(value: float, unit: str) -> str:
@@ -213,14 +204,18 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:120]
 
 
-def card(unit: str) -> str:
-    """Return the short name of one GPU."""
-    return f"card {unit[:4]}" if unit else "card unknown"
+def unit(name: str) -> str:
+    """Return the short name of one device."""
+    return f"unit {name[:4] or 'unknown'}"
 
 
 def command(variant: str, *options: str) -> str:
     """Return the command that measures one variant again, ready for a shell."""
     return shlex.join(["pytest", "--perf", "--perf-select", variant, *options])
+
+
+def _unit(value: float, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:
+    return next((unit for unit in units if abs(value) >= unit[0]), units[-1])
 
 
 def _percent_places(half_width: float | None) -> int:

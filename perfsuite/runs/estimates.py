@@ -12,22 +12,31 @@ from perfsuite.model import (
     Metric,
     Result,
     Run,
+    Sampling,
     Stage,
     Status,
+    Variant,
 )
+from perfsuite.roofline import class_of
 from perfsuite.stats import components, process_value
 
-# The two clocks, and the device's own time of what the host is waited for.
-CLOCKS = (Metric("time_us", "us"), Metric("cycles", "cycles"), Metric("device_us", "us"))
+# The two clocks, the device's own time of what the host is waited for, and the energy of launches
+# that follow each other without a gap.
+CLOCKS = (
+    Metric("time_us", "us"),
+    Metric("cycles", "cycles"),
+    Metric("device_us", "us"),
+    Metric("energy_j", "J"),
+)
 
 
 def entries_of(run: Run) -> dict[str, BaselineEntry]:
     """Return the estimate of each variant whose every stage ended ok and yielded a number.
 
-    All processes of screen and confirmation count. A clock has each process's value by unit; an
+    All processes of all stages count. A clock has each process's value by unit; an
     exact metric has none, and where processes differ in it the worst holds.
     """
-    variants = {variant.id: variant for variant in run.variants}
+    variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
     entries = {}
     for name, results in _by_variant(run).items():
         evidence = [process for result in results for process in result.evidence]
@@ -43,9 +52,15 @@ def entries_of(run: Run) -> dict[str, BaselineEntry]:
             regime=variant.case.regime.value if variant else "paced",
             state={} if variant and variant.target else dict(run.facts.state),
             artefact=next((process.artefact for process in evidence if process.artefact), ""),
-            sampling=evidence[0].sampling,
+            sampling=_sampling(evidence),
+            work_class=_class_of(variant, run, metrics),
         )
     return entries
+
+
+def _class_of(variant: Variant | None, run: Run, metrics: Mapping[str, BaselineMetric]) -> str:
+    time = metrics.get("time_us")
+    return class_of(variant, run.sku.slug, time.center) if variant and time else ""
 
 
 def _by_variant(run: Run) -> dict[str, list[Result]]:
@@ -57,6 +72,12 @@ def _by_variant(run: Run) -> dict[str, list[Result]]:
     for (name, _), result in last.items():
         found.setdefault(name, []).append(result)
     return found
+
+
+def _sampling(evidence: Sequence[Evidence]) -> Sampling | None:
+    """Return how all processes sampled; None where they differ."""
+    found = {process.sampling for process in evidence}
+    return found.pop() if len(found) == 1 else None
 
 
 def _metrics(

@@ -14,6 +14,7 @@ from typing import Self
 
 from perfsuite.codec import end_lines, is_finished, read_run, result_line, round_digits, start_lines
 from perfsuite.errors import StoreError
+from perfsuite.files import refusing
 from perfsuite.model import Block, Result, Run
 
 # Ids become file names.
@@ -56,18 +57,12 @@ class RunFile:
     def create(cls, folder: Path, run: Run) -> Self:
         """Start the file of a run in ``folder``/runs with its header and plan."""
         path = run_path(folder, run.id)
-        try:
+        remedy = "make the folder writable, or choose another id if the file exists"
+        with refusing("cannot create a run file", path, remedy=remedy):
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
-        except OSError as error:
-            raise StoreError(
-                f"cannot create a run file: {error.strerror}",
-                where=str(path),
-                remedy="make the folder writable, or choose another id if the file exists",
-            ) from error
-        started = replace(
-            run, results=(), aside=(), verdicts=(), claims=(), finished="", wall_s=0.0
-        )
+        started = replace(run, verdicts=(), claims=(), finished="", wall_s=0.0)
+        started = replace(started, results=(), aside=())
         file = cls(path, descriptor=descriptor, run=started)
         try:
             _lock(descriptor, path)
@@ -84,14 +79,8 @@ class RunFile:
 
         A last line that was torn is cut off, with a note. A finished run is refused.
         """
-        try:
+        with refusing("cannot open the run file", path, remedy="name a file from .perfsuite/runs"):
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
-        except OSError as error:
-            raise StoreError(
-                f"cannot open the run file: {error.strerror}",
-                where=str(path),
-                remedy="name a file from .perfsuite/runs",
-            ) from error
         try:
             _lock(descriptor, path)
             data = path.read_bytes()

@@ -8,20 +8,16 @@ from pathlib import Path
 
 from perfsuite.codec import TAIL_BYTES, is_finished, read_header, read_run
 from perfsuite.errors import StoreError
+from perfsuite.files import refusing
 from perfsuite.model import Run
 from perfsuite.runs.file import is_open, whole_lines
 
 
 def load_run(path: Path) -> Run:
     """Return the run of a file; ``finished`` is empty if it was interrupted."""
-    try:
+    remedy = "name a file from .perfsuite/runs, or copy the run's file here"
+    with refusing("cannot read the run file", path, remedy=remedy):
         data = path.read_bytes()
-    except OSError as error:
-        raise StoreError(
-            f"cannot read the run file: {error.strerror}",
-            where=str(path),
-            remedy="name a file from .perfsuite/runs, or copy the run's file here",
-        ) from error
     lines, notes = whole_lines(data)
     run = read_run(lines, where=str(path))
     return replace(run, notes=(*run.notes, *notes))

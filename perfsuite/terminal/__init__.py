@@ -1,7 +1,17 @@
 """What a person reads of a run without opening its report."""
 
 from perfsuite.terminal.accounts import Account, accounts_of, exit_code
-from perfsuite.terminal.summary import first_line, summary
+from perfsuite.terminal.costs import costs
+from perfsuite.terminal.summary import first_line, skip_lines, summary
 from perfsuite.terminal.ticker import Ticker
 
-__all__ = ["Account", "Ticker", "accounts_of", "exit_code", "first_line", "summary"]
+__all__ = [
+    "Account",
+    "Ticker",
+    "accounts_of",
+    "costs",
+    "exit_code",
+    "first_line",
+    "skip_lines",
+    "summary",
+]

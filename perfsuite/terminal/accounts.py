@@ -14,7 +14,7 @@ from perfsuite.request import Options
 from perfsuite.terminal.words import plain
 
 # With the ini option perf_exit_codes; a failure of any other kind stays 1.
-EXIT_REGRESSED, EXIT_INCOMPARABLE, EXIT_UNCLEAR = 10, 13, 15
+EXIT_REGRESSED, EXIT_INCOMPARABLE, EXIT_SHIFTED, EXIT_UNCLEAR = 10, 13, 14, 15
 REGRESSIONS = (Word.SLOWER, Word.OVER_BUDGET)
 
 
@@ -41,6 +41,9 @@ def accounts_of(book: Book, options: Options) -> Mapping[str, Account]:
 def exit_code(book: Book, options: Options, status: int) -> int:
     """Return the finer exit status of a run whose plain one is 0 or 1."""
     failing = [each for each in book.subjects if _fails(each, options)]
+    has_shifted = book.run.shift is not None and book.run.shift.fails
+    if has_shifted and not failing and not any(claim.fails for claim in book.run.claims):
+        return EXIT_SHIFTED
     regressed = [each for each in failing if _word(each) in REGRESSIONS]
     if status:
         return EXIT_REGRESSED if regressed and len(regressed) == len(failing) else status
@@ -84,7 +87,7 @@ def _told(subject: Subject, options: Options) -> Iterator[str]:
         yield _line("measured", view.amount(change.current, change.unit))
         interval = view.interval(change.low, change.high)
         yield _line("change", f"{change_text(change)}, interval {interval}")
-        limits = (view.limit(change.threshold), view.limit(change.gate))
+        limits = (view.share(change.threshold), view.share(change.gate))
         yield _line("limits", f"threshold {limits[0]}, gate {limits[1]}")
     if _word(subject) is Word.OVER_BUDGET:
         for budget in subject.variant.case.budgets:

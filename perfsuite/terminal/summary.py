@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from perfsuite.report import marks, view
 from perfsuite.report.book import Book
-from perfsuite.report.page import claims, skips
 from perfsuite.report.rows import change_text
 from perfsuite.report.subject import Subject
 from perfsuite.terminal.words import plain
@@ -20,22 +19,27 @@ ALWAYS_COUNTED = ("unclear", "skipped")
 def summary(book: Book) -> Iterator[str]:
     """Yield the lines of the summary: the counts, what needs a reader, skips and notes."""
     yield first_line(book)
+    if book.run.shift:
+        yield plain(f"machine-shift: {book.run.shift.reason}")
     if book.source:
         yield f"compared with {book.source}"
     told = [subject for subject in book.subjects if subject.mark.word not in QUIET_WORDS]
     yield from map(_row, told[:MOST_ROWS])
     if len(told) > MOST_ROWS:
         yield f"  ... and {len(told) - MOST_ROWS} more: see the report"
-    broken = [claim for claim in claims(book.run.claims) if claim.mark.word == "broken"]
-    for claim in broken[:MOST_ROWS]:
-        found = f"{claim.ratio} found, {claim.required} asked for"
-        yield plain(f"  {claim.mark.word:<13} {found}  {claim.claim}")
-    reasons = list(skips(book))
-    for one in reasons[:MOST_SKIPS]:
-        yield f"skipped {len(one.variants)}: {plain(one.reason)}"
-    if len(reasons) > MOST_SKIPS:
-        yield f"skipped for {len(reasons) - MOST_SKIPS} more reasons: see the report"
+    for claim in book.broken[:MOST_ROWS]:
+        found = f"{view.ratio(claim.ratio)} found, {view.ratio(claim.required)} asked for"
+        yield plain(f"  {claim.word:<13} {found}  {claim.claim}")
+    yield from skip_lines(book)
     yield from (f"note: {note}" for note in book.run.notes)
+
+
+def skip_lines(book: Book) -> Iterator[str]:
+    """Yield how many variants were skipped for each of the commonest reasons."""
+    for reason, variants in book.skips[:MOST_SKIPS]:
+        yield f"skipped {len(variants)}: {plain(reason)}"
+    if len(book.skips) > MOST_SKIPS:
+        yield f"skipped for {len(book.skips) - MOST_SKIPS} more reasons: see the report"
 
 
 def first_line(book: Book) -> str:

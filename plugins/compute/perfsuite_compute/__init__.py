@@ -10,9 +10,16 @@ import perfsuite
 @perfsuite.hookimpl
 def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     """Return the pack's cases and claims."""
-    from perfsuite_compute import attention, fp8_gemm, gemm, softmax
+    from perfsuite_compute import attention, fma, fp8_gemm, gemm, softmax, sustained
 
-    return [*gemm.CASES, *fp8_gemm.CASES, *softmax.CASES, *attention.CASES]
+    return [
+        *gemm.CASES,
+        *sustained.CASES,
+        *fp8_gemm.CASES,
+        *fma.CASES,
+        *softmax.CASES,
+        *attention.CASES,
+    ]
 
 
 @perfsuite.hookimpl

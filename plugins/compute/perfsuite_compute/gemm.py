@@ -75,6 +75,10 @@ _NEEDS: tuple[Need, ...] = (
     work=_work,
     memory_bytes=_memory_bytes,
     tags=["tensor-cores", "tiling"],
+    canary={
+        "cuda": {"dtype": "bf16", "m": 4096, "n": 4096, "k": 4096, "impl": "torch"},
+        "cpu": {"dtype": "fp32", "m": 512, "n": 512, "k": 512, "impl": "torch"},
+    },
     source="tensor cores, mixed precision and shared-memory tiling: chapters 5 and 6 of the book",
 )
 def gemm(ctx: Any, dtype: str, m: int, n: int, k: int, impl: str) -> Workload:

@@ -12,7 +12,7 @@ from typing import Any
 
 import triton
 from cuda.core import Program, ProgramOptions
-from perfsuite_compute import attention_triton, gemm, gemm_triton, softmax, softmax_triton
+from perfsuite_compute import attention_triton, fma, gemm, gemm_triton, softmax, softmax_triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -120,6 +120,7 @@ def main() -> None:
     for size in (512, 2048):
         compile_cuda("gemm.cu", "gemm_naive", gemm.cuda_options(size, size, size))
         compile_cuda("gemm.cu", "gemm_tiled", gemm.cuda_options(size, size, size))
+    compile_cuda("fma.cu", "fma_loop", fma.cuda_options(4096))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ def test_every_kernel_of_the_pack_is_handed_over() -> None:
         ("cuda", "softmax_rows"),
         ("cuda", "gemm_naive"),
         ("cuda", "gemm_tiled"),
+        ("cuda", "fma_loop"),
         ("triton", "softmax_kernel"),
         ("triton", "gemm_kernel"),
         ("triton", "attention_kernel"),

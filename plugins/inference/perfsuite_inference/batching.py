@@ -47,7 +47,7 @@ _SERVICE = (
     Metric("ttft_ms_p99", "ms"),
     Metric("tpot_ms_p50", "ms"),
     Metric("itl_ms_p99", "ms"),
-    Metric("goodput_rps", "1/s", "higher"),
+    Metric("goodput_rps", "requests/s", "higher"),
 )
 _MODELLED = (
     *_SERVICE,
@@ -55,7 +55,7 @@ _MODELLED = (
     Metric("makespan_ms", "ms"),
     Metric("tokens", better="equal"),
 )
-_PLAYED = (*_SERVICE, Metric("tokens_per_s", "1/s", "higher"))
+_PLAYED = (*_SERVICE, Metric("tokens_per_s", "tokens/s", "higher"))
 
 
 @perfsuite.case(

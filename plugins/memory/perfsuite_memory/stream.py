@@ -66,6 +66,10 @@ def _memory_bytes(*, op: str, n: int, impl: str) -> int:
     ],
     work=_work,
     memory_bytes=_memory_bytes,
+    canary={
+        "cuda": {"op": "copy", "n": 2**26, "impl": "torch"},
+        "cpu": {"op": "copy", "n": 2**22, "impl": "torch"},
+    },
     source="McCalpin, STREAM; Deakin et al., BabelStream (copy, mul, add, triad, dot)",
 )
 def stream(ctx: Any, *, op: str, n: int, impl: str) -> perfsuite.Workload:

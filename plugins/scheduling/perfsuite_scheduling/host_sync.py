@@ -9,16 +9,15 @@ import perfsuite
 from perfsuite import Claim, Regime, Work, Workload, cuda, package
 from perfsuite_scheduling import counting
 
-SAMPLES = 512
 FEATURES = 64
-# Stable: the largest eigenvalue of x'x / samples is about (1 + sqrt(64 / 512))**2 = 1.8.
+# Stable: the largest eigenvalue of x'x / samples is about (1 + sqrt(64 / 512))**2 = 1.8 at most.
 RATE = 0.1
 _VALUE_BYTES = 4
 
 
-def _work(steps: int, impl: str) -> Work:
+def _work(samples: int, steps: int, impl: str) -> Work:
     # A step multiplies the matrix by the weights, and its transpose by the residuals.
-    matrix = SAMPLES * FEATURES
+    matrix = samples * FEATURES
     return Work(
         read_bytes=steps * 2 * matrix * _VALUE_BYTES,
         write_bytes=steps * FEATURES * _VALUE_BYTES,
@@ -28,7 +27,9 @@ def _work(steps: int, impl: str) -> Work:
 
 
 @perfsuite.case(
-    axes={"steps": [64], "impl": ["each_step", "at_end"]},
+    # 128 MiB on a GPU, so that a step takes it about as long as the host takes to issue one.
+    axes={"samples": [524288], "steps": [64], "impl": ["each_step", "at_end"]},
+    smoke={"samples": [512]},
     full={"steps": [16, 64, 256]},
     needs=(package("torch"),),
     work=_work,
@@ -39,24 +40,26 @@ def _work(steps: int, impl: str) -> Work:
     source="PyTorch, Performance Tuning Guide: avoid unnecessary CPU-GPU synchronization; "
     "AI Systems Performance Engineering, chapter 7",
 )
-def host_sync(ctx: Any, steps: int, impl: str) -> Workload:
-    """Fit 64 weights to 512 samples by gradient descent, fp32, and add up the losses.
+def host_sync(ctx: Any, samples: int, steps: int, impl: str) -> Workload:
+    """Fit 64 weights to the samples by gradient descent, fp32, and add up the losses.
 
     ``each_step`` adds ``loss.item()`` to a Python number, as loops that print their loss do: the
     host waits for the GPU at every step and the GPU then waits for the host. ``at_end`` adds up on
-    the device and reads once. Each returns the weights and the sum of losses, both on the host.
+    the device and reads once, so that the host issues a step while the GPU works on another; with
+    512 samples the GPU's part is too short to tell. Each returns the weights and the sum of
+    losses, both on the host.
     """
     run = {"each_step": _read_each_step, "at_end": _read_at_end}[impl]
 
     def make_inputs(rng: Any) -> tuple[Any, ...]:
-        x = rng.randn(SAMPLES, FEATURES)
-        y = x @ rng.randn(FEATURES) + 0.1 * rng.randn(SAMPLES)
+        x = rng.randn(samples, FEATURES)
+        y = x @ rng.randn(FEATURES) + 0.1 * rng.randn(samples)
         return x, y
 
     def exact() -> dict[str, float]:
         import torch
 
-        x = torch.ones(SAMPLES, FEATURES, device=ctx.place)
+        x = torch.ones(512, FEATURES, device=ctx.place)
         reads = counting.operators(lambda: run(x, x[:, 0], steps))[counting.READ]
         return {"host_reads": float(reads)}
 
@@ -72,7 +75,7 @@ def host_sync(ctx: Any, steps: int, impl: str) -> Workload:
 
 def _step(x: Any, y: Any, weights: Any) -> tuple[Any, Any]:
     residual = x @ weights - y
-    return weights - (2 * RATE / SAMPLES) * (x.T @ residual), residual.square().mean()
+    return weights - (2 * RATE / len(x)) * (x.T @ residual), residual.square().mean()
 
 
 def _read_each_step(x: Any, y: Any, steps: int) -> tuple[Any, Any]:
@@ -114,7 +117,7 @@ def _reference(x: Any, y: Any, steps: int) -> tuple[Any, Any]:
     import torch
 
     x, y = x.cpu().double(), y.cpu().double()
-    squared, crossed, offset = x.T @ x / SAMPLES, x.T @ y / SAMPLES, y @ y / SAMPLES
+    squared, crossed, offset = x.T @ x / len(x), x.T @ y / len(x), y @ y / len(x)
     weights, total = torch.zeros_like(crossed), torch.zeros_like(offset)
     for _ in range(steps):
         total += weights @ squared @ weights - 2 * crossed @ weights + offset

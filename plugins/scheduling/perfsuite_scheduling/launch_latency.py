@@ -25,6 +25,7 @@ Add = Callable[[Any, Any], Any]
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch"],
+    canary={device: {"burst": 1, "impl": "torch"} for device in ("cuda", "cpu")},
     source="launch overhead: AI Systems Performance Engineering, chapter 7; microsoft/"
     "superbenchmark, kernel-launch; meta-pytorch/tritonbench, launch_latency",
 )

@@ -1,4 +1,4 @@
-"""Turns numbers into estimates: robust centres, variances with a prior, intervals, p-values."""
+"""Turns numbers into estimates: robust centres, spreads, ranks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+
+from perfsuite.stats.variances import Variance, moderated
 
 # Scales a median absolute deviation to a normal distribution's standard deviation.
 MAD_TO_SD = 1.4826
@@ -23,47 +25,6 @@ class Components:
     center: float
     within: float
     between: float
-
-
-@dataclass(frozen=True, slots=True)
-class Variance:
-    """A variance and the degrees of freedom it is known to."""
-
-    value: float
-    degrees: float
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The log change of a centre with its standard error and degrees of freedom."""
-
-    theta: float
-    error: float
-    degrees: float
-
-    def interval(self, alpha: float) -> tuple[float, float]:
-        """Return the two-sided ``1 - alpha`` interval."""
-        reach = quantile(1 - alpha / 2, self.degrees) * self.error
-        return self.theta - reach, self.theta + reach
-
-    def p_beyond(self, threshold: float) -> float:
-        """Return the one-sided p-value of a change beyond ``threshold`` in theta's direction."""
-        excess = (abs(self.theta) - threshold) / self.error
-        from scipy.special import stdtr
-
-        return float(stdtr(self.degrees, -excess))
-
-    def detectable(self, threshold: float, alpha: float, power: float = 0.9) -> float:
-        """Return the smallest log change called slower or faster with this power."""
-        reach = quantile(1 - alpha / 2, self.degrees) + quantile(power, self.degrees)
-        return threshold + reach * self.error
-
-
-def quantile(share: float, degrees: float) -> float:
-    """Return the quantile of Student's t."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees, share))
 
 
 def hodges_lehmann(values: Sequence[float]) -> float:
@@ -102,18 +63,27 @@ def pooled(groups: Sequence[Sequence[float]]) -> Variance:
     return Variance(squares / degrees if degrees else 0.0, float(degrees))
 
 
-def moderated(sample: Variance, prior: Variance) -> Variance:
-    """Shrink a sample's variance to its prior: the degrees of freedom add up (Smyth 2004)."""
-    degrees = sample.degrees + prior.degrees
-    total = sample.degrees * sample.value + prior.degrees * prior.value
-    return Variance(total / degrees, degrees)
+def rank_interval(
+    before: Sequence[float], now: Sequence[float], alpha: float
+) -> tuple[float, float] | None:
+    """Return the ``1 - alpha`` interval of a shift whatever the distribution, None of too few.
 
+    Order statistics of all differences, by the exact distribution of Mann and Whitney's U.
+    """
+    import numpy as np
 
-def total(parts: Sequence[Variance]) -> Variance:
-    """Return the sum of independent variances, with Satterthwaite's degrees of freedom."""
-    value = sum(part.value for part in parts)
-    uncertain = sum(part.value**2 / part.degrees for part in parts)
-    return Variance(value, value**2 / uncertain if uncertain else math.inf)
+    many, few = len(now), len(before)
+    ways = np.zeros(many * few + 1)
+    ways[0] = 1.0
+    for each in range(1, few + 1):  # the Gaussian binomial coefficient, factor by factor
+        ways[many + each :] -= ways[: -(many + each)].copy()
+        for power in range(each, len(ways)):
+            ways[power] += ways[power - each]
+    left_out = int(np.searchsorted(np.cumsum(ways) / ways.sum(), alpha / 2, side="right"))
+    if not left_out:
+        return None
+    differences = np.sort(np.subtract.outer(_finite(now), _finite(before)), axis=None)
+    return float(differences[left_out - 1]), float(differences[-left_out])
 
 
 def main_mode(values: Sequence[float], *, prior: Variance, most: int) -> list[float]:

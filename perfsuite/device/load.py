@@ -1,0 +1,97 @@
+"""Tells how much of the cores others took while something of ours ran."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+WAITING = PROC / "thread-self/schedstat"
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# The kernel counts in ticks of 10 ms: a shorter time has no share worth telling.
+LEAST_S = 0.1
+# user, nice, system, irq, softirq and steal of a line of /proc/stat (proc_stat(5)).
+BUSY = (1, 2, 3, 6, 7, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """CPU seconds up to a moment: of all processes on our cores, and of our own."""
+
+    at_s: float
+    busy_s: float
+    own_s: float
+
+
+class Load:
+    """The cores this process may use, ``used`` of them by what is measured."""
+
+    def __init__(self, cores: frozenset[int], used: int) -> None:
+        self._cores = cores
+        self._used = used
+        # A worker's parent is its server, whose parent is the controller: all of it is ours.
+        self._root = _parent(os.getppid()) or os.getpid()
+
+    def now(self) -> Spent | None:
+        """Return what has been spent so far, None where the kernel does not tell."""
+        try:
+            return Spent(time.monotonic(), self._busy_s(), _tree_s(self._root))
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def foreign_percent(self, start: Spent | None, end: Spent | None) -> float | None:
+        """Return what others took beyond the cores left free, in percent of those used."""
+        if start is None or end is None or end.at_s - start.at_s < LEAST_S:
+            return None
+        ours = max(0.0, end.own_s - start.own_s)
+        foreign = max(0.0, end.busy_s - start.busy_s - ours) / (end.at_s - start.at_s)
+        free = max(0, len(self._cores) - self._used)
+        return 100 * max(0.0, foreign - free) / self._used
+
+    def _busy_s(self) -> float:
+        ticks = 0
+        for line in (PROC / "stat").read_text(encoding="ascii").splitlines():
+            name, *_ = words = line.split()
+            if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in self._cores:
+                ticks += sum(int(words[place]) for place in BUSY)
+        return ticks / TICKS_PER_S
+
+
+def waited_ns() -> int:
+    """Return how long this thread has waited for a core (proc_pid_schedstat(5)), 0 if not told."""
+    try:
+        return int(WAITING.read_text(encoding="ascii").split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _tree_s(root: int) -> float:
+    """Return the CPU seconds of a process, its children, and those it has waited for."""
+    ticks, left = 0, [root]
+    while left:
+        pid = left.pop()
+        try:
+            ticks += sum(map(int, _stat(pid)[11:15]))  # utime, stime, cutime, cstime
+            tasks = list((PROC / str(pid) / "task").iterdir())
+            left += [int(one) for task in tasks for one in _read(task / "children").split()]
+        except FileNotFoundError:  # it ended a moment ago; its parent has its time
+            continue
+    return ticks / TICKS_PER_S
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(_stat(pid)[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _stat(pid: int) -> list[str]:
+    """Return a process's fields from its state on: the name before may hold anything."""
+    return _read(PROC / str(pid) / "stat").rpartition(")")[2].split()
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")

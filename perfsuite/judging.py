@@ -1,0 +1,72 @@
+"""Judges a run by its yardstick: the variants of a stage, then its machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from perfsuite.arms import Arms
+from perfsuite.judge import Against, Policy, canary_clocks, judge, judge_machine
+from perfsuite.model import ClaimVerdict, Result, Run, Stage, Verdict
+from perfsuite.yardstick import Yardstick
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """What a run is compared with, by which policy, and in which arms."""
+
+    yardstick: Yardstick
+    policy: Policy
+    arms: Arms
+
+    def stage(self, run: Run, stage: Stage) -> tuple[Verdict, ...]:
+        """Return the verdicts on one stage's results; none where nothing was timed."""
+        if run.settings.check_only:
+            return ()
+        yardstick = self.yardstick.beside(run, stage)
+        verdicts = judge(
+            _results(run, stage),
+            variants=run.variants,
+            entries=yardstick.entries,
+            against=self._against(run, yardstick),
+        )
+        return self.arms.told(verdicts, run)
+
+    def whole(
+        self, run: Run, verdicts: Mapping[str, Verdict], claims: Sequence[ClaimVerdict]
+    ) -> Run:
+        """Return the run with its verdicts in the light of the machine, claims and notes."""
+        yardstick = self.yardstick.beside(run)
+        machine = judge_machine(
+            run,
+            [verdicts[v.id] for v in run.variants if v.id in verdicts],
+            entries=yardstick.entries,
+            against=self._against(run, yardstick),
+        )
+        return replace(
+            run,
+            verdicts=machine.verdicts,
+            shift=machine.shift,
+            claims=yardstick.excused(claims, run.instances),
+            notes=(*run.notes, *yardstick.notes, *self.arms.notes(), *machine.notes),
+        )
+
+    def _against(self, run: Run, yardstick: Yardstick) -> Against:
+        before, now = canary_clocks(run, yardstick.entries)
+        return Against(
+            facts=run.facts,
+            slug=run.sku.slug,
+            policy=self.policy,
+            source=yardstick.source,
+            sources=yardstick.sources,
+            mismatches=yardstick.mismatches,
+            arms=yardstick.arms,
+            known=yardstick.known,
+            screened=_results(run, Stage.SCREEN),
+            clocks_before=before,
+            clocks_now=now,
+        )
+
+
+def _results(run: Run, stage: Stage) -> dict[str, Result]:
+    return {result.variant: result for result in run.results if result.stage is stage}

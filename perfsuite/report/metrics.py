@@ -1,0 +1,83 @@
+"""The metrics of a variant before and now: its clocks' rates, and those that are no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from perfsuite import roofline
+from perfsuite.report import view
+from perfsuite.report.subject import CYCLES, TIME, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A metric before and now, with its change where there is something to compare with."""
+
+    name: str
+    baseline: str
+    now: str
+    change: str
+
+
+def judged(subject: Subject) -> Compared | None:
+    """Return the metric that an untimed variant's verdict is about; None where time has one."""
+    if subject.now() is not None:
+        return None
+    case, found = subject.variant.case, {line.name: line for line in others(subject)}
+    telling = [subject.telling.metric] if subject.telling else []
+    told = (*telling, *(one.metric for one in case.budgets), *(one.name for one in case.metrics))
+    return next((found[name] for name in (*told, *found) if name in found), None)
+
+
+def rates(subject: Subject, slug: str) -> Iterator[Compared]:
+    """Yield the rates of a launch's work, by the formula of the case."""
+    work, peaks = subject.variant.work, roofline.peaks_of(slug)
+    now, before = subject.now(), subject.baseline()
+    if work is None or not now:
+        return
+    found = (roofline.rates(work, time, peaks) if time else () for time in (now, before))
+    values, old = ({rate.name: rate for rate in side} for side in found)
+    for name in ("gb_per_s", "tflop_per_s"):
+        if name in values:
+            rate, was = values[name], old.get(name)
+            yield Compared(
+                name,
+                view.rate(was.value, was.unit) if was else view.NOTHING,
+                view.rate(rate.value, rate.unit),
+                _moved(was.value if was else None, rate.value),
+            )
+
+
+def others(subject: Subject) -> tuple[Compared, ...]:
+    """Return the metrics that are no clock, of this run and of the baseline."""
+    now = {name: value for one in subject.evidence for name, value in one.exact.items()}
+    noisy = {name: subject.now(name) for name in subject.middles if name not in {TIME, CYCLES}}
+    now |= {name: value for name, value in noisy.items() if value is not None}
+    stored = subject.entry.metrics if subject.entry else {}
+    changes = {change.metric: change for change in subject.others}
+    units = {metric.name: metric.unit for metric in subject.variant.case.metrics}
+    lines = []
+    for name in dict.fromkeys((*now, *changes)):
+        change = changes.get(name)
+        unit = units.get(name) or (change.unit if change else view.unit_of(name))
+        before = change.baseline if change else stored[name].center if name in stored else None
+        # What was judged, where something was: of an exact metric the worst process counts.
+        value = change.current if change else now.get(name)
+        lines.append(
+            Compared(
+                name,
+                view.NOTHING if before is None else view.amount(before, unit),
+                view.NOTHING if value is None else view.amount(value, unit),
+                _moved(before, value),
+            )
+        )
+    return tuple(lines)
+
+
+def _moved(before: float | None, value: float | None) -> str:
+    if before is None or value is None:
+        return view.NOTHING
+    if before == value:
+        return "="
+    return view.percent(value / before - 1) if before else "from none"

@@ -1,0 +1,189 @@
+"""A changed machine told from changed code, from made-up processes of known truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from perfsuite.judge import Against, Machine, Policy, judge, judge_machine
+from perfsuite.model import (
+    BaselineEntry,
+    BaselineMetric,
+    Block,
+    CaseInfo,
+    DeviceFacts,
+    Evidence,
+    Regime,
+    Result,
+    Run,
+    Settings,
+    Sku,
+    Stage,
+    Status,
+    Tier,
+    Variant,
+    Work,
+)
+
+WOBBLE = (0.0003, -0.0004, 0.0001, 0.0, -0.0002, 0.0002)
+COPY = Work(read_bytes=2.9e9, write_bytes=2.9e9)
+FACTS = DeviceFacts(
+    device="cuda",
+    name="NVIDIA H200",
+    unit="aaaa0",
+    identity={},
+    clocks=("time_us", "cycles"),
+)
+AGAINST = Against(facts=FACTS, slug="nvidia-h200", source="baseline nvidia-h200")
+CASE = CaseInfo(
+    pack="p", name="c", doc="", file="", line=1, source="", version=1, regime=Regime.PACED,
+    cold=True, needs=(), budgets=(), tags=(), axes=(),
+)  # fmt: skip
+NAMES = ("p.a[]", "p.b[]", "p.c[]", "p.d[]")
+CANARY = "p.copy[]"
+
+
+def variant(name: str) -> Variant:
+    return Variant(id=name, case=CASE, axes={}, tier=Tier.SMOKE, work=COPY)
+
+
+def result(name: str, shifts: Mapping[str, float], stage: Stage, count: int = 6) -> Result:
+    """Return a result whose processes on each unit are moved by a log change."""
+    evidence = tuple(
+        Evidence(
+            slot=slot, seed=slot, unit=unit, blocks=(Block(time_us=(t,) * 3, cycles=(t,) * 3),)
+        )
+        for unit, shift in shifts.items()
+        for slot in range(count)
+        for t in [1400 * math.exp(shift + WOBBLE[slot])]
+    )
+    return Result(variant=name, status=Status.OK, stage=stage, evidence=evidence)
+
+
+def entry(name: str, units: tuple[str, ...]) -> BaselineEntry:
+    values = {unit: tuple(1400 * math.exp(w) for w in WOBBLE) for unit in units}
+    metrics = {
+        metric: BaselineMetric(center=1400.0, unit=of, values=values)
+        for metric, of in (("time_us", "us"), ("cycles", "cycles"))
+    }
+    counted = {"kernels": BaselineMetric(center=1.0, unit="count")} if name == NAMES[0] else {}
+    return BaselineEntry(variant=name, case_version=1, run="r", metrics={**metrics, **counted})
+
+
+def judged(
+    moved: Mapping[str, Mapping[str, float]],
+    start: Mapping[str, float],
+    end: Mapping[str, float] | None = None,
+    *,
+    policy: Policy | None = None,
+    kernels: float = 1.0,
+) -> Machine:
+    """Judge variants moved by unit, with a canary moved at the start and at the end.
+
+    The first variant launches so many ``kernels`` where it was one.
+    """
+    against = replace(AGAINST, policy=policy or Policy())
+    variants = [variant(name) for name in moved]
+    screens = {name: result(name, shifts, Stage.SCREEN) for name, shifts in moved.items()}
+    first = screens[NAMES[0]]
+    counted = tuple(replace(each, exact={"kernels": kernels}) for each in first.evidence)
+    screens[NAMES[0]] = replace(first, evidence=counted)
+    units = tuple(start)
+    entries = {name: entry(name, units) for name in (*moved, CANARY)}
+    run = Run(
+        id="r",
+        started="",
+        command="",
+        sku=Sku(slug="nvidia-h200", name="NVIDIA H200"),
+        facts=FACTS,
+        settings=Settings(),
+        variants=tuple(variants),
+        canaries=(variant(CANARY),),
+        results=(
+            result(CANARY, start, Stage.CANARY_START, 2),
+            *screens.values(),
+            result(CANARY, end or start, Stage.CANARY_END, 2),
+        ),
+    )
+    verdicts = judge(screens, variants=variants, entries=entries, against=against)
+    return judge_machine(run, verdicts, entries=entries, against=against)
+
+
+def on_one(*shifts: float) -> dict[str, dict[str, float]]:
+    return {name: {"aaaa0": shift} for name, shift in zip(NAMES, shifts, strict=False)}
+
+
+def test_variants_and_a_canary_that_moved_alike_are_one_verdict() -> None:
+    found = judged(on_one(0.03, 0.03, 0.0), {"aaaa0": 0.03})
+    assert found.shift is not None
+    assert (found.shift.word.value, found.shift.fails) == ("slower", True)
+    assert (found.shift.moved, found.shift.comparable) == (2, 3)
+    assert found.shift.reason.startswith("2 of 3 comparable variants are slower on unit aaaa,")
+    assert (
+        "p.copy[] slower at the start (+3.0 % against baseline nvidia-h200)" in found.shift.reason
+    )
+    assert [v.word.value for v in found.verdicts] == ["unclear", "unclear", "same"]
+    assert not any(v.fails for v in found.verdicts)
+    assert found.verdicts[0].reason.startswith("machine-shift: 2 of 3 variants moved alike")
+
+
+def test_faster_machines_shift_too() -> None:
+    found = judged(on_one(-0.03, -0.03, -0.03), {"aaaa0": -0.03})
+    assert found.shift is not None
+    assert found.shift.word.value == "faster"
+
+
+def test_variants_that_moved_alone_are_the_code() -> None:
+    found = judged(on_one(0.03, 0.03, 0.03), {"aaaa0": 0.0})
+    assert found.shift is None
+    assert [v.word.value for v in found.verdicts] == ["slower"] * 3
+    assert found.notes == ()
+
+
+def test_a_canary_that_moved_alone_is_a_note() -> None:
+    found = judged(on_one(0.0, 0.0, 0.03), {"aaaa0": 0.03})
+    assert found.shift is None
+    assert [v.word.value for v in found.verdicts] == ["same", "same", "slower"]
+    assert found.notes[0].startswith("canary p.copy[] slower at the start (+3.0 %")
+
+
+def test_a_canary_that_moved_the_other_way_explains_nothing() -> None:
+    assert judged(on_one(0.03, 0.03, 0.03), {"aaaa0": -0.03}).shift is None
+
+
+def test_two_variants_are_no_pattern() -> None:
+    assert judged(on_one(0.03, 0.03), {"aaaa0": 0.03}).shift is None
+
+
+def test_a_minority_is_no_pattern() -> None:
+    assert judged(on_one(0.03, 0.0, 0.0), {"aaaa0": 0.03}).shift is None
+
+
+def test_each_unit_is_its_own_machine() -> None:
+    on_b = {f"{name}b": {"bbbb0": 0.03} for name in NAMES}
+    found = judged({**on_one(0.03, 0.03, 0.03), **on_b}, {"aaaa0": 0.0, "bbbb0": 0.03})
+    assert found.shift is not None
+    assert found.shift.units == ("bbbb0",)
+    assert [v.word.value for v in found.verdicts] == ["slower"] * 3 + ["unclear"] * 4
+
+
+def test_drift_inside_the_run_is_told() -> None:
+    found = judged(on_one(0.0, 0.0, 0.0), {"aaaa0": 0.0}, {"aaaa0": 0.02})
+    drift = "canary p.copy[] drifted by +2.0 % from start to end on unit aaaa"
+    assert drift in found.notes
+
+
+def test_what_has_no_noise_is_slower_on_any_machine() -> None:
+    found = judged(on_one(0.03, 0.03, 0.03), {"aaaa0": 0.03}, kernels=2.0)
+    assert found.shift is not None
+    assert [v.word.value for v in found.verdicts] == ["slower", "unclear", "unclear"]
+    assert found.verdicts[0].fails
+
+
+def test_policy_says_whether_a_shift_fails() -> None:
+    policy = Policy(fail_on=("slower", "unclear"))
+    found = judged(on_one(0.03, 0.03, 0.03), {"aaaa0": 0.03}, policy=policy)
+    assert found.shift is not None
+    assert not found.shift.fails
+    assert all(v.fails for v in found.verdicts)
