@@ -23,8 +23,7 @@ left_out_key: pytest.StashKey[list[str]] = pytest.StashKey()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options; without --perf none of them does anything."""
-    group = parser.getgroup("perfsuite", "GPU performance (perfsuite)")
-    add = group.addoption
+    add = parser.getgroup("perfsuite", "GPU performance (perfsuite)").addoption
     add(
         "--perf",
         action="store_true",
@@ -69,6 +68,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_count,
         help="fresh processes per variant; more find smaller changes",
     )
+    add(
+        "--perf-against",
+        metavar="REV",
+        help="compare the working tree with this revision of it, both measured now and in turns",
+    )
+    add(
+        "--perf-against-build",
+        metavar="CMD",
+        default="",
+        help="shell command that builds the revision in its checkout; needed for what is compiled",
+    )
+    add(
+        "--perf-repo",
+        metavar="PATH",
+        type=Path,
+        help="the repository under test (default: that of the rootdir)",
+    )
     add("--perf-seed", metavar="N", type=int, default=0, help="seed of inputs and of the order")
     add(
         "--perf-check",
@@ -110,12 +126,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_percent,
         help="smallest change called slower or faster",
     )
-    add(
-        "--perf-gate",
-        metavar="PCT",
-        type=_percent,
-        help="smallest slower change that fails a run",
-    )
+    add("--perf-gate", metavar="PCT", type=_percent, help="smallest slower change that fails a run")
     add(
         "--perf-report",
         metavar="DIR",
@@ -199,6 +210,7 @@ def _refuse_other_root(config: pytest.Config) -> None:
     if config.args_source is pytest.Config.ArgsSource.ARGS or config.inipath or here == root:
         return
     values = [config.getoption("perf_report"), *config.getoption("perf_pack")]
+    values += filter(None, [config.getoption("perf_repo")])
     for value in (here / value for value in values):
         if value.exists() and value.is_relative_to(root) and not value.is_relative_to(here):
             raise pytest.UsageError(

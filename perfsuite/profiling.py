@@ -56,7 +56,8 @@ class Profile:
 
 def profile_of(run: Run, *, report_s: float = 0.0) -> Profile:
     """Return the cost of a finished run; writing its report is known only to who did it."""
-    processes = [process for result in run.results for process in result.evidence]
+    results = (*run.results, *run.aside)
+    processes = [process for result in results for process in result.evidence]
     devices = max(1, len({process.unit for process in processes}))
     spent = _sums(
         pair
@@ -69,7 +70,7 @@ def profile_of(run: Run, *, report_s: float = 0.0) -> Profile:
         known_s = sum(spent.values()) - spent["start"]
         spent["other"] = max(0.0, devices * wall_s - known_s)
     names = [*PHASES, *sorted(spent.keys() - PHASES.keys())]
-    variants = _sums((result.variant, result.wall_s) for result in run.results)
+    variants = _sums((result.variant, result.wall_s) for result in results)
     slowest = sorted(variants.items(), key=lambda item: -item[1])
     return Profile(
         wall_s=wall_s,

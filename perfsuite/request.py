@@ -12,6 +12,7 @@ from perfsuite.errors import UsageError
 from perfsuite.model import ClaimInstance, Pack, Settings, Status, Tier, Variant
 from perfsuite.packs import discover
 from perfsuite.plan import claims_of, parse_selection, select
+from perfsuite.revision import RevisionOptions
 
 if TYPE_CHECKING:
     # Both bring numbers and devices along, which collecting has no use for.
@@ -45,6 +46,9 @@ class Options:
     report: Path
     baselines: tuple[Path, ...]
     command: str
+    against: str | None = None
+    against_build: str = ""
+    repo: Path | None = None
 
     def failing_statuses(self) -> frozenset[str]:
         """Return the statuses that fail a test."""
@@ -58,6 +62,9 @@ class Options:
             *(("--perf-pack", str(path)) for path in self.pack),
             ("--perf-processes", str(self.processes or "")),
             ("--perf-seed", str(self.seed or "")),
+            ("--perf-against", self.against or ""),
+            ("--perf-against-build", self.against_build),
+            ("--perf-repo", str(self.repo or "")),
         ]
         # With "=": pytest takes a path that stands alone for part of the project.
         return tuple(f"{name}={value}" for name, value in given if value)
@@ -118,6 +125,25 @@ def settings_of(options: Options) -> Settings:
     return replace(settings, processes=options.processes, confirm_processes=confirm)
 
 
+def against_of(options: Options) -> RevisionOptions | None:
+    """Return what the working tree is compared with, if that is a revision of it."""
+    if options.against is None:
+        if options.repo or options.against_build:
+            raise UsageError(
+                "--perf-repo and --perf-against-build say nothing by themselves",
+                remedy="name a revision with --perf-against=REV, or leave them out",
+            )
+        return None
+    for name, is_given in (("--perf-check", options.check), ("--perf-accept", options.accept)):
+        if is_given:
+            raise UsageError(
+                f"--perf-against cannot go with {name}: it says nothing of right or accepted",
+                remedy="run them one after the other",
+            )
+    project = options.root / (options.repo or "")
+    return RevisionOptions(rev=options.against, project=project, build=options.against_build)
+
+
 def request_of(
     options: Options,
     chosen: Chosen,
@@ -141,6 +167,7 @@ def request_of(
         baseline_roots=(*options.baselines, *shipped_by(chosen.packs)),
         command=options.command,
         resume=options.resume,
+        against=against_of(options),
     )
 
 

@@ -31,6 +31,13 @@ def open_run_file(folder: Path, run: Run, interrupted: Run | None) -> RunFile:
             where=str(folder),
             remedy="resume it there, or start a new run without --perf-resume",
         )
+    if interrupted.against != run.against:
+        raise UsageError(
+            f"run {interrupted.id!r} was compared with {interrupted.against or 'no revision'}, "
+            f"not with {run.against or 'none'}",
+            where=str(folder),
+            remedy="resume it with the same --perf-against, or start a new run",
+        )
     strangers = sorted({v.id for v in run.variants} - {v.id for v in interrupted.variants})
     if strangers:
         raise UsageError(

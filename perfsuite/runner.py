@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from perfsuite.arms import open_arms
 from perfsuite.baselines import Root
 from perfsuite.canaries import canaries_for, watch
 from perfsuite.judge import Policy, wants_confirmation
@@ -24,6 +25,7 @@ from perfsuite.model import (
     Pack,
     Regime,
     Result,
+    Revision,
     Run,
     Settings,
     Stage,
@@ -32,11 +34,13 @@ from perfsuite.model import (
     Verdict,
 )
 from perfsuite.plan import missing_need, order
+from perfsuite.quads import Claims
 from perfsuite.resumption import interrupted_run, open_run_file, samplings_of
+from perfsuite.revision import RevisionOptions
 from perfsuite.runs import RunFile, new_run_id
 from perfsuite.sites import Desk, count_on, git_commit, measure_on, open_desks, units_of
 from perfsuite.sku import sku_of
-from perfsuite.yardstick import Yardstick, find_yardstick
+from perfsuite.yardstick import find_yardstick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,7 @@ class Request:
     baseline_roots: tuple[Root, ...]
     command: str = ""
     resume: bool = False
+    against: RevisionOptions | None = None
 
 
 class Listener(Protocol):
@@ -91,23 +96,26 @@ def execute(request: Request, listener: Listener) -> Outcome:
     """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done."""
     started = time.monotonic()
     interrupted = interrupted_run(request.folder) if request.resume else None
-    settings = interrupted.settings if interrupted else request.settings
+    asked = interrupted or request
     with ExitStack() as stack:
-        desks = open_desks(request.device, request.packs, settings, stack)
-        run = _new_run(request, desks[0].facts)
+        arms = open_arms(request, asked.variants, stack)
+        desks = open_desks(request.device, request.packs, asked.settings, stack, arms=arms.code)
+        run = _new_run(request, desks[0].facts, against=arms.revision)
         # Before the file is opened: a damaged baseline must not leave a run behind.
         yardstick = find_yardstick(request.baseline_roots, request.folder, run=interrupted or run)
         file = stack.enter_context(open_run_file(request.folder, run, interrupted))
         if interrupted:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
-        work = _Work(request, listener, desks, file, yardstick)
+        work = _Work(listener, desks, file, Judging(yardstick, request.policy, arms))
         work.phases_s["open"] = work.started - started
         run = work.run()
+    yardstick = yardstick.beside(run)
     return Outcome(run, file.path, yardstick.entries, yardstick.source, yardstick.previous)
 
 
-def _new_run(request: Request, facts: DeviceFacts) -> Run:
+def _new_run(request: Request, facts: DeviceFacts, *, against: Revision | None) -> Run:
     now = datetime.now(UTC)
+    canaries = canaries_for(request.variants, request.packs, facts, settings=request.settings)
     return Run(
         id=new_run_id(now),
         started=now.isoformat(timespec="seconds"),
@@ -118,31 +126,26 @@ def _new_run(request: Request, facts: DeviceFacts) -> Run:
         variants=request.variants,
         instances=request.claims,
         commit=git_commit(request.root),
-        canaries=canaries_for(request.variants, request.packs, facts, settings=request.settings),
+        against=against,
+        # What the machine does in the minutes of both arms, it does to both.
+        canaries=() if against else canaries,
     )
 
 
+@dataclass
 class _Work:
     """One run in progress."""
 
-    def __init__(
-        self,
-        request: Request,
-        listener: Listener,
-        desks: Sequence[Desk],
-        run_file: RunFile,
-        yardstick: Yardstick,
-    ) -> None:
-        self.request = request
-        self.listener = listener
-        self.desks = desks
-        self.run_file = run_file
-        self.yardstick = yardstick
-        self.judging = Judging(yardstick, request.policy)
-        self.facts = run_file.run.facts
+    listener: Listener
+    desks: Sequence[Desk]
+    run_file: RunFile
+    judging: Judging
+
+    def __post_init__(self) -> None:
+        self.facts = self.run_file.run.facts
         self.started = time.monotonic()
         self.phases_s: defaultdict[str, float] = defaultdict(float)
-        self.samplings = samplings_of(yardstick.entries, run_file.run)
+        self.samplings = samplings_of(self.judging.yardstick.entries, self.run_file.run)
         self._lock = threading.Lock()
         self._done = 0
         self._total = 0
@@ -151,26 +154,26 @@ class _Work:
         """Go through the stages and end the run file."""
         settings = self.run_file.run.settings
         variants = self.run_file.run.variants
-        kept = self._results(Stage.SCREEN)
-        runnable = self._skip_unmet([v for v in variants if v.id not in kept])
-        ordered = order(runnable, settings.seed)
+        runnable = self._skip_unmet(self._left(variants, Stage.SCREEN))
         self._watch(Stage.CANARY_START)
-        self._measure(ordered, Stage.SCREEN, settings.processes)
+        self._measure(order(runnable, settings.seed), Stage.SCREEN, settings.processes)
         verdicts = {v.variant: v for v in self._judge(Stage.SCREEN)}
         doubtful = [v for v in variants if v.id in verdicts and wants_confirmation(verdicts[v.id])]
         if doubtful and not settings.check_only:
             self.listener.note(f"confirming {len(doubtful)} of {len(verdicts)} in fresh processes")
-            kept = self._results(Stage.CONFIRM)
-            again = order([v for v in doubtful if v.id not in kept], settings.seed)
+            again = order(self._left(doubtful, Stage.CONFIRM), settings.seed)
             self._measure(again, Stage.CONFIRM, settings.confirm_processes)
             verdicts = self._confirmed(verdicts)
         self._watch(Stage.CANARY_END)
         return self._finish(verdicts)
 
+    def _left(self, variants: Sequence[Variant], stage: Stage) -> list[Variant]:
+        unmeasured = self.judging.arms.unmeasured(self.run_file.run, stage)
+        kept = self._results(stage).keys() - unmeasured
+        return [variant for variant in variants if variant.id not in kept]
+
     def _watch(self, stage: Stage) -> None:
-        run = self.run_file.run
-        kept = self._results(stage)
-        canaries = [canary for canary in run.canaries if canary.id not in kept]
+        canaries = self._left(self.run_file.run.canaries, stage)
         for desk in self.desks:
             desk.panel.samplings = self.samplings
         watch(self.desks, canaries, stage, on_result=self._store, on_phase=self.listener.phase)
@@ -182,14 +185,10 @@ class _Work:
         return screened | {v.variant: v for v in self._judge(Stage.CONFIRM)}
 
     def _skip_unmet(self, variants: Sequence[Variant]) -> list[Variant]:
-        runnable = []
-        for variant in variants:
-            reason = missing_need(variant, self.facts)
-            if reason:
-                self._store(Result(variant=variant.id, status=Status.SKIPPED, reason=reason))
-            else:
-                runnable.append(variant)
-        return runnable
+        unmet = {v.id: reason for v in variants if (reason := missing_need(v, self.facts))}
+        for name, reason in unmet.items():
+            self._store(Result(variant=name, status=Status.SKIPPED, reason=reason))
+        return [variant for variant in variants if variant.id not in unmet]
 
     def _measure(self, variants: Sequence[Variant], stage: Stage, processes: int) -> None:
         self._done, self._total = 0, len(variants)
@@ -198,7 +197,8 @@ class _Work:
         counted = [v for v in variants if v.case.regime is Regime.EXACT]
         timed = [v for v in variants if v.case.regime is not Regime.EXACT]
         each_s = ESTIMATE_S.get(self.facts.device, 0.0)
-        estimate_s = each_s * (processes * len(timed) + len(counted))
+        twice = sum(variant.id in self.judging.arms.compared for variant in timed)
+        estimate_s = each_s * (processes * (len(timed) + twice) + len(counted))
         self.listener.planned(len(variants), self.facts, estimate_s)
         # What has no noise is the same in every process: one is enough.
         rank = partial(self._rank, self._results(Stage.SCREEN))
@@ -206,26 +206,23 @@ class _Work:
         count_on(self.desks, counted, partial(self._let, stage, 1))
 
     def _rank(self, screened: Mapping[str, Result], variant: Variant, desk: Desk) -> int:
-        return self.yardstick.rank(screened.get(variant.id), desk.facts.unit)
+        return self.judging.yardstick.rank(screened.get(variant.id), desk.facts.unit)
 
     def _let(self, stage: Stage, processes: int, desk: Desk, share: Sequence[Variant]) -> None:
-        desk.panel.samplings = self.samplings
+        desk.panel.samplings, desk.panel.compared = self.samplings, self.judging.arms.compared
         desk.panel.measure(
-            share,
-            stage,
-            processes=processes,
-            on_result=self._take,
-            on_phase=self.listener.phase,
+            share, stage, processes=processes, on_result=self._take, on_phase=self.listener.phase
         )
 
     def _take(self, result: Result) -> None:
         with self._lock:
             stored = self._store(result)
-            self._done += 1
-            self.listener.finished(stored, self._done, self._total)
+            if not stored.is_aside:
+                self._done += 1
+                self.listener.finished(stored, self._done, self._total)
 
     def _store(self, result: Result) -> Result:
-        return self.run_file.append(self.yardstick.plausible(result))
+        return self.run_file.append(self.judging.yardstick.plausible(result))
 
     def _judge(self, stage: Stage) -> tuple[Verdict, ...]:
         started = time.monotonic()
@@ -237,8 +234,10 @@ class _Work:
         return {r.variant: r for r in self.run_file.run.results if r.stage is stage}
 
     def _finish(self, verdicts: Mapping[str, Verdict]) -> Run:
+        claims = Claims(self.run_file, self.desks, self.judging.policy, self.samplings)
+        judged = claims.verdicts(self.listener.note)
         started = time.monotonic()
-        run = self.judging.whole(self.run_file.run, verdicts)
+        run = self.judging.whole(self.run_file.run, verdicts, judged)
         self.phases_s["judge"] += time.monotonic() - started
         return self.run_file.finish(
             replace(

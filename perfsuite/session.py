@@ -220,7 +220,7 @@ def options_of(config: pytest.Config) -> Options:
 
     names = (
         "tier select device seed check profile resume accept reason processes threshold gate "
-        "fail_on packs"
+        "fail_on packs against against_build repo"
     )
     return Options(
         **{name: config.getoption(f"perf_{name}") for name in names.split()},

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from perfsuite.errors import DeviceError
-from perfsuite.model import DeviceFacts, Gpu, Pack, Settings, Variant
-from perfsuite.panel import GangPanel, Panel, Site, UnitLock, gang_unit, inventory
+from perfsuite.model import Arm, DeviceFacts, Gpu, Pack, Settings, Variant
+from perfsuite.panel import Code, GangPanel, Panel, Site, UnitLock, gang_unit, inventory
+
+T = TypeVar("T")
 
 GIT_LIMIT_S = 10.0
 # A server of its own takes seconds to start: for fewer variants than these it does not pay.
@@ -30,12 +33,17 @@ class Desk:
 Rank = Callable[[Variant, Desk], int]
 
 
-def _anywhere(_variant: Variant, _desk: Desk) -> int:
+def _anywhere(_item: object, _desk: Desk) -> int:
     return 0
 
 
 def open_desks(
-    device: str, packs: Sequence[Pack], settings: Settings, stack: ExitStack
+    device: str,
+    packs: Sequence[Pack],
+    settings: Settings,
+    stack: ExitStack,
+    *,
+    arms: Mapping[Arm, Code] | None = None,
 ) -> tuple[Desk, ...]:
     """Open panels on all GPUs of one product, or on the one device named; raises DeviceError.
 
@@ -57,6 +65,7 @@ def open_desks(
         settings=settings,
         origins={pack.name: pack.origin for pack in packs if not pack.error},
         kernels=tuple(kernel for pack in packs for kernel in pack.kernels),
+        arms=arms or {},
     )
     sites = [replace(site, gpus=(gpu,)) for gpu in chosen] or [site]
     desks = [_open(each, stack) for each in sites]
@@ -76,8 +85,7 @@ def measure_on(
     Each desk has a thread; raises the first failure. An exception in this thread, Ctrl-C among
     them, stops all panels first.
     """
-    alone = [variant for variant in variants if not variant.is_gang]
-    _measure_shares(desks, shares_of(desks, alone, rank), measure)
+    share_out(desks, [variant for variant in variants if not variant.is_gang], measure, rank)
     gangs = [variant for variant in variants if variant.is_gang]
     if not gangs:
         return
@@ -96,12 +104,12 @@ def count_on(
     """Share variants that are only counted out over the cores: nothing they do is timed."""
     many = min(MOST_COUNTING, (os.cpu_count() or 1) // 2, len(variants) // FEWEST_EACH)
     if many <= len(desks):
-        _measure_shares(desks, shares_of(desks, variants), measure)
+        share_out(desks, variants, measure)
         return
     site = replace(desks[0].panel.site, slots=1)
     with ExitStack() as stack:
         extra = [Desk(stack.enter_context(Panel(site)), desks[0].facts) for _ in range(many)]
-        _measure_shares(extra, shares_of(extra, variants), measure)
+        share_out(extra, variants, measure)
 
 
 def units_of(desks: Sequence[Desk], variants: Sequence[Variant]) -> dict[str, str]:
@@ -124,18 +132,24 @@ def _gang_panel(desks: Sequence[Desk], *, most: int) -> GangPanel:
     return GangPanel(site, _units(desks, most))
 
 
-def shares_of(
+def share_out(
     desks: Sequence[Desk],
-    variants: Sequence[Variant],
-    rank: Rank = _anywhere,
-) -> list[list[Variant]]:
-    """Return each desk's variants in their order: each goes where its rank, then load is least."""
-    shares: list[list[Variant]] = [[] for _ in desks]
-    for variant in variants:
-        costs = [
-            (rank(variant, desk), len(share)) for desk, share in zip(desks, shares, strict=True)
-        ]
-        shares[costs.index(min(costs))].append(variant)
+    items: Sequence[T],
+    measure: Callable[[Desk, Sequence[T]], None],
+    rank: Callable[[T, Desk], int] = _anywhere,
+) -> None:
+    """Let each desk measure its share, in a thread; raises the first failure, all stopped first."""
+    _measure_shares(desks, shares_of(desks, items, rank), measure)
+
+
+def shares_of(
+    desks: Sequence[Desk], items: Sequence[T], rank: Callable[[T, Desk], int] = _anywhere
+) -> list[list[T]]:
+    """Return each desk's items in their order: each goes where its rank, then load is least."""
+    shares: list[list[T]] = [[] for _ in desks]
+    for item in items:
+        costs = [(rank(item, desk), len(share)) for desk, share in zip(desks, shares, strict=True)]
+        shares[costs.index(min(costs))].append(item)
     return shares
 
 
@@ -150,8 +164,8 @@ def measure_on_all(
 
 def _measure_shares(
     desks: Sequence[Desk],
-    shares: Sequence[Sequence[Variant]],
-    measure: Callable[[Desk, Sequence[Variant]], None],
+    shares: Sequence[Sequence[T]],
+    measure: Callable[[Desk, Sequence[T]], None],
 ) -> None:
     with ThreadPoolExecutor(max_workers=len(desks)) as pool:
         futures = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from perfsuite.errors import PerfError
-from perfsuite.model import Axes, DeviceFacts, Evidence, Kernel, Sampling, Settings, Status
+from perfsuite.model import Axes, DeviceFacts, Evidence, Kernel, Sampling, Settings, Status, Tree
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -18,12 +18,21 @@ if TYPE_CHECKING:
 MOST_BYTES = 256 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another variant of the same case, to be measured in turns with a job's own, in quads."""
+
+    axes: Axes
+    sampling: Sampling | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What one worker is to measure, and as which process of its variant.
 
     ``ranks`` is 0 where no gang is needed; else the worker joins the others at ``rendezvous``, a
-    file. ``kernels`` are all packs' kernels, for a pack whose hook asks for them.
+    file. ``kernels`` are all packs' kernels, for a pack whose hook asks for them. ``tree`` is where
+    code that is imported by name comes from, where two revisions are compared.
     """
 
     pack: str
@@ -38,6 +47,8 @@ class Job:
     ranks: int = 0
     rendezvous: str = ""
     kernels: tuple[Kernel, ...] = ()
+    tree: Tree | None = None
+    rival: Rival | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +164,10 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Worker to panel: the answer to ``Finish``."""
+    """Worker to panel: the answer to ``Finish``; ``rival`` is the evidence of the job's rival."""
 
     evidence: Evidence
+    rival: Evidence | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from perfsuite import wire
 from perfsuite.device import Device, Gang, join, open_device
-from perfsuite.engine import Session
+from perfsuite.engine import Quads, Session
 from perfsuite.errors import DisturbedError, PackError, PerfError, WrongResultError
-from perfsuite.model import Case, Status
+from perfsuite.model import Case, Evidence, Status
 from perfsuite.packs import load_pack
+from perfsuite.tree import NOTHING_OF_IT, entries, has_any, refuse_strangers
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -121,7 +122,9 @@ class Worker:
         if is_first:
             self._join(job)
         self._device = open_device(job.device, seed=job.seed, gang=self._gang)
-        session = Session(self._device, _case(job), job.axes, job.settings, job.seed)
+        if job.tree is not None:
+            sys.path[:0] = entries(job.tree, sys.path)
+        session = _session(job, self._device)
         start_s = round(time.monotonic() - started, 6)
         self._tell(wire.Ready())
         while True:
@@ -133,10 +136,8 @@ class Worker:
                     session.block()
                     self._tell(wire.Measured())
                 case wire.Finish():
-                    evidence = session.finish()
-                    phases_s = {"start": start_s, **evidence.phases_s}
-                    evidence = replace(evidence, slot=job.slot, seed=job.seed, phases_s=phases_s)
-                    self._tell(wire.Finished(evidence))
+                    both = session.finish() if isinstance(session, Quads) else (session.finish(),)
+                    self._tell(wire.Finished(*(_labelled(each, job, start_s) for each in both)))
                     return
                 case other:
                     raise PerfError(f"a worker at work cannot answer {other!r}")
@@ -157,6 +158,15 @@ class Worker:
         return ""
 
 
+def _session(job: wire.Job, device: Device) -> Session | Quads:
+    case = _case(job)
+    session = Session(device, case, job.axes, job.settings, job.seed)
+    if job.rival is None:
+        return session
+    rival = Session(device, case, job.rival.axes, job.settings, job.seed)
+    return Quads(session, rival, sampling=job.rival.sampling, seed=job.seed)
+
+
 def _case(job: wire.Job) -> Case:
     cases = load_pack(job.pack, job.origin, job.kernels).cases
     if job.case not in cases:
@@ -166,6 +176,18 @@ def _case(job: wire.Job) -> Case:
             remedy=f"its cases are {', '.join(sorted(cases))}; did the pack change meanwhile?",
         )
     return cases[job.case]
+
+
+def _labelled(evidence: Evidence, job: wire.Job, start_s: float) -> Evidence:
+    """Return the evidence as this job's, with a note if nothing of its revision was in it."""
+    tree, phases_s = job.tree, {"start": start_s, **evidence.phases_s}
+    evidence = replace(evidence, slot=job.slot, seed=job.seed, phases_s=phases_s)
+    if tree is None or tree.root == tree.repository:
+        return evidence
+    modules = tuple(sys.modules.values())
+    refuse_strangers(tree, modules)
+    noted = () if has_any(tree, modules) else (NOTHING_OF_IT,)
+    return replace(evidence, notes=(*evidence.notes, *noted))
 
 
 def _isolate() -> bytearray:

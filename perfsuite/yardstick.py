@@ -8,11 +8,13 @@ from pathlib import Path
 
 from perfsuite.baselines import Baselines, Root
 from perfsuite.model import (
+    Arm,
     BaselineEntry,
     ClaimInstance,
     ClaimVerdict,
     Result,
     Run,
+    Stage,
     Status,
     Variant,
     Word,
@@ -33,7 +35,8 @@ class Yardstick:
     """What a run is compared with: entries by variant id, where they come from, and doubts.
 
     ``sources`` and ``mismatches`` are by variant, ``source`` is that of the run's own SKU;
-    ``known`` are all entries of its SKUs, of which the run may hold a few.
+    ``known`` are all entries of its SKUs, of which the run may hold a few. ``arms`` are the
+    variants whose entry is of this very run: A against B.
     """
 
     entries: Mapping[str, BaselineEntry]
@@ -45,6 +48,28 @@ class Yardstick:
     previous: Run | None = None
     peaks: Peaks
     variants: Mapping[str, Variant] = field(default_factory=dict)
+    arms: frozenset[str] = frozenset()
+
+    def beside(self, run: Run, stage: Stage | None = None) -> Yardstick:
+        """Return the yardstick with what arm A of the run did in a stage, or last, in front."""
+        if run.against is None:
+            return self
+        of_a = [r for r in run.aside if r.arm is Arm.A and stage in {None, r.stage}]
+        other = replace(run, results=tuple({r.variant: r for r in of_a}.values()), aside=())
+        entries, source = entries_of(other), str(run.against)
+        if not entries:
+            return self
+        rest = {r.variant for r in run.results if r.status is Status.OK} - entries.keys()
+        return replace(
+            self,
+            entries={**self.entries, **entries},
+            source="; ".join([source, *([self.source] if rest and self.source else [])]),
+            sources={**self.sources, **dict.fromkeys(entries, source)},
+            mismatches={k: why for k, why in self.mismatches.items() if k not in entries},
+            notes=self.notes if rest else (),
+            previous=replace(other, commit=run.against.commit),
+            arms=frozenset(entries),
+        )
 
     def plausible(self, result: Result) -> Result:
         """Return the result, as an error if it is faster than the hardware can be."""

@@ -15,7 +15,7 @@ from store_data import FACTS, OTHER_UNIT, SKU, UNIT, file_size_limit, finished, 
 
 from perfsuite.baselines import Accepted, Baselines, accept
 from perfsuite.errors import StoreError, UsageError
-from perfsuite.model import Result, Run, Sampling, Status, Verdict, Word, variant_id
+from perfsuite.model import Result, Revision, Run, Sampling, Status, Verdict, Word, variant_id
 from perfsuite.runs import RunFile
 
 GOLD = Path(__file__).parent / "gold" / "baselines"
@@ -194,6 +194,14 @@ def test_a_change_that_a_verdict_found_drops_other_units(tmp_path: Path) -> None
     take(finished({"copy": 12.5}, unit=OTHER_UNIT), tmp_path)
     faster = Verdict(variant=COPY, word=Word.FASTER, reason="-1 %")
     run = replace(finished({"copy": 12.4}, run_id="later"), verdicts=(faster,))
+    assert "values of other units dropped" in take(run, tmp_path).changed[COPY]
+
+
+def test_verdicts_against_a_revision_say_nothing_of_the_baseline(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5}, unit=OTHER_UNIT), tmp_path)
+    same = Verdict(variant=COPY, word=Word.SAME, reason="")
+    run = replace(finished({"copy": 12.4}, run_id="later"), verdicts=(same,))
+    run = replace(run, against=Revision("a" * 40, "main"))
     assert "values of other units dropped" in take(run, tmp_path).changed[COPY]
 
 

@@ -23,6 +23,7 @@ from perfsuite.device.gang import see_own_first
 from perfsuite.errors import CaseError, DeviceError, UsageError
 from perfsuite.gang import Order, main, read_order, refuse_misfit
 from perfsuite.model import (
+    Arm,
     Block,
     CaseInfo,
     Evidence,
@@ -40,7 +41,7 @@ from perfsuite.model import (
     variant_id,
 )
 from perfsuite.packs import discover
-from perfsuite.panel import GangPanel, Site, gang_unit, inventory
+from perfsuite.panel import Code, GangPanel, Site, gang_unit, inventory
 from perfsuite.panel.merge import merged
 from perfsuite.panel.ranks import rank_words
 from perfsuite.panel.site import child_environment
@@ -243,6 +244,24 @@ def test_slowest_rank_s_samples_are_the_gang_s() -> None:
         (evidence,) = result.evidence
         times = [time_us for block in evidence.samples("time_us") for time_us in block]
         assert times == pytest.approx([slowest_us] * len(times), rel=0.02)
+
+
+def test_gangs_of_two_arms_measure_in_turns(tmp_path: Path) -> None:
+    text = PACK.read_text(encoding="utf-8").replace("ctx.spend(us *", "ctx.spend(1.5 * us *")
+    (tmp_path / "gang.py").write_text(text, encoding="utf-8")
+    arms = {Arm.A: Code(origins={"gang": f"file:{tmp_path}/gang.py"}), Arm.B: SITE.code(Arm.B)}
+    compared, other = variant("lag", ranks=2, us=100), variant("lag", ranks=2, us=80)
+    with GangPanel(replace(FAKE, arms=arms), UNITS) as panel:
+        panel.compared = frozenset({compared.id})
+        found = {(r.variant, r.arm): r for r in measure(panel, compared, other, processes=3)}
+    times = {
+        key: [sample for e in r.evidence for block in e.samples("time_us") for sample in block]
+        for key, r in found.items()
+    }
+    assert {len(result.evidence) for result in found.values()} == {3}
+    assert set(times) == {(compared.id, Arm.A), (compared.id, Arm.B), (other.id, Arm.B)}
+    assert times[compared.id, Arm.A] == pytest.approx([300] * 24, rel=0.02)
+    assert times[compared.id, Arm.B] == pytest.approx([200] * 24, rel=0.02)
 
 
 def test_ranks_that_launch_unequally_often_are_an_error() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -127,6 +129,39 @@ def test_slower_code_fails_beyond_the_gate_and_says_by_how_much() -> None:
     assert found.changes[0].theta == pytest.approx(0.0202, abs=1e-3)
     assert "time +2.0 %; code +2.0 % (99 % interval +1." in found.reason
     assert "threshold 0.25 %); 6 processes against 5 on the same unit" in found.reason
+
+
+def test_a_against_b_is_surer_than_two_runs_on_one_unit() -> None:
+    arms = replace(AGAINST, arms=frozenset({"p.c[]"}))
+    now, before = result(processes(6, time=0.004)), entry(processes(6))
+    runs, turns = (verdict(now, before, against=each).changes[0] for each in (AGAINST, arms))
+    assert turns.detectable < runs.detectable
+    assert turns.theta == runs.theta
+
+
+def test_a_against_b_judges_time_beside_code() -> None:
+    arms = replace(AGAINST, arms=frozenset({"p.c[]"}))
+    # The same cycles at a clock that is 2 % lower: same code, slower machine.
+    now = result(processes(6, time=0.02, clock=-0.02))
+    found = verdict(now, entry(processes(6)), against=arms)
+    assert (found.word, found.confirmation) == (Word.SLOWER, "A against B")
+    assert "code +0.00 %" in found.reason
+    assert "elapsed_us 1400" in found.reason
+    assert verdict(now, entry(processes(6))).word is Word.SAME
+
+
+def test_a_against_b_rarely_calls_unchanged_code_changed() -> None:
+    source = random.Random(5)  # noqa: S311 - made-up samples
+    arms = replace(AGAINST, arms=frozenset({"p.c[]"}))
+
+    def side() -> list[tuple[float, float]]:
+        moves = [(source.gauss(0, 0.0015), source.gauss(0, 0.002)) for _ in range(6)]
+        times = [(1400 * math.exp(code - clock), clock) for code, clock in moves]
+        return [(time, time * 1600 * math.exp(clock)) for time, clock in times]
+
+    words = Counter(verdict(result(side()), entry(side()), against=arms).word for _ in range(1500))
+    assert words[Word.SLOWER] + words[Word.FASTER] <= 3
+    assert words[Word.UNCLEAR] <= 0.05 * 1500
 
 
 def test_slower_inside_the_gate_does_not_fail() -> None:

@@ -185,7 +185,9 @@ def _moves(
             merged = Merged(shelf.entries[name], _ADDED)
             if name in stored:
                 old, new = stored[name].entry, shelf.entries[name]
-                merged = merge(old, new, is_other_code=name in other_code)
+                # Against a revision the verdicts say nothing of how this compares with the baseline
+                is_other_code = name in other_code or run.against is not None
+                merged = merge(old, new, is_other_code=is_other_code)
             said[name] = merged.what
             if merged.what:
                 changed[name] = StoredEntry(entry=merged.entry, accepted=acceptance)

@@ -31,17 +31,20 @@ def load_catalogue(
     tier: Tier,
     time_limit_s: float = 20.0,
     heavy: Sequence[str] = ("torch",),
+    front: Sequence[str] = (),
 ) -> tuple[Pack, ...]:
     """List the variants and claims of each pack; one that cannot be listed has an ``error``.
 
     A pack that wants the kernels of all packs has them in its ``kernels``; no other pack has any.
-    Packs may take ``time_limit_s`` together and must not import a module of ``heavy``.
+    Packs may take ``time_limit_s`` together and must not import a module of ``heavy``. ``front``
+    stands first on their ``sys.path``.
     """
     request = Request(
         sources=tuple(source for source in sources if not source.error),
         tier=tier,
         time_limit_s=time_limit_s,
         heavy=tuple(heavy),
+        front=tuple(front),
         paths=tuple(sys.path),
     )
     listings, said = _ask(request) if request.sources else ({}, "")

@@ -71,6 +71,7 @@ def main() -> None:
     answer = int(sys.argv[1])
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
     sys.path += [path for path in request.paths if path not in sys.path]
+    sys.path[:0] = request.front
     deadline = time.monotonic() + request.time_limit_s
     gc.freeze()
     with suppress(BrokenPipeError), os.fdopen(answer, "wb") as stream:

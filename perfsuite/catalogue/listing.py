@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the controller asks of the child; ``paths`` is the controller's ``sys.path``.
+    """What the controller asks of the child; ``paths`` is its ``sys.path``, ``front`` before it.
 
     A pack whose import brings in a module of ``heavy`` is refused.
     """
@@ -41,6 +41,7 @@ class Request:
     time_limit_s: float
     heavy: tuple[str, ...]
     paths: tuple[str, ...]
+    front: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

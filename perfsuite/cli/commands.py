@@ -176,7 +176,7 @@ def report(
     project = find_project()
     stored = project.load_run(run)
     roots = project.baseline_roots(baselines)
-    yardstick = find_yardstick(roots, project.folder, run=stored)
+    yardstick = find_yardstick(roots, project.folder, run=stored).beside(stored)
     page = write_report(
         stored,
         baselines=yardstick.entries,

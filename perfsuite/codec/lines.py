@@ -26,14 +26,15 @@ _PARTS = {
 }
 # Files that were written before these have none of them.
 _ADDED = {"canaries", "shift", "phases_s"}
-_LATER = {"results", *chain.from_iterable(_PARTS.values())}
+_LATER = {"results", "aside", *chain.from_iterable(_PARTS.values())}
 # The end line is shorter than this, so that whether a run is finished is read from its tail.
 TAIL_BYTES = 256
 
 
 def start_lines(run: Run) -> bytes:
     """Return the header and the plan of a run that has measured nothing yet."""
-    bare = replace(run, variants=(), canaries=(), instances=(), results=(), verdicts=(), claims=())
+    bare = replace(run, variants=(), canaries=(), instances=(), verdicts=(), claims=())
+    bare = replace(bare, results=(), aside=())
     header = {key: item for key, item in to_plain(bare).items() if key not in _LATER}
     every = (*run.variants, *run.canaries)
     plan = {
@@ -103,7 +104,8 @@ def read_run(data: bytes, *, where: str) -> Run:
             raise _misplaced(kind, place)
         part = convert({**header, **whole}, Run, where=place)
         run = replace(run, **{name: getattr(part, name) for name in whole})
-    return replace(run, results=tuple(results))
+    own = tuple(result for result in results if not result.is_aside)
+    return replace(run, results=own, aside=tuple(result for result in results if result.is_aside))
 
 
 def _kind_and_values(line: bytes, *, where: str, number: int) -> tuple[str, dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Measures one variant on one device: build, check, then samples, plays or counts."""
 
+from perfsuite.engine.quads import Quads
 from perfsuite.engine.session import Session
 
-__all__ = ["Session"]
+__all__ = ["Quads", "Session"]

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from perfsuite import stats
-from perfsuite.judge.claims import judge_claims
+from perfsuite.judge.claims import judge_claims, judge_quads
 from perfsuite.judge.components import priors_of
 from perfsuite.judge.draft import Draft, draft_of, is_explained, word_of
 from perfsuite.judge.machine import Machine, judge_machine
 from perfsuite.judge.policy import Against, Policy
 from perfsuite.judge.sustained import canary_clocks, power_reason
-from perfsuite.judge.timings import DEVICE_TIME, TIME
+from perfsuite.judge.timings import TIMES
 from perfsuite.judge.words import exact_reason, timed_reason
 from perfsuite.model import BaselineEntry, Change, Result, Stage, Status, Variant, Verdict, Word
 
@@ -25,6 +25,7 @@ __all__ = [
     "judge",
     "judge_claims",
     "judge_machine",
+    "judge_quads",
     "wants_confirmation",
 ]
 
@@ -118,7 +119,7 @@ def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Po
     words = family.words.get(draft.variant, ())
     reasons = [draft.budget, *map(exact_reason, draft.exact), draft.reason]
     for shift, word, change in zip(draft.shifts, words, changes, strict=True):
-        if shift.metric in {TIME, DEVICE_TIME} or word is not Word.SAME:
+        if shift.metric in TIMES or word is not Word.SAME:
             reasons.append(timed_reason(word, shift, change, policy))
         if word is Word.UNCLEAR and word_of(shift, policy) in MOVED:
             explained = is_explained(shift, draft.load, policy)
@@ -133,6 +134,8 @@ def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Po
 def _confirmation(result: Result, against: Against) -> str:
     if result.stage is not Stage.CONFIRM:
         return ""
+    if result.variant in against.arms:
+        return "A against B"
     screened = against.screened.get(result.variant)
     units = [{process.unit for process in one.evidence} for one in (result, screened) if one]
     is_another = len(units) > 1 and units[0].isdisjoint(units[1])

@@ -10,7 +10,7 @@ from statistics import median
 from perfsuite import stats
 from perfsuite.judge.pair import paired
 from perfsuite.judge.policy import Policy
-from perfsuite.judge.timings import DEVICE_TIME, TIME, Timing
+from perfsuite.judge.timings import ELAPSED, TIME, TIMES, Timing
 from perfsuite.model import Change, Metric
 from perfsuite.noise import NoisePrior
 
@@ -114,9 +114,8 @@ def shift_of(
         pairs = [replace(pair, prior=each) for each in extremes]
     center = [median([item.time_us for item in side]) for side in pair.sides]
     chosen = prior.threshold if policy.threshold is None else policy.threshold
-    floor = policy.floor_us / center[0] if metric is TIME else 0.0
+    floor = policy.floor_us / center[0] if metric in {TIME, ELAPSED} else 0.0
     threshold = max(chosen, 2 * pair.unit_of_baseline(), floor)
-    is_clock = metric in {TIME, DEVICE_TIME}
     return Shift(
         strict=tuple(each.strict() for each in pairs),
         lenient=tuple(each.lenient() for each in pairs),
@@ -131,5 +130,5 @@ def shift_of(
         processes=(len(pair.before), len(pair.now)),
         strays=pairs[0].strays(),
         metric=metric,
-        values=None if is_clock else pair.logs(),
+        values=None if metric in TIMES else pair.logs(),
     )

@@ -44,8 +44,8 @@ def priors_of(
 def prior_of(variant: Variant, entry: BaselineEntry, against: Against) -> NoisePrior:
     """Return the prior of a variant's time, as it was learned."""
     time_us = entry.metrics["time_us"].center
-    prior = _of_class(class_of(variant, against.slug, time_us), entry, against)
-    return against.priors.get(prior, prior)
+    of_class = _of_class(class_of(variant, against.slug, time_us), entry, against)
+    return against.prior(of_class, variant.id)
 
 
 def _of_class(work_class: str, entry: BaselineEntry, against: Against) -> NoisePrior:

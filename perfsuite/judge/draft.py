@@ -14,6 +14,7 @@ from perfsuite.judge.policy import Against, Policy
 from perfsuite.judge.sustained import power_shifts
 from perfsuite.judge.timings import (
     DEVICE_TIME,
+    ELAPSED,
     Timing,
     timings_of,
     timings_of_entry,
@@ -72,12 +73,13 @@ def draft_of(
         reason = f"{against.source_of(variant.id) or 'the baseline'} has no time of it"
         return Draft(variant=variant.id, word=Word.NEW, reason=reason, exact=exact, budget=budget)
     shift, reason = _timed(variant, result, entry, against)
+    elapsed = _elapsed(variant, result, entry, against)
     served, unjudged = _served(variant, result, entry, against)
     return Draft(
         variant=variant.id,
         word=Word.UNCLEAR if lost else Word.SAME,
         reason="; ".join(text for text in (lost, reason, unjudged) if text),
-        shifts=(shift, *served, *power_shifts(variant, result, entry, against)),
+        shifts=(shift, *elapsed, *served, *power_shifts(variant, result, entry, against)),
         exact=exact,
         budget=budget,
         load=_load(result),
@@ -103,10 +105,23 @@ def _timed(
         prior = prior_of(variant, entry, against)
         now += _screened(variant, against)
         return shift_of(before, now, prior=prior, policy=against.policy), ""
-    prior = against.priors.get(AWAITED, AWAITED)
+    prior = against.prior(AWAITED, variant.id)
     shift = shift_of(*sides, prior=prior, policy=against.policy, metric=DEVICE_TIME)
     host = median([one.time_us for one in now]) / median([one.time_us for one in before])
     return shift, f"host time {percent(host - 1)} on another host, judged by the device's own time"
+
+
+def _elapsed(
+    variant: Variant, result: Result, entry: BaselineEntry, against: Against
+) -> list[Shift]:
+    """Return the shift of time itself, if both arms ran in turns and a clock is taken off it."""
+    before, now = timings_of_entry(entry), timings_of(result)
+    prior = prior_of(variant, entry, against)
+    has_clock = all(item.cycles for item in (*before, *now)) and (prior.beta or prior.beta_sd)
+    if variant.id not in against.arms or not has_clock:
+        return []
+    alone = replace(prior, beta=0.0, beta_sd=0.0)
+    return [shift_of(before, now, prior=alone, policy=against.policy, metric=ELAPSED)]
 
 
 def _screened(variant: Variant, against: Against) -> list[Timing]:
@@ -142,8 +157,7 @@ def _served(
             reasons.append(f"not judged: {error}")
             continue
         if all(sides):
-            prior = service_prior(against.facts.device)
-            prior = against.priors.get(prior, prior)
+            prior = against.prior(service_prior(against.facts.device), variant.id)
             shifts.append(shift_of(*sides, prior=prior, policy=against.policy, metric=metric))
     return shifts, "; ".join(reasons)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perfsuite.model import BaselineEntry, DeviceFacts, Result
 from perfsuite.noise import NoisePrior
@@ -61,7 +61,8 @@ class Against:
 
     ``slug`` is the SKU's, ``source`` names what entries come from ("baseline nvidia-h200", "last
     run ..."). By variant, ``sources`` names what its entry comes from where that is another, and
-    ``mismatches`` says why it may not be compared (another fingerprint).
+    ``mismatches`` says why it may not be compared (another fingerprint). The entries of ``arms``
+    are of the same run: A against B, measured in turns on one unit.
     ``known`` are all entries of the SKU, run or not: from them ``priors`` are learned. ``screened``
     are the results that a confirmation confirms.
     ``clocks_before`` and ``clocks_now`` are the compute canary's SM clock in MHz by unit.
@@ -73,11 +74,17 @@ class Against:
     source: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
     mismatches: Mapping[str, str] = field(default_factory=dict)
+    arms: frozenset[str] = frozenset()
     known: Sequence[BaselineEntry] = ()
     screened: Mapping[str, Result] = field(default_factory=dict)
     priors: Mapping[NoisePrior, NoisePrior] = field(default_factory=dict)
     clocks_before: Mapping[str, float] = field(default_factory=dict)
     clocks_now: Mapping[str, float] = field(default_factory=dict)
+
+    def prior(self, of_class: NoisePrior, variant: str) -> NoisePrior:
+        """Return a class's prior as it was learned; both arms of one run are of one run."""
+        prior = self.priors.get(of_class, of_class)
+        return replace(prior, run=0.0) if variant in self.arms else prior
 
     def source_of(self, variant: str) -> str:
         """Return what a variant's entry comes from, in words."""

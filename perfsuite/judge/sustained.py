@@ -48,7 +48,13 @@ def power_shifts(
         (ENERGY, ENERGY_PRIOR, values_of_entry(entry, ENERGY), values_of(result, ENERGY)),
     )
     return [
-        shift_of(before, now, prior=prior, policy=against.policy, metric=metric)
+        shift_of(
+            before,
+            now,
+            prior=against.prior(prior, variant.id),
+            policy=against.policy,
+            metric=metric,
+        )
         for metric, prior, before, now in pairs
         if before and now
     ]

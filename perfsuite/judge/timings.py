@@ -11,6 +11,9 @@ from perfsuite.model import BaselineEntry, Metric, Result
 TIME = Metric("time_us", "us")
 # What the device itself took for launches that the host issued and awaited.
 DEVICE_TIME = Metric("device_us", "us")
+# Time with what the SM clock did to it, beside the code's own change: in A against B both count.
+ELAPSED = Metric("elapsed_us", "us")
+TIMES = frozenset({TIME, DEVICE_TIME, ELAPSED})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The nouns of perfsuite as frozen dataclasses."""
 
+from perfsuite.model.arms import Arm, Revision, Tree
 from perfsuite.model.case import (
     Axes,
     Budget,
@@ -42,6 +43,7 @@ from perfsuite.model.verdict import (
 from perfsuite.model.workload import Buildable, Inspection, Scenario, Workload
 
 __all__ = [
+    "Arm",
     "Axes",
     "BaselineEntry",
     "BaselineMetric",
@@ -67,6 +69,7 @@ __all__ = [
     "Pack",
     "Regime",
     "Result",
+    "Revision",
     "Run",
     "Sampling",
     "Scalar",
@@ -76,6 +79,7 @@ __all__ = [
     "Stage",
     "Status",
     "Tier",
+    "Tree",
     "Variant",
     "Verdict",
     "Word",

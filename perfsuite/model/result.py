@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from perfsuite.model.arms import Arm
+
 
 class Status(StrEnum):
     """How the run of a variant ended; what it means for speed is the verdict's business."""
@@ -132,7 +134,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How one variant's measuring ended in one stage, with the evidence of each process."""
+    """How one variant's measuring ended in one stage, with the evidence of each process.
+
+    ``arm`` is A for another revision's; ``claim`` is the id of one that it was measured for.
+    """
 
     variant: str
     status: Status
@@ -142,6 +147,13 @@ class Result:
     evidence: tuple[Evidence, ...] = ()
     case_version: int = 1
     wall_s: float = 0.0
+    arm: Arm = Arm.B
+    claim: str = ""
+
+    @property
+    def is_aside(self) -> bool:
+        """Say whether it is no measuring of the run's own code as any run does it."""
+        return self.arm is Arm.A or bool(self.claim)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from perfsuite.model.arms import Revision
 from perfsuite.model.case import Variant
 from perfsuite.model.pack import ClaimInstance
 from perfsuite.model.result import DeviceFacts, Result, Sampling, Settings, Sku
@@ -100,7 +101,7 @@ class Verdict:
 
     ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."),
     ``confirmation`` how a change was confirmed ("fresh processes", "fresh processes on another
-    GPU", "").
+    GPU", "A against B", "").
     """
 
     variant: str
@@ -149,6 +150,8 @@ class ClaimVerdict:
 class Run:
     """One ``pytest --perf`` session: all that a report, a comparison or an acceptance reads.
 
+    ``results`` are of the code under test; ``aside`` are those of the revision that it is compared
+    ``against``, and of quads for claims: no other run is ever compared with them.
     ``canaries`` watch the machine: they are measured but no part of what was asked for, unless
     ``variants`` has them too. ``phases_s`` is the controller's own wall time.
     """
@@ -169,6 +172,8 @@ class Run:
     wall_s: float = 0.0
     commit: str = ""
     units: Mapping[str, str] = field(default_factory=dict)
+    against: Revision | None = None
+    aside: tuple[Result, ...] = ()
     canaries: tuple[Variant, ...] = ()
     shift: MachineShift | None = None
     phases_s: Mapping[str, float] = field(default_factory=dict)

@@ -5,6 +5,6 @@ from perfsuite.panel.inventory import inventory
 from perfsuite.panel.lock import UnitLock
 from perfsuite.panel.merge import gang_unit, merged
 from perfsuite.panel.panel import Panel
-from perfsuite.panel.site import Site
+from perfsuite.panel.site import Code, Site
 
-__all__ = ["GangPanel", "Panel", "Site", "UnitLock", "gang_unit", "inventory", "merged"]
+__all__ = ["Code", "GangPanel", "Panel", "Site", "UnitLock", "gang_unit", "inventory", "merged"]

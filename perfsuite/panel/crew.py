@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
 from perfsuite import wire
 from perfsuite.errors import DeviceError
-from perfsuite.model import Stage, Variant
+from perfsuite.model import Sampling
 from perfsuite.panel.job import Turn, job_of
+from perfsuite.panel.legs import Wave
 from perfsuite.panel.process import Wait, WorkerProcess
 from perfsuite.panel.site import Site
 from perfsuite.panel.slot import Slot
 
 
-@dataclass(frozen=True, slots=True)
-class Wave:
-    """Those processes of a variant, by number, that are alive at the same time."""
-
-    variant: Variant
-    stage: Stage
-    processes: tuple[int, ...]
-
-
 class Crew:
     """The running workers of one wave."""
 
-    def __init__(self, wave: Wave, slots: Sequence[Slot], site: Site) -> None:
+    def __init__(
+        self, wave: Wave, slots: Sequence[Slot], site: Site, samplings: Mapping[str, Sampling]
+    ) -> None:
         self.wave = wave
+        rival = None
+        if wave.rival is not None:
+            rival = wire.Rival(wave.rival.axes, samplings.get(wave.rival.id))
         self.workers: list[WorkerProcess] = []
         try:
-            for process in wave.processes:
-                slot = slots[process % len(slots)]
-                self.workers.append(slot.fork())
-                self.workers[-1].tell(
-                    wire.Start(job_of(Turn(wave.variant, wave.stage, process), slot.index, site))
-                )
+            for seat in wave.seats:
+                worker = slots[seat.slot].fork()
+                self.workers.append(worker)
+                worker.arm = seat.arm
+                turn = Turn(wave.variant, wave.stage, seat.process, seat.arm)
+                worker.tell(wire.Start(job_of(turn, seat.slot, site, rival)))
         except DeviceError:
             self.close()
             raise
@@ -52,10 +48,15 @@ class Crew:
             worker.hear(wire.Ready, wait, since=worker.started)
 
     def each(
-        self, request: wire.Message, kind: type[wire.Reply], wait: Wait
+        self,
+        request: wire.Message,
+        kind: type[wire.Reply],
+        wait: Wait,
+        *,
+        is_backwards: bool = False,
     ) -> Iterator[wire.Reply]:
         """Let one worker after the other do the same step; yields their answers."""
-        for worker in self.workers:
+        for worker in reversed(self.workers) if is_backwards else self.workers:
             worker.tell(request)
             yield worker.hear(kind, wait)
 

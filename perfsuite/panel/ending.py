@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import IO
 
 from perfsuite import wire
-from perfsuite.model import Result, Status
+from perfsuite.model import Arm, Result, Status
 
 TAIL_CHARACTERS = 4000
 # Of a device that spoils more of all samples than this, the others cannot be trusted either.
@@ -26,7 +26,8 @@ class ServerLostError(Exception):
 class EndedError(Exception):
     """A worker ended early: its variant's status and reason, and the end of what it printed.
 
-    ``is_told`` says that the reason is the worker's own, not what its death looked like.
+    ``is_told`` says that the reason is the worker's own, not what its death looked like; ``arm``
+    is the worker's.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class EndedError(Exception):
         self.output = output
         self.is_server_lost = is_server_lost
         self.is_told = is_told
+        self.arm = Arm.B
         super().__init__(status, reason)
 
 

@@ -12,9 +12,10 @@ from typing import Self
 
 from perfsuite import wire
 from perfsuite.errors import CaseError
-from perfsuite.model import Evidence, Result, Sampling, Stage, Status, Variant
+from perfsuite.model import Arm, Evidence, Result, Sampling, Stage, Status, Variant
 from perfsuite.panel.ending import EndedError, doubted
 from perfsuite.panel.job import Turn, job_of
+from perfsuite.panel.legs import Wave, blank_of, legs
 from perfsuite.panel.merge import gang_unit, merged
 from perfsuite.panel.panel import StoppedError
 from perfsuite.panel.process import Wait
@@ -29,13 +30,14 @@ def _tell_nobody(*_words: str) -> None: ...
 class GangPanel:
     """A server for each rank; use it as a context manager, from one thread at a time.
 
-    ``units`` are the ranks' units, by rank; ``samplings`` is as a panel's. Only ``stop`` may be
-    called from another thread.
+    ``units`` are the ranks' units, by rank; ``samplings`` and ``compared`` are as a panel's. Only
+    ``stop`` may be called from another thread.
     """
 
     def __init__(self, site: Site, units: Sequence[str]) -> None:
         self.site = site
         self.samplings: dict[str, Sampling] = {}
+        self.compared: frozenset[str] = frozenset()
         self._units = units
         self._ranks: Ranks | None = None
         self._is_stopped = threading.Event()
@@ -92,16 +94,21 @@ class GangPanel:
         processes: int,
         on_phase: Callable[[str, str], None],
     ) -> Iterator[Result]:
+        arms = [Arm.B] * processes
+        if any(variant.id in self.compared for variant in variants):
+            arms = legs(processes, f"{self.site.settings.seed}/{stage}/{variants[0].id}")
         going = {
-            v.id: Result(variant=v.id, status=Status.OK, stage=stage, case_version=v.case.version)
-            for v in variants
+            (variant.id, arm): blank_of(Wave(variant, stage, ()), arm)
+            for variant in variants
+            for arm in (Arm if variant.id in self.compared else (Arm.B,))
         }
-        for process in range(processes):
-            for variant in [v for v in variants if v.id in going]:
-                turn, announce = Turn(variant, stage, process), partial(on_phase, variant.id)
-                going[variant.id] = self._taken(going[variant.id], turn, announce)
-                if process == processes - 1 or going[variant.id].status is not Status.OK:
-                    yield doubted(going.pop(variant.id))
+        for process, arm in enumerate(arms):
+            is_last = arm not in arms[process + 1 :]
+            for variant in [v for v in variants if (v.id, arm) in going]:
+                key, turn = (variant.id, arm), Turn(variant, stage, process, arm)
+                going[key] = self._taken(going[key], turn, partial(on_phase, variant.id))
+                if is_last or going[key].status is not Status.OK:
+                    yield doubted(going.pop(key))
             self._dismiss()
 
     def _taken(self, result: Result, turn: Turn, announce: Callable[[str], None]) -> Result:
@@ -138,7 +145,9 @@ class GangPanel:
             ranks.start(job, begin(phase="start", limit_s=settings.start_limit_s))
             wait = begin(phase="prepare", limit_s=settings.prepare_limit_s)
             sampling = self.samplings.get(turn.variant.id)
-            request = wire.Prepare(sampling, is_thorough=turn.process == 0)
+            # With two arms the first two gangs are of both.
+            is_thorough = turn.process < (2 if self.compared else 1)
+            request = wire.Prepare(sampling, is_thorough=is_thorough)
             chosen = ranks.ask(request, wire.Prepared, wait)[0].sampling
             if chosen is not None:
                 self.samplings.setdefault(turn.variant.id, chosen)

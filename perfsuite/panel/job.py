@@ -6,32 +6,35 @@ import hashlib
 from dataclasses import dataclass
 
 from perfsuite import wire
-from perfsuite.model import Stage, Variant
+from perfsuite.model import Arm, Stage, Variant
 from perfsuite.panel.site import Site
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One process of a variant, by number."""
+    """One process of a variant, by number, and its arm."""
 
     variant: Variant
     stage: Stage
     process: int
+    arm: Arm = Arm.B
 
 
-def job_of(turn: Turn, slot: int, site: Site) -> wire.Job:
+def job_of(turn: Turn, slot: int, site: Site, rival: wire.Rival | None = None) -> wire.Job:
     """Return the job of a process in a slot."""
-    variant = turn.variant
+    variant, code = turn.variant, site.code(turn.arm)
     return wire.Job(
         pack=variant.pack,
-        origin=site.origins[variant.pack],
+        origin=code.origins[variant.pack],
         case=variant.case.name,
         axes=variant.axes,
         device=site.device,
         settings=site.settings,
         seed=_seed(f"{site.settings.seed}/{turn.stage}/{variant.id}/{turn.process}"),
         slot=slot,
-        kernels=site.kernels,
+        kernels=code.kernels,
+        tree=code.tree,
+        rival=rival,
     )
 
 

@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Self
 
 from perfsuite import wire
 from perfsuite.errors import DeviceError
-from perfsuite.model import DeviceFacts, Evidence, Result, Sampling, Stage, Status, Variant
-from perfsuite.panel.crew import Crew, Wave
+from perfsuite.model import Arm, DeviceFacts, Evidence, Result, Sampling, Stage, Variant
+from perfsuite.panel.crew import Crew
 from perfsuite.panel.ending import EndedError, doubted
+from perfsuite.panel.legs import Wave, alone, blank_of, results_of, seats_of_one, seats_of_two
 from perfsuite.panel.process import Wait
 from perfsuite.panel.site import Site
 from perfsuite.panel.slot import Slot
@@ -36,12 +37,14 @@ class Panel:
     """The K slots of one device; use it as a context manager, from one thread at a time.
 
     Only ``stop`` may be called from another thread. ``samplings`` says how variants are to be
-    sampled; what a first process chooses is added, so that all others sample alike.
+    sampled; what a first process chooses is added, so that all others sample alike. Variants in
+    ``compared`` (ids) are measured in both arms of the site.
     """
 
     def __init__(self, site: Site) -> None:
         self.site = site
         self.samplings: dict[str, Sampling] = {}
+        self.compared: frozenset[str] = frozenset()
         self._worker_bytes = site.worker_bytes
         self._facts: DeviceFacts | None = None
         self._crew: Crew | None = None
@@ -82,17 +85,33 @@ class Panel:
     ) -> None:
         """Measure each variant in fresh processes, whatever becomes of the others.
 
-        ``on_result`` gets each result before the next variant's turn, ``on_phase`` a variant's id
-        and the phase that begins. Raises DeviceError when no server can be started any more.
+        ``on_result`` gets each result before the next variant's turn, that of arm A first;
+        ``on_phase`` gets a variant's id and the phase that begins. Raises DeviceError when no
+        server can be started any more.
         """
         queue = [self._waves(variant, stage, processes) for variant in variants]
         try:
             for waves, following in zip(queue, [*queue[1:], ()], strict=False):
-                on_result(self._result(waves, following, partial(on_phase, waves[0].variant.id)))
+                announce = partial(on_phase, waves[0].variant.id)
+                for result in self._results(waves, following, announce):
+                    on_result(result)
         except StoppedError:
             return
         finally:
             self._drop_ahead()
+
+    def quads(self, variant: Variant, rival: Variant, *, processes: int) -> list[Result]:
+        """Measure two variants of a case in the same processes, their blocks in quads.
+
+        Returns both results, the rival's last: one, if it ended early, none if it was stopped.
+        """
+        together = self._together(variant.memory_bytes + rival.memory_bytes)
+        seats = seats_of_one(processes, together=together, slots=len(self._slots))
+        waves = [Wave(variant, Stage.CONFIRM, each, rival) for each in seats]
+        try:
+            return self._results(waves, (), _tell_nobody)
+        except StoppedError:
+            return []
 
     def stop(self) -> None:
         """Make ``measure`` return soon, without a result for the variant in hand; thread-safe."""
@@ -110,32 +129,36 @@ class Panel:
         self.close()
 
     def _waves(self, variant: Variant, stage: Stage, processes: int) -> Sequence[Wave]:
-        together = len(self._slots) if self._fits(variant) else 1
-        numbers = range(processes)
-        return [
-            Wave(variant, stage, tuple(numbers[first : first + together]))
-            for first in range(0, processes, together)
-        ]
+        together, slots = self._together(variant.memory_bytes), len(self._slots)
+        if variant.id in self.compared:
+            seed = f"{self.site.settings.seed}/{stage}/{variant.id}"
+            seats = seats_of_two(processes, together=together, slots=slots, seed=seed)
+        else:
+            seats = seats_of_one(processes, together=together, slots=slots)
+        return [Wave(variant, stage, each) for each in seats]
 
-    def _fits(self, variant: Variant) -> bool:
-        memory_bytes = self.facts().memory_bytes
-        needed = variant.memory_bytes * len(self._slots)
-        return not memory_bytes or needed <= DEVICE_SHARE * memory_bytes
+    def _together(self, each_bytes: int) -> int:
+        memory_bytes, slots = self.facts().memory_bytes, len(self._slots)
+        fits = not memory_bytes or each_bytes * slots <= DEVICE_SHARE * memory_bytes
+        return slots if fits else 1
 
-    def _result(
+    def _results(
         self, waves: Sequence[Wave], following: Sequence[Wave], announce: Callable[[str], None]
-    ) -> Result:
+    ) -> list[Result]:
+        """Return the results of all arms; without arm A where that ended early."""
         started = time.monotonic()
-        variant, stage = waves[0].variant, waves[0].stage
-        result = Result(
-            variant=variant.id, status=Status.OK, stage=stage, case_version=variant.case.version
-        )
+        rest: list[Result] = []
         try:
             evidence = self._evidence(waves, following, announce)
-            result = doubted(replace(result, evidence=evidence))
+            found = [doubted(result) for result in results_of(waves, evidence)]
         except EndedError as ended:
+            result = blank_of(waves[0], ended.arm)
             result = replace(result, status=ended.status, reason=ended.reason, output=ended.output)
-        return replace(result, wall_s=round(time.monotonic() - started, 6))
+            found = [result]
+            if ended.arm is Arm.A:
+                rest = self._results(alone(waves), following, announce)
+        each_s = round((time.monotonic() - started) / len(found), 6)
+        return [*(replace(result, wall_s=each_s) for result in found), *rest]
 
     def _evidence(
         self, waves: Sequence[Wave], following: Sequence[Wave], announce: Callable[[str], None]
@@ -165,19 +188,24 @@ class Panel:
             self._await_ahead()
             announce("measure" if wave.stage is Stage.SCREEN else "confirm")
             wait = begin("measure", settings.block_limit_s)
-            for _ in range(0 if settings.check_only else settings.rounds):
-                list(crew.each(wire.Measure(), wire.Measured, wait))
+            for turn in range(0 if settings.check_only else settings.rounds):
+                is_backwards = wave.is_paired and turn % 2 == 1
+                list(crew.each(wire.Measure(), wire.Measured, wait, is_backwards=is_backwards))
             wait = begin("finish", settings.block_limit_s)
-            finished = [each.evidence for each in crew.each(wire.Finish(), wire.Finished, wait)]
+            finished = list(crew.each(wire.Finish(), wire.Finished, wait))
         finally:
             self._crew = None
             crew.close()
-        return [replace(each, unit=self.facts().unit) for each in finished]
+        found = chain.from_iterable((each.evidence, each.rival) for each in finished)
+        return [replace(each, unit=self.facts().unit) for each in found if each is not None]
 
     def _prepare(self, crew: Crew, wait: Wait) -> None:
         name = crew.wave.variant.id
-        for process, worker in zip(crew.wave.processes, crew.workers, strict=True):
-            worker.tell(wire.Prepare(self.samplings.get(name), is_thorough=process == 0))
+        # The first two are of both arms, of which each has its own code to check.
+        thorough = 2 if name in self.compared else 1
+        for seat, worker in zip(crew.wave.seats, crew.workers, strict=True):
+            is_thorough = seat.process < thorough
+            worker.tell(wire.Prepare(self.samplings.get(name), is_thorough=is_thorough))
             sampling = worker.hear(wire.Prepared, wait).sampling
             if sampling is not None:
                 self.samplings.setdefault(name, sampling)
@@ -188,14 +216,15 @@ class Panel:
             return crew
         if crew is not None:
             crew.close()
-        return Crew(wave, self._slots, self.site)
+        return Crew(wave, self._slots, self.site, self.samplings)
 
     def _start_ahead(self, wave: Wave | None) -> None:
         """Hide the start of the next workers, unless the device's memory or cores are all taken."""
         if wave is None or self.site.is_host_measured or self._ahead is not None:
             return
-        if self._crew and self._fits(self._crew.wave.variant) and self._fits(wave.variant):
-            self._ahead = Crew(wave, self._slots, self.site)
+        both = [self._crew.wave, wave] if self._crew else []
+        if both and all(self._together(each.memory_bytes) == len(self._slots) for each in both):
+            self._ahead = Crew(wave, self._slots, self.site, self.samplings)
 
     def _await_ahead(self) -> None:
         if self._ahead is not None:

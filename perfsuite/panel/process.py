@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 from perfsuite import wire
 from perfsuite.errors import PerfError
-from perfsuite.model import Status
+from perfsuite.model import Arm, Status
 from perfsuite.panel.ending import EndedError, ServerLostError, exit_words, tail
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class WorkerProcess:
 
     def __init__(self, slot: Slot, pid: int, connection: Connection, output: IO[bytes]) -> None:
         self.pid = pid
+        self.arm = Arm.B
         self.started = time.monotonic()
         self._slot = slot
         self._generation = slot.generation
@@ -170,9 +171,11 @@ class WorkerProcess:
         self, status: Status, reason: str, *, is_server_lost: bool = False, is_told: bool = False
     ) -> EndedError:
         self.end()
-        return EndedError(
+        ended = EndedError(
             status, reason, self.last_output, is_server_lost=is_server_lost, is_told=is_told
         )
+        ended.arm = self.arm
+        return ended
 
     def _next(self, patience_s: float) -> wire.Message | None:
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import perfsuite
-from perfsuite.model import Gpu, Kernel, Settings
+from perfsuite.model import Arm, Gpu, Kernel, Settings, Tree
 
 # The share of the machine's memory that the workers of one panel may use together.
 MEMORY_SHARE = 0.8
@@ -20,11 +20,21 @@ _CGROUP_LIMITS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """What the workers of an arm load: its packs' origins by name, all kernels, and its tree."""
+
+    origins: Mapping[str, str]
+    kernels: tuple[Kernel, ...] = ()
+    tree: Tree | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """One device to measure on, with what its workers need to know.
 
     ``gpus`` are those its workers see, none where the device is no GPU: one, or all of a gang's,
     by rank. ``kernels`` are all packs' kernels. ``origins`` gives each pack's origin by name.
+    ``arms`` is the code of both arms where two are compared.
     ``memory_limit_bytes`` is the host memory one worker may hold (0: its share of the machine).
     """
 
@@ -34,7 +44,12 @@ class Site:
     settings: Settings = field(default_factory=Settings)
     origins: Mapping[str, str] = field(default_factory=dict)
     kernels: tuple[Kernel, ...] = ()
+    arms: Mapping[Arm, Code] = field(default_factory=dict)
     memory_limit_bytes: int = 0
+
+    def code(self, arm: Arm) -> Code:
+        """Return what workers of an arm load."""
+        return self.arms.get(arm) or Code(origins=self.origins, kernels=self.kernels)
 
     @property
     def is_host_measured(self) -> bool:

@@ -61,7 +61,8 @@ class RunFile:
         with refusing("cannot create a run file", path, remedy=remedy):
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
-        started = replace(run, results=(), verdicts=(), claims=(), finished="", wall_s=0.0)
+        started = replace(run, verdicts=(), claims=(), finished="", wall_s=0.0)
+        started = replace(started, results=(), aside=())
         file = cls(path, descriptor=descriptor, run=started)
         try:
             _lock(descriptor, path)
@@ -94,7 +95,10 @@ class RunFile:
         """Put a result on disk and return it as stored: samples have six digits."""
         stored = _shortened(result)
         self._write(result_line(stored))
-        self.run = replace(self.run, results=(*self.run.results, stored))
+        if stored.is_aside:
+            self.run = replace(self.run, aside=(*self.run.aside, stored))
+        else:
+            self.run = replace(self.run, results=(*self.run.results, stored))
         return stored
 
     def finish(self, run: Run) -> Run:
@@ -103,6 +107,7 @@ class RunFile:
         ended = replace(
             run,
             results=self.run.results,
+            aside=self.run.aside,
             notes=tuple(notes),
             finished=run.finished or datetime.now(UTC).isoformat(timespec="seconds"),
         )

@@ -1,0 +1,636 @@
+"""A against B: another revision of a repository measured in turns with its working tree."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from perfsuite.catalogue import load_catalogue
+from perfsuite.errors import UsageError
+from perfsuite.judge import Policy, judge_quads
+from perfsuite.model import (
+    Arm,
+    Block,
+    ClaimInstance,
+    ClaimWord,
+    DeviceFacts,
+    Evidence,
+    Result,
+    Run,
+    Settings,
+    Status,
+    Tier,
+    Tree,
+    Verdict,
+)
+from perfsuite.packs import discover
+from perfsuite.panel.legs import legs, seats_of_two
+from perfsuite.revision import KEPT, RevisionOptions, check_out, repository_of, revision_of
+from perfsuite.runner import Request, execute
+from perfsuite.runs import entries_of, list_runs, load_run
+from perfsuite.tree import entries, moved_origin
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[1]
+USAGE_ERROR = 4
+PACK = '''
+import perfsuite
+from perfsuite import Workload
+import speed
+
+@perfsuite.case(axes={"impl": ["one", "two"]}, source="made up")
+def double(ctx, impl):
+    """Double eight numbers."""
+    def fn(values):
+        ctx.spend(speed.US[impl])
+        return [2 * value for value in values]
+    return Workload(
+        fn=fn,
+        make_inputs=lambda rng: (rng.randn(8),),
+        reference=lambda values: [value + value for value in values],
+        wrong=lambda values: [3 * value for value in values],
+    )
+
+@perfsuite.hookimpl
+def perf_cases():
+    return [double]
+'''
+BEFORE, PLANTED = 'US = {"one": 100.0, "two": 100.0}\n', 'US = {"one": 100.0, "two": 130.0}\n'
+CLAIM = """
+    return [double, perfsuite.Claim(
+        name="twice", case="double", faster={"impl": "one"}, than={"impl": "two"}, by=BY,
+        source="made up")]
+"""
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    done = subprocess.run(
+        ["git", "-C", str(folder), *identity, *words], check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def commit(folder: Path, **files: str) -> str:
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "--allow-empty", "-m", "made up")
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "--quiet", "-b", "main")
+    commit(folder, speed=BEFORE)
+    return folder
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A repository with a pack that imports the code under test, unchanged since its commit."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
+    git(pytester.path, "init", "--quiet", "-b", "main")
+    ignored = ".perfsuite/\nreports/\ntmp/\n__pycache__/\n"
+    (pytester.path / ".gitignore").write_text(ignored, encoding="utf-8")
+    commit(pytester.path, acme=PACK, speed=BEFORE)
+    return pytester
+
+
+def perf(project: pytest.Pytester, *args: str) -> pytest.RunResult:
+    own = ("-p", "perfsuite.plugin", "-p", "no:cacheprovider", "--perf", "--perf-pack=acme.py")
+    only = ("--perf-packs=acme", "--perf-device=fake")
+    return project.runpytest_subprocess(*own, *only, *args)
+
+
+def last(project: pytest.Pytester) -> Run:
+    return load_run(list_runs(project.path / ".perfsuite")[0])
+
+
+def verdicts(run: Run) -> dict[str, Verdict]:
+    return {each.variant.partition("impl=")[2].rstrip("]"): each for each in run.verdicts}
+
+
+def words(run: Run) -> dict[str, str]:
+    return {name: each.word.value for name, each in verdicts(run).items()}
+
+
+def test_a_change_since_the_revision_is_found_and_what_did_not_change_is_the_same(
+    project: pytest.Pytester,
+) -> None:
+    (project.path / "speed.py").write_text(PLANTED, encoding="utf-8")
+    result = perf(project, "--perf-against=main")
+    result.stdout.fnmatch_lines(["*again * --perf-against=main*", "compared with revision *(main)"])
+    run, short = last(project), git(project.path, "rev-parse", "--short=7", "HEAD")
+    found = verdicts(run)
+    assert words(run) == {"one": "same", "two": "slower"}
+    slower = found["two"]
+    assert (slower.source, slower.confirmation) == (f"revision {short} (main)", "A against B")
+    assert slower.changes[0].theta == pytest.approx(0.3, abs=0.01)
+    assert "elapsed_us" in slower.reason
+    assert "6 processes against 6 on the same unit" in slower.reason
+    page = next((project.path / "reports").glob("*/index.html")).read_text(encoding="utf-8")
+    assert f"revision {short} (main)" in page
+    assert "A against B" in page
+
+
+def test_a_change_inside_the_gate_is_confirmed_and_found(project: pytest.Pytester) -> None:
+    (project.path / "speed.py").write_text(PLANTED.replace("130.0", "100.5"), encoding="utf-8")
+    assert perf(project, "--perf-against=main").ret == 0
+    run = last(project)
+    assert words(run) == {"one": "same", "two": "slower"}
+    assert Counter(result.stage.value for result in run.results) == {"screen": 2, "confirm": 1}
+
+
+def test_arm_a_is_stored_aside_and_is_nobodys_baseline(project: pytest.Pytester) -> None:
+    (project.path / "speed.py").write_text(PLANTED, encoding="utf-8")
+    perf(project, "--perf-against=main")
+    run = last(project)
+    assert {result.arm for result in run.results} == {Arm.B}
+    assert Counter(result.arm for result in run.aside) == {Arm.A: 3}
+    entry = next(entry for name, entry in entries_of(run).items() if "two" in name)
+    assert entry.metrics["time_us"].center == pytest.approx(130, rel=0.01)
+    assert len(entry.metrics["time_us"].values["fa4e00000000"]) == 9
+    samplings = {(r.variant, p.sampling) for r in (*run.results, *run.aside) for p in r.evidence}
+    assert len(samplings) == len(run.variants)
+    perf(project)
+    assert words(last(project)) == {"one": "same", "two": "new"}
+
+
+def test_what_the_revision_lacks_is_judged_as_in_any_run(project: pytest.Pytester) -> None:
+    more = PACK.replace('["one", "two"]', '["one", "two", "three"]')
+    speed = BEFORE.replace("}", ', "three": 50.0}')
+    for name, text in (("acme", more), ("speed", speed)):
+        (project.path / f"{name}.py").write_text(text, encoding="utf-8")
+    perf(project, "--perf-against=main")
+    run = last(project)
+    assert words(run) == {"one": "same", "two": "same", "three": "new"}
+    assert verdicts(run)["three"].reason.endswith("(main): it is new")
+    assert any("1 of 3 variants are not compared" in note for note in run.notes)
+
+
+def test_a_pack_that_the_revision_lacks_and_other_work_are_new(project: pytest.Pytester) -> None:
+    git(project.path, "rm", "--quiet", "--cached", "acme.py")
+    commit_without = git(project.path, "write-tree")
+    old = git(project.path, "commit-tree", commit_without, "-m", "no pack")
+    perf(project, f"--perf-against={old}")
+    assert {each.reason.rpartition(": ")[2] for each in last(project).verdicts} == {
+        "its pack is new"
+    }
+    text = PACK.replace('source="made up")', 'source="made up", version=2)')
+    (project.path / "acme.py").write_text(text, encoding="utf-8")
+    perf(project, "--perf-against=main")
+    assert "version is 1 there" in verdicts(last(project))["one"].reason
+
+
+def test_a_revision_that_fails_leaves_the_working_tree_judged(project: pytest.Pytester) -> None:
+    wrong = PACK.replace("[2 * value", "[7 * value")
+    commit(project.path, acme=wrong)
+    (project.path / "acme.py").write_text(PACK, encoding="utf-8")
+    perf(project, "--perf-against=HEAD")
+    run = last(project)
+    assert {result.status for result in run.aside} == {Status.WRONG}
+    assert {result.status for result in run.results} == {Status.OK}
+    assert "(HEAD): it ended wrong" in verdicts(run)["one"].reason
+    assert all(len(result.evidence) == 3 for result in run.results)
+
+
+def test_the_code_of_both_arms_is_checked_thoroughly(project: pytest.Pytester) -> None:
+    more = PACK.replace('["one", "two"]', '["one", "two", "three", "four"]')
+    speed = BEFORE.replace("}", ', "three": 50.0, "four": 50.0}')
+    commit(project.path, acme=more.replace("[3 * value", "[2 * value"), speed=speed)
+    (project.path / "acme.py").write_text(more, encoding="utf-8")
+    perf(project, "--perf-against=HEAD")
+    run = last(project)
+    assert [result.status for result in run.aside] == [Status.ERROR] * 4
+    assert {result.status for result in run.results} == {Status.OK}
+
+
+def test_what_both_arms_share_needs_no_canary(project: pytest.Pytester) -> None:
+    watched = PACK.replace('["one", "two"]', '["one", "two", "three"]').replace(
+        'source="made up")', 'source="made up", canary={"fake": {"impl": "one"}})'
+    )
+    commit(project.path, acme=watched, speed=BEFORE.replace("}", ', "three": 50.0}'))
+    perf(project)
+    assert len(last(project).canaries) == 1
+    perf(project, "--perf-against=main")
+    assert last(project).canaries == ()
+    assert set(words(last(project)).values()) == {"same"}
+
+
+def test_code_of_the_working_tree_is_refused_in_arm_a(project: pytest.Pytester) -> None:
+    stubborn = f"import sys\nsys.path.insert(0, {str(project.path)!r})\n{PACK}"
+    commit(project.path, acme=stubborn)
+    perf(project, "--perf-against=main")
+    assert "imported from the working tree" in verdicts(last(project))["one"].reason
+
+
+def test_arms_that_run_the_same_code_are_told(project: pytest.Pytester, tmp_path: Path) -> None:
+    away = tmp_path / "acme.py"
+    away.write_text(PACK.replace("import speed", f"class speed: {BEFORE}"), encoding="utf-8")
+    (project.path / "acme.py").unlink()
+    perf(project, "--perf-against=main", f"--perf-pack={away}")
+    result = project.runpytest_subprocess(
+        *("-p", "perfsuite.plugin", "--perf", f"--perf-pack={away}", "--perf-packs=acme"),
+        *("--perf-device=fake", "--perf-against=main"),
+    )
+    assert result.ret == 0
+    assert "both arms ran the same code" in verdicts(last(project))["one"].reason
+
+
+def test_the_instrument_stays_where_its_own_repository_is_under_test(
+    project: pytest.Pytester,
+) -> None:
+    hostile = project.path / "src" / "perfsuite"
+    hostile.mkdir(parents=True)
+    for name in ("__init__", "worker", "model"):
+        (hostile / f"{name}.py").write_text("raise ImportError('not me')", encoding="utf-8")
+    commit(project.path)
+    assert perf(project, "--perf-against=main").ret == 0
+    assert words(last(project)) == {"one": "same", "two": "same"}
+
+
+def test_the_revision_is_built_once_and_a_failing_build_shows_its_end(
+    project: pytest.Pytester,
+) -> None:
+    commit(project.path, acme=PACK.replace("import speed", "import made as speed"))
+    (project.path / "made.py").write_text(BEFORE, encoding="utf-8")
+    failed = perf(project, "--perf-against=main", "--perf-against-build=echo no compiler; exit 3")
+    assert failed.ret == USAGE_ERROR
+    failed.stderr.fnmatch_lines(["*ended with 3:", "*no compiler"])
+    build = "--perf-against-build=cp speed.py made.py; echo x >> count"
+    for _ in range(2):
+        assert perf(project, "--perf-against=main", build).ret == 0
+    assert set(words(last(project)).values()) == {"same"}
+    (count,) = (project.path / ".perfsuite" / "against").glob("*/count")
+    assert count.read_text(encoding="utf-8") == "x\n"
+
+
+@pytest.mark.parametrize(
+    "rev", ["nowhere", "--upload-pack=touch x", "-h", "main main", "", "main\n", "HEAD:speed.py"]
+)
+def test_what_names_no_commit_is_refused(project: pytest.Pytester, rev: str) -> None:
+    result = perf(project, f"--perf-against={rev}")
+    assert result.ret == USAGE_ERROR
+    assert f"--perf-against does not know {rev!r}" in result.stderr.str()
+    assert not (project.path / ".perfsuite" / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--perf-against=main", "--perf-check"], "cannot go with --perf-check"),
+        (["--perf-against=main", "--perf-accept", "--perf-reason=x"], "cannot go with"),
+        (["--perf-against-build=make"], "say nothing by themselves"),
+        (["--perf-against=main", "--perf-repo=/"], "there is no git repository"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    project: pytest.Pytester, options: Sequence[str], said: str
+) -> None:
+    result = perf(project, *options)
+    assert result.ret == USAGE_ERROR
+    assert said in result.stderr.str()
+
+
+INTERRUPT_ONCE = """
+import os, pathlib, signal
+
+def interrupt_once():
+    mark = pathlib.Path("tmp/interrupted")
+    if mark.exists():
+        return
+    mark.touch()
+    os.kill(int(os.environ["SESSION_PID"]), signal.SIGINT)
+    signal.pause()
+"""
+
+
+def test_an_interrupted_comparison_is_resumed_with_the_same_revision_only(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = '    if impl == "two":\n        import once; once.interrupt_once()\n    def fn'
+    commit(project.path, acme=PACK.replace("    def fn", inside), once=INTERRUPT_ONCE)
+    own = "import os\nos.environ['SESSION_PID'] = str(os.getpid())\n"
+    (project.path / "conftest.py").write_text(own, encoding="utf-8")
+    perf(project, "--perf-against=main", "--perf-seed=1").stdout.fnmatch_lines(["*interrupted*"])
+    kept = [result.variant for result in last(project).results]
+    other = perf(project, "--perf-resume")
+    assert other.ret == USAGE_ERROR
+    assert "was compared with revision" in other.stderr.str()
+    monkeypatch.setenv("SESSION_PID", "0")
+    assert perf(project, "--perf-against=main", "--perf-resume", "--perf-seed=1").ret == 0
+    run = last(project)
+    assert words(run) == {"one": "same", "two": "same"}
+    assert [result.variant for result in run.results][: len(kept)] == kept
+    assert {result.variant for result in run.aside} == {each.variant for each in run.verdicts}
+
+
+def test_legs_alternate_in_quads_of_random_order() -> None:
+    found = ["".join(legs(4, str(seed))) for seed in range(50)]
+    quads = Counter(text[start : start + 4] for text in found for start in (0, 4))
+    assert set(quads) == {"ABBA", "BAAB"}
+    assert min(quads.values()) > 25
+    assert "".join(legs(3, "x")) == "".join(legs(4, "x"))[:6]
+
+
+@pytest.mark.parametrize(("together", "slots"), [(3, 3), (6, 6), (1, 3), (2, 2), (1, 1)])
+def test_each_slot_carries_both_arms_alike(together: int, slots: int) -> None:
+    waves = seats_of_two(6, together=together, slots=slots, seed="x")
+    assert {len(wave) for wave in waves} == {min(together, 2)}
+    assert all(len({seat.slot for seat in wave}) == len(wave) for wave in waves)
+    seats = [seat for wave in waves for seat in wave]
+    count = Counter((seat.slot, seat.arm) for seat in seats)
+    assert all(count[slot, Arm.A] == count[slot, Arm.B] for slot, _ in count)
+    assert [seat.process for seat in seats] == list(range(12))
+
+
+def checked_out(repository: Path, rev: str = "main", build: str = "") -> Path:
+    revision = revision_of(repository, rev)
+    folder = repository / ".perfsuite"
+    with ExitStack() as stack:
+        return check_out(repository, revision, folder=folder, build=build, stack=stack)
+
+
+def test_a_clean_checkout_is_used_again_and_a_changed_one_is_made_anew(repository: Path) -> None:
+    place = checked_out(repository)
+    (place / "mark").touch()
+    assert (checked_out(repository) / "mark").exists()
+    (place / "speed.py").write_text("changed", encoding="utf-8")
+    assert (checked_out(repository) / "speed.py").read_text(encoding="utf-8") == BEFORE
+    assert not (place / "mark").exists()
+    (place / ".git").write_text("garbage", encoding="utf-8")
+    assert git(checked_out(repository), "status", "--porcelain") == ""
+
+
+def test_an_interrupted_checkout_leaves_no_lock_and_is_made_anew(repository: Path) -> None:
+    kill = "kill -9 $PPID"
+    code = f"""
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from perfsuite.revision import check_out, revision_of
+place = Path(sys.argv[1])
+folder, main = place / ".perfsuite", revision_of(place, "main")
+check_out(place, main, folder=folder, build={kill!r}, stack=ExitStack())
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(repository)], check=False, env=environment
+    )
+    assert ended.returncode == -9
+    (half,) = (repository / ".perfsuite" / "against").iterdir()
+    (half / "mark").touch()
+    git(repository, "worktree", "lock", str(half))
+    place = checked_out(repository)
+    assert place == half
+    assert not (place / "mark").exists()
+
+
+def test_old_checkouts_are_removed_unless_they_are_in_use(repository: Path) -> None:
+    first = checked_out(repository)
+    with ExitStack() as stack:
+        folder = repository / ".perfsuite"
+        revision = revision_of(repository, "main")
+        check_out(repository, revision, folder=folder, build="", stack=stack)
+        for number in range(KEPT + 1):
+            commit(repository, speed=f"# {number}")
+            checked_out(repository)
+        assert first.exists()
+        assert len(list(first.parent.glob("*.built"))) == KEPT + 1
+    commit(repository, speed="# last")
+    checked_out(repository)
+    assert not first.exists()
+    assert len(git(repository, "worktree", "list").splitlines()) == KEPT + 1
+
+
+def test_a_checkout_in_use_is_not_built_anew(repository: Path) -> None:
+    with ExitStack() as stack:
+        folder, revision = repository / ".perfsuite", revision_of(repository, "main")
+        place = check_out(repository, revision, folder=folder, build="", stack=stack)
+        assert checked_out(repository) == place
+        with pytest.raises(UsageError, match="in use"):
+            checked_out(repository, build="true")
+        assert (place / "speed.py").exists()
+
+
+def test_a_hook_of_the_repository_is_not_run(repository: Path) -> None:
+    hook = repository / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\ntouch hooked\n", encoding="utf-8")
+    hook.chmod(0o755)
+    assert not (checked_out(repository) / "hooked").exists()
+
+
+def test_a_repository_is_found_from_inside_it_and_only_there(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "deep").mkdir()
+    monkeypatch.setenv("GIT_DIR", str(ROOT / ".git"))
+    assert repository_of(repository / "deep") == repository
+    with pytest.raises(UsageError, match="no git repository"):
+        repository_of(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match="git cannot be run"):
+        repository_of(repository)
+
+
+def test_paths_of_the_repository_have_twins_in_a_tree_that_others_lack(tmp_path: Path) -> None:
+    root = tmp_path / ".perfsuite" / "against" / "c"
+    tree = Tree(str(root), str(tmp_path), front=(f"{root}/src", f"{root}"))
+    for folder in (root / "plugins", root / "src", tmp_path / "venv"):
+        folder.mkdir(parents=True)
+    assert moved_origin(f"file:{tmp_path}/a.py", tree) == f"file:{root}/a.py"
+    assert moved_origin(f"module:m@{tmp_path}/plugins", tree) == f"module:m@{root}/plugins"
+    assert moved_origin("module:m@", tree) == "module:m@"
+    assert moved_origin("file:/elsewhere/a.py", tree) == "file:/elsewhere/a.py"
+    paths = [f"{tmp_path}/plugins", f"{tmp_path}/venv", "/elsewhere", str(tmp_path)]
+    assert entries(tree, paths) == [f"{root}/src", str(root), f"{root}/plugins"]
+    own = Tree(str(tmp_path), str(tmp_path), front=(str(tmp_path),))
+    assert entries(own, paths) == [str(tmp_path)]
+
+
+def test_a_claim_left_open_is_decided_by_quads(project: pytest.Pytester) -> None:
+    speed = 'US = {"one": 100.0, "two": 201.0}\n'
+    pack = PACK.replace("    return [double]\n", CLAIM.replace("BY", "2.0"))
+    commit(project.path, acme=pack, speed=speed)
+    assert perf(project).ret == 0
+    run = last(project)
+    (claim,) = run.claims
+    assert claim.word is ClaimWord.HELD
+    assert "decided by 18 quads inside 6 processes" in claim.reason
+    assert claim.ratio == pytest.approx(2.01, abs=0.003)
+    assert {result.claim for result in run.aside} == {claim.claim}
+    assert [len(result.evidence[0].blocks) for result in run.aside] == [6, 6]
+    assert all(len(entry.metrics["time_us"].values) == 1 for entry in entries_of(run).values())
+    kept = entries_of(run)[run.variants[0].id].metrics["time_us"].values["fa4e00000000"]
+    assert len(kept) == 3
+
+
+def test_claims_past_the_limit_stay_open_and_say_so(project: pytest.Pytester) -> None:
+    pack = PACK.replace("    return [double]\n", CLAIM.replace("BY", "1.0"))
+    commit(project.path, acme=pack)
+    own = "import perfsuite.quads\nperfsuite.quads.LIMIT_S = 0.0\n"
+    (project.path / "conftest.py").write_text(own, encoding="utf-8")
+    perf(project)
+    (claim,) = last(project).claims
+    assert claim.word is ClaimWord.UNCLEAR
+    assert claim.reason.endswith("no quads: the limit is 20 claims, 0 s")
+
+
+def test_quads_that_crash_leave_the_claim_open(project: pytest.Pytester) -> None:
+    crash = (
+        "    perfsuite.times = getattr(perfsuite, 'times', 0) + 1\n    assert perfsuite.times < 2\n"
+    )
+    pack = PACK.replace("    return [double]\n", CLAIM.replace("BY", "1.0"))
+    commit(project.path, acme=pack.replace("    def fn", f"{crash}    def fn"))
+    perf(project)
+    (claim,) = last(project).claims
+    assert claim.word is ClaimWord.UNCLEAR
+    assert "quads ended error: AssertionError" in claim.reason
+
+
+FACTS = DeviceFacts(device="fake", name="", unit="", identity={})
+
+
+def quads(ratios: Sequence[float], seed: int, within: float = 0.002) -> list[Result]:
+    """Return made-up quads of processes with these ratios, whose level drifts by 5 %."""
+    source = random.Random(seed)  # noqa: S311 - made-up samples
+    sides: tuple[list[Evidence], list[Evidence]] = ([], [])
+    for ratio in ratios:
+        levels = [100 * math.exp(0.05 * source.gauss(0, 1)) for _ in range(3) for _ in range(2)]
+        for side, factor in zip(sides, (1.0, ratio), strict=True):
+            blocks = tuple(
+                Block(time_us=(level * factor * math.exp(source.gauss(0, within)),))
+                for level in levels
+            )
+            side.append(Evidence(slot=0, seed=0, blocks=blocks))
+    return [
+        Result(variant=name, status=Status.OK, evidence=tuple(side))
+        for name, side in zip(("a", "b"), sides, strict=True)
+    ]
+
+
+def word_of(ratios: Sequence[float], seed: int, by: float = 2.0) -> ClaimWord:
+    claim = ClaimInstance(id="c", pack="p", name="n", faster="a", than="b", by=by, source="s")
+    verdict = judge_quads(claim, quads(ratios, seed), facts=FACTS, policy=Policy())
+    assert verdict is not None
+    return verdict.word
+
+
+def test_quads_decide_what_drift_would_hide_and_not_what_is_on_the_edge() -> None:
+    source = random.Random(7)  # noqa: S311 - made-up samples
+
+    def ratios(center: float) -> list[float]:
+        return [center * math.exp(source.gauss(0, 0.002)) for _ in range(6)]
+
+    held = Counter(word_of(ratios(2.0 * 1.01), seed) for seed in range(100))
+    broken = Counter(word_of(ratios(2.0 / 1.01), seed) for seed in range(100))
+    edge = Counter(word_of(ratios(2.0), seed) for seed in range(400))
+    assert held == {ClaimWord.HELD: 100}
+    assert broken == {ClaimWord.BROKEN: 100}
+    assert edge[ClaimWord.UNCLEAR] >= 0.94 * 400
+
+
+def test_quads_of_unsteady_processes_stay_open() -> None:
+    source = random.Random(8)  # noqa: S311 - made-up samples
+    edge = Counter(
+        word_of([2.0 * math.exp(source.gauss(0, 0.05)) for _ in range(6)], seed)
+        for seed in range(400)
+    )
+    assert edge[ClaimWord.UNCLEAR] >= 0.93 * 400
+
+
+def test_quads_that_failed_decide_nothing() -> None:
+    claim = ClaimInstance(id="c", pack="p", name="n", faster="a", than="b", by=2, source="s")
+    lost = [Result(variant="a", status=Status.CRASHED)]
+    assert judge_quads(claim, lost, facts=FACTS, policy=Policy()) is None
+
+
+def test_a_run_file_without_arms_is_still_read(project: pytest.Pytester) -> None:
+    perf(project)
+    path = list_runs(project.path / ".perfsuite")[0]
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for line in lines:
+        for key in ("against", "arm", "claim") if line["kind"] in {"header", "result"} else ():
+            line.pop(key, None)
+    old = path.with_name("20000101-000000-00000000.jsonl")
+    old.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert load_run(old).results == last(project).results
+
+
+CPU_PACK = '''
+import perfsuite
+from perfsuite import Workload
+import speed
+
+@perfsuite.case(axes={"impl": ["two"]}, source="made up")
+def square(ctx, impl):
+    """Square a matrix, as often as the code under test says."""
+    def fn(x):
+        for _ in range(int(speed.US[impl])):
+            y = x @ x
+        return y
+    return Workload(
+        fn=fn,
+        make_inputs=lambda rng: (rng.randn(192, 192),),
+        reference=lambda x: x.double() @ x.double(),
+        wrong=lambda x: x,
+    )
+
+@perfsuite.hookimpl
+def perf_cases():
+    return [square]
+'''
+
+
+class Nobody:
+    """Listens to nothing."""
+
+    def planned(self, total: int, facts: DeviceFacts, estimate_s: float) -> None: ...
+    def phase(self, variant: str, phase: str) -> None: ...
+    def finished(self, result: Result, done: int, total: int) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+def test_a_planted_change_is_found_on_a_cpu(repository: Path) -> None:
+    commit(repository, acme=CPU_PACK, speed='US = {"two": 2}')
+    (repository / "speed.py").write_text('US = {"two": 5}', encoding="utf-8")
+    packs = load_catalogue(
+        discover(None, extra=[repository / "acme.py"], allow=["acme"]),
+        tier=Tier.FULL,
+        front=[str(repository)],
+    )
+    request = Request(
+        variants=packs[0].variants,
+        claims=(),
+        packs=packs,
+        device="cpu",
+        settings=Settings(
+            processes=2, confirm_processes=3, samples=5, sample_us=50.0, settle_s=0.1
+        ),
+        root=repository,
+        folder=repository / ".perfsuite",
+        baseline_roots=(),
+        against=RevisionOptions(rev="HEAD", project=repository),
+    )
+    outcome = execute(request, Nobody())
+    assert words(outcome.run) == {"two": "slower"}
+    assert outcome.source.endswith("(HEAD)")
+    assert outcome.previous is not None
+    assert outcome.previous.commit == git(repository, "rev-parse", "HEAD")
