@@ -91,8 +91,9 @@ def baseline_text(sku: str, pack: str, entries: Mapping[str, StoredEntry]) -> by
 def _block(variant: str, stored: StoredEntry) -> str:
     entry = to_plain(stored.entry)
     del entry["variant"], entry["metrics"]
-    if entry["sampling"] is None:
-        del entry["sampling"]
+    for name in ("sampling", "work_class"):  # no diff for what an older entry does not say
+        if not entry[name]:
+            del entry[name]
     metrics = (
         f"    {_text(name)}: {_text(_rounded(metric))}"
         for name, metric in sorted(stored.entry.metrics.items())
