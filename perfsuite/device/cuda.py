@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -40,8 +41,8 @@ class CudaDevice:
     has_cycles = True
     settle_tolerance = 0.002
     settle_s = 3.0
-    # Half of the time is what one other busy process takes: the GPU gives both equal slices.
-    foreign_most = 2.0
+    # Told, not acted on: what the spin misses has not been compared with a second process yet.
+    foreign_most = math.inf
     busy_s = 0.0
     spun_s = 0.0
 

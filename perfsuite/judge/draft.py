@@ -82,12 +82,17 @@ def draft_of(
         shifts=(shift, *elapsed, *served, *power_shifts(variant, result, entry, against)),
         exact=exact,
         budget=budget,
-        load=_load(result),
+        load=_load(result, against),
     )
 
 
-def _load(result: Result) -> float:
-    """Return the share of the device that others took in the middle block, 0 if it is little."""
+def _load(result: Result, against: Against) -> float:
+    """Return the share of the device that others took in the middle block, 0 if it is little.
+
+    A device with two clocks tells it, but is not doubted for it: that figure is untried.
+    """
+    if "cycles" in against.facts.clocks:
+        return 0.0
     blocks = [block for process in result.evidence for block in process.blocks if block.health]
     seen = [block.health.foreign_percent or 0.0 for block in blocks if block.health]
     load = median(seen) / 100 if seen else 0.0
