@@ -224,15 +224,21 @@ def _earlier_runs(folder: Path, newest: Run | None) -> Iterator[Run]:
 
 
 def _latest(runs: Sequence[Run], variants: Mapping[str, Variant]) -> dict[str, BaselineEntry]:
-    """Return each variant's newest entry; what was found slower is no yardstick later."""
+    """Return each variant's newest entry; what was found slower is no yardstick later.
+
+    What was unclear is one only where nothing else is: else a change too large to be called the
+    same would be compared with itself by the next run.
+    """
     found: dict[str, BaselineEntry] = {}
+    unclear: dict[str, BaselineEntry] = {}
     for run in runs:
         if run.shift is not None:  # nor is what a changed machine measured
             continue
-        slower = {v.variant for v in run.verdicts if v.word is Word.SLOWER}
+        words = {verdict.variant: verdict.word for verdict in run.verdicts}
         for name, entry in entries_of(run).items():
-            if name in variants and name not in slower:
-                found.setdefault(name, entry)
+            word = words.get(name)
+            if name in variants and word is not Word.SLOWER:
+                (unclear if word is Word.UNCLEAR else found).setdefault(name, entry)
         if len(found) == len(variants):
             break
-    return found
+    return {**unclear, **found}
