@@ -134,3 +134,8 @@ def test_what_was_slower_or_unclear_is_no_yardstick_where_another_run_was_neithe
     keep(tmp_path, "20260101-000003-aaaa", 130.0, Word.UNCLEAR)
     assert unclear_alone > decided
     assert center_of(tmp_path) == decided
+    previous = find_yardstick([tmp_path / "none"], tmp_path, run=data.finished(TIMES)).previous
+    assert previous is not None
+    assert previous.id == "20260101-000003-aaaa"
+    # What a report draws as before is what was compared with.
+    assert entries_of(previous)[data.variant("copy", 1024).id].metrics["time_us"].center == decided
