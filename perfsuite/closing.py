@@ -65,11 +65,17 @@ def _write(outcome: Outcome, options: Options) -> Path:
 
 
 def _next(outcome: Outcome) -> Iterator[str]:
-    words = {verdict.word for verdict in outcome.run.verdicts}
+    run = outcome.run
+    words = {verdict.word for verdict in run.verdicts}
     if not words:
         return
+    if Word.UNCLEAR in words and run.against is None:
+        yield "next: to decide what is unclear, measure the revision before and this tree in turns:"
+        yield f"  {run.command} --perf-against=REV"
     if words == {Word.NEW}:
         yield "next: run again to compare with this run, or accept it:"
+    elif any(verdict.fails for verdict in run.verdicts):
+        yield "next: repair what fails; only if it is meant to be so, accept these numbers:"
     else:
         yield "next: to accept these numbers for this SKU:"
     yield f'  perfsuite baseline accept {outcome.run.id} --reason "..."'

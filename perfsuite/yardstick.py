@@ -123,7 +123,8 @@ class Yardstick:
 def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstick:
     """Return the baselines of each variant's SKU; where a SKU has none, the last runs on this unit.
 
-    A run has several SKUs when it holds gangs or compilation targets.
+    A run has several SKUs when it holds gangs or compilation targets. ``previous`` is the last
+    run, but with the results that the entries come from.
     """
     variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
     skus = {name: sku_for(variant, run.facts, own=run.sku) for name, variant in variants.items()}
@@ -131,25 +132,26 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
     known = _Known({name: stored[sku.slug] for name, sku in skus.items()})
     previous = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=run.id)
     earlier = {name: variants[name] for name in known.without_sku}
-    latest = _latest(list(_earlier_runs(folder, previous)), earlier) if previous else {}
+    runs = list(_earlier_runs(folder, previous))
+    latest = _latest(runs, earlier)
+    entries = {**latest, **known.entries}
     last = f"runs up to {previous.id}" if previous else ""
     return Yardstick(
-        entries={**latest, **known.entries},
+        entries=entries,
         source="; ".join(dict.fromkeys([*([last] if latest else []), *known.sources.values()])),
         sources={**dict.fromkeys(earlier, last), **known.sources},
         mismatches=known.mismatches,
         notes=known.notes(previous),
         known=(*latest.values(), *_comparable(stored.values())),
-        previous=previous,
+        previous=previous and replace(previous, results=tuple(_behind(entries, runs))),
         peaks=peaks_of(run.sku.slug),
         variants=variants,
     )
 
 
 def _comparable(stored: Iterable[Baselines]) -> Iterator[BaselineEntry]:
-    for baselines in stored:
-        if not baselines.fingerprint_problem:
-            yield from baselines.entries.values()
+    for baselines in (each for each in stored if not each.fingerprint_problem):
+        yield from baselines.entries.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +225,26 @@ def _earlier_runs(folder: Path, newest: Run | None) -> Iterator[Run]:
         run = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=run.id)
 
 
-def _latest(runs: Sequence[Run], variants: Mapping[str, Variant]) -> dict[str, BaselineEntry]:
-    """Return each variant's newest entry; what was found slower is no yardstick later."""
-    found: dict[str, BaselineEntry] = {}
+def _behind(entries: Mapping[str, BaselineEntry], runs: Iterable[Run]) -> Iterator[Result]:
+    """Yield the results that entries come from; a report draws them as before."""
     for run in runs:
+        names = {name for name, entry in entries.items() if entry.run == run.id}
+        yield from (result for result in run.results if result.variant in names)
+
+
+def _latest(runs: Sequence[Run], variants: Mapping[str, Variant]) -> dict[str, BaselineEntry]:
+    """Return each variant's newest entry; what was found slower is no yardstick later.
+
+    Nor is what was unclear, where anything else is: code would be compared with itself.
+    """
+    found: dict[str, BaselineEntry] = {}
+    unclear: dict[str, BaselineEntry] = {}
+    for run in runs:
+        words = {verdict.variant: verdict.word for verdict in run.verdicts}
         if run.shift is not None:  # nor is what a changed machine measured
             continue
-        slower = {v.variant for v in run.verdicts if v.word is Word.SLOWER}
         for name, entry in entries_of(run).items():
-            if name in variants and name not in slower:
-                found.setdefault(name, entry)
-        if len(found) == len(variants):
-            break
-    return found
+            if name in variants and words.get(name) is not Word.SLOWER:
+                kind = unclear if words.get(name) is Word.UNCLEAR else found
+                kind.setdefault(name, entry)
+    return {**unclear, **found}

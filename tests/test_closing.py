@@ -9,7 +9,7 @@ from options_data import OPTIONS
 from report_data import STORY, baselines_of, run_of
 
 from perfsuite.closing import close
-from perfsuite.model import Status, Word
+from perfsuite.model import Revision, Status, Word
 from perfsuite.runner import Outcome
 
 
@@ -30,6 +30,20 @@ def test_the_report_is_written_and_named(tmp_path: Path) -> None:
 def test_a_first_run_is_told_to_run_again(tmp_path: Path) -> None:
     lines = close(outcome_of(tmp_path, Word.NEW), replace(OPTIONS, report=tmp_path)).lines
     assert "next: run again to compare with this run, or accept it:" in lines
+
+
+def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, Word.UNCLEAR)
+    lines = close(outcome, replace(OPTIONS, report=tmp_path)).lines
+    assert f"  {outcome.run.command} --perf-against=REV" in lines
+    against = replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
+    lines = close(replace(outcome, run=against), replace(OPTIONS, report=tmp_path)).lines
+    assert not any("--perf-against" in line for line in lines)
+
+
+def test_what_fails_is_to_be_repaired_before_it_is_accepted(tmp_path: Path) -> None:
+    lines = close(outcome_of(tmp_path, Word.SLOWER), replace(OPTIONS, report=tmp_path)).lines
+    assert any(line.startswith("next: repair what fails") for line in lines)
 
 
 def test_a_run_without_verdicts_has_nothing_to_accept(tmp_path: Path) -> None:

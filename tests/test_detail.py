@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import report_data as data
 
-from perfsuite.model import Change, Evidence, Metric, Result, Verdict, Word, Work
-from perfsuite.report import view
+from perfsuite.model import Change, Evidence, Metric, Result, Revision, Verdict, Word, Work
+from perfsuite.report import detail, view
 from perfsuite.report.metrics import judged, others, rates
 from perfsuite.report.subject import Subject, middles, subjects
 from perfsuite.report.view import NOTHING, SPACE
@@ -72,3 +72,10 @@ def test_an_untimed_variant_shows_the_metric_that_was_judged() -> None:
     assert found is not None
     assert (found.baseline, found.now) == (f"14{SPACE}per second", f"7{SPACE}per second")
     assert judged(subject) is None
+
+
+def test_a_variant_is_measured_again_against_the_same_revision() -> None:
+    variant = data.variant_of(data.STORY[0])
+    revision = Revision(commit="abc", name="HEAD")
+    assert detail.command(variant, revision).endswith(" --perf-against=HEAD")
+    assert "against" not in detail.command(variant, None)

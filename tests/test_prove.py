@@ -220,6 +220,13 @@ def test_files_that_are_no_raw_data_are_refused(tmp_path: Path, text: bytes, mes
         read_raw([path])
 
 
+def test_a_file_counts_once(tmp_path: Path) -> None:
+    path = tmp_path / "raw.jsonl"
+    RawFile(path, header([])).__exit__()
+    with pytest.raises(StoreError, match="named twice"):
+        read_raw([path, tmp_path / "." / "x" / ".." / "raw.jsonl"])
+
+
 def test_files_of_two_products_are_refused(tmp_path: Path) -> None:
     one = header([])
     other = replace(one, sku=replace(one.sku, slug="nvidia-b200"))

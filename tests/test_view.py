@@ -129,6 +129,12 @@ def test_only_plain_web_addresses_become_links(address: str) -> None:
     assert view.href("https://docs.example/x?y=1") == "https://docs.example/x?y=1"
 
 
+def test_a_commit_is_cut_and_keeps_that_the_tree_was_changed() -> None:
+    assert view.commit("9c1e4f70a2b85d3340cc") == "9c1e4f70a2b8"
+    assert view.commit("9c1e4f70a2b8-dirty") == "9c1e4f70a2b8-dirty"
+    assert view.commit("") == ""
+
+
 def test_command_is_quoted_for_a_shell() -> None:
     assert view.command("a.b[n='; rm -rf ~']").startswith("pytest --perf --perf-select 'a.b[n=")
     assert view.command("a.b[n=1]") == "pytest --perf --perf-select 'a.b[n=1]'"

@@ -8,7 +8,16 @@ from pathlib import Path
 import store_data as data
 
 from perfsuite.baselines import accept
-from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, Result, Status, Work
+from perfsuite.model import (
+    ClaimInstance,
+    ClaimVerdict,
+    ClaimWord,
+    Result,
+    Status,
+    Verdict,
+    Word,
+    Work,
+)
 from perfsuite.roofline import peaks_of
 from perfsuite.runs import RunFile, entries_of
 from perfsuite.yardstick import Yardstick, find_yardstick
@@ -89,13 +98,44 @@ def test_without_baseline_and_earlier_run_all_is_new(tmp_path: Path) -> None:
     assert "no earlier run" in found.notes[0]
 
 
-def test_without_baseline_the_last_run_on_this_unit_counts(tmp_path: Path) -> None:
-    before = data.finished(TIMES, run_id="20260101-000000-aaaa")
-    file = RunFile.create(tmp_path, before)
-    for result in before.results:
+def keep(folder: Path, run_id: str, time_us: float, word: Word) -> None:
+    """Store a finished run of one variant that was given this word."""
+    run = data.finished({"copy": time_us}, run_id=run_id)
+    verdict = Verdict(variant=data.variant("copy", 1024).id, word=word, reason="")
+    file = RunFile.create(folder, run)
+    for result in run.results:
         file.append(result)
-    file.finish(before)
+    file.finish(replace(run, verdicts=(verdict,)))
+
+
+def center_of(folder: Path) -> float:
+    """Return the time that a run of now would be compared with."""
+    found = find_yardstick([folder / "baselines"], folder, run=data.finished(TIMES))
+    (entry,) = found.entries.values()
+    return entry.metrics["time_us"].center
+
+
+def test_without_baseline_the_last_run_on_this_unit_counts(tmp_path: Path) -> None:
+    keep(tmp_path, "20260101-000000-aaaa", 100.0, Word.NEW)
     found = find_yardstick([tmp_path / "baselines"], tmp_path, run=data.finished(TIMES))
     assert found.source == "runs up to 20260101-000000-aaaa"
     assert found.previous is not None
     assert set(found.entries) == {data.variant("copy", 1024).id}
+
+
+def test_what_was_slower_or_unclear_is_no_yardstick_where_another_run_was_neither(
+    tmp_path: Path,
+) -> None:
+    keep(tmp_path, "20260101-000000-aaaa", 130.0, Word.UNCLEAR)
+    unclear_alone = center_of(tmp_path)
+    keep(tmp_path, "20260101-000001-aaaa", 100.0, Word.SAME)
+    decided = center_of(tmp_path)
+    keep(tmp_path, "20260101-000002-aaaa", 140.0, Word.SLOWER)
+    keep(tmp_path, "20260101-000003-aaaa", 130.0, Word.UNCLEAR)
+    assert unclear_alone > decided
+    assert center_of(tmp_path) == decided
+    previous = find_yardstick([tmp_path / "none"], tmp_path, run=data.finished(TIMES)).previous
+    assert previous is not None
+    assert previous.id == "20260101-000003-aaaa"
+    # What a report draws as before is what was compared with.
+    assert entries_of(previous)[data.variant("copy", 1024).id].metrics["time_us"].center == decided

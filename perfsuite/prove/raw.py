@@ -137,6 +137,9 @@ class RawFile:
 
 def read_raw(paths: Sequence[Path]) -> Raw:
     """Return what files hold; a last line without its end is what an interruption left."""
+    if len({path.resolve() for path in paths}) < len(paths):
+        where = ", ".join(map(str, paths))
+        raise StoreError("a file is named twice", where=where, remedy="name each raw file once")
     raws = [_read(path) for path in paths]
     slugs = {raw.header.sku.slug for raw in raws}
     if len(slugs) != 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfsuite.model import Variant
+from perfsuite.model import Revision, Variant
 from perfsuite.report import facts, view
 from perfsuite.report.facts import Fact
 from perfsuite.report.metrics import Compared
@@ -17,9 +17,10 @@ def notes(subject: Subject) -> tuple[str, ...]:
     return tuple(dict.fromkeys(note for one in subject.evidence for note in one.notes))
 
 
-def command(variant: Variant) -> str:
+def command(variant: Variant, against: Revision | None) -> str:
     """Return the command that measures a variant again, from whatever tier it is."""
-    return view.command(variant.id, "--perf-tier", variant.tier.value)
+    of_arms = (f"--perf-against={against.name}",) if against else ()
+    return view.command(variant.id, "--perf-tier", variant.tier.value, *of_arms)
 
 
 def decided(subject: Subject) -> tuple[Fact, ...]:

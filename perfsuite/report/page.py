@@ -73,8 +73,8 @@ def tone(book: Book) -> str:
 def header(book: Book) -> tuple[facts.Fact, ...]:
     """Return what the run was, for the head of the page."""
     run, known = book.run, facts.everything(book.run.facts)
-    before = book.previous.commit[:12] if book.previous else ""
-    commit = run.commit[:12]
+    before = view.commit(book.previous.commit) if book.previous else ""
+    commit = view.commit(run.commit)
     return facts.present(
         (
             ("SKU", run.sku.slug),

@@ -55,7 +55,7 @@ def _outcome(book: Book) -> str:
 def _about(book: Book) -> str:
     run = book.run
     said = [run.facts.name or run.sku.slug, f"compared with {book.source or 'nothing'}"]
-    said += [f"commit {run.commit[:12]}"] if run.commit else []
+    said += [f"commit {view.commit(run.commit)}"] if run.commit else []
     said += [f"run {run.id}", view.duration(run.wall_s)] if run.wall_s else [f"run {run.id}"]
     return " · ".join(plain(one) for one in said)
 

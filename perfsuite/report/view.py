@@ -22,6 +22,7 @@ TWO_DIGITS_UP_TO = 3.55
 FINEST_PERCENT = 0.01
 FINEST_P_VALUE = 0.001
 MINUTE_S = 60
+COMMIT = 12
 
 
 def places(value: float, noise: float | None) -> int:
@@ -207,6 +208,12 @@ def slug(text: str) -> str:
 def unit(name: str) -> str:
     """Return the short name of one device."""
     return f"unit {name[:4] or 'unknown'}"
+
+
+def commit(name: str) -> str:
+    """Return a commit cut to what tells it from others, still saying that the tree was changed."""
+    sha, dash, changed = name.partition("-")
+    return f"{sha[:COMMIT]}{dash}{changed}"
 
 
 def command(variant: str, *options: str) -> str:
