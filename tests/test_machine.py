@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from perfsuite.judge import Against, Machine, Policy, judge, judge_machine
+from perfsuite.judge.draft import drift_of
 from perfsuite.model import (
     BaselineEntry,
     BaselineMetric,
@@ -187,3 +188,10 @@ def test_policy_says_whether_a_shift_fails() -> None:
     assert found.shift is not None
     assert not found.shift.fails
     assert all(v.fails for v in found.verdicts)
+
+
+def test_a_canary_of_an_entry_that_cannot_be_compared_says_nothing() -> None:
+    start, end = (result(CANARY, {"aaaa0": each}, Stage.CANARY_END) for each in (0.0, 0.02))
+    known = entry(CANARY, ("aaaa0",))
+    for one in (replace(known, regime="floating"), replace(known, metrics={})):
+        assert drift_of(variant(CANARY), start, end, entry=one, against=AGAINST) is None
