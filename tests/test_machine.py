@@ -169,6 +169,17 @@ def test_each_unit_is_its_own_machine() -> None:
     assert [v.word.value for v in found.verdicts] == ["slower"] * 3 + ["unclear"] * 4
 
 
+def test_units_that_shifted_the_other_way_are_put_off_as_well() -> None:
+    faster = {f"{name}b": {"bbbb0": -0.03} for name in NAMES}
+    found = judged({**on_one(0.03, 0.03, 0.03), **faster}, {"aaaa0": 0.03, "bbbb0": -0.03})
+    assert found.shift is not None
+    assert (found.shift.word.value, found.shift.moved) == ("faster", 4)
+    assert "3 of 3 comparable variants are slower on unit aaaa" in found.shift.reason
+    assert len(found.shift.variants) == 7
+    assert {v.word.value for v in found.verdicts} == {"unclear"}
+    assert not any(v.fails for v in found.verdicts)
+
+
 def test_drift_inside_the_run_is_told() -> None:
     found = judged(on_one(0.0, 0.0, 0.0), {"aaaa0": 0.0}, {"aaaa0": 0.02})
     drift = "canary p.copy[] drifted by +2.0 % from start to end on unit aaaa"
