@@ -59,7 +59,7 @@ def refuse_strangers(tree: Tree, modules: Iterable[ModuleType]) -> None:
     for file in _files(modules):
         twin = moved(str(file), tree)
         is_there = Path(twin).is_file()
-        if twin == str(file) or (not is_there and _is_installed(file, tree)):
+        if twin == str(file) or not (is_there or _is_own(file, tree)):
             continue
         raise PackError(
             f"{str(file)!r} was imported from the working tree, not from the other revision"
@@ -69,11 +69,15 @@ def refuse_strangers(tree: Tree, modules: Iterable[ModuleType]) -> None:
         )
 
 
-def _is_installed(file: Path, tree: Tree) -> bool:
-    """Say whether a file belongs to the interpreter, or is temporary, inside the repository."""
+def _is_own(file: Path, tree: Tree) -> bool:
+    """Say whether a file is the repository's own: neither installed nor temporary inside it.
+
+    Some modules name a file that is none (torch.ops does).
+    """
     homes = [Path(home).resolve() for home in (sys.prefix, sys.base_prefix, tempfile.gettempdir())]
     inside = [home for home in homes if Path(tree.repository) in home.parents]
-    return any(map(file.is_relative_to, inside)) or not INSTALLED.isdisjoint(file.parts)
+    is_installed = not INSTALLED.isdisjoint(file.parts) or any(map(file.is_relative_to, inside))
+    return file.is_file() and not is_installed
 
 
 def has_any(tree: Tree, modules: Iterable[ModuleType]) -> bool:

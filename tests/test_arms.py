@@ -267,8 +267,12 @@ def test_what_is_installed_inside_the_repository_is_both_arms_own(tmp_path: Path
     for place in ("env/lib/site-packages/dep.py", "env/lib/dist-packages/dep.py"):
         module = ModuleType("dep")
         module.__file__ = str(tmp_path / place)
+        (tmp_path / place).parent.mkdir(parents=True)
+        (tmp_path / place).touch()
         refuse_strangers(tree, [module])
     module.__file__ = str(tmp_path / "dep.py")
+    refuse_strangers(tree, [module])  # torch.ops names a file that is none
+    (tmp_path / "dep.py").touch()
     with pytest.raises(PackError, match="whose checkout lacks it"):
         refuse_strangers(tree, [module])
 
