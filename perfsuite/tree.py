@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,13 @@ from perfsuite.model import Tree
 
 # The instrument is the same in both arms, also where its own repository is under test.
 INSTRUMENT = Path(perfsuite.__file__).resolve().parent
+# What is installed inside the repository, such as a virtual environment, is both arms' own.
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+BY_PATH = (
+    "let nothing but sys.path decide where it is imported from (an editable install with a finder "
+    "of its own does)"
+)
+BY_BUILD = "make it there: --perf-against-build (make, git submodule update --init)"
 NOTHING_OF_IT = "no Python module came from there: both arms ran the same code"
 
 
@@ -43,16 +52,32 @@ def entries(tree: Tree, paths: Iterable[str]) -> list[str]:
 
 
 def refuse_strangers(tree: Tree, modules: Iterable[ModuleType]) -> None:
-    """Raise ``PackError`` if a module came from the repository that the tree has a twin of."""
+    """Raise ``PackError`` if a module came from the repository and not from the tree.
+
+    What the tree lacks (a submodule, what is built) would be the working tree's in both arms.
+    """
     for file in _files(modules):
         twin = moved(str(file), tree)
-        if twin != str(file) and Path(twin).is_file():
-            raise PackError(
-                f"{str(file)!r} was imported from the working tree, not from the other revision",
-                where=tree.root,
-                remedy="let nothing but sys.path decide where it is imported from (an editable "
-                "install with a finder of its own does)",
-            )
+        is_there = Path(twin).is_file()
+        if twin == str(file) or not (is_there or _is_own(file, tree)):
+            continue
+        raise PackError(
+            f"{str(file)!r} was imported from the working tree, not from the other revision"
+            f"{'' if is_there else ', whose checkout lacks it'}",
+            where=tree.root,
+            remedy=BY_PATH if is_there else BY_BUILD,
+        )
+
+
+def _is_own(file: Path, tree: Tree) -> bool:
+    """Say whether a file is the repository's own: neither installed nor temporary inside it.
+
+    Some modules name a file that is none (torch.ops does).
+    """
+    homes = [Path(home).resolve() for home in (sys.prefix, sys.base_prefix, tempfile.gettempdir())]
+    inside = [home for home in homes if Path(tree.repository) in home.parents]
+    is_installed = not INSTALLED.isdisjoint(file.parts) or any(map(file.is_relative_to, inside))
+    return file.is_file() and not is_installed
 
 
 def has_any(tree: Tree, modules: Iterable[ModuleType]) -> bool:

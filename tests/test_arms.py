@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from perfsuite.catalogue import load_catalogue
-from perfsuite.errors import UsageError
+from perfsuite.errors import PackError, UsageError
 from perfsuite.judge import Policy, judge_quads
 from perfsuite.model import (
     Arm,
@@ -38,7 +39,7 @@ from perfsuite.panel.legs import legs, seats_of_two
 from perfsuite.revision import KEPT, RevisionOptions, check_out, repository_of, revision_of
 from perfsuite.runner import Request, execute
 from perfsuite.runs import entries_of, list_runs, load_run
-from perfsuite.tree import entries, moved_origin
+from perfsuite.tree import entries, moved_origin, refuse_strangers
 
 pytest_plugins = ["pytester"]
 
@@ -238,6 +239,42 @@ def test_code_of_the_working_tree_is_refused_in_arm_a(project: pytest.Pytester) 
     commit(project.path, acme=stubborn)
     perf(project, "--perf-against=main")
     assert "imported from the working tree" in verdicts(last(project))["one"].reason
+
+
+@pytest.mark.parametrize("ignored", ["built/\n", ""])
+def test_code_that_the_revision_lacks_is_not_taken_from_the_working_tree(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, ignored: str
+) -> None:
+    """What is built there, or checked out as a submodule, is not in a checkout."""
+    built = project.mkdir("built")
+    (project.path / "speed.py").rename(built / "speed.py")
+    with (project.path / ".gitignore").open("a", encoding="utf-8") as file:
+        file.write(ignored)
+    git(project.path, "rm", "-q", "--cached", "speed.py")
+    git(project.path, "add", ".gitignore")
+    git(project.path, "commit", "--quiet", "-m", "made up")
+    (built / "speed.py").write_text(PLANTED, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(built)]))
+    perf(project, "--perf-against=main")
+    reason = verdicts(last(project))["two"].reason
+    assert "imported from the working tree" in reason
+    assert words(last(project))["two"] != "same"
+
+
+def test_what_is_installed_inside_the_repository_is_both_arms_own(tmp_path: Path) -> None:
+    root = tmp_path / ".perfsuite" / "against" / "c"
+    tree = Tree(str(root), str(tmp_path))
+    for place in ("env/lib/site-packages/dep.py", "env/lib/dist-packages/dep.py"):
+        module = ModuleType("dep")
+        module.__file__ = str(tmp_path / place)
+        (tmp_path / place).parent.mkdir(parents=True)
+        (tmp_path / place).touch()
+        refuse_strangers(tree, [module])
+    module.__file__ = str(tmp_path / "dep.py")
+    refuse_strangers(tree, [module])  # torch.ops names a file that is none
+    (tmp_path / "dep.py").touch()
+    with pytest.raises(PackError, match="whose checkout lacks it"):
+        refuse_strangers(tree, [module])
 
 
 def test_arms_that_run_the_same_code_are_told(project: pytest.Pytester, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from perfsuite.judge.components import between_units, priors_of, with_beta
 from perfsuite.judge.policy import Policy
 from perfsuite.judge.timings import Timing
 from perfsuite.model import BaselineEntry, BaselineMetric, DeviceFacts
-from perfsuite.noise import AWAITED, BY_CLASS, HOST, SERVICE, NoisePrior
+from perfsuite.noise import AWAITED, BY_CLASS, ENERGY_PRIOR, HOST, SERVICE, NoisePrior
 
 MEMORY = BY_CLASS["memory"]
 FACTS = DeviceFacts(device="cuda", name="", unit="a", identity={}, clocks=("time_us", "cycles"))
@@ -93,6 +93,23 @@ def test_classes_of_other_metrics_are_learned_as_well() -> None:
     learned = priors_of([served], (), AGAINST)
     assert {HOST, AWAITED, SERVICE} == set(learned)
     assert learned[SERVICE].between < SERVICE.between
+
+
+def test_energy_teaches_its_own_prior_and_nothing_of_services() -> None:
+    (plain,) = drawn(1, between=0.001, unit=0.001)
+    energy = BaselineMetric(center=5.0, unit="J", values={"u0": (5.0, 5.001, 5.002)})
+    driven = replace(plain, metrics={**plain.metrics, "energy_j": energy})
+    learned = priors_of([driven], (), AGAINST)
+    assert {MEMORY, ENERGY_PRIOR} == set(learned)
+    assert learned[ENERGY_PRIOR].between < ENERGY_PRIOR.between
+
+
+@pytest.mark.parametrize("name", ["time_us", "energy_j", "ttft_ms"])
+def test_entry_of_unusable_values_teaches_nothing_and_is_no_error(name: str) -> None:
+    (plain,) = drawn(1, between=0.001, unit=0.001)
+    none = BaselineMetric(center=5.0, unit="", values={"u0": (0.0, 5.0)})
+    broken = replace(plain, metrics={**plain.metrics, name: none})
+    assert set(priors_of([broken, plain], (), AGAINST)) == {MEMORY}
 
 
 def test_mean_square_between_units_tells_what_processes_have_of_it() -> None:

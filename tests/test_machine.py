@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from perfsuite.judge import Against, Machine, Policy, judge, judge_machine
+from perfsuite.judge.draft import drift_of
 from perfsuite.model import (
     BaselineEntry,
     BaselineMetric,
@@ -168,6 +169,17 @@ def test_each_unit_is_its_own_machine() -> None:
     assert [v.word.value for v in found.verdicts] == ["slower"] * 3 + ["unclear"] * 4
 
 
+def test_units_that_shifted_the_other_way_are_put_off_as_well() -> None:
+    faster = {f"{name}b": {"bbbb0": -0.03} for name in NAMES}
+    found = judged({**on_one(0.03, 0.03, 0.03), **faster}, {"aaaa0": 0.03, "bbbb0": -0.03})
+    assert found.shift is not None
+    assert (found.shift.word.value, found.shift.moved) == ("faster", 4)
+    assert "3 of 3 comparable variants are slower on unit aaaa" in found.shift.reason
+    assert len(found.shift.variants) == 7
+    assert {v.word.value for v in found.verdicts} == {"unclear"}
+    assert not any(v.fails for v in found.verdicts)
+
+
 def test_drift_inside_the_run_is_told() -> None:
     found = judged(on_one(0.0, 0.0, 0.0), {"aaaa0": 0.0}, {"aaaa0": 0.02})
     drift = "canary p.copy[] drifted by +2.0 % from start to end on unit aaaa"
@@ -187,3 +199,10 @@ def test_policy_says_whether_a_shift_fails() -> None:
     assert found.shift is not None
     assert not found.shift.fails
     assert all(v.fails for v in found.verdicts)
+
+
+def test_a_canary_of_an_entry_that_cannot_be_compared_says_nothing() -> None:
+    start, end = (result(CANARY, {"aaaa0": each}, Stage.CANARY_END) for each in (0.0, 0.02))
+    known = entry(CANARY, ("aaaa0",))
+    for one in (replace(known, regime="floating"), replace(known, metrics={})):
+        assert drift_of(variant(CANARY), start, end, entry=one, against=AGAINST) is None

@@ -200,9 +200,24 @@ def test_raw_data_survives_an_interruption(tmp_path: Path) -> None:
         cut.write(b'["Wave",{"variant":"pla')
     packed = tmp_path / "raw.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    again = read_raw([path, packed])
-    assert again.waves == 2 * raw.waves
+    assert read_raw([packed]) == replace(raw, stretches=(stretch,))
+    with pytest.raises(StoreError, match="named twice"):
+        read_raw([path, packed])
+    later = tmp_path / "later.jsonl"
+    with RawFile(later, replace(raw.header, started="later")) as file:
+        file.append(raw.waves[0])
+    again = read_raw([path, later])
+    assert again.waves == (*raw.waves, raw.waves[0])
     assert len(again.headers) == 2
+
+
+def test_a_packed_file_that_is_cut_or_not_packed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "raw.jsonl.gz"
+    whole = gzip.compress(b"raw" * 100)
+    for data in (whole[:20], b"raw", whole[:12] + b"raw" + whole[15:]):
+        path.write_bytes(data)
+        with pytest.raises(StoreError, match=r"cannot be (read|unpacked): (?!None)"):
+            read_raw([path])
 
 
 @pytest.mark.parametrize(
@@ -218,13 +233,6 @@ def test_files_that_are_no_raw_data_are_refused(tmp_path: Path, text: bytes, mes
     path.write_bytes(text)
     with pytest.raises(StoreError, match=message):
         read_raw([path])
-
-
-def test_a_file_counts_once(tmp_path: Path) -> None:
-    path = tmp_path / "raw.jsonl"
-    RawFile(path, header([])).__exit__()
-    with pytest.raises(StoreError, match="named twice"):
-        read_raw([path, tmp_path / "." / "x" / ".." / "raw.jsonl"])
 
 
 def test_files_of_two_products_are_refused(tmp_path: Path) -> None:

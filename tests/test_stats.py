@@ -200,3 +200,19 @@ def test_rank_interval_is_that_of_the_exact_test() -> None:
 
 def test_few_values_have_no_rank_interval() -> None:
     assert stats.rank_interval([0.0, 0.1, 0.2], [1.0] * 6, 0.01) is None
+
+
+@pytest.mark.parametrize("degrees", [5, 20, 60, 600])
+@pytest.mark.parametrize("factor", [0.1, 0.3, 1, 3, 10])
+def test_a_class_is_learned_from_squares_of_many_degrees(degrees: float, factor: float) -> None:
+    """Their likelihood is too small, or too large, for a float."""
+    squares = [stats.MeanSquare((0.001 * factor) ** 2, degrees)] * 30
+    found = stats.learned(squares, stats.Variance(0.001**2, 6))
+    assert math.sqrt(found.value) == pytest.approx(0.001 * factor, rel=0.2)
+    middle = stats.scattered(squares, stats.Scatter(0.001, 0.5)).middle
+    assert middle == pytest.approx(0.001 * factor, rel=0.2)
+
+
+def test_squares_of_nothing_are_no_error() -> None:
+    found = stats.learned([stats.MeanSquare(0.0, 600)] * 3, stats.Variance(1e-6, 6))
+    assert 0 < found.value <= 1e-6

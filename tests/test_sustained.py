@@ -16,7 +16,7 @@ from perfsuite import Regime, Work
 from perfsuite.device.fake import FakeDevice
 from perfsuite.device.protocol import Group, Sample
 from perfsuite.judge import canary_clocks, judge
-from perfsuite.judge.sustained import ENERGY
+from perfsuite.judge.timings import ENERGY
 from perfsuite.model import (
     BaselineEntry,
     BaselineMetric,
@@ -158,6 +158,16 @@ def test_a_clock_that_fell_as_the_canarys_did_is_the_machines() -> None:
     found = verdict(sustained(clock=-0.025), {"a": 1980.0 * math.exp(-0.025)})
     assert found.word.value == "same"
     assert "clock_ratio" not in found.reason
+
+
+def test_energy_that_is_no_number_is_unclear_and_no_error() -> None:
+    lost = [
+        replace(each, blocks=(replace(each.blocks[0], metrics={"energy_j": (-1.0,)}),))
+        for each in sustained().evidence
+    ]
+    found = verdict(replace(sustained(), evidence=tuple(lost)))
+    assert found.word.value == "unclear"
+    assert "energy_j must be a positive number" in found.reason
 
 
 def test_the_canary_of_most_operations_lends_its_clock() -> None:

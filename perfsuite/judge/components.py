@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
@@ -11,9 +12,16 @@ from statistics import fmean
 
 from perfsuite import stats
 from perfsuite.judge.policy import Against
-from perfsuite.judge.timings import DEVICE_TIME, TIME, Timing, timings_of_entry, values_of_entry
+from perfsuite.judge.timings import (
+    DEVICE_TIME,
+    ENERGY,
+    TIME,
+    Timing,
+    timings_of_entry,
+    values_of_entry,
+)
 from perfsuite.model import BaselineEntry, Metric, Regime, Variant
-from perfsuite.noise import AWAITED, NoisePrior, prior_for, service_prior
+from perfsuite.noise import AWAITED, ENERGY_PRIOR, NoisePrior, prior_for, service_prior
 from perfsuite.roofline import class_of
 
 # Below this the SM clock has not moved: its noise, shared with time, would set the slope to 0.5.
@@ -36,8 +44,9 @@ def priors_of(
     known = {variant.id: variant for variant in variants}
     samples: dict[NoisePrior, list[Sequence[Timing]]] = {}
     for entry in entries:
-        for prior, timings in _samples(entry, known.get(entry.variant), against):
-            samples.setdefault(prior, []).append(timings)
+        with suppress(ValueError):  # a value that is no number to learn from
+            for prior, timings in _samples(entry, known.get(entry.variant), against):
+                samples.setdefault(prior, []).append(timings)
     return {prior: _learned(prior, each) for prior, each in samples.items()}
 
 
@@ -113,6 +122,8 @@ def _samples(
     for name, metric in entry.metrics.items():
         if name == DEVICE_TIME.name:
             yield AWAITED, values_of_entry(entry, DEVICE_TIME)
+        elif name == ENERGY.name:
+            yield ENERGY_PRIOR, values_of_entry(entry, ENERGY)
         elif metric.values and name not in CLOCKS:
             own = Metric(name, metric.unit, metric.better)
             yield service_prior(against.facts.device), values_of_entry(entry, own)

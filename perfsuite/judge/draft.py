@@ -52,10 +52,16 @@ def draft_of(
 ) -> Draft:
     """Return the draft of a variant whose result is ok."""
     try:
-        now = timings_of(result)
-        before = timings_of_entry(entry) if entry and "time_us" in entry.metrics else []
+        return _draft(variant, result, entry, against)
     except ValueError as error:
         return Draft(variant=variant.id, word=Word.UNCLEAR, reason=f"unusable samples: {error}")
+
+
+def _draft(
+    variant: Variant, result: Result, entry: BaselineEntry | None, against: Against
+) -> Draft:
+    now = timings_of(result)
+    before = timings_of_entry(entry) if entry and "time_us" in entry.metrics else []
     is_timed = variant.case.regime is not Regime.EXACT
     if is_timed and not now:
         return Draft(variant=variant.id, word=Word.UNCLEAR, reason="no process has samples")
@@ -222,8 +228,9 @@ def drift_of(
     """Return how far a variant moved between two results of one run, None if either has no time."""
     try:
         before, now = timings_of(start), timings_of(end)
-    except ValueError:
+        prior = prior_of(variant, entry, against)
+    except (ValueError, KeyError):  # an entry of no time, or of a regime that is not known here
         return None
     if not (before and now):
         return None
-    return shift_of(before, now, prior=prior_of(variant, entry, against), policy=against.policy)
+    return shift_of(before, now, prior=prior, policy=against.policy)

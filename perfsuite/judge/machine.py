@@ -82,21 +82,31 @@ def judge_machine(
     notes = (*(move.text for move in moves), *drifts)
     if not crowds:
         return Machine(None, tuple(verdicts), notes)
-    shift = _shift(crowds, moves, fails=SHIFTED in against.policy.fail_on)
+    fails = SHIFTED in against.policy.fail_on
+    shifts = [
+        _shift([crowd for crowd in crowds if crowd.word is word], moves, fails=fails)
+        for word in MOVED
+        if word in {crowd.word for crowd in crowds}
+    ]
     fails = Word.UNCLEAR.value in against.policy.fail_on
-    named = set(shift.variants)
-    return Machine(
-        shift,
-        tuple(_put_off(v, shift, fails=fails) if v.variant in named else v for v in verdicts),
-        notes,
+    for each in shifts:
+        verdicts = [_put_off(verdict, each, fails=fails) for verdict in verdicts]
+    return Machine(_joined(shifts), tuple(verdicts), notes)
+
+
+def _joined(shifts: Sequence[MachineShift]) -> MachineShift:
+    """Return the shift of the direction in which most moved; the other's is in its reason."""
+    first, *others = sorted(shifts, key=lambda shift: -shift.moved)
+    return replace(
+        first,
+        reason="; ".join(each.reason for each in (first, *others)),
+        variants=tuple(name for each in (first, *others) for name in each.variants),
     )
 
 
-def _shift(crowds: Sequence[_Crowd], moves: Sequence[_Move], *, fails: bool) -> MachineShift:
-    """Return the shift of the direction in which most moved, on all the units that did."""
-    counts = {word: sum(len(c.moved) for c in crowds if c.word is word) for word in Word}
-    word = max(counts, key=counts.__getitem__)
-    chosen = [crowd for crowd in crowds if crowd.word is word]
+def _shift(chosen: Sequence[_Crowd], moves: Sequence[_Move], *, fails: bool) -> MachineShift:
+    """Return the shift of one direction, on all the units that moved so."""
+    word = chosen[0].word
     units = tuple(crowd.unit for crowd in chosen)
     told = [move for move in moves if move.word is word and move.unit in units]
     moved = tuple(dict.fromkeys(name for crowd in chosen for name in crowd.moved))
@@ -117,7 +127,7 @@ def _shift(crowds: Sequence[_Crowd], moves: Sequence[_Move], *, fails: bool) -> 
 
 def _put_off(verdict: Verdict, shift: MachineShift, *, fails: bool) -> Verdict:
     exact = any(not change.degrees and change.theta > 0 for change in verdict.changes)
-    if verdict.word is not shift.word or exact:
+    if verdict.variant not in shift.variants or verdict.word is not shift.word or exact:
         return verdict
     why = f"{SHIFTED}: {shift.moved} of {shift.comparable} variants moved alike, canaries too"
     reason = f"{why}; {verdict.reason}"

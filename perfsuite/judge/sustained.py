@@ -8,6 +8,7 @@ from statistics import median
 from perfsuite.judge.change import Shift, shift_of
 from perfsuite.judge.policy import Against
 from perfsuite.judge.timings import (
+    ENERGY,
     TIME,
     Timing,
     timings_of,
@@ -16,20 +17,10 @@ from perfsuite.judge.timings import (
     values_of_entry,
 )
 from perfsuite.model import BaselineEntry, Metric, Regime, Result, Run, Status, Variant, Word
-from perfsuite.noise import NoisePrior
+from perfsuite.noise import CLOCK_PRIOR, ENERGY_PRIOR
 
-ENERGY = Metric("energy_j", "J")
 # The SM clock as a multiple of the clock that the canary had in the same run.
 CLOCK = Metric("clock_ratio", "x", better="higher")
-# Power-capped GEMMs: 0.5 to 1.6 % from process to process, 5.4 % over four H200s of one host;
-# their energy has the counter's steps besides. What a day or a unit adds to energy is judged from
-# experience, not measured yet.
-CLOCK_PRIOR = NoisePrior(
-    between=0.01, run=0.005, unit=0.025, beta=0.0, beta_sd=0.0, threshold=0.01, gate=0.03
-)
-ENERGY_PRIOR = NoisePrior(
-    between=0.01, run=0.01, unit=0.05, beta=0.0, beta_sd=0.0, threshold=0.02, gate=0.05
-)
 
 
 def power_shifts(

@@ -13,6 +13,8 @@ TIME = Metric("time_us", "us")
 DEVICE_TIME = Metric("device_us", "us")
 # Time with what the SM clock did to it, beside the code's own change: in A against B both count.
 ELAPSED = Metric("elapsed_us", "us")
+# Of launches that follow each other without a gap.
+ENERGY = Metric("energy_j", "J")
 TIMES = frozenset({TIME, DEVICE_TIME, ELAPSED})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -136,11 +137,18 @@ class RawFile:
 
 
 def read_raw(paths: Sequence[Path]) -> Raw:
-    """Return what files hold; a last line without its end is what an interruption left."""
-    if len({path.resolve() for path in paths}) < len(paths):
-        where = ", ".join(map(str, paths))
-        raise StoreError("a file is named twice", where=where, remedy="name each raw file once")
+    """Return what files hold; a last line without its end is what an interruption left.
+
+    One that is named twice is refused: its processes would be compared with themselves.
+    """
     raws = [_read(path) for path in paths]
+    headers = [header for raw in raws for header in raw.headers]
+    if any(header in headers[:place] for place, header in enumerate(headers)):
+        raise StoreError(
+            "the same data is named twice",
+            where=", ".join(map(str, paths)),
+            remedy="name each raw file once, compressed or not",
+        )
     slugs = {raw.header.sku.slug for raw in raws}
     if len(slugs) != 1:
         raise StoreError(
@@ -162,7 +170,9 @@ def _read(path: Path) -> Raw:
         data = path.read_bytes()
         rows = (gzip.decompress(data) if path.suffix == ".gz" else data).split(b"\n")[:-1]
     except OSError as error:
-        raise StoreError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        raise StoreError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+    except (EOFError, zlib.error) as error:
+        raise StoreError(f"cannot be unpacked: {error}", where=str(path)) from error
     lines = [_line(row, f"{path}:{number}") for number, row in enumerate(rows, start=1)]
     if not lines or not isinstance(lines[0], Header) or lines[0].schema != SCHEMA:
         raise StoreError(

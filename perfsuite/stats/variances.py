@@ -163,10 +163,7 @@ def learned(squares: Sequence[MeanSquare], prior: Variance) -> Variance:
     off = (log_center - math.log(prior.value)) / 2, log_degrees - math.log(prior.degrees)
     posterior = -(off[0] ** 2 + off[1] ** 2) / (2 * math.log(GUESS) ** 2)
     for square in squares:
-        spread_out = np.exp(variance) + square.noise
-        excess = square.value / spread_out
-        likely = np.exp(-square.degrees / 2 * (np.log(spread_out / prior.value) + excess))
-        posterior += np.log(weight @ likely + LEAST)
+        posterior += np.log(weight @ _likely(square, np.exp(variance)) + LEAST)
     share = np.exp(posterior - posterior.max())
     share /= share.sum()
     return Variance(
@@ -190,10 +187,21 @@ def scattered(squares: Sequence[MeanSquare], prior: Scatter) -> Scatter:
     posterior = -(off[0] ** 2 + off[1] ** 2) / 2
     variances = np.exp(2 * (middles[..., None] + spreads[..., None] * steps))
     for square in squares:
-        posterior += np.log(np.exp(_log_likely(square, variances)) @ weights + LEAST)
+        posterior += np.log(_likely(square, variances) @ weights + LEAST)
     share = np.exp(posterior - posterior.max())
     share /= share.sum()
     return Scatter(math.exp(float((share * middles).sum())), float((share * spreads).sum()))
+
+
+def _likely(square: MeanSquare, variances: Any) -> Any:
+    """Return the likelihood of a mean square by variance, as shares of the greatest.
+
+    Of many degrees of freedom it is below ``LEAST`` everywhere, or beyond what a float holds.
+    """
+    import numpy as np
+
+    logs = _log_likely(square, variances)
+    return np.exp(logs - logs.max())
 
 
 def _log_likely(square: MeanSquare, variances: Any) -> Any:
