@@ -122,15 +122,28 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
-    """Panel to worker: it is your turn to build, check and settle.
+class Check:
+    """Panel to worker: build and check; others may do the same meanwhile.
 
-    ``sampling`` is that of the baseline or of the process before, None where there is none.
     ``is_thorough`` asks for the whole check; a variant's further processes check once.
     """
 
-    sampling: Sampling | None = None
     is_thorough: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Worker to panel: the answer to ``Check``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Panel to worker: it is your turn to calibrate and settle, with the device to yourself.
+
+    ``sampling`` is that of the baseline or of the process before, None where there is none.
+    """
+
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +202,8 @@ Message = (
     | Described
     | Start
     | Ready
+    | Check
+    | Checked
     | Prepare
     | Progress
     | Prepared

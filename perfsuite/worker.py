@@ -129,8 +129,11 @@ class Worker:
         self._tell(wire.Ready())
         while True:
             match wire.receive(self._connection):
+                case wire.Check() as how:
+                    session.check(self._announce, is_thorough=how.is_thorough)
+                    self._tell(wire.Checked())
                 case wire.Prepare() as how:
-                    session.prepare(self._announce, how.sampling, is_thorough=how.is_thorough)
+                    session.prepare(self._announce, how.sampling)
                     self._tell(wire.Prepared(session.sampling))
                 case wire.Measure():
                     session.block()

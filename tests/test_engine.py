@@ -226,7 +226,7 @@ def checked(*, is_thorough: bool = True, **parts: Callable[..., Any]) -> None:
         }
         return Workload(**{**good, **parts})
 
-    session_of(double, check_only=True).prepare(lambda phase: None, is_thorough=is_thorough)
+    session_of(double, check_only=True).check(lambda phase: None, is_thorough=is_thorough)
 
 
 def test_a_right_workload_passes_its_check() -> None:

@@ -39,6 +39,8 @@ MESSAGES: list[wire.Message] = [
     wire.Described(DeviceFacts(device="fake", name="x", unit="u", identity={"vendor": "v"})),
     wire.Start(JOB),
     wire.Ready(),
+    wire.Check(),
+    wire.Checked(),
     wire.Prepare(),
     wire.Progress("build"),
     wire.Prepared(),

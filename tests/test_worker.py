@@ -62,12 +62,13 @@ def heard(connection: Connection) -> list[wire.Message]:
 
 
 def test_variant_is_answered_step_by_step() -> None:
-    requests = (wire.Prepare(), wire.Measure(), wire.Measure(), wire.Finish())
+    requests = (wire.Check(), wire.Prepare(), wire.Measure(), wire.Measure(), wire.Finish())
     with conversation(wire.Start(job("steady", "double", n=100)), *requests) as (worker, link):
         worker.run()
         answers = heard(link)
     steps = [type(each) for each in answers if not isinstance(each, wire.Progress)]
-    assert steps == [wire.Ready, wire.Prepared, wire.Measured, wire.Measured, wire.Finished]
+    measured = [wire.Measured, wire.Measured]
+    assert steps == [wire.Ready, wire.Checked, wire.Prepared, *measured, wire.Finished]
     assert answers[1] == wire.Progress("build")
 
 

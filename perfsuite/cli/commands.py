@@ -148,7 +148,8 @@ def _find(name: str, extra: list[Path] | None) -> tuple[Variant, Pack]:
 def make_pack(
     name: Annotated[str, typer.Argument(help="Of the pack: it stands first in its variants' ids")],
     folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write it; default: NAME-perf")
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="Where to write it; default: NAME-perf"),
     ] = None,
 ) -> None:
     """Write the start of a pack: a case with its kernel, reference and claim, and its tests."""
@@ -164,9 +165,9 @@ def make_pack(
 @app.command()
 def report(
     run: AnyRun = "",
-    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write it")] = Path(
-        "reports"
-    ),
+    folder: Annotated[
+        Path, typer.Option("--folder", metavar="DIR", help="Where to write it")
+    ] = Path("reports"),
     baselines: Baselines = None,
 ) -> None:
     """Write the report of a stored run again: HTML, Markdown and JSON."""

@@ -14,12 +14,15 @@ from perfsuite.cli.project import find_project, say
 from perfsuite.errors import UsageError
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+# Options with a metavar are named: typer 0.27.0 takes the metavar for the name.
 _TIME = re.compile(r"(\d+(?:\.\d+)?)([smh])\Z")
 
 
 @app.command()
 def prove(
-    time: Annotated[str, typer.Option(metavar="TIME", help="To measure for: 90s, 20m, 1h")] = "20m",
+    time: Annotated[
+        str, typer.Option("--time", metavar="TIME", help="To measure for: 90s, 20m, 1h")
+    ] = "20m",
     device: Device = "auto",
     raw: Annotated[
         list[Path] | None,
@@ -29,7 +32,7 @@ def prove(
         Path | None,
         typer.Option("--raw", metavar="FILE", help="Where to keep what is measured"),
     ] = None,
-    page: Annotated[Path, typer.Option(metavar="FILE", help="What to write")] = Path(
+    page: Annotated[Path, typer.Option("--page", metavar="FILE", help="What to write")] = Path(
         "docs/proof.md"
     ),
 ) -> None:

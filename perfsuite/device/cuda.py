@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -41,8 +40,9 @@ class CudaDevice:
     has_cycles = True
     settle_tolerance = 0.002
     settle_s = 3.0
-    # Told, not acted on: what the spin misses has not been compared with a second process yet.
-    foreign_most = math.inf
+    # What the pacing spin misses of the timer: alone 0 in all of 360 blocks, beside a process that
+    # multiplied matrices without end 8 to 84 %, in the middle 62 % (H200).
+    foreign_most = 2.0
     busy_s = 0.0
     spun_s = 0.0
 

@@ -16,12 +16,13 @@ class Inspecting:
         self._bench = bench
         self._inspection = inspection
 
-    def prepare(
-        self, announce: Callable[[str], None], _sampling: Sampling | None, *, is_thorough: bool
-    ) -> None:
+    def check(self, announce: Callable[[str], None], *, is_thorough: bool) -> None:
         """Read and check; raises WrongResultError or CaseError."""
         del is_thorough  # there is one process only
         self._bench.phase("check", announce, self._read)
+
+    def prepare(self, announce: Callable[[str], None], sampling: Sampling | None) -> None:
+        """Do nothing more."""
 
     def block(self) -> None:
         """Take no samples."""

@@ -46,12 +46,14 @@ class Launching:
         self._joules: float | None = None
         self._plan: SamplingPlan | None = None
 
-    def prepare(
-        self, announce: Callable[[str], None], sampling: Sampling | None, *, is_thorough: bool
-    ) -> None:
-        """Check, calibrate and settle; raises CaseError, WrongResultError, DeviceError."""
+    def check(self, announce: Callable[[str], None], *, is_thorough: bool) -> None:
+        """Compare with the reference; raises CaseError, WrongResultError, DeviceError."""
+        act = partial(self._check, is_thorough=is_thorough)
+        self._error = self._bench.phase("check", announce, act)
+
+    def prepare(self, announce: Callable[[str], None], sampling: Sampling | None) -> None:
+        """Calibrate and settle; raises CaseError, DeviceError."""
         phase = self._bench.phase
-        self._error = phase("check", announce, partial(self._check, is_thorough=is_thorough))
         if not self._bench.settings.check_only:
             self._plan = phase("calibrate", announce, partial(self._calibrate, sampling))
             self._settled = phase("settle", announce, self._settle)

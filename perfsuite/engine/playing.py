@@ -20,9 +20,7 @@ class Playing:
         self._error: float | None = None
         self._expected: Any = None
 
-    def prepare(
-        self, announce: Callable[[str], None], _sampling: Sampling | None, *, is_thorough: bool
-    ) -> None:
+    def check(self, announce: Callable[[str], None], *, is_thorough: bool) -> None:
         """Check one play, which warms up as well; raises WrongResultError or CaseError."""
         bench = self._bench
 
@@ -36,6 +34,9 @@ class Playing:
             )
 
         self._error = bench.phase("check", announce, checked)
+
+    def prepare(self, announce: Callable[[str], None], sampling: Sampling | None) -> None:
+        """Do nothing more."""
 
     def block(self) -> None:
         """Play once: a play is long and holds many requests."""

@@ -29,17 +29,16 @@ class Quads:
         """How the session itself is sampled."""
         return self._sides[0].sampling
 
-    def prepare(
-        self,
-        announce: Callable[[str], None],
-        sampling: Sampling | None = None,
-        *,
-        is_thorough: bool = True,
-    ) -> None:
-        """Build, check and settle both."""
+    def check(self, announce: Callable[[str], None], *, is_thorough: bool = True) -> None:
+        """Build and check both."""
+        for side in self._sides:
+            side.check(announce, is_thorough=is_thorough)
+
+    def prepare(self, announce: Callable[[str], None], sampling: Sampling | None = None) -> None:
+        """Calibrate and settle both."""
         own, rival = self._sides
-        own.prepare(announce, sampling, is_thorough=is_thorough)
-        rival.prepare(announce, self._sampling, is_thorough=is_thorough)
+        own.prepare(announce, sampling)
+        rival.prepare(announce, self._sampling)
 
     def block(self) -> None:
         """Take four turns."""

@@ -30,10 +30,11 @@ from perfsuite.model import (
 class Part(Protocol):
     """How one kind of workload is measured."""
 
-    def prepare(
-        self, announce: Callable[[str], None], sampling: Sampling | None, *, is_thorough: bool
-    ) -> None:
-        """Check and get ready; sample as ``sampling`` says where that fits."""
+    def check(self, announce: Callable[[str], None], *, is_thorough: bool) -> None:
+        """Have a wrong result refused; raises WrongResultError, CaseError, DeviceError."""
+
+    def prepare(self, announce: Callable[[str], None], sampling: Sampling | None) -> None:
+        """Get ready; sample as ``sampling`` says where that fits."""
 
     def block(self) -> None:
         """Take one turn's samples."""
@@ -43,7 +44,7 @@ class Part(Protocol):
 
 
 class Session:
-    """One variant on one device in one worker: ``prepare``, then ``block`` by turn, ``finish``."""
+    """One variant on one device in one worker: check, prepare, then block by turn, finish."""
 
     def __init__(
         self, device: Device, case: Case, axes: Axes, settings: Settings, seed: int
@@ -56,21 +57,21 @@ class Session:
         """How the prepared variant is sampled; None where that is not a choice."""
         return self._prepared().evidence().sampling
 
-    def prepare(
-        self,
-        announce: Callable[[str], None],
-        sampling: Sampling | None = None,
-        *,
-        is_thorough: bool = True,
-    ) -> None:
-        """Build, check, calibrate and settle; raises CaseError, WrongResultError, DeviceError.
+    def check(self, announce: Callable[[str], None], *, is_thorough: bool = True) -> None:
+        """Build and check; raises CaseError, WrongResultError, DeviceError.
 
         Not ``is_thorough``, it checks on one set of data, and plants no mistake: another process
-        of the same variant has done so.
+        of the same variant does so.
         """
         built = self._bench.phase("build", announce, self._build)
         self._part = _part(self._bench, built)
-        self._part.prepare(announce, sampling, is_thorough=is_thorough)
+        self._part.check(announce, is_thorough=is_thorough)
+
+    def prepare(self, announce: Callable[[str], None], sampling: Sampling | None = None) -> None:
+        """Calibrate and settle, after a check if there was none; raises as that does."""
+        if self._part is None:
+            self.check(announce)
+        self._prepared().prepare(announce, sampling)
 
     def block(self) -> None:
         """Take one turn's samples, again if the device was disturbed meanwhile."""

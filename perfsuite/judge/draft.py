@@ -95,7 +95,7 @@ def _draft(
 def _load(result: Result, against: Against) -> float:
     """Return the share of the device that others took in the middle block, 0 if it is little.
 
-    A device with two clocks tells it, but is not doubted for it: that figure is untried.
+    A device with two clocks has voided the blocks that were taken beside others.
     """
     if "cycles" in against.facts.clocks:
         return 0.0

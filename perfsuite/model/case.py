@@ -100,7 +100,8 @@ class Case:
     axis that holds how many ranks run one launch together, ``target`` the axis that holds a
     compilation target: such variants are stored by target, whatever machine they run on.
     ``canary`` binds all axes, by device, to the variant that watches the machine itself: it is
-    measured at the start and the end of every run, whatever else is.
+    measured at the start and the end of every run, whatever else is. ``tunes`` says that first
+    launches are timed to choose a kernel (autotuning): they need the device to themselves.
     """
 
     name: str
@@ -122,6 +123,7 @@ class Case:
     ranks: str = ""
     target: str = ""
     canary: Mapping[str, Axes] = field(default_factory=dict)
+    tunes: bool = False
 
     def __post_init__(self) -> None:
         if not NAME.match(self.name):
@@ -160,6 +162,7 @@ class CaseInfo:
     metrics: tuple[Metric, ...] = ()
     ranks: str = ""
     target: str = ""
+    tunes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

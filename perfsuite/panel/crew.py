@@ -47,6 +47,23 @@ class Crew:
         for worker in self.workers:
             worker.hear(wire.Ready, wait, since=worker.started)
 
+    def check(self, thorough: int, wait: Wait, *, is_alone: bool) -> None:
+        """Let all check their results, one after the other if each is to be alone with that.
+
+        The first ``thorough`` processes do it thoroughly. Raises EndedError for the first that
+        has failed.
+        """
+        asked = [wire.Check(seat.process < thorough) for seat in self.wave.seats]
+        pairs = list(zip(self.workers, asked, strict=True))
+        for worker, request in pairs:
+            worker.tell(request)
+            if is_alone:
+                worker.hear(wire.Checked, wait)
+        if not is_alone:
+            started = time.monotonic()
+            for worker, _ in pairs:
+                worker.hear(wire.Checked, wait, since=started)
+
     def each(
         self,
         request: wire.Message,

@@ -147,16 +147,16 @@ class GangPanel:
             sampling = self.samplings.get(turn.variant.id)
             # With two arms the first two gangs are of both.
             is_thorough = turn.process < (2 if self.compared else 1)
-            request = wire.Prepare(sampling, is_thorough=is_thorough)
-            chosen = ranks.ask(request, wire.Prepared, wait)[0].sampling
+            steps = (wire.Check(is_thorough), wire.Prepare(sampling))
+            chosen = ranks.ask(steps, wire.Prepared, wait)[0].sampling
             if chosen is not None:
                 self.samplings.setdefault(turn.variant.id, chosen)
             announce("measure" if turn.stage is Stage.SCREEN else "confirm")
             wait = begin(phase="measure", limit_s=settings.block_limit_s)
             for _ in range(0 if settings.check_only else settings.rounds):
-                ranks.ask(wire.Measure(), wire.Measured, wait)
+                ranks.ask([wire.Measure()], wire.Measured, wait)
             wait = begin(phase="finish", limit_s=settings.block_limit_s)
-            finished = ranks.ask(wire.Finish(), wire.Finished, wait)
+            finished = ranks.ask([wire.Finish()], wire.Finished, wait)
         except BaseException:
             self._ranks = None
             ranks.kill()

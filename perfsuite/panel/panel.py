@@ -200,12 +200,14 @@ class Panel:
         return [replace(each, unit=self.facts().unit) for each in found if each is not None]
 
     def _prepare(self, crew: Crew, wait: Wait) -> None:
-        name = crew.wave.variant.id
+        variant, name = crew.wave.variant, crew.wave.variant.id
         # The first two are of both arms, of which each has its own code to check.
         thorough = 2 if name in self.compared else 1
-        for seat, worker in zip(crew.wave.seats, crew.workers, strict=True):
-            is_thorough = seat.process < thorough
-            worker.tell(wire.Prepare(self.samplings.get(name), is_thorough=is_thorough))
+        # Nothing is timed while results are checked, unless launches are timed to choose a kernel.
+        is_alone = self.site.is_host_measured or variant.case.tunes
+        crew.check(thorough, wait, is_alone=is_alone)
+        for worker in crew.workers:
+            worker.tell(wire.Prepare(self.samplings.get(name)))
             sampling = worker.hear(wire.Prepared, wait).sampling
             if sampling is not None:
                 self.samplings.setdefault(name, sampling)

@@ -45,9 +45,12 @@ class Ranks:
         self._tell([wire.Start(job) for job in jobs], wait)
         self._hear(wire.Ready, wait, since)
 
-    def ask(self, request: wire.Message, kind: type[wire.Reply], wait: Wait) -> list[wire.Reply]:
-        """Let all ranks do the same step at once; return their answers, or raise EndedError."""
-        self._tell([request] * len(self.workers), wait)
+    def ask(
+        self, steps: Sequence[wire.Message], kind: type[wire.Reply], wait: Wait
+    ) -> list[wire.Reply]:
+        """Let all ranks do the same at once; return their last answers, or raise EndedError."""
+        for step in steps:
+            self._tell([step] * len(self.workers), wait)
         return self._hear(kind, wait, time.monotonic())
 
     def limit(self, memory_bytes: int) -> None:
