@@ -117,11 +117,11 @@ GENERIC = Peaks(_H100.links, _H100.operations, is_generic=True)
 
 
 def peaks_of(slug: str) -> Peaks:
-    """Return the peaks of a SKU, whatever its GPU count; generic ones if it is not listed.
+    """Return the peaks of a SKU, whatever board and GPU count; generic ones if it is not listed.
 
     A MIG slice has a part of the product's rates, so it gets the generic ones.
     """
-    return PEAKS.get(re.sub(r"-x\d+\Z", "", slug), GENERIC)
+    return PEAKS.get(re.sub(r"(-\d{4}-\d{3})?(-x\d+)?\Z", "", slug), GENERIC)
 
 
 def bound_us(work: Work, peaks: Peaks) -> float | None:

@@ -205,5 +205,6 @@ def _open(site: Site, stack: ExitStack) -> Desk:
 
 
 def _of_one_product(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """Return the GPUs of the first one's product: a run has one SKU."""
-    return tuple(gpu for gpu in gpus if gpu.name == gpus[0].name)
+    """Return the GPUs of the first one's product and board: a run has one SKU."""
+    own = [(gpu.name, gpu.board) for gpu in gpus[:1]]
+    return tuple(gpu for gpu in gpus if (gpu.name, gpu.board) in own)

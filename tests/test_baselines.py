@@ -479,3 +479,16 @@ def test_what_is_named_of_an_interrupted_run_is_accepted(tmp_path: Path) -> None
     run = replace(finished({"copy": 1.0}), finished="")
     accepted = accept(run, tmp_path, reason="first", by="Ann", select=["memory.copy"])
     assert accepted.added == (COPY,)
+
+
+def test_baselines_of_another_board_are_named_and_not_used(tmp_path: Path) -> None:
+    old, new = (
+        replace(SKU, slug=f"nvidia-h200-{end}", facts={"board": f"692-2G520-{end}"})
+        for end in ("0282-000", "0282-001")
+    )
+    accept(replace(finished({"copy": 12.5}), sku=old), tmp_path, reason="first", by="me")
+    found = Baselines.load([tmp_path], new)
+    (note,) = found.notes
+    assert note.startswith("not compared with nvidia-h200-0282-000: another board")
+    assert not found.stored
+    assert not Baselines.load([tmp_path], old).notes

@@ -232,19 +232,42 @@ def test_another_unit_widens_the_interval() -> None:
     [("b", "fresh processes"), ("c", "fresh processes on another GPU"), ("", "fresh processes")],
 )
 def test_verdict_says_how_it_was_confirmed(screened: str, confirmation: str) -> None:
-    results = {"p.c[]": result(processes(3, time=0.05), unit=screened)} if screened else {}
-    now = result(processes(6, time=0.05), unit="b")
+    results = {"p.c[]": result(processes(3, time=0.25), unit=screened)} if screened else {}
+    now = result(processes(6, time=0.25), unit="b")
     found = verdict(now, entry(processes(5)), against=replace(AGAINST, screened=results))
     assert (found.word, found.confirmation) == (Word.SLOWER, confirmation)
 
 
 def test_units_of_one_run_that_disagree_are_no_evidence() -> None:
-    screened = {"p.c[]": result(processes(3, time=-0.008), unit="c")}
-    now = result(processes(6, time=0.022), unit="b")
-    before = entry(processes(5))
-    assert verdict(now, before).word is Word.SLOWER
-    found = verdict(now, before, against=replace(AGAINST, screened=screened))
-    assert found.word is Word.UNCLEAR
+    now, before = result(processes(6, time=0.022), unit="b"), entry(processes(5))
+    words = []
+    for moved in (0.022, -0.008):
+        screened = {"p.c[]": result(processes(3, time=moved), unit="c")}
+        words.append(verdict(now, before, against=replace(AGAINST, screened=screened)).word)
+    assert words == [Word.SLOWER, Word.UNCLEAR]
+
+
+@pytest.mark.parametrize(
+    ("by", "known", "word"),
+    [
+        (0.05, "a", Word.UNCLEAR),
+        (0.25, "a", Word.SLOWER),
+        (0.05, "b", Word.SLOWER),
+        (0.05, "acd", Word.SLOWER),
+    ],
+)
+def test_one_card_that_the_baseline_has_never_seen_is_not_enough(
+    by: float, known: str, word: Word
+) -> None:
+    before = entry(processes(6))
+    metrics = {
+        name: replace(metric, values={unit: metric.values["a"] for unit in known})
+        for name, metric in before.metrics.items()
+    }
+    now = result(processes(6, time=by), unit="b")
+    found = verdict(now, replace(before, metrics=metrics))
+    assert found.word is word
+    assert ("only one card says so, unit b," in found.reason) == (word is Word.UNCLEAR)
 
 
 def test_damaged_screen_does_not_spoil_a_confirmation() -> None:

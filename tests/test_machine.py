@@ -79,10 +79,12 @@ def judged(
     *,
     policy: Policy | None = None,
     kernels: float = 1.0,
+    known: tuple[str, ...] = (),
 ) -> Machine:
     """Judge variants moved by unit, with a canary moved at the start and at the end.
 
-    The first variant launches so many ``kernels`` where it was one.
+    The first variant launches so many ``kernels`` where it was one. Entries are of the ``known``
+    units, by default of those measured.
     """
     against = replace(AGAINST, policy=policy or Policy())
     variants = [variant(name) for name in moved]
@@ -90,7 +92,7 @@ def judged(
     first = screens[NAMES[0]]
     counted = tuple(replace(each, exact={"kernels": kernels}) for each in first.evidence)
     screens[NAMES[0]] = replace(first, evidence=counted)
-    units = tuple(start)
+    units = known or tuple(start)
     entries = {name: entry(name, units) for name in (*moved, CANARY)}
     run = Run(
         id="r",
@@ -133,6 +135,35 @@ def test_faster_machines_shift_too() -> None:
     found = judged(on_one(-0.03, -0.03, -0.03), {"aaaa0": -0.03})
     assert found.shift is not None
     assert found.shift.word.value == "faster"
+
+
+def crowd(*shifts: float, unit: str = "cccc0") -> dict[str, dict[str, float]]:
+    return {f"{NAMES[0][:-2]}{i}[]" if i else NAMES[0]: {unit: s} for i, s in enumerate(shifts)}
+
+
+MIXED = (0.03, 0.03, 0.03, -0.03, -0.03, *[0.0] * 15)
+
+
+def test_many_that_moved_either_way_on_a_card_never_seen_are_the_card() -> None:
+    found = judged(crowd(*MIXED), {"cccc0": 0.0}, known=("aaaa0", "bbbb0"))
+    assert found.shift is not None
+    assert (found.shift.word.value, found.shift.moved, found.shift.fails) == ("slower", 3, True)
+    assert "unit cccc, which the baseline has never seen" in found.shift.reason
+    assert "2 of 20 comparable variants are faster" in found.shift.reason
+    assert [v.word.value for v in found.verdicts[:6]] == [*["unclear"] * 5, "same"]
+    assert "only one card says so" in found.verdicts[0].reason
+
+
+def test_as_many_on_a_card_that_the_baseline_knows_are_the_code() -> None:
+    found = judged(crowd(*MIXED), {"cccc0": 0.0}, known=("cccc0", "bbbb0"))
+    assert found.shift is None
+    assert [v.word.value for v in found.verdicts[:4]] == [*["slower"] * 3, "faster"]
+
+
+def test_few_on_a_card_never_seen_shift_nothing() -> None:
+    found = judged(crowd(*MIXED[:2], *MIXED[5:]), {"cccc0": 0.0}, known=("aaaa0", "bbbb0"))
+    assert found.shift is None
+    assert [v.word.value for v in found.verdicts[:3]] == ["unclear", "unclear", "same"]
 
 
 def test_variants_that_moved_alone_are_the_code() -> None:

@@ -70,9 +70,6 @@ def test_recorded_kernels_that_did_not_change_are_same(known: int) -> None:
         ("gemm_4096", 0.0156, 0, 0.95),
         ("gemm_8192", 0.0078, 0, 0.99),
         ("fma_80us", 0.01, 0, 0.65),
-        ("attention", 0.0156, 1, 1.0),
-        ("copy_1gib", 0.01, 1, 0.25),
-        ("gemm_4096", 0.0156, 1, 0.55),
         # What one unit leaves open, three tell: how far units of this very variant differ.
         ("attention", 0.0156, 3, 1.0),
         ("copy_1gib", 0.01, 3, 1.0),
@@ -86,6 +83,12 @@ def test_recorded_changes_are_found(subject: str, change: float, known: int, lea
     assert found.found.total >= 40
     assert found.found.value >= least
     assert found.words[Word.FASTER] == 0
+
+
+def test_recorded_changes_are_not_called_on_the_word_of_one_other_unit() -> None:
+    changed = [each for each in dealt(1) if each.change]
+    assert len(changed) >= 200
+    assert tally(changed).found.value == 0
 
 
 def of(tools: Sequence[Tool], name: str, *, is_cross: bool) -> Tool:
@@ -166,7 +169,7 @@ def test_what_is_unchanged_but_slower_on_a_unit_counts_as_wrong() -> None:
     assert found.wrong.value >= 0.9
 
 
-def slower(process: Process, by: float = 1.1) -> Process:
+def slower(process: Process, by: float = 1.25) -> Process:
     return Process(
         time_us=tuple(by * t for t in process.time_us),
         cycles=tuple(by * c for c in process.cycles),

@@ -50,6 +50,7 @@ def test_efficiency_is_bound_over_time_and_needs_known_peaks() -> None:
 
 def test_gpu_count_does_not_change_the_peaks_and_a_slice_has_none() -> None:
     assert peaks_of("nvidia-h200-x2") is H200
+    assert peaks_of("nvidia-h200-0282-001-x2") is H200
     assert peaks_of("nvidia-h200-mig-1g.18gb").is_generic
     assert peaks_of("acme-9000").is_generic
 

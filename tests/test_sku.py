@@ -45,6 +45,16 @@ def test_sku_of_a_gpu_ignores_how_many_the_node_has() -> None:
     assert sku_of(H200, gpus=2).slug == "nvidia-h200-x2"
 
 
+@pytest.mark.parametrize(
+    ("board", "slug"),
+    [("692-2G520-0282-001", "nvidia-h200-0282-001"), ("Rev B", "nvidia-h200-rev-b")],
+)
+def test_board_revision_is_a_sku_of_its_own(board: str, slug: str) -> None:
+    revised = replace(H200, identity={**H200.identity, "board": board})
+    assert sku_of(revised).slug == slug
+    assert sku_of(revised, gpus=2).slug == f"{slug}-x2"
+
+
 def test_mig_slice_is_a_sku_of_its_own() -> None:
     sliced = replace(H200, identity={**H200.identity, "mig": "1g.18gb"})
     assert sku_of(sliced).slug == "nvidia-h200-mig-1g.18gb"

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfsuite.baselines.folder import packs_in, read_pack, read_sku, sku_folder
+from perfsuite.baselines.folder import packs_in, read_pack, read_sku, sku_folder, sku_path
 from perfsuite.baselines.shipped import Root, Shipped
 from perfsuite.codec import StoredEntry
 from perfsuite.model import BaselineEntry, Sku
-from perfsuite.sku import fingerprint_differs
+from perfsuite.sku import board_suffix, fingerprint_differs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,9 @@ class Baselines:
                 notes.append(f"the baseline that {root.pack} ships is not used: {found.problem}")
             else:
                 theirs.append(found)
+        if not any(each.stored for each in own) and (others := _boards_beside(roots, sku)):
+            what = "another board of this product, whose numbers are others"
+            notes.append(f"not compared with {', '.join(others)}: {what}")
         stored: dict[str, StoredEntry] = {}
         for each in (*own, *theirs):
             stored = each.stored | stored
@@ -74,6 +77,18 @@ class Baselines:
         """Return which baseline a variant is compared with."""
         by = f" shipped by {variant_id.partition('.')[0]}" if variant_id in self.shipped else ""
         return f"baseline {self.sku.slug}{by}"
+
+
+def _boards_beside(roots: Sequence[Root], sku: Sku) -> tuple[str, ...]:
+    """Return the slugs that have baselines of the same product on other boards."""
+    pattern = f"{sku.slug.removesuffix(board_suffix(sku))}-*"
+    places = [path for root in roots if isinstance(root, Path) for path in root.glob(pattern)]
+    found = [read_sku(place) for place in sorted(places) if sku_path(place).exists()]
+    return tuple(
+        each.slug
+        for each in found
+        if each.slug != sku.slug and each.slug == f"{pattern[:-2]}{board_suffix(each)}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def list_gpus() -> list[dict[str, Any]]:
-    """Return index, uuid and name of each GPU that CUDA_VISIBLE_DEVICES leaves visible."""
+    """Return index, uuid, name and board of each GPU that CUDA_VISIBLE_DEVICES leaves visible."""
     try:
         import pynvml
 
@@ -30,6 +30,7 @@ def _gpus(pynvml: Any) -> Iterator[dict[str, Any]]:
             "index": index,
             "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
             "name": _text(pynvml.nvmlDeviceGetName(handle)),
+            "board": _board(pynvml, handle),
         }
 
 
@@ -43,6 +44,13 @@ def _visible(gpus: list[dict[str, Any]], mask: str | None) -> list[dict[str, Any
             match = [{"index": -1, "uuid": part, "name": "MIG"}]
         chosen += match
     return chosen
+
+
+def _board(pynvml: Any, handle: Any) -> str:
+    try:
+        return _text(pynvml.nvmlDeviceGetBoardPartNumber(handle))
+    except pynvml.NVMLError:
+        return ""
 
 
 def _text(value: str | bytes) -> str:

@@ -54,11 +54,13 @@ class Nvml:
         return None if used is None else used / 1000
 
     def identity(self) -> dict[str, str]:
-        """Return what makes the SKU: PCI device, default power limit, MIG profile."""
+        """Return what makes the SKU: PCI device, board, default power limit, MIG profile."""
         pci = self._ask(pynvml.nvmlDeviceGetPciInfo)
+        board = self._ask(pynvml.nvmlDeviceGetBoardPartNumber)
         limit = self._ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit)
         return _known(
             pci_device_id=None if pci is None else f"{pci.pciDeviceId:08x}",
+            board=None if board in {"", "N/A"} else board,
             default_power_limit_w=None if limit is None else limit // 1000,
             mig=self._mig(),
         )

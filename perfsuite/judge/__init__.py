@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from perfsuite import stats
 from perfsuite.judge.claims import judge_claims, judge_quads
 from perfsuite.judge.components import priors_of
-from perfsuite.judge.draft import Draft, draft_of, is_explained, word_of
+from perfsuite.judge.draft import Draft, doubt_of, draft_of, word_of
 from perfsuite.judge.machine import Machine, judge_machine
 from perfsuite.judge.policy import Against, Policy
 from perfsuite.judge.sustained import canary_clocks, power_reason
@@ -89,7 +89,7 @@ def _family(drafts: Sequence[Draft], policy: Policy) -> _Family:
     words: dict[str, list[Word]] = {}
     for (draft, shift), kept in zip(family, passed, strict=True):
         word = word_of(shift, policy)
-        is_doubtful = not kept or is_explained(shift, draft.load, policy)
+        is_doubtful = not kept or doubt_of(draft, shift, policy)
         found = Word.UNCLEAR if word in MOVED and is_doubtful else word
         words.setdefault(draft.variant, []).append(found)
     return _Family(words, len(family))
@@ -122,11 +122,8 @@ def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Po
         if shift.metric in TIMES or word is not Word.SAME:
             reasons.append(timed_reason(word, shift, change, policy))
         if word is Word.UNCLEAR and word_of(shift, policy) in MOVED:
-            explained = is_explained(shift, draft.load, policy)
             weak = f"one of {family.size} comparisons, too weak to stand out"
-            took = f"{100 * draft.load:.0f} % of the device"
-            loud = f"others took {took} meanwhile, which may be all of it"
-            reasons.append(loud if explained else weak)
+            reasons.append(doubt_of(draft, shift, policy) or weak)
     reasons.append(power_reason(draft.shifts, words))
     return "; ".join(reason for reason in reasons if reason)
 

@@ -25,6 +25,9 @@ from perfsuite.model import (
 # A share of fewer variants than these is no pattern.
 FEWEST_COMPARABLE = 3
 SHARE = 0.5
+# On a card that the baseline has never seen, so many that moved are the card's doing: on boards of
+# another revision a fifth had, and none of either canary (H200).
+FEWEST_STRANGE, STRANGE_SHARE = 5, 0.1
 SHIFTED = "machine-shift"
 MOVED = (Word.SLOWER, Word.FASTER)
 WHEN = {Stage.CANARY_START: "at the start", Stage.CANARY_END: "at the end"}
@@ -69,7 +72,8 @@ def judge_machine(
     """Return the run's verdict on its machine, and the variants' verdicts in its light.
 
     A unit has shifted if half of three or more comparable variants moved one way there and a
-    canary did too. Their verdicts are unclear then, but for what metrics without noise say.
+    canary did too, or a tenth did, either way, on a unit that no entry has processes of. Their
+    verdicts are unclear then, but for what metrics without noise say.
     """
     moves = [*_against_baseline(run, entries, against)]
     drifts = [*_drifts(run, entries, against)]
@@ -79,6 +83,8 @@ def judge_machine(
         for crowd in _crowds(run, verdicts, word)
         if any((move.unit, move.word) == (crowd.unit, word) for move in moves)
     ]
+    if not against.arms:
+        crowds = crowds or [*_strange(run, verdicts, entries)]
     notes = (*(move.text for move in moves), *drifts)
     if not crowds:
         return Machine(None, tuple(verdicts), notes)
@@ -111,11 +117,14 @@ def _shift(chosen: Sequence[_Crowd], moves: Sequence[_Move], *, fails: bool) -> 
     told = [move for move in moves if move.word is word and move.unit in units]
     moved = tuple(dict.fromkeys(name for crowd in chosen for name in crowd.moved))
     comparable = {name for crowd in chosen for name in crowd.comparable}
+    cause = "which the baseline has never seen: the card itself, its driver or libraries differ"
+    if told:
+        texts = "; ".join(move.text for move in told)
+        cause = f"and so is the machine itself (hardware, driver or libraries): {texts}"
     return MachineShift(
         word=word,
         reason=f"{len(moved)} of {len(comparable)} comparable variants are {word.value} on "
-        f"{_units(units)}, and so is the machine itself (hardware, driver or libraries): "
-        f"{'; '.join(m.text for m in told)}",
+        f"{_units(units)}, {cause}",
         moved=len(moved),
         comparable=len(comparable),
         units=units,
@@ -129,13 +138,41 @@ def _put_off(verdict: Verdict, shift: MachineShift, *, fails: bool) -> Verdict:
     exact = any(not change.degrees and change.theta > 0 for change in verdict.changes)
     if verdict.variant not in shift.variants or verdict.word is not shift.word or exact:
         return verdict
-    why = f"{SHIFTED}: {shift.moved} of {shift.comparable} variants moved alike, canaries too"
+    alike = "moved alike, canaries too" if shift.canaries else "moved on a card never seen before"
+    why = f"{SHIFTED}: {shift.moved} of {shift.comparable} variants {alike}"
     reason = f"{why}; {verdict.reason}"
     return replace(verdict, word=Word.UNCLEAR, reason=reason, confirmation="", fails=fails)
 
 
 def _crowds(run: Run, verdicts: Sequence[Verdict], word: Word) -> Iterator[_Crowd]:
     """Yield the units where enough variants moved this way."""
+    for crowd in _moved(run, verdicts, word):
+        comparable = len(crowd.comparable)
+        if comparable >= FEWEST_COMPARABLE and len(crowd.moved) >= SHARE * comparable:
+            yield crowd
+
+
+def _strange(
+    run: Run, verdicts: Sequence[Verdict], entries: Mapping[str, BaselineEntry]
+) -> Iterator[_Crowd]:
+    """Yield the units without a process in any entry where many variants moved, either way.
+
+    One card's word alone is unclear, so that it is the changes that count.
+    """
+    seen = {unit for entry in entries.values() for m in entry.metrics.values() for unit in m.values}
+    told = [v for v in verdicts if v.word in {*MOVED, Word.UNCLEAR}]
+    ways = [
+        [*_moved(run, [replace(v, word=word) if v in told else v for v in verdicts], word)]
+        for word in MOVED
+    ]
+    for both in zip(*ways, strict=True):
+        count = sum(len(crowd.moved) for crowd in both)
+        least = max(FEWEST_STRANGE, STRANGE_SHARE * len(both[0].comparable))
+        if seen and both[0].unit not in seen and count >= least:
+            yield from (crowd for crowd in both if crowd.moved)
+
+
+def _moved(run: Run, verdicts: Sequence[Verdict], word: Word) -> Iterator[_Crowd]:
     measured = {result.variant: result for result in run.asked}
     by_unit: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
@@ -144,8 +181,7 @@ def _crowds(run: Run, verdicts: Sequence[Verdict], word: Word) -> Iterator[_Crow
                 by_unit.setdefault(unit, []).append(verdict)
     for unit, comparable in by_unit.items():
         moved = [v.variant for v in comparable if v.word is word and _is_timed(v, word)]
-        if len(comparable) >= FEWEST_COMPARABLE and len(moved) >= SHARE * len(comparable):
-            yield _Crowd(unit, word, [v.variant for v in comparable], moved)
+        yield _Crowd(unit, word, [v.variant for v in comparable], moved)
 
 
 def _is_timed(verdict: Verdict, word: Word) -> bool:

@@ -158,11 +158,15 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU as the inventory lists it, before anything is run on it."""
+    """One GPU as the inventory lists it, before anything is run on it.
+
+    ``board`` is the part number of its board, where the driver says one.
+    """
 
     index: int
     uuid: str
     name: str
+    board: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
