@@ -261,7 +261,7 @@ def test_one_card_that_the_baseline_has_never_seen_is_not_enough(
 ) -> None:
     before = entry(processes(6))
     metrics = {
-        name: replace(metric, values={unit: metric.values["a"] for unit in known})
+        name: replace(metric, values=dict.fromkeys(known, metric.values["a"]))
         for name, metric in before.metrics.items()
     }
     now = result(processes(6, time=by), unit="b")

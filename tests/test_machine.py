@@ -72,7 +72,7 @@ def entry(name: str, units: tuple[str, ...]) -> BaselineEntry:
     return BaselineEntry(variant=name, case_version=1, run="r", metrics={**metrics, **counted})
 
 
-def judged(
+def judged(  # noqa: PLR0913 - a run has that many sides
     moved: Mapping[str, Mapping[str, float]],
     start: Mapping[str, float],
     end: Mapping[str, float] | None = None,

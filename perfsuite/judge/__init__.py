@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from perfsuite import stats
 from perfsuite.judge.claims import judge_claims, judge_quads
 from perfsuite.judge.components import priors_of
-from perfsuite.judge.draft import Draft, doubt_of, draft_of, word_of
+from perfsuite.judge.draft import Draft, draft_of, word_of
 from perfsuite.judge.machine import Machine, judge_machine
 from perfsuite.judge.policy import Against, Policy
 from perfsuite.judge.sustained import canary_clocks, power_reason
@@ -89,7 +89,7 @@ def _family(drafts: Sequence[Draft], policy: Policy) -> _Family:
     words: dict[str, list[Word]] = {}
     for (draft, shift), kept in zip(family, passed, strict=True):
         word = word_of(shift, policy)
-        is_doubtful = not kept or doubt_of(draft, shift, policy)
+        is_doubtful = not kept or draft.doubts.about(shift, policy)
         found = Word.UNCLEAR if word in MOVED and is_doubtful else word
         words.setdefault(draft.variant, []).append(found)
     return _Family(words, len(family))
@@ -123,7 +123,7 @@ def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Po
             reasons.append(timed_reason(word, shift, change, policy))
         if word is Word.UNCLEAR and word_of(shift, policy) in MOVED:
             weak = f"one of {family.size} comparisons, too weak to stand out"
-            reasons.append(doubt_of(draft, shift, policy) or weak)
+            reasons.append(draft.doubts.about(shift, policy) or weak)
     reasons.append(power_reason(draft.shifts, words))
     return "; ".join(reason for reason in reasons if reason)
 

@@ -9,6 +9,7 @@ from statistics import median
 
 from perfsuite.judge.change import Shift, shift_of
 from perfsuite.judge.components import prior_of
+from perfsuite.judge.doubt import NO_DOUBTS, Doubts, doubts_about
 from perfsuite.judge.exact import collapses, exact_changes, over_budget
 from perfsuite.judge.policy import Against, Policy
 from perfsuite.judge.sustained import power_shifts
@@ -26,21 +27,13 @@ from perfsuite.model import BaselineEntry, Change, Regime, Result, Variant, Word
 from perfsuite.noise import AWAITED, service_prior
 from perfsuite.sku import blocked_by
 
-# Cards of one board differ by up to 8 % in single kernels (2 of 164 variants on two H200s: a tf32
-# GEMM that every card runs in one of two ways, a reduction): up to here one card's word that no
-# entry knows is not enough, unless so many cards agree that the variant has no such ways.
-ONE_CARD, AGREEING_CARDS = 0.1, 3
-# What others take of a device is no reason for doubt up to here: workers' own ends and starts.
-QUIET = 0.1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """One variant with what is known of it before the run's other variants are.
 
     ``word`` is final where no ``shifts`` are to be judged; ``budget`` says which is exceeded.
-    ``load`` is the share of the device that others took meanwhile, if it is worth a doubt.
-    ``card`` is the unit that alone was measured and that the entry does not know, if it is so.
+    ``doubts`` are what else than the code may be behind a change.
     """
 
     variant: str
@@ -49,8 +42,7 @@ class Draft:
     shifts: tuple[Shift, ...] = ()
     exact: tuple[Change, ...] = ()
     budget: str = ""
-    load: float = 0.0
-    card: str = ""
+    doubts: Doubts = NO_DOUBTS
 
 
 def draft_of(
@@ -94,31 +86,8 @@ def _draft(
         shifts=(shift, *elapsed, *served, *power_shifts(variant, result, entry, against)),
         exact=exact,
         budget=budget,
-        load=_load(result, against),
-        card=_unseen_card(result, before, against),
+        doubts=doubts_about(result, before, against),
     )
-
-
-def _load(result: Result, against: Against) -> float:
-    """Return the share of the device that others took in the middle block, 0 if it is little.
-
-    A device with two clocks has voided the blocks that were taken beside others.
-    """
-    if "cycles" in against.facts.clocks:
-        return 0.0
-    blocks = [block for process in result.evidence for block in process.blocks if block.health]
-    seen = [block.health.foreign_percent or 0.0 for block in blocks if block.health]
-    load = median(seen) / 100 if seen else 0.0
-    return load if load > QUIET else 0.0
-
-
-def _unseen_card(result: Result, before: Sequence[Timing], against: Against) -> str:
-    known = {one.unit for one in before}
-    measured = (result, against.screened.get(result.variant))
-    units = {process.unit for one in measured if one for process in one.evidence}
-    is_told = result.variant not in against.arms and "" not in known | units
-    is_alone = len(units) == 1 and not units & known and len(known) < AGREEING_CARDS
-    return units.pop() if is_told and is_alone else ""
 
 
 def _timed(
@@ -196,21 +165,6 @@ def _lost(variant: Variant, result: Result, entry: BaselineEntry) -> str:
     own = [metric.name for metric in variant.case.metrics]
     lost = [name for name in own if name in entry.metrics and name not in told]
     return f"no longer reported: {', '.join(lost)}" if lost else ""
-
-
-def doubt_of(draft: Draft, shift: Shift, policy: Policy) -> str:
-    """Say what else than the code may be all of a change, or nothing."""
-    low, high = shift.interval(policy.alpha)
-    least = max(low, -high)
-    if draft.load and least < math.log1p(shift.gate + draft.load):
-        took = f"{100 * draft.load:.0f} % of the device"
-        return f"others took {took} meanwhile, which may be all of it"
-    if draft.card and least < math.log1p(max(ONE_CARD, 2 * shift.gate)):
-        return (
-            f"only one card says so, unit {draft.card[:4]}, which the baseline has never seen: "
-            "measure on another, or with --perf-against"
-        )
-    return ""
 
 
 def word_of(shift: Shift, policy: Policy) -> Word:

@@ -200,11 +200,11 @@ class Panel:
         return [replace(each, unit=self.facts().unit) for each in found if each is not None]
 
     def _prepare(self, crew: Crew, wait: Wait) -> None:
-        variant, name = crew.wave.variant, crew.wave.variant.id
+        name = crew.wave.variant.id
         # The first two are of both arms, of which each has its own code to check.
         thorough = 2 if name in self.compared else 1
-        # Nothing is timed while results are checked, unless launches are timed to choose a kernel.
-        is_alone = self.site.is_host_measured or variant.case.tunes
+        # While results are checked nothing is timed, unless launches are, to choose a kernel.
+        is_alone = self.site.is_host_measured or crew.wave.variant.case.tunes
         crew.check(thorough, wait, is_alone=is_alone)
         for worker in crew.workers:
             worker.tell(wire.Prepare(self.samplings.get(name)))

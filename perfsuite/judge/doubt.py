@@ -1,0 +1,76 @@
+"""Names what else than the code may be behind a change of time: others' load, a single card."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from perfsuite.judge.change import Shift
+from perfsuite.judge.policy import Against, Policy
+from perfsuite.judge.timings import Timing
+from perfsuite.model import Result
+
+# Cards of one board differ by up to 8 % in single kernels (2 of 164 variants on two H200s: a tf32
+# GEMM that every card runs in one of two ways, a reduction): up to here one card's word that no
+# entry knows is not enough, unless so many cards agree that the variant has no such ways.
+ONE_CARD, AGREEING_CARDS = 0.1, 3
+# What others take of a device is no reason for doubt up to here: workers' own ends and starts.
+QUIET = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """What a result's circumstances leave open.
+
+    ``load`` is the share of the device that others took meanwhile, if it is worth a doubt.
+    ``card`` is the unit that alone was measured and that the entry does not know, if it is so.
+    """
+
+    load: float = 0.0
+    card: str = ""
+
+    def about(self, shift: Shift, policy: Policy) -> str:
+        """Say what else than the code may be all of a change, or nothing."""
+        low, high = shift.interval(policy.alpha)
+        least = max(low, -high)
+        if self.load and least < math.log1p(shift.gate + self.load):
+            took = f"{100 * self.load:.0f} % of the device"
+            return f"others took {took} meanwhile, which may be all of it"
+        if self.card and least < math.log1p(max(ONE_CARD, 2 * shift.gate)):
+            return (
+                f"only one card says so, unit {self.card[:4]}, which the baseline has never seen: "
+                "measure on another, or with --perf-against"
+            )
+        return ""
+
+
+NO_DOUBTS = Doubts()
+
+
+def doubts_about(result: Result, before: Sequence[Timing], against: Against) -> Doubts:
+    """Return the doubts about a result that is compared with these processes."""
+    return Doubts(_load(result, against), _unseen_card(result, before, against))
+
+
+def _load(result: Result, against: Against) -> float:
+    """Return the share of the device that others took in the middle block, 0 if it is little.
+
+    A device with two clocks has voided the blocks that were taken beside others.
+    """
+    if "cycles" in against.facts.clocks:
+        return 0.0
+    blocks = [block for process in result.evidence for block in process.blocks if block.health]
+    seen = [block.health.foreign_percent or 0.0 for block in blocks if block.health]
+    load = median(seen) / 100 if seen else 0.0
+    return load if load > QUIET else 0.0
+
+
+def _unseen_card(result: Result, before: Sequence[Timing], against: Against) -> str:
+    known = {one.unit for one in before}
+    measured = (result, against.screened.get(result.variant))
+    units = {process.unit for one in measured if one for process in one.evidence}
+    is_told = result.variant not in against.arms and "" not in known | units
+    is_alone = len(units) == 1 and not units & known and len(known) < AGREEING_CARDS
+    return units.pop() if is_told and is_alone else ""
