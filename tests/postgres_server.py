@@ -1,0 +1,80 @@
+"""A PostgreSQL server of the tests' own, on a socket in a temporary folder."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+# initdb refuses root: Debian's package brings this user along.
+USER = "postgres"
+SETTINGS = (
+    "-c",
+    "listen_addresses=",
+    "-c",
+    "fsync=off",
+    "-c",
+    "shared_buffers=256MB",
+)
+
+
+def find_tools() -> Path:
+    """Return the folder of the newest server's tools; without one skip, but not in CI."""
+    places = [*Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    if found := shutil.which("initdb"):
+        places.append(Path(found).resolve())
+    if not places:
+        if os.environ.get("CI") == "true":
+            pytest.fail("no initdb in CI: .ci/run installs Debian's package postgresql")
+        pytest.skip("no initdb: apt-get install postgresql")
+    return max(places, key=lambda path: float(path.parts[-3]) if path.parts[-3].isdigit() else 0)
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """Run a server with an empty database; yield its URL, whose password is ``s3cret``."""
+    tools = find_tools().parent
+    folder = Path(tempfile.mkdtemp(prefix="pg"))  # short: a socket's path has 107 bytes
+    me = getpass.getuser()
+    owner = USER if os.geteuid() == 0 else me
+    if owner == USER:
+        user = pwd.getpwnam(USER)
+        os.chown(folder, user.pw_uid, user.pw_gid)
+    environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8"}
+
+    def call(*command: str) -> None:
+        prefix = ("runuser", "-u", USER, "--") if owner == USER else ()
+        done = subprocess.run(
+            [*prefix, *command],
+            cwd=folder,
+            env=environment,
+            check=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+
+    password = folder / "password"
+    password.write_text("s3cret", encoding="utf-8")
+    password.chmod(0o644)
+    data, log = folder / "data", folder / "log"
+    init = ("-A", "scram-sha-256", "-U", "perf", "-N", f"--pwfile={password}", "-E", "UTF8")
+    call(str(tools / "initdb"), "-D", str(data), *init)
+    options = " ".join((*SETTINGS, "-k", str(folder)))
+    start = ("-D", str(data), "-l", str(log), "-w", "-o", options)
+    call(str(tools / "pg_ctl"), "start", *start)
+    try:
+        yield f"postgresql+psycopg://perf:s3cret@/postgres?host={folder}"
+    finally:
+        call(str(tools / "pg_ctl"), "stop", "-D", str(data), "-m", "immediate", "-w")
+        shutil.rmtree(folder, ignore_errors=True)
