@@ -21,7 +21,7 @@ looks_key: pytest.StashKey[list[Look]] = pytest.StashKey()
 left_out_key: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:  # noqa: PLR0915 - a list of options
     """Declare the options; without --perf none of them does anything."""
     add = parser.getgroup("perfsuite", "GPU performance (perfsuite)").addoption
     add(
@@ -137,6 +137,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("perf_cases", "folders of case modules: run with --perf only", type="paths")
     parser.addini(
         "perf_baselines", "folders of accepted numbers", type="paths", default=["baselines"]
+    )
+    parser.addini(
+        "perf_history",
+        "URL of the history that runs go into, empty for none; PERFSUITE_HISTORY wins over it",
+        default="sqlite:///.perfsuite/history.db",
     )
     parser.addini(
         "perf_exit_codes",

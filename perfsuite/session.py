@@ -227,6 +227,7 @@ def options_of(config: pytest.Config) -> Options:
         root=config.rootpath,
         pack=tuple(config.getoption("perf_pack")),
         report=config.rootpath / config.getoption("perf_report"),
+        history=config.getini("perf_history"),
         # The default comes as text, what a project sets as paths.
         baselines=tuple(config.rootpath / path for path in config.getini("perf_baselines")),
         command=shlex.join(["pytest", *map(str, config.invocation_params.args)]),

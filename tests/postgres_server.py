@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import pwd
 import shutil
 import subprocess
 import tempfile
@@ -43,38 +41,34 @@ def postgres_server() -> Iterator[str]:
     """Run a server with an empty database; yield its URL, whose password is ``s3cret``."""
     tools = find_tools().parent
     folder = Path(tempfile.mkdtemp(prefix="pg"))  # short: a socket's path has 107 bytes
-    me = getpass.getuser()
-    owner = USER if os.geteuid() == 0 else me
-    if owner == USER:
-        user = pwd.getpwnam(USER)
-        os.chown(folder, user.pw_uid, user.pw_gid)
-    environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8"}
-
-    def call(*command: str) -> None:
-        prefix = ("runuser", "-u", USER, "--") if owner == USER else ()
-        done = subprocess.run(
-            [*prefix, *command],
-            cwd=folder,
-            env=environment,
-            check=False,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-
+    if os.geteuid() == 0:
+        shutil.chown(folder, USER)
     password = folder / "password"
     password.write_text("s3cret", encoding="utf-8")
     password.chmod(0o644)
-    data, log = folder / "data", folder / "log"
-    init = ("-A", "scram-sha-256", "-U", "perf", "-N", f"--pwfile={password}", "-E", "UTF8")
-    call(str(tools / "initdb"), "-D", str(data), *init)
+    data = folder / "data"
+    form = ("-A", "scram-sha-256", "-U", "perf", "-N", f"--pwfile={password}", "-E", "UTF8")
+    call(folder, tools / "initdb", "-D", data, *form)
     options = " ".join((*SETTINGS, "-k", str(folder)))
-    start = ("-D", str(data), "-l", str(log), "-w", "-o", options)
-    call(str(tools / "pg_ctl"), "start", *start)
+    call(folder, tools / "pg_ctl", "start", "-D", data, "-l", folder / "log", "-w", "-o", options)
     try:
         yield f"postgresql+psycopg://perf:s3cret@/postgres?host={folder}"
     finally:
-        call(str(tools / "pg_ctl"), "stop", "-D", str(data), "-m", "immediate", "-w")
+        call(folder, tools / "pg_ctl", "stop", "-D", data, "-m", "immediate", "-w")
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def call(folder: Path, *command: str | Path) -> None:
+    """Run one of the server's tools as a user who is not root."""
+    prefix = ("runuser", "-u", USER, "--") if os.geteuid() == 0 else ()
+    done = subprocess.run(
+        [*prefix, *map(str, command)],
+        cwd=folder,
+        env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8"},
+        check=False,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import sqlite3
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,19 +13,18 @@ from perfsuite.errors import StoreError, UsageError
 from perfsuite.files import refusing
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from sqlalchemy import URL, Connection, Engine
 
 DEFAULT = "sqlite:///.perfsuite/history.db"
 # Its URL wins over the project's setting: a password belongs here.
 VARIABLE = "PERFSUITE_HISTORY"
 INI = "perf_history"
 BUSY_S = 30
-_DRIVERS = ("sqlite", "postgresql")
 
 
-def url_of(root: Path) -> str:
-    """Return the URL of a project's history, as its settings and the environment have it."""
-    return os.environ.get(VARIABLE, "") or _from_settings(root)
+def url_of(root: Path, setting: str | None = None) -> str:
+    """Return the URL of a project's history: the environment's, else the project's setting."""
+    return os.environ.get(VARIABLE, "") or (_from_settings(root) if setting is None else setting)
 
 
 def _from_settings(root: Path) -> str:
@@ -52,51 +52,50 @@ def _from_toml(path: Path) -> str | None:
 
 def open_engine(url: str, root: Path) -> Engine:
     """Return the engine of a URL; a SQLite file's path is relative to ``root``."""
-    try:
-        from sqlalchemy import create_engine, event
-        from sqlalchemy.engine import make_url
-        from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-    except ImportError as error:
-        raise StoreError("a history needs SQLAlchemy", remedy="pip install sqlalchemy") from error
+    from sqlalchemy import create_engine
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
     try:
         parsed = make_url(url)
-        if parsed.get_backend_name() not in _DRIVERS:
-            raise NoSuchModuleError
+        if parsed.drivername == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        if parsed.get_backend_name() == "sqlite":
+            return _sqlite(parsed, root)
         if parsed.get_backend_name() == "postgresql":
-            if parsed.drivername == "postgresql":
-                parsed = parsed.set(drivername="postgresql+psycopg")
-            return create_engine(parsed, pool_pre_ping=True)
+            return create_engine(parsed)
     except (ArgumentError, NoSuchModuleError):
-        # Without the URL: where it cannot be read, its password cannot be told from the rest.
-        raise UsageError(
-            "the URL of the history cannot be used",
-            where=f"{VARIABLE} or ini {INI}",
-            remedy=f"write {DEFAULT} or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE",
-        ) from None
+        pass
     except ImportError as error:
         raise StoreError(
             f"PostgreSQL needs a driver: {error}", remedy='pip install "perfsuite[postgres]"'
         ) from error
-    path = root / (parsed.database or "history.db")
+    # Without the URL: where it cannot be read, its password cannot be told from the rest.
+    raise UsageError(
+        "the URL of the history cannot be used",
+        where=f"{VARIABLE} or ini {INI}",
+        remedy=f"write {DEFAULT} or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE",
+    )
+
+
+def _sqlite(url: URL, root: Path) -> Engine:
+    from sqlalchemy import create_engine, event
+
+    path = root / (url.database or "history.db")
     with refusing("cannot make the folder of the history", path.parent, remedy="make it writable"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(
-        parsed.set(database=str(path)), connect_args={"timeout": BUSY_S, "isolation_level": None}
-    )
+    settings = {"timeout": BUSY_S, "isolation_level": None}
+    engine = create_engine(url.set(database=str(path)), connect_args=settings)
     event.listen(engine, "connect", _set_up)
     event.listen(engine, "begin", _begin)
     return engine
 
 
-def _set_up(connection: object, _: object) -> None:
-    cursor = connection.cursor()  # type: ignore[attr-defined]
-    cursor.execute("PRAGMA foreign_keys = ON")
-    cursor.close()
+def _set_up(connection: sqlite3.Connection, _: object) -> None:
+    connection.execute("PRAGMA foreign_keys = ON")
 
 
-def _begin(connection: object) -> None:
+def _begin(connection: Connection) -> None:
     """Wait for other writers at the start: a reader that turns writer would fail at once."""
-    is_writer = connection.get_execution_options().get("writes")  # type: ignore[attr-defined]
-    connection.exec_driver_sql(  # type: ignore[attr-defined]
-        "BEGIN IMMEDIATE" if is_writer else "BEGIN"
-    )
+    is_writer = connection.get_execution_options().get("writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")

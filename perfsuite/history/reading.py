@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, select
+from sqlalchemy import ColumnElement, Connection, Select, select
 
 from perfsuite.codec import decode
 from perfsuite.history.store import KEY, History
@@ -119,10 +122,10 @@ def with_change_points(one: Series) -> Series:
     found = _shifted([point.center or 0.0 for point in valid])
     if found is None:
         return one
-    cuts = [0, *(index for index, _, _ in found), len(valid)]
+    cuts = [0, *(shift.index for shift in found), len(valid)]
     units = [
         {unit for point in valid[start:end] for unit in point.values}
-        for start, end in zip(cuts, cuts[1:], strict=False)
+        for start, end in pairwise(cuts)
     ]
     labels = [RunLabel(point.run, point.started, point.commit) for point in valid]
     told = tuple(
@@ -132,25 +135,40 @@ def with_change_points(one: Series) -> Series:
     return replace(one, change_points=told)
 
 
-def _shifted(centers: Sequence[float]) -> list[tuple[int, float, float]] | None:
-    """Return place, relative size and p value of each shift; None where nothing can look."""
+@dataclass(frozen=True, slots=True)
+class _Shifted:
+    """A shift with the levels around it in the metric's unit."""
+
+    index: int
+    before: float
+    after: float
+    p_value: float
+
+
+def _shifted(centers: Sequence[float]) -> list[_Shifted] | None:
+    """Return each shift; None where nothing can look."""
+    # Counts may be nothing at all, which has no logarithm.
+    add = 0.0 if all(center > 0 for center in centers) else 1.0
     try:
-        found = shifts([math.log(center) for center in centers])
+        found = shifts([math.log(max(center, 0.0) + add) for center in centers])
     except ImportError:  # there is no ruptures for every Python
         return None
-    return [(shift.index, math.expm1(shift.size), shift.p_value) for shift in found]
+    ends = [0, *(shift.index for shift in found), len(centers)]
+    levels = [fmean(centers[start:end]) for start, end in pairwise(ends)]
+    around = zip(found, levels, levels[1:], strict=False)
+    return [_Shifted(each.index, before, after, each.p_value) for each, before, after in around]
 
 
-def _told(shift: tuple[int, float, float], labels: Sequence[RunLabel]) -> ChangePoint:
-    index, change, p_value = shift
-    before, first = labels[index - 1], labels[index]
+def _told(shift: _Shifted, labels: Sequence[RunLabel]) -> ChangePoint:
+    before, first = labels[shift.index - 1], labels[shift.index]
     return ChangePoint(
         run=first.id,
         started=first.started,
         commit_before=before.commit,
         commit=first.commit,
-        change=change,
-        p_value=p_value,
+        before=shift.before,
+        after=shift.after,
+        p_value=shift.p_value,
     )
 
 
@@ -161,7 +179,9 @@ def _trend(key: SeriesKey, rows: Sequence[tuple[int, float | None, str]]) -> Tre
 
 
 def _with_shifts(row: Trend, labels: Sequence[RunLabel]) -> Trend:
-    counted = [at for at, center in enumerate(row.centers) if center and at not in row.why_not]
+    counted = [
+        at for at, center in enumerate(row.centers) if center is not None and at not in row.why_not
+    ]
     found = _shifted([row.centers[at] or 0.0 for at in counted])
     if not found:
         return row if found is None else replace(row, change_points=())
@@ -196,7 +216,7 @@ def _points(connection: Connection, number: int, last: int | None) -> tuple[Poin
     return tuple(_point(row) for row in reversed(rows))
 
 
-def _point(row: Row[*tuple[object, ...]]) -> Point:
+def _point(row: Sequence[Any]) -> Point:
     run, started, commit, center, values, between, word, theta, low, high, part, why_not = row
     return Point(
         run=run,
@@ -262,6 +282,13 @@ def _moves(
                 )
             )
     return {number: tuple(each) for number, each in found.items()}
+
+
+def moves_with_keys(connection: Connection) -> list[BaselineMove]:
+    """Return all acceptances."""
+    used = select(moves.c.series)
+    found = _moves(connection, _keys(connection, series.c.number.in_(used)))
+    return [move for each in found.values() for move in each]
 
 
 def _chunks(values: Sequence[int] | Sequence[str]) -> Iterator[Sequence[int] | Sequence[str]]:

@@ -97,7 +97,7 @@ class History:
     def writing(self) -> Iterator[Connection]:
         """Give a connection in a transaction that waits for other writers."""
         with self.refusing(), self._engine.connect() as connection:
-            connection = connection.execution_options(writes=True)
+            connection.execution_options(writes=True)
             with connection.begin():
                 yield connection
 
@@ -140,8 +140,9 @@ class History:
 
 def _unless_there(connection: Connection, table: Table) -> Executable:
     """Return an insert that leaves a row that is there as it is."""
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    return dialect.insert(table).on_conflict_do_nothing()
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table).on_conflict_do_nothing()
+    return sqlite.insert(table).on_conflict_do_nothing()
 
 
 def _insert(connection: Connection, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
@@ -153,9 +154,7 @@ def _identity(key: SeriesKey) -> tuple[object, ...]:
     return tuple(getattr(key, name) for name in _IDENTITY)
 
 
-def _numbers(
-    connection: Connection, keys: Sequence[SeriesKey]
-) -> dict[tuple[object, ...], int]:
+def _numbers(connection: Connection, keys: Sequence[SeriesKey]) -> dict[tuple[object, ...], int]:
     """Return the number of each series, those made that are not there."""
     wanted = {_identity(key): key for key in keys}
     skus = sorted({key.sku for key in keys})

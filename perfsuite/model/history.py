@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -44,24 +45,30 @@ class Point:
     @property
     def is_valid(self) -> bool:
         """Say whether it counts."""
-        return not self.why_not and self.center is not None and self.center > 0
+        return not self.why_not and self.center is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePoint:
     """Where the level of a series shifted: in which run first, after which commit, by how much.
 
-    ``change`` is relative, of the metric's own value; ``is_other_unit`` if no card measured on
-    both sides.
+    ``before`` and ``after`` are the levels in the metric's unit; ``is_other_unit`` if no card
+    measured on both sides.
     """
 
     run: str
     started: str
     commit_before: str
     commit: str
-    change: float
+    before: float
+    after: float
     p_value: float
     is_other_unit: bool = False
+
+    @property
+    def change(self) -> float:
+        """The relative change of the metric's own value; infinite from nothing."""
+        return self.after / self.before - 1 if self.before else math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,9 @@ def shifts(values: Sequence[float]) -> tuple[Shift, ...]:
     search = KernelCPD(kernel="linear", min_size=FEWEST).fit(scaled)
     ends = [0, *(int(end) for end in search.predict(pen=3 * math.log(len(raw))))]
     while len(ends) > 2:  # noqa: PLR2004 - more than one level
-        found = [_shift(near, *place, noise) for place in zip(ends, ends[1:], ends[2:])]
+        found = [
+            _shift(near, *place, noise) for place in zip(ends, ends[1:], ends[2:], strict=False)
+        ]
         weakest = max(found, key=lambda shift: (shift.p_value, -abs(shift.size)))
         if weakest.p_value < MOST_P:
             weakest = min(found, key=lambda shift: abs(shift.size))
@@ -97,9 +99,7 @@ def _median(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-def _shift(
-    values: NDArray[np.float64], start: int, place: int, end: int, noise: float
-) -> Shift:
+def _shift(values: NDArray[np.float64], start: int, place: int, end: int, noise: float) -> Shift:
     from scipy.special import stdtr
 
     left, right = values[start:place], values[place:end]
