@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,3 +73,30 @@ def call(folder: Path, *command: str | Path) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a server that all tests of a session share."""
+    with postgres_server() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty history, of each kind of database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/history.db"
+    server: str = request.getfixturevalue("postgres")
+    return fresh_database(server)
+
+
+def fresh_database(server: str) -> str:
+    """Make a database of its own on a server and return its URL."""
+    import psycopg
+
+    name = f"db{uuid.uuid4().hex}"
+    plain = server.replace("+psycopg", "")
+    with psycopg.connect(plain, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"'.encode())
+    return server.replace("/postgres?", f"/{name}?")

@@ -196,7 +196,8 @@ def _say_series(series: Series, last: int) -> None:
     key = series.key
     version = f", version {key.case_version}" if key.case_version > 1 else ""
     say(f"{key.variant}: {key.metric} on {key.sku} ({key.regime}{version})")
-    say(f"{_sparkline([p.center for p in shown if p.is_valid])}  of {len(shown)} runs")
+    runs = plain(view.count(len(shown), "run"))
+    say(f"{_sparkline([p.center for p in shown if p.is_valid])}  of {runs}")
     columns = ("started", "run", "commit", key.metric, "sd between", "verdict", "what happened")
     say_table("", columns, [_row(series, point, shown) for point in shown])
     if series.change_points is None:

@@ -147,6 +147,8 @@ class _Shifted:
 
 def _shifted(centers: Sequence[float]) -> list[_Shifted] | None:
     """Return each shift; None where nothing can look."""
+    if not centers:
+        return []
     # Counts may be nothing at all, which has no logarithm.
     add = 0.0 if all(center > 0 for center in centers) else 1.0
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import Connection, Engine, Executable, Table, delete, func, insert, select
+from sqlalchemy import Connection, Engine, Table, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -31,8 +31,12 @@ class History:
         self._engine: Engine = open_engine(url, root)
         # A query may hold a password as well.
         self.where = self._engine.url.set(query={}).render_as_string(hide_password=True)
-        with self.writing() as connection:
-            tables.prepare(connection, self.where)
+        try:
+            with self.writing() as connection:
+                tables.prepare(connection, self.where)
+        except BaseException:
+            self.close()
+            raise
 
     def add(self, run: StoredRun) -> bool:
         """Store a run; False if it was there already, which changes nothing."""
@@ -45,11 +49,10 @@ class History:
                 "unit": run.unit,
                 "environment": encode(run.environment).decode(),
             }
-            if not connection.execute(_unless_there(connection, tables.runs), values).rowcount:
+            new = _unless_there(connection, tables.runs, ["id"]).returning(tables.runs.c.number)
+            number = connection.execute(new, values).scalar_one_or_none()
+            if number is None:
                 return False
-            number = connection.execute(
-                select(tables.runs.c.number).where(tables.runs.c.id == run.id)
-            ).scalar_one()
             keys = _numbers(connection, [stored.key for stored in run.points])
             # The same point twice is one: a stage that was measured again counts as it ended.
             found = {(keys[_identity(each.key)], each.point.part): each for each in run.points}
@@ -77,7 +80,9 @@ class History:
                 }
                 for move in each
             ]
-            connection.execute(_unless_there(connection, tables.moves), rows)
+            connection.execute(
+                _unless_there(connection, tables.moves, ["series", "accepted"]), rows
+            )
 
     def prune(self, before: str) -> int:
         """Drop the samples of runs that started before this time; return how many points' ones."""
@@ -138,11 +143,13 @@ class History:
         self.close()
 
 
-def _unless_there(connection: Connection, table: Table) -> Executable:
+def _unless_there(
+    connection: Connection, table: Table, unique: Sequence[str]
+) -> postgresql.Insert | sqlite.Insert:
     """Return an insert that leaves a row that is there as it is."""
     if connection.dialect.name == "postgresql":
-        return postgresql.insert(table).on_conflict_do_nothing()
-    return sqlite.insert(table).on_conflict_do_nothing()
+        return postgresql.insert(table).on_conflict_do_nothing(index_elements=unique)
+    return sqlite.insert(table).on_conflict_do_nothing(index_elements=unique)
 
 
 def _insert(connection: Connection, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
@@ -164,7 +171,7 @@ def _numbers(connection: Connection, keys: Sequence[SeriesKey]) -> dict[tuple[ob
     missing = sorted(wanted.keys() - known.keys(), key=repr)
     if missing:  # in one order for all: two writers would wait for each other
         rows = [{name: getattr(wanted[each], name) for name in KEY} for each in missing]
-        connection.execute(_unless_there(connection, tables.series), rows)
+        connection.execute(_unless_there(connection, tables.series, _IDENTITY), rows)
         known = {tuple(row[1:]): int(row[0]) for row in connection.execute(query)}
     return known
 
