@@ -16,11 +16,16 @@ COPY = "memory.copy[n=1024]"
 SCALE = "memory.scale[n=1024]"
 
 
+def commit_of(index: int) -> str:
+    """Return the commit of a night."""
+    return f"{index:012x}".ljust(40, "f")
+
+
 def night(index: int, times_us: Mapping[str, float] | None = None, *, unit: str = UNIT) -> Run:
     """Return the run of a night; its id and commit tell which."""
     run = finished(dict(times_us or {"copy": 300.0}), unit=unit, run_id=f"night-{index:04}")
     started = (FIRST + timedelta(days=index)).isoformat(timespec="seconds")
-    return replace(run, started=started, commit=f"{index:040x}")
+    return replace(run, started=started, commit=commit_of(index))
 
 
 def nights(many: int, *, step: float = 0.0, at: int = 0, noise: float = 0.001) -> list[Run]:

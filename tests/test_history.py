@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from history_data import COPY, night, nights
+from history_data import COPY, commit_of, night, nights
 from sqlalchemy import Connection, create_engine, inspect, select, text
 from store_data import OTHER_UNIT, evidence
 
@@ -102,7 +102,7 @@ def test_a_run_is_read_back_as_it_was_measured(history: History) -> None:
     assert point.center == pytest.approx(300.0, rel=1e-3)
     assert [len(values) for values in point.values.values()] == [3]
     assert (point.word, point.theta, point.low, point.high) == ("slower", 0.02, 0.01, 0.03)
-    assert (point.run, point.commit, point.is_valid) == ("night-0000", "0" * 40, True)
+    assert (point.run, point.commit, point.is_valid) == ("night-0000", commit_of(0), True)
     assert {each.key.metric for each in series_of(history, COPY)} == {
         *("time_us", "cycles", "peak_bytes")
     }
@@ -206,7 +206,7 @@ def test_a_change_point_says_since_when_and_between_which_commits(history: Histo
     store(history, *nights(40, step=0.03, at=25))
     (change,) = time_of(history).change_points or ()
     assert (change.run, change.commit_before, change.commit) == (
-        *("night-0025", f"{24:040x}", f"{25:040x}"),
+        *("night-0025", commit_of(24), commit_of(25)),
     )
     assert change.change == pytest.approx(0.03, abs=0.002)
     assert change.p_value < 1e-6

@@ -104,7 +104,7 @@ def error_of(result: pytest.RunResult) -> str:
 def test_an_ordinary_session_runs_ordinary_tests_and_imports_nothing_heavy(
     project: pytest.Pytester,
 ) -> None:
-    heavy = "torch numpy scipy jinja2 msgspec rich perfsuite.session perfsuite.catalogue"
+    heavy = "torch numpy scipy jinja2 msgspec rich sqlalchemy perfsuite.session perfsuite.catalogue"
     project.makepyfile(
         test_light=f"""
         import sys

@@ -113,7 +113,7 @@ def _spark(
     # A page has thousands of these: whole pixels, and no call per point.
     top = height - 1
     line = " ".join(f"{at * step:.0f},{top - (y - low) * scale:.0f}" for at, y in counted)
-    rules = "".join(f"M{places[each.run] * step:.0f} 0v{height}" for each in changes)
+    rules = "".join(f"M{(places[each.run] - 0.5) * step:.0f} 0v{height}" for each in changes)
     rule = f'<path d="{rules}"/>' if rules else ""
     return Markup(  # noqa: S704 - numbers only
         f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" '

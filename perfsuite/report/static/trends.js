@@ -28,7 +28,7 @@
       scales: { x: { time: false } },
       hooks: { draw: [rules] },
       axes: [
-        { ...axis, values: (_, ticks) => ticks.map((at) => (Number.isInteger(at) ? label(at)[1].slice(0, 10) : "")) },
+        { ...axis, space: 110, values: (_, ticks) => ticks.map((at) => (Number.isInteger(at) ? label(at)[1].slice(0, 10) : "")) },
         { ...axis, size: 80, label: series.unit },
       ],
       series: [
@@ -39,10 +39,14 @@
     };
     new uPlot(options, [series.runs, counted, left], place);
   };
-  rows.forEach((row, one) => row.addEventListener("toggle", () => {
-    const place = row.querySelector(".chart");
-    if (row.open && !place.firstChild) draw(one, place);
-  }));
+  rows.forEach((row, one) => {
+    const show = () => {
+      const place = row.querySelector(".chart");
+      if (row.open && !place.firstChild) draw(one, place);
+    };
+    row.addEventListener("toggle", show);
+    show();
+  });
   const form = document.getElementById("filter");
   if (!rows.length) return;
   form.hidden = false;
