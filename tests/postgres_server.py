@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -87,16 +87,19 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty history, of each kind of database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/history.db"
-    server: str = request.getfixturevalue("postgres")
-    return fresh_database(server)
+    made: str = request.getfixturevalue("make_database")()
+    return made
 
 
-def fresh_database(server: str) -> str:
-    """Make a database of its own on a server and return its URL."""
+@pytest.fixture(scope="session")
+def make_database(postgres: str) -> Callable[[], str]:
+    """Make an empty database on the server and return its URL."""
     import psycopg
 
-    name = f"db{uuid.uuid4().hex}"
-    plain = server.replace("+psycopg", "")
-    with psycopg.connect(plain, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"'.encode())
-    return server.replace("/postgres?", f"/{name}?")
+    def make() -> str:
+        name = f"db{uuid.uuid4().hex}"
+        with psycopg.connect(postgres.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{name}"'.encode())
+        return postgres.replace("/postgres?", f"/{name}?")
+
+    return make
