@@ -1,7 +1,8 @@
 """A year of nights of 1,000 variants and three metrics: what reading it takes.
 
-The aims are 20 ms for one series, 200 ms for the last 30 nights of all, 2 s for the page of trends;
-a CI machine that does other things besides is given five times that.
+The aims are 20 ms for one series, 200 ms for the last 30 nights of all, 2 s for the page of trends.
+SQLite works in this process, whose own time counts; what waits for a server is timed by the wall,
+and given more for what a CI machine does besides.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ pytest_plugins = ["postgres_server"]
 SKU = "nvidia-h200"
 NIGHTS, VARIANTS, METRICS = 365, 1000, ("time_us", "cycles", "energy_j")
 SHIFTED, SINCE = 50, 350
-PATIENCE = 5
+PATIENCE = {"sqlite": 4, "postgresql": 10}
 
 # Noise of 0.3 % from squares modulo a prime; every 50th series is 2 % up at the end.
 FILL = f"""
@@ -87,18 +88,18 @@ def year(
         yield history
 
 
-def best_s(call: Callable[[], object]) -> float:
-    """Return the shortest of a few times, after one that imports and fills caches."""
+def is_quick(year: History, call: Callable[[], object], aim_s: float) -> bool:
+    """Say whether the shortest of a few times is near the aim, after one that fills caches."""
     call()
+    kind = year.where.partition("+")[0].partition(":")[0]
+    clock = time.process_time if kind == "sqlite" else time.perf_counter
     taken = []
-    spent = time.process_time()
     for _ in range(3):
-        started = time.perf_counter()
+        started = clock()
         call()
-        taken.append(time.perf_counter() - started)
-    mine = (time.process_time() - spent) / len(taken)
-    print(f"{min(taken) * 1e3:.1f} ms, of which this process {mine * 1e3:.1f} ms")  # noqa: T201
-    return min(taken)
+        taken.append(clock() - started)
+    print(f"{kind}: {min(taken) * 1e3:.1f} ms")  # noqa: T201
+    return min(taken) < aim_s * PATIENCE[kind]
 
 
 def test_one_series_of_a_year_takes_twenty_milliseconds(year: History) -> None:
@@ -107,18 +108,18 @@ def test_one_series_of_a_year_takes_twenty_milliseconds(year: History) -> None:
         return len(series.points)
 
     assert read() == NIGHTS
-    assert best_s(read) < 0.02 * PATIENCE
+    assert is_quick(year, read, 0.02)
 
 
 def test_the_last_thirty_nights_of_all_take_a_fifth_of_a_second(year: History) -> None:
     found = trends(year, SKU, last=30)
     assert len(found.rows) == VARIANTS * len(METRICS)
     assert {len(row.runs) for row in found.rows} == {30}
-    assert best_s(lambda: trends(year, SKU, last=30)) < 0.2 * PATIENCE
+    assert is_quick(year, lambda: trends(year, SKU, last=30), 0.2)
 
 
 def test_the_page_of_trends_takes_two_seconds(year: History, tmp_path: Path) -> None:
     found = with_shifts(trends(year, SKU))
     shifted = sum(bool(row.change_points) for row in found.rows)
     assert shifted >= VARIANTS * len(METRICS) // SHIFTED
-    assert best_s(lambda: write_trends(with_shifts(trends(year, SKU)), tmp_path)) < 2 * PATIENCE
+    assert is_quick(year, lambda: write_trends(with_shifts(trends(year, SKU)), tmp_path), 2.0)
