@@ -86,11 +86,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:  # noqa: PLR0915 - a list o
         help="the repository under test (default: that of the rootdir)",
     )
     add("--perf-seed", metavar="N", type=int, default=0, help="seed of inputs and of the order")
-    add(
-        "--perf-check",
-        action="store_true",
-        help="only check that results are right; measure nothing",
-    )
+    add("--perf-check", action="store_true", help="check that results are right; measure nothing")
     add(
         "--perf-profile",
         action="store_true",
@@ -139,9 +135,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:  # noqa: PLR0915 - a list o
         "perf_baselines", "folders of accepted numbers", type="paths", default=["baselines"]
     )
     parser.addini(
-        "perf_history",
-        "URL of the history that runs go into, empty for none; PERFSUITE_HISTORY wins over it",
-        default="sqlite:///.perfsuite/history.db",
+        "perf_history", "URL of the history; empty: none", default="sqlite:///.perfsuite/history.db"
     )
     parser.addini(
         "perf_exit_codes",

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from statistics import fmean
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, select
 
 from perfsuite.codec import decode
+from perfsuite.history.shifts import with_change_points
 from perfsuite.history.store import KEY, History
 from perfsuite.history.tables import moves, points, runs, series
 from perfsuite.model import (
     BaselineMove,
-    ChangePoint,
     Point,
     RunLabel,
     Series,
@@ -24,7 +20,6 @@ from perfsuite.model import (
     Trend,
     Trends,
 )
-from perfsuite.stats import shifts
 
 TIME = "time_us"
 # Years are read one series at a time; of all series of a SKU, or beside a run, the last months.
@@ -96,11 +91,6 @@ def trends(
     return Trends(sku=sku, runs=tuple(places.values()), rows=tuple(found))
 
 
-def with_shifts(found: Trends) -> Trends:
-    """Return the trends with where each series' level shifted."""
-    return replace(found, rows=tuple(_with_shifts(row, found.runs) for row in found.rows))
-
-
 def skus(history: History) -> list[str]:
     """Return the SKUs that have any series."""
     with history.reading() as connection:
@@ -116,79 +106,10 @@ def variants_like(history: History, text: str, most: int = 5) -> list[str]:
         return list(connection.execute(found).scalars())
 
 
-def with_change_points(one: Series) -> Series:
-    """Return the series with where its level shifted; points that do not count are passed over."""
-    valid = one.valid
-    found = _shifted([point.center or 0.0 for point in valid])
-    if found is None:
-        return one
-    cuts = [0, *(shift.index for shift in found), len(valid)]
-    units = [
-        {unit for point in valid[start:end] for unit in point.values}
-        for start, end in pairwise(cuts)
-    ]
-    labels = [RunLabel(point.run, point.started, point.commit) for point in valid]
-    told = tuple(
-        replace(_told(shift, labels), is_other_unit=bool(here and there and not here & there))
-        for shift, there, here in zip(found, units, units[1:], strict=False)
-    )
-    return replace(one, change_points=told)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shifted:
-    """A shift with the levels around it in the metric's unit."""
-
-    index: int
-    before: float
-    after: float
-    p_value: float
-
-
-def _shifted(centers: Sequence[float]) -> list[_Shifted] | None:
-    """Return each shift; None where nothing can look."""
-    if not centers:
-        return []
-    # Counts may be nothing at all, which has no logarithm.
-    add = 0.0 if all(center > 0 for center in centers) else 1.0
-    try:
-        found = shifts([math.log(max(center, 0.0) + add) for center in centers])
-    except ImportError:  # there is no ruptures for every Python
-        return None
-    ends = [0, *(shift.index for shift in found), len(centers)]
-    levels = [fmean(centers[start:end]) for start, end in pairwise(ends)]
-    around = zip(found, levels, levels[1:], strict=False)
-    return [_Shifted(each.index, before, after, each.p_value) for each, before, after in around]
-
-
-def _told(shift: _Shifted, labels: Sequence[RunLabel]) -> ChangePoint:
-    before, first = labels[shift.index - 1], labels[shift.index]
-    return ChangePoint(
-        run=first.id,
-        started=first.started,
-        commit_before=before.commit,
-        commit=first.commit,
-        before=shift.before,
-        after=shift.after,
-        p_value=shift.p_value,
-    )
-
-
 def _trend(key: SeriesKey, rows: Sequence[tuple[int, float | None, str]]) -> Trend:
     places, centers, reasons = zip(*rows, strict=True)
     why_not = {index: why for index, why in enumerate(reasons) if why}
     return Trend(key=key, runs=places, centers=centers, why_not=why_not)
-
-
-def _with_shifts(row: Trend, labels: Sequence[RunLabel]) -> Trend:
-    counted = [
-        at for at, center in enumerate(row.centers) if center is not None and at not in row.why_not
-    ]
-    found = _shifted([row.centers[at] or 0.0 for at in counted])
-    if not found:
-        return row if found is None else replace(row, change_points=())
-    own = [labels[row.runs[at]] for at in counted]
-    return replace(row, change_points=tuple(_told(shift, own) for shift in found))
 
 
 def _keys(connection: Connection, where: ColumnElement[bool]) -> dict[int, SeriesKey]:
