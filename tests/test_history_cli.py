@@ -155,6 +155,31 @@ def test_a_project_without_a_history_says_so(perfsuite: Command, project: Path) 
     assert "keeps no history" in said
 
 
+@pytest.mark.parametrize("args", [(COPY,), ("trends",), ("export", "x"), ("import", "x")])
+def test_without_sqlalchemy_a_command_says_what_to_install(
+    perfsuite: Command, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
+) -> None:
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    for name in [name for name in sys.modules if name.startswith("perfsuite.history")]:
+        monkeypatch.delitem(sys.modules, name)
+    code, said = perfsuite(*args)
+    assert code == 2
+    assert "pip install sqlalchemy" in said
+
+
+def test_a_report_shows_the_past_and_does_without(
+    perfsuite: Command, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(project / ".perfsuite", night(39))
+    monkeypatch.setattr(sys, "argv", ["perfsuite", "report"])
+    page = project / "reports" / "night-0039" / "index.html"
+    for url, has_past in ((DEFAULT, True), ("sqlite:///none.db", False), ("nonsense", False)):
+        monkeypatch.setenv("PERFSUITE_HISTORY", url)
+        with pytest.raises(SystemExit):
+            main()
+        assert ("<h3>History" in page.read_text(encoding="utf-8")) is has_past
+
+
 def test_a_sparkline_spans_its_values() -> None:
     assert _sparkline([1.0, 2.0, None, 3.0]) == "▁▅█"
     assert _sparkline([2.0, 2.0]) == "▄▄"

@@ -56,9 +56,9 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="All that is known, for programs")] = False,
 ) -> None:
     """Show a variant's past: its level, since when, what was accepted. "show" may be left out."""
-    from perfsuite.history import series_of, variants_like
-
     with _open(find_project()) as store:
+        from perfsuite.history import series_of, variants_like
+
         found = series_of(store, variant, metric=metric)
         if not found:
             near = variants_like(store, variant.partition("[")[0])
@@ -99,9 +99,9 @@ def export(
     file: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="What to write")],
 ) -> None:
     """Write the whole history to one Parquet file."""
-    from perfsuite.history.parquet import write_parquet
-
     with _open(find_project()) as store:
+        from perfsuite.history.parquet import write_parquet
+
         count = write_parquet(store, file)
     say(f"wrote {file}: {plain(view.count(count, 'point'))}")
 
@@ -132,11 +132,12 @@ def trends(
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write")] = Path("reports"),
 ) -> None:
     """Write a page per SKU: all its series, those first whose level shifted last."""
-    from perfsuite.history import skus, with_shifts
-    from perfsuite.history import trends as read
     from perfsuite.report.trends import write_trends
 
     with _open(find_project()) as store:
+        from perfsuite.history import skus, with_shifts
+        from perfsuite.history import trends as read
+
         known = skus(store)
         if sku and sku not in known:
             raise UsageError(
@@ -151,10 +152,10 @@ def trends(
 
 def known_history(project: Project, run: Run) -> dict[str, Series]:
     """Return what is known of a run's variants; nothing where there is no history to ask."""
-    from perfsuite.history import recent
-
     try:
         with _open(project) as store:
+            from perfsuite.history import recent
+
             return recent(store, [variant.id for variant in run.variants], sku=run.sku.slug)
     except PerfError:
         return {}
