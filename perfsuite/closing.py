@@ -81,7 +81,7 @@ def _keep(outcome: Outcome, options: Options) -> _Kept:
         with History(url, options.root) as history:
             history.add(stored_of(run))
             history.add_moves(moves_of(run, options.baselines))
-            return _Kept(recent(history, _told(run), sku=run.sku.slug))
+            return _Kept(recent(history, run, _told(run)))
     except ImportError as error:
         return _Kept(lines=(f"history not stored: install {error.name}; {later}",))
     except PerfError as error:

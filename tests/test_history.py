@@ -36,6 +36,7 @@ from perfsuite.model import (
     Run,
     Series,
     SeriesKey,
+    Sku,
     Stage,
     Status,
     Verdict,
@@ -213,7 +214,7 @@ def test_a_change_point_says_since_when_and_between_which_commits(history: Histo
     assert not change.is_other_unit
     (row,) = with_shifts(trends(history, "nvidia-h200", metrics=["time_us"])).rows
     assert row.change_points == (change,)
-    assert recent(history, [COPY], sku="nvidia-h200")[COPY].change_points == (change,)
+    assert recent(history, night(0), [COPY])[COPY].change_points == (change,)
 
 
 def test_a_change_point_on_another_card_says_so(lite: History) -> None:
@@ -242,7 +243,14 @@ def test_another_version_of_a_case_is_another_series(lite: History) -> None:
     store(lite, night(0), later)
     versions = [each.key.case_version for each in series_of(lite, COPY, metric="time_us")]
     assert versions == [1, 2]
-    assert recent(lite, [COPY], sku="nvidia-h200")[COPY].key.case_version == 2
+    assert recent(lite, night(0), [COPY])[COPY].key.case_version == 2
+
+
+def test_another_product_s_past_is_not_a_run_s_own(lite: History) -> None:
+    other = Sku(slug="nvidia-b300", name="NVIDIA B300")
+    store(lite, replace(night(0), sku=other), replace(night(1), sku=other))
+    assert recent(lite, night(2), [COPY]) == {}
+    assert len(recent(lite, replace(night(2), sku=other), [COPY])[COPY].points) == 2
 
 
 def test_acceptances_are_part_of_a_series(history: History) -> None:

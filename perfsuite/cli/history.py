@@ -156,7 +156,7 @@ def known_history(project: Project, run: Run) -> dict[str, Series]:
         with _open(project) as store:
             from perfsuite.history import recent
 
-            return recent(store, [variant.id for variant in run.variants], sku=run.sku.slug)
+            return recent(store, run, {variant.id for variant in run.variants})
     except PerfError:
         return {}
 

@@ -14,12 +14,14 @@ from perfsuite.history.tables import moves, points, runs, series
 from perfsuite.model import (
     BaselineMove,
     Point,
+    Run,
     RunLabel,
     Series,
     SeriesKey,
     Trend,
     Trends,
 )
+from perfsuite.sku import sku_for
 
 TIME = "time_us"
 # Years are read one series at a time; of all series of a SKU, or beside a run, the last months.
@@ -51,13 +53,21 @@ def series_of(
     return [with_change_points(each) for each in found if each.points]
 
 
-def recent(history: History, variants: Collection[str], *, sku: str) -> dict[str, Series]:
-    """Return the last points of each variant's main series: its time, or what it has instead."""
+def recent(history: History, run: Run, variants: Collection[str]) -> dict[str, Series]:
+    """Return the last points of each variant's main series: its time, or what it has instead.
+
+    Of each SKU its own: a run's gangs and compilation targets have others than its device.
+    """
+    skus_of = {
+        variant.id: sku_for(variant, run.facts, own=run.sku).slug
+        for variant in run.variants
+        if variant.id in variants
+    }
     with history.reading() as connection:
         keys: dict[int, SeriesKey] = {}
-        for names in _chunks(sorted(variants)):
+        for names in _chunks(sorted(skus_of)):
             keys |= _keys(connection, series.c.variant.in_(names))
-        main = _main(keys, sku)
+        main = _main({n: key for n, key in keys.items() if key.sku == skus_of[key.variant]})
         rows = _recent_rows(connection, main)
         accepted = _moves(connection, main)
     return {
@@ -122,11 +132,11 @@ def _keys(connection: Connection, where: ColumnElement[bool]) -> dict[int, Serie
     }
 
 
-def _main(keys: Mapping[int, SeriesKey], sku: str) -> dict[int, SeriesKey]:
-    """Return one series per variant: its newest version, on this SKU if it is there, its time."""
+def _main(keys: Mapping[int, SeriesKey]) -> dict[int, SeriesKey]:
+    """Return one series per variant: its newest version, its time if it has one."""
     best: dict[str, tuple[tuple[object, ...], int]] = {}
     for number, key in keys.items():
-        rank = (key.sku == sku, key.metric == TIME, key.case_version, -number)
+        rank = (key.metric == TIME, key.case_version, -number)
         if key.variant not in best or rank > best[key.variant][0]:
             best[key.variant] = (rank, number)
     return {number: keys[number] for _, number in best.values()}
