@@ -21,7 +21,7 @@ looks_key: pytest.StashKey[list[Look]] = pytest.StashKey()
 left_out_key: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:  # noqa: PLR0915 - a list of options
     """Declare the options; without --perf none of them does anything."""
     add = parser.getgroup("perfsuite", "GPU performance (perfsuite)").addoption
     add(
@@ -86,11 +86,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the repository under test (default: that of the rootdir)",
     )
     add("--perf-seed", metavar="N", type=int, default=0, help="seed of inputs and of the order")
-    add(
-        "--perf-check",
-        action="store_true",
-        help="only check that results are right; measure nothing",
-    )
+    add("--perf-check", action="store_true", help="check that results are right; measure nothing")
     add(
         "--perf-profile",
         action="store_true",
@@ -137,6 +133,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("perf_cases", "folders of case modules: run with --perf only", type="paths")
     parser.addini(
         "perf_baselines", "folders of accepted numbers", type="paths", default=["baselines"]
+    )
+    parser.addini(
+        "perf_history", "URL of the history; empty: none", default="sqlite:///.perfsuite/history.db"
     )
     parser.addini(
         "perf_exit_codes",

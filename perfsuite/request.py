@@ -49,6 +49,7 @@ class Options:
     against: str | None = None
     against_build: str = ""
     repo: Path | None = None
+    history: str = ""
 
     def failing_statuses(self) -> frozenset[str]:
         """Return the statuses that fail a test."""

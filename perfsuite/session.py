@@ -64,8 +64,7 @@ class PerfSession:
         if not code or not name.startswith("test") or not self._is_case(collector.path):
             return None
         arguments = ARGUMENTS & set(code.co_varnames[: code.co_argcount])
-        empty = any(not self._values(collector.path, argument) for argument in arguments)
-        return [] if empty else None
+        return [] if any(not self._values(collector.path, each) for each in arguments) else None
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Give a case module its packs' variants, claims and failures, under their own ids."""
@@ -227,6 +226,7 @@ def options_of(config: pytest.Config) -> Options:
         root=config.rootpath,
         pack=tuple(config.getoption("perf_pack")),
         report=config.rootpath / config.getoption("perf_report"),
+        history=config.getini("perf_history"),
         # The default comes as text, what a project sets as paths.
         baselines=tuple(config.rootpath / path for path in config.getini("perf_baselines")),
         command=shlex.join(["pytest", *map(str, config.invocation_params.args)]),

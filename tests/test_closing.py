@@ -1,15 +1,21 @@
-"""What a run leaves behind: report, acceptance, and the advice that follows."""
+"""What a run leaves behind: history, report, acceptance, and the advice that follows."""
 
 from __future__ import annotations
 
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from options_data import OPTIONS
 from report_data import STORY, baselines_of, run_of
+from store_data import finished
 
 from perfsuite.closing import close
+from perfsuite.history import History, series_of, stored_of
 from perfsuite.model import Revision, Status, Word
+from perfsuite.request import Options
 from perfsuite.runner import Outcome
 
 
@@ -76,3 +82,72 @@ def test_a_report_that_cannot_be_written_loses_nothing_else(tmp_path: Path) -> N
     assert not closing.is_done
     assert "report: cannot write the report" in closing.lines[0]
     assert f"perfsuite report {outcome.run.id}" in closing.lines[0]
+
+
+def history_of(root: Path) -> History:
+    return History("sqlite:///.perfsuite/history.db", root)
+
+
+def keeping(root: Path) -> Options:
+    url = "sqlite:///.perfsuite/history.db"
+    return replace(OPTIONS, root=root, report=root / "reports", history=url)
+
+
+def test_a_run_is_stored_and_the_report_shows_what_was_before(tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, Word.SAME)
+    for number in range(3):
+        run = replace(outcome.run, id=f"run-{number}", started=f"2026-11-2{number}T02:00:00+00:00")
+        closing = close(replace(outcome, run=run), keeping(tmp_path))
+    assert not any("history" in line for line in closing.lines)
+    with history_of(tmp_path) as history:
+        variant = outcome.run.variants[0].id
+        points = series_of(history, variant, metric="time_us")[0].points
+    assert [point.run for point in points] == ["run-0", "run-1", "run-2"]
+    page = (tmp_path / "reports" / "run-2" / "index.html").read_text(encoding="utf-8")
+    assert "time_us, the last 3 runs" in page
+
+
+def test_what_is_accepted_becomes_part_of_the_history(tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, Word.SAME)
+    options = replace(keeping(tmp_path), accept=True, reason="new driver", baselines=(tmp_path,))
+    assert close(outcome, options).is_done
+    with history_of(tmp_path) as history:
+        (move,) = series_of(history, outcome.run.variants[0].id, metric="time_us")[0].moves
+    assert (move.run, move.reason) == (outcome.run.id, "new driver")
+
+
+def test_a_history_that_cannot_be_written_is_a_line(tmp_path: Path) -> None:
+    (tmp_path / ".perfsuite").touch()
+    closing = close(outcome_of(tmp_path, Word.SAME), keeping(tmp_path))
+    (line,) = (line for line in closing.lines if line.startswith("history not stored: "))
+    assert "perfsuite history import 20261121-103000-3f2a later" in line
+    assert closing.is_done
+
+
+def test_without_sqlalchemy_the_history_is_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    for name in [name for name in sys.modules if name.startswith("perfsuite.history")]:
+        monkeypatch.delitem(sys.modules, name)
+    lines = close(outcome_of(tmp_path, Word.SAME), keeping(tmp_path)).lines
+    assert "history not stored: install sqlalchemy; perfsuite history import " in "\n".join(lines)
+
+
+def test_no_history_is_kept_where_none_is_wanted(tmp_path: Path) -> None:
+    close(outcome_of(tmp_path, Word.SAME), replace(keeping(tmp_path), history=""))
+    assert not (tmp_path / ".perfsuite").exists()
+
+
+def test_the_environment_s_history_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERFSUITE_HISTORY", "sqlite:///elsewhere.db")
+    close(outcome_of(tmp_path, Word.SAME), keeping(tmp_path))
+    assert (tmp_path / "elsewhere.db").exists()
+
+
+def test_three_hundred_variants_are_stored_in_a_third_of_a_second(tmp_path: Path) -> None:
+    many = finished({f"case{number}": 100.0 + number for number in range(300)})
+    with history_of(tmp_path) as history:
+        started = time.process_time()
+        assert history.add(stored_of(many))
+        assert time.process_time() - started < 0.9  # 0.17 s on one core

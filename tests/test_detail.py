@@ -45,7 +45,7 @@ def test_the_devices_own_time_is_a_time() -> None:
 def test_rates_of_a_launch_s_work_stand_before_and_now() -> None:
     told = data.STORY[1]
     run = data.run_of((told,))
-    (subject,) = subjects(run, baselines=data.baselines_of(), previous=None)
+    (subject,) = subjects(run, baselines=data.baselines_of(), previous=None, history={})
     work = Work(read_bytes=8e9, link="nvlink")
     (rate,) = rates(replace(subject, variant=replace(subject.variant, work=work)), "nvidia-h200")
     change = subject.change

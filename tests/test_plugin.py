@@ -104,7 +104,7 @@ def error_of(result: pytest.RunResult) -> str:
 def test_an_ordinary_session_runs_ordinary_tests_and_imports_nothing_heavy(
     project: pytest.Pytester,
 ) -> None:
-    heavy = "torch numpy scipy jinja2 msgspec rich perfsuite.session perfsuite.catalogue"
+    heavy = "torch numpy scipy jinja2 msgspec rich sqlalchemy perfsuite.session perfsuite.catalogue"
     project.makepyfile(
         test_light=f"""
         import sys
@@ -329,3 +329,21 @@ def test_a_session_without_packs_says_so(project: pytest.Pytester) -> None:
     session = PerfSession(project.parseconfig("-p", "perfsuite.plugin"))
     session.chosen = Chosen((), (), ())
     assert "no pack found" in session.pytest_report_collectionfinish([])
+
+
+def test_every_run_is_stored_and_the_next_report_shows_it(project: pytest.Pytester) -> None:
+    from perfsuite.history import History, series_of
+
+    for _ in range(2):
+        result = perf(project, *ONLY_DOUBLE)
+        assert "history" not in result.stdout.str()
+    with History("sqlite:///.perfsuite/history.db", project.path) as history:
+        (series,) = series_of(history, "acme.double[impl=good]", metric="time_us")
+    assert [point.is_valid for point in series.points] == [True, True]
+    pages = sorted(project.path.glob("reports/*/index.html"))
+    assert "time_us, the last 2 runs" in pages[-1].read_text(encoding="utf-8")
+
+
+def test_a_project_may_keep_no_history(project: pytest.Pytester) -> None:
+    perf(project, *ONLY_DOUBLE, "-o", "perf_history=")
+    assert not (project.path / ".perfsuite" / "history.db").exists()

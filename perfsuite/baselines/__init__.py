@@ -2,6 +2,7 @@
 
 from perfsuite.baselines.accept import Accepted, accept
 from perfsuite.baselines.load import Baselines
+from perfsuite.baselines.moves import moves_of
 from perfsuite.baselines.shipped import Root, Shipped, shipped_by
 
 __all__ = [
@@ -10,5 +11,6 @@ __all__ = [
     "Root",
     "Shipped",
     "accept",
+    "moves_of",
     "shipped_by",
 ]

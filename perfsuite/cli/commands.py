@@ -171,6 +171,7 @@ def report(
     baselines: Baselines = None,
 ) -> None:
     """Write the report of a stored run again: HTML, Markdown and JSON."""
+    from perfsuite.cli.history import known_history
     from perfsuite.report import write_report
     from perfsuite.yardstick import find_yardstick
 
@@ -184,6 +185,7 @@ def report(
         source=yardstick.source,
         folder=folder,
         previous=yardstick.previous,
+        history=known_history(project, stored),
     )
     say(str(page))
 

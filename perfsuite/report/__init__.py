@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfsuite.files import refusing, replace_file
-from perfsuite.model import BaselineEntry, Run
+from perfsuite.model import BaselineEntry, Run, Series
 from perfsuite.report import render, summary
 from perfsuite.report.book import read
 from perfsuite.report.decision import verdict_json
@@ -24,20 +24,21 @@ FILES = {
 }
 
 
-def write_report(
+def write_report(  # noqa: PLR0913 - all that is known of a run, by name
     run: Run,
     *,
     baselines: Mapping[str, BaselineEntry],
     source: str,
     folder: Path,
     previous: Run | None = None,
+    history: Mapping[str, Series] | None = None,
 ) -> Path:
     """Write ``folder/<run id>/`` with index.html, summary.md and verdict.json; return the page.
 
-    See ``book.read`` for what the run was judged against. Raises StoreError where the folder
-    cannot be written.
+    See ``book.read`` for what the run was judged against; ``history`` is by variant. Raises
+    StoreError where the folder cannot be written.
     """
-    book = read(run, baselines=baselines, source=source, previous=previous)
+    book = read(run, baselines=baselines, source=source, previous=previous, history=history)
     place = folder / run.id
     remedy = f"make the folder writable, then: perfsuite report {run.id}"
     with refusing("cannot write the report", place, remedy=remedy):

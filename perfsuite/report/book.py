@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from perfsuite.model import BaselineEntry, ClaimVerdict, ClaimWord, Run
+from perfsuite.model import BaselineEntry, ClaimVerdict, ClaimWord, Run, Series
 from perfsuite.report import marks
 from perfsuite.report.rows import Row, row
 from perfsuite.report.subject import Subject, subjects
@@ -75,13 +75,16 @@ def read(
     baselines: Mapping[str, BaselineEntry],
     source: str = "",
     previous: Run | None = None,
+    history: Mapping[str, Series] | None = None,
 ) -> Book:
     """Gather a run for reporting.
 
     ``baselines`` are the entries by variant that the run was judged against, ``source`` says in
-    words what they are; ``previous`` is the run they come from, if it is at hand.
+    words what they are; ``previous`` is the run they come from, if it is at hand, and ``history``
+    what earlier runs say of each variant.
     """
-    found = sorted(subjects(run, baselines=baselines, previous=previous), key=_urgency)
+    known = subjects(run, baselines=baselines, previous=previous, history=history or {})
+    found = sorted(known, key=_urgency)
     return Book(run, source, previous, tuple(found), baselines)
 
 

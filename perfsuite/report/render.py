@@ -12,7 +12,7 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from perfsuite.report import charts, detail, facts, marks, metrics, page, plots, view
+from perfsuite.report import charts, detail, facts, history, marks, metrics, page, plots, view
 from perfsuite.report.book import Book
 
 _CODE = re.compile(r"(`{1,2})(?!`)([^`]+)\1(?!`)")
@@ -28,7 +28,7 @@ class Inline:
 
 def render(book: Book) -> str:
     """Return a run as one self-contained HTML page."""
-    template = _environment().get_template("page.html.j2")
+    template = environment().get_template("page.html.j2")
     return template.render(
         book=book,
         run=book.run,
@@ -56,7 +56,8 @@ def inline(name: str) -> Inline:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return the templates with what they may call."""
     found = Environment(
         loader=PackageLoader("perfsuite.report"),
         autoescape=True,
@@ -65,6 +66,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters["prose"] = prose
-    for room in (detail, facts, marks, metrics, page, plots, view):
+    for room in (detail, facts, history, marks, metrics, page, plots, view):
         found.globals[room.__name__.rpartition(".")[2]] = room
     return found

@@ -14,6 +14,7 @@ from perfsuite.model import (
     Evidence,
     Result,
     Run,
+    Series,
     Stage,
     Status,
     Variant,
@@ -40,6 +41,7 @@ class Subject:
     verdict: Verdict | None = None
     entry: BaselineEntry | None = None
     before: Result | None = None
+    history: Series | None = None
     middles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -155,7 +157,11 @@ def middles(result: Result | None) -> dict[str, tuple[float, ...]]:
 
 
 def subjects(
-    run: Run, *, baselines: Mapping[str, BaselineEntry], previous: Run | None
+    run: Run,
+    *,
+    baselines: Mapping[str, BaselineEntry],
+    previous: Run | None,
+    history: Mapping[str, Series],
 ) -> Iterator[Subject]:
     """Yield every variant of the run with what belongs to it, in the run's order."""
     staged = {(result.variant, result.stage): result for result in run.results}
@@ -175,6 +181,7 @@ def subjects(
             verdict=verdicts.get(variant.id),
             entry=baselines.get(variant.id),
             before=before.get(variant.id),
+            history=history.get(variant.id),
         )
 
 

@@ -1,6 +1,7 @@
 """Turns numbers into estimates: robust centres, variances with a prior, intervals, p-values."""
 
 from perfsuite.stats.difference import Difference
+from perfsuite.stats.levels import Shift, shifts
 from perfsuite.stats.samples import (
     Components,
     accepted,
@@ -30,6 +31,7 @@ __all__ = [
     "MeanSquare",
     "Mixture",
     "Scatter",
+    "Shift",
     "Variance",
     "accepted",
     "components",
@@ -43,5 +45,6 @@ __all__ = [
     "quantile",
     "rank_interval",
     "scattered",
+    "shifts",
     "spread",
 ]

@@ -1,0 +1,244 @@
+"""The commands about the history of many runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from perfsuite.cli.commands import app
+from perfsuite.cli.project import Project, find_project, say, say_table
+from perfsuite.codec import encode
+from perfsuite.errors import PerfError, UsageError
+from perfsuite.model import Point, Run, Series
+from perfsuite.report import view
+from perfsuite.report.history import change_words, commits
+from perfsuite.terminal.words import plain
+
+if TYPE_CHECKING:
+    from perfsuite.history import History
+
+BARS = "▁▂▃▄▅▆▇█"
+_DAYS = re.compile(r"(\d+)d\Z")
+
+
+class _VariantFirst(TyperGroup):
+    """A group whose first word may be a variant instead of a command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the command in that shows a variant where none is named."""
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+history = typer.Typer(
+    cls=_VariantFirst,
+    help='The runs of years: perfsuite history "VARIANT" [--metric, --last, --json], or a command.',
+    no_args_is_help=True,
+)
+app.add_typer(history, name="history")
+
+Metric = Annotated[str, typer.Option(metavar="NAME", help="As in reports; default: the time")]
+
+
+@history.command()
+def show(
+    variant: Annotated[str, typer.Argument(help="The id, as in reports")],
+    metric: Metric = "",
+    last: Annotated[int, typer.Option(min=1, help="So many runs, the newest")] = 30,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="All that is known, for programs")] = False,
+) -> None:
+    """Show a variant's past: its level, since when, what was accepted. "show" may be left out."""
+    with _open(find_project()) as store:
+        from perfsuite.history import series_of, variants_like
+
+        found = series_of(store, variant, metric=metric)
+        if not found:
+            near = variants_like(store, variant.partition("[")[0])
+            raise UsageError(
+                f"no run of {variant!r} is stored" + (f" with metric {metric!r}" if metric else ""),
+                where=store.where,
+                remedy=f"known are {', '.join(near)}" if near else "perfsuite list names variants",
+            )
+    if json:
+        say(encode(found).decode())
+        return
+    times = [each for each in found if metric or each.key.metric == "time_us"] or found[:1]
+    for each in times:
+        _say_series(each, last)
+    if others := sorted({each.key.metric for each in found} - {each.key.metric for each in times}):
+        say(f"also known, with --metric: {', '.join(others)}")
+
+
+@history.command("import")
+def import_runs(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run files, ids or Parquet")],
+) -> None:
+    """Store runs; what is there already stays as it is. Exit code 1 if one cannot be stored."""
+    project = find_project()
+    refused = 0
+    with _open(project) as store:
+        for name in runs:
+            try:
+                say(f"{name}: {_import(store, project, name)}")
+            except PerfError as error:
+                refused += 1
+                say(f"{name}: not stored: {error}")
+    raise typer.Exit(1 if refused else 0)
+
+
+@history.command()
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="What to write")],
+) -> None:
+    """Write the whole history to one Parquet file."""
+    with _open(find_project()) as store:
+        from perfsuite.history.parquet import write_parquet
+
+        count = write_parquet(store, file)
+    say(f"wrote {file}: {plain(view.count(count, 'point'))}")
+
+
+@history.command()
+def prune(
+    keep_samples: Annotated[
+        str, typer.Option(metavar="DAYS", help="Of so many days, as in 90d; estimates all stay")
+    ],
+) -> None:
+    """Drop the samples of old runs."""
+    match = _DAYS.match(keep_samples)
+    if match is None:
+        raise UsageError(f"--keep-samples {keep_samples!r} is no time", remedy="write 90d")
+    before = datetime.now(UTC) - timedelta(days=int(match[1]))
+    with _open(find_project()) as store:
+        count = store.prune(before.isoformat(timespec="seconds"))
+    say(f"dropped the samples of {plain(view.count(count, 'point'))}")
+
+
+@history.command()
+def trends(
+    sku: Annotated[str, typer.Option(help="One SKU; all if left out")] = "",
+    last: Annotated[int, typer.Option(min=2, help="So many runs, the newest")] = 90,
+    metric: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this metric; repeatable")
+    ] = None,
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write")] = Path("reports"),
+) -> None:
+    """Write a page per SKU: all its series, those first whose level shifted last."""
+    from perfsuite.report.trends import write_trends
+
+    with _open(find_project()) as store:
+        from perfsuite.history import skus, with_shifts
+        from perfsuite.history import trends as read
+
+        known = skus(store)
+        if sku and sku not in known:
+            raise UsageError(
+                f"no run of the SKU {sku!r} is stored",
+                where=store.where,
+                remedy=f"known are {', '.join(known)}" if known else "measure: pytest --perf",
+            )
+        for each in [sku] if sku else known:
+            found = with_shifts(read(store, each, last=last, metrics=metric or ()))
+            say(f"wrote {write_trends(found, folder)}")
+
+
+def known_history(project: Project, run: Run) -> dict[str, Series]:
+    """Return what is known of a run's variants; nothing where there is no history to ask."""
+    try:
+        with _open(project) as store:
+            from perfsuite.history import recent
+
+            return recent(store, run, {variant.id for variant in run.variants})
+    except PerfError:
+        return {}
+
+
+def _open(project: Project) -> History:
+    try:
+        from perfsuite.history import History, url_of
+    except ImportError as error:
+        raise UsageError(
+            f"a history needs {error.name}", remedy=f"pip install {error.name}"
+        ) from error
+    url = url_of(project.root)
+    if not url:
+        raise UsageError(
+            "this project keeps no history", remedy="set perf_history, or PERFSUITE_HISTORY"
+        )
+    return History(url, project.root)
+
+
+def _import(store: History, project: Project, name: str) -> str:
+    from perfsuite.baselines import moves_of
+    from perfsuite.history import stored_of
+    from perfsuite.history.parquet import read_parquet
+
+    if name.endswith(".parquet"):
+        runs, moves = read_parquet(Path(name))
+        added = [store.add(run) for run in runs]
+        store.add_moves(moves)
+        return f"{sum(added)} of {plain(view.count(len(added), 'run'))} stored, the rest was there"
+    run = project.load_run(name)
+    was_new = store.add(stored_of(run))
+    store.add_moves(moves_of(run, project.baseline_roots(None)))
+    return "stored" if was_new else "was there already"
+
+
+def _say_series(series: Series, last: int) -> None:
+    shown = series.points[-last:]
+    key = series.key
+    version = f", version {key.case_version}" if key.case_version > 1 else ""
+    say(f"{key.variant}: {key.metric} on {key.sku} ({key.regime}{version})")
+    runs = plain(view.count(len(shown), "run"))
+    say(f"{_sparkline([p.center for p in shown if p.is_valid])}  of {runs}")
+    columns = ("started", "run", "commit", key.metric, "sd between", "verdict", "what happened")
+    say_table("", columns, [_row(series, point, shown) for point in shown])
+    if series.change_points is None:
+        say("change points are not looked for: ruptures is not installed")
+    for change in series.change_points or ():
+        moved = change_words(change, key.unit)
+        say(plain(f"since {view.moment(change.started)}: {moved}; {commits(change)}"))
+
+
+def _row(series: Series, point: Point, shown: Sequence[Point]) -> tuple[str, ...]:
+    value = view.NOTHING
+    if point.center is not None:
+        value = view.amount(point.center, series.key.unit, point.between or None)
+    cells = (
+        view.moment(point.started),
+        point.run,
+        view.commit(point.commit),
+        value,
+        view.spread(point.between) if point.between else "",
+        point.word,
+        "; ".join(_happened(series, point, shown)),
+    )
+    return tuple(map(plain, cells))
+
+
+def _happened(series: Series, point: Point, shown: Sequence[Point]) -> Iterator[str]:
+    if point.why_not:
+        yield f"left out: {point.why_not}"
+    if not point.part:
+        for change in series.change_points or ():
+            if change.run == point.run:
+                yield f"change point: {change_words(change, series.key.unit)}"
+    later = next((p.started for p in shown if p.started > point.started), "~")
+    for move in series.moves:
+        if point.started <= move.accepted < later:
+            yield f"baseline accepted by {move.by}: {move.reason}"
+
+
+def _sparkline(values: Sequence[float | None]) -> str:
+    found = [value for value in values if value is not None]
+    low, span = min(found, default=0.0), max(found, default=0.0) - min(found, default=0.0)
+    top = len(BARS) - 1
+    return "".join(BARS[round((value - low) / span * top) if span else top // 2] for value in found)

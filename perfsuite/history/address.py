@@ -1,0 +1,101 @@
+"""Where a history is: a URL whose password neither stands in a file nor is ever shown."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import sqlite3
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfsuite.errors import StoreError, UsageError
+from perfsuite.files import refusing
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Connection, Engine
+
+DEFAULT = "sqlite:///.perfsuite/history.db"
+# Its URL wins over the project's setting: a password belongs here.
+VARIABLE = "PERFSUITE_HISTORY"
+INI = "perf_history"
+BUSY_S = 30
+
+
+def url_of(root: Path, setting: str | None = None) -> str:
+    """Return the URL of a project's history: the environment's, else the project's setting."""
+    return os.environ.get(VARIABLE, "") or (_from_settings(root) if setting is None else setting)
+
+
+def _from_settings(root: Path) -> str:
+    """Return what pytest would read: the first file that has a section for it holds."""
+    for name, section in (("pytest.ini", "pytest"), ("tox.ini", "pytest")):
+        if name == "tox.ini" and (found := _from_toml(root / "pyproject.toml")) is not None:
+            return found
+        parser = configparser.ConfigParser(interpolation=None)
+        parser.read(root / name, encoding="utf-8")
+        if parser.has_section(section):
+            return parser.get(section, INI, fallback=DEFAULT)
+    return DEFAULT
+
+
+def _from_toml(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    try:
+        tool = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"not valid TOML: {error}", where=str(path)) from error
+    settings = tool.get("pytest", {}).get("ini_options")
+    return None if settings is None else str(settings.get(INI, DEFAULT))
+
+
+def open_engine(url: str, root: Path) -> Engine:
+    """Return the engine of a URL; a SQLite file's path is relative to ``root``."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+    try:
+        parsed = make_url(url)
+        if parsed.drivername == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        if parsed.get_backend_name() == "sqlite":
+            return _sqlite(parsed, root)
+        if parsed.get_backend_name() == "postgresql":
+            return create_engine(parsed)
+    except (ArgumentError, NoSuchModuleError):
+        pass
+    except ImportError as error:
+        raise StoreError(
+            f"PostgreSQL needs a driver: {error}", remedy='pip install "perfsuite[postgres]"'
+        ) from error
+    # Without the URL: where it cannot be read, its password cannot be told from the rest.
+    raise UsageError(
+        "the URL of the history cannot be used",
+        where=f"{VARIABLE} or ini {INI}",
+        remedy=f"write {DEFAULT} or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE",
+    )
+
+
+def _sqlite(url: URL, root: Path) -> Engine:
+    from sqlalchemy import create_engine, event
+
+    path = root / (url.database or "history.db")
+    with refusing("cannot make the folder of the history", path.parent, remedy="make it writable"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    settings = {"timeout": BUSY_S, "isolation_level": None}
+    engine = create_engine(url.set(database=str(path)), connect_args=settings)
+    event.listen(engine, "connect", _set_up)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _set_up(connection: sqlite3.Connection, _: object) -> None:
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _begin(connection: Connection) -> None:
+    """Wait for other writers at the start: a reader that turns writer would fail at once."""
+    is_writer = connection.get_execution_options().get("writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")

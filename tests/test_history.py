@@ -1,0 +1,420 @@
+"""The history of many runs, on SQLite and on a real PostgreSQL server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from history_data import COPY, commit_of, night, nights
+from sqlalchemy import Connection, create_engine, inspect, select, text
+from store_data import OTHER_UNIT, evidence
+
+from perfsuite.errors import PerfError, StoreError, UsageError
+from perfsuite.history import (
+    History,
+    recent,
+    series_of,
+    skus,
+    stored_of,
+    tables,
+    trends,
+    variants_like,
+    with_shifts,
+)
+from perfsuite.history.parquet import read_parquet, write_parquet
+from perfsuite.history.rows import unpack_samples
+from perfsuite.model import (
+    Arm,
+    BaselineMove,
+    Change,
+    MachineShift,
+    Result,
+    Run,
+    Series,
+    SeriesKey,
+    Sku,
+    Stage,
+    Status,
+    Verdict,
+    Word,
+)
+
+pytest_plugins = ["postgres_server"]
+
+KEY = SeriesKey(sku="nvidia-h200", variant=COPY, metric="time_us", regime="paced", unit="us")
+MOVE = BaselineMove(
+    key=KEY, run="night-0001", accepted="2026-01-02T12:00:00", by="me", reason="new", center=301.0
+)
+
+
+@pytest.fixture
+def history(url: str) -> Iterator[History]:
+    with History(url, Path("/")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def lite(tmp_path: Path) -> Iterator[History]:
+    """A history on SQLite, where the database makes no difference."""
+    with History("sqlite:///.perfsuite/history.db", tmp_path) as opened:
+        yield opened
+
+
+def store(history: History, *runs: Run) -> None:
+    for run in runs:
+        assert history.add(stored_of(run))
+
+
+def time_of(history: History, last: int | None = None) -> Series:
+    (series,) = series_of(history, COPY, metric="time_us", last=last)
+    return series
+
+
+def everything(history: History) -> dict[str, list[tuple[object, ...]]]:
+    with history.reading() as connection:
+        return {
+            name: sorted(map(tuple, connection.execute(select(table))), key=repr)
+            for name, table in tables.metadata.tables.items()
+        }
+
+
+def test_a_run_is_read_back_as_it_was_measured(history: History) -> None:
+    change = Change(
+        metric="time_us",
+        unit="us",
+        baseline=294.0,
+        current=300.0,
+        theta=0.02,
+        low=0.01,
+        high=0.03,
+        threshold=0.0025,
+        gate=0.01,
+        detectable=0.002,
+    )
+    verdict = Verdict(variant=COPY, word=Word.SLOWER, reason="it is", changes=(change,))
+    store(history, replace(night(0), verdicts=(verdict,)))
+    series = time_of(history)
+    (point,) = series.points
+    assert series.key == KEY
+    assert point.center == pytest.approx(300.0, rel=1e-3)
+    assert [len(values) for values in point.values.values()] == [3]
+    assert (point.word, point.theta, point.low, point.high) == ("slower", 0.02, 0.01, 0.03)
+    assert (point.run, point.commit, point.is_valid) == ("night-0000", commit_of(0), True)
+    assert {each.key.metric for each in series_of(history, COPY)} == {
+        *("time_us", "cycles", "peak_bytes")
+    }
+
+
+def test_storing_a_run_twice_changes_nothing(history: History) -> None:
+    stored = stored_of(night(0))
+    assert history.add(stored)
+    history.add_moves([MOVE])
+    before = everything(history)
+    assert not history.add(stored)
+    history.add_moves([replace(MOVE, reason="another"), MOVE])
+    assert everything(history) == before
+
+
+def test_writers_at_the_same_time_store_every_run_once(url: str) -> None:
+    runs = [stored_of(each) for each in nights(6)]
+
+    def write(_: int) -> int:
+        with History(url, Path("/")) as own:
+            return sum(own.add(run) for run in runs)
+
+    with ThreadPoolExecutor(4) as pool:
+        stored = list(pool.map(write, range(4)))
+    assert sum(stored) == len(runs)
+    with History(url, Path("/")) as history:
+        assert [point.run for point in time_of(history).points] == [run.id for run in runs]
+
+
+def with_aside(run: Run) -> Run:
+    arm_a = replace(run.results[0], arm=Arm.A)
+    return replace(run, aside=(arm_a, replace(arm_a, claim="memory.twice")))
+
+
+def with_canaries(run: Run) -> Run:
+    start = replace(run.results[0], stage=Stage.CANARY_START)
+    end = replace(start, stage=Stage.CANARY_END)
+    return replace(run, canaries=run.variants, results=(start, *run.results, end))
+
+
+def as_status(status: Status) -> Callable[[Run], Run]:
+    return lambda run: replace(run, results=(replace(run.results[0], status=status),))
+
+
+def shifted(run: Run) -> Run:
+    shift = MachineShift(
+        word=Word.SLOWER,
+        reason="all of it",
+        moved=3,
+        comparable=3,
+        units=("u",),
+        canaries=(),
+        variants=(),
+    )
+    return replace(run, shift=shift)
+
+
+@pytest.mark.parametrize(
+    ("change", "left_out", "counted"),
+    [
+        (with_aside, ["arm A", "claim memory.twice"], 1),
+        (with_canaries, ["canary-end", "canary-start"], 1),
+        (as_status(Status.DISTURBED), ["disturbed"], 0),
+        (as_status(Status.WRONG), ["wrong"], 0),
+        (shifted, ["machine-shift"], 0),
+    ],
+)
+def test_what_does_not_count_is_stored_with_its_reason(
+    lite: History, change: Callable[[Run], Run], left_out: list[str], counted: int
+) -> None:
+    store(lite, change(night(0)))
+    series = time_of(lite)
+    assert sorted(point.why_not for point in series.points if point.why_not) == left_out
+    assert all(point.center for point in series.points)
+    assert len(series.valid) == counted
+
+
+def test_a_crash_is_a_point_without_a_number(lite: History) -> None:
+    crashed = Result(variant=COPY, status=Status.CRASHED, reason="signal 11")
+    store(lite, night(0), replace(night(1), results=(crashed,)))
+    points = time_of(lite).points
+    assert [(point.center is None, point.why_not) for point in points] == [
+        (False, ""),
+        (True, "crashed"),
+    ]
+
+
+def test_bad_nights_make_no_change_point(lite: History) -> None:
+    runs = [
+        shifted(night(n, {"copy": 330.0 + n / 100})) if 10 <= n < 20 else each
+        for n, each in enumerate(nights(30))
+    ]
+    store(lite, *runs)
+    assert time_of(lite).change_points == ()
+    (row,) = with_shifts(trends(lite, "nvidia-h200", metrics=["time_us"])).rows
+    assert row.change_points == ()
+    assert set(row.why_not.values()) == {"machine-shift"}
+
+
+def test_a_change_point_says_since_when_and_between_which_commits(history: History) -> None:
+    store(history, *nights(40, step=0.03, at=25))
+    (change,) = time_of(history).change_points or ()
+    assert (change.run, change.commit_before, change.commit) == (
+        *("night-0025", commit_of(24), commit_of(25)),
+    )
+    assert change.change == pytest.approx(0.03, abs=0.002)
+    assert change.p_value < 1e-6
+    assert not change.is_other_unit
+    (row,) = with_shifts(trends(history, "nvidia-h200", metrics=["time_us"])).rows
+    assert row.change_points == (change,)
+    assert recent(history, night(0), [COPY])[COPY].change_points == (change,)
+
+
+def test_a_change_point_on_another_card_says_so(lite: History) -> None:
+    store(lite, *nights(10))
+    store(lite, *(night(n, {"copy": 310.0 + n / 50}, unit=OTHER_UNIT) for n in range(10, 20)))
+    (change,) = time_of(lite).change_points or ()
+    assert change.is_other_unit
+
+
+def test_only_the_last_points_are_read_when_asked(history: History) -> None:
+    store(history, *nights(12))
+    assert [point.run for point in time_of(history, last=2).points] == ["night-0010", "night-0011"]
+    found = trends(history, "nvidia-h200", last=3)
+    assert [run.id for run in found.runs] == ["night-0009", "night-0010", "night-0011"]
+    assert {row.runs for row in found.rows} == {(0, 1, 2)}
+
+
+def test_an_older_run_that_is_stored_later_takes_its_place(history: History) -> None:
+    store(history, night(2), night(0), night(1))
+    assert [point.run[-1] for point in time_of(history).points] == ["0", "1", "2"]
+
+
+def test_another_version_of_a_case_is_another_series(lite: History) -> None:
+    run = night(1)
+    later = replace(run, results=(replace(run.results[0], case_version=2),))
+    store(lite, night(0), later)
+    versions = [each.key.case_version for each in series_of(lite, COPY, metric="time_us")]
+    assert versions == [1, 2]
+    assert recent(lite, night(0), [COPY])[COPY].key.case_version == 2
+
+
+def test_another_product_s_past_is_not_a_run_s_own(lite: History) -> None:
+    other = Sku(slug="nvidia-b300", name="NVIDIA B300")
+    store(lite, replace(night(0), sku=other), replace(night(1), sku=other))
+    assert recent(lite, night(2), [COPY]) == {}
+    assert len(recent(lite, replace(night(2), sku=other), [COPY])[COPY].points) == 2
+
+
+def test_acceptances_are_part_of_a_series(history: History) -> None:
+    store(history, night(0))
+    history.add_moves([MOVE])
+    assert time_of(history).moves == (MOVE,)
+
+
+def test_an_interrupted_run_is_refused() -> None:
+    with pytest.raises(UsageError, match="--perf-resume"):
+        stored_of(replace(night(0), finished=""))
+
+
+def test_a_run_that_only_checked_has_no_points(lite: History) -> None:
+    run = night(0)
+    store(lite, replace(run, settings=replace(run.settings, check_only=True)))
+    assert skus(lite) == []
+
+
+def test_samples_are_kept_until_they_are_pruned(history: History) -> None:
+    store(history, night(0), night(100))
+    query = (
+        select(tables.samples.c.data).join(tables.series).where(tables.series.c.metric == "time_us")
+    )
+    with history.reading() as connection:
+        packed = connection.execute(query).scalars().first()
+    assert unpack_samples(packed or b"") == [
+        evidence(300.0, slot=slot).samples("time_us") for slot in range(3)
+    ]
+    assert history.prune("2026-02-01") == 2  # time and cycles of the first night
+    assert history.prune("2026-02-01") == 0
+    assert len(time_of(history).valid) == 2
+
+
+def make_version_1(connection: Connection) -> None:
+    """Make the tables as the first version had them: it knew of no acceptances."""
+    for table in tables.metadata.sorted_tables:
+        if table is not tables.moves:
+            table.create(connection)
+    connection.execute(tables.schema.insert().values(version=1))
+    connection.execute(
+        tables.runs.insert().values(
+            id="old", started="2025", commit_id="c", sku="s", unit="u", environment="{}"
+        )
+    )
+    row = {name: getattr(KEY, name) for name in ("sku", "variant", "metric", "regime", "unit")}
+    connection.execute(tables.series.insert().values(case_version=1, better="lower", **row))
+    connection.execute(
+        tables.points.insert().values(
+            run=1,
+            series=1,
+            part="",
+            center=299.0,
+            process_values="{}",
+            between_processes=0.0,
+            processes=3,
+            word="",
+            why_not="",
+        )
+    )
+
+
+def columns_of(url: str) -> dict[str, set[str]]:
+    engine = create_engine(url)
+    found = inspect(engine)
+    columns = {
+        name: {str(column["name"]) for column in found.get_columns(name)}
+        for name in found.get_table_names()
+    }
+    engine.dispose()
+    return columns
+
+
+def test_an_old_history_is_brought_up_to_date_with_its_data(url: str, tmp_path: Path) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        make_version_1(connection)
+    engine.dispose()
+    with History(url, Path("/")) as history:
+        store(history, night(0))
+        history.add_moves([MOVE])
+        series = time_of(history)
+    assert [point.run for point in series.points] == ["old", "night-0000"]
+    assert series.moves == (MOVE,)
+    new = f"sqlite:///{tmp_path}/new.db"
+    History(new, Path("/")).close()
+    assert columns_of(url) == columns_of(new)
+
+
+def test_a_history_of_a_later_version_is_refused(url: str) -> None:
+    History(url, Path("/")).close()
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE perfsuite_schema SET version = 99"))
+    engine.dispose()
+    with pytest.raises(StoreError, match="version 99"):
+        History(url, Path("/"))
+
+
+def test_a_history_goes_through_a_parquet_file_whole(history: History, tmp_path: Path) -> None:
+    store(history, *nights(3), with_canaries(night(3)), shifted(night(4)))
+    history.add_moves([MOVE])
+    file = tmp_path / "all.parquet"
+    assert write_parquet(history, file) == 5 * 3 + 2 * 3
+    with History("sqlite:///copy.db", tmp_path) as copy:
+        runs, moves = read_parquet(file)
+        assert [copy.add(run) for run in runs] == [True] * 5
+        copy.add_moves(moves)
+        assert series_of(copy, COPY) == series_of(history, COPY)
+        again, _ = read_parquet(file)
+        assert [copy.add(run) for run in again] == [False] * 5
+        assert len(everything(copy)["samples"]) == len(everything(history)["samples"])
+
+
+def test_another_file_is_no_history(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    other = tmp_path / "other.parquet"
+    parquet.write_table(pa.table({"x": [1]}), other)
+    text_file = tmp_path / "text.parquet"
+    text_file.write_text("no", encoding="utf-8")
+    for path in (other, text_file):
+        with pytest.raises(StoreError, match="not a history"):
+            read_parquet(path)
+
+
+def test_without_pyarrow_the_extra_is_named(
+    lite: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(StoreError, match=r"perfsuite\[parquet\]"):
+        write_parquet(lite, tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://perf:s3cret@127.0.0.1:1/x",
+        "postgresql+psycopg://127.0.0.1:1/x?user=perf&password=s3cret",
+        "postgres//perf:s3cret@host/x",
+        "mysql://perf:s3cret@host/x",
+        "oracle+nothing://perf:s3cret@host/x",
+    ],
+)
+def test_a_password_is_never_told(url: str, tmp_path: Path) -> None:
+    with pytest.raises(PerfError) as caught:
+        History(url, tmp_path)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_wrong_password_is_refused_without_telling_it(postgres: str) -> None:
+    with pytest.raises(StoreError, match="authentication failed") as caught:
+        History(postgres.replace("s3cret", "gue55ed"), Path("/"))
+    assert "gue55ed" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "history.db").write_text("not a database at all" * 100, encoding="utf-8")
+    with pytest.raises(StoreError, match="not a database"):
+        History("sqlite:///history.db", tmp_path)
+
+
+def test_variants_are_found_by_a_part_of_their_id(lite: History) -> None:
+    store(lite, night(0, {"copy": 1.0, "compute.softmax": 2.0}))
+    assert variants_like(lite, "copy") == [COPY]
+    assert variants_like(lite, "%") == []

@@ -1,0 +1,186 @@
+"""The commands about the history, on made-up nights."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from history_data import COPY, night, nights
+
+from perfsuite.cli import main
+from perfsuite.cli.history import _sparkline
+from perfsuite.history import History, stored_of
+from perfsuite.history.address import DEFAULT, url_of
+from perfsuite.model import Run
+from perfsuite.runs import RunFile
+
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project in the current folder whose history has forty nights, 3 % slower from the 25th."""
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PERFSUITE_HISTORY", raising=False)
+    with History(DEFAULT, tmp_path) as history:
+        for run in nights(40, step=0.03, at=25):
+            history.add(stored_of(run))
+    return tmp_path
+
+
+@pytest.fixture
+def perfsuite(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Run a command of the history in the project; return its exit code and all it said."""
+    assert Path.cwd() == project
+
+    def call(*args: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["perfsuite", "history", *args])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        said = capfd.readouterr()
+        return int(caught.value.code or 0), said.out + said.err
+
+    return call
+
+
+def write(folder: Path, run: Run) -> Path:
+    with RunFile.create(folder, run) as file:
+        for result in run.results:
+            file.append(result)
+        file.finish(run)
+        return file.path
+
+
+def test_a_variant_s_history_says_since_when_and_by_how_much(perfsuite: Command) -> None:
+    code, said = perfsuite(COPY)
+    assert code == 0
+    assert f"{COPY}: time_us on nvidia-h200 (paced)" in said
+    assert "of 30 runs" in said
+    assert "night-0010" in said
+    assert "night-0009" not in said
+    assert "since 2026-01-26 02:00 UTC: +2.97 % (300.0 us to 308.9 us" in said
+    assert f"{24:012x}..{25:012x}" in said
+    assert "also known, with --metric: cycles, peak_bytes" in said
+
+
+def test_options_may_stand_first_and_choose(perfsuite: Command) -> None:
+    code, said = perfsuite("--last", "3", "--metric", "peak_bytes", COPY)
+    assert code == 0
+    assert "of 3 runs" in said
+    assert "134 MB" in said
+
+
+def test_programs_get_all_that_is_known(perfsuite: Command) -> None:
+    code, said = perfsuite(COPY, "--metric", "time_us", "--json")
+    assert code == 0
+    (series,) = json.loads(said)
+    assert len(series["points"]) == 40
+    assert series["change_points"][0]["run"] == "night-0025"
+
+
+def test_an_unknown_variant_is_an_error_that_names_others(perfsuite: Command) -> None:
+    code, said = perfsuite("memory.copy[n=9]")
+    assert code == 2
+    assert COPY in said
+    assert "Traceback" not in said
+
+
+def test_runs_are_imported_once_and_what_is_damaged_is_refused(
+    perfsuite: Command, project: Path
+) -> None:
+    path = write(project / ".perfsuite", night(50))
+    damaged = project / "damaged.jsonl"
+    damaged.write_text("{", encoding="utf-8")
+    code, said = perfsuite("import", str(path), "night-0050", str(damaged))
+    assert code == 1
+    assert f"{path}: stored" in said
+    assert "night-0050: was there already" in said
+    assert f"{damaged}: not stored: " in said
+
+
+def test_a_history_moves_through_a_parquet_file(perfsuite: Command, project: Path) -> None:
+    assert perfsuite("export", "all.parquet") == (0, "wrote all.parquet: 120 points\n")
+    (project / ".perfsuite" / "history.db").unlink()
+    code, said = perfsuite("import", "all.parquet", "all.parquet")
+    assert code == 0
+    assert "all.parquet: 40 of 40 runs stored" in said
+    assert "all.parquet: 0 of 40 runs stored, the rest was there" in said
+
+
+def test_samples_are_pruned_by_age(perfsuite: Command) -> None:
+    assert perfsuite("prune", "--keep-samples", "1d") == (0, "dropped the samples of 80 points\n")
+    code, said = perfsuite("prune", "--keep-samples", "soon")
+    assert code == 2
+    assert "write 90d" in said
+
+
+def test_trend_pages_are_written_per_sku(perfsuite: Command, project: Path) -> None:
+    assert perfsuite("trends") == (0, "wrote reports/trends-nvidia-h200.html\n")
+    assert (project / "reports" / "trends-nvidia-h200.html").is_file()
+    code, said = perfsuite("trends", "--sku", "nvidia-b300")
+    assert code == 2
+    assert "nvidia-h200" in said
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "url"),
+    [
+        ("pyproject.toml", '[tool.pytest.ini_options]\nperf_history = "sqlite:///a.db"', "a.db"),
+        ("pyproject.toml", "[tool.pytest.ini_options]\n", "history.db"),
+        ("pytest.ini", "[pytest]\nperf_history = sqlite:///b.db", "b.db"),
+        ("tox.ini", "[pytest]\nperf_history = sqlite:///%(c)s.db", "%(c)s.db"),
+        ("README", "", "history.db"),
+    ],
+)
+def test_the_history_is_where_the_project_s_settings_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, content: str, url: str
+) -> None:
+    monkeypatch.delenv("PERFSUITE_HISTORY", raising=False)
+    (tmp_path / file).write_text(content, encoding="utf-8")
+    assert url_of(tmp_path).endswith(url)
+    monkeypatch.setenv("PERFSUITE_HISTORY", "postgresql://x/y")
+    assert url_of(tmp_path) == "postgresql://x/y"
+
+
+def test_a_project_without_a_history_says_so(perfsuite: Command, project: Path) -> None:
+    (project / "pytest.ini").write_text("[pytest]\nperf_history =\n", encoding="utf-8")
+    code, said = perfsuite("trends")
+    assert code == 2
+    assert "keeps no history" in said
+
+
+@pytest.mark.parametrize("args", [(COPY,), ("trends",), ("export", "x"), ("import", "x")])
+def test_without_sqlalchemy_a_command_says_what_to_install(
+    perfsuite: Command, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
+) -> None:
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    for name in [name for name in sys.modules if name.startswith("perfsuite.history")]:
+        monkeypatch.delitem(sys.modules, name)
+    code, said = perfsuite(*args)
+    assert code == 2
+    assert "pip install sqlalchemy" in said
+
+
+def test_a_report_shows_the_past_and_does_without(
+    perfsuite: Command, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(project / ".perfsuite", night(39))
+    monkeypatch.setattr(sys, "argv", ["perfsuite", "report"])
+    page = project / "reports" / "night-0039" / "index.html"
+    for url, has_past in ((DEFAULT, True), ("sqlite:///none.db", False), ("nonsense", False)):
+        monkeypatch.setenv("PERFSUITE_HISTORY", url)
+        with pytest.raises(SystemExit):
+            main()
+        assert ("<h3>History" in page.read_text(encoding="utf-8")) is has_past
+
+
+def test_a_sparkline_spans_its_values() -> None:
+    assert _sparkline([1.0, 2.0, None, 3.0]) == "▁▅█"
+    assert _sparkline([2.0, 2.0]) == "▄▄"
+    assert _sparkline([]) == ""

@@ -1,0 +1,190 @@
+"""The page of a SKU's trends, and the part of a report that tells of earlier runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import report_data as data
+
+from perfsuite.errors import StoreError
+from perfsuite.model import (
+    BaselineMove,
+    ChangePoint,
+    Point,
+    RunLabel,
+    Series,
+    SeriesKey,
+    Trend,
+    Trends,
+)
+from perfsuite.report.book import read
+from perfsuite.report.history import past
+from perfsuite.report.render import render
+from perfsuite.report.trends import trends_page, write_trends
+
+HOSTILE = "</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
+KEY = SeriesKey(sku="nvidia-h200", variant="a.b[n=1]", metric="time_us", regime="paced", unit="us")
+CHANGE = ChangePoint(
+    run="r3",
+    started="2026-11-04T02:00:00+00:00",
+    commit_before="aaa",
+    commit="bbb",
+    before=100.0,
+    after=103.0,
+    p_value=1e-9,
+)
+RUNS = tuple(RunLabel(f"r{n}", f"2026-11-0{n + 1}T02:00:00+00:00", f"c{n}") for n in range(6))
+CENTERS = (100.0, 100.1, 99.9, 103.0, 250.0, 103.1)
+MOVE = BaselineMove(
+    key=KEY, run="r4", accepted="2026-11-05T09:00:00", by="me", reason="new driver", center=103.0
+)
+
+
+def trend(key: SeriesKey = KEY, *changes: ChangePoint) -> Trend:
+    return Trend(
+        key=key,
+        runs=tuple(range(6)),
+        centers=CENTERS,
+        why_not={4: "machine-shift"},
+        change_points=changes,
+    )
+
+
+def page_of(*rows: Trend, runs: tuple[RunLabel, ...] = RUNS) -> str:
+    return trends_page(Trends(sku="nvidia-h200", runs=runs, rows=rows))
+
+
+def series(*changes: ChangePoint, key: SeriesKey = KEY, move: BaselineMove = MOVE) -> Series:
+    points = tuple(
+        Point(
+            run=run.id,
+            started=run.started,
+            commit=run.commit,
+            center=center,
+            why_not="machine-shift" if run.id == "r4" else "",
+        )
+        for run, center in zip(RUNS, CENTERS, strict=True)
+    )
+    return Series(key=key, points=points, change_points=changes, moves=(move,))
+
+
+class Tags(HTMLParser):
+    """What a browser would make of a page: its tags, and what is not well-formed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def attributes(self, name: str) -> list[str]:
+        return [attrs[name] or "" for _, attrs in self.found if name in attrs]
+
+
+def test_a_series_is_a_row_that_is_read_without_scripts() -> None:
+    page = page_of(trend(KEY, CHANGE))
+    row = page.partition("<details>")[2].partition("</details>")[0]
+    assert "a.b[n=1]" in row
+    assert "+3.00" in row
+    assert "since 2026-11-04" in row
+    assert "aaa..bbb" in row
+    assert "1 run left out" in row
+    assert row.count("<polyline") == 1
+
+
+def test_what_shifted_last_stands_first() -> None:
+    later = replace(CHANGE, run="r4", started="2026-11-05T02:00:00+00:00")
+    names = ("quiet", "early", "late")
+    rows = [trend(replace(KEY, variant=name)) for name in names]
+    rows[1] = replace(rows[1], change_points=(CHANGE,))
+    rows[2] = replace(rows[2], change_points=(later,))
+    page = page_of(*rows)
+    assert re.findall(r'class="id">(\w+)<', page) == ["late", "early", "quiet"]
+
+
+@pytest.mark.parametrize(("better", "tone"), [("lower", "worse"), ("higher", "better")])
+def test_a_metric_s_direction_says_what_is_worse(better: str, tone: str) -> None:
+    assert f'<b class="{tone}">' in page_of(trend(replace(KEY, better=better), CHANGE))
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_allows_nothing_else() -> None:
+    page = page_of(trend(KEY, CHANGE))
+    tags = Tags(page)
+    assert not tags.attributes("src") + tags.attributes("href")
+    assert "://" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    policy = next(one for one in tags.attributes("content") if "default-src 'none'" in one)
+    assert policy.count("sha256-") == 4
+    assert "unsafe" not in policy
+
+
+def test_hostile_text_stays_text() -> None:
+    key = replace(KEY, variant=HOSTILE, metric=HOSTILE, unit=HOSTILE)
+    change = replace(CHANGE, commit=HOSTILE, commit_before=HOSTILE)
+    runs = tuple(replace(run, id=HOSTILE, commit=HOSTILE) for run in RUNS)
+    page = page_of(trend(key, replace(change, run=HOSTILE)), runs=runs)
+    tags = Tags(page)
+    assert not {"img"} & {tag for tag, _ in tags.found}
+    assert not [attrs for _, attrs in tags.found if "onerror" in attrs]
+    assert page.count("</script>") == 3
+    text = page.partition('id="data">')[2].partition("</script>")[0]
+    assert json.loads(text)["runs"][0][0] == HOSTILE
+
+
+def test_a_series_without_any_point_that_counts_has_a_row() -> None:
+    crashed = Trend(key=KEY, runs=(0,), centers=(None,), why_not={0: "crashed"}, change_points=())
+    assert "1 run left out" in page_of(crashed)
+    assert "No series yet" in page_of()
+
+
+def test_a_page_that_cannot_be_written_says_where(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot write the trends"):
+        write_trends(Trends(sku="x", runs=(), rows=()), tmp_path / "file")
+
+
+def test_the_vendored_chart_is_whole_and_carries_its_licence() -> None:
+    folder = Path(__file__).parents[1] / "perfsuite/report/static/vendor/uplot"
+    assert "uPlot (v1.6.32)" in (folder / "uPlot.iife.min.js").read_text(encoding="utf-8")
+    assert "MIT" in (folder / "LICENSE").read_text(encoding="utf-8")
+
+
+def test_a_variant_s_past_tells_of_shifts_and_acceptances_newest_first() -> None:
+    told = past(series(CHANGE))
+    assert told is not None
+    assert told.label == "time_us, the last 6 runs"
+    assert told.left_out == 1
+    assert [event.what.partition(" ")[0] for event in told.events] == ["baseline", "level"]
+    assert "by me: new driver" in told.events[0].what
+    assert "aaa..bbb" in told.events[1].what
+    assert told.high.startswith("103")  # what does not count does not set the scale
+
+
+def test_one_run_is_no_past() -> None:
+    assert past(None) is None
+    assert past(replace(series(), points=series().points[:1])) is None
+
+
+def test_a_level_from_nothing_has_no_percent() -> None:
+    change = replace(CHANGE, before=0.0, after=8.0)
+    told = past(series(change, key=replace(KEY, unit="count")))
+    assert told is not None
+    assert "%" not in told.events[1].what
+    assert "0" in told.events[1].what
+
+
+def test_a_report_shows_a_variant_s_past_and_keeps_hostile_text_out() -> None:
+    variant = data.variant_of(data.STORY[0]).id
+    move = replace(MOVE, reason=HOSTILE, by=HOSTILE)
+    known = {variant: series(replace(CHANGE, commit=HOSTILE), move=move)}
+    book = read(data.run_of(), baselines=data.baselines_of(), history=known)
+    page = render(book)
+    assert page.count("<h3>History") == 1
+    assert not [attrs for _, attrs in Tags(page).found if "onerror" in attrs]
+    assert "<h3>History" not in render(read(data.run_of(), baselines=data.baselines_of()))
