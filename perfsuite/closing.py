@@ -5,80 +5,113 @@ from __future__ import annotations
 import getpass
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfsuite.baselines import accept
 from perfsuite.errors import PerfError
-from perfsuite.model import Word
-from perfsuite.report import write_report
+from perfsuite.files import refusing
+from perfsuite.model import Pack, Word
+from perfsuite.packs import Listeners
+from perfsuite.report import append_summary, commands_of, write_report
+from perfsuite.report.book import Book, read
 from perfsuite.request import Options
 from perfsuite.runner import Outcome
 
 
+def book_of(outcome: Outcome, packs: Sequence[Pack], *, is_new: bool = True) -> Book:
+    """Read a run for reporting with what packs add to it; tell them of it if it is new."""
+    run, listeners = outcome.run, Listeners(packs)
+    if is_new:
+        listeners.tell(run)
+    sections = listeners.sections(run)
+    return read(
+        replace(run, notes=(*run.notes, *listeners.notes)),
+        baselines=outcome.baselines,
+        source=outcome.source,
+        previous=outcome.previous,
+        sections=sections,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The last lines of the summary, whether all was done, and what writing the report took."""
+    """The last lines of the summary, whether all was done, and what writing the report took.
+
+    ``annotations`` are commands to GitHub, where a workflow of it runs.
+    """
 
     lines: tuple[str, ...] = ()
+    annotations: tuple[str, ...] = ()
     is_done: bool = True
     report_s: float = 0.0
 
 
-def close(outcome: Outcome, options: Options) -> Closing:
-    """Write the report, and accept the run if that was asked for.
+def close(outcome: Outcome, book: Book, options: Options) -> Closing:
+    """Write the report, tell GitHub if it is there, and accept the run if that was asked for.
 
-    A failure of either is a line: what was measured is still to be reported, item by item.
+    A failure of any is a line: what was measured is still to be reported, item by item.
     """
     started = time.monotonic()
-    try:
-        page = short(_write(outcome, options))
-        is_written = True
-    except PerfError as error:
-        page, is_written = str(error), False
+    written = _told(lambda: f"report: {short(write_report(book, options.report))}", "report: ")
+    lines = [written, (f"run: {short(outcome.run_file)}", True)]
+    found: tuple[str, ...] = ()
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        workspace = Path(os.environ.get("GITHUB_WORKSPACE") or options.root)
+        found = tuple(commands_of(book, here=Path.cwd(), workspace=workspace))
+    if step := os.environ.get("GITHUB_STEP_SUMMARY"):
+        lines.append(_told(lambda: _tell_step(book, Path(step)), ""))
     report_s = time.monotonic() - started
-    written = (f"report: {page}", f"run: {short(outcome.run_file)}")
-    if not options.accept:
-        return Closing((*written, *_next(outcome)), is_done=is_written, report_s=report_s)
-    try:
-        accepted = accept(
-            outcome.run, options.baselines[0], reason=options.reason, by=getpass.getuser()
-        )
-    except PerfError as error:
-        return Closing((*written, f"not accepted: {error}"), is_done=False, report_s=report_s)
+    if options.accept:
+        lines.append(_told(lambda: _accept(outcome, options), "not accepted: "))
+    else:
+        lines += [(line, True) for line in _next(book)]
     return Closing(
-        (*written, f"accepted: {accepted}", *map(short, accepted.written)),
-        is_done=is_written,
+        lines=tuple(line for line, _ in lines if line),
+        annotations=found,
+        is_done=all(is_done for _, is_done in lines),
         report_s=report_s,
     )
 
 
-def _write(outcome: Outcome, options: Options) -> Path:
-    return write_report(
-        outcome.run,
-        baselines=outcome.baselines,
-        source=outcome.source,
-        folder=options.report,
-        previous=outcome.previous,
-    )
+def _told(act: Callable[[], str], failed: str) -> tuple[str, bool]:
+    """Return what an act has to say, or why it failed, and whether it was done."""
+    try:
+        return act(), True
+    except PerfError as error:
+        return f"{failed}{error}", False
 
 
-def _next(outcome: Outcome) -> Iterator[str]:
-    run = outcome.run
+def _tell_step(book: Book, path: Path) -> str:
+    with refusing("cannot append to the step's summary", path, remedy="unset GITHUB_STEP_SUMMARY"):
+        append_summary(book, path)
+    return ""
+
+
+def _accept(outcome: Outcome, options: Options) -> str:
+    root, by = options.baselines[0], getpass.getuser()
+    accepted = accept(outcome.run, root, reason=options.reason, by=by)
+    places = sorted({short(path.parent) for path in accepted.written if path.parent.name != "runs"})
+    return f"accepted: {accepted}{' in ' if places else ''}{', '.join(places)}"
+
+
+def _next(book: Book) -> Iterator[str]:
+    run = book.run
     words = {verdict.word for verdict in run.verdicts}
     if not words:
         return
     if Word.UNCLEAR in words and run.against is None:
         yield "next: to decide what is unclear, measure the revision before and this tree in turns:"
         yield f"  {run.command} --perf-against=REV"
-    if words == {Word.NEW}:
+    fails = any(subject.fails for subject in book.subjects)
+    if words == {Word.NEW} and not fails:
         yield "next: run again to compare with this run, or accept it:"
-    elif any(verdict.fails for verdict in run.verdicts):
+    elif fails:
         yield "next: repair what fails; only if it is meant to be so, accept these numbers:"
     else:
         yield "next: to accept these numbers for this SKU:"
-    yield f'  perfsuite baseline accept {outcome.run.id} --reason "..."'
+    yield f'  perfsuite baseline accept {run.id} --reason "..."'
 
 
 def short(path: Path) -> str:

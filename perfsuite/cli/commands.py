@@ -170,21 +170,18 @@ def report(
     baselines: Baselines = None,
 ) -> None:
     """Write the report of a stored run again: HTML, Markdown and JSON."""
+    from perfsuite.closing import book_of
     from perfsuite.report import write_report
+    from perfsuite.runner import Outcome
     from perfsuite.yardstick import find_yardstick
 
     project = find_project()
     stored = project.load_run(run)
     roots = project.baseline_roots(baselines)
-    yardstick = find_yardstick(roots, project.folder, run=stored).beside(stored)
-    page = write_report(
-        stored,
-        baselines=yardstick.entries,
-        source=yardstick.source,
-        folder=folder,
-        previous=yardstick.previous,
-    )
-    say(str(page))
+    found = find_yardstick(roots, project.folder, run=stored).beside(stored)
+    outcome = Outcome(stored, project.folder, found.entries, found.source, found.previous)
+    book = book_of(outcome, project.packs(None, Tier.SMOKE), is_new=False)
+    say(str(write_report(book, folder)))
 
 
 @app.command()
@@ -196,7 +193,8 @@ def compare(
     from perfsuite.cli.compare import judged_against, say_book
 
     project = find_project()
-    book = judged_against(project.load_run(now), project.load_run(before))
+    yardstick = project.load_run(before)
+    book = judged_against(project.load_run(now), yardstick)
     say_book(book)
     raise typer.Exit(1 if book.fails else 0)
 

@@ -29,6 +29,7 @@ from perfsuite.model.result import (
     Stage,
     Status,
 )
+from perfsuite.model.section import Section
 from perfsuite.model.verdict import (
     BaselineEntry,
     BaselineMetric,
@@ -74,6 +75,7 @@ __all__ = [
     "Sampling",
     "Scalar",
     "Scenario",
+    "Section",
     "Settings",
     "Sku",
     "Stage",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from perfsuite.model import BaselineEntry, ClaimVerdict, ClaimWord, Run
+from perfsuite.model import BaselineEntry, ClaimVerdict, ClaimWord, Run, Section
 from perfsuite.report import marks
 from perfsuite.report.rows import Row, row
 from perfsuite.report.subject import Subject, subjects
@@ -22,6 +22,7 @@ class Book:
     previous: Run | None
     subjects: tuple[Subject, ...]
     baselines: Mapping[str, BaselineEntry]
+    sections: tuple[Section, ...] = ()
 
     @cached_property
     def counts(self) -> Counter[str]:
@@ -75,14 +76,16 @@ def read(
     baselines: Mapping[str, BaselineEntry],
     source: str = "",
     previous: Run | None = None,
+    sections: tuple[Section, ...] = (),
 ) -> Book:
     """Gather a run for reporting.
 
     ``baselines`` are the entries by variant that the run was judged against, ``source`` says in
-    words what they are; ``previous`` is the run they come from, if it is at hand.
+    words what they are; ``previous`` is the run they come from, if it is at hand. ``sections`` are
+    what packs have to say.
     """
     found = sorted(subjects(run, baselines=baselines, previous=previous), key=_urgency)
-    return Book(run, source, previous, tuple(found), baselines)
+    return Book(run, source, previous, tuple(found), baselines, sections)
 
 
 def _urgency(subject: Subject) -> tuple[int, float, str]:
