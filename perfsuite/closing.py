@@ -107,6 +107,9 @@ def _next(book: Book) -> Iterator[str]:
     fails = any(subject.fails for subject in book.subjects)
     if words == {Word.NEW} and not fails:
         yield "next: run again to compare with this run, or accept it:"
+    elif any(subject.mark.tone == "fail" for subject in book.subjects):
+        yield "next: repair what fails; what is not right cannot be accepted"
+        return
     elif fails:
         yield "next: repair what fails; only if it is meant to be so, accept these numbers:"
     else:

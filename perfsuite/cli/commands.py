@@ -227,6 +227,7 @@ def accept(
         *((name, "not accepted", why) for name, why in accepted.refused.items()),
     ]
     say_table(f"Accepted from run {run}", ("variant", "outcome", "why"), rows)
+    say(f"accepted: {accepted}")
     for path in accepted.written:
         say(f"wrote {path}")
 
