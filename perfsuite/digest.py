@@ -1,4 +1,4 @@
-"""Whether two moments of a project have the same code: a digest of what may run in its workers."""
+"""Which code it is: the commit, and a digest of what may run in a project's workers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from perfsuite.model import Pack
 CODE = frozenset({".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".py", ".pyx"})
 GIT_LIMIT_S = 30.0
 DIGITS = 12
+
+
+def git_commit(root: Path) -> str:
+    """Return the commit of the project under test, ``-dirty`` appended, or nothing outside git."""
+    return _git(root, "describe", "--always", "--dirty", "--abbrev=12").strip()
 
 
 def code_digest(project: Path, packs: Sequence[Pack]) -> str:

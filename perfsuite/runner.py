@@ -16,7 +16,7 @@ from typing import Protocol
 from perfsuite.arms import open_arms
 from perfsuite.baselines import Root
 from perfsuite.canaries import canaries_for, watch
-from perfsuite.digest import code_digest
+from perfsuite.digest import code_digest, git_commit
 from perfsuite.judge import Policy, wants_confirmation
 from perfsuite.judging import Judging
 from perfsuite.model import (
@@ -39,7 +39,7 @@ from perfsuite.quads import Claims
 from perfsuite.resumption import interrupted_run, open_run_file, samplings_of
 from perfsuite.revision import RevisionOptions
 from perfsuite.runs import RunFile, new_run_id
-from perfsuite.sites import Desk, count_on, git_commit, measure_on, open_desks, units_of
+from perfsuite.sites import Desk, count_on, measure_on, open_desks, units_of
 from perfsuite.sku import sku_of
 from perfsuite.yardstick import find_yardstick
 
