@@ -29,6 +29,7 @@ from perfsuite.model import (
 )
 from perfsuite.report import page, properties, summary, view, write_report
 from perfsuite.report.book import read
+from perfsuite.report.cause import cause
 from perfsuite.report.render import inline, prose
 from perfsuite.report.render import render as html
 from perfsuite.report.summary import summary as markdown
@@ -345,6 +346,17 @@ def test_markdown_starts_with_the_outcome_and_folds_what_is_quiet() -> None:
     visible = "\n".join(lines).partition("<details>")[0].partition("Broken claims:")[0]
     assert visible.count("\n| ") - 2 == 14
     assert "14 more variants" in "\n".join(lines)
+
+
+def test_a_cause_says_what_no_column_does() -> None:
+    told = data.STORY[1]
+    run = data.run_of((told,))
+    reason = (
+        "time +2.2 %, SM clock -0.1 %; code +2.13 % (99 % interval +2.0 % to +2.3 %, threshold)"
+    )
+    verdict = replace(run.verdicts[0], reason=f"{reason}; 6 processes against 5")
+    (subject,) = read(replace(run, verdicts=(verdict,)), baselines={}).subjects
+    assert cause(subject) == "time +2.2 %, SM clock -0.1 %; 6 processes against 5"
 
 
 def test_markdown_says_why_and_counts_claims_and_coverage() -> None:

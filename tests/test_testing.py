@@ -95,6 +95,12 @@ def test_what_is_no_pack_is_refused() -> None:
         ("2 * each", "2.5 * each", "[n=4,impl=plain]: output differs from the reference"),
         ("3 * each", "2 * each", "accepts the negative control"),
         ("def fn(x, y):", "def fn(x, y):\n            1 / 0", "ZeroDivisionError"),
+        (
+            "@perfsuite.hookimpl",
+            "@perfsuite.hookimpl\n    def perf_controller():\n        return 'no_such_module'\n\n"
+            "    @perfsuite.hookimpl",
+            "No module named 'no_such_module'",
+        ),
     ],
 )
 def test_a_bad_pack_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:

@@ -15,9 +15,11 @@ _DOUBTS = ("one of ", "others took ", "the SM clock moved", "unusable samples", 
 
 def cause(subject: Subject) -> str:
     """Return what the change and its interval do not say; of doubts what they come from."""
-    if subject.mark.tone != "unclear":
-        return subject.reason
-    return "; ".join(_doubts(subject)) or subject.reason
+    if subject.mark.tone == "unclear":
+        return "; ".join(_doubts(subject)) or subject.reason
+    clauses = subject.reason.split("; ")
+    told = [each for each in clauses if not (subject.telling and " interval " in each)]
+    return "; ".join(told) or subject.reason
 
 
 def load_percent(subject: Subject) -> float:
