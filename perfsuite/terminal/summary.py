@@ -52,11 +52,15 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What may be cut short: items of a line and its cause, and how the rest of them is told."""
+    """What may be cut short: items of a line and its cause, and how the rest of them is told.
+
+    There are ``count`` of them; ``items`` need be no more than a screen holds.
+    """
 
     items: Sequence[tuple[str, ...]]
     rest: str
     least: int
+    count: int
 
     def need(self, screen: Screen) -> int:
         """Return the lines that all items take."""
@@ -66,12 +70,12 @@ class _Group:
         """Return as many items as fit: causes go first, but the first ones', then items."""
         items = list(self.items[: max(room, 1)])
         for index in range(len(items) - 1, KEPT_CAUSES - 1, -1):
-            if sum(map(screen.height, items)) + (len(items) < len(self.items)) <= room:
+            if sum(map(screen.height, items)) + (len(items) < self.count) <= room:
                 break
             items[index] = items[index][:1]
-        while items and sum(map(screen.height, items)) + (len(items) < len(self.items)) > room:
+        while items and sum(map(screen.height, items)) + (len(items) < self.count) > room:
             items.pop()
-        left = len(self.items) - len(items)
+        left = self.count - len(items)
         more = [self.rest.format(f"{left} more" if items else left)] if left else []
         return [*(line for item in items for line in item), *more]
 
@@ -122,18 +126,25 @@ def _head(book: Book, screen: Screen) -> Iterator[str]:
 
 def _groups(book: Book, screen: Screen) -> tuple[_Group, ...]:
     urgent = [one for one in book.subjects if one.mark.needs_reader]
-    broken = [_claim(claim, screen) for claim in book.broken]
     doubts = [one for one in book.subjects if one.mark.tone == "unclear"]
     others = [one for one in book.subjects if one.mark.word in OTHERS]
-    skips = [(screen.cut(f"skipped {len(ids)}: {plain(why)}"),) for why, ids in book.skips]
-    notes = [(screen.cut(plain(f"note: {note}"), lines=3),) for note in book.run.notes]
+    most = screen.lines
+    told = [_told(one, screen) for one in urgent[:most]]
+    told += [_claim(claim, screen) for claim in book.broken[:most]]
+    skips = [(screen.cut(f"skipped {len(ids)}: {plain(why)}"),) for why, ids in book.skips[:most]]
+    notes = [(screen.cut(plain(f"note: {note}"), lines=3),) for note in book.run.notes[:most]]
     more = "  ... and {} %s: see the report"
     return (
-        _Group([*(_told(one, screen) for one in urgent), *broken], more % "that need a reader", 3),
-        _Group([_short(one, screen) for one in doubts], more % "unclear", 2),
-        _Group([_told(one, screen)[:1] for one in others], more % "faster or incomparable", 1),
-        _Group(skips, "skipped for {} reasons: see the report", 1),
-        _Group(notes, "note: {} notes are in the report", 1),
+        _Group(told, more % "that need a reader", 3, len(urgent) + len(book.broken)),
+        _Group([_short(one, screen) for one in doubts[:most]], more % "unclear", 2, len(doubts)),
+        _Group(
+            [_told(one, screen)[:1] for one in others[:most]],
+            more % "faster or incomparable",
+            1,
+            len(others),
+        ),
+        _Group(skips, "skipped for {} reasons: see the report", 1, len(book.skips)),
+        _Group(notes, "note: {} notes are in the report", 1, len(book.run.notes)),
     )
 
 
