@@ -164,6 +164,12 @@ def test_compare_judges_one_run_against_another(perfsuite: Command) -> None:
     assert "memory.copy[n=1024]" in lines["same"]
 
 
+def test_compare_complains_of_the_first_run_first(perfsuite: Command) -> None:
+    code, said = perfsuite("compare", "nope", "nada")
+    assert code
+    assert "there is no run 'nope'" in said
+
+
 def test_compare_of_a_run_with_itself_fails_nothing(perfsuite: Command) -> None:
     code, said = perfsuite("compare", A, f".perfsuite/runs/{A}.jsonl")
     assert code == 0

@@ -29,6 +29,7 @@ from perfsuite.model import (
 )
 from perfsuite.report import page, properties, summary, view, write_report
 from perfsuite.report.book import read
+from perfsuite.report.cause import cause
 from perfsuite.report.render import inline, prose
 from perfsuite.report.render import render as html
 from perfsuite.report.summary import summary as markdown
@@ -342,9 +343,65 @@ def test_hostile_text_is_text_in_markdown(text: str) -> None:
 def test_markdown_starts_with_the_outcome_and_folds_what_is_quiet() -> None:
     lines = markdown(read(data.run_of(), baselines=data.baselines_of(), source=SOURCE)).splitlines()
     assert lines[0].endswith("3 unclear of 28 variants; 1 claim broken, 3 skipped")
-    visible = "\n".join(lines).partition("<details>")[0]
+    visible = "\n".join(lines).partition("<details>")[0].partition("Broken claims:")[0]
     assert visible.count("\n| ") - 2 == 14
     assert "14 more variants" in "\n".join(lines)
+
+
+def test_a_cause_says_what_no_column_does() -> None:
+    told = data.STORY[1]
+    run = data.run_of((told,))
+    reason = (
+        "time +2.2 %, SM clock -0.1 %; code +2.13 % (99 % interval +2.0 % to +2.3 %, threshold)"
+    )
+    verdict = replace(run.verdicts[0], reason=f"{reason}; 6 processes against 5")
+    (subject,) = read(replace(run, verdicts=(verdict,)), baselines={}).subjects
+    assert cause(subject) == "time +2.2 %, SM clock -0.1 %; 6 processes against 5"
+
+
+def test_markdown_says_why_and_counts_claims_and_coverage() -> None:
+    shown = markdown(read(data.run_of(), baselines=data.baselines_of(), source=SOURCE))
+    assert "| ✕ crashed | compute.softmax" in shown
+    assert "the worker died of SIGSEGV while measuring |" in shown
+    assert "<summary>Claims: 3 others</summary>" in shown
+    assert re.search(r"^\| compute \| \d+ \| \d+ \| .*3 skipped", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("@octocat", "\\@&#8203;octocat"),
+        ("a@b.example", "a\\@&#8203;b.example"),
+        ("#12", "\\#&#8203;12"),
+        ("https://x.example", "https:&#8203;//x.example"),
+        ("www.x.example", "w&#8203;ww.x.example"),
+        (":rocket:", ":&#8203;rocket:"),
+        ("a|b `c` <d>", "a\\|b \\`c\\` &lt;d&gt;"),
+        ("&lt;b&gt; &#64;x", "&amp;lt;b&amp;gt; &amp;\\#&#8203;64;x"),
+        ("two\nlines", "two lines"),
+        ("memory.h2d:pinned[mb=256]", "memory.h2d:pinned\\[mb=256\\]"),
+    ],
+)
+def test_markdown_lets_no_text_act(text: str, shown: str) -> None:
+    assert summary.plain(text) == shown
+
+
+def test_markdown_leaves_out_what_has_no_room_and_names_it() -> None:
+    book = read(data.run_of(), baselines=data.baselines_of(), source=SOURCE)
+    whole = markdown(book)
+    assert "Left out" not in whole
+    for room in (len(whole.encode()) - 1, 4000, 900):
+        shown = markdown(book, room)
+        assert len(shown.encode()) <= room
+        assert "Left out, for a step's summary has room for no more: " in shown
+        assert shown.startswith("### ❌ 4 failed")
+        assert shown.count("<details>") == shown.count("</details>")
+
+
+def test_markdown_of_a_huge_run_stays_below_github_s_limit() -> None:
+    told = [replace(data.STORY[1], axes={"op": "copy" * 150, "n": n}) for n in range(900)]
+    shown = markdown(read(data.run_of(tuple(told)), baselines={}, source=SOURCE))
+    assert 100_000 < len(shown.encode()) <= 2**20
 
 
 def test_markdown_shows_at_most_twenty_rows() -> None:
@@ -357,7 +414,7 @@ def test_markdown_shows_at_most_twenty_rows() -> None:
 def test_markdown_says_where_its_folded_table_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary, "MOST_FOLDED", 5)
     shown = markdown(read(quiet(8), baselines={}, source=SOURCE))
-    assert shown.count("same |") == 5
+    assert shown.count("= same |") == 5
     assert "ends after 5 of them" in shown
 
 
@@ -372,13 +429,14 @@ def test_properties_are_plain_and_complete() -> None:
     assert properties(None, None) == []
 
 
-def test_written_report_has_three_files_and_leaves_nothing_else(tmp_path: Path) -> None:
+def test_written_report_has_four_files_and_leaves_nothing_else(tmp_path: Path) -> None:
     run = data.run_of()
     for _ in range(2):
-        path = write_report(run, baselines=data.baselines_of(), source=SOURCE, folder=tmp_path)
+        book = read(run, baselines=data.baselines_of(), source=SOURCE)
+        path = write_report(book, tmp_path)
     assert path == tmp_path / run.id / "index.html"
     names = sorted(file.name for file in path.parent.iterdir())
-    assert names == ["index.html", "summary.md", "verdict.json"]
+    assert names == ["benchmark.json", "index.html", "summary.md", "verdict.json"]
     decision = json.loads((path.parent / "verdict.json").read_text("utf-8"))
     assert decision["fails"] is True
     assert decision["counts"]["slower"] == 3
@@ -393,7 +451,7 @@ def test_report_that_cannot_be_written_leaves_no_part_of_it(
 
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.raises(StoreError, match="cannot write the report: no space"):
-        write_report(data.run_of(()), baselines={}, source="", folder=tmp_path)
+        write_report(read(data.run_of(()), baselines={}), tmp_path)
     assert list((tmp_path / data.run_of().id).iterdir()) == []
 
 

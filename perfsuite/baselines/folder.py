@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from perfsuite import files
 from perfsuite.codec import StoredEntry, read_baseline, read_flat
 from perfsuite.errors import StoreError
 from perfsuite.files import refusing, replace_file
@@ -96,14 +95,11 @@ def _bytes(path: Path) -> bytes:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep every other acceptance out of the folder; waits for the one that is there."""
-    with _writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(files.locked(folder))
         yield
-    finally:
-        os.close(descriptor)
 
 
 def write(path: Path, data: bytes) -> Path:

@@ -172,22 +172,23 @@ def report(
 ) -> None:
     """Write the report of a stored run again: HTML, Markdown and JSON."""
     from perfsuite.cli.history import known_history
+    from perfsuite.closing import book_of
     from perfsuite.report import write_report
+    from perfsuite.runner import Outcome
     from perfsuite.yardstick import find_yardstick
 
     project = find_project()
     stored = project.load_run(run)
     roots = project.baseline_roots(baselines)
-    yardstick = find_yardstick(roots, project.folder, run=stored).beside(stored)
-    page = write_report(
-        stored,
-        baselines=yardstick.entries,
-        source=yardstick.source,
-        folder=folder,
-        previous=yardstick.previous,
+    found = find_yardstick(roots, project.folder, run=stored).beside(stored)
+    outcome = Outcome(stored, project.folder, found.entries, found.source, found.previous)
+    book = book_of(
+        outcome,
+        project.packs(None, Tier.SMOKE),
         history=known_history(project, stored),
+        is_new=False,
     )
-    say(str(page))
+    say(str(write_report(book, folder)))
 
 
 @app.command()
@@ -199,7 +200,8 @@ def compare(
     from perfsuite.cli.compare import judged_against, say_book
 
     project = find_project()
-    book = judged_against(project.load_run(now), project.load_run(before))
+    yardstick = project.load_run(before)
+    book = judged_against(project.load_run(now), yardstick)
     say_book(book)
     raise typer.Exit(1 if book.fails else 0)
 
@@ -232,6 +234,7 @@ def accept(
         *((name, "not accepted", why) for name, why in accepted.refused.items()),
     ]
     say_table(f"Accepted from run {run}", ("variant", "outcome", "why"), rows)
+    say(f"accepted: {accepted}")
     for path in accepted.written:
         say(f"wrote {path}")
 

@@ -19,7 +19,7 @@ from perfsuite.codec.lines import (
     result_line,
     start_lines,
 )
-from perfsuite.codec.text import convert, decode, encode, read_json
+from perfsuite.codec.text import convert, decode, encode, read_json, schema_of
 
 __all__ = [
     "TAIL_BYTES",
@@ -40,5 +40,6 @@ __all__ = [
     "read_run",
     "result_line",
     "round_digits",
+    "schema_of",
     "start_lines",
 ]

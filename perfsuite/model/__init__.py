@@ -39,6 +39,7 @@ from perfsuite.model.result import (
     Stage,
     Status,
 )
+from perfsuite.model.section import Section
 from perfsuite.model.verdict import (
     BaselineEntry,
     BaselineMetric,
@@ -88,6 +89,7 @@ __all__ = [
     "Sampling",
     "Scalar",
     "Scenario",
+    "Section",
     "Series",
     "SeriesKey",
     "Settings",

@@ -154,6 +154,7 @@ class Run:
     ``against``, and of quads for claims: no other run is ever compared with them.
     ``canaries`` watch the machine: they are measured but no part of what was asked for, unless
     ``variants`` has them too. ``phases_s`` is the controller's own wall time.
+    ``code`` is a digest of the code that ran, which a resumed run must share.
     """
 
     id: str
@@ -171,6 +172,7 @@ class Run:
     finished: str = ""
     wall_s: float = 0.0
     commit: str = ""
+    code: str = ""
     units: Mapping[str, str] = field(default_factory=dict)
     against: Revision | None = None
     aside: tuple[Result, ...] = ()

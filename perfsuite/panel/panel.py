@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, zip_longest
-from typing import Self
 
 from perfsuite import wire
 from perfsuite.errors import DeviceError
+from perfsuite.files import Closable
 from perfsuite.model import Arm, DeviceFacts, Evidence, Result, Sampling, Stage, Variant
 from perfsuite.panel.crew import Crew
 from perfsuite.panel.ending import EndedError, doubted
@@ -33,7 +33,7 @@ class StoppedError(Exception):
 def _tell_nobody(*_words: str) -> None: ...
 
 
-class Panel:
+class Panel(Closable):
     """The K slots of one device; use it as a context manager, from one thread at a time.
 
     Only ``stop`` may be called from another thread. ``samplings`` says how variants are to be
@@ -121,12 +121,6 @@ class Panel:
         """End all servers and workers."""
         for slot in self._slots:
             slot.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _waves(self, variant: Variant, stage: Stage, processes: int) -> Sequence[Wave]:
         together, slots = self._together(variant.memory_bytes), len(self._slots)

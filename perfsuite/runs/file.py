@@ -9,12 +9,11 @@ import secrets
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from perfsuite.codec import end_lines, is_finished, read_run, result_line, round_digits, start_lines
 from perfsuite.errors import StoreError
-from perfsuite.files import refusing
+from perfsuite.files import Closable, refusing
 from perfsuite.model import Block, Result, Run
 
 # Ids become file names.
@@ -41,7 +40,7 @@ def run_path(folder: Path, run_id: str) -> Path:
     return folder / "runs" / f"{run_id}.jsonl"
 
 
-class RunFile:
+class RunFile(Closable):
     """An append-only run file, locked while it is open.
 
     ``run`` is the run as the file knows it: results so far, notes on what was lost.
@@ -122,17 +121,6 @@ class RunFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _write(self, data: bytes) -> None:
         """Append whole lines and wait until they are on disk; half a line is taken back."""
         if self._descriptor < 0:
@@ -164,11 +152,12 @@ def is_open(path: Path) -> bool:
     return False
 
 
-def whole_lines(data: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """Return a run file's text without a torn last line, and a note if there was one."""
+def read_whole(data: bytes, path: Path) -> Run:
+    """Return a run from its file's text; a torn last line is dropped, and noted."""
     end = data.rfind(b"\n") + 1
-    torn = len(data) - end
-    return data[:end], (f"dropped a torn last line of {torn} bytes",) if torn else ()
+    run, torn = read_run(data[:end], where=str(path)), len(data) - end
+    note = (f"dropped a torn last line of {torn} bytes",) if torn else ()
+    return replace(run, notes=(*run.notes, *note))
 
 
 def _lock(descriptor: int, path: Path) -> None:
@@ -189,9 +178,7 @@ def _unfinished_run(data: bytes, path: Path) -> Run:
             where=str(path),
             remedy="start a new run without --perf-resume",
         )
-    lines, notes = whole_lines(data)
-    run = read_run(lines, where=str(path))
-    return replace(run, notes=(*run.notes, *notes))
+    return read_whole(data, path)
 
 
 def _shortened(result: Result) -> Result:
