@@ -18,6 +18,7 @@ from perfsuite.codec.lines import (
     read_run,
     result_line,
     start_lines,
+    trace_line,
 )
 from perfsuite.codec.text import convert, decode, encode, read_json
 
@@ -41,4 +42,5 @@ __all__ = [
     "result_line",
     "round_digits",
     "start_lines",
+    "trace_line",
 ]

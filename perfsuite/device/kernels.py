@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import torch
 from cuda.bindings import driver
 from cuda.core import Kernel, LaunchConfig, Program, ProgramOptions, Stream, launch
 
+from perfsuite.device.compiled import plain_ptx
+from perfsuite.device.protocol import Loaded
 from perfsuite.errors import DeviceError, PerfError
 
 # More dynamic shared memory than this must be asked for (CUDA C++ Programming Guide, 7.x).
@@ -30,11 +32,13 @@ class CudaContext:
     place: str = "cuda"
     rank: int = 0
     ranks: int = 1
+    images: list[Callable[[], Loaded]] = field(default_factory=list)
 
     def load_cuda(
         self, path: str | Path, name: str, *, options: Sequence[str] = ()
     ) -> Callable[..., None]:
         """Compile a kernel of a .cu file for this GPU."""
+        self.images.append(functools.partial(_image, str(path), name, self.arch, tuple(options)))
         return load_kernel(path, name, arch=self.arch, options=options)
 
 
@@ -79,17 +83,37 @@ def load_kernel(
 
 @functools.cache
 def _compile(path: str, name: str, arch: str, options: tuple[str, ...]) -> Kernel:
-    source = Path(path).read_text(encoding="utf-8")
-    chosen = ProgramOptions(std="c++17", arch=arch, **_options(path, options))
     try:
-        program = Program(source, "c++", chosen)
-        return program.compile("cubin", name_expressions=(name,)).get_kernel(name)
+        made = _program(path, arch, options).compile("cubin", name_expressions=(name,))
+        return made.get_kernel(name)
     except Exception as error:
         raise PerfError(
             f"kernel {name!r} does not compile for {arch}: {error}",
             where=path,
             remedy="fix the source; options were " + (" ".join(options) or "none"),
         ) from error
+
+
+@functools.cache
+def _image(path: str, name: str, arch: str, options: tuple[str, ...]) -> Loaded:
+    """Return what a kernel is compiled to: a second time, since a kernel does not keep it."""
+    made = {
+        kind: _program(path, arch, options).compile(kind, name_expressions=(name,))
+        for kind in ("ptx", "cubin")
+    }
+    symbol = made["cubin"].symbol_mapping.get(name, name)
+    return Loaded(
+        name=name,
+        symbol=symbol.decode() if isinstance(symbol, bytes) else str(symbol),
+        ptx=plain_ptx(bytes(made["ptx"].code).decode().rstrip("\0")),
+        image=bytes(made["cubin"].code),
+    )
+
+
+def _program(path: str, arch: str, options: tuple[str, ...]) -> Program:
+    source = Path(path).read_text(encoding="utf-8")
+    chosen = ProgramOptions(std="c++17", arch=arch, **_options(path, options))
+    return Program(source, "c++", chosen)
 
 
 def _options(path: str, options: tuple[str, ...]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from perfsuite.model.result import (
     Stage,
     Status,
 )
+from perfsuite.model.trace import Code, Trace, TracedKernel
 from perfsuite.model.verdict import (
     BaselineEntry,
     BaselineMetric,
@@ -57,6 +58,7 @@ __all__ = [
     "ClaimInstance",
     "ClaimVerdict",
     "ClaimWord",
+    "Code",
     "DeviceFacts",
     "Evidence",
     "Gpu",
@@ -79,6 +81,8 @@ __all__ = [
     "Stage",
     "Status",
     "Tier",
+    "Trace",
+    "TracedKernel",
     "Tree",
     "Variant",
     "Verdict",
