@@ -246,8 +246,6 @@ class _Work:
                 run,
                 wall_s=round(time.monotonic() - self.started, 3),
                 units=units_of(self.desks, run.variants),
-                phases_s={
-                    n: round(s, 3) for n, s in (*run.phases_s.items(), *self.phases_s.items())
-                },
+                phases_s={n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()},
             )
         )

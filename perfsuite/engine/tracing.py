@@ -14,6 +14,7 @@ from perfsuite.device import Device, Loaded
 from perfsuite.errors import PerfError
 from perfsuite.machine_code import facts_of, read_code
 from perfsuite.model import Code, TracedKernel
+from perfsuite.model.trace import function_of
 
 # Launches that are traced: enough for a median, but no longer than this; of long ones, one.
 FEWEST, MOST = 3, 30
@@ -95,16 +96,12 @@ def _shortened(name: str) -> str:
 def _codes(kernels: Sequence[TracedKernel], own: Sequence[Loaded]) -> Iterator[Code]:
     """Yield the code of those that ran: of what an autotuner compiled, most does not."""
     for loaded in own:
-        ran = [each for each in kernels if _base(each.name) in {_base(loaded.name), loaded.symbol}]
+        names = {function_of(loaded.name), loaded.symbol}
+        ran = [each for each in kernels if each.function in names]
         facts = _facts(loaded)
         takes = {each.registers for each in ran}
         if ran and (facts.get("registers") in takes or takes == {0} or not facts):
             yield Code(name=loaded.name, ptx=loaded.hash, facts=facts)
-
-
-def _base(name: str) -> str:
-    """Return a function's name without its type, its template's and its own arguments."""
-    return name.removeprefix("void ").partition("(")[0].partition("<")[0]
 
 
 def _facts(loaded: Loaded) -> dict[str, float]:

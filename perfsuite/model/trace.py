@@ -8,6 +8,12 @@ from dataclasses import dataclass, field
 from perfsuite.model.arms import Arm
 
 
+def function_of(name: str) -> str:
+    """Return a kernel's name without its type, the arguments of its template and its own."""
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    return plain.partition("(")[0].partition("<")[0]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedKernel:
     """A kernel that a launch runs ``count`` times, ``duration_us`` each (median), shaped alike.
@@ -22,6 +28,11 @@ class TracedKernel:
     block: tuple[int, ...] = ()
     registers: int = 0
     shared_bytes: int = 0
+
+    @property
+    def function(self) -> str:
+        """Its name without its type, the arguments of its template and its own."""
+        return function_of(self.name)
 
     @property
     def total_us(self) -> float:
@@ -42,6 +53,11 @@ class Code:
     ptx: str
     facts: Mapping[str, float] = field(default_factory=dict)
     diff: str = ""
+
+    @property
+    def function(self) -> str:
+        """Its name as a kernel of it has it."""
+        return function_of(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
