@@ -80,10 +80,14 @@ class CodeChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """The SM clock's part: relative changes, and in how many blocks it was held back by what."""
+    """The SM clock's part: relative changes, and in how many blocks it was held back by what.
+
+    ``code`` is the judge's change; what takes as many ``cycles`` as before hangs on the clock alone.
+    """
 
     clock: float
     time: float
+    cycles: float
     code: float
     us: float
     blocks: int
@@ -124,11 +128,18 @@ class Explanation:
         return other if self.is_clock or not found else found
 
     @property
+    def is_fine(self) -> bool:
+        """Say whether the change is smaller than what a trace can tell."""
+        total_us = math.fsum(each.before.total_us for each in self.kernels if each.before)
+        least_us = max(LEAST_US, LEAST_SHARE * total_us)
+        return bool(self.kernels) and abs(self.change_us or 0.0) < least_us
+
+    @property
     def is_between(self) -> bool:
         """Say whether most of the change lies between the kernels."""
-        return bool(
-            self.change_us and self.rest_us is not None and self.rest_us / self.change_us > 1 / 2
-        )
+        if self.is_fine or self.is_clock or not self.change_us or self.rest_us is None:
+            return False
+        return self.rest_us / self.change_us > 1 / 2
 
 
 def explain(change: Change | None, before: Side, now: Side) -> Explanation:
@@ -222,14 +233,17 @@ def _clock(change: Change, before: Side, now: Side) -> Clock | None:
     """Return the clock's part where it moved, or where it is held back as it was not before."""
     held, was = (Counter(r for h in side.health for r in h.reasons) for side in (now, before))
     moved = abs(math.expm1(change.clock_change)) >= LEAST_CLOCK
-    if not moved and not held.keys() - was.keys():
+    if not moved and not (before.health and held.keys() - was.keys()):
         return None
     time = math.expm1(change.time_change)
+    cycles = math.expm1(change.time_change + change.clock_change)
+    own = min(change.theta, cycles, key=abs)
     return Clock(
         clock=math.expm1(change.clock_change),
         time=time,
+        cycles=cycles,
         code=change.theta,
-        us=change.baseline * (time - change.theta) if moved else 0.0,
+        us=change.baseline * (time - own) if moved else 0.0,
         blocks=len(now.health),
         reasons=held,
         before=was,

@@ -168,8 +168,7 @@ class _Work:
         return self._finish(verdicts)
 
     def _left(self, variants: Sequence[Variant], stage: Stage) -> list[Variant]:
-        unmeasured = self.judging.arms.unmeasured(self.run_file.run, stage)
-        kept = self._results(stage).keys() - unmeasured
+        kept = self._results(stage).keys() - self.judging.arms.unmeasured(self.run_file.run, stage)
         return [variant for variant in variants if variant.id not in kept]
 
     def _watch(self, stage: Stage) -> None:

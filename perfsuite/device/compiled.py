@@ -19,8 +19,16 @@ _PLACES = re.compile(
 )
 
 
-def plain_ptx(text: str) -> str:
-    """Return a PTX without line information, comments and empty lines."""
+_ENTRIES = re.compile(r"^[^\n]*\.entry\s+([^\s(]+)\(.*?^\}\n?", re.MULTILINE | re.DOTALL)
+
+
+def plain_ptx(text: str, symbol: str = "") -> str:
+    """Return a PTX without line information, comments and empty lines.
+
+    With a ``symbol``, without the other kernels of its file: they are no part of it.
+    """
+    if symbol:
+        text = _ENTRIES.sub(lambda found: found[0] if found[1] == symbol else "", text)
     lines = (line.rstrip() for line in _PLACES.sub("", text).splitlines())
     return "\n".join(line for line in lines if line)
 
@@ -64,6 +72,6 @@ def _loaded(compiled: Any) -> Loaded:
         name=name,
         symbol=name,
         ptx=plain_ptx(asm.get("ptx", "")),
-        image=asm.get("cubin", b""),
+        image=lambda: asm.get("cubin", b""),
         is_generated=written_in.startswith("torch."),
     )

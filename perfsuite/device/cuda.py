@@ -45,8 +45,7 @@ class CudaDevice:
     settle_s = 3.0
     # Told, not acted on: what the spin misses has not been compared with a second process yet.
     foreign_most = math.inf
-    busy_s = 0.0
-    spun_s = 0.0
+    busy_s = spun_s = 0.0
     traced = staticmethod(gpu_kernels)
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
@@ -71,7 +70,7 @@ class CudaDevice:
         self._padding = torch.empty((1 + seed % 61) << 18, dtype=torch.uint8, device="cuda")
         self._gang = gang or Gang()
         self._watch = Stopwatch(self._stream, self.arch, self._gang.line_up)
-        self._images: list[Callable[[], Loaded]] = []
+        self._own: list[Callable[[], Loaded]] = []
         self._compiled_before = triton_kernels()
 
     def facts(self) -> DeviceFacts:
@@ -80,8 +79,8 @@ class CudaDevice:
 
     def context(self, seed: int) -> CudaContext:
         """Return a builder's context."""
-        gang, images = self._gang, self._images
-        return CudaContext(self.arch, seed, rank=gang.rank, ranks=gang.ranks, images=images)
+        gang, own = self._gang, self._own
+        return CudaContext(self.arch, seed, rank=gang.rank, ranks=gang.ranks, loaded=own)
 
     def rng(self, seed: int) -> tensors.TensorRng:
         """Return a maker of GPU tensors."""
@@ -193,7 +192,7 @@ class CudaDevice:
 
     def loaded(self) -> list[Loaded]:
         """Return what NVRTC and Triton compiled since the device was opened."""
-        return [*(image() for image in self._images), *triton_loaded(self._compiled_before)]
+        return [*(own() for own in self._own), *triton_loaded(self._compiled_before)]
 
     def close(self) -> None:
         """Let go of NVML and of memory that nothing holds any more."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from cuda.bindings import driver
-from cuda.core import Kernel, LaunchConfig, Program, ProgramOptions, Stream, launch
+from cuda.core import Kernel, LaunchConfig, ObjectCode, Program, ProgramOptions, Stream, launch
 
 from perfsuite.device.compiled import plain_ptx
 from perfsuite.device.protocol import Loaded
@@ -32,13 +32,13 @@ class CudaContext:
     place: str = "cuda"
     rank: int = 0
     ranks: int = 1
-    images: list[Callable[[], Loaded]] = field(default_factory=list)
+    loaded: list[Callable[[], Loaded]] = field(default_factory=list)
 
     def load_cuda(
         self, path: str | Path, name: str, *, options: Sequence[str] = ()
     ) -> Callable[..., None]:
         """Compile a kernel of a .cu file for this GPU."""
-        self.images.append(functools.partial(_image, str(path), name, self.arch, tuple(options)))
+        self.loaded.append(functools.partial(_loaded, str(path), name, self.arch, tuple(options)))
         return load_kernel(path, name, arch=self.arch, options=options)
 
 
@@ -95,18 +95,20 @@ def _compile(path: str, name: str, arch: str, options: tuple[str, ...]) -> Kerne
 
 
 @functools.cache
-def _image(path: str, name: str, arch: str, options: tuple[str, ...]) -> Loaded:
+def _loaded(path: str, name: str, arch: str, options: tuple[str, ...]) -> Loaded:
     """Return what a kernel is compiled to: a second time, since a kernel does not keep it."""
-    made = {
-        kind: _program(path, arch, options).compile(kind, name_expressions=(name,))
-        for kind in ("ptx", "cubin")
-    }
-    symbol = made["cubin"].symbol_mapping.get(name, name)
+
+    def made(kind: str) -> ObjectCode:
+        return _program(path, arch, options).compile(kind, name_expressions=(name,))
+
+    ptx = made("ptx")
+    lowered = ptx.symbol_mapping.get(name, name)
+    symbol = lowered.decode() if isinstance(lowered, bytes) else str(lowered)
     return Loaded(
         name=name,
-        symbol=symbol.decode() if isinstance(symbol, bytes) else str(symbol),
-        ptx=plain_ptx(bytes(made["ptx"].code).decode().rstrip("\0")),
-        image=bytes(made["cubin"].code),
+        symbol=symbol,
+        ptx=plain_ptx(bytes(ptx.code).decode().rstrip("\0"), symbol),
+        image=lambda: bytes(made("cubin").code),
     )
 
 

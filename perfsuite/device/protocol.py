@@ -45,15 +45,16 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A kernel that this process compiled: its name, its PTX without line information, its image.
+    """A kernel that this process compiled, with its PTX without line information.
 
-    ``symbol`` is its name in the image; ``is_generated`` says that a library wrote it.
+    ``image`` returns its machine code, in which ``symbol`` is its name; ``is_generated`` says that
+    a library wrote it.
     """
 
     name: str
     symbol: str
     ptx: str
-    image: bytes = b""
+    image: Callable[[], bytes] = bytes
     is_generated: bool = False
 
     @property

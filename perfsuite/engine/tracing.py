@@ -105,10 +105,9 @@ def _codes(kernels: Sequence[TracedKernel], own: Sequence[Loaded]) -> Iterator[C
 
 
 def _facts(loaded: Loaded) -> dict[str, float]:
-    if not loaded.image:
-        return {}
     try:
-        return facts_of(read_code(loaded.image, loaded.symbol))
+        image = loaded.image()
+        return facts_of(read_code(image, loaded.symbol)) if image else {}
     except (
         PerfError,
         OSError,

@@ -12,7 +12,7 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from perfsuite.report import charts, detail, facts, marks, metrics, page, plots, view, why
+from perfsuite.report import charts, detail, facts, kernels, marks, metrics, page, plots, view, why
 from perfsuite.report.book import Book
 
 _CODE = re.compile(r"(`{1,2})(?!`)([^`]+)\1(?!`)")
@@ -65,6 +65,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters["prose"] = prose
-    for room in (detail, facts, marks, metrics, page, plots, view, why):
+    for room in (detail, facts, kernels, marks, metrics, page, plots, view, why):
         found.globals[room.__name__.rpartition(".")[2]] = room
     return found
