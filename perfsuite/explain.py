@@ -21,7 +21,7 @@ LEAST_CLOCK = 0.005
 _ROLES = {
     "attention": r"attention|flash|fmha|sdpa",
     "convolution": r"conv|wgrad|dgrad|winograd",
-    "matrix product": r"gemm|gemv|nvjet|cutlass|cublas|xmma|mma|::mm$|matmul",
+    "matrix product": r"gemm|gemv|nvjet|cutlass|cublas|xmma|mm$|mma|matmul",
     "softmax": r"softmax",
     "normalisation": r"norm",
     "collective": r"nccl",
@@ -82,7 +82,7 @@ class CodeChange:
 class Clock:
     """The SM clock's part: relative changes, and in how many blocks it was held back by what.
 
-    ``code`` is the judge's change; what takes as many ``cycles`` as before hangs on the clock alone.
+    ``code`` is the judge's change; what takes as many ``cycles`` as before needs the clock alone.
     """
 
     clock: float

@@ -6,15 +6,18 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from cuda.bindings import driver
-from cuda.core import Kernel, LaunchConfig, ObjectCode, Program, ProgramOptions, Stream, launch
+from cuda.core import Kernel, LaunchConfig, Program, ProgramOptions, Stream, launch
 
 from perfsuite.device.compiled import plain_ptx
 from perfsuite.device.protocol import Loaded
 from perfsuite.errors import DeviceError, PerfError
+
+if TYPE_CHECKING:
+    from cuda.core import ObjectCode
 
 # More dynamic shared memory than this must be asked for (CUDA C++ Programming Guide, 7.x).
 FREE_SHARED_BYTES = 48 << 10

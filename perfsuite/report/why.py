@@ -20,6 +20,8 @@ REASONS = {
 ARROW = "\N{RIGHTWARDS ARROW}"
 NAME_CHARACTERS = 60
 MOST_CAUSES, MOST_FACTS, MOST_DIFFERENCES = 2, 4, 4
+# A trace is taken in other minutes than the samples.
+MOST_SHARE = 1.1
 
 
 def headline(explanation: Explanation) -> str:
@@ -173,7 +175,10 @@ def signed(time_us: float) -> str:
 
 
 def _share(cause: KernelChange) -> str:
-    return f" ({view.share(cause.share)} of the change)" if cause.share and cause.share > 0 else ""
+    if not cause.share or cause.share < 0:
+        return ""
+    whole = cause.share > MOST_SHARE
+    return f" ({'more than the whole' if whole else view.share(cause.share) + ' of the'} change)"
 
 
 def percent(share: float | None) -> str:
