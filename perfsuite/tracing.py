@@ -13,13 +13,14 @@ from pathlib import Path
 
 from perfsuite.files import replace_file
 from perfsuite.model import Arm, BaselineEntry, Code, Regime, Run, Sampling, Trace, Variant, Word
-from perfsuite.panel import GangPanel
+from perfsuite.panel import GangPanel, Tracer
 from perfsuite.runs import RunFile
 from perfsuite.sites import Desk, share_out
 
 MOVED = frozenset({Word.SLOWER, Word.FASTER, Word.UNCLEAR, Word.OVER_BUDGET})
-# How long another trace may begin, where nothing says that it is worth more of a person's time.
-MOST_S = 60.0
+# How long another trace may begin: of what moved, and of what is only to be stored. What is left
+# of the latter is taken by later runs.
+MOVED_S, NEW_S = 60.0, 20.0
 MOST_DIFF_LINES = 200
 # Of longer texts a diff takes seconds, and nobody reads it.
 MOST_PTX_LINES = 20_000
@@ -39,6 +40,7 @@ class Tracing:
     entries: Mapping[str, BaselineEntry]
     samplings: Mapping[str, Sampling]
     _compared: set[str] = field(default_factory=set)
+    _moved: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _left: int = 0
 
@@ -52,9 +54,11 @@ class Tracing:
         started = time.monotonic()
         # Half of the time is arm B's.
         arms = [each for each in moved if each.id in self._compared]
-        self._share(arms, Arm.A, started + MOST_S / 2)
-        self._share([*moved, *untraced], Arm.B, started + MOST_S)
-        what = f"{self._left} kernel traces were not taken: the limit is {MOST_S:g} s a run"
+        self._moved = {each.id for each in moved}
+        self._share(arms, Arm.A, MOVED_S / 2)
+        self._share([*moved, *untraced], Arm.B, MOVED_S / (2 if arms else 1))
+        what = f"{self._left} kernel traces were not taken: the limits are {MOVED_S:g} s for what "
+        what += f"moved and {NEW_S:g} s for what is new"
         return replace(
             run,
             notes=(*run.notes, *([what] if self._left else [])),
@@ -74,34 +78,32 @@ class Tracing:
         is_stored = entry is not None and bool(entry.kernels)
         return is_stored or variant.id in self._compared or variant.is_gang
 
-    def _share(self, variants: Sequence[Variant], arm: Arm, deadline: float) -> None:
+    def _share(self, variants: Sequence[Variant], arm: Arm, moved_s: float) -> None:
         known = {trace.variant for trace in self.run_file.run.traces if trace.arm is arm}
 
         def trace(desk: Desk, share: Sequence[Variant]) -> None:
             if isinstance(desk.panel, GangPanel):
                 return
+            left_s = {True: moved_s, False: NEW_S}
             with desk.panel.tracer() as tracer:
                 for variant in share:
-                    if time.monotonic() > deadline:
+                    started, is_moved = time.monotonic(), variant.id in self._moved
+                    if left_s[is_moved] > 0:
+                        self._trace(tracer, variant, arm)
+                    else:
                         self._left += 1
-                        continue
-                    sampling = self.samplings.get(variant.id)
-                    found = tracer.trace(variant, arm, sets=sampling.sets if sampling else 1)
-                    self._keep(
-                        Trace(
-                            variant=variant.id,
-                            arm=arm,
-                            kernels=found.kernels,
-                            codes=found.codes,
-                            reason=found.reason,
-                        ),
-                        found.texts,
-                    )
+                    left_s[is_moved] -= time.monotonic() - started
 
-        gangs = [v for v in variants if v.is_gang and v.id not in known]
-        for gang in gangs:
+        wanted = [variant for variant in variants if variant.id not in known]
+        for gang in (variant for variant in wanted if variant.is_gang):
             self._keep(Trace(variant=gang.id, arm=arm, reason="ranks are not traced"), {})
-        share_out(self.desks, [v for v in variants if not v.is_gang and v.id not in known], trace)
+        share_out(self.desks, [variant for variant in wanted if not variant.is_gang], trace)
+
+    def _trace(self, tracer: Tracer, variant: Variant, arm: Arm) -> None:
+        sampling = self.samplings.get(variant.id)
+        found = tracer.trace(variant, arm, sets=sampling.sets if sampling else 1)
+        trace = Trace(variant=variant.id, arm=arm, reason=found.reason)
+        self._keep(replace(trace, kernels=found.kernels, codes=found.codes), found.texts)
 
     def _keep(self, trace: Trace, texts: Mapping[str, str]) -> None:
         shelf = Shelf(self.run_file.path.parents[1] / "artefacts")

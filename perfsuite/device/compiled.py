@@ -13,7 +13,7 @@ from perfsuite.device.protocol import Loaded
 
 # What of a PTX says where its source lies, and who compiled it.
 _PLACES = re.compile(
-    r"^[ \t]*\.(?:loc|file)\b.*\n|//.*$|^\s*\.section\s+\.debug\w*\s*\{[^}]*\}"
+    r"^[ \t]*\.(?:loc|file|version)\b.*\n|//.*$|^\s*\.section\s+\.debug\w*\s*\{[^}]*\}"
     r"|^\$L__(?:tmp|func_begin|func_end)\d+:.*$",
     re.MULTILINE,
 )

@@ -42,9 +42,15 @@ def left_out(subject: Subject) -> str:
     trace, explanation = subject.trace, subject.explanation
     shown = explanation.kernels if explanation else ()
     total = len(shown) or (len(trace.kernels) if trace else 0)
+    is_known = bool(subject.entry and subject.entry.kernels)
+    untraced = ""
+    if explanation and not (trace and is_known):
+        both = "neither it nor what it is compared with was traced"
+        one = "it was not traced" if is_known else "what it is compared with was not traced"
+        untraced = one if trace or is_known else both
     cut = f"{total - MOST_ROWS} more kernels are not shown" if total > MOST_ROWS else ""
-    before = "" if shown or not explanation else "what it is compared with was not traced"
-    return "; ".join(part for part in (cut, before, trace.reason if trace else "") if part)
+    told = (cut, untraced, trace.reason if trace else "")
+    return "; ".join(part for part in told if part)
 
 
 def rest_label(explanation: Explanation) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from perfsuite.explain import Clock, CodeChange, Explanation, KernelChange, Kind, role_of
@@ -20,6 +21,10 @@ REASONS = {
 ARROW = "\N{RIGHTWARDS ARROW}"
 NAME_CHARACTERS = 60
 MOST_CAUSES, MOST_FACTS, MOST_DIFFERENCES = 2, 4, 4
+# Namespaces, and the types of a function's own arguments, which its template's mostly repeat.
+_LITTLE = re.compile(
+    r"\(anonymous namespace\)::|\b(?:at::native|std|cuda|thrust)::|(?<=[\w>])\([^()]*\)$"
+)
 # A trace is taken in other minutes than the samples.
 MOST_SHARE = 1.1
 
@@ -75,8 +80,8 @@ def clock_words(clock: Clock) -> str:
     moved = f"the SM clock was {view.share(abs(clock.clock))} {way}"
     if not clock.us:
         return f"the SM clock stayed, {', '.join(held)}"
-    changes = (("time", clock.time), ("SM cycles", clock.cycles), ("code", clock.code))
-    told = ", ".join(f"{name} {view.percent(change, half_width=0.001)}" for name, change in changes)
+    changes = (("time", clock.time), ("SM cycles" if clock.by_cycles else "code", clock.code))
+    told = ", ".join(f"{name} {view.percent(change, half_width=0.004)}" for name, change in changes)
     return f"{', '.join([moved, *held])}: {told}"
 
 
@@ -155,7 +160,11 @@ def shape_of(kernel: TracedKernel | None) -> dict[str, str]:
 
 
 def middle(name: str, most: int = NAME_CHARACTERS) -> str:
-    """Return a long name without its middle: both ends tell kernels apart."""
+    """Return a kernel's name without what says little, and a long one without its middle.
+
+    Both ends tell kernels apart: templates are named at the front and bound at the end.
+    """
+    name = _LITTLE.sub("", name.removeprefix("void "))
     half = most // 2
     return name if len(name) <= most else f"{name[:half]}\N{HORIZONTAL ELLIPSIS}{name[-half:]}"
 
