@@ -41,6 +41,7 @@ from perfsuite.revision import RevisionOptions
 from perfsuite.runs import RunFile, new_run_id
 from perfsuite.sites import Desk, count_on, measure_on, open_desks, units_of
 from perfsuite.sku import sku_of
+from perfsuite.tracing import Tracing
 from perfsuite.yardstick import find_yardstick
 
 
@@ -149,8 +150,7 @@ class _Work:
         self.phases_s: defaultdict[str, float] = defaultdict(float)
         self.samplings = samplings_of(self.judging.yardstick.entries, self.run_file.run)
         self._lock = threading.Lock()
-        self._done = 0
-        self._total = 0
+        self._done = self._total = 0
 
     def run(self) -> Run:
         """Go through the stages and end the run file."""
@@ -240,11 +240,11 @@ class _Work:
         started = time.monotonic()
         run = self.judging.whole(self.run_file.run, verdicts, judged)
         self.phases_s["judge"] += time.monotonic() - started
-        return self.run_file.finish(
-            replace(
-                run,
-                wall_s=round(time.monotonic() - self.started, 3),
-                units=units_of(self.desks, run.variants),
-                phases_s={name: round(spent_s, 3) for name, spent_s in self.phases_s.items()},
-            )
+        tracing = Tracing(self.run_file, self.desks, self.judging.yardstick.entries, self.samplings)
+        run = tracing.take(run, self.listener.note)
+        phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}
+        wall_s, units = (
+            round(time.monotonic() - self.started, 3),
+            units_of(self.desks, run.variants),
         )
+        return self.run_file.finish(replace(run, wall_s=wall_s, units=units, phases_s=phases_s))

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from perfsuite import files
-from perfsuite.codec import StoredEntry, read_baseline, read_flat
+from perfsuite.codec import RunFacts, StoredEntry, read_baseline, read_flat
 from perfsuite.errors import StoreError
 from perfsuite.files import refusing, replace_file
 from perfsuite.model import Sku
@@ -84,6 +84,16 @@ def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
     if not path.exists():
         return {}
     return read_baseline(_bytes(path), sku=folder.name, pack=pack, where=str(path))
+
+
+def read_environments(folder: Path, runs: Iterable[str]) -> dict[str, Mapping[str, str]]:
+    """Return the environments of runs that entries come from, as far as they are kept."""
+    paths = {run: run_path(folder, run) for run in runs}
+    return {
+        run: read_flat(_bytes(path), RunFacts, where=str(path)).environment
+        for run, path in paths.items()
+        if path.exists()
+    }
 
 
 def _bytes(path: Path) -> bytes:

@@ -18,6 +18,7 @@ from perfsuite.codec.lines import (
     read_run,
     result_line,
     start_lines,
+    trace_line,
 )
 from perfsuite.codec.text import convert, decode, encode, read_json, schema_of
 
@@ -42,4 +43,5 @@ __all__ = [
     "round_digits",
     "schema_of",
     "start_lines",
+    "trace_line",
 ]

@@ -40,6 +40,7 @@ from perfsuite.model.result import (
     Status,
 )
 from perfsuite.model.section import Section
+from perfsuite.model.trace import Code, Trace, TracedKernel
 from perfsuite.model.verdict import (
     BaselineEntry,
     BaselineMetric,
@@ -70,6 +71,7 @@ __all__ = [
     "ClaimInstance",
     "ClaimVerdict",
     "ClaimWord",
+    "Code",
     "DeviceFacts",
     "Evidence",
     "Gpu",
@@ -97,6 +99,8 @@ __all__ = [
     "Stage",
     "Status",
     "Tier",
+    "Trace",
+    "TracedKernel",
     "Tree",
     "Trend",
     "Trends",

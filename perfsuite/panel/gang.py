@@ -13,11 +13,10 @@ from perfsuite import wire
 from perfsuite.errors import CaseError
 from perfsuite.files import Closable
 from perfsuite.model import Arm, Evidence, Result, Sampling, Stage, Status, Variant
-from perfsuite.panel.ending import EndedError, doubted
+from perfsuite.panel.ending import EndedError, StoppedError, doubted
 from perfsuite.panel.job import Turn, job_of
 from perfsuite.panel.legs import Wave, blank_of, legs
 from perfsuite.panel.merge import gang_unit, merged
-from perfsuite.panel.panel import StoppedError
 from perfsuite.panel.process import Wait
 from perfsuite.panel.ranks import Ranks
 from perfsuite.panel.site import Site

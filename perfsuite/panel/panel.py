@@ -14,20 +14,17 @@ from perfsuite.errors import DeviceError
 from perfsuite.files import Closable
 from perfsuite.model import Arm, DeviceFacts, Evidence, Result, Sampling, Stage, Variant
 from perfsuite.panel.crew import Crew
-from perfsuite.panel.ending import EndedError, doubted
+from perfsuite.panel.ending import EndedError, StoppedError, doubted
 from perfsuite.panel.legs import Wave, alone, blank_of, results_of, seats_of_one, seats_of_two
 from perfsuite.panel.process import Wait
 from perfsuite.panel.site import Site
 from perfsuite.panel.slot import Slot
+from perfsuite.panel.tracer import Tracer
 
 # The share of the device's memory that the workers measuring together may use.
 DEVICE_SHARE = 0.9
 # How long blocks wait for the next workers to have started, which would disturb them.
 AHEAD_LIMIT_S = 2.0
-
-
-class StoppedError(Exception):
-    """The panel was told to stop in the middle of a variant."""
 
 
 def _tell_nobody(*_words: str) -> None: ...
@@ -112,6 +109,10 @@ class Panel(Closable):
             return self._results(waves, (), _tell_nobody)
         except StoppedError:
             return []
+
+    def tracer(self) -> Tracer:
+        """Return what traces variants; nothing is measured meanwhile."""
+        return Tracer(self._slots[0], self.site, self._wait)
 
     def stop(self) -> None:
         """Make ``measure`` return soon, without a result for the variant in hand; thread-safe."""

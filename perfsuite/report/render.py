@@ -12,7 +12,19 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from perfsuite.report import charts, detail, facts, history, marks, metrics, page, plots, view
+from perfsuite.report import (
+    charts,
+    detail,
+    facts,
+    history,
+    kernels,
+    marks,
+    metrics,
+    page,
+    plots,
+    view,
+    why,
+)
 from perfsuite.report.book import Book
 
 _CODE = re.compile(r"(`{1,2})(?!`)([^`]+)\1(?!`)")
@@ -66,6 +78,6 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters["prose"] = prose
-    for room in (detail, facts, history, marks, metrics, page, plots, view):
+    for room in (detail, facts, history, kernels, marks, metrics, page, plots, view, why):
         found.globals[room.__name__.rpartition(".")[2]] = room
     return found

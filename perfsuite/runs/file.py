@@ -11,10 +11,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from perfsuite.codec import end_lines, is_finished, read_run, result_line, round_digits, start_lines
+from perfsuite.codec import (
+    end_lines,
+    is_finished,
+    read_run,
+    result_line,
+    round_digits,
+    start_lines,
+    trace_line,
+)
 from perfsuite.errors import StoreError
 from perfsuite.files import Closable, refusing
-from perfsuite.model import Block, Result, Run
+from perfsuite.model import Block, Result, Run, Trace
 
 # Ids become file names.
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
@@ -61,7 +69,7 @@ class RunFile(Closable):
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
         started = replace(run, verdicts=(), claims=(), finished="", wall_s=0.0)
-        started = replace(started, results=(), aside=())
+        started = replace(started, results=(), aside=(), traces=())
         file = cls(path, descriptor=descriptor, run=started)
         try:
             _lock(descriptor, path)
@@ -100,6 +108,11 @@ class RunFile(Closable):
             self.run = replace(self.run, results=(*self.run.results, stored))
         return stored
 
+    def append_trace(self, trace: Trace) -> None:
+        """Put a trace on disk."""
+        self._write(trace_line(trace))
+        self.run = replace(self.run, traces=(*self.run.traces, trace))
+
     def finish(self, run: Run) -> Run:
         """End the file with verdicts, claims, notes and units of ``run``; return it as stored."""
         notes = dict.fromkeys((*self.run.notes, *run.notes))
@@ -107,6 +120,7 @@ class RunFile(Closable):
             run,
             results=self.run.results,
             aside=self.run.aside,
+            traces=self.run.traces,
             notes=tuple(notes),
             finished=run.finished or datetime.now(UTC).isoformat(timespec="seconds"),
         )
