@@ -18,7 +18,7 @@ QUIET = ("faster", "same", "new", "incomparable", "measured", "checked")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One variant's section; not ``is_full`` where its row and one drawing say enough."""
+    """One variant's section; not ``is_full`` where its row and two lines say enough."""
 
     row: Row
     is_full: bool

@@ -12,7 +12,20 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from perfsuite.report import charts, detail, facts, marks, metrics, page, plots, view
+from perfsuite.report import (
+    charts,
+    claims,
+    coverage,
+    detail,
+    facts,
+    filters,
+    marks,
+    metrics,
+    page,
+    plots,
+    roof,
+    view,
+)
 from perfsuite.report.book import Book
 
 _CODE = re.compile(r"(`{1,2})(?!`)([^`]+)\1(?!`)")
@@ -65,6 +78,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters["prose"] = prose
-    for room in (detail, facts, marks, metrics, page, plots, view):
+    rooms = (claims, coverage, detail, facts, filters, marks, metrics, page, plots, roof, view)
+    for room in rooms:
         found.globals[room.__name__.rpartition(".")[2]] = room
     return found
