@@ -54,7 +54,9 @@ def test_a_strip_has_a_dot_for_every_sample_inside_its_box() -> None:
     blocks = [[1.0, 2.0, 3.0], [2.0, 2.0, 50.0]]
     axis = charts.Axis(1.0, 3.0)
     drawing = parse(charts.strip(blocks, axis, centre=2.0, tone="now"))
-    dots = points(drawing[0].attrib["d"])
+    density, samples, _ = drawing
+    dots = points(samples.attrib["d"])
+    assert density.attrib["class"] == "density"
     assert len(dots) == 6
     assert all(0 <= x <= charts.WIDTH and 0 <= y <= charts.STRIP for x, y in dots)
 

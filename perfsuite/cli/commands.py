@@ -23,7 +23,6 @@ app = typer.Typer(
 baseline = typer.Typer(help="The accepted numbers of each SKU.", no_args_is_help=True)
 app.add_typer(baseline, name="baseline")
 
-AnyRun = Annotated[str, typer.Argument(help="A run file or a run's id; the newest if left out")]
 Packs = Annotated[
     list[Path] | None,
     typer.Option("--pack", metavar="FILE_OR_FOLDER", help="One more pack; repeatable"),
@@ -163,28 +162,22 @@ def make_pack(
 
 @app.command()
 def report(
-    run: AnyRun = "",
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Run files or ids; the newest if left out, several side by side",
+        ),
+    ] = None,
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write it")] = Path(
         "reports"
     ),
     baselines: Baselines = None,
 ) -> None:
-    """Write the report of a stored run again: HTML, Markdown and JSON."""
-    from perfsuite.report import write_report
-    from perfsuite.yardstick import find_yardstick
+    """Write the report of a stored run again, or one page that compares runs of several SKUs."""
+    from perfsuite.cli.rendering import rendered
 
-    project = find_project()
-    stored = project.load_run(run)
-    roots = project.baseline_roots(baselines)
-    yardstick = find_yardstick(roots, project.folder, run=stored).beside(stored)
-    page = write_report(
-        stored,
-        baselines=yardstick.entries,
-        source=yardstick.source,
-        folder=folder,
-        previous=yardstick.previous,
-    )
-    say(str(page))
+    say(str(rendered(find_project(), runs or [""], folder, baselines)))
 
 
 @app.command()

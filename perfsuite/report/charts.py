@@ -147,7 +147,7 @@ def levels(turns: Sequence[tuple[str, int, float | None]], axis: Axis) -> Markup
 def scale(axis: Axis, labels: Sequence[tuple[float, str]]) -> Markup:
     """Draw the labels under a stack of strips."""
     texts = "".join(
-        f'<text x="{axis.at(value, 100):.1f}%" y="11">{escape(text)}</text>'
+        f'<text x="{axis.at(value, 100):.1f}%" y="14">{escape(text)}</text>'
         for value, text in labels
     )
     ticks = "".join(

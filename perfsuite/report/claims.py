@@ -101,7 +101,9 @@ def _than(instance: ClaimInstance | None) -> str:
     if instance is None:
         return ""
     sides = [one.partition("[")[2].removesuffix("]").split(",") for one in _both(instance)]
-    own, other = ([axis for axis in side if axis not in set(sides[1 - at])] for at, side in enumerate(sides))
+    own, other = (
+        [axis for axis in side if axis not in set(sides[1 - at])] for at, side in enumerate(sides)
+    )
     return f"{' '.join(own)} over {' '.join(other)}" if own and other else ""
 
 
@@ -117,4 +119,3 @@ def _bar(verdict: ClaimVerdict) -> Markup:
     middle, low, high = (math.log(value / verdict.required) for value in found if value)
     tone = marks.mark(verdict.word.value).tone
     return charts.change_bar(middle, ends=(low, high), limits=(0.0, FACTOR), tone=tone)
-

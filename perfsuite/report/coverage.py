@@ -14,7 +14,10 @@ from perfsuite.report.subject import Subject
 
 # The words in which the plan says what is missing, in the order they are tried.
 _KINDS = (
-    ("another device", re.compile(r"needs (device|arch|gpus|feature) |needs \d+ GPUs|GB of memory")),
+    (
+        "another device",
+        re.compile(r"needs (device|arch|gpus|feature) |needs \d+ GPUs|GB of memory"),
+    ),
     ("other software", re.compile(r"needs package ")),
 )
 OTHER = "another reason"

@@ -12,6 +12,8 @@ from perfsuite.report.rows import Row
 # Above this many variants, quiet ones are told in short: a browser has to hold the whole page.
 FULL_DETAIL = 1000
 MOST_OPEN = 6
+# A browser lays out what is in sight, so many lines at a time.
+CHUNK = 100
 # What is told in the headline where nothing needs a reader.
 QUIET = ("faster", "same", "new", "incomparable", "measured", "checked")
 

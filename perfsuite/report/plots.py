@@ -78,7 +78,7 @@ def tracks(subject: Subject) -> tuple[Track, ...]:
     times = [(tone, list(block.time_us)) for block, tone in turns]
     clocks = [(tone, _megahertz(block)) for block, tone in turns]
     drawn = (
-        _track("Time per launch", times, lambda value: view.time(value, digits, like=like)),
+        _track("Time", times, lambda value: view.time(value, digits, like=like)),
         _track("SM clock", clocks, view.clock),
         _levels("Power", turns, "power_w", "W"),
         _levels("Temperature", turns, "temperature_c", "°C"),
@@ -138,9 +138,7 @@ def _track(
     return Track(label, text(min(values)), text(max(values)), charts.track(turns, axis))
 
 
-def _levels(
-    label: str, turns: Sequence[tuple[Block, str]], name: str, unit: str
-) -> Track | None:
+def _levels(label: str, turns: Sequence[tuple[Block, str]], name: str, unit: str) -> Track | None:
     found = [
         (tone, len(block.time_us), getattr(block.health, name) if block.health else None)
         for block, tone in turns
@@ -148,5 +146,7 @@ def _levels(
     values = [value for _, _, value in found if value is not None]
     if not values:
         return None
-    low, high = (f"{view.number(value, 0)}{view.SPACE}{unit}" for value in (min(values), max(values)))
+    low, high = (
+        f"{view.number(value, 0)}{view.SPACE}{unit}" for value in (min(values), max(values))
+    )
     return Track(label, low, high, charts.levels(found, charts.axis_of(values)))

@@ -162,7 +162,9 @@ def _lines(places: Sequence[Place], peaks: roofline.Peaks) -> Iterable[roofplot.
 
 def _lane(link: str, places: Sequence[Place], peaks: roofline.Peaks) -> Markup:
     rate = None if peaks.is_generic else peaks.links.get(link)
-    ceiling = roofplot.Ceiling(view.flow(rate.value, "B/s"), rate.value, rate.measured) if rate else None
+    ceiling = (
+        roofplot.Ceiling(view.flow(rate.value, "B/s"), rate.value, rate.measured) if rate else None
+    )
     return roofplot.lane([one.point for one in places], ceiling)
 
 

@@ -147,12 +147,12 @@ def rate(value: float, unit: str) -> str:
     return f"{figures(value, 3)}{SPACE}{unit}"
 
 
-def flow(value: float | None, unit: str) -> str:
-    """Return a rate of any size to three digits, its unit's prefix chosen by it."""
+def flow(value: float | None, unit: str, *, digits: int = 3) -> str:
+    """Return a rate of any size, its unit's prefix chosen by it."""
     if value is None:
         return NOTHING
     factor, prefix = _unit(value, FLOW_UNITS)
-    return f"{figures(value / factor, 3)}{SPACE}{prefix}{unit}".rstrip(SPACE)
+    return f"{figures(value / factor, digits)}{SPACE}{prefix}{unit}".rstrip(SPACE)
 
 
 def ratio(value: float | None) -> str:

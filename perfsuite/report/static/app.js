@@ -1,18 +1,27 @@
 "use strict";
 (() => {
   const $ = (query) => document.querySelector(query);
-  const form = $("#filter"), body = $("#rows");
-  const lines = body ? [...body.rows].filter((row) => row.dataset.k).map((row, at) => ({
+  const form = $("#filter"), table = $("#rows");
+  const lines = [...table.rows].filter((row) => row.dataset.k).map((row, at) => ({
     row, at, kind: +row.dataset.g, link: row.querySelector("a"), text: row.textContent.toLowerCase(),
-  })) : [];
+  }));
   for (const line of lines) line.section = line.link && document.getElementById(line.link.hash.slice(1));
-  const fields = form ? [...form.querySelectorAll("[name]:not(output)")] : [];
-  let sorted = [...lines], order = 0, current = -1;
+  const fields = [...form.querySelectorAll("[name]:not(output)")];
+  const size = table.tBodies[0].rows.length;
+  let sorted = [...lines], order = 0, current = -1, later = 0;
 
-  const show = (line, on) => {
-    if (line.row.hidden !== on) return;
-    line.row.hidden = !on;
-    if (line.section) line.section.hidden = !on;
+  // Chunks out of sight are not laid out: each is as high as the lines that it shows.
+  const settle = (chunks) => {
+    for (const chunk of chunks) {
+      const shown = [...chunk.children].filter((line) => !line.hidden).length;
+      chunk.hidden = !shown;
+      chunk.style.containIntrinsicHeight = `${shown * 50}px`;
+    }
+  };
+  // The sections follow the rows, but nobody waits for them.
+  const hideSections = () => {
+    for (const { row, section } of lines) if (section && section.hidden !== row.hidden) section.hidden = row.hidden;
+    settle(document.querySelectorAll("div.chunk"));
   };
   const filter = () => {
     const words = form.text.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -22,8 +31,11 @@
     for (const line of lines) {
       const on = kept.every((kinds) => kinds.has(line.kind)) && words.every((word) => line.text.includes(word));
       shown += on;
-      show(line, on);
+      if (line.row.hidden === on) line.row.hidden = !on;
     }
+    settle(table.tBodies);
+    clearTimeout(later);
+    later = setTimeout(hideSections, 100);
     form.shown.value = `${shown} of ${lines.length}`;
   };
 
@@ -43,7 +55,10 @@
       // What has no value stands last either way.
       return (isNaN(found) ? isNaN(x) - isNaN(y) : (sign || 1) * found) || a.at - b.at;
     });
-    body.append(...sorted.map((line) => line.row));
+    [...table.tBodies].forEach((chunk, at) => {
+      chunk.replaceChildren(...sorted.slice(at * size, (at + 1) * size).map((line) => line.row));
+    });
+    settle(table.tBodies);
   };
 
   // A link to the page as it is filtered and sorted; other hashes are anchors.
@@ -53,7 +68,7 @@
     history.replaceState(null, "", `#${state}`);
   };
   const open = (section) => {
-    section.hidden = false;
+    section.hidden = section.parentElement.hidden = false;
     section.open = true;
     section.scrollIntoView();
     section.firstElementChild.focus({ preventScroll: true });
@@ -61,14 +76,13 @@
   const follow = () => {
     const hash = location.hash.slice(1), at = hash && document.getElementById(hash);
     if (at && at.matches("details")) open(at);
-    if (!form || !hash.includes("=")) return;
+    if (!hash.includes("=")) return;
     const state = new URLSearchParams(hash), wanted = Math.trunc(state.get("sort")) || 0;
     for (const field of fields) field.value = state.get(field.name) ?? "";
     filter();
     if (wanted !== order && $(`th[data-k="${Math.abs(wanted)}"]`)) sort(wanted);
   };
   addEventListener("hashchange", follow);
-  if (!form) return follow();
 
   const move = (step) => {
     const shown = sorted.filter((line) => !line.row.hidden);
@@ -76,13 +90,13 @@
     const next = shown[Math.min(Math.max(here + step, 0), shown.length - 1)];
     if (next) next.link.focus();
   };
-  body.addEventListener("focusin", (event) => {
+  table.addEventListener("focusin", (event) => {
     current = lines.find((line) => line.row.contains(event.target))?.at ?? -1;
   });
   addEventListener("keydown", (event) => {
     const types = event.target.matches("input, select, textarea");
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const arrows = body.contains(event.target) || event.target === form.text;
+    const arrows = table.contains(event.target) || event.target === form.text;
     const step = { j: types ? 0 : 1, k: types ? 0 : -1, ArrowDown: +arrows, ArrowUp: -arrows }[event.key];
     if (step) move(step);
     else if (event.key === "/" && !types) form.text.focus();
@@ -92,7 +106,7 @@
   form.addEventListener("input", () => { filter(); remember(); });
   form.addEventListener("submit", (event) => event.preventDefault());
   for (const link of document.querySelectorAll("[data-verdict]")) {
-    link.addEventListener("click", () => { form.reset(); form.verdict.value = link.dataset.verdict; filter(); remember(); });
+    link.addEventListener("click", () => { form.reset(); if (form.verdict) form.verdict.value = link.dataset.verdict; filter(); remember(); });
   }
   for (const head of document.querySelectorAll("th[data-k]")) {
     const button = document.createElement("button");

@@ -1,0 +1,26 @@
+"""Renders stored runs: one as its report, several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfsuite.cli.project import Project
+from perfsuite.report import write_beside, write_report
+from perfsuite.yardstick import find_yardstick
+
+
+def rendered(project: Project, names: Sequence[str], folder: Path, baselines: Path | None) -> Path:
+    """Write the page of the runs named and return it; ``UsageError`` if one is not there."""
+    run, *others = [project.load_run(name) for name in names]
+    if others:
+        return write_beside((run, *others), folder)
+    roots = project.baseline_roots(baselines)
+    yardstick = find_yardstick(roots, project.folder, run=run).beside(run)
+    return write_report(
+        run,
+        baselines=yardstick.entries,
+        source=yardstick.source,
+        folder=folder,
+        previous=yardstick.previous,
+    )
