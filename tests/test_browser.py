@@ -34,6 +34,11 @@ if MISSING and os.environ.get("CI") != "true":
 WIDTHS = (1440, 1024, 390)
 MANY = 10_000
 SHOWN = "#rows tbody tr:not([hidden])"
+# What reaches out of the page and cannot be scrolled to.
+CUT = """[...document.querySelectorAll("main table, main svg, main pre, main dl")]
+  .filter((one) => one.checkVisibility() && !one.closest(".scroll"))
+  .filter((one) => one.getBoundingClientRect().right > document.documentElement.clientWidth)
+  .map((one) => one.outerHTML.slice(0, 200))"""
 
 
 @dataclass
@@ -129,6 +134,7 @@ def test_page_is_accessible_and_fits(
     with opened(browser, path, width=width, color_scheme=scheme) as (page, seen):
         page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
         assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert page.evaluate(CUT) == []
         assert violations(page) == []
         assert seen.everything == []
 

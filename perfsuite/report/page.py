@@ -91,8 +91,8 @@ def header(book: Book) -> tuple[facts.Fact, ...]:
     )
 
 
-def environment(book: Book) -> tuple[facts.Difference, ...]:
-    """Return what is known of the machine, with what it was before where that is known."""
+def environment(book: Book) -> tuple[list[facts.Difference], list[facts.Difference]]:
+    """Return what is known of the machine, now and before: what differs, and all else."""
     now = facts.everything(book.run.facts)
     if book.previous:
         before = facts.everything(book.previous.facts)
@@ -101,7 +101,7 @@ def environment(book: Book) -> tuple[facts.Difference, ...]:
         seen = {name: {state[name] for state in states if name in state} for name in now}
         before = {name: ", ".join(sorted(values)) for name, values in seen.items() if values}
     found = facts.differences(before, now)
-    return tuple(sorted(found, key=lambda difference: not difference.is_changed))
+    return [one for one in found if one.is_changed], [one for one in found if not one.is_changed]
 
 
 def _quiet(counts: Counter[str]) -> str:
