@@ -13,7 +13,7 @@ from perfsuite.report.rows import Row
 FULL_DETAIL = 1000
 MOST_OPEN = 6
 # A browser lays out what is in sight, so many lines at a time.
-CHUNK = 100
+CHUNK = 25
 # What is told in the headline where nothing needs a reader.
 QUIET = ("faster", "same", "new", "incomparable", "measured", "checked")
 

@@ -3,25 +3,30 @@
   const $ = (query) => document.querySelector(query);
   const form = $("#filter"), table = $("#rows");
   const lines = [...table.rows].filter((row) => row.dataset.k).map((row, at) => ({
-    row, at, kind: +row.dataset.g, link: row.querySelector("a"), text: row.textContent.toLowerCase(),
+    row, at, on: true, kind: +row.dataset.g, link: row.querySelector("a"), text: row.textContent.toLowerCase(),
   }));
   for (const line of lines) line.section = line.link && document.getElementById(line.link.hash.slice(1));
   const fields = [...form.querySelectorAll("[name]:not(output)")];
   const size = table.tBodies[0].rows.length;
   let sorted = [...lines], order = 0, current = -1, later = 0;
 
-  // Chunks out of sight are not laid out: each is as high as the lines that it shows.
-  const settle = (chunks) => {
-    for (const chunk of chunks) {
-      const shown = [...chunk.children].filter((line) => !line.hidden).length;
-      chunk.hidden = !shown;
-      chunk.style.containIntrinsicHeight = `${shown * 50}px`;
-    }
+  // Chunks out of sight are not laid out: each is as high as the lines that it shows. What is
+  // hidden with its chunk need not be hidden itself, which would be work for the browser.
+  const settle = (chunk, parts) => {
+    const shown = parts.filter(([, on]) => on).length;
+    chunk.hidden = !shown;
+    chunk.style.containIntrinsicHeight = `${shown * 50}px`;
+    if (shown) for (const [part, on] of parts) if (part.hidden === on) part.hidden = !on;
   };
-  // The sections follow the rows, but nobody waits for them.
-  const hideSections = () => {
-    for (const { row, section } of lines) if (section && section.hidden !== row.hidden) section.hidden = row.hidden;
-    settle(document.querySelectorAll("div.chunk"));
+  const settleRows = () => [...table.tBodies].forEach((chunk, at) => {
+    settle(chunk, sorted.slice(at * size, (at + 1) * size).map((line) => [line.row, line.on]));
+  });
+  const settleSections = () => {
+    const on = new Map(lines.map((line) => [line.section, line.on]));
+    for (const chunk of document.querySelectorAll("div.chunk")) {
+      settle(chunk, [...chunk.children].map((section) => [section, on.get(section)]));
+    }
+    for (const section of document.querySelectorAll("main > details")) section.hidden = on.get(section) === false;
   };
   const filter = () => {
     const words = form.text.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -29,13 +34,13 @@
       .map((field) => new Set(field.selectedOptions[0].dataset.g.split(" ").map(Number)));
     let shown = 0;
     for (const line of lines) {
-      const on = kept.every((kinds) => kinds.has(line.kind)) && words.every((word) => line.text.includes(word));
-      shown += on;
-      if (line.row.hidden === on) line.row.hidden = !on;
+      line.on = kept.every((kinds) => kinds.has(line.kind)) && words.every((word) => line.text.includes(word));
+      shown += line.on;
     }
-    settle(table.tBodies);
+    settleRows();
+    // The sections follow the rows, but nobody waits for them.
     clearTimeout(later);
-    later = setTimeout(hideSections, 100);
+    later = setTimeout(settleSections, 100);
     form.shown.value = `${shown} of ${lines.length}`;
   };
 
@@ -58,7 +63,7 @@
     [...table.tBodies].forEach((chunk, at) => {
       chunk.replaceChildren(...sorted.slice(at * size, (at + 1) * size).map((line) => line.row));
     });
-    settle(table.tBodies);
+    settleRows();
   };
 
   // A link to the page as it is filtered and sorted; other hashes are anchors.
@@ -83,9 +88,10 @@
     if (wanted !== order && $(`th[data-k="${Math.abs(wanted)}"]`)) sort(wanted);
   };
   addEventListener("hashchange", follow);
+  if (!lines.length) return;
 
   const move = (step) => {
-    const shown = sorted.filter((line) => !line.row.hidden);
+    const shown = sorted.filter((line) => line.on);
     const here = shown.findIndex((line) => line.at === current);
     const next = shown[Math.min(Math.max(here + step, 0), shown.length - 1)];
     if (next) next.link.focus();
@@ -106,7 +112,14 @@
   form.addEventListener("input", () => { filter(); remember(); });
   form.addEventListener("submit", (event) => event.preventDefault());
   for (const link of document.querySelectorAll("[data-verdict]")) {
-    link.addEventListener("click", () => { form.reset(); if (form.verdict) form.verdict.value = link.dataset.verdict; filter(); remember(); });
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      form.reset();
+      if (form.verdict) form.verdict.value = link.dataset.verdict;
+      filter();
+      remember();
+      $("#changes").scrollIntoView();
+    });
   }
   for (const head of document.querySelectorAll("th[data-k]")) {
     const button = document.createElement("button");
