@@ -40,7 +40,7 @@
     settleRows();
     // The sections follow the rows, but nobody waits for them.
     clearTimeout(later);
-    later = setTimeout(settleSections, 100);
+    later = setTimeout(settleSections, 250);
     form.shown.value = `${shown} of ${lines.length}`;
   };
 
