@@ -293,16 +293,20 @@ def hostile_run(text: str) -> tuple[Run, Mapping[str, BaselineEntry]]:
     told = replace(data.STORY[9], reason=text)
     run = data.run_of((told, data.STORY[24]))
     case = replace(run.variants[0].case, doc=text, file=text, source=text, tags=(text,))
+    case = replace(case, pack=text, name=text)
     variants = tuple(replace(one, case=case, id=f"{one.id}{text}") for one in run.variants)
     verdicts = tuple(replace(v, variant=f"{v.variant}{text}", reason=text) for v in run.verdicts)
     results = [
         replace(r, variant=f"{r.variant}{text}", reason=text, output=text) for r in run.results
     ]
-    evidence = tuple(replace(one, notes=(text,), backend=text) for one in results[0].evidence)
+    evidence = tuple(
+        replace(one, notes=(text,), backend=text, exact={text: 1.0}) for one in results[0].evidence
+    )
     facts = replace(run.facts, name=text, environment={text: text, "driver": text})
     run = replace(
         run,
         facts=facts,
+        sku=replace(run.sku, slug=text, name=text),
         variants=variants,
         verdicts=verdicts,
         results=(replace(results[0], evidence=evidence), *results[1:]),
