@@ -199,6 +199,15 @@ def test_report_is_written_of_the_newest_run(perfsuite: Command, project: Path) 
     assert "softmax" in (project / "out" / B / "index.html").read_text("utf-8")
 
 
+def test_several_runs_are_written_as_one_page(perfsuite: Command, project: Path) -> None:
+    code, said = perfsuite("report", A, B, "--folder", "out")
+    assert code == 0, said
+    assert f"out/{A}-beside-1/index.html" in said
+    text = (project / "out" / f"{A}-beside-1" / "index.html").read_text("utf-8")
+    assert f"nvidia-h200, {A}" in text
+    assert "times faster" in text
+
+
 def test_a_project_is_found_from_inside(
     perfsuite: Command, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

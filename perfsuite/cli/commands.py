@@ -23,7 +23,6 @@ app = typer.Typer(
 baseline = typer.Typer(help="The accepted numbers of each SKU.", no_args_is_help=True)
 app.add_typer(baseline, name="baseline")
 
-AnyRun = Annotated[str, typer.Argument(help="A run file or a run's id; the newest if left out")]
 Packs = Annotated[
     list[Path] | None,
     typer.Option("--pack", metavar="FILE_OR_FOLDER", help="One more pack; repeatable"),
@@ -164,31 +163,22 @@ def make_pack(
 
 @app.command()
 def report(
-    run: AnyRun = "",
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Run files or ids; the newest if left out, several side by side",
+        ),
+    ] = None,
     folder: Annotated[
         Path, typer.Option("--folder", metavar="DIR", help="Where to write it")
     ] = Path("reports"),
     baselines: Baselines = None,
 ) -> None:
-    """Write the report of a stored run again: HTML, Markdown and JSON."""
-    from perfsuite.cli.history import known_history
-    from perfsuite.closing import book_of
-    from perfsuite.report import write_report
-    from perfsuite.runner import Outcome
-    from perfsuite.yardstick import find_yardstick
+    """Write the report of a stored run again, or one page that compares runs of several SKUs."""
+    from perfsuite.cli.rendering import rendered
 
-    project = find_project()
-    stored = project.load_run(run)
-    roots = project.baseline_roots(baselines)
-    found = find_yardstick(roots, project.folder, run=stored).beside(stored)
-    outcome = Outcome(stored, project.folder, found.entries, found.source, found.previous)
-    book = book_of(
-        outcome,
-        project.packs(None, Tier.SMOKE),
-        history=known_history(project, stored),
-        is_new=False,
-    )
-    say(str(write_report(book, folder)))
+    say(str(rendered(find_project(), runs or [""], folder, baselines)))
 
 
 @app.command()

@@ -5,17 +5,26 @@ A report reads the values handed to it and opens no store; it can always be made
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from perfsuite.files import refusing, replace_file
+from perfsuite.model import Run
 from perfsuite.report import render, summary
 from perfsuite.report.benchmark import benchmark_json
-from perfsuite.report.book import Book
+from perfsuite.report.book import Book, read
 from perfsuite.report.decision import verdict_json
 from perfsuite.report.github import append_summary, commands_of
 from perfsuite.report.junit import properties, suite_properties
 
-__all__ = ["append_summary", "commands_of", "properties", "suite_properties", "write_report"]
+__all__ = [
+    "append_summary",
+    "commands_of",
+    "properties",
+    "suite_properties",
+    "write_beside",
+    "write_report",
+]
 
 FILES = {
     "summary.md": summary.summary,
@@ -36,3 +45,15 @@ def write_report(book: Book, folder: Path) -> Path:
         for name, text in FILES.items():
             replace_file(place / name, text(book).encode("utf-8", "replace"))
     return place / "index.html"
+
+
+def write_beside(runs: Sequence[Run], folder: Path) -> Path:
+    """Write one page that compares runs of several SKUs, in a folder of its own; return it.
+
+    Raises StoreError where the folder cannot be written.
+    """
+    text = render.render_beside([read(run, baselines={}) for run in runs])
+    path = folder / f"{runs[0].id}-beside-{len(runs) - 1}" / "index.html"
+    with refusing("cannot write the report", path, remedy="make the folder writable"):
+        replace_file(path, text.encode("utf-8", "replace"))
+    return path

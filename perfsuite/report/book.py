@@ -35,6 +35,11 @@ class Book:
         found = ((marks.mark(word), count) for word, count in self.counts.items())
         return sorted(found, key=lambda tally: tally[0].rank)
 
+    @property
+    def timed(self) -> list[Subject]:
+        """The variants that have a time."""
+        return [subject for subject in self.subjects if subject.now()]
+
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """The lines of the table of changes, one per variant that ran."""
