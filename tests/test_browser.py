@@ -153,7 +153,7 @@ def test_rows_are_filtered_by_words_verdict_pack_and_metric(browser: Browser, fo
         assert {one.partition(".")[0] for one in shown(page)} == {"memory"}
         page.locator("[name=metric]").select_option("peak_bytes")
         assert "memory.h2d[mb=1024,pinned=true]" not in shown(page)
-        page.wait_for_function("document.querySelectorAll('main > details[hidden]').length > 10")
+        page.locator("main > details[hidden]").nth(10).wait_for(state="attached")
         assert seen.everything == []
 
 
@@ -168,7 +168,8 @@ def test_a_filtered_and_sorted_page_is_a_link(browser: Browser, folder: Path) ->
         assert shown(page) == rows
         assert page.locator("[name=pack]").input_value() == "compute"
         page.evaluate("location.hash = '#verdict=same'")
-        page.wait_for_function("document.querySelector('output').value.startsWith('13 ')")
+        page.locator("output", has_text=re.compile("^13 of")).wait_for()
+        assert len(shown(page)) == 13
 
 
 def test_a_column_sorts_up_down_and_back(browser: Browser, folder: Path) -> None:
