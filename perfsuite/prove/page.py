@@ -233,7 +233,7 @@ def _costs(found: Cost) -> list[Target]:
 
 
 def _agreement(found: Sequence[Agreement]) -> Target:
-    what = f"samples within {percent(AGREEING, 0)} of CUPTI's kernel and the node gap, "
+    what = f"samples within {percent(AGREEING, 0)} of CUPTI's kernel, "
     what += f"from {AGREEING_FROM_US:g} us"
     judged = [abs(each.difference) for each in found if each.is_judged]
     if not judged:

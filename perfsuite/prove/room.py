@@ -165,6 +165,7 @@ class Room:
             tools=tools,
             time_us=fmean(known[0].processes[0].time_us),
             pace=known[0].pace,
+            launches=known[0].launches,
             sets=known[0].sets,
         )
         for reading in peers.ask(order):
