@@ -17,15 +17,17 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from proof_data import header, made_up, recorded, variant
+from store_data import finished, result
 
 from perfsuite.cli import main
 from perfsuite.errors import StoreError
-from perfsuite.model import Result, Stage, Status, Word
+from perfsuite.model import Result, Run, Stage, Status, Word
 from perfsuite.panel import Site
 from perfsuite.panel.site import child_environment
 from perfsuite.prove import planted
 from perfsuite.prove.comparisons import Comparing, Comparison
 from perfsuite.prove.figures import Share, agreements, by_subject, cost, spreads, tally
+from perfsuite.prove.nights import nights
 from perfsuite.prove.page import prove, write_page
 from perfsuite.prove.peer_server import PeerServer
 from perfsuite.prove.peers import CUPTI, ON_HOST, Order
@@ -432,3 +434,28 @@ def test_command_ends_with_its_time(
 def test_time_without_a_unit_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert project == Path.cwd()
     assert call(monkeypatch, "--time", "20") == 2
+
+
+def night(minute: int, unit: str, **times_us: float) -> Run:
+    run = finished(times_us, unit=unit, run_id=f"night-{minute}")
+    facts = replace(run.facts, unit=unit)
+    return replace(run, started=f"2026-11-21T10:{minute:02}:00+00:00", facts=facts)
+
+
+def test_whole_runs_are_compared_with_the_newest_before_them_at_home_and_away() -> None:
+    runs = [night(1, "b", copy=12.5), night(3, "a", copy=12.5, add=3.0), night(2, "a", copy=12.5)]
+    found = [(each.unit, each.before, each.known) for each in nights(runs)]
+    assert found == [("a", ("b",), 1), ("a", ("a",), 0), ("a", ("b",), 1)]
+    assert tally(nights(runs)).words == {Word.SAME: 3}
+
+
+def test_whole_run_that_moved_counts_as_wrong() -> None:
+    found = tally(nights([night(1, "a", copy=12.5, add=3.0), night(2, "a", copy=14.0, add=3.0)]))
+    assert (found.wrong.count, found.wrong.total) == (1, 2)
+
+
+def test_confirmation_that_a_run_holds_decides() -> None:
+    second = night(2, "a", copy=14.0)
+    again = result(second.variants[0].id, 12.5, unit="a", stage=Stage.CONFIRM)
+    confirmed = replace(second, results=(*second.results, again))
+    assert tally(nights([night(1, "a", copy=12.5), confirmed])).words == {Word.SAME: 1}
