@@ -7,6 +7,7 @@ from typing import Any
 
 from perfsuite.errors import CaseError, PerfError, WrongResultError
 from perfsuite.hookspecs import hookimpl
+from perfsuite.machine_code import MachineCode, Opcodes, facts_of, read_code
 from perfsuite.model import (
     Budget,
     Buildable,
@@ -19,6 +20,7 @@ from perfsuite.model import (
     Regime,
     Scalar,
     Scenario,
+    Section,
     Tier,
     Variant,
     Work,
@@ -34,11 +36,14 @@ __all__ = [
     "Claim",
     "Inspection",
     "Kernel",
+    "MachineCode",
     "Metric",
     "Need",
+    "Opcodes",
     "PerfError",
     "Regime",
     "Scenario",
+    "Section",
     "Tier",
     "Variant",
     "Work",
@@ -47,10 +52,12 @@ __all__ = [
     "arch",
     "case",
     "cuda",
+    "facts_of",
     "feature",
     "gpus",
     "hookimpl",
     "package",
+    "read_code",
 ]
 
 _Values = Mapping[str, Sequence[Scalar]]

@@ -1,13 +1,40 @@
-"""Files that are there whole or not at all, and the system's refusals in words of ours."""
+"""Files that are there whole or not at all, locks, and the system's refusals in words of ours."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from perfsuite.errors import PerfError, StoreError
+
+
+class Closable:
+    """What its ``with`` block closes."""
+
+    def close(self) -> None:
+        """Give back what is held; more than once does no harm."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextmanager
+def locked(folder: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Hold a folder; the kernel gives it back when the process dies, however it dies."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, how)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

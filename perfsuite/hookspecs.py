@@ -1,4 +1,9 @@
-"""The hooks through which packs reach the core."""
+"""The hooks through which packs reach the core.
+
+Those of ``perf_cases``, ``perf_kernels`` and ``perf_controller`` stand in the pack's own module,
+which is imported in child processes only. Those of ``Controller`` stand in the module that
+``perf_controller`` names: it alone is imported in pytest's process, after the last measurement.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from perfsuite.model import Case, Claim, Kernel
+    from perfsuite.model import Case, Claim, Kernel, Result, Run, Section, Variant, Verdict
 
 hookspec = pluggy.HookspecMarker("perfsuite")
 hookimpl = pluggy.HookimplMarker("perfsuite")
@@ -43,3 +48,65 @@ def perf_kernels() -> Sequence[Kernel]:  # type: ignore[empty-body]
             softmax = perfsuite.Kernel(name="softmax", language="cuda", function="f", file=file)
             return [softmax]
     """
+
+
+@hookspec
+def perf_controller() -> str:  # type: ignore[empty-body]
+    """Return the name of the module with the pack's hooks of ``Controller``.
+
+    Called in the catalogue child, where that module is not imported. Only light things may be
+    imported in it, and by the packages around it: it shares pytest's process. Example::
+
+        @perfsuite.hookimpl
+        def perf_controller():
+            return "perfsuite_acme.controller"
+    """
+
+
+class Controller:
+    """What a pack may listen to and add in pytest's process, in the module that it names for it.
+
+    All are called once the run is measured, judged and stored, so that none disturbs a measurement;
+    of every pack that the session listed, whatever packs were measured. What one raises becomes a
+    note of the report that names pack and hook, and that hook of the pack is not called again.
+    """
+
+    @hookspec
+    def perf_result(self, result: Result, variant: Variant) -> None:
+        """Take notice of how one variant ended in one stage: screen, and confirm if there was one.
+
+        Example::
+
+            @perfsuite.hookimpl
+            def perf_result(result, variant):
+                with open("acme.log", "a") as log:
+                    print(variant.id, result.stage.value, result.status.value, file=log)
+        """
+
+    @hookspec
+    def perf_verdict(self, verdict: Verdict, variant: Variant, run: Run) -> None:
+        """Take notice of the verdict on one variant; ``run`` is the whole run.
+
+        Example::
+
+            @perfsuite.hookimpl
+            def perf_verdict(verdict, variant, run):
+                if verdict.fails and variant.pack == "acme":
+                    open_ticket(run.commit, variant.id, verdict.reason)
+        """
+
+    @hookspec
+    def perf_report_section(self, run: Run) -> Section | Sequence[Section] | None:
+        """Return what the report is to say besides: a section, several, or none.
+
+        Also called when a report is made again from a run file. A section holds text and a table,
+        shown as text wherever they go. Example::
+
+            @perfsuite.hookimpl
+            def perf_report_section(run):
+                rows = [(r.variant, f"{r.wall_s:.1f}") for r in run.asked if "acme." in r.variant]
+                return perfsuite.Section(
+                    title="Acme: wall time", text="What each variant cost.",
+                    columns=("variant", "seconds"), rows=rows,
+                )
+        """

@@ -48,6 +48,7 @@ class Judging:
             verdicts=machine.verdicts,
             shift=machine.shift,
             claims=yardstick.excused(claims, run.instances),
+            environments=yardstick.environments,
             notes=(*run.notes, *yardstick.notes, *self.arms.notes(), *machine.notes),
         )
 

@@ -83,6 +83,8 @@ class NoisePrior:
     gate: float = 0.01
 
 
+# Where no clock is known beside time.
+TIME_ALONE = NoisePrior(beta=0.0, beta_sd=0.0)
 BY_CLASS = {
     COMPUTE: NoisePrior(beta=1.0, beta_sd=0.1, unit=0.0012, unit_spread=0.65),
     MEMORY: NoisePrior(
@@ -91,65 +93,29 @@ BY_CLASS = {
     # What holds these up (caches, latency, the floor plan of the SMs) differs from unit to unit.
     MIXED: NoisePrior(run_degrees=3.0, unit=0.0006, unit_spread=0.9),
     UNKNOWN: NoisePrior(run_degrees=3.0, unit=0.0006, unit_spread=0.9),
-    TRANSFER: NoisePrior(
-        beta=0.0, beta_sd=0.0, between=0.003, run=0.003, unit=0.01, threshold=0.01, gate=0.05
-    ),
-    HOST_COPY: NoisePrior(
-        beta=0.0, beta_sd=0.0, between=0.06, run=0.05, unit=0.1, threshold=0.05, gate=0.3
-    ),
+    TRANSFER: replace(TIME_ALONE, between=0.003, run=0.003, unit=0.01, threshold=0.01, gate=0.05),
+    HOST_COPY: replace(TIME_ALONE, between=0.06, run=0.05, unit=0.1, threshold=0.05, gate=0.3),
 }
 # Launches that the host issues and awaits, 31 variants: between processes 14 % (median 8), between
 # two hosts of H200s 27 % (up to 50); the host's cores decide, not the GPU.
-HOST = NoisePrior(
-    within=0.02,
-    between=0.08,
-    run=0.04,
-    unit=0.2,
-    unit_spread=0.3,
-    beta=0.0,
-    beta_sd=0.0,
-    threshold=0.05,
+HOST = replace(
+    TIME_ALONE, within=0.02, between=0.08, run=0.04, unit=0.2, unit_spread=0.3, threshold=0.05,
     gate=0.4,
-)
+)  # fmt: skip
 # The device's own time of the same launches, 27 variants: between processes 6.4 % (median 1.8),
 # between the two hosts 5.4 % (median 0.9, up to 17 in bursts of a few microseconds).
 AWAITED = replace(HOST, between=0.03, run=0.01, unit=0.008, unit_spread=0.8, gate=0.15)
 # Collectives: no clock but time; rings, and where buffers lie, differ from gang to gang:
 # 1.7 % in 37 variants of two ranks (median 0.4).
-GANG = NoisePrior(
-    within=0.01,
-    between=0.017,
-    run=0.005,
-    unit=0.02,
-    beta=0.0,
-    beta_sd=0.0,
-    threshold=0.01,
-    gate=0.05,
+GANG = replace(
+    TIME_ALONE, within=0.01, between=0.017, run=0.005, unit=0.02, threshold=0.01, gate=0.05
 )
 # Latencies and throughput of a served trace: quantiles of a few dozen requests.
 # Between processes 3.6 % in 24 of them; the host is part of it, as of every awaited launch.
 SERVICE = replace(HOST, within=0.03, between=0.04, threshold=0.03, gate=0.2)
 SHORT_BETWEEN, SHORT_UNIT, SHORT_GATE = 0.0025, 0.0012, 0.015
-ONE_CLOCK = NoisePrior(
-    within=0.01,
-    between=0.01,
-    run=0.005,
-    unit=0.01,
-    beta=0.0,
-    beta_sd=0.0,
-    threshold=0.01,
-    gate=0.05,
-)
-CPU = NoisePrior(
-    within=0.03,
-    between=0.045,
-    run=0.03,
-    unit=0.1,
-    beta=0.0,
-    beta_sd=0.0,
-    threshold=0.04,
-    gate=0.2,
-)
+ONE_CLOCK = replace(GANG, between=0.01, unit=0.01)
+CPU = replace(TIME_ALONE, within=0.03, between=0.045, run=0.03, unit=0.1, threshold=0.04, gate=0.2)
 # Ranks share the cores, and what one waits for the others' turns is part of its time: on two
 # cores with other work an unchanged reduction of 64 numbers took 3.4 times as long.
 CPU_GANG = replace(CPU, within=0.25, between=0.25, run=0.2, unit=0.3, threshold=0.5, gate=1.0)
@@ -157,12 +123,8 @@ SERVICE_CPU = replace(CPU, within=0.1, between=0.1, run=0.08, threshold=0.1, gat
 # Power-capped GEMMs: 0.5 to 1.6 % from process to process, 5.4 % over four H200s of one host;
 # their energy has the counter's steps besides. What a day or a unit adds to energy is judged from
 # experience, not measured yet.
-CLOCK_PRIOR = NoisePrior(
-    between=0.01, run=0.005, unit=0.025, beta=0.0, beta_sd=0.0, threshold=0.01, gate=0.03
-)
-ENERGY_PRIOR = NoisePrior(
-    between=0.01, run=0.01, unit=0.05, beta=0.0, beta_sd=0.0, threshold=0.02, gate=0.05
-)
+CLOCK_PRIOR = replace(TIME_ALONE, between=0.01, run=0.005, unit=0.025, threshold=0.01, gate=0.03)
+ENERGY_PRIOR = replace(CLOCK_PRIOR, run=0.01, unit=0.05, threshold=0.02, gate=0.05)
 
 
 def service_prior(device: str) -> NoisePrior:

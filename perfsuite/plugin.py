@@ -2,148 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from perfsuite.options import INI, OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from perfsuite.fixture import Look, PerfFixture
 
-TIERS = ("smoke", "nightly", "full")
-# What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
-FAIL_ON = "slower,over-budget,machine-shift,wrong,crashed,timed-out,error,broken"
-
 looks_key: pytest.StashKey[list[Look]] = pytest.StashKey()
 left_out_key: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:  # noqa: PLR0915 - a list of options
+def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options; without --perf none of them does anything."""
-    add = parser.getgroup("perfsuite", "GPU performance (perfsuite)").addoption
-    add(
-        "--perf",
-        action="store_true",
-        help="measure, judge and report the packs' variants instead of running ordinary tests",
-    )
-    add(
-        "--perf-tier",
-        choices=TIERS,
-        default="smoke",
-        help="how many values of each axis: smoke (default, seconds), nightly or full",
-    )
-    add(
-        "--perf-select",
-        metavar="EXPR",
-        default="",
-        help="variants by axis, pack, case or id: 'impl=triton,n>=1e6'; -k takes words",
-    )
-    add(
-        "--perf-device",
-        choices=("auto", "cuda", "cpu", "fake"),
-        default="auto",
-        help="where to measure; auto takes the GPUs if there are any, else the CPU",
-    )
-    add(
-        "--perf-packs",
-        metavar="NAMES",
-        type=_words,
-        default=(),
-        help="only these packs, separated by commas",
-    )
-    add(
-        "--perf-pack",
-        metavar="FILE_OR_FOLDER",
-        action="append",
-        type=Path,
-        default=[],
-        help="one more pack: a Python file, or a folder with a pyproject.toml; repeatable",
-    )
-    add(
-        "--perf-processes",
-        metavar="N",
-        type=_count,
-        help="fresh processes per variant; more find smaller changes",
-    )
-    add(
-        "--perf-against",
-        metavar="REV",
-        help="compare the working tree with this revision of it, both measured now and in turns",
-    )
-    add(
-        "--perf-against-build",
-        metavar="CMD",
-        default="",
-        help="shell command that builds the revision in its checkout; needed for what is compiled",
-    )
-    add(
-        "--perf-repo",
-        metavar="PATH",
-        type=Path,
-        help="the repository under test (default: that of the rootdir)",
-    )
-    add("--perf-seed", metavar="N", type=int, default=0, help="seed of inputs and of the order")
-    add("--perf-check", action="store_true", help="check that results are right; measure nothing")
-    add(
-        "--perf-profile",
-        action="store_true",
-        help="tell at the end where the run's own time went: by phase, device and variant",
-    )
-    add(
-        "--perf-resume",
-        action="store_true",
-        help="continue the last run if it was interrupted, keeping what it measured",
-    )
-    add(
-        "--perf-accept",
-        action="store_true",
-        help="make this run's numbers the baseline, if every variant that ran is right; "
-        "its changes then fail nothing (needs --perf-reason)",
-    )
-    add(
-        "--perf-reason",
-        metavar="TEXT",
-        default="",
-        help="why the numbers are accepted; stored with them",
-    )
-    add(
-        "--perf-fail-on",
-        metavar="WORDS",
-        type=_words,
-        default=_words(FAIL_ON),
-        help=f"verdicts, statuses and claims that fail a test (default: {FAIL_ON})",
-    )
-    add(
-        "--perf-threshold",
-        metavar="PCT",
-        type=_percent,
-        help="smallest change called slower or faster",
-    )
-    add("--perf-gate", metavar="PCT", type=_percent, help="smallest slower change that fails a run")
-    add(
-        "--perf-report",
-        metavar="DIR",
-        type=Path,
-        default=Path("reports"),
-        help="where to write the HTML report (default: reports)",
-    )
-    parser.addini("perf_cases", "folders of case modules: run with --perf only", type="paths")
-    parser.addini(
-        "perf_baselines", "folders of accepted numbers", type="paths", default=["baselines"]
-    )
-    parser.addini(
-        "perf_history", "URL of the history; empty: none", default="sqlite:///.perfsuite/history.db"
-    )
-    parser.addini(
-        "perf_exit_codes",
-        "exit with 10 if something regressed, 13 if incomparable, 14 if the machine shifted, "
-        "15 if only unclear",
-        type="bool",
-        default=False,
-    )
+    group = parser.getgroup("perfsuite", "GPU performance (perfsuite)")
+    for name, option in OPTIONS.items():
+        group.addoption(name, **option)
+    for name, option in INI.items():
+        parser.addini(name, **option)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -275,23 +156,3 @@ def pytest_terminal_summary(
         terminalreporter.write_sep("-", "perfsuite: quick looks, no verdict")
     for look in config.stash[looks_key]:
         terminalreporter.write_line(look.line())
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
-
-
-def _percent(text: str) -> float:
-    try:
-        percent = float(text.removesuffix("%"))
-    except ValueError:
-        percent = -1.0
-    if not 0 < percent < 100:  # noqa: PLR2004 - percent
-        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage between 0 and 100")
-    return percent / 100

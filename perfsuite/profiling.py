@@ -21,6 +21,7 @@ PHASES = {
     "spin": "pacing",
     "measure": "samples",
     "judge": "verdicts",
+    "trace": "kernels of what moved or is new",
     "report": "pages",
     "other": "waits for workers, what failed",
 }

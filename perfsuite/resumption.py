@@ -38,6 +38,14 @@ def open_run_file(folder: Path, run: Run, interrupted: Run | None) -> RunFile:
             where=str(folder),
             remedy="resume it with the same --perf-against, or start a new run",
         )
+    # Files of before the digest have none.
+    if interrupted.code and interrupted.code != run.code:
+        raise UsageError(
+            f"run {interrupted.id!r} was measured with other code: {_code_of(interrupted)}, "
+            f"and now it is {_code_of(run)}",
+            where=str(folder),
+            remedy="bring that code back, or start a new run without --perf-resume",
+        )
     strangers = sorted({v.id for v in run.variants} - {v.id for v in interrupted.variants})
     if strangers:
         raise UsageError(
@@ -46,6 +54,10 @@ def open_run_file(folder: Path, run: Run, interrupted: Run | None) -> RunFile:
             remedy="resume it with the selection it was started with, or start a new run",
         )
     return RunFile.resume(run_path(folder, interrupted.id))
+
+
+def _code_of(run: Run) -> str:
+    return f"commit {run.commit or 'unknown'} (code {run.code})"
 
 
 def samplings_of(entries: Mapping[str, BaselineEntry], run: Run) -> dict[str, Sampling]:

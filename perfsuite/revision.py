@@ -6,12 +6,12 @@ import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfsuite.errors import UsageError
+from perfsuite.files import locked
 from perfsuite.model import Revision
 
 FOLDER = "against"
@@ -76,14 +76,14 @@ def check_out(
     home = folder / FOLDER
     place, stamp = home / revision.commit, home / f"{revision.commit}.built"
     home.mkdir(parents=True, exist_ok=True)
-    with _locked(home, fcntl.LOCK_EX):
+    with locked(home, fcntl.LOCK_EX):
         if not (_is_built(stamp, build) and _is_clean(place, revision)):
             _remove(repository, place)
             _git(repository, "worktree", "add", "--force", "--force", "--detach", *_at(place))
             _build(place, build)
             stamp.write_text(build, encoding="utf-8")
         os.utime(stamp)
-        stack.enter_context(_locked(place, fcntl.LOCK_SH))
+        stack.enter_context(locked(place, fcntl.LOCK_SH))
         _prune(repository, home)
     return place
 
@@ -115,7 +115,7 @@ def _remove(repository: Path, place: Path) -> None:
         stamp.unlink(missing_ok=True)
         return
     try:
-        with _locked(place, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        with locked(place, fcntl.LOCK_EX | fcntl.LOCK_NB):
             stamp.unlink(missing_ok=True)
             try:
                 _git(repository, "worktree", "remove", "--force", "--force", str(place))
@@ -155,16 +155,6 @@ def _prune(repository: Path, home: Path) -> None:
     for stamp in stamps[KEPT:]:
         with suppress(UsageError):
             _remove(repository, stamp.with_suffix(""))
-
-
-@contextmanager
-def _locked(folder: Path, how: int) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, how)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _git(folder: Path, *words: str) -> str:

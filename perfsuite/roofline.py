@@ -158,6 +158,14 @@ def class_of(variant: Variant, slug: str, time_us: float) -> str:
     return COLLECTIVE if variant.is_gang else work_class(variant.work, peaks_of(slug), time_us)
 
 
+def link_of(work: Work, peaks: Peaks) -> str:
+    """Return the name of the link; a stream that goes one way may have a rate of its own."""
+    if min(work.read_bytes, work.write_bytes) > ONE_WAY * work.bytes:
+        return work.link
+    own = f"{work.link}_{'read' if work.read_bytes >= work.write_bytes else 'write'}"
+    return own if own in peaks.links else work.link
+
+
 def rates(work: Work, time_us: float, peaks: Peaks) -> tuple[Metric, ...]:
     """Return bytes and operations per second and the share of the ceiling, where stated."""
     found = []
@@ -171,16 +179,9 @@ def rates(work: Work, time_us: float, peaks: Peaks) -> tuple[Metric, ...]:
     return tuple(found)
 
 
-def _link(work: Work) -> str:
-    """Return the link's name; a stream that goes one way only has a rate of its own."""
-    if min(work.read_bytes, work.write_bytes) > ONE_WAY * work.bytes:
-        return work.link
-    return f"{work.link}_{'read' if work.read_bytes >= work.write_bytes else 'write'}"
-
-
 def _limits_us(work: Work, peaks: Peaks) -> tuple[float, float]:
     operations = peaks.operations.get(work.rate_dtype or "fp32")
-    link = peaks.links.get(_link(work)) or peaks.links.get(work.link)
+    link = peaks.links.get(link_of(work, peaks))
     compute = 1e6 * work.flops / operations.value if operations else 0.0
     return compute, 1e6 * work.bytes / link.value if link else 0.0
 

@@ -16,6 +16,7 @@ from typing import Protocol
 from perfsuite.arms import open_arms
 from perfsuite.baselines import Root
 from perfsuite.canaries import canaries_for, watch
+from perfsuite.digest import code_digest, git_commit
 from perfsuite.judge import Policy, wants_confirmation
 from perfsuite.judging import Judging
 from perfsuite.model import (
@@ -38,8 +39,9 @@ from perfsuite.quads import Claims
 from perfsuite.resumption import interrupted_run, open_run_file, samplings_of
 from perfsuite.revision import RevisionOptions
 from perfsuite.runs import RunFile, new_run_id
-from perfsuite.sites import Desk, count_on, git_commit, measure_on, open_desks, units_of
+from perfsuite.sites import Desk, count_on, measure_on, open_desks, units_of
 from perfsuite.sku import sku_of
+from perfsuite.tracing import Tracing
 from perfsuite.yardstick import find_yardstick
 
 
@@ -116,6 +118,7 @@ def execute(request: Request, listener: Listener) -> Outcome:
 def _new_run(request: Request, facts: DeviceFacts, *, against: Revision | None) -> Run:
     now = datetime.now(UTC)
     canaries = canaries_for(request.variants, request.packs, facts, settings=request.settings)
+    project = request.against.project if request.against else request.root
     return Run(
         id=new_run_id(now),
         started=now.isoformat(timespec="seconds"),
@@ -126,9 +129,9 @@ def _new_run(request: Request, facts: DeviceFacts, *, against: Revision | None) 
         variants=request.variants,
         instances=request.claims,
         commit=git_commit(request.root),
+        code=code_digest(project, request.packs),
         against=against,
-        # What the machine does in the minutes of both arms, it does to both.
-        canaries=() if against else canaries,
+        canaries=() if against else canaries,  # in their minutes the machine is the same to both
     )
 
 
@@ -147,8 +150,7 @@ class _Work:
         self.phases_s: defaultdict[str, float] = defaultdict(float)
         self.samplings = samplings_of(self.judging.yardstick.entries, self.run_file.run)
         self._lock = threading.Lock()
-        self._done = 0
-        self._total = 0
+        self._done = self._total = 0
 
     def run(self) -> Run:
         """Go through the stages and end the run file."""
@@ -168,8 +170,7 @@ class _Work:
         return self._finish(verdicts)
 
     def _left(self, variants: Sequence[Variant], stage: Stage) -> list[Variant]:
-        unmeasured = self.judging.arms.unmeasured(self.run_file.run, stage)
-        kept = self._results(stage).keys() - unmeasured
+        kept = self._results(stage).keys() - self.judging.arms.unmeasured(self.run_file.run, stage)
         return [variant for variant in variants if variant.id not in kept]
 
     def _watch(self, stage: Stage) -> None:
@@ -239,11 +240,11 @@ class _Work:
         started = time.monotonic()
         run = self.judging.whole(self.run_file.run, verdicts, judged)
         self.phases_s["judge"] += time.monotonic() - started
-        return self.run_file.finish(
-            replace(
-                run,
-                wall_s=round(time.monotonic() - self.started, 3),
-                units=units_of(self.desks, run.variants),
-                phases_s={name: round(spent_s, 3) for name, spent_s in self.phases_s.items()},
-            )
+        tracing = Tracing(self.run_file, self.desks, self.judging.yardstick.entries, self.samplings)
+        run = tracing.take(run, self.listener.note)
+        phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}
+        wall_s, units = (
+            round(time.monotonic() - self.started, 3),
+            units_of(self.desks, run.variants),
         )
+        return self.run_file.finish(replace(run, wall_s=wall_s, units=units, phases_s=phases_s))

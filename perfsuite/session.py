@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import shlex
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,12 +12,13 @@ import pytest
 from perfsuite import items as every_pack
 from perfsuite.errors import PerfError
 from perfsuite.model import ClaimInstance, Pack, Variant
-from perfsuite.wanted import FIXTURE, MODULE, wanted_of
+from perfsuite.options import options_of
+from perfsuite.wanted import MODULE, Subject, id_of, subjects_of, uses_perf, wanted_of
 
 if TYPE_CHECKING:
     from perfsuite.closing import Closing
     from perfsuite.report.book import Book
-    from perfsuite.request import Chosen, Options
+    from perfsuite.request import Chosen
     from perfsuite.terminal import Account
 
 REST = "test_other"
@@ -26,7 +26,6 @@ ARGUMENTS = frozenset({"variant", "claim", "broken_pack"})
 INTERRUPTED = "perfsuite: interrupted; to keep what was measured: pytest --perf --perf-resume"
 NOT_RUN = "not measured: the run ended before it"
 
-Subject = Variant | ClaimInstance | Pack
 T = TypeVar("T")
 
 
@@ -39,6 +38,7 @@ class PerfSession:
         self.chosen: Chosen | None = None
         self.book: Book | None = None
         self.interrupted = False
+        self.told_suite = False
         self.accounts: Mapping[str, Account] = {}
         self.closing: Closing | None = None
         self.wanted = wanted_of(config)
@@ -117,8 +117,7 @@ class PerfSession:
         return (yield)
 
     def _measure(self, variants: list[Variant], claims: list[ClaimInstance]) -> None:
-        from perfsuite.closing import close
-        from perfsuite.report.book import read
+        from perfsuite.closing import book_of, close, keep
         from perfsuite.request import request_of
         from perfsuite.runner import execute
         from perfsuite.terminal import Ticker, accounts_of
@@ -127,10 +126,10 @@ class PerfSession:
         request = request_of(self.options, self.chosen, variants=variants, claims=claims)
         with Ticker(self._write) as ticker:
             outcome = execute(request, ticker)
-        before, source = outcome.baselines, outcome.source
-        self.book = read(outcome.run, baselines=before, source=source, previous=outcome.previous)
+        kept = keep(outcome, self.options)
+        self.book = book_of(outcome, self.chosen.packs, history=kept.series)
         self.accounts = accounts_of(self.book, self.options)
-        self.closing = close(outcome, self.options)
+        self.closing = close(outcome, self.book, self.options, kept=kept)
 
     def _write(self, line: str) -> None:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
@@ -140,6 +139,13 @@ class PerfSession:
     @pytest.fixture
     def judged(self, request: pytest.FixtureRequest) -> Callable[[Subject], None]:
         """Report what the run found about a variant, a claim or a pack."""
+        if self.book and self.config.pluginmanager.hasplugin("junitxml") and not self.told_suite:
+            from perfsuite.report import suite_properties
+
+            record = request.getfixturevalue("record_testsuite_property")
+            for name, value in suite_properties(self.book):
+                record(name, value)
+        self.told_suite = True
         return functools.partial(self._report, request.node)
 
     def _report(self, item: pytest.Item, subject: Subject) -> None:
@@ -154,20 +160,25 @@ class PerfSession:
         if account.fails:
             pytest.fail(account.text, pytrace=False)
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Sum up: counts first, then what needs a reader, then what to do next."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter
+    ) -> Generator[None, object, object]:
+        """Sum up behind all that pytest has to say: the last screen is what is read first."""
+        done = yield
         if self.interrupted:
             terminalreporter.write_line(INTERRUPTED)
-        if self.book is None:
-            return
-        from perfsuite.closing import Closing
-        from perfsuite.terminal import costs, summary
+        if self.book:
+            from perfsuite.closing import Closing
+            from perfsuite.terminal import Screen, costs, summary
 
-        closing = self.closing or Closing()
-        told = costs(self.book.run, closing.report_s) if self.options.profile else ()
-        terminalreporter.write_sep("=", "perfsuite")
-        for line in (*summary(self.book), *told, *closing.lines):
-            terminalreporter.write_line(line)
+            closing = self.closing or Closing()
+            told = costs(self.book.run, closing.report_s) if self.options.profile else ()
+            terminalreporter.write_sep("=", "perfsuite")
+            short = summary(self.book, Screen.of_terminal(), closing.lines)
+            for line in (*short, *told, *closing.lines, *closing.annotations):
+                terminalreporter.write_line(line)
+        return done
 
     def pytest_keyboard_interrupt(self) -> None:
         """Remember that a run was cut short, unless all was measured before."""
@@ -211,40 +222,3 @@ class PerfSession:
             rest = path.stem == REST
             packs = {pack: None for pack in packs if pack == own or (rest and pack not in beside)}
         return [value for pack in packs for value in self._values_of.get((argument, pack), [])]
-
-
-def options_of(config: pytest.Config) -> Options:
-    """Return the session's options as plain values."""
-    from perfsuite.request import Options
-
-    names = (
-        "tier select device seed check profile resume accept reason processes threshold gate "
-        "fail_on packs against against_build repo"
-    )
-    return Options(
-        **{name: config.getoption(f"perf_{name}") for name in names.split()},
-        root=config.rootpath,
-        pack=tuple(config.getoption("perf_pack")),
-        report=config.rootpath / config.getoption("perf_report"),
-        history=config.getini("perf_history"),
-        # The default comes as text, what a project sets as paths.
-        baselines=tuple(config.rootpath / path for path in config.getini("perf_baselines")),
-        command=shlex.join(["pytest", *map(str, config.invocation_params.args)]),
-    )
-
-
-def uses_perf(item: pytest.Item) -> bool:
-    """Say whether an ordinary test takes a quick look."""
-    return FIXTURE in getattr(item, "fixturenames", ())
-
-
-def subjects_of(item: pytest.Item) -> Iterable[Subject]:
-    """Return the variant or claim that an item reports."""
-    callspec = getattr(item, "callspec", None)
-    params = callspec.params if callspec else {}
-    return [params[name] for name in ("variant", "claim") if isinstance(params.get(name), Subject)]
-
-
-def id_of(subject: Subject) -> str:
-    """Return the id of an item's subject."""
-    return subject.name if isinstance(subject, Pack) else subject.id

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 from perfsuite.errors import DeviceError
@@ -17,7 +15,6 @@ from perfsuite.panel import Code, GangPanel, Panel, Site, UnitLock, gang_unit, i
 
 T = TypeVar("T")
 
-GIT_LIMIT_S = 10.0
 # A server of its own takes seconds to start: for fewer variants than these it does not pay.
 MOST_COUNTING, FEWEST_EACH = 8, 8
 
@@ -180,21 +177,6 @@ def _measure_shares(
             for desk in desks:
                 desk.panel.stop()
             raise
-
-
-def git_commit(root: Path) -> str:
-    """Return the commit of the project under test, ``-dirty`` appended, or nothing outside git."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=GIT_LIMIT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _open(site: Site, stack: ExitStack) -> Desk:

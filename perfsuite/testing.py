@@ -11,7 +11,16 @@ from perfsuite.device import Device, open_device
 from perfsuite.engine import Session
 from perfsuite.errors import PackError, PerfError, UsageError
 from perfsuite.model import Case, Pack, Settings, Tier, Variant
-from perfsuite.packs import Fault, LoadedPack, PackSource, Place, discover, load_pack, packs_at
+from perfsuite.packs import (
+    Fault,
+    Listeners,
+    LoadedPack,
+    PackSource,
+    Place,
+    discover,
+    load_pack,
+    packs_at,
+)
 from perfsuite.plan import missing_need
 
 # Slow to import, and of no use for listing cases.
@@ -69,6 +78,8 @@ def _of_module(module: ModuleType) -> list[PackSource]:
 
 
 def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
+    for note in Listeners([listed]).notes:
+        yield note, "let the module of perf_controller import light things, and mark its hooks"
     for variant in listed.variants:
         if variant.work is not None and not variant.work.bytes + variant.work.flops:
             remedy = "correct the case's work, or leave it out if a launch has none"

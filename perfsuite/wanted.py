@@ -6,12 +6,13 @@ import ast
 import fnmatch
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfsuite.errors import UsageError
+from perfsuite.model import ClaimInstance, Pack, Variant
 
 if TYPE_CHECKING:
     import pytest
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 # The file part of the ids of a project without case modules.
 MODULE = "perf"
 FIXTURE = "perf"
+# What an item reports on.
+Subject = Variant | ClaimInstance | Pack
 # A parameter, in a function's head or a call: what is worth parsing.
 _PARAMETER = re.compile(rb"[(,]\s*perf\s*[,):=]|usefixtures\(")
 
@@ -115,3 +118,20 @@ def _asks(node: ast.AST) -> bool:
     if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("usefixtures"):
         return any(isinstance(arg, ast.Constant) and arg.value == FIXTURE for arg in node.args)
     return False
+
+
+def uses_perf(item: pytest.Item) -> bool:
+    """Say whether an ordinary test takes a quick look."""
+    return FIXTURE in getattr(item, "fixturenames", ())
+
+
+def subjects_of(item: pytest.Item) -> Iterable[Subject]:
+    """Return the variant or claim that an item reports."""
+    callspec = getattr(item, "callspec", None)
+    params = callspec.params if callspec else {}
+    return [params[name] for name in ("variant", "claim") if isinstance(params.get(name), Subject)]
+
+
+def id_of(subject: Subject) -> str:
+    """Return the id of an item's subject."""
+    return subject.name if isinstance(subject, Pack) else subject.id

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import faulthandler
 import gc
-import os
-import random
-import resource
 import sys
 import time
 import traceback
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from perfsuite import wire
-from perfsuite.device import Device, Gang, join, open_device
-from perfsuite.engine import Quads, Session
+from perfsuite.device import Device, Gang, forget_compiled, join, open_device
+from perfsuite.engine import Quads, Session, dissect
 from perfsuite.errors import DisturbedError, PackError, PerfError, WrongResultError
+from perfsuite.isolation import isolate, leave
 from perfsuite.model import Case, Evidence, Status
 from perfsuite.packs import load_pack
 from perfsuite.tree import NOTHING_OF_IT, entries, has_any, refuse_strangers
@@ -27,18 +23,13 @@ from perfsuite.tree import NOTHING_OF_IT, entries, has_any, refuse_strangers
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-# Workers of one server share an address-space layout; each shifts its own by up to this much.
-PADDING_BYTES = 64 << 20
-# If memory runs out, the kernel is to choose the worker, not the controller.
-OOM_SCORE = "800"
-
 
 def serve(connection: Connection) -> NoReturn:
     """Answer the panel until the variant has ended; leaves the process, without exit handlers.
 
     Standard output and error are expected to be the worker's own file already.
     """
-    padding = _isolate()
+    padding = isolate()
     worker = Worker(connection)
     try:
         worker.run()
@@ -49,7 +40,7 @@ def serve(connection: Connection) -> NoReturn:
         worker.linger()
     finally:
         del padding
-        _leave()
+        leave()
 
 
 class Worker:
@@ -69,6 +60,8 @@ class Worker:
                 self._serve_rank(job)
             case wire.Start(job=job):
                 self._serve(job)
+            case wire.TraceOne() as request:
+                self._trace(request)
             case other:
                 raise PerfError(f"a worker cannot begin with {other!r}")
 
@@ -97,20 +90,40 @@ class Worker:
         self._gang = Gang(job.rank, job.ranks)
         while joined is not None:
             self._serve(joined, is_first=joined is job)
-            gc.collect()  # graphs and buffers of this variant must not weigh on the next
-            if self._device is not None:
-                self._device.close()
-            self._device = None
-            joined = self._next_job()
+            self._put_away()
+            following = self._next(wire.Start)
+            joined = following.job if following else None
 
-    def _next_job(self) -> wire.Job | None:
+    def _trace(self, request: wire.TraceOne) -> None:
+        """Trace one variant after the other, until the panel lets go."""
+        _import_from(request.job)
+        following: wire.TraceOne | None = request
+        while following is not None:
+            job = following.job
+            self._device = device = open_device(job.device, seed=job.seed)
+            launches = partial(_measuring(job, device).launches, following.sets)
+            found = dissect(device, launches)
+            _refuse_strangers(job)
+            self._tell(wire.Traced(found.kernels, found.codes, found.texts, found.reason))
+            del launches, found
+            self._put_away()
+            forget_compiled()
+            following = self._next(wire.TraceOne)
+
+    def _put_away(self) -> None:
+        gc.collect()  # graphs and buffers of this variant must not weigh on the next
+        if self._device is not None:
+            self._device.close()
+        self._device = None
+
+    def _next(self, kind: type[wire.Reply]) -> wire.Reply | None:
         try:
             request = wire.receive(self._connection)
         except EOFError:
             return None
-        if not isinstance(request, wire.Start):
-            raise PerfError(f"a rank between two variants cannot answer {request!r}")
-        return request.job
+        if not isinstance(request, kind):
+            raise PerfError(f"a worker between two variants cannot answer {request!r}")
+        return request
 
     def _join(self, job: wire.Job) -> None:
         self._tell(wire.Progress("join"))
@@ -122,8 +135,7 @@ class Worker:
         if is_first:
             self._join(job)
         self._device = open_device(job.device, seed=job.seed, gang=self._gang)
-        if job.tree is not None:
-            sys.path[:0] = entries(job.tree, sys.path)
+        _import_from(job)
         session = _session(job, self._device)
         start_s = round(time.monotonic() - started, 6)
         self._tell(wire.Ready())
@@ -162,12 +174,20 @@ class Worker:
 
 
 def _session(job: wire.Job, device: Device) -> Session | Quads:
-    case = _case(job)
-    session = Session(device, case, job.axes, job.settings, job.seed)
+    session = _measuring(job, device)
     if job.rival is None:
         return session
-    rival = Session(device, case, job.rival.axes, job.settings, job.seed)
+    rival = _measuring(replace(job, axes=job.rival.axes), device)
     return Quads(session, rival, sampling=job.rival.sampling, seed=job.seed)
+
+
+def _measuring(job: wire.Job, device: Device) -> Session:
+    return Session(device, _case(job), job.axes, job.settings, job.seed)
+
+
+def _import_from(job: wire.Job) -> None:
+    if job.tree is not None:
+        sys.path[:0] = entries(job.tree, sys.path)
 
 
 def _case(job: wire.Job) -> Case:
@@ -183,35 +203,20 @@ def _case(job: wire.Job) -> Case:
 
 def _labelled(evidence: Evidence, job: wire.Job, start_s: float) -> Evidence:
     """Return the evidence as this job's, with a note if nothing of its revision was in it."""
-    tree, phases_s = job.tree, {"start": start_s, **evidence.phases_s}
+    phases_s = {"start": start_s, **evidence.phases_s}
     evidence = replace(evidence, slot=job.slot, seed=job.seed, phases_s=phases_s)
-    if tree is None or tree.root == tree.repository:
-        return evidence
-    modules = tuple(sys.modules.values())
-    refuse_strangers(tree, modules)
-    noted = () if has_any(tree, modules) else (NOTHING_OF_IT,)
+    noted = () if _refuse_strangers(job) else (NOTHING_OF_IT,)
     return replace(evidence, notes=(*evidence.notes, *noted))
 
 
-def _isolate() -> bytearray:
-    """Make death cheap and telling; return padding that is to be kept alive."""
-    # A segmentation fault shows where it was, and leaves no core file with the GPU's mappings.
-    faulthandler.enable(file=2)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # files, as promised
-    return bytearray(random.SystemRandom().randrange(PADDING_BYTES))
-
-
-def _leave() -> NoReturn:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    # What C code printed is still in C's buffer, and os._exit would drop it.
-    ctypes.CDLL(None).fflush(None)
-    os._exit(0)
+def _refuse_strangers(job: wire.Job) -> bool:
+    """Say whether anything of the job's revision was imported; raises where another's was."""
+    tree = job.tree
+    if tree is None or tree.root == tree.repository:
+        return True
+    modules = tuple(sys.modules.values())
+    refuse_strangers(tree, modules)
+    return has_any(tree, modules)
 
 
 def _reason(error: BaseException) -> str:

@@ -17,17 +17,14 @@ from perfsuite.model import (
     Stage,
     Status,
     Variant,
-    Word,
 )
 from perfsuite.roofline import Peaks, efficiency, peaks_of
-from perfsuite.runs import entries_of, last_run
+from perfsuite.runs import behind, earlier_runs, entries_of, last_run, latest_entries
 from perfsuite.sku import sku_for
 from perfsuite.stats import process_value
 
 # More than this share of a measured ceiling is a mistake of the case, not a record.
 PLAUSIBLE = 1.05
-# A variant that none of this many runs has measured is new.
-RUNS_BACK = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +33,8 @@ class Yardstick:
 
     ``sources`` and ``mismatches`` are by variant, ``source`` is that of the run's own SKU;
     ``known`` are all entries of its SKUs, of which the run may hold a few. ``arms`` are the
-    variants whose entry is of this very run: A against B.
+    variants whose entry is of this very run: A against B. ``environments`` are those of the runs
+    that entries come from, by run id.
     """
 
     entries: Mapping[str, BaselineEntry]
@@ -49,6 +47,7 @@ class Yardstick:
     peaks: Peaks
     variants: Mapping[str, Variant] = field(default_factory=dict)
     arms: frozenset[str] = frozenset()
+    environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def beside(self, run: Run, stage: Stage | None = None) -> Yardstick:
         """Return the yardstick with what arm A of the run did in a stage, or last, in front."""
@@ -132,8 +131,8 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
     known = _Known({name: stored[sku.slug] for name, sku in skus.items()})
     previous = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=run.id)
     earlier = {name: variants[name] for name in known.without_sku}
-    runs = list(_earlier_runs(folder, previous))
-    latest = _latest(runs, earlier)
+    runs = list(earlier_runs(folder, previous))
+    latest = latest_entries(runs, earlier)
     entries = {**latest, **known.entries}
     last = f"runs up to {previous.id}" if previous else ""
     return Yardstick(
@@ -143,10 +142,20 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
         mismatches=known.mismatches,
         notes=known.notes(previous),
         known=(*latest.values(), *_comparable(stored.values())),
-        previous=previous and replace(previous, results=tuple(_behind(entries, runs))),
+        previous=previous and replace(previous, results=tuple(behind(entries, runs))),
         peaks=peaks_of(run.sku.slug),
         variants=variants,
+        environments=_environments(entries.values(), runs, stored.values()),
     )
+
+
+def _environments(
+    entries: Iterable[BaselineEntry], runs: Iterable[Run], stored: Iterable[Baselines]
+) -> dict[str, Mapping[str, str]]:
+    known = {run.id: run.facts.environment for run in runs}
+    for baselines in stored:
+        known |= baselines.environments
+    return {entry.run: known[entry.run] for entry in entries if entry.run in known}
 
 
 def _comparable(stored: Iterable[Baselines]) -> Iterator[BaselineEntry]:
@@ -213,38 +222,3 @@ class _Known:
                     "accept them as well"
                 )
         return tuple(notes)
-
-
-def _earlier_runs(folder: Path, newest: Run | None) -> Iterator[Run]:
-    """Yield the last runs on a unit, newest first."""
-    run = newest
-    for _ in range(RUNS_BACK):
-        if run is None:
-            return
-        yield run
-        run = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=run.id)
-
-
-def _behind(entries: Mapping[str, BaselineEntry], runs: Iterable[Run]) -> Iterator[Result]:
-    """Yield the results that entries come from; a report draws them as before."""
-    for run in runs:
-        names = {name for name, entry in entries.items() if entry.run == run.id}
-        yield from (result for result in run.results if result.variant in names)
-
-
-def _latest(runs: Sequence[Run], variants: Mapping[str, Variant]) -> dict[str, BaselineEntry]:
-    """Return each variant's newest entry; what was found slower is no yardstick later.
-
-    Nor is what was unclear, where anything else is: code would be compared with itself.
-    """
-    found: dict[str, BaselineEntry] = {}
-    unclear: dict[str, BaselineEntry] = {}
-    for run in runs:
-        words = {verdict.variant: verdict.word for verdict in run.verdicts}
-        if run.shift is not None:  # nor is what a changed machine measured
-            continue
-        for name, entry in entries_of(run).items():
-            if name in variants and words.get(name) is not Word.SLOWER:
-                kind = unclear if words.get(name) is Word.UNCLEAR else found
-                kind.setdefault(name, entry)
-    return {**unclear, **found}

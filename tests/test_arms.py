@@ -150,6 +150,18 @@ def test_a_change_since_the_revision_is_found_and_what_did_not_change_is_the_sam
     assert "A against B" in page
 
 
+def test_both_arms_are_traced_and_the_report_says_why(project: pytest.Pytester) -> None:
+    kernel = 'ctx.run_kernel("scale_rows", speed.US[impl])'
+    commit(project.path, acme=PACK.replace("ctx.spend(speed.US[impl])", kernel))
+    (project.path / "speed.py").write_text(PLANTED, encoding="utf-8")
+    perf(project, "--perf-against=main")
+    found = [(trace.arm, [k.duration_us for k in trace.kernels]) for trace in last(project).traces]
+    assert found == [(Arm.A, [100.0]), (Arm.B, [130.0])]
+    page = next((project.path / "reports").glob("*/index.html")).read_text(encoding="utf-8")
+    told = "scale_rows takes 130 µs instead of 100 µs (100 % of the change)"
+    assert told in page.replace("\u202f", " ")
+
+
 def test_a_change_inside_the_gate_is_confirmed_and_found(project: pytest.Pytester) -> None:
     (project.path / "speed.py").write_text(PLANTED.replace("130.0", "100.5"), encoding="utf-8")
     assert perf(project, "--perf-against=main").ret == 0

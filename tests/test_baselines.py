@@ -197,6 +197,18 @@ def test_a_change_that_a_verdict_found_drops_other_units(tmp_path: Path) -> None
     assert "values of other units dropped" in take(run, tmp_path).changed[COPY]
 
 
+def test_a_slower_or_uncommitted_run_is_accepted_and_says_so(tmp_path: Path) -> None:
+    take(finished({"copy": 12.5, "add": 3.0}), tmp_path)
+    slower = Verdict(variant=COPY, word=Word.SLOWER, reason="+4 %")
+    run = replace(finished({"copy": 13.0, "add": 3.0}, run_id="later"), verdicts=(slower,))
+    assert str(take(replace(run, commit="9c1e-dirty"), tmp_path)) == (
+        "0 added, 1 changed, 1 unchanged, 0 without a measurement; "
+        "1 of them slower than before, of code that is in no commit (9c1e-dirty)"
+    )
+    clean = replace(finished({"copy": 12.0}, run_id="clean"), commit="9c1e")
+    assert take(clean, tmp_path).caution == ""
+
+
 def test_verdicts_against_a_revision_say_nothing_of_the_baseline(tmp_path: Path) -> None:
     take(finished({"copy": 12.5}, unit=OTHER_UNIT), tmp_path)
     same = Verdict(variant=COPY, word=Word.SAME, reason="")

@@ -54,7 +54,9 @@ def test_a_strip_has_a_dot_for_every_sample_inside_its_box() -> None:
     blocks = [[1.0, 2.0, 3.0], [2.0, 2.0, 50.0]]
     axis = charts.Axis(1.0, 3.0)
     drawing = parse(charts.strip(blocks, axis, centre=2.0, tone="now"))
-    dots = points(drawing[0].attrib["d"])
+    density, samples, _ = drawing
+    dots = points(samples.attrib["d"])
+    assert density.attrib["class"] == "density"
     assert len(dots) == 6
     assert all(0 <= x <= charts.WIDTH and 0 <= y <= charts.STRIP for x, y in dots)
 
@@ -65,6 +67,21 @@ def test_a_track_is_in_time_order_and_shades_every_other_turn() -> None:
     assert shade.attrib["d"] == f"M667 0h333v{charts.TRACK}h-333z"
     xs = [x for turn in turns for x, _ in points(turn.attrib["d"])]
     assert xs == sorted(xs)
+
+
+def test_levels_are_as_wide_as_their_turns_and_leave_out_what_is_not_known() -> None:
+    turns = [("slot0", 30, 1.0), ("slot1", 10, None), ("slot0", 10, 3.0)]
+    drawing = parse(charts.levels(turns, charts.Axis(1.0, 3.0)))
+    (path,) = drawing
+    assert path.attrib["d"] == f"M0 {charts.LEVEL - 4:.1f}h600M800 4.0h200"
+
+
+def test_a_density_is_highest_where_the_samples_are() -> None:
+    axis = charts.Axis(0.0, 10.0)
+    blocks = [[2.0, 2.1, 1.9, 2.0, 2.05, 8.0]]
+    outline = parse(charts.strip(blocks, axis, centre=2.0, tone="now"))[0].attrib["d"]
+    tops = [tuple(map(float, pair)) for pair in re.findall(r"L([\d.]+) ([\d.]+)", outline)]
+    assert min(tops, key=lambda top: top[1])[0] == pytest.approx(200, abs=60)
 
 
 def test_proportions_keep_the_smallest_part_visible() -> None:

@@ -164,6 +164,12 @@ def test_compare_judges_one_run_against_another(perfsuite: Command) -> None:
     assert "memory.copy[n=1024]" in lines["same"]
 
 
+def test_compare_complains_of_the_first_run_first(perfsuite: Command) -> None:
+    code, said = perfsuite("compare", "nope", "nada")
+    assert code
+    assert "there is no run 'nope'" in said
+
+
 def test_compare_of_a_run_with_itself_fails_nothing(perfsuite: Command) -> None:
     code, said = perfsuite("compare", A, f".perfsuite/runs/{A}.jsonl")
     assert code == 0
@@ -191,6 +197,15 @@ def test_report_is_written_of_the_newest_run(perfsuite: Command, project: Path) 
     assert code == 0, said
     assert f"out/{B}/index.html" in said
     assert "softmax" in (project / "out" / B / "index.html").read_text("utf-8")
+
+
+def test_several_runs_are_written_as_one_page(perfsuite: Command, project: Path) -> None:
+    code, said = perfsuite("report", A, B, "--folder", "out")
+    assert code == 0, said
+    assert f"out/{A}-beside-1/index.html" in said
+    text = (project / "out" / f"{A}-beside-1" / "index.html").read_text("utf-8")
+    assert f"nvidia-h200, {A}" in text
+    assert "times faster" in text
 
 
 def test_a_project_is_found_from_inside(

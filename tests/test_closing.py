@@ -12,7 +12,7 @@ from options_data import OPTIONS
 from report_data import STORY, baselines_of, run_of
 from store_data import finished
 
-from perfsuite.closing import close
+from perfsuite.closing import Closing, book_of, close, keep
 from perfsuite.history import History, series_of, stored_of
 from perfsuite.model import Revision, Status, Word
 from perfsuite.request import Options
@@ -24,9 +24,14 @@ def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
     return Outcome(run_of(story), folder / "x.jsonl", baselines_of(story), "baseline nvidia-h200")
 
 
+def closed(outcome: Outcome, options: Options) -> Closing:
+    kept = keep(outcome, options)
+    return close(outcome, book_of(outcome, (), history=kept.series), options, kept=kept)
+
+
 def test_the_report_is_written_and_named(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.SAME)
-    lines = close(outcome, replace(OPTIONS, report=tmp_path / "reports")).lines
+    lines = closed(outcome, replace(OPTIONS, report=tmp_path / "reports")).lines
     page = tmp_path / "reports" / outcome.run.id / "index.html"
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert any(line.startswith("report: ") and line.endswith("index.html") for line in lines)
@@ -34,32 +39,32 @@ def test_the_report_is_written_and_named(tmp_path: Path) -> None:
 
 
 def test_a_first_run_is_told_to_run_again(tmp_path: Path) -> None:
-    lines = close(outcome_of(tmp_path, Word.NEW), replace(OPTIONS, report=tmp_path)).lines
+    lines = closed(outcome_of(tmp_path, Word.NEW), replace(OPTIONS, report=tmp_path)).lines
     assert "next: run again to compare with this run, or accept it:" in lines
 
 
 def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.UNCLEAR)
-    lines = close(outcome, replace(OPTIONS, report=tmp_path)).lines
+    lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
     assert f"  {outcome.run.command} --perf-against=REV" in lines
     against = replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
-    lines = close(replace(outcome, run=against), replace(OPTIONS, report=tmp_path)).lines
+    lines = closed(replace(outcome, run=against), replace(OPTIONS, report=tmp_path)).lines
     assert not any("--perf-against" in line for line in lines)
 
 
 def test_what_fails_is_to_be_repaired_before_it_is_accepted(tmp_path: Path) -> None:
-    lines = close(outcome_of(tmp_path, Word.SLOWER), replace(OPTIONS, report=tmp_path)).lines
+    lines = closed(outcome_of(tmp_path, Word.SLOWER), replace(OPTIONS, report=tmp_path)).lines
     assert any(line.startswith("next: repair what fails") for line in lines)
 
 
 def test_a_run_without_verdicts_has_nothing_to_accept(tmp_path: Path) -> None:
-    lines = close(outcome_of(tmp_path, Status.SKIPPED), replace(OPTIONS, report=tmp_path)).lines
+    lines = closed(outcome_of(tmp_path, Status.SKIPPED), replace(OPTIONS, report=tmp_path)).lines
     assert not any("accept" in line for line in lines)
 
 
 def test_what_is_not_right_keeps_a_run_from_being_accepted(tmp_path: Path) -> None:
     options = replace(OPTIONS, report=tmp_path, accept=True, reason="try", baselines=(tmp_path,))
-    closing = close(outcome_of(tmp_path, Word.SAME, Status.CRASHED), options)
+    closing = closed(outcome_of(tmp_path, Word.SAME, Status.CRASHED), options)
     assert not closing.is_done
     assert closing.lines[0].startswith("report: ")
     assert closing.lines[-1].startswith("not accepted: ")
@@ -69,7 +74,7 @@ def test_what_is_not_right_keeps_a_run_from_being_accepted(tmp_path: Path) -> No
 
 def test_what_is_right_is_accepted(tmp_path: Path) -> None:
     options = replace(OPTIONS, report=tmp_path, accept=True, reason="try", baselines=(tmp_path,))
-    closing = close(outcome_of(tmp_path, Word.SAME), options)
+    closing = closed(outcome_of(tmp_path, Word.SAME), options)
     assert closing.is_done
     assert any(line.startswith("accepted: ") for line in closing.lines)
     assert list(tmp_path.rglob("sku.json"))
@@ -78,7 +83,7 @@ def test_what_is_right_is_accepted(tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_written_loses_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     outcome = outcome_of(tmp_path, Word.SLOWER)
-    closing = close(outcome, replace(OPTIONS, report=tmp_path / "file"))
+    closing = closed(outcome, replace(OPTIONS, report=tmp_path / "file"))
     assert not closing.is_done
     assert "report: cannot write the report" in closing.lines[0]
     assert f"perfsuite report {outcome.run.id}" in closing.lines[0]
@@ -97,7 +102,7 @@ def test_a_run_is_stored_and_the_report_shows_what_was_before(tmp_path: Path) ->
     outcome = outcome_of(tmp_path, Word.SAME)
     for number in range(3):
         run = replace(outcome.run, id=f"run-{number}", started=f"2026-11-2{number}T02:00:00+00:00")
-        closing = close(replace(outcome, run=run), keeping(tmp_path))
+        closing = closed(replace(outcome, run=run), keeping(tmp_path))
     assert not any("history" in line for line in closing.lines)
     with history_of(tmp_path) as history:
         variant = outcome.run.variants[0].id
@@ -110,7 +115,7 @@ def test_a_run_is_stored_and_the_report_shows_what_was_before(tmp_path: Path) ->
 def test_what_is_accepted_becomes_part_of_the_history(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.SAME)
     options = replace(keeping(tmp_path), accept=True, reason="new driver", baselines=(tmp_path,))
-    assert close(outcome, options).is_done
+    assert closed(outcome, options).is_done
     with history_of(tmp_path) as history:
         (move,) = series_of(history, outcome.run.variants[0].id, metric="time_us")[0].moves
     assert (move.run, move.reason) == (outcome.run.id, "new driver")
@@ -118,7 +123,7 @@ def test_what_is_accepted_becomes_part_of_the_history(tmp_path: Path) -> None:
 
 def test_a_history_that_cannot_be_written_is_a_line(tmp_path: Path) -> None:
     (tmp_path / ".perfsuite").touch()
-    closing = close(outcome_of(tmp_path, Word.SAME), keeping(tmp_path))
+    closing = closed(outcome_of(tmp_path, Word.SAME), keeping(tmp_path))
     (line,) = (line for line in closing.lines if line.startswith("history not stored: "))
     assert "perfsuite history import 20261121-103000-3f2a later" in line
     assert closing.is_done
@@ -130,18 +135,18 @@ def test_without_sqlalchemy_the_history_is_a_line(
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     for name in [name for name in sys.modules if name.startswith("perfsuite.history")]:
         monkeypatch.delitem(sys.modules, name)
-    lines = close(outcome_of(tmp_path, Word.SAME), keeping(tmp_path)).lines
+    lines = closed(outcome_of(tmp_path, Word.SAME), keeping(tmp_path)).lines
     assert "history not stored: install sqlalchemy; perfsuite history import " in "\n".join(lines)
 
 
 def test_no_history_is_kept_where_none_is_wanted(tmp_path: Path) -> None:
-    close(outcome_of(tmp_path, Word.SAME), replace(keeping(tmp_path), history=""))
+    closed(outcome_of(tmp_path, Word.SAME), replace(keeping(tmp_path), history=""))
     assert not (tmp_path / ".perfsuite").exists()
 
 
 def test_the_environment_s_history_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERFSUITE_HISTORY", "sqlite:///elsewhere.db")
-    close(outcome_of(tmp_path, Word.SAME), keeping(tmp_path))
+    closed(outcome_of(tmp_path, Word.SAME), keeping(tmp_path))
     assert (tmp_path / "elsewhere.db").exists()
 
 

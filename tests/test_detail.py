@@ -7,7 +7,8 @@ from dataclasses import replace
 import report_data as data
 
 from perfsuite.model import Change, Evidence, Metric, Result, Revision, Verdict, Word, Work
-from perfsuite.report import detail, view
+from perfsuite.report import detail, plots, view
+from perfsuite.report.book import read
 from perfsuite.report.metrics import judged, others, rates
 from perfsuite.report.subject import Subject, middles, subjects
 from perfsuite.report.view import NOTHING, SPACE
@@ -79,3 +80,27 @@ def test_a_variant_is_measured_again_against_the_same_revision() -> None:
     revision = Revision(commit="abc", name="HEAD")
     assert detail.command(variant, revision).endswith(" --perf-against=HEAD")
     assert "against" not in detail.command(variant, None)
+
+
+def test_in_short_a_variant_tells_its_processes_now_and_before() -> None:
+    told = data.STORY[0]
+    book = read(data.run_of((told,)), baselines=data.baselines_of((told,)))
+    text = detail.brief(book.subjects[0]).replace(SPACE, " ")
+    assert text.startswith("now: 128.")
+    assert "; baseline, unit 3f2a: 128." in text
+    assert text.count("; ") == 2
+    unmeasured = read(data.run_of((data.STORY[24],)), baselines={}).subjects[0]
+    assert detail.brief(unmeasured) == ""
+
+
+def test_a_docstring_is_told_by_paragraph() -> None:
+    variant = data.variant_of(data.STORY[0])
+    variant = replace(variant, case=replace(variant.case, doc="One.\n\n  \nTwo\nlines.\n"))
+    assert detail.paragraphs(variant) == ["One.", "Two\nlines.\n"]
+
+
+def test_tracks_are_time_and_what_the_device_did_meanwhile() -> None:
+    subject = read(data.run_of(data.STORY[:1]), baselines={}).subjects[0]
+    found = {track.label: track for track in plots.tracks(subject)}
+    assert list(found) == ["Time", "SM clock", "Power", "Temperature"]
+    assert (found["Power"].low, found["Temperature"].high) == (f"412{SPACE}W", f"54{SPACE}°C")

@@ -123,6 +123,12 @@ def test_unchanged_code_is_the_same() -> None:
     assert not wants_confirmation(found)
 
 
+def test_with_one_clock_the_change_is_called_that_of_time_once() -> None:
+    found = verdict(result(processes(6, time=0.02), one_clock=True), entry(processes(5)))
+    assert found.reason.startswith("time +2.0 % (99 % interval +1.")
+    assert "code" not in found.reason
+
+
 def test_slower_code_fails_beyond_the_gate_and_says_by_how_much() -> None:
     found = verdict(result(processes(6, time=0.02)), entry(processes(5)))
     assert (found.word, found.fails, found.confirmation) == (Word.SLOWER, True, "fresh processes")

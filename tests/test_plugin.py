@@ -70,6 +70,8 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     """A project with one pack file and one ordinary test, and no case modules."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
     # The fake device's lock lies there: other runs on this machine are none of our business.
     monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
     pytester.makepyfile(acme=PACK)
@@ -179,7 +181,7 @@ def test_a_run_reports_each_variant_as_it_ended(project: pytest.Pytester) -> Non
             "  reason *",
             "  again *pytest --perf --perf-select 'acme.wrong?n=1?' --perf-device=fake*",
             "4 variants on *: 1 wrong, 0 unclear, 2 new, 1 skipped",
-            "  wrong *acme.wrong?n=1?",
+            "  wrong *acme.wrong?n=1?: output differs *",
             "report: reports/*/index.html",
             "not accepted*",
         ]
@@ -282,6 +284,64 @@ def test_an_interrupted_run_can_be_resumed(project: pytest.Pytester) -> None:
     result = perf(project, "--perf-processes", "1", "--perf-resume")
     result.stdout.fnmatch_lines(["note: resuming run*", "4 variants on *1 wrong*"])
     result.assert_outcomes(passed=3, failed=1, skipped=1)
+
+
+@pytest.mark.parametrize("family", ["xunit1", "xunit2", "legacy"])
+def test_junit_has_the_numbers_of_items_and_suite(project: pytest.Pytester, family: str) -> None:
+    file = project.path / "junit.xml"
+    for _ in range(2):
+        perf(project, *ONLY_DOUBLE, f"--junitxml={file}", "-o", f"junit_family={family}")
+    suite = ET.parse(file).getroot().find("testsuite")  # noqa: S314 - our own file
+    assert suite is not None
+    assert suite.get("tests") == "3"
+    of_suite = {each.get("name"): each.get("value") for each in suite.findall("properties/*")}
+    assert of_suite.keys() >= {"perf_run", "perf_sku", "perf_outcome", "perf_compared_with"}
+    case = suite.findall("testcase")[0]
+    found = {each.get("name"): each.get("value") for each in case.findall("properties/*")}
+    assert found["perf_processes"] in {"3", "6"}
+    assert found["perf_time_us_unit"] == "us"
+    for name in ("", "_baseline", "_change", "_change_low", "_change_high", "_threshold", "_gate"):
+        float(found[f"perf_time_us{name}"] or "")
+    assert found["perf_verdict"] in {"same", "unclear"}
+
+
+def test_on_github_failures_are_annotated_and_the_step_has_a_summary(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = project.path / "step.md"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(project.path))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
+    result = perf(project)
+    # The line of the case's decorator, in the pack's file.
+    result.stdout.fnmatch_lines(
+        ["::error file=acme.py,line=20,title=wrong%3A acme.wrong[[]n=1[]]::*"]
+    )
+    assert step.read_text("utf-8").startswith("### ❌ 1 failed")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path))
+    result = perf(project, *ONLY_DOUBLE)
+    result.stdout.fnmatch_lines(["cannot append to the step's summary: *"])
+    result.stdout.no_fnmatch_line("::*")
+    assert result.ret == 1
+
+
+def test_elsewhere_nothing_is_annotated(project: pytest.Pytester) -> None:
+    perf(project).stdout.no_fnmatch_line("::*")
+
+
+@pytest.mark.parametrize("args", [(), ("-v",), ("-q",), ("--tb=no",), ("-rA",), ("-q", "-q")])
+def test_the_summary_is_last_whatever_pytest_says(
+    project: pytest.Pytester, args: tuple[str, ...]
+) -> None:
+    lines = perf(project, *args).outlines
+    start = next(index for index, line in enumerate(lines) if "= perfsuite =" in line)
+    assert lines[start + 1].startswith("4 variants on ")
+    own = [line for line in lines[start:] if not line.startswith("=")]
+    assert any(line.startswith("report: ") for line in own)
+    assert not any(line.startswith(("FAILED", "PASSED", "SKIPPED")) for line in own)
+    assert len(lines) - start <= 24
+    if "-v" in args:
+        assert any("acme.double[impl=good]" in line and "PASSED" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from perfsuite.model import (
 )
 from perfsuite.report import page, properties, summary, view, write_report
 from perfsuite.report.book import read
+from perfsuite.report.cause import cause
 from perfsuite.report.render import inline, prose
 from perfsuite.report.render import render as html
 from perfsuite.report.summary import summary as markdown
@@ -138,16 +139,14 @@ def test_page_loads_nothing_and_forbids_it(reader: _Reader, shown: str) -> None:
 
 
 def test_page_has_every_variant_once_in_table_or_skips(reader: _Reader) -> None:
-    rows = [held for tag, held in reader.elements if tag == "tr" and "data-w" in held]
+    rows = [held for tag, held in reader.elements if tag == "tr" and "data-g" in held]
     skipped = [told for told in data.STORY if told.word is Status.SKIPPED]
     assert len(rows) + len(skipped) == len(data.STORY)
     assert "needs arch sm_100a" in reader.text
 
 
-def test_failures_stand_first_and_same_last(reader: _Reader) -> None:
-    words = [
-        str(held["data-w"]) for tag, held in reader.elements if tag == "tr" and "data-w" in held
-    ]
+def test_failures_stand_first_and_same_last(shown: str) -> None:
+    words = re.findall(r"<tr data-g.*?</i>([\w-]+)<", shown, flags=re.DOTALL)
     assert words[:4] == ["wrong", "crashed", "timed-out", "error"]
     assert words[4:8] == ["over-budget", "slower", "slower", "slower"]
     assert set(words[-13:]) == {"same"}
@@ -270,7 +269,7 @@ def test_a_variant_without_a_time_shows_the_metric_it_was_judged_by() -> None:
     result = replace(data.result_of(told), evidence=(counted,))
     verdict = Verdict(variant=result.variant, word=Word.NEW, reason="new")
     run = one_of(told, results=(result,), verdicts=(verdict,))
-    row = render(run).partition('<tbody id="rows">')[2].partition("</tbody>")[0]
+    row = render(run).partition('<tbody class="chunk">')[2].partition("</tbody>")[0]
     assert '<td class="n w1">812<br><small>sass_lines</small></td>' in row
     assert "812 sass\\_lines" in markdown(read(run, baselines={}))
 
@@ -295,16 +294,20 @@ def hostile_run(text: str) -> tuple[Run, Mapping[str, BaselineEntry]]:
     told = replace(data.STORY[9], reason=text)
     run = data.run_of((told, data.STORY[24]))
     case = replace(run.variants[0].case, doc=text, file=text, source=text, tags=(text,))
+    case = replace(case, pack=text, name=text)
     variants = tuple(replace(one, case=case, id=f"{one.id}{text}") for one in run.variants)
     verdicts = tuple(replace(v, variant=f"{v.variant}{text}", reason=text) for v in run.verdicts)
     results = [
         replace(r, variant=f"{r.variant}{text}", reason=text, output=text) for r in run.results
     ]
-    evidence = tuple(replace(one, notes=(text,), backend=text) for one in results[0].evidence)
+    evidence = tuple(
+        replace(one, notes=(text,), backend=text, exact={text: 1.0}) for one in results[0].evidence
+    )
     facts = replace(run.facts, name=text, environment={text: text, "driver": text})
     run = replace(
         run,
         facts=facts,
+        sku=replace(run.sku, slug=text, name=text),
         variants=variants,
         verdicts=verdicts,
         results=(replace(results[0], evidence=evidence), *results[1:]),
@@ -342,9 +345,65 @@ def test_hostile_text_is_text_in_markdown(text: str) -> None:
 def test_markdown_starts_with_the_outcome_and_folds_what_is_quiet() -> None:
     lines = markdown(read(data.run_of(), baselines=data.baselines_of(), source=SOURCE)).splitlines()
     assert lines[0].endswith("3 unclear of 28 variants; 1 claim broken, 3 skipped")
-    visible = "\n".join(lines).partition("<details>")[0]
+    visible = "\n".join(lines).partition("<details>")[0].partition("Broken claims:")[0]
     assert visible.count("\n| ") - 2 == 14
     assert "14 more variants" in "\n".join(lines)
+
+
+def test_a_cause_says_what_no_column_does() -> None:
+    told = data.STORY[1]
+    run = data.run_of((told,))
+    reason = (
+        "time +2.2 %, SM clock -0.1 %; code +2.13 % (99 % interval +2.0 % to +2.3 %, threshold)"
+    )
+    verdict = replace(run.verdicts[0], reason=f"{reason}; 6 processes against 5")
+    (subject,) = read(replace(run, verdicts=(verdict,)), baselines={}).subjects
+    assert cause(subject) == "time +2.2 %, SM clock -0.1 %; 6 processes against 5"
+
+
+def test_markdown_says_why_and_counts_claims_and_coverage() -> None:
+    shown = markdown(read(data.run_of(), baselines=data.baselines_of(), source=SOURCE))
+    assert "| ✕ crashed | compute.softmax" in shown
+    assert "the worker died of SIGSEGV while measuring |" in shown
+    assert "<summary>Claims: 3 others</summary>" in shown
+    assert re.search(r"^\| compute \| \d+ \| \d+ \| .*3 skipped", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("@octocat", "\\@&#8203;octocat"),
+        ("a@b.example", "a\\@&#8203;b.example"),
+        ("#12", "\\#&#8203;12"),
+        ("https://x.example", "https:&#8203;//x.example"),
+        ("www.x.example", "w&#8203;ww.x.example"),
+        (":rocket:", ":&#8203;rocket:"),
+        ("a|b `c` <d>", "a\\|b \\`c\\` &lt;d&gt;"),
+        ("&lt;b&gt; &#64;x", "&amp;lt;b&amp;gt; &amp;\\#&#8203;64;x"),
+        ("two\nlines", "two lines"),
+        ("memory.h2d:pinned[mb=256]", "memory.h2d:pinned\\[mb=256\\]"),
+    ],
+)
+def test_markdown_lets_no_text_act(text: str, shown: str) -> None:
+    assert summary.plain(text) == shown
+
+
+def test_markdown_leaves_out_what_has_no_room_and_names_it() -> None:
+    book = read(data.run_of(), baselines=data.baselines_of(), source=SOURCE)
+    whole = markdown(book)
+    assert "Left out" not in whole
+    for room in (len(whole.encode()) - 1, 4000, 900):
+        shown = markdown(book, room)
+        assert len(shown.encode()) <= room
+        assert "Left out, for a step's summary has room for no more: " in shown
+        assert shown.startswith("### ❌ 4 failed")
+        assert shown.count("<details>") == shown.count("</details>")
+
+
+def test_markdown_of_a_huge_run_stays_below_github_s_limit() -> None:
+    told = [replace(data.STORY[1], axes={"op": "copy" * 150, "n": n}) for n in range(900)]
+    shown = markdown(read(data.run_of(tuple(told)), baselines={}, source=SOURCE))
+    assert 100_000 < len(shown.encode()) <= 2**20
 
 
 def test_markdown_shows_at_most_twenty_rows() -> None:
@@ -357,7 +416,7 @@ def test_markdown_shows_at_most_twenty_rows() -> None:
 def test_markdown_says_where_its_folded_table_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary, "MOST_FOLDED", 5)
     shown = markdown(read(quiet(8), baselines={}, source=SOURCE))
-    assert shown.count("same |") == 5
+    assert shown.count("= same |") == 5
     assert "ends after 5 of them" in shown
 
 
@@ -372,13 +431,14 @@ def test_properties_are_plain_and_complete() -> None:
     assert properties(None, None) == []
 
 
-def test_written_report_has_three_files_and_leaves_nothing_else(tmp_path: Path) -> None:
+def test_written_report_has_four_files_and_leaves_nothing_else(tmp_path: Path) -> None:
     run = data.run_of()
     for _ in range(2):
-        path = write_report(run, baselines=data.baselines_of(), source=SOURCE, folder=tmp_path)
+        book = read(run, baselines=data.baselines_of(), source=SOURCE)
+        path = write_report(book, tmp_path)
     assert path == tmp_path / run.id / "index.html"
     names = sorted(file.name for file in path.parent.iterdir())
-    assert names == ["index.html", "summary.md", "verdict.json"]
+    assert names == ["benchmark.json", "index.html", "summary.md", "verdict.json"]
     decision = json.loads((path.parent / "verdict.json").read_text("utf-8"))
     assert decision["fails"] is True
     assert decision["counts"]["slower"] == 3
@@ -393,7 +453,7 @@ def test_report_that_cannot_be_written_leaves_no_part_of_it(
 
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.raises(StoreError, match="cannot write the report: no space"):
-        write_report(data.run_of(()), baselines={}, source="", folder=tmp_path)
+        write_report(read(data.run_of(()), baselines={}), tmp_path)
     assert list((tmp_path / data.run_of().id).iterdir()) == []
 
 
@@ -437,7 +497,7 @@ def test_accepted_card_without_values_is_left_out() -> None:
 
 
 def test_style_and_script_stay_small() -> None:
-    assert sum(len(inline(name).text.encode()) for name in ("style.css", "app.js")) <= 10_240
+    assert sum(len(inline(name).text.encode()) for name in ("style.css", "app.js")) <= 20_480
 
 
 def tones() -> Iterator[str]:
@@ -455,8 +515,8 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize(("theme", "paper"), [(0, "#f2f3f4"), (1, "#24282d")])
 def test_tones_are_readable_on_every_paper(theme: int, paper: str) -> None:
     style = str(inline("style.css").text)
-    roots = re.findall(r":root\{([^}]*)\}", style)
-    defined = dict(re.findall(r"--([\w]+):(#[0-9a-f]{6})", roots[theme]))
+    roots = re.findall(r":root \{([^}]*)\}", style)
+    defined = dict(re.findall(r"--([\w]+): (#[0-9a-f]{6})", roots[theme]))
     for tone in tones():
         light, dark = sorted((luminance(defined[tone]), luminance(paper)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5, tone

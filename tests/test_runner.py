@@ -205,6 +205,19 @@ def test_a_run_of_another_unit_is_not_resumed(tmp_path: Path) -> None:
         execute(replace(asked, resume=True), Log())
 
 
+def test_a_run_of_other_code_is_not_resumed(tmp_path: Path) -> None:
+    asked = request(tmp_path)
+    run = execute(asked, Log()).run
+    part = replace(run, id="29990101-000000-aaaa", commit="abc-dirty")
+    RunFile.create(asked.folder, part).close()
+    (tmp_path / "acme.py").write_text(textwrap.dedent(PACK) + "# edited\n", encoding="utf-8")
+    told = rf"commit abc-dirty \(code {run.code}\), and now it is commit .* \(code (?!{run.code})"
+    with pytest.raises(UsageError, match=told):
+        execute(replace(asked, resume=True), Log())
+    (tmp_path / "acme.py").write_text(textwrap.dedent(PACK), encoding="utf-8")
+    assert execute(replace(asked, resume=True), Log()).run.id == part.id
+
+
 def test_a_missing_gpu_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(DeviceError, match="no NVIDIA GPU"):

@@ -38,6 +38,11 @@ GOOD = """
     def perf_cases():
         return [double, fast]
 """
+CONTROLLER = """@perfsuite.hookimpl
+    def perf_controller():
+        return "no_such_module"
+
+    @perfsuite.hookimpl"""
 
 
 def write(folder: Path, text: str = GOOD) -> Path:
@@ -95,6 +100,7 @@ def test_what_is_no_pack_is_refused() -> None:
         ("2 * each", "2.5 * each", "[n=4,impl=plain]: output differs from the reference"),
         ("3 * each", "2 * each", "accepts the negative control"),
         ("def fn(x, y):", "def fn(x, y):\n            1 / 0", "ZeroDivisionError"),
+        ("@perfsuite.hookimpl", CONTROLLER, "No module named 'no_such_module'"),
     ],
 )
 def test_a_bad_pack_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:

@@ -9,7 +9,16 @@ import pytest
 
 from perfsuite import wire
 from perfsuite.errors import PerfError
-from perfsuite.model import Block, DeviceFacts, Evidence, Health, Settings, Status
+from perfsuite.model import (
+    Block,
+    Code,
+    DeviceFacts,
+    Evidence,
+    Health,
+    Settings,
+    Status,
+    TracedKernel,
+)
 
 JOB = wire.Job(
     pack="memory",
@@ -48,6 +57,13 @@ MESSAGES: list[wire.Message] = [
     wire.Measured(),
     wire.Finish(),
     wire.Finished(EVIDENCE),
+    wire.TraceOne(JOB, 3),
+    wire.Traced(
+        (TracedKernel(name="f", count=2, duration_us=1.5, grid=(4, 1, 1), registers=32),),
+        (Code(name="f", ptx="ab", facts={"registers": 32.0}),),
+        {"ab": "ret;"},
+        "because",
+    ),
     wire.Failed(Status.WRONG, "because"),
 ]
 

@@ -36,6 +36,7 @@ class Accepted:
     """What an acceptance did: files written, and variants by what became of them.
 
     ``changed`` says what changed, ``refused`` why a selected variant has nothing to accept.
+    ``caution`` says what a reader of the diff should know of the run.
     """
 
     written: tuple[Path, ...]
@@ -43,11 +44,13 @@ class Accepted:
     changed: Mapping[str, str]
     unchanged: tuple[str, ...]
     refused: Mapping[str, str]
+    caution: str = ""
 
     def __str__(self) -> str:
         return (
             f"{len(self.added)} added, {len(self.changed)} changed, "
             f"{len(self.unchanged)} unchanged, {len(self.refused)} without a measurement"
+            f"{'; ' if self.caution else ''}{self.caution}"
         )
 
 
@@ -93,7 +96,17 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
             for name, why in chosen.items()
             if name not in entries
         },
+        caution=_caution(run, [name for name, what in said.items() if what]),
     )
+
+
+def _caution(run: Run, moved: Sequence[str]) -> str:
+    # Against a revision the verdicts say nothing of what is replaced.
+    verdicts = run.verdicts if run.against is None else ()
+    slower = [v for v in verdicts if v.word is Word.SLOWER and v.variant in moved]
+    told = [f"{len(slower)} of them slower than before"] if slower else []
+    told += [f"of code that is in no commit ({run.commit})"] if "dirty" in run.commit else []
+    return ", ".join(told)
 
 
 def _acceptance(reason: str, by: str) -> Acceptance:

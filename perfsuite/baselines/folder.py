@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from perfsuite.codec import StoredEntry, read_baseline, read_flat
+from perfsuite import files
+from perfsuite.codec import RunFacts, StoredEntry, read_baseline, read_flat
 from perfsuite.errors import StoreError
 from perfsuite.files import refusing, replace_file
 from perfsuite.model import Sku
@@ -87,6 +86,16 @@ def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
     return read_baseline(_bytes(path), sku=folder.name, pack=pack, where=str(path))
 
 
+def read_environments(folder: Path, runs: Iterable[str]) -> dict[str, Mapping[str, str]]:
+    """Return the environments of runs that entries come from, as far as they are kept."""
+    paths = {run: run_path(folder, run) for run in runs}
+    return {
+        run: read_flat(_bytes(path), RunFacts, where=str(path)).environment
+        for run, path in paths.items()
+        if path.exists()
+    }
+
+
 def _bytes(path: Path) -> bytes:
     remedy = "restore it from git, or remove the folder and accept a run again"
     with refusing("cannot read a baseline file", path, remedy=remedy):
@@ -96,14 +105,11 @@ def _bytes(path: Path) -> bytes:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep every other acceptance out of the folder; waits for the one that is there."""
-    with _writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(files.locked(folder))
         yield
-    finally:
-        os.close(descriptor)
 
 
 def write(path: Path, data: bytes) -> Path:

@@ -41,8 +41,16 @@ def merge(old: BaselineEntry, new: BaselineEntry, *, is_other_code: bool) -> Mer
         changed = moves or (["other code"] if others or old.artefact != new.artefact else [])
         return Merged(new, "; ".join(changed + dropped) if changed else "")
     added = [f"unit {unit} added" for unit in sorted(_units(new) - _units(old))]
-    sampling = ["sampling recorded"] if new.sampling and not old.sampling else []
-    return Merged(_joined(old, new), "; ".join(moves + added + sampling))
+    recorded = [
+        f"{what} recorded"
+        for what, is_new in (
+            ("sampling", new.sampling and not old.sampling),
+            ("kernels", new.kernels and not old.kernels),
+            ("artefact", new.artefact and not old.artefact),
+        )
+        if is_new
+    ]
+    return Merged(_joined(old, new), "; ".join(moves + added + recorded))
 
 
 def _other_kind(old: BaselineEntry, new: BaselineEntry) -> str:
@@ -108,7 +116,14 @@ def _center(values: Sequence[float]) -> float:
 
 def _joined(old: BaselineEntry, new: BaselineEntry) -> BaselineEntry:
     clocks = {name: _with_units(old.metrics[name], now) for name, now in _clocks(new).items()}
-    return replace(new, metrics={**new.metrics, **clocks})
+    # What was not traced, because nothing moved, is what was traced before.
+    return replace(
+        new,
+        metrics={**new.metrics, **clocks},
+        artefact=new.artefact or old.artefact,
+        kernels=new.kernels or old.kernels,
+        codes=new.codes if new.kernels else old.codes,
+    )
 
 
 def _with_units(old: BaselineMetric, new: BaselineMetric) -> BaselineMetric:

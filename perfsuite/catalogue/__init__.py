@@ -63,6 +63,7 @@ def _pack(source: PackSource, listing: PackListing) -> Pack:
         claims=listing.claims,
         canaries=listing.canaries,
         kernels=listing.given,
+        controller=listing.controller,
         error=source.error or listing.error,
     )
 

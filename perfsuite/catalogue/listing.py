@@ -68,6 +68,7 @@ class PackListing:
     kernels: tuple[Kernel, ...] = ()
     wants_kernels: bool = False
     given: tuple[Kernel, ...] = ()
+    controller: str = ""
     error: str = ""
 
 
@@ -81,6 +82,7 @@ def list_pack(source: PackSource, loaded: LoadedPack, tier: Tier) -> PackListing
         canaries=_canaries(source, loaded),
         kernels=loaded.kernels,
         wants_kernels=loaded.wants_kernels,
+        controller=loaded.controller,
     )
 
 

@@ -23,7 +23,6 @@ app = typer.Typer(
 baseline = typer.Typer(help="The accepted numbers of each SKU.", no_args_is_help=True)
 app.add_typer(baseline, name="baseline")
 
-AnyRun = Annotated[str, typer.Argument(help="A run file or a run's id; the newest if left out")]
 Packs = Annotated[
     list[Path] | None,
     typer.Option("--pack", metavar="FILE_OR_FOLDER", help="One more pack; repeatable"),
@@ -164,30 +163,22 @@ def make_pack(
 
 @app.command()
 def report(
-    run: AnyRun = "",
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Run files or ids; the newest if left out, several side by side",
+        ),
+    ] = None,
     folder: Annotated[
         Path, typer.Option("--folder", metavar="DIR", help="Where to write it")
     ] = Path("reports"),
     baselines: Baselines = None,
 ) -> None:
-    """Write the report of a stored run again: HTML, Markdown and JSON."""
-    from perfsuite.cli.history import known_history
-    from perfsuite.report import write_report
-    from perfsuite.yardstick import find_yardstick
+    """Write the report of a stored run again, or one page that compares runs of several SKUs."""
+    from perfsuite.cli.rendering import rendered
 
-    project = find_project()
-    stored = project.load_run(run)
-    roots = project.baseline_roots(baselines)
-    yardstick = find_yardstick(roots, project.folder, run=stored).beside(stored)
-    page = write_report(
-        stored,
-        baselines=yardstick.entries,
-        source=yardstick.source,
-        folder=folder,
-        previous=yardstick.previous,
-        history=known_history(project, stored),
-    )
-    say(str(page))
+    say(str(rendered(find_project(), runs or [""], folder, baselines)))
 
 
 @app.command()
@@ -199,7 +190,8 @@ def compare(
     from perfsuite.cli.compare import judged_against, say_book
 
     project = find_project()
-    book = judged_against(project.load_run(now), project.load_run(before))
+    yardstick = project.load_run(before)
+    book = judged_against(project.load_run(now), yardstick)
     say_book(book)
     raise typer.Exit(1 if book.fails else 0)
 
@@ -232,6 +224,7 @@ def accept(
         *((name, "not accepted", why) for name, why in accepted.refused.items()),
     ]
     say_table(f"Accepted from run {run}", ("variant", "outcome", "why"), rows)
+    say(f"accepted: {accepted}")
     for path in accepted.written:
         say(f"wrote {path}")
 

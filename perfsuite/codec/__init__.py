@@ -18,8 +18,9 @@ from perfsuite.codec.lines import (
     read_run,
     result_line,
     start_lines,
+    trace_line,
 )
-from perfsuite.codec.text import convert, decode, encode, read_json
+from perfsuite.codec.text import convert, decode, encode, read_json, schema_of
 
 __all__ = [
     "TAIL_BYTES",
@@ -40,5 +41,7 @@ __all__ = [
     "read_run",
     "result_line",
     "round_digits",
+    "schema_of",
     "start_lines",
+    "trace_line",
 ]

@@ -1,6 +1,7 @@
 """The baseline files' text: JSON in block form, so that a git diff reads like a table.
 
-Each variant has a line for what it is, one for who accepted it, and one for each metric. The lines
+Each variant has a line for what it is, one for who accepted it, one for each metric, and one for
+each kernel that it launches. The lines
 that open and close it never change, so that git merges what two people did to neighbours without a
 conflict. For the same reason no table is shared by the variants: what is known of a run has a file
 of its own, which is the same whoever accepts the run.
@@ -91,6 +92,7 @@ def baseline_text(sku: str, pack: str, entries: Mapping[str, StoredEntry]) -> by
 def _block(variant: str, stored: StoredEntry) -> str:
     entry = to_plain(stored.entry)
     del entry["variant"], entry["metrics"]
+    traced = "".join(_rows(name, entry.pop(name)) for name in ("kernels", "codes"))
     for name in ("sampling", "work_class"):  # no diff for what an older entry does not say
         if not entry[name]:
             del entry[name]
@@ -104,9 +106,15 @@ def _block(variant: str, stored: StoredEntry) -> str:
         f'  "accepted": {_text(stored.accepted)},',
         '  "metrics": {',
         ",\n".join(metrics),
-        "}}",
+        f"}}{traced}}}",
     ]
     return "\n".join(lines)
+
+
+def _rows(name: str, items: list[dict[str, Any]]) -> str:
+    """Return a list as more of an entry, one line an item; nothing for none."""
+    text = ",\n".join(f"    {_text(item)}" for item in items)
+    return f',\n  "{name}": [\n{text}\n  ]' if items else ""
 
 
 def _text(value: object) -> str:

@@ -1,7 +1,8 @@
 """The run file's text: one JSON object a line, tagged with its kind.
 
 ``header`` (what ran where), ``plan`` (variants and claims), then a ``result`` for each measuring of
-a variant as it ends; ``judged`` (verdicts, claims, notes) and a short ``end`` once it is finished.
+a variant as it ends and a ``trace`` for each that was traced; ``judged`` (verdicts, claims, notes)
+and a short ``end`` once it is finished.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from perfsuite.codec.text import check_schema, convert, encode, read_json, to_plain
 from perfsuite.errors import StoreError
-from perfsuite.model import Result, Run, Variant
+from perfsuite.model import Result, Run, Trace, Variant
 
 RUN_SCHEMA = "perfsuite.run/1"
 
@@ -21,12 +22,13 @@ RUN_SCHEMA = "perfsuite.run/1"
 # Lines whose keys are the run's own fields; what none of them has stands in the header.
 _PARTS = {
     "plan": ("variants", "instances", "canaries"),
-    "judged": ("verdicts", "claims", "notes", "units", "shift", "phases_s"),
+    "judged": ("verdicts", "claims", "notes", "units", "shift", "phases_s", "environments"),
     "end": ("finished", "wall_s"),
 }
+_MEASURED: Mapping[str, type[Any]] = {"result": Result, "trace": Trace}
 # Files that were written before these have none of them.
-_ADDED = {"canaries", "shift", "phases_s"}
-_LATER = {"results", "aside", *chain.from_iterable(_PARTS.values())}
+_ADDED = {"canaries", "shift", "phases_s", "environments"}
+_LATER = {"results", "aside", "traces", *chain.from_iterable(_PARTS.values())}
 # The end line is shorter than this, so that whether a run is finished is read from its tail.
 TAIL_BYTES = 256
 
@@ -34,7 +36,7 @@ TAIL_BYTES = 256
 def start_lines(run: Run) -> bytes:
     """Return the header and the plan of a run that has measured nothing yet."""
     bare = replace(run, variants=(), canaries=(), instances=(), verdicts=(), claims=())
-    bare = replace(bare, results=(), aside=())
+    bare = replace(bare, results=(), aside=(), traces=())
     header = {key: item for key, item in to_plain(bare).items() if key not in _LATER}
     every = (*run.variants, *run.canaries)
     plan = {
@@ -54,6 +56,11 @@ def _without_case(variant: Variant) -> dict[str, Any]:
 def result_line(result: Result) -> bytes:
     """Return the line of one result."""
     return _line("result", to_plain(result))
+
+
+def trace_line(trace: Trace) -> bytes:
+    """Return the line of one trace."""
+    return _line("trace", to_plain(trace))
 
 
 def end_lines(run: Run) -> bytes:
@@ -92,20 +99,23 @@ def read_run(data: bytes, *, where: str) -> Run:
     first, *lines = data.removesuffix(b"\n").split(b"\n")
     header = _header(first, where)
     run = convert(header, Run, where=f"{where}, line 1")
-    results: list[Result] = []
+    measured: dict[str, list[Any]] = {"result": [], "trace": []}
     for number, line in enumerate(lines, 2):
         place = f"{where}, line {number}"
         kind, values = _kind_and_values(line, where=where, number=number)
-        if kind == "result" and not run.finished:
-            results.append(convert(values, Result, where=place))
+        if kind in measured and not run.finished:
+            measured[kind].append(convert(values, _MEASURED[kind], where=place))
             continue
         whole = _with_cases(values, place) if kind == "plan" else values
         if run.finished or whole.keys() | _ADDED != {*_PARTS.get(kind, ()), *_ADDED}:
             raise _misplaced(kind, place)
         part = convert({**header, **whole}, Run, where=place)
         run = replace(run, **{name: getattr(part, name) for name in whole})
-    own = tuple(result for result in results if not result.is_aside)
-    return replace(run, results=own, aside=tuple(result for result in results if result.is_aside))
+    own, aside = (
+        tuple(result for result in measured["result"] if result.is_aside is is_aside)
+        for is_aside in (False, True)
+    )
+    return replace(run, results=own, aside=aside, traces=tuple(measured["trace"]))
 
 
 def _kind_and_values(line: bytes, *, where: str, number: int) -> tuple[str, dict[str, Any]]:

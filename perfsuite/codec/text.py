@@ -65,6 +65,15 @@ def to_plain(value: object) -> Any:
         ) from error
 
 
+def schema_of(kind: type, *, title: str, version: int) -> str:
+    """Return the JSON Schema of a dataclass as text, ``version`` being the one it must have."""
+    found = msgspec.json.schema(kind)
+    own = found["$defs"][kind.__name__]
+    own["properties"]["schema"] = {"const": version}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    return json.dumps({**head, **found}, indent=2) + "\n"
+
+
 def _to_number(value: object) -> object:
     """Turn numpy's scalars into Python's."""
     if isinstance(value, numbers.Integral):

@@ -1,7 +1,17 @@
 """The devices: one protocol, and CUDA, CPU and a scripted fake behind it."""
 
+from perfsuite.device.compiled import forget_compiled
 from perfsuite.device.gang import Gang, join, join_elastic
-from perfsuite.device.protocol import Comparison, Context, Device, Group, Rng, Sample, open_device
+from perfsuite.device.protocol import (
+    Comparison,
+    Context,
+    Device,
+    Group,
+    Loaded,
+    Rng,
+    Sample,
+    open_device,
+)
 
 __all__ = [
     "Comparison",
@@ -9,8 +19,10 @@ __all__ = [
     "Device",
     "Gang",
     "Group",
+    "Loaded",
     "Rng",
     "Sample",
+    "forget_compiled",
     "join",
     "join_elastic",
     "open_device",

@@ -18,7 +18,8 @@ from perfsuite.device import tensors
 from perfsuite.device.gang import Gang
 from perfsuite.device.host import cpu_model, last_level_cache, machine_unit
 from perfsuite.device.load import Load, waited_ns
-from perfsuite.device.protocol import Comparison, Group, Sample
+from perfsuite.device.profiler import cpu_operators
+from perfsuite.device.protocol import Comparison, Group, Loaded, Sample
 from perfsuite.device.software import compilers, software
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
@@ -81,12 +82,13 @@ class CpuDevice:
     foreign_most = 60.0
     busy_s = 0.0
     spun_s = 0.0
+    traced = staticmethod(cpu_operators)
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         del seed
         self._gang = gang or Gang()
         self.cache_bytes = min(CACHE_MOST, last_level_cache())
-        self._flushed: torch.Tensor | None = None
+        self._flush = tensors.Flush("cpu", self.cache_bytes)
         # One core is left to everything else: threads that wait for each other at a barrier take
         # as long as the one that was interrupted (a copy by two threads of two: 2 to 8 ms).
         # The ranks of a gang share the rest.
@@ -192,14 +194,12 @@ class CpuDevice:
         del fn, inputs
         return None
 
+    def loaded(self) -> list[Loaded]:
+        """Return nothing: no kernel of a CPU is compiled here."""
+        return []
+
     def close(self) -> None:
         """Hold nothing."""
-
-    def _flush(self) -> None:
-        if self._flushed is None:
-            self._flushed = torch.empty(2 * self.cache_bytes // 8, dtype=torch.int64)
-        self._flushed.fill_(1)
-        self._flushed.sum()
 
 
 def _own_ns(group: Group) -> int:

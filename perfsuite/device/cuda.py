@@ -12,13 +12,15 @@ import torch
 from cuda.core import Device
 
 from perfsuite.device import tensors
+from perfsuite.device.compiled import triton_kernels, triton_loaded
 from perfsuite.device.energy import joules_per_group
 from perfsuite.device.facts import gpu_facts
 from perfsuite.device.gang import Gang
 from perfsuite.device.health import HealthWatch
 from perfsuite.device.kernels import CudaContext
 from perfsuite.device.nvml import Nvml
-from perfsuite.device.protocol import Comparison, Group, Sample
+from perfsuite.device.profiler import gpu_kernels
+from perfsuite.device.protocol import Comparison, Group, Loaded, Sample
 from perfsuite.device.stopwatch import ROWS, CudaGroup, Stopwatch
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
@@ -43,8 +45,8 @@ class CudaDevice:
     # What the pacing spin misses of the timer: alone 0 in all of 360 blocks, beside a process that
     # multiplied matrices without end 8 to 84 %, in the middle 62 % (H200).
     foreign_most = 2.0
-    busy_s = 0.0
-    spun_s = 0.0
+    busy_s = spun_s = 0.0
+    traced = staticmethod(gpu_kernels)
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         if not torch.cuda.is_available():
@@ -63,11 +65,13 @@ class CudaDevice:
         self._nvml = Nvml(f"GPU-{self._properties.uuid}")
         self._health = HealthWatch(self._nvml.health)
         self._foreign: list[float] = []
-        self._flushed: torch.Tensor | None = None
+        self._flush = tensors.Flush("cuda", self.cache_bytes)
         # Random padding: two processes should not share their addresses' luck.
         self._padding = torch.empty((1 + seed % 61) << 18, dtype=torch.uint8, device="cuda")
         self._gang = gang or Gang()
         self._watch = Stopwatch(self._stream, self.arch, self._gang.line_up)
+        self._own: list[Callable[[], Loaded]] = []
+        self._compiled_before = triton_kernels()
 
     def facts(self) -> DeviceFacts:
         """Describe the GPU, its state and the software on it."""
@@ -75,7 +79,8 @@ class CudaDevice:
 
     def context(self, seed: int) -> CudaContext:
         """Return a builder's context."""
-        return CudaContext(self.arch, seed, rank=self._gang.rank, ranks=self._gang.ranks)
+        gang, own = self._gang, self._own
+        return CudaContext(self.arch, seed, rank=gang.rank, ranks=gang.ranks, loaded=own)
 
     def rng(self, seed: int) -> tensors.TensorRng:
         """Return a maker of GPU tensors."""
@@ -185,6 +190,10 @@ class CudaDevice:
         torch.cuda.synchronize()
         return int(torch.cuda.max_memory_allocated() - held)
 
+    def loaded(self) -> list[Loaded]:
+        """Return what NVRTC and Triton compiled since the device was opened."""
+        return [*(own() for own in self._own), *triton_loaded(self._compiled_before)]
+
     def close(self) -> None:
         """Let go of NVML and of memory that nothing holds any more."""
         torch.cuda.empty_cache()
@@ -239,10 +248,3 @@ class CudaDevice:
         foreign = self._watch.foreign_percent()
         self._foreign += [] if foreign is None else [foreign]
         return self._watch.read(rows)
-
-    def _flush(self) -> None:
-        """Write, then read twice the L2: no line of the inputs and no dirty line is left."""
-        if self._flushed is None:
-            self._flushed = torch.empty(2 * self.cache_bytes, dtype=torch.uint8, device="cuda")
-        self._flushed.fill_(1)
-        self._flushed.view(torch.int64).sum()

@@ -5,57 +5,24 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perfsuite.device.fake_rng import POISON, FakeRng
 from perfsuite.device.gang import Gang
-from perfsuite.device.protocol import Comparison, Group, Sample
+from perfsuite.device.protocol import Comparison, Group, Loaded, Sample
 from perfsuite.errors import DeviceError
-from perfsuite.model import DeviceFacts, Health, Regime
+from perfsuite.model import DeviceFacts, Health, Regime, TracedKernel
 
 CLOCK_MHZ = 2000.0
 DEFAULT_US = 100.0
 TOLERANCE = 1e-6
-POISON = float("nan")
-
-
-@dataclass(slots=True)
-class FakeRng:
-    """Inputs as lists of floats."""
-
-    seed: int
-    outputs: list[Any] = field(default_factory=list)
-
-    def randn(self, *shape: int, dtype: str = "float32", place: str = "device") -> list[float]:
-        """Standard normal values, flattened."""
-        del dtype, place
-        source = random.Random(self.seed)  # noqa: S311 - data, not secrets
-        return [source.gauss(0, 1) for _ in range(math.prod(shape))]
-
-    def rand(self, *shape: int, dtype: str = "float32", place: str = "device") -> list[float]:
-        """Uniform values in [0, 1), flattened."""
-        del dtype, place
-        source = random.Random(self.seed)  # noqa: S311 - data, not secrets
-        return [source.random() for _ in range(math.prod(shape))]
-
-    def randint(self, low: int, high: int, *shape: int, dtype: str = "int32") -> list[int]:
-        """Uniform integers in [low, high), flattened."""
-        del dtype
-        source = random.Random(self.seed)  # noqa: S311 - data, not secrets
-        return [source.randrange(low, high) for _ in range(math.prod(shape))]
-
-    def empty(self, *shape: int, dtype: str = "float32", place: str = "device") -> list[float]:
-        """An output, to be written in place."""
-        del dtype, place
-        output = [POISON] * math.prod(shape)
-        self.outputs.append(output)
-        return output
 
 
 @dataclass(slots=True)
 class FakeContext:
-    """A builder's context whose ``spend`` moves the virtual clock."""
+    """A builder's context whose ``spend`` moves the virtual clock; scripts trace and health."""
 
     owner: FakeDevice
     seed: int
@@ -66,9 +33,22 @@ class FakeContext:
     ranks: int = 1
 
     def spend(self, time_us: float) -> None:
-        """Let a launch take this long."""
-        self.owner.now_us += time_us
+        """Let a launch take this long at the nominal clock."""
+        self.owner.now_us += time_us * CLOCK_MHZ / self.owner.clock_mhz
         self.owner.spent = True
+
+    def run_kernel(self, name: str, time_us: float, ptx: str = "", **shape: Any) -> None:
+        """Let a launch run a kernel; with a ``ptx``, one that was compiled here."""
+        self.spend(time_us)
+        if self.owner.kernels is not None:
+            kernel = TracedKernel(name=name, count=1, duration_us=time_us, **shape)
+            self.owner.kernels.append(kernel)
+        if ptx:
+            self.owner.compiled[name] = Loaded(name, name, ptx)
+
+    def throttle(self, clock_mhz: float, *reasons: str) -> None:
+        """Let the clock be held back, for these of NVML's reasons."""
+        self.owner.clock_mhz, self.owner.reasons = clock_mhz, reasons
 
     def load_cuda(
         self, path: str | Path, name: str, *, options: Sequence[str] = ()
@@ -120,6 +100,10 @@ class FakeDevice:
         self._gang = gang or Gang()
         self.now_us = 0.0
         self.spent = False
+        self.clock_mhz = CLOCK_MHZ
+        self.reasons: tuple[str, ...] = ()
+        self.kernels: list[TracedKernel] | None = None
+        self.compiled: dict[str, Loaded] = {}
         self._noise = random.Random(seed)  # noqa: S311 - noise, not secrets
         self._process = math.exp(self._noise.gauss(0, self.between))
 
@@ -193,7 +177,7 @@ class FakeDevice:
             group()
             spent = self.now_us - start if self.spent else DEFAULT_US * group.launches
             noise = self._process * math.exp(self._noise.gauss(0, self.within))
-            samples.append(Sample(spent * noise, spent * noise * CLOCK_MHZ))
+            samples.append(Sample(spent * noise, spent * noise * self.clock_mhz))
             self.busy_s += spent / 1e6
         return samples
 
@@ -211,7 +195,8 @@ class FakeDevice:
         return Health(
             power_w=100.0,
             temperature_c=40.0,
-            sm_clock_mhz=CLOCK_MHZ,
+            sm_clock_mhz=self.clock_mhz,
+            reasons=self.reasons,
             foreign_percent=self.foreign_percent,
         )
 
@@ -225,6 +210,18 @@ class FakeDevice:
         """Return the size of what one launch hands back."""
         output = fn(*inputs)
         return 8 * len(_flat(output)) if output is not None else 0
+
+    def traced(self, issue: Callable[[], object]) -> list[TracedKernel]:
+        """Return the kernels that the context was told of."""
+        kernels: list[TracedKernel] = []
+        self.kernels = kernels
+        issue()
+        self.kernels = None
+        return kernels
+
+    def loaded(self) -> list[Loaded]:
+        """Return the kernels that the context was told the PTX of."""
+        return list(self.compiled.values())
 
     def close(self) -> None:
         """Hold nothing."""

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from cuda.bindings import driver
 from cuda.core import Kernel, LaunchConfig, Program, ProgramOptions, Stream, launch
 
+from perfsuite.device.compiled import plain_ptx
+from perfsuite.device.protocol import Loaded
 from perfsuite.errors import DeviceError, PerfError
+
+if TYPE_CHECKING:
+    from cuda.core import ObjectCode
 
 # More dynamic shared memory than this must be asked for (CUDA C++ Programming Guide, 7.x).
 FREE_SHARED_BYTES = 48 << 10
@@ -30,11 +35,13 @@ class CudaContext:
     place: str = "cuda"
     rank: int = 0
     ranks: int = 1
+    loaded: list[Callable[[], Loaded]] = field(default_factory=list)
 
     def load_cuda(
         self, path: str | Path, name: str, *, options: Sequence[str] = ()
     ) -> Callable[..., None]:
         """Compile a kernel of a .cu file for this GPU."""
+        self.loaded.append(functools.partial(_loaded, str(path), name, self.arch, tuple(options)))
         return load_kernel(path, name, arch=self.arch, options=options)
 
 
@@ -79,17 +86,39 @@ def load_kernel(
 
 @functools.cache
 def _compile(path: str, name: str, arch: str, options: tuple[str, ...]) -> Kernel:
-    source = Path(path).read_text(encoding="utf-8")
-    chosen = ProgramOptions(std="c++17", arch=arch, **_options(path, options))
     try:
-        program = Program(source, "c++", chosen)
-        return program.compile("cubin", name_expressions=(name,)).get_kernel(name)
+        made = _program(path, arch, options).compile("cubin", name_expressions=(name,))
+        return made.get_kernel(name)
     except Exception as error:
         raise PerfError(
             f"kernel {name!r} does not compile for {arch}: {error}",
             where=path,
             remedy="fix the source; options were " + (" ".join(options) or "none"),
         ) from error
+
+
+@functools.cache
+def _loaded(path: str, name: str, arch: str, options: tuple[str, ...]) -> Loaded:
+    """Return what a kernel is compiled to: a second time, since a kernel does not keep it."""
+
+    def made(kind: str) -> ObjectCode:
+        return _program(path, arch, options).compile(kind, name_expressions=(name,))
+
+    ptx = made("ptx")
+    lowered = ptx.symbol_mapping.get(name, name)
+    symbol = lowered.decode() if isinstance(lowered, bytes) else str(lowered)
+    return Loaded(
+        name=name,
+        symbol=symbol,
+        ptx=plain_ptx(bytes(ptx.code).decode().rstrip("\0"), symbol),
+        image=lambda: bytes(made("cubin").code),
+    )
+
+
+def _program(path: str, arch: str, options: tuple[str, ...]) -> Program:
+    source = Path(path).read_text(encoding="utf-8")
+    chosen = ProgramOptions(std="c++17", arch=arch, **_options(path, options))
+    return Program(source, "c++", chosen)
 
 
 def _options(path: str, options: tuple[str, ...]) -> dict[str, Any]:

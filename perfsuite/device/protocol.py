@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, Protocol, cast
 
 from perfsuite.device.gang import Gang
 from perfsuite.errors import DeviceError
-from perfsuite.model import DeviceFacts, Health, Regime
+from perfsuite.model import DeviceFacts, Health, Regime, TracedKernel
 
 # Devices by name.
 BUILT_IN = {
@@ -40,6 +41,26 @@ class Comparison:
     def is_right(self) -> bool:
         """Say whether the output is accepted."""
         return not self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A kernel that this process compiled, with its PTX without line information.
+
+    ``image`` returns its machine code, in which ``symbol`` is its name; ``is_generated`` says that
+    a library wrote it.
+    """
+
+    name: str
+    symbol: str
+    ptx: str
+    image: Callable[[], bytes] = bytes
+    is_generated: bool = False
+
+    @property
+    def hash(self) -> str:
+        """A name for the PTX that no other text has."""
+        return hashlib.blake2b(self.ptx.encode(), digest_size=12).hexdigest()
 
 
 class Rng(Protocol):
@@ -175,6 +196,15 @@ class Device(Protocol):
 
     def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
         """Return the peak of memory allocated during one launch without its inputs, if known."""
+
+    def traced(self, issue: Callable[[], object]) -> Sequence[TracedKernel]:
+        """Return each kernel that ``issue`` launches; the first call may take seconds.
+
+        A process that was traced is no good for measuring.
+        """
+
+    def loaded(self) -> Sequence[Loaded]:
+        """Return the kernels that were compiled for what ran on this device, as far as known."""
 
     def close(self) -> None:
         """Give back what the device holds."""

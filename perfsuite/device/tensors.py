@@ -89,6 +89,22 @@ def bytes_of(values: Iterable[Any]) -> int:
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
+class Flush:
+    """Writes, then reads twice the last cache: no line of the inputs and no dirty line is left."""
+
+    def __init__(self, place: str, cache_bytes: int) -> None:
+        self._place = place
+        self._count = 2 * cache_bytes // 8
+        self._values: torch.Tensor | None = None
+
+    def __call__(self) -> None:
+        """Do so."""
+        if self._values is None:
+            self._values = torch.empty(self._count, dtype=torch.int64, device=self._place)
+        self._values.fill_(1)
+        self._values.sum()
+
+
 def poison(outputs: Sequence[Any]) -> None:
     """Fill outputs with NaN (floats) or 0x7f bytes (all else)."""
     for tensor in tensors_of(list(outputs)):

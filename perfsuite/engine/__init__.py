@@ -2,5 +2,6 @@
 
 from perfsuite.engine.quads import Quads
 from perfsuite.engine.session import Session
+from perfsuite.engine.tracing import dissect
 
-__all__ = ["Quads", "Session"]
+__all__ = ["Quads", "Session", "dissect"]

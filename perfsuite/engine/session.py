@@ -12,6 +12,7 @@ from perfsuite.engine.bench import Bench
 from perfsuite.engine.inspecting import Inspecting
 from perfsuite.engine.launching import Launching
 from perfsuite.engine.playing import Playing
+from perfsuite.engine.tracing import artefact_of
 from perfsuite.errors import CaseError
 from perfsuite.model import (
     Axes,
@@ -51,6 +52,7 @@ class Session:
     ) -> None:
         self._bench = Bench(device, case, axes, settings, seed)
         self._part: Part | None = None
+        self._is_first = False
 
     @property
     def sampling(self) -> Sampling | None:
@@ -66,6 +68,7 @@ class Session:
         built = self._bench.phase("build", announce, self._build)
         self._part = _part(self._bench, built)
         self._part.check(announce, is_thorough=is_thorough)
+        self._is_first = is_thorough
 
     def prepare(self, announce: Callable[[str], None], sampling: Sampling | None = None) -> None:
         """Calibrate and settle, after a check if there was none; raises as that does."""
@@ -80,6 +83,8 @@ class Session:
     def finish(self) -> Evidence:
         """Return all that this process has to say about the variant."""
         log = self._bench.log
+        # One process is enough: what it compiled is the same in all, and PTX takes a second time.
+        artefact = artefact_of(self._bench.device) if self._is_first else ""
         return replace(
             self._prepared().evidence(),
             seed=self._bench.seed,
@@ -87,24 +92,29 @@ class Session:
             exact=log.exact,
             phases_s=log.phases,
             busy_s=round(self._bench.device.busy_s, 6),
+            artefact=artefact,
             notes=tuple(log.notes),
         )
 
-    def launch_once(self) -> Callable[[], None]:
-        """Return a call that launches the built variant once (for profilers and debuggers)."""
+    def launches(self, sets: int) -> list[Callable[[], object]]:
+        """Build, and return a call for each input set that launches the variant once."""
         device, seed = self._bench.device, self._bench.seed
         match self._build():
             case Workload() as workload:
-                inputs = workload.make_inputs(device.rng(seed))
-                once: Callable[[], object] = partial(workload.fn, *inputs)
+                rngs = (device.rng(seed + index) for index in range(sets))
+                return [partial(workload.fn, *workload.make_inputs(rng)) for rng in rngs]
             case Scenario() as scenario:
-                once = partial(scenario.play, seed)
+                return [partial(scenario.play, seed)]
             case inspection:
-                once = inspection.read
+                return [inspection.read]
+
+    def launch_once(self) -> Callable[[], None]:
+        """Return a call that launches the built variant once (for profilers and debuggers)."""
+        (once,) = self.launches(1)
 
         def launch() -> None:
             once()
-            device.synchronize()
+            self._bench.device.synchronize()
 
         return launch
 

@@ -25,6 +25,7 @@ class Shift:
     Each holds one difference, or one for every extreme of beta where the clock moved too far.
     ``time`` and ``clock`` are the log changes of time and SM clock; ``strays`` counts processes
     that stand apart from the others of their side, out of ``processes`` (before, now).
+    ``has_clock`` says whether the SM clock is known beside time.
     ``values`` are the processes' log values where quantiles of them decide (distributions).
     """
 
@@ -40,6 +41,7 @@ class Shift:
     same_unit: bool
     processes: tuple[int, int]
     strays: int = 0
+    has_clock: bool = True
     metric: Metric = TIME
     values: tuple[Sequence[float], Sequence[float]] | None = None
 
@@ -129,6 +131,7 @@ def shift_of(
         same_unit=pair.same_unit,
         processes=(len(pair.before), len(pair.now)),
         strays=pairs[0].strays(),
+        has_clock=all(item.cycles for item in (*before, *now)),
         metric=metric,
         values=None if metric in TIMES else pair.logs(),
     )

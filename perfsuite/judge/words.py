@@ -39,6 +39,8 @@ def _ends(change: Change) -> str:
 
 
 def _clocks(shift: Shift, word: Word) -> str:
+    if not shift.has_clock:
+        return ""
     time = f"time {percent(math.expm1(shift.time))}"
     if abs(shift.clock) < NOTABLE_CLOCK:
         return time
@@ -50,7 +52,8 @@ def _clocks(shift: Shift, word: Word) -> str:
 def _finding(word: Word, shift: Shift, change: Change, policy: Policy) -> str:
     alpha = 2 * policy.alpha_same if word is Word.SAME else policy.alpha
     span = f"{100 * (1 - alpha):g} % interval {percent(change.low)} to {percent(change.high)}"
-    name = "code " if shift.metric is TIME else ""
+    # With one clock the code's change is that of time.
+    name = ("code " if shift.has_clock else "time ") if shift.metric is TIME else ""
     # More is better there, and the sign says what is worse.
     worse = " worse" if shift.metric.better == "higher" else ""
     code = f"{name}{percent(change.theta)}{worse} ({span}"

@@ -39,6 +39,8 @@ from perfsuite.model.result import (
     Stage,
     Status,
 )
+from perfsuite.model.section import Section
+from perfsuite.model.trace import Code, Trace, TracedKernel
 from perfsuite.model.verdict import (
     BaselineEntry,
     BaselineMetric,
@@ -69,6 +71,7 @@ __all__ = [
     "ClaimInstance",
     "ClaimVerdict",
     "ClaimWord",
+    "Code",
     "DeviceFacts",
     "Evidence",
     "Gpu",
@@ -88,6 +91,7 @@ __all__ = [
     "Sampling",
     "Scalar",
     "Scenario",
+    "Section",
     "Series",
     "SeriesKey",
     "Settings",
@@ -95,6 +99,8 @@ __all__ = [
     "Stage",
     "Status",
     "Tier",
+    "Trace",
+    "TracedKernel",
     "Tree",
     "Trend",
     "Trends",

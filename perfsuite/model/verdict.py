@@ -10,6 +10,7 @@ from perfsuite.model.arms import Revision
 from perfsuite.model.case import Variant
 from perfsuite.model.pack import ClaimInstance
 from perfsuite.model.result import DeviceFacts, Result, Sampling, Settings, Sku
+from perfsuite.model.trace import Code, Trace, TracedKernel
 
 
 class Word(StrEnum):
@@ -56,6 +57,7 @@ class BaselineEntry:
 
     ``sampling`` is how its samples were made, if that is known: a later run samples alike.
     ``work_class`` is what limits it (compute, memory...): entries of one class share their noise.
+    ``kernels`` are those of a launch, ``codes`` the code of our own among them, if it was traced.
     """
 
     variant: str
@@ -67,6 +69,8 @@ class BaselineEntry:
     artefact: str = ""
     sampling: Sampling | None = None
     work_class: str = ""
+    kernels: tuple[TracedKernel, ...] = ()
+    codes: tuple[Code, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +158,8 @@ class Run:
     ``against``, and of quads for claims: no other run is ever compared with them.
     ``canaries`` watch the machine: they are measured but no part of what was asked for, unless
     ``variants`` has them too. ``phases_s`` is the controller's own wall time.
+    ``code`` is a digest of the code that ran, which a resumed run must share.
+    ``environments`` are those of the runs that it is compared with, by their ids.
     """
 
     id: str
@@ -171,12 +177,15 @@ class Run:
     finished: str = ""
     wall_s: float = 0.0
     commit: str = ""
+    code: str = ""
     units: Mapping[str, str] = field(default_factory=dict)
     against: Revision | None = None
     aside: tuple[Result, ...] = ()
     canaries: tuple[Variant, ...] = ()
     shift: MachineShift | None = None
     phases_s: Mapping[str, float] = field(default_factory=dict)
+    traces: tuple[Trace, ...] = ()
+    environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def asked(self) -> tuple[Result, ...]:

@@ -1,5 +1,6 @@
 """Packs: finding them without importing them, and loading one where that is safe."""
 
+from perfsuite.packs.listeners import Listeners
 from perfsuite.packs.loader import LoadedPack, load_pack
 from perfsuite.packs.sources import GROUP, PackSource, discover, packs_at
 from perfsuite.packs.validity import ARCH, RESERVED, Fault, Place
@@ -9,6 +10,7 @@ __all__ = [
     "GROUP",
     "RESERVED",
     "Fault",
+    "Listeners",
     "LoadedPack",
     "PackSource",
     "Place",

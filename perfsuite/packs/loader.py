@@ -26,13 +26,15 @@ class LoadedPack:
     """The cases by name, the claims and the kernels of an imported pack.
 
     ``kernels`` have the pack's name before their own, and the folder to import them from.
-    ``wants_kernels`` says that the pack makes its cases of the kernels of all packs.
+    ``wants_kernels`` says that the pack makes its cases of the kernels of all packs;
+    ``controller`` is the module of its hooks for pytest's process.
     """
 
     cases: Mapping[str, Case]
     claims: tuple[Claim, ...]
     kernels: tuple[Kernel, ...] = ()
     wants_kernels: bool = False
+    controller: str = ""
 
 
 def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> LoadedPack:
@@ -52,7 +54,7 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
     check_cases(place, cases)
     by_name = {case.name: case for case in cases}
     check_claims(place, by_name, claims)
-    return LoadedPack(by_name, claims, own, wants)
+    return LoadedPack(by_name, claims, own, wants, _controller(place, manager))
 
 
 def _imported(place: Place) -> Any:
@@ -64,7 +66,7 @@ def _imported(place: Place) -> Any:
         return _from_file(place.name, Path(value)) if kind == "file" else _from_module(place, value)
     except (Exception, SystemExit) as error:
         raise place.refuse(
-            f"importing the pack raised {_told(error)}",
+            f"importing the pack raised {told(error)}",
             remedy="make the pack importable; what needs a GPU library belongs in a case's builder",
         ) from error
 
@@ -123,12 +125,21 @@ def _kernels(place: Place, manager: pluggy.PluginManager) -> tuple[Kernel, ...]:
     kernels: Sequence[Kernel] = _called(place, manager.hook.perf_kernels, (Kernel,), remedy)
     check_kernels(place, kernels)
     return tuple(
-        replace(kernel, name=f"{place.name}.{kernel.name}", folder=_import_folder(place))
+        replace(kernel, name=f"{place.name}.{kernel.name}", folder=import_folder(place))
         for kernel in kernels
     )
 
 
-def _import_folder(place: Place) -> str:
+def _controller(place: Place, manager: pluggy.PluginManager) -> str:
+    """Return the module of the pack's hooks for pytest's process, which is not imported here."""
+    remedy = "return the name of a module, in words that import takes"
+    found = _returned(place, manager.hook.perf_controller)
+    if found is not None and not (isinstance(found, str) and found):
+        raise place.refuse(f"perf_controller() returned {found!r}", remedy=remedy)
+    return found or ""
+
+
+def import_folder(place: Place) -> str:
     """Return what a pack's modules need on ``sys.path``; nothing if it is installed."""
     kind, _, value = place.origin.partition(":")
     return str(Path(value).parent) if kind == "file" else value.partition("@")[2]
@@ -140,13 +151,7 @@ def _called(
     """Return the list that a hook returns, if it is one of these kinds; empty if it has none."""
     if not hook.get_hookimpls():
         return ()
-    try:
-        returned = hook(**arguments)
-    except (Exception, SystemExit) as error:
-        raise place.refuse(
-            f"{hook.name}() raised {_told(error)}", remedy="correct the hook or what it imports"
-        ) from error
-    declared = returned[0] if returned else None
+    declared = _returned(place, hook, **arguments)
     if not isinstance(declared, (list, tuple)):
         raise place.refuse(f"{hook.name}() returned {declared!r}", remedy=f"{remedy}, in a list")
     for each in declared:
@@ -156,6 +161,17 @@ def _called(
                 remedy=remedy,
             )
     return declared
+
+
+def _returned(place: Place, hook: Any, **arguments: Any) -> Any:
+    """Return what the pack's own implementation of a hook returns; None if it has none."""
+    try:
+        returned = hook(**arguments)
+    except (Exception, SystemExit) as error:
+        raise place.refuse(
+            f"{hook.name}() raised {told(error)}", remedy="correct the hook or what it imports"
+        ) from error
+    return returned[0] if returned else None
 
 
 def _check_marked(place: Place, provider: Any, hooks: Sequence[str]) -> None:
@@ -174,7 +190,7 @@ def _check_marked(place: Place, provider: Any, hooks: Sequence[str]) -> None:
         )
 
 
-def _told(error: BaseException) -> str:
+def told(error: BaseException) -> str:
     """Return the error's type, text and the last line of the pack that it passed through."""
     frames = [
         frame

@@ -6,5 +6,16 @@ from perfsuite.panel.lock import UnitLock
 from perfsuite.panel.merge import gang_unit, merged
 from perfsuite.panel.panel import Panel
 from perfsuite.panel.site import Code, Site
+from perfsuite.panel.tracer import Tracer
 
-__all__ = ["Code", "GangPanel", "Panel", "Site", "UnitLock", "gang_unit", "inventory", "merged"]
+__all__ = [
+    "Code",
+    "GangPanel",
+    "Panel",
+    "Site",
+    "Tracer",
+    "UnitLock",
+    "gang_unit",
+    "inventory",
+    "merged",
+]

@@ -23,6 +23,10 @@ class ServerLostError(Exception):
         super().__init__(reason)
 
 
+class StoppedError(Exception):
+    """The panel was told to stop in the middle of a variant."""
+
+
 class EndedError(Exception):
     """A worker ended early: its variant's status and reason, and the end of what it printed.
 

@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import Self
 
 from perfsuite import wire
 from perfsuite.errors import CaseError
+from perfsuite.files import Closable
 from perfsuite.model import Arm, Evidence, Result, Sampling, Stage, Status, Variant
-from perfsuite.panel.ending import EndedError, doubted
+from perfsuite.panel.ending import EndedError, StoppedError, doubted
 from perfsuite.panel.job import Turn, job_of
 from perfsuite.panel.legs import Wave, blank_of, legs
 from perfsuite.panel.merge import gang_unit, merged
-from perfsuite.panel.panel import StoppedError
 from perfsuite.panel.process import Wait
 from perfsuite.panel.ranks import Ranks
 from perfsuite.panel.site import Site
@@ -27,7 +26,7 @@ from perfsuite.panel.slot import Slot
 def _tell_nobody(*_words: str) -> None: ...
 
 
-class GangPanel:
+class GangPanel(Closable):
     """A server for each rank; use it as a context manager, from one thread at a time.
 
     ``units`` are the ranks' units, by rank; ``samplings`` and ``compared`` are as a panel's. Only
@@ -80,12 +79,6 @@ class GangPanel:
         self._dismiss()
         for slot in self._slots:
             slot.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _results(
         self,

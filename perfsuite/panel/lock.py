@@ -6,12 +6,12 @@ import fcntl
 import os
 import tempfile
 from pathlib import Path
-from typing import Self
 
 from perfsuite.errors import UsageError
+from perfsuite.files import Closable
 
 
-class UnitLock:
+class UnitLock(Closable):
     """Holds a unit (a GPU's or a machine's short key) for this process until closed.
 
     The kernel gives it back when the process dies, however it dies. Raises ``UsageError`` naming
@@ -39,12 +39,6 @@ class UnitLock:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _folder() -> Path:

@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, zip_longest
-from typing import Self
 
 from perfsuite import wire
 from perfsuite.errors import DeviceError
+from perfsuite.files import Closable
 from perfsuite.model import Arm, DeviceFacts, Evidence, Result, Sampling, Stage, Variant
 from perfsuite.panel.crew import Crew
-from perfsuite.panel.ending import EndedError, doubted
+from perfsuite.panel.ending import EndedError, StoppedError, doubted
 from perfsuite.panel.legs import Wave, alone, blank_of, results_of, seats_of_one, seats_of_two
 from perfsuite.panel.process import Wait
 from perfsuite.panel.site import Site
 from perfsuite.panel.slot import Slot
+from perfsuite.panel.tracer import Tracer
 
 # The share of the device's memory that the workers measuring together may use.
 DEVICE_SHARE = 0.9
@@ -26,14 +27,10 @@ DEVICE_SHARE = 0.9
 AHEAD_LIMIT_S = 2.0
 
 
-class StoppedError(Exception):
-    """The panel was told to stop in the middle of a variant."""
-
-
 def _tell_nobody(*_words: str) -> None: ...
 
 
-class Panel:
+class Panel(Closable):
     """The K slots of one device; use it as a context manager, from one thread at a time.
 
     Only ``stop`` may be called from another thread. ``samplings`` says how variants are to be
@@ -113,6 +110,10 @@ class Panel:
         except StoppedError:
             return []
 
+    def tracer(self) -> Tracer:
+        """Return what traces variants; nothing is measured meanwhile."""
+        return Tracer(self._slots[0], self.site, self._wait)
+
     def stop(self) -> None:
         """Make ``measure`` return soon, without a result for the variant in hand; thread-safe."""
         self._is_stopped.set()
@@ -121,12 +122,6 @@ class Panel:
         """End all servers and workers."""
         for slot in self._slots:
             slot.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _waves(self, variant: Variant, stage: Stage, processes: int) -> Sequence[Wave]:
         together, slots = self._together(variant.memory_bytes), len(self._slots)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from perfsuite.catalogue import load_catalogue
+from perfsuite.digest import git_commit
 from perfsuite.errors import UsageError
 from perfsuite.model import Settings, Tier
 from perfsuite.packs import packs_at
@@ -20,7 +21,7 @@ from perfsuite.prove import planted
 from perfsuite.prove.raw import SCHEMA, Header, RawFile
 from perfsuite.prove.room import Room, Say
 from perfsuite.prove.subjects import CHANGE, subjects_of
-from perfsuite.sites import git_commit, open_desks
+from perfsuite.sites import open_desks
 from perfsuite.sku import sku_of
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from statistics import fmean
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
+
+from perfsuite.files import Closable
 
 if TYPE_CHECKING:
     from perfsuite.device.nvml import Nvml
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 POLL_S = 0.2
 
 
-class Meter:
+class Meter(Closable):
     """Polls the utilisation of a GPU; of what is none it says nothing."""
 
     def __init__(self, uuid: str) -> None:
@@ -44,9 +46,7 @@ class Meter:
             thread.join()
         return round(fmean(polls[1:] or polls), 4)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Let go of the GPU."""
         if self._nvml is not None:
             self._nvml.close()

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Self
 
 from perfsuite.codec import convert, encode, read_json, round_digits
 from perfsuite.errors import StoreError
+from perfsuite.files import Closable
 from perfsuite.model import DeviceFacts, Evidence, Result, Settings, Sku, Status, Variant
 
 SCHEMA = "perfsuite.proof/1"
@@ -115,7 +115,7 @@ class Raw:
         return tuple(dict.fromkeys(wave.unit for wave in self.waves if wave.unit))
 
 
-class RawFile:
+class RawFile(Closable):
     """An append-only file of lines; a line is on disk before the next thing is measured."""
 
     def __init__(self, path: Path, header: Header) -> None:
@@ -129,10 +129,8 @@ class RawFile:
         with self._lock:
             self._file.write(encode((type(line).__name__, line)) + b"\n")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 

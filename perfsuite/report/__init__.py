@@ -5,43 +5,55 @@ A report reads the values handed to it and opens no store; it can always be made
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 from perfsuite.files import refusing, replace_file
-from perfsuite.model import BaselineEntry, Run, Series
+from perfsuite.model import Run
 from perfsuite.report import render, summary
-from perfsuite.report.book import read
+from perfsuite.report.benchmark import benchmark_json
+from perfsuite.report.book import Book, read
 from perfsuite.report.decision import verdict_json
-from perfsuite.report.junit import properties
+from perfsuite.report.github import append_summary, commands_of
+from perfsuite.report.junit import properties, suite_properties
 
-__all__ = ["properties", "write_report"]
+__all__ = [
+    "append_summary",
+    "commands_of",
+    "properties",
+    "suite_properties",
+    "write_beside",
+    "write_report",
+]
 
 FILES = {
     "summary.md": summary.summary,
     "verdict.json": verdict_json,
+    "benchmark.json": benchmark_json,
     "index.html": render.render,
 }
 
 
-def write_report(  # noqa: PLR0913 - all that is known of a run, by name
-    run: Run,
-    *,
-    baselines: Mapping[str, BaselineEntry],
-    source: str,
-    folder: Path,
-    previous: Run | None = None,
-    history: Mapping[str, Series] | None = None,
-) -> Path:
-    """Write ``folder/<run id>/`` with index.html, summary.md and verdict.json; return the page.
+def write_report(book: Book, folder: Path) -> Path:
+    """Write ``folder/<run id>/`` with the page, Markdown and JSON; return the page.
 
-    See ``book.read`` for what the run was judged against; ``history`` is by variant. Raises
-    StoreError where the folder cannot be written.
+    Raises StoreError where the folder cannot be written.
     """
-    book = read(run, baselines=baselines, source=source, previous=previous, history=history)
-    place = folder / run.id
-    remedy = f"make the folder writable, then: perfsuite report {run.id}"
+    place = folder / book.run.id
+    remedy = f"make the folder writable, then: perfsuite report {book.run.id}"
     with refusing("cannot write the report", place, remedy=remedy):
         for name, text in FILES.items():
             replace_file(place / name, text(book).encode("utf-8", "replace"))
     return place / "index.html"
+
+
+def write_beside(runs: Sequence[Run], folder: Path) -> Path:
+    """Write one page that compares runs of several SKUs, in a folder of its own; return it.
+
+    Raises StoreError where the folder cannot be written.
+    """
+    text = render.render_beside([read(run, baselines={}) for run in runs])
+    path = folder / f"{runs[0].id}-beside-{len(runs) - 1}" / "index.html"
+    with refusing("cannot write the report", path, remedy="make the folder writable"):
+        replace_file(path, text.encode("utf-8", "replace"))
+    return path

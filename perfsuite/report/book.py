@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from perfsuite.model import BaselineEntry, ClaimVerdict, ClaimWord, Run, Series
+from perfsuite.model import BaselineEntry, ClaimVerdict, ClaimWord, Run, Section, Series
 from perfsuite.report import marks
 from perfsuite.report.rows import Row, row
 from perfsuite.report.subject import Subject, subjects
@@ -22,6 +22,7 @@ class Book:
     previous: Run | None
     subjects: tuple[Subject, ...]
     baselines: Mapping[str, BaselineEntry]
+    sections: tuple[Section, ...] = ()
 
     @cached_property
     def counts(self) -> Counter[str]:
@@ -33,6 +34,11 @@ class Book:
         """The counts with their marks, what needs a reader first."""
         found = ((marks.mark(word), count) for word, count in self.counts.items())
         return sorted(found, key=lambda tally: tally[0].rank)
+
+    @property
+    def timed(self) -> list[Subject]:
+        """The variants that have a time."""
+        return [subject for subject in self.subjects if subject.now()]
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -69,23 +75,24 @@ class Book:
         return variants or has_shifted or any(claim.fails for claim in self.run.claims)
 
 
-def read(
+def read(  # noqa: PLR0913 - all that is known of a run, by name
     run: Run,
     *,
     baselines: Mapping[str, BaselineEntry],
     source: str = "",
     previous: Run | None = None,
     history: Mapping[str, Series] | None = None,
+    sections: tuple[Section, ...] = (),
 ) -> Book:
     """Gather a run for reporting.
 
     ``baselines`` are the entries by variant that the run was judged against, ``source`` says in
     words what they are; ``previous`` is the run they come from, if it is at hand, and ``history``
-    what earlier runs say of each variant.
+    what earlier runs say of each variant. ``sections`` are what packs have to say.
     """
     known = subjects(run, baselines=baselines, previous=previous, history=history or {})
     found = sorted(known, key=_urgency)
-    return Book(run, source, previous, tuple(found), baselines)
+    return Book(run, source, previous, tuple(found), baselines, sections)
 
 
 def _urgency(subject: Subject) -> tuple[int, float, str]:

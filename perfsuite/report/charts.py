@@ -16,8 +16,11 @@ from markupsafe import Markup, escape
 WIDTH = 1000
 BAR = (140, 18)
 GATES = 2
-STRIP = 24
-TRACK = 72
+STRIP = 28
+TRACK = 64
+LEVEL = 34
+# How many points the outline of a density has.
+OUTLINE = 24
 # Six dots of different heights keep equal samples apart; the order is fixed, not random.
 _LIFT = (0, 2, -2, 1, -1, 3)
 
@@ -61,12 +64,12 @@ def change_bar(
     band, gates = ([axis.at(sign * limit, width) for sign in (-1, 1)] for limit in limits)
     rules = (
         f'<path class="threshold" d="M{band[0]:.1f} 1H{band[1]:.1f}v{height - 2}H{band[0]:.1f}z"/>'
-        f'<path class="gate" d="M{gates[0]:.1f} 1v{height - 2}M{gates[1]:.1f} 1v{height - 2}"/>'
+        f'<path class="gate" d="M{gates[0]:.1f} 1v{height - 2}M{gates[1]:.1f} 1v{height - 2}'
+        f'M{width / 2:g} 0v{height}"/>'
     )
     return _markup(
         f'<svg class="bar {escape(tone)}" viewBox="0 0 {width} {height}" '
-        f'aria-hidden="true">{rules}<path class="zero" d="M{width / 2:g} 0v{height}"/>'
-        f'<path class="span" d="M{x[0]:g} 9H{max(x[1], x[0] + 1):g}"/>'
+        f'aria-hidden="true">{rules}<path class="span" d="M{x[0]:g} 9H{max(x[1], x[0] + 1):g}"/>'
         f"{_point(x[2], theta, axis)}</svg>"
     )
 
@@ -89,14 +92,16 @@ def proportions(parts: Sequence[tuple[str, int]]) -> Markup:
 
 
 def strip(blocks: Sequence[Sequence[float]], axis: Axis, *, centre: float, tone: str) -> Markup:
-    """Draw every sample of a process, block under block, and its median."""
+    """Draw every sample of a process, block under block, over their density; and its median."""
     lane = (STRIP - 6) / max(1, len(blocks))
     dots = "".join(
         f"M{axis.at(value):.0f} {3 + lane * (row + 0.5) + _LIFT[index % 6] * lane / 9:.1f}h0"
         for row, block in enumerate(blocks)
         for index, value in enumerate(block)
     )
-    return _plot(STRIP, tone, f'<path class="dots" d="{dots}"/>{_median(axis.at(centre))}')
+    values = [value for block in blocks for value in block]
+    body = f'<path class="dots" d="{dots}"/>{_median(axis.at(centre))}'
+    return _plot(STRIP, tone, _density(values, axis) + body)
 
 
 def points(values: Sequence[float], axis: Axis, *, tone: str) -> Markup:
@@ -124,10 +129,25 @@ def track(rows: Sequence[tuple[str, Sequence[float]]], axis: Axis) -> Markup:
     return _plot(TRACK, "track", shade + "".join(dots))
 
 
+def levels(turns: Sequence[tuple[str, int, float | None]], axis: Axis) -> Markup:
+    """Draw one value a turn as a level as wide as the turn's samples, by tone."""
+    total = sum(count for _, count, _ in turns) or 1
+    paths: dict[str, str] = {}
+    x = 0
+    for tone, count, value in turns:
+        if value is not None:
+            y = 4 + (1 - axis.at(value, 1)) * (LEVEL - 8)
+            line = f"M{x / total * WIDTH:.0f} {y:.1f}h{count / total * WIDTH:.0f}"
+            paths[tone] = paths.get(tone, "") + line
+        x += count
+    drawn = (f'<path class="level {escape(tone)}" d="{d}"/>' for tone, d in paths.items())
+    return _plot(LEVEL, "track low", "".join(drawn))
+
+
 def scale(axis: Axis, labels: Sequence[tuple[float, str]]) -> Markup:
     """Draw the labels under a stack of strips."""
     texts = "".join(
-        f'<text x="{axis.at(value, 100):.1f}%" y="11">{escape(text)}</text>'
+        f'<text x="{axis.at(value, 100):.1f}%" y="14">{escape(text)}</text>'
         for value, text in labels
     )
     ticks = "".join(
@@ -147,6 +167,20 @@ def _plot(height: int, tone: str, body: str) -> Markup:
         f'<svg class="plot {escape(tone)}" viewBox="0 0 {WIDTH} {height}" '
         f'preserveAspectRatio="none" aria-hidden="true">{body}</svg>'
     )
+
+
+def _density(values: Sequence[float], axis: Axis) -> str:
+    """Return the outline of a Gaussian kernel density of the samples, as high as the strip."""
+    import numpy as np
+
+    low, high = np.percentile(values, (25, 75))
+    # Silverman's rule, with the quartiles in place of the deviation: outliers do not widen it.
+    width = max(1.21 * (high - low) / len(values) ** 0.2, (axis.high - axis.low) / 400)
+    at = np.linspace(min(values) - 3 * width, max(values) + 3 * width, OUTLINE)
+    heights = np.exp(-0.5 * ((at[:, None] - np.asarray(values)) / width) ** 2).sum(axis=1)
+    tops = STRIP - heights / heights.max() * (STRIP - 3)
+    line = "L".join(f"{axis.at(x):.0f} {y:.0f}" for x, y in zip(at, tops, strict=True))
+    return f'<path class="density" d="M{axis.at(at[0]):.0f} {STRIP}L{line}V{STRIP}z"/>'
 
 
 def _median(x: float) -> str:

@@ -1,41 +1,84 @@
-"""The outcome of a run as a small JSON file for scripts."""
+"""The outcome of a run as a small JSON file for scripts; docs/verdict.md says what is in it."""
 
 from __future__ import annotations
 
-from perfsuite.codec import encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from perfsuite.codec import encode, schema_of
+from perfsuite.model import ClaimVerdict, MachineShift, Verdict
 from perfsuite.report.book import Book
 from perfsuite.report.page import headline
 
 SCHEMA = 1
 
 
-def verdict_json(book: Book) -> str:
-    """Return the run's outcome, the variants that need a reader first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """How one variant ended: a verdict's word, or its status where there is no verdict.
 
-    A new key is no new schema, another meaning is.
+    ``fails`` says whether it fails the run; ``verdict`` has the changes behind the word.
     """
+
+    variant: str
+    word: str
+    reason: str
+    fails: bool
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The outcome of a run, the variants that need a reader first.
+
+    Changes are relative (0.02 is 2 % worse), times in the unit that stands beside them.
+    """
+
+    schema: int
+    run: str
+    sku: str
+    commit: str
+    started: str
+    compared_with: str
+    headline: str
+    fails: bool
+    counts: Mapping[str, int]
+    variants: tuple[Decided, ...]
+    claims: tuple[ClaimVerdict, ...]
+    machine_shift: MachineShift | None
+    notes: tuple[str, ...]
+
+
+def verdict_json(book: Book) -> str:
+    """Return the run's outcome. A new key is no new schema, another meaning is."""
     run = book.run
-    decision = {
-        "schema": SCHEMA,
-        "run": run.id,
-        "sku": run.sku.slug,
-        "commit": run.commit,
-        "started": run.started,
-        "compared_with": book.source,
-        "headline": headline(book),
-        "fails": book.fails,
-        "counts": dict(sorted(book.counts.items())),
-        "variants": [
-            {
-                "variant": one.variant.id,
-                "word": one.mark.word,
-                "reason": one.reason,
-                "verdict": one.verdict,
-            }
+    decision = Decision(
+        schema=SCHEMA,
+        run=run.id,
+        sku=run.sku.slug,
+        commit=run.commit,
+        started=run.started,
+        compared_with=book.source,
+        headline=headline(book),
+        fails=book.fails,
+        counts=dict(sorted(book.counts.items())),
+        variants=tuple(
+            Decided(
+                variant=one.variant.id,
+                word=one.mark.word,
+                reason=one.reason,
+                fails=one.fails,
+                verdict=one.verdict,
+            )
             for one in book.subjects
-        ],
-        "claims": run.claims,
-        "machine_shift": run.shift,
-        "notes": run.notes,
-    }
+        ),
+        claims=run.claims,
+        machine_shift=run.shift,
+        notes=run.notes,
+    )
     return encode(decision).decode() + "\n"
+
+
+def json_schema() -> str:
+    """Return the JSON Schema that docs/verdict.schema.json is a copy of."""
+    return schema_of(Decision, title="perfsuite verdict.json", version=SCHEMA)

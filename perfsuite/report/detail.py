@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from perfsuite.model import Revision, Variant
@@ -9,12 +10,32 @@ from perfsuite.report import facts, view
 from perfsuite.report.facts import Fact
 from perfsuite.report.metrics import Compared
 from perfsuite.report.rows import change_text, log_change
-from perfsuite.report.subject import CYCLES, Subject
+from perfsuite.report.subject import CYCLES, TIME, Subject
 
 
 def notes(subject: Subject) -> tuple[str, ...]:
     """Return what the processes have to say, each once."""
     return tuple(dict.fromkeys(note for one in subject.evidence for note in one.notes))
+
+
+def paragraphs(variant: Variant) -> list[str]:
+    """Return what the case says of itself, paragraph by paragraph."""
+    return [part for part in re.split(r"\n\s*\n", variant.case.doc) if part.strip()]
+
+
+def brief(subject: Subject) -> str:
+    """Return the middle of each process now, and of those accepted, as one line of text."""
+    metric = subject.entry.metrics.get(TIME) if subject.entry else None
+    sides = {"now": subject.middles.get(TIME, ())}
+    for unit, values in metric.values.items() if metric else ():
+        sides[f"baseline, {view.unit(unit)}"] = values
+    like, digits = subject.now(), subject.digits()
+    told = (
+        f"{side}: {', '.join(view.time(value, digits, like=like) for value in values)}"
+        for side, values in sides.items()
+        if values
+    )
+    return "; ".join(told)
 
 
 def command(variant: Variant, against: Revision | None) -> str:

@@ -13,11 +13,10 @@ from perfsuite.report.subject import Subject
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A label and what there is to say; ``href`` is set where that is a web address."""
+    """A label and what there is to say."""
 
     label: str
     text: str
-    href: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +31,7 @@ class Difference:
 
 def present(pairs: Iterable[tuple[str, str]]) -> tuple[Fact, ...]:
     """Return the pairs that say something."""
-    return tuple(
-        Fact(label, text, view.href(text))
-        for label, text in pairs
-        if text not in {"", view.NOTHING}
-    )
+    return tuple(Fact(label, text) for label, text in pairs if text not in {"", view.NOTHING})
 
 
 def of_case(variant: Variant, device: str) -> tuple[Fact, ...]:

@@ -12,13 +12,15 @@ from perfsuite.report.rows import Row
 # Above this many variants, quiet ones are told in short: a browser has to hold the whole page.
 FULL_DETAIL = 1000
 MOST_OPEN = 6
+# A browser lays out what is in sight, so many lines at a time.
+CHUNK = 25
 # What is told in the headline where nothing needs a reader.
 QUIET = ("faster", "same", "new", "incomparable", "measured", "checked")
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One variant's section; not ``is_full`` where its row and one drawing say enough."""
+    """One variant's section; not ``is_full`` where its row and two lines say enough."""
 
     row: Row
     is_full: bool
@@ -89,8 +91,8 @@ def header(book: Book) -> tuple[facts.Fact, ...]:
     )
 
 
-def environment(book: Book) -> tuple[facts.Difference, ...]:
-    """Return what is known of the machine, with what it was before where that is known."""
+def environment(book: Book) -> tuple[list[facts.Difference], list[facts.Difference]]:
+    """Return what is known of the machine, now and before: what differs, and all else."""
     now = facts.everything(book.run.facts)
     if book.previous:
         before = facts.everything(book.previous.facts)
@@ -99,7 +101,7 @@ def environment(book: Book) -> tuple[facts.Difference, ...]:
         seen = {name: {state[name] for state in states if name in state} for name in now}
         before = {name: ", ".join(sorted(values)) for name, values in seen.items() if values}
     found = facts.differences(before, now)
-    return tuple(sorted(found, key=lambda difference: not difference.is_changed))
+    return [one for one in found if one.is_changed], [one for one in found if not one.is_changed]
 
 
 def _quiet(counts: Counter[str]) -> str:

@@ -68,28 +68,20 @@ def distribution(subject: Subject) -> Distribution | None:
     return Distribution(tuple(strips), _scale(axis, like))
 
 
-def overview(subject: Subject) -> Distribution | None:
-    """Return the middles of all processes in one strip, above those accepted before; no scale."""
-    now = subject.middles.get(TIME, ())
-    if not now:
-        return None
-    rows = [("now", now), *_accepted(subject)]
-    axis = charts.axis_of([value for _, values in rows for value in values])
-    return Distribution(tuple(_estimates(*one, axis, subject) for one in rows), Markup())
-
-
 def tracks(subject: Subject) -> tuple[Track, ...]:
-    """Return time per launch, and the SM clock where it was stamped, in the order measured."""
+    """Return time per launch and what the device did meanwhile, in the order measured."""
     turns = sorted(
-        ((block, process.slot) for process in subject.evidence for block in process.blocks),
+        ((block, _slot(process.slot)) for process in subject.evidence for block in process.blocks),
         key=lambda turn: turn[0].start_s,
     )
     like, digits = subject.now(), subject.digits()
-    times = [(_slot(slot), list(block.time_us)) for block, slot in turns]
-    clocks = [(_slot(slot), _megahertz(block)) for block, slot in turns]
+    times = [(tone, list(block.time_us)) for block, tone in turns]
+    clocks = [(tone, _megahertz(block)) for block, tone in turns]
     drawn = (
-        _track("Time per launch", times, lambda value: view.time(value, digits, like=like)),
+        _track("Time", times, lambda value: view.time(value, digits, like=like)),
         _track("SM clock", clocks, view.clock),
+        _levels("Power", turns, "power_w", "W"),
+        _levels("Temperature", turns, "temperature_c", "°C"),
     )
     return tuple(track for track in drawn if track)
 
@@ -144,3 +136,17 @@ def _track(
         return None
     axis = charts.axis_of(values)
     return Track(label, text(min(values)), text(max(values)), charts.track(turns, axis))
+
+
+def _levels(label: str, turns: Sequence[tuple[Block, str]], name: str, unit: str) -> Track | None:
+    found = [
+        (tone, len(block.time_us), getattr(block.health, name) if block.health else None)
+        for block, tone in turns
+    ]
+    values = [value for _, _, value in found if value is not None]
+    if not values:
+        return None
+    low, high = (
+        f"{view.number(value, 0)}{view.SPACE}{unit}" for value in (min(values), max(values))
+    )
+    return Track(label, low, high, charts.levels(found, charts.axis_of(values)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -12,7 +13,24 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from perfsuite.report import charts, detail, facts, history, marks, metrics, page, plots, view
+from perfsuite.report import (
+    charts,
+    claims,
+    coverage,
+    detail,
+    facts,
+    filters,
+    history,
+    kernels,
+    marks,
+    metrics,
+    page,
+    plots,
+    roof,
+    view,
+    why,
+)
+from perfsuite.report.beside import Matrix
 from perfsuite.report.book import Book
 
 _CODE = re.compile(r"(`{1,2})(?!`)([^`]+)\1(?!`)")
@@ -28,16 +46,24 @@ class Inline:
 
 def render(book: Book) -> str:
     """Return a run as one self-contained HTML page."""
-    template = environment().get_template("page.html.j2")
-    return template.render(
+    return _page(
+        "page.html.j2",
         book=book,
         run=book.run,
         headline=page.headline(book),
         proportions=charts.proportions([(mark.tone, count) for mark, count in book.tallies]),
         sections=page.sections(book),
-        style=inline("style.css"),
-        script=inline("app.js"),
     )
+
+
+def render_beside(books: Sequence[Book]) -> str:
+    """Return several runs, each of another SKU, as one page that compares them."""
+    return _page("beside.html.j2", matrix=Matrix(tuple(books)))
+
+
+def _page(name: str, **values: object) -> str:
+    template = environment().get_template(name)
+    return template.render(style=inline("style.css"), script=inline("app.js"), **values)
 
 
 def prose(text: str) -> Markup:
@@ -66,6 +92,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters["prose"] = prose
-    for room in (detail, facts, history, marks, metrics, page, plots, view):
+    rooms = (claims, coverage, detail, facts, filters, history, kernels, marks, metrics, page)
+    for room in (*rooms, plots, roof, view, why):
         found.globals[room.__name__.rpartition(".")[2]] = room
     return found

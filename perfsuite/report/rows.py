@@ -31,7 +31,6 @@ class Row:
     rate: str
     share: str
     noise: str
-    processes: str
     keys: str
 
 
@@ -55,7 +54,6 @@ def row(subject: Subject, slug: str) -> Row:
         rate=rate,
         share=view.share(share) if share else "",
         noise=view.spread(subject.noise()),
-        processes=str(len(subject.evidence)) if subject.evidence else view.NOTHING,
         keys=_keys(subject, share),
     )
 
@@ -102,6 +100,7 @@ def _keys(subject: Subject, share: float | None) -> str:
     change = subject.change
     values = (
         subject.mark.rank,
+        None,  # the variant, which is sorted by its text
         subject.now(),
         subject.baseline(),
         change.theta if change else None,
@@ -109,7 +108,6 @@ def _keys(subject: Subject, share: float | None) -> str:
         change.clock_change if change else None,
         share,
         subject.noise(),
-        len(subject.evidence),
     )
     # A dash sorts behind every number in the page's script.
     return " ".join("-" if value is None else f"{value:.5g}" for value in values)

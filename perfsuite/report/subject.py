@@ -8,15 +8,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from perfsuite.explain import Explanation, Side, explain
 from perfsuite.model import (
+    Arm,
     BaselineEntry,
     Change,
     Evidence,
+    Health,
     Result,
     Run,
     Series,
     Stage,
     Status,
+    Trace,
     Variant,
     Verdict,
     Word,
@@ -25,6 +29,8 @@ from perfsuite.report import marks, view
 
 TIME = "time_us"
 CYCLES = "cycles"
+# What moved, or may have.
+EXPLAINED = frozenset({Word.SLOWER, Word.FASTER, Word.UNCLEAR, Word.OVER_BUDGET})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +38,7 @@ class Subject:
     """One variant with the result that was judged, the stage before it, and what was before.
 
     ``result`` is the last stage's, ``screen`` an earlier stage's that is not judged any more.
+    ``environment`` is the run's own, ``environments`` those of the runs before, by their ids.
     """
 
     variant: Variant
@@ -43,6 +50,30 @@ class Subject:
     before: Result | None = None
     history: Series | None = None
     middles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    trace: Trace | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @cached_property
+    def explanation(self) -> Explanation | None:
+        """What its change is made of; None where nothing moved that could be explained."""
+        if self.verdict is None or self.verdict.word not in EXPLAINED or self.entry is None:
+            return None
+        now = Side(
+            kernels=self.trace.kernels if self.trace else (),
+            codes=self.trace.codes if self.trace else (),
+            artefact=next((one.artefact for one in self.evidence if one.artefact), ""),
+            environment=self.environment,
+            health=_health(self.result),
+        )
+        before = Side(
+            kernels=self.entry.kernels,
+            codes=self.entry.codes,
+            artefact=self.entry.artefact,
+            environment=self.environments.get(self.entry.run, {}),
+            health=_health(self.before),
+        )
+        return explain(self.change, before, now)
 
     @cached_property
     def mark(self) -> marks.Mark:
@@ -144,6 +175,11 @@ def centre(evidence: Evidence, metric: str = TIME) -> float | None:
     return statistics.median(medians) if medians else None
 
 
+def _health(result: Result | None) -> tuple[Health, ...]:
+    evidence = result.evidence if result else ()
+    return tuple(block.health for one in evidence for block in one.blocks if block.health)
+
+
 def middles(result: Result | None) -> dict[str, tuple[float, ...]]:
     """Return the middle of each process by clock, and by each other metric that has samples."""
     evidence = result.evidence if result else ()
@@ -167,6 +203,7 @@ def subjects(
     staged = {(result.variant, result.stage): result for result in run.results}
     verdicts = {verdict.variant: verdict for verdict in run.verdicts}
     before = {result.variant: result for result in previous.asked} if previous else {}
+    traces = {trace.variant: trace for trace in run.traces if trace.arm is Arm.B}
     taken: set[str] = set()
     for variant in run.variants:
         screen = staged.get((variant.id, Stage.SCREEN))
@@ -182,6 +219,9 @@ def subjects(
             entry=baselines.get(variant.id),
             before=before.get(variant.id),
             history=history.get(variant.id),
+            trace=traces.get(variant.id),
+            environment=run.facts.environment,
+            environments=run.environments,
         )
 
 

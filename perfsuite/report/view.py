@@ -15,6 +15,7 @@ MICRO = "\N{MICRO SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 TIME_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, MICRO + "s"), (1e-3, "ns"))
 SIZE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+FLOW_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 WORK_UNITS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
 MOST_DIGITS = 6
 UNKNOWN_NOISE_DIGITS = 3
@@ -144,6 +145,14 @@ def rate(value: float, unit: str) -> str:
     if unit.startswith("T") and value < 1:
         value, unit = value * 1e3, f"G{unit[1:]}"
     return f"{figures(value, 3)}{SPACE}{unit}"
+
+
+def flow(value: float | None, unit: str, *, digits: int = 3) -> str:
+    """Return a rate of any size, its unit's prefix chosen by it."""
+    if value is None:
+        return NOTHING
+    factor, prefix = _unit(value, FLOW_UNITS)
+    return f"{figures(value / factor, digits)}{SPACE}{prefix}{unit}".rstrip(SPACE)
 
 
 def ratio(value: float | None) -> str:

@@ -1,5 +1,6 @@
 """Run files: everything of one run, written as it is measured, read by all that comes after."""
 
+from perfsuite.runs.earlier import behind, earlier_runs, latest_entries
 from perfsuite.runs.estimates import CLOCKS, entries_of
 from perfsuite.runs.file import RunFile, new_run_id, run_path
 from perfsuite.runs.folder import last_run, list_runs, load_run, unfinished
@@ -7,8 +8,11 @@ from perfsuite.runs.folder import last_run, list_runs, load_run, unfinished
 __all__ = [
     "CLOCKS",
     "RunFile",
+    "behind",
+    "earlier_runs",
     "entries_of",
     "last_run",
+    "latest_entries",
     "list_runs",
     "load_run",
     "new_run_id",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from perfsuite.codec import round_digits
 from perfsuite.model import (
@@ -15,6 +16,7 @@ from perfsuite.model import (
     Sampling,
     Stage,
     Status,
+    Trace,
     Variant,
 )
 from perfsuite.roofline import class_of
@@ -36,11 +38,13 @@ def entries_of(run: Run) -> dict[str, BaselineEntry]:
     All processes of all stages count. A clock has each process's value by unit; an
     exact metric has none, and where processes differ in it the worst holds.
     """
+    traces = {(trace.variant, trace.arm): trace for trace in run.traces}
     variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
     entries = {}
     for name, results in _by_variant(run).items():
         evidence = [process for result in results for process in result.evidence]
         variant = variants.get(name)
+        trace = traces.get((name, results[-1].arm)) or Trace(variant=name)
         metrics = _metrics(evidence, run.facts.unit, variant.case.metrics if variant else ())
         if not metrics or any(result.status is not Status.OK for result in results):
             continue
@@ -54,6 +58,8 @@ def entries_of(run: Run) -> dict[str, BaselineEntry]:
             artefact=next((process.artefact for process in evidence if process.artefact), ""),
             sampling=_sampling(evidence),
             work_class=_class_of(variant, run, metrics),
+            kernels=trace.kernels,
+            codes=tuple(replace(code, diff="") for code in trace.codes),
         )
     return entries
 

@@ -9,13 +9,20 @@ import secrets
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from perfsuite.codec import end_lines, is_finished, read_run, result_line, round_digits, start_lines
+from perfsuite.codec import (
+    end_lines,
+    is_finished,
+    read_run,
+    result_line,
+    round_digits,
+    start_lines,
+    trace_line,
+)
 from perfsuite.errors import StoreError
-from perfsuite.files import refusing
-from perfsuite.model import Block, Result, Run
+from perfsuite.files import Closable, refusing
+from perfsuite.model import Block, Result, Run, Trace
 
 # Ids become file names.
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
@@ -41,7 +48,7 @@ def run_path(folder: Path, run_id: str) -> Path:
     return folder / "runs" / f"{run_id}.jsonl"
 
 
-class RunFile:
+class RunFile(Closable):
     """An append-only run file, locked while it is open.
 
     ``run`` is the run as the file knows it: results so far, notes on what was lost.
@@ -62,7 +69,7 @@ class RunFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
         started = replace(run, verdicts=(), claims=(), finished="", wall_s=0.0)
-        started = replace(started, results=(), aside=())
+        started = replace(started, results=(), aside=(), traces=())
         file = cls(path, descriptor=descriptor, run=started)
         try:
             _lock(descriptor, path)
@@ -101,6 +108,11 @@ class RunFile:
             self.run = replace(self.run, results=(*self.run.results, stored))
         return stored
 
+    def append_trace(self, trace: Trace) -> None:
+        """Put a trace on disk."""
+        self._write(trace_line(trace))
+        self.run = replace(self.run, traces=(*self.run.traces, trace))
+
     def finish(self, run: Run) -> Run:
         """End the file with verdicts, claims, notes and units of ``run``; return it as stored."""
         notes = dict.fromkeys((*self.run.notes, *run.notes))
@@ -108,6 +120,7 @@ class RunFile:
             run,
             results=self.run.results,
             aside=self.run.aside,
+            traces=self.run.traces,
             notes=tuple(notes),
             finished=run.finished or datetime.now(UTC).isoformat(timespec="seconds"),
         )
@@ -121,17 +134,6 @@ class RunFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _write(self, data: bytes) -> None:
         """Append whole lines and wait until they are on disk; half a line is taken back."""
@@ -164,11 +166,12 @@ def is_open(path: Path) -> bool:
     return False
 
 
-def whole_lines(data: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """Return a run file's text without a torn last line, and a note if there was one."""
+def read_whole(data: bytes, path: Path) -> Run:
+    """Return a run from its file's text; a torn last line is dropped, and noted."""
     end = data.rfind(b"\n") + 1
-    torn = len(data) - end
-    return data[:end], (f"dropped a torn last line of {torn} bytes",) if torn else ()
+    run, torn = read_run(data[:end], where=str(path)), len(data) - end
+    note = (f"dropped a torn last line of {torn} bytes",) if torn else ()
+    return replace(run, notes=(*run.notes, *note))
 
 
 def _lock(descriptor: int, path: Path) -> None:
@@ -189,9 +192,7 @@ def _unfinished_run(data: bytes, path: Path) -> Run:
             where=str(path),
             remedy="start a new run without --perf-resume",
         )
-    lines, notes = whole_lines(data)
-    run = read_run(lines, where=str(path))
-    return replace(run, notes=(*run.notes, *notes))
+    return read_whole(data, path)
 
 
 def _shortened(result: Result) -> Result:

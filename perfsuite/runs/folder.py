@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from perfsuite.codec import TAIL_BYTES, is_finished, read_header, read_run
 from perfsuite.errors import StoreError
 from perfsuite.files import refusing
 from perfsuite.model import Run
-from perfsuite.runs.file import is_open, whole_lines
+from perfsuite.runs.file import is_open, read_whole
 
 
 def load_run(path: Path) -> Run:
@@ -18,9 +17,7 @@ def load_run(path: Path) -> Run:
     remedy = "name a file from .perfsuite/runs, or copy the run's file here"
     with refusing("cannot read the run file", path, remedy=remedy):
         data = path.read_bytes()
-    lines, notes = whole_lines(data)
-    run = read_run(lines, where=str(path))
-    return replace(run, notes=(*run.notes, *notes))
+    return read_whole(data, path)
 
 
 def list_runs(folder: Path) -> tuple[Path, ...]:

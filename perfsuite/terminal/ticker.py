@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Self
 
 from rich.console import Console
 from rich.progress import (
@@ -18,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from perfsuite.files import Closable
 from perfsuite.model import DeviceFacts, Result, Status
 from perfsuite.report import view
 from perfsuite.terminal.words import plain, shortened
@@ -26,7 +26,7 @@ from perfsuite.terminal.words import plain, shortened
 QUIET_S = 10.0
 
 
-class Ticker:
+class Ticker(Closable):
     """Tells of a run while it goes on: a bar on a terminal, else a line now and then."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
@@ -45,10 +45,8 @@ class Ticker:
             transient=True,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Take the bar away."""
         if self._task is not None:
             self._bar.stop()
 

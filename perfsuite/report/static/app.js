@@ -1,58 +1,138 @@
 "use strict";
 (() => {
-  const $ = (s) => document.querySelector(s);
-  const openTarget = () => {
-    const at = location.hash && document.getElementById(location.hash.slice(1));
-    if (at && at.matches("details")) { at.open = true; at.scrollIntoView(); }
-  };
-  addEventListener("hashchange", openTarget);
-  openTarget();
-  const form = $("#filter"), body = $("#rows");
-  if (!form) return;
-  const lines = [...body.rows].map((row, at) => ({
-    row, at, word: row.dataset.w, pack: row.dataset.p,
-    text: row.cells[1].textContent.toLowerCase(),
-    keys: row.dataset.k.split(" ").map((k) => (k === "-" ? NaN : +k)),
-    section: document.getElementById(row.querySelector("a").hash.slice(1)),
+  const $ = (query) => document.querySelector(query);
+  const form = $("#filter"), table = $("#rows");
+  const lines = [...table.rows].filter((row) => row.dataset.k).map((row, at) => ({
+    row, at, on: true, kind: +row.dataset.g, link: row.querySelector("a"), text: row.textContent.toLowerCase(),
   }));
-  form.hidden = false;
+  for (const line of lines) line.section = line.link && document.getElementById(line.link.hash.slice(1));
+  const fields = [...form.querySelectorAll("[name]:not(output)")];
+  const size = table.tBodies[0].rows.length;
+  let sorted = [...lines], order = 0, current = -1, later = 0;
+
+  // Chunks out of sight are not laid out: each is as high as the lines that it shows. What is
+  // hidden with its chunk need not be hidden itself, which would be work for the browser.
+  const settle = (chunk, parts) => {
+    const shown = parts.filter(([, on]) => on).length;
+    chunk.hidden = !shown;
+    chunk.style.containIntrinsicHeight = `${shown * 50}px`;
+    if (shown) for (const [part, on] of parts) if (part.hidden === on) part.hidden = !on;
+  };
+  const settleRows = () => [...table.tBodies].forEach((chunk, at) => {
+    settle(chunk, sorted.slice(at * size, (at + 1) * size).map((line) => [line.row, line.on]));
+  });
+  const settleSections = () => {
+    const on = new Map(lines.map((line) => [line.section, line.on]));
+    for (const chunk of document.querySelectorAll("div.chunk")) {
+      settle(chunk, [...chunk.children].map((section) => [section, on.get(section)]));
+    }
+    for (const section of document.querySelectorAll("main > details")) section.hidden = on.get(section) === false;
+  };
   const filter = () => {
     const words = form.text.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const kept = fields.filter((field) => field.value && field.selectedOptions)
+      .map((field) => new Set(field.selectedOptions[0].dataset.g.split(" ").map(Number)));
     let shown = 0;
     for (const line of lines) {
-      const keep = (!form.word.value || line.word === form.word.value)
-        && (!form.pack.value || line.pack === form.pack.value)
-        && words.every((word) => line.text.includes(word));
-      shown += keep;
-      if (line.row.hidden === keep) line.row.hidden = line.section.hidden = !keep;
+      line.on = kept.every((kinds) => kinds.has(line.kind)) && words.every((word) => line.text.includes(word));
+      shown += line.on;
     }
-    form.shown.value = shown + " of " + lines.length;
+    settleRows();
+    // The sections follow the rows, but nobody waits for them.
+    clearTimeout(later);
+    later = setTimeout(settleSections, 250);
+    form.shown.value = `${shown} of ${lines.length}`;
   };
-  form.addEventListener("input", filter);
-  form.addEventListener("submit", (event) => event.preventDefault());
-  addEventListener("keydown", (event) => {
-    if (event.key === "/" && !/INPUT|SELECT/.test(event.target.tagName)) {
-      event.preventDefault();
-      form.text.focus();
+
+  // The key of a line in a column: numbers by data-k, the variant's id as text.
+  const key = (line, column) => column === 2 ? line.link.textContent : parseFloat(line.row.dataset.k.split(" ")[column - 1]);
+  const compare = (a, b) => typeof a === "string" ? (a < b ? -1 : +(a > b)) : isNaN(a) || isNaN(b) ? NaN : a - b;
+  const sort = (wanted) => {
+    order = wanted;
+    const column = Math.abs(order), sign = Math.sign(order);
+    for (const head of document.querySelectorAll("th[data-k]")) {
+      if (+head.dataset.k === column) head.ariaSort = sign > 0 ? "ascending" : "descending";
+      else head.removeAttribute("aria-sort");
     }
+    const keys = new Map(lines.map((line) => [line, column ? key(line, column) : line.at]));
+    sorted = [...lines].sort((a, b) => {
+      const [x, y] = [keys.get(a), keys.get(b)], found = compare(x, y);
+      // What has no value stands last either way.
+      return (isNaN(found) ? isNaN(x) - isNaN(y) : (sign || 1) * found) || a.at - b.at;
+    });
+    [...table.tBodies].forEach((chunk, at) => {
+      chunk.replaceChildren(...sorted.slice(at * size, (at + 1) * size).map((line) => line.row));
+    });
+    settleRows();
+  };
+
+  // A link to the page as it is filtered and sorted; other hashes are anchors.
+  const remember = () => {
+    const state = new URLSearchParams(fields.filter((field) => field.value).map((field) => [field.name, field.value]));
+    if (order) state.set("sort", order);
+    history.replaceState(null, "", `#${state}`);
+  };
+  const open = (section) => {
+    section.hidden = section.parentElement.hidden = false;
+    section.open = true;
+    section.scrollIntoView();
+    section.firstElementChild.focus({ preventScroll: true });
+  };
+  const follow = () => {
+    const hash = location.hash.slice(1), at = hash && document.getElementById(hash);
+    if (at && at.matches("details")) open(at);
+    if (!hash.includes("=")) return;
+    const state = new URLSearchParams(hash), wanted = Math.trunc(state.get("sort")) || 0;
+    for (const field of fields) field.value = state.get(field.name) ?? "";
+    filter();
+    if (wanted !== order && $(`th[data-k="${Math.abs(wanted)}"]`)) sort(wanted);
+  };
+  addEventListener("hashchange", follow);
+  if (!lines.length) return;
+
+  const move = (step) => {
+    const shown = sorted.filter((line) => line.on);
+    const here = shown.findIndex((line) => line.at === current);
+    const next = shown[Math.min(Math.max(here + step, 0), shown.length - 1)];
+    if (next) next.link.focus();
+  };
+  table.addEventListener("focusin", (event) => {
+    current = lines.find((line) => line.row.contains(event.target))?.at ?? -1;
   });
-  filter();
+  addEventListener("keydown", (event) => {
+    const types = event.target.matches("input, select, textarea");
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const arrows = table.contains(event.target) || event.target === form.text;
+    const step = { j: types ? 0 : 1, k: types ? 0 : -1, ArrowDown: +arrows, ArrowUp: -arrows }[event.key];
+    if (step) move(step);
+    else if (event.key === "/" && !types) form.text.focus();
+    else if (event.key === "Escape" && types) { form.reset(); filter(); remember(); } else return;
+    event.preventDefault();
+  });
+  form.addEventListener("input", () => { filter(); remember(); });
+  form.addEventListener("submit", (event) => event.preventDefault());
+  for (const link of document.querySelectorAll("[data-verdict]")) {
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      form.reset();
+      if (form.verdict) form.verdict.value = link.dataset.verdict;
+      filter();
+      remember();
+      $("#changes").scrollIntoView();
+    });
+  }
   for (const head of document.querySelectorAll("th[data-k]")) {
     const button = document.createElement("button");
     button.type = "button";
     button.append(...head.childNodes);
     head.append(button);
     button.addEventListener("click", () => {
-      const key = +head.dataset.k;
-      const sign = head.ariaSort === "ascending" ? -1 : 1;
-      for (const other of document.querySelectorAll("th[aria-sort]")) other.removeAttribute("aria-sort");
-      head.ariaSort = sign > 0 ? "ascending" : "descending";
-      const order = (a, b) => {
-        if (key < 0) return sign * (a.text < b.text ? -1 : a.text > b.text);
-        const x = a.keys[key], y = b.keys[key];
-        return isNaN(x) || isNaN(y) ? isNaN(x) - isNaN(y) : sign * (x - y);
-      };
-      for (const line of [...lines].sort((a, b) => order(a, b) || a.at - b.at)) body.append(line.row);
+      const column = +head.dataset.k;
+      sort(order === column ? -column : order === -column ? 0 : column);
+      remember();
     });
   }
+  form.hidden = false;
+  filter();
+  follow();
 })();

@@ -8,11 +8,22 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import perfsuite
-from perfsuite import Inspection, Kernel, Metric, Need, Regime, WrongResultError, feature, package
+from perfsuite import (
+    Inspection,
+    Kernel,
+    MachineCode,
+    Metric,
+    Need,
+    Regime,
+    WrongResultError,
+    facts_of,
+    feature,
+    package,
+    read_code,
+)
 
 if TYPE_CHECKING:
     from perfsuite_codegen.compiling import Binary
-    from perfsuite_codegen.machine_code import MachineCode
 
 SMOKE_TARGET = "sm_90a"
 # CUDA C++ Programming Guide, technical specifications by compute capability: the most shared memory
@@ -42,7 +53,6 @@ METRICS = (
     Metric("barriers"),
     Metric("atomics"),
 )
-_LOADS, _STORES = ("LDG", "LD", "LDGSTS"), ("STG", "ST")
 
 
 def case_of(kernels: Sequence[Kernel]) -> perfsuite.Case:
@@ -87,7 +97,6 @@ def read_metrics(kernel: Kernel, target: str) -> dict[str, float]:
     Raises ``WrongResultError`` if it lacks the opcode it promises or cannot be launched.
     """
     from perfsuite_codegen.compiling import compile_kernel
-    from perfsuite_codegen.machine_code import read_code
 
     binary = compile_kernel(kernel, target)
     code = read_code(binary.cubin, binary.symbol)
@@ -97,29 +106,11 @@ def read_metrics(kernel: Kernel, target: str) -> dict[str, float]:
 
 def metrics_of(binary: Binary, code: MachineCode) -> dict[str, float]:
     """Return the metrics of a kernel; a width only where there are accesses."""
-    ops = code.opcodes
-    found: dict[str, float] = {
-        "registers": code.registers,
-        "spill_bytes": ops.moved("LDL", "STL"),
-        "stack_bytes": code.stack_bytes,
+    return {
+        **facts_of(code),
         "shared_bytes": binary.shared_bytes,
         "tensor_memory_columns": binary.tensor_memory_columns,
-        "instructions": ops.total,
-        "tensor_core_ops": ops.ending("MMA"),
-        "tma_ops": ops.starting("UTMALDG", "UTMASTG", "UTMAREDG", "UTMAPF", "UBLK"),
-        "fma_ops": ops.of("FFMA", "FFMA2", "DFMA"),
-        "special_function_ops": ops.of("MUFU"),
-        "global_loads": ops.of(*_LOADS),
-        "global_stores": ops.of(*_STORES),
-        "shared_loads": ops.of("LDS", "LDSM"),
-        "shared_stores": ops.of("STS", "STSM"),
-        "barriers": ops.of("BAR", "SYNCS", "UTCBAR") + ops.starting("UCGABAR"),
-        "atomics": ops.of("ATOM", "ATOMG", "ATOMS", "RED", "REDG"),
     }
-    for way, bases in (("load", _LOADS), ("store", _STORES)):
-        if found[f"global_{way}s"]:
-            found[f"global_{way}_width"] = ops.moved(*bases) / found[f"global_{way}s"]
-    return found
 
 
 def _check(kernel: Kernel, target: str, binary: Binary, code: MachineCode) -> None:

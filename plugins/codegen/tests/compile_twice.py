@@ -9,9 +9,8 @@ import sys
 import msgspec
 from perfsuite_codegen.compiling import compile_kernel
 from perfsuite_codegen.kernel import metrics_of
-from perfsuite_codegen.machine_code import read_code
 
-from perfsuite import Kernel
+from perfsuite import Kernel, read_code
 
 
 def main() -> None:

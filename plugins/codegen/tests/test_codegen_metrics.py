@@ -18,10 +18,9 @@ import msgspec
 import pytest
 from perfsuite_codegen.compiling import compile_kernel
 from perfsuite_codegen.kernel import METRICS, case_of, metrics_of, read_metrics
-from perfsuite_codegen.machine_code import Opcodes, read_code
 
 import perfsuite
-from perfsuite import CaseError, Kernel, WrongResultError
+from perfsuite import CaseError, Kernel, Opcodes, WrongResultError, read_code
 
 pytest.importorskip("triton")
 pytest.importorskip("torch")

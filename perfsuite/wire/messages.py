@@ -1,21 +1,22 @@
-"""The messages between panel, server and worker: tagged JSON of frozen dataclasses, no pickle."""
+"""What panel, server and worker say to each other, as frozen dataclasses."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-import msgspec
-
-from perfsuite.errors import PerfError
-from perfsuite.model import Axes, DeviceFacts, Evidence, Kernel, Sampling, Settings, Status, Tree
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
-# What is longer than this was not written by us.
-MOST_BYTES = 256 << 20
+from perfsuite.model import (
+    Axes,
+    Code,
+    DeviceFacts,
+    Evidence,
+    Kernel,
+    Sampling,
+    Settings,
+    Status,
+    TracedKernel,
+    Tree,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +185,27 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceOne:
+    """Panel to worker: say what a launch of the job's variant is made of; another one may follow.
+
+    ``sets`` is how many input sets launches rotate over, as they were measured.
+    """
+
+    job: Job
+    sets: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """Worker to panel: the answer to ``TraceOne``; ``texts`` holds the PTX of its codes by hash."""
+
+    kernels: tuple[TracedKernel, ...]
+    codes: tuple[Code, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """Worker to panel: the variant ended, and why; the worker leaves."""
 
@@ -211,52 +233,7 @@ Message = (
     | Measured
     | Finish
     | Finished
+    | TraceOne
+    | Traced
     | Failed
 )
-
-Reply = TypeVar("Reply", bound=Message)
-
-
-@cache
-def _decoders() -> dict[str, msgspec.json.Decoder[Any]]:
-    return {kind.__name__: msgspec.json.Decoder(kind) for kind in Message.__args__}
-
-
-def encode(message: Message) -> bytes:
-    """Return a message as bytes, its type's name first."""
-    return msgspec.json.encode((type(message).__name__, message), enc_hook=_plain)
-
-
-def _plain(value: Any) -> str | float | int:
-    # Libraries have their own kinds of text and numbers: torch's version, numpy's scalars.
-    for kind in (str, float, int):
-        if isinstance(value, kind):
-            return kind(value)
-    raise TypeError(f"{value!r} of type {type(value).__name__} cannot travel to the panel")
-
-
-def decode(data: bytes) -> Message:
-    """Return the message in ``data``; raises PerfError for anything that is none."""
-    try:
-        name, body = msgspec.json.decode(data, type=tuple[str, msgspec.Raw])
-        message: Message = _decoders()[name].decode(body)
-    except (KeyError, msgspec.MsgspecError) as error:
-        # A NaN arrives as null, so that it is refused here and not at the run file.
-        raise PerfError(f"damaged message {data[:80]!r}: {error}") from error
-    return message
-
-
-def send(connection: Connection, message: Message) -> None:
-    """Send a message; raises OSError when the other side is gone."""
-    connection.send_bytes(encode(message))
-
-
-def receive(connection: Connection) -> Message:
-    """Wait for a message; raises EOFError or OSError when the other side is gone."""
-    return decode(connection.recv_bytes(MOST_BYTES))
-
-
-def plain(text: str) -> str:
-    """Return text that any file, page and terminal can hold: no control characters, no halves."""
-    kept = (c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return "".join(kept)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfsuite import CaseError
+from perfsuite.errors import CaseError
 
 # An instruction's address, its predicate and its opcode with modifiers: "@!P0 LDG.E.128".
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
@@ -21,6 +21,7 @@ _LIMIT_S = 60.0
 # Bytes that one thread moves, by modifier; without one they are 4.
 _WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "96": 12, "128": 16, "256": 32}
 _WORD = 4
+_LOADS, _STORES = ("LDG", "LD", "LDGSTS"), ("STG", "ST")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,31 @@ def read_code(cubin: bytes, symbol: str) -> MachineCode:
             remedy="a newer Triton brings a newer cuobjdump",
         )
     return MachineCode(*usage[symbol], Opcodes(counts))
+
+
+def facts_of(code: MachineCode) -> dict[str, float]:
+    """Return what a kernel takes and does, by name; a width only where there are accesses."""
+    ops = code.opcodes
+    found: dict[str, float] = {
+        "registers": code.registers,
+        "spill_bytes": ops.moved("LDL", "STL"),
+        "stack_bytes": code.stack_bytes,
+        "instructions": ops.total,
+        "tensor_core_ops": ops.ending("MMA"),
+        "tma_ops": ops.starting("UTMALDG", "UTMASTG", "UTMAREDG", "UTMAPF", "UBLK"),
+        "fma_ops": ops.of("FFMA", "FFMA2", "DFMA"),
+        "special_function_ops": ops.of("MUFU"),
+        "global_loads": ops.of(*_LOADS),
+        "global_stores": ops.of(*_STORES),
+        "shared_loads": ops.of("LDS", "LDSM"),
+        "shared_stores": ops.of("STS", "STSM"),
+        "barriers": ops.of("BAR", "SYNCS", "UTCBAR") + ops.starting("UCGABAR"),
+        "atomics": ops.of("ATOM", "ATOMG", "ATOMS", "RED", "REDG"),
+    }
+    for way, bases in (("load", _LOADS), ("store", _STORES)):
+        if found[f"global_{way}s"]:
+            found[f"global_{way}_width"] = ops.moved(*bases) / found[f"global_{way}s"]
+    return found
 
 
 def _dump(*options: str) -> str:

@@ -1,0 +1,27 @@
+"""Renders stored runs: one as its report, several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfsuite.cli.history import known_history
+from perfsuite.cli.project import Project
+from perfsuite.closing import book_of
+from perfsuite.model import Tier
+from perfsuite.report import write_beside, write_report
+from perfsuite.runner import Outcome
+from perfsuite.yardstick import find_yardstick
+
+
+def rendered(project: Project, names: Sequence[str], folder: Path, baselines: Path | None) -> Path:
+    """Write the page of the runs named and return it; ``UsageError`` if one is not there."""
+    run, *others = [project.load_run(name) for name in names]
+    if others:
+        return write_beside((run, *others), folder)
+    roots = project.baseline_roots(baselines)
+    found = find_yardstick(roots, project.folder, run=run).beside(run)
+    outcome = Outcome(run, project.folder, found.entries, found.source, found.previous)
+    packs = project.packs(None, Tier.SMOKE)
+    book = book_of(outcome, packs, history=known_history(project, run), is_new=False)
+    return write_report(book, folder)

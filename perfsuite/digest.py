@@ -1,0 +1,69 @@
+"""Which code it is: the commit, and a digest of what may run in a project's workers."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from perfsuite.model import Pack
+
+# Neither what is written while a run goes on (reports, logs) nor what is built of sources is code.
+CODE = frozenset({".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".py", ".pyx"})
+GIT_LIMIT_S = 30.0
+DIGITS = 12
+
+
+def git_commit(root: Path) -> str:
+    """Return the commit of the project under test, ``-dirty`` appended, or nothing outside git."""
+    return _git(root, "describe", "--always", "--dirty", "--abbrev=12").strip()
+
+
+def code_digest(project: Path, packs: Sequence[Pack]) -> str:
+    """Return a digest of the code of a project's repository, committed or not, and of its packs.
+
+    Outside of git only the packs count. A commit of what was measured does not change it.
+    """
+    digest = hashlib.sha256()
+    places = {*_of_repository(project), *(file for pack in packs for file in _of_pack(pack))}
+    for file in sorted(places):
+        if file.is_file():
+            digest.update(f"{file}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:DIGITS] if places else ""
+
+
+def _of_repository(project: Path) -> Iterator[Path]:
+    top = _git(project, "rev-parse", "--show-toplevel").strip()
+    if not top:
+        return
+    listed = _git(Path(top), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    yield from _code(Path(top, name) for name in listed.split("\0") if name)
+
+
+def _of_pack(pack: Pack) -> Iterator[Path]:
+    kind, _, value = pack.origin.partition(":")
+    if kind == "file":
+        yield Path(value)
+    elif folder := value.partition("@")[2]:
+        yield from _code(Path(folder).rglob("*"))
+
+
+def _code(files: Iterable[Path]) -> Iterator[Path]:
+    return (file for file in files if file.suffix in CODE)
+
+
+def _git(folder: Path, *words: str) -> str:
+    """Return what git says; nothing where it has nothing to say of this folder."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words],
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            check=False,
+            timeout=GIT_LIMIT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

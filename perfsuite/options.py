@@ -1,0 +1,161 @@
+"""The options of a session: what pytest is told of them, and their values as plain data."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+
+    from perfsuite.request import Options
+
+TIERS = ("smoke", "nightly", "full")
+# What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
+FAIL_ON = "slower,over-budget,machine-shift,wrong,crashed,timed-out,error,broken"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _percent(text: str) -> float:
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 < percent < 100:  # noqa: PLR2004 - percent
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage between 0 and 100")
+    return percent / 100
+
+
+Option = Mapping[str, Any]
+
+
+def _flag(told: str) -> Option:
+    return {"action": "store_true", "help": told}
+
+
+def _one_of(choices: tuple[str, ...], told: str) -> Option:
+    return {"choices": choices, "default": choices[0], "help": told}
+
+
+def _value(
+    metavar: str, told: str, *, kind: Callable[[str], object] = str, default: object = None
+) -> Option:
+    return {"metavar": metavar, "type": kind, "default": default, "help": told}
+
+
+OPTIONS: Mapping[str, Option] = {
+    "--perf": _flag(
+        "measure, judge and report the packs' variants instead of running ordinary tests"
+    ),
+    "--perf-tier": _one_of(
+        TIERS, "how many values of each axis: smoke (default, seconds), nightly or full"
+    ),
+    "--perf-select": _value(
+        "EXPR",
+        "variants by axis, pack, case or id: 'impl=triton,n>=1e6'; -k takes words",
+        default="",
+    ),
+    "--perf-device": _one_of(
+        ("auto", "cuda", "cpu", "fake"),
+        "where to measure; auto takes the GPUs if there are any, else the CPU",
+    ),
+    "--perf-packs": _value(
+        "NAMES", "only these packs, separated by commas", kind=_words, default=()
+    ),
+    "--perf-pack": {
+        "metavar": "FILE_OR_FOLDER",
+        "action": "append",
+        "type": Path,
+        "default": [],
+        "help": "one more pack: a Python file, or a folder with a pyproject.toml; repeatable",
+    },
+    "--perf-processes": _value(
+        "N", "fresh processes per variant; more find smaller changes", kind=_count
+    ),
+    "--perf-against": _value(
+        "REV", "compare the working tree with this revision of it, both measured now and in turns"
+    ),
+    "--perf-against-build": _value(
+        "CMD",
+        "shell command that builds the revision in its checkout; needed for what is compiled",
+        default="",
+    ),
+    "--perf-repo": _value(
+        "PATH", "the repository under test (default: that of the rootdir)", kind=Path
+    ),
+    "--perf-seed": _value("N", "seed of inputs and of the order", kind=int, default=0),
+    "--perf-check": _flag("only check that results are right; measure nothing"),
+    "--perf-profile": _flag(
+        "tell at the end where the run's own time went: by phase, device and variant"
+    ),
+    "--perf-resume": _flag("continue the last run if it was interrupted, keeping what it measured"),
+    "--perf-accept": _flag(
+        "make this run's numbers the baseline, if every variant that ran is right; "
+        "its changes then fail nothing (needs --perf-reason)"
+    ),
+    "--perf-reason": _value("TEXT", "why the numbers are accepted; stored with them", default=""),
+    "--perf-fail-on": _value(
+        "WORDS",
+        f"verdicts, statuses and claims that fail a test (default: {FAIL_ON})",
+        kind=_words,
+        default=_words(FAIL_ON),
+    ),
+    "--perf-threshold": _value("PCT", "smallest change called slower or faster", kind=_percent),
+    "--perf-gate": _value("PCT", "smallest slower change that fails a run", kind=_percent),
+    "--perf-report": _value(
+        "DIR",
+        "where to write the HTML report (default: reports)",
+        kind=Path,
+        default=Path("reports"),
+    ),
+}
+INI: Mapping[str, Option] = {
+    "perf_cases": {"help": "folders of case modules: run with --perf only", "type": "paths"},
+    "perf_baselines": {
+        "help": "folders of accepted numbers",
+        "type": "paths",
+        "default": ["baselines"],
+    },
+    "perf_history": {
+        "help": "URL of the history; empty: none",
+        "default": "sqlite:///.perfsuite/history.db",
+    },
+    "perf_exit_codes": {
+        "help": "exit with 10 if something regressed, 13 if incomparable, 14 if the machine "
+        "shifted, 15 if only unclear",
+        "type": "bool",
+        "default": False,
+    },
+}
+
+
+def options_of(config: pytest.Config) -> Options:
+    """Return the session's options as plain values."""
+    from perfsuite.request import Options
+
+    names = (name.partition("--perf-")[2].replace("-", "_") for name in OPTIONS)
+    values = {name: config.getoption(f"perf_{name}") for name in names if name}
+    return Options(
+        **{
+            **values,
+            "root": config.rootpath,
+            "pack": tuple(values["pack"]),
+            "report": config.rootpath / values["report"],
+            "history": config.getini("perf_history"),
+            # The default comes as text, what a project sets as paths.
+            "baselines": tuple(config.rootpath / path for path in config.getini("perf_baselines")),
+            "command": shlex.join(["pytest", *map(str, config.invocation_params.args)]),
+        }
+    )

@@ -1,0 +1,195 @@
+"""Why a variant changed, in words: the headline, and what it is put together from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from perfsuite.explain import Clock, CodeChange, Explanation, KernelChange, Kind, role_of
+from perfsuite.model import TracedKernel
+from perfsuite.report import view
+
+# NVML's reasons in words; what is not here is told by its name.
+REASONS = {
+    "applications_clocks": "application clocks",
+    "sw_power_cap": "power cap",
+    "hw_slowdown": "hardware slowdown",
+    "sw_thermal": "thermal limit",
+    "hw_thermal": "hardware thermal limit",
+    "hw_power_brake": "power brake",
+}
+ARROW = "\N{RIGHTWARDS ARROW}"
+NAME_CHARACTERS = 60
+MOST_CAUSES, MOST_FACTS, MOST_DIFFERENCES = 2, 4, 4
+# Namespaces, and the types of a function's own arguments, which its template's mostly repeat.
+_LITTLE = re.compile(
+    r"\(anonymous namespace\)::|\b(?:at::native|std|cuda|thrust)::|(?<=[\w>])\([^()]*\)$"
+)
+# A trace is taken in other minutes than the samples.
+MOST_SHARE = 1.1
+
+
+def headline(explanation: Explanation) -> str:
+    """Return why it changed in one sentence, what explains most first; nothing if unknown."""
+    parts = list(_parts(explanation))
+    different = explanation.environment
+    if different and not explanation.is_clock:
+        named = [f"{name} {old} {ARROW} {new}" for name, old, new in different]
+        more = len(named) - MOST_DIFFERENCES
+        rest = [f"{more} more"] if more > 0 else []
+        parts.append(f"what else differs: {', '.join([*named[:MOST_DIFFERENCES], *rest])}")
+    return "; ".join(parts)
+
+
+def _parts(explanation: Explanation) -> Iterator[str]:
+    clock, causes = explanation.clock, explanation.causes
+    if clock and explanation.is_clock:
+        yield clock_words(clock)
+    for cause in causes[:MOST_CAUSES]:
+        yield _cause(cause)
+    if len(causes) > MOST_CAUSES:
+        yield f"{len(causes) - MOST_CAUSES} more kernels with a part in it"
+    if explanation.is_between:
+        yield _between(explanation)
+    if clock and not explanation.is_clock:
+        yield clock_words(clock)
+    if not causes and not explanation.is_clock and not explanation.is_between:
+        yield from _unknown(explanation)
+
+
+def _unknown(explanation: Explanation) -> Iterator[str]:
+    """Yield what is known where neither a kernel nor the clock explains anything."""
+    if explanation.same_artefact:
+        yield (
+            "the code compiled here is the same to the letter: the machine or a library changed, "
+            "not this kernel"
+        )
+    elif explanation.same_artefact is False:
+        yield "the code compiled here is another than before"
+    if explanation.is_fine:
+        yield "no kernel changed by as much as a trace can tell"
+
+
+def clock_words(clock: Clock) -> str:
+    """Return the story of the SM clock in one sentence."""
+    held = [
+        f"{REASONS.get(name, name.replace('_', ' '))} active in {count} of {clock.blocks} blocks"
+        for name, count in sorted(clock.reasons.items(), key=lambda item: -item[1])
+    ]
+    way = "lower" if clock.clock < 0 else "higher"
+    moved = f"the SM clock was {view.share(abs(clock.clock))} {way}"
+    if not clock.us:
+        return f"the SM clock stayed, {', '.join(held)}"
+    changes = (("time", clock.time), ("SM cycles" if clock.by_cycles else "code", clock.code))
+    told = ", ".join(f"{name} {view.percent(change, half_width=0.004)}" for name, change in changes)
+    return f"{', '.join([moved, *held])}: {told}"
+
+
+def _cause(cause: KernelChange) -> str:
+    old, new = cause.before, cause.now
+    if new is None and old is not None:
+        return f"{_name(old)}, {_time(old)} of a launch, is gone{_share(cause)}"
+    if old is None and new is not None:
+        return f"one more kernel, {_name(new)}, takes {_time(new)} of each launch{_share(cause)}"
+    if old is None or new is None:
+        return ""
+    if cause.kind is Kind.REPLACED:
+        role = role_of(new)
+        what = f"another kernel for the {role}" if role else "another kernel"
+        switch = f"library switch, {what}" if cause.code is None else what
+        times = f"{_time(new)} instead of {_time(old)}"
+        return f"{switch}: {_name(new)} instead of {_name(old)}, {times}{_share(cause)}"
+    if new.count != old.count:
+        counts = f"{view.figures(new.count, 3)} times a launch instead of"
+        return f"{_name(new)} runs {counts} {view.figures(old.count, 3)}{_share(cause)}"
+    times = f"{view.time(new.duration_us, None)} instead of"
+    what = f"{_name(new)} takes {times} {view.time(old.duration_us, None)}{_share(cause)}"
+    return f"{what}{_code(cause)}"
+
+
+def _between(explanation: Explanation) -> str:
+    rest = signed(explanation.rest_us or 0.0)
+    share = (explanation.rest_us or 0.0) / (explanation.change_us or 1.0)
+    how = "gaps between kernels and what launching takes"
+    return f"{rest} are in no kernel ({view.share(share)} of the change): {how}"
+
+
+def _code(cause: KernelChange) -> str:
+    differing, code = ", ".join(differences(cause, MOST_FACTS)), cause.code
+    if code is None:
+        return f": {differing}" if differing else ""
+    if not code.is_same:
+        return f", its code changed: {differing or 'in its PTX alone'}"
+    if differing:
+        return f", the same PTX otherwise assembled or launched: {differing}"
+    return ", by the same code to the letter: the machine or a library changed, not this kernel"
+
+
+def facts_words(code: CodeChange, most: int = MOST_FACTS) -> str:
+    """Return what of a kernel's code differs: registers 64 to 128."""
+    said = [
+        f"{name.replace('_', ' ')} {view.amount(old, '')} {ARROW} {view.amount(new, '')}"
+        for name, old, new in code.facts
+    ]
+    return ", ".join([*said[:most], *([f"{len(said) - most} more"] if len(said) > most else [])])
+
+
+def differences(each: KernelChange, most: int) -> Iterator[str]:
+    """Yield what differs in how a kernel is launched, and in its code."""
+    old, new = shape_of(each.before), shape_of(each.now)
+    told = {name for name, _, _ in each.code.facts} if each.code else set()
+    for label in dict.fromkeys((*old, *new)):
+        was, now = old.get(label, "none"), new.get(label, "none")
+        if was != now and label not in told:
+            yield f"{label} {was} {ARROW} {now}"
+    if each.code and each.code.facts:
+        yield facts_words(each.code, most)
+
+
+def shape_of(kernel: TracedKernel | None) -> dict[str, str]:
+    """Return how a kernel is launched, as far as that is known."""
+    if kernel is None:
+        return {}
+    known = {
+        "grid": view.TIMES.join(map(str, kernel.grid)),
+        "block": view.TIMES.join(map(str, kernel.block)),
+        "registers": str(kernel.registers or ""),
+        "shared memory": view.size(kernel.shared_bytes) if kernel.shared_bytes else "",
+    }
+    return {label: text for label, text in known.items() if text}
+
+
+def middle(name: str, most: int = NAME_CHARACTERS) -> str:
+    """Return a kernel's name without what says little, and a long one without its middle.
+
+    Both ends tell kernels apart: templates are named at the front and bound at the end.
+    """
+    name = _LITTLE.sub("", name.removeprefix("void "))
+    half = most // 2
+    return name if len(name) <= most else f"{name[:half]}\N{HORIZONTAL ELLIPSIS}{name[-half:]}"
+
+
+def _name(kernel: TracedKernel) -> str:
+    return middle(kernel.name)
+
+
+def _time(kernel: TracedKernel) -> str:
+    return view.time(kernel.total_us, None)
+
+
+def signed(time_us: float) -> str:
+    """Return a difference of times with its sign."""
+    sign = "+" if time_us > 0 else view.MINUS
+    return f"{sign}{view.time(abs(time_us), None)}" if time_us else view.time(0.0, None)
+
+
+def _share(cause: KernelChange) -> str:
+    if not cause.share or cause.share < 0:
+        return ""
+    whole = cause.share > MOST_SHARE
+    return f" ({'more than the whole' if whole else view.share(cause.share) + ' of the'} change)"
+
+
+def percent(share: float | None) -> str:
+    """Return a part of the change: negative where it made up for others."""
+    return view.percent(share, half_width=0.05).removeprefix("+")

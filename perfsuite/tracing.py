@@ -1,0 +1,166 @@
+"""Has the kernels of what moved, and of what may become a baseline, traced at the end of a run."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from perfsuite.files import replace_file
+from perfsuite.model import Arm, BaselineEntry, Code, Regime, Run, Sampling, Trace, Variant, Word
+from perfsuite.panel import GangPanel, Tracer
+from perfsuite.runs import RunFile
+from perfsuite.sites import Desk, share_out
+
+MOVED = frozenset({Word.SLOWER, Word.FASTER, Word.UNCLEAR, Word.OVER_BUDGET})
+# How long another trace may begin: of what moved, and of what is only to be stored. What is left
+# of the latter is taken by later runs.
+MOVED_S, NEW_S = 60.0, 20.0
+MOST_DIFF_LINES = 200
+# Of longer texts a diff takes seconds, and nobody reads it.
+MOST_PTX_LINES = 20_000
+_HASH = re.compile(r"[0-9a-f]{24}\Z")
+
+
+@dataclass(slots=True)
+class Tracing:
+    """The traces of a run, which are stored in its file; PTX is kept beside, by its hash.
+
+    ``entries`` are what variants without an arm A are compared with, ``samplings`` how all were
+    sampled.
+    """
+
+    run_file: RunFile
+    desks: Sequence[Desk]
+    entries: Mapping[str, BaselineEntry]
+    samplings: Mapping[str, Sampling]
+    _compared: set[str] = field(default_factory=set)
+    _moved: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _left: int = 0
+
+    def take(self, run: Run, tell: Callable[[str], None]) -> Run:
+        """Trace what the judged run needs; return it with what that took, and what was cut."""
+        self._compared = {result.variant for result in run.aside if result.arm is Arm.A}
+        moved, untraced = self._wanted(run)
+        if not moved and not untraced:
+            return run
+        tell(f"tracing the kernels of {len(moved) + len(untraced)} variants")
+        started = time.monotonic()
+        # Half of the time is arm B's.
+        arms = [each for each in moved if each.id in self._compared]
+        self._moved = {each.id for each in moved}
+        self._share(arms, Arm.A, MOVED_S / 2)
+        self._share([*moved, *untraced], Arm.B, MOVED_S / (2 if arms else 1))
+        what = f"{self._left} kernel traces were not taken: the limits are {MOVED_S:g} s for what "
+        what += f"moved and {NEW_S:g} s for what is new"
+        return replace(
+            run,
+            notes=(*run.notes, *([what] if self._left else [])),
+            phases_s={**run.phases_s, "trace": time.monotonic() - started},
+        )
+
+    def _wanted(self, run: Run) -> tuple[list[Variant], list[Variant]]:
+        """Return the variants whose change is to be explained, and those to be stored."""
+        words = {verdict.variant: verdict.word for verdict in run.verdicts}
+        timed = [v for v in run.variants if v.id in words and v.case.regime is not Regime.EXACT]
+        moved = [v for v in timed if words[v.id] in MOVED]
+        untraced = [v for v in timed if words[v.id] not in MOVED and not self._is_known(v)]
+        return moved, untraced
+
+    def _is_known(self, variant: Variant) -> bool:
+        entry = self.entries.get(variant.id)
+        is_stored = entry is not None and bool(entry.kernels)
+        return is_stored or variant.id in self._compared or variant.is_gang
+
+    def _share(self, variants: Sequence[Variant], arm: Arm, moved_s: float) -> None:
+        known = {trace.variant for trace in self.run_file.run.traces if trace.arm is arm}
+
+        def trace(desk: Desk, share: Sequence[Variant]) -> None:
+            if isinstance(desk.panel, GangPanel):
+                return
+            left_s = {True: moved_s, False: NEW_S}
+            with desk.panel.tracer() as tracer:
+                for variant in share:
+                    started, is_moved = time.monotonic(), variant.id in self._moved
+                    if left_s[is_moved] > 0:
+                        self._trace(tracer, variant, arm)
+                    else:
+                        self._left += 1
+                    left_s[is_moved] -= time.monotonic() - started
+
+        wanted = [variant for variant in variants if variant.id not in known]
+        for gang in (variant for variant in wanted if variant.is_gang):
+            self._keep(Trace(variant=gang.id, arm=arm, reason="ranks are not traced"), {})
+        share_out(self.desks, [variant for variant in wanted if not variant.is_gang], trace)
+
+    def _trace(self, tracer: Tracer, variant: Variant, arm: Arm) -> None:
+        sampling = self.samplings.get(variant.id)
+        found = tracer.trace(variant, arm, sets=sampling.sets if sampling else 1)
+        trace = Trace(variant=variant.id, arm=arm, reason=found.reason)
+        self._keep(replace(trace, kernels=found.kernels, codes=found.codes), found.texts)
+
+    def _keep(self, trace: Trace, texts: Mapping[str, str]) -> None:
+        shelf = Shelf(self.run_file.path.parents[1] / "artefacts")
+        with self._lock:
+            for name, text in texts.items():
+                shelf.put(name, text)
+            before = {code.name: code for code in self._before(trace)}
+            codes = tuple(shelf.compared(code, before.get(code.name)) for code in trace.codes)
+            self.run_file.append_trace(replace(trace, codes=codes))
+
+    def _before(self, trace: Trace) -> Iterator[Code]:
+        if trace.arm is Arm.A:
+            return
+        if trace.variant in self._compared:
+            for other in self.run_file.run.traces:
+                yield from other.codes if other.variant == trace.variant else ()
+        elif entry := self.entries.get(trace.variant):
+            yield from entry.codes
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """A folder of PTX texts by hash."""
+
+    folder: Path
+
+    def put(self, name: str, text: str) -> None:
+        """Keep a text, if it is not there."""
+        path = self._path(name)
+        if path is not None and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, gzip.compress(text.encode(), mtime=0))
+
+    def compared(self, code: Code, before: Code | None) -> Code:
+        """Return the code with its diff from before, where both texts are here."""
+        if before is None or before.ptx == code.ptx:
+            return code
+        texts = [self._text(each.ptx) for each in (before, code)]
+        return replace(code, diff=_diff(*texts)) if all(texts) else code
+
+    def _text(self, name: str) -> str:
+        path = self._path(name)
+        if path is None or not path.exists():
+            return ""
+        try:
+            return gzip.decompress(path.read_bytes()).decode()
+        except (OSError, EOFError, UnicodeDecodeError):  # damaged: as good as none
+            return ""
+
+    def _path(self, name: str) -> Path | None:
+        return self.folder / f"{name}.ptx.gz" if _HASH.match(name) else None
+
+
+def _diff(before: str, now: str) -> str:
+    texts = before.splitlines(), now.splitlines()
+    if max(map(len, texts)) > MOST_PTX_LINES:
+        return f"more than {MOST_PTX_LINES} lines of PTX: not compared"
+    lines = list(difflib.unified_diff(*texts, "before", "now", n=2, lineterm=""))
+    cut = len(lines) - MOST_DIFF_LINES
+    return "\n".join([*lines[:MOST_DIFF_LINES], *([f"... {cut} more lines"] if cut > 0 else [])])

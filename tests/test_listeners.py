@@ -1,0 +1,182 @@
+"""Hooks of packs in pytest's own process: told of everything, contained, and shown as text."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_data as data
+
+from perfsuite.model import Pack, Section, Tier
+from perfsuite.packs import Listeners, discover
+from perfsuite.report.book import read
+from perfsuite.report.render import render
+from perfsuite.report.summary import summary
+
+pytest_plugins = ["pytester"]
+
+FOLDER = Path(__file__).parent / "packs"
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def imports() -> Iterator[None]:
+    """Leave this process as it was: a pack's folder and modules are for the session they are of."""
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if not name.startswith("perfsuite"):
+            del sys.modules[name]
+
+
+def pack_of(folder: Path, text: str, name: str = "acme") -> Pack:
+    (folder / f"{name}_controller.py").write_text("import perfsuite\n" + text, encoding="utf-8")
+    return Pack(name=name, origin=f"file:{folder / name}.py", controller=f"{name}_controller")
+
+
+def hook(name: str, arguments: str, body: str) -> str:
+    return f"@perfsuite.hookimpl\ndef {name}({arguments}):\n    {body}\n"
+
+
+def test_the_catalogue_names_the_module_and_does_not_import_it(tmp_path: Path) -> None:
+    from perfsuite.catalogue import load_catalogue
+
+    folder = tmp_path / "acme.py"
+    text = "import perfsuite\n" + hook("perf_controller", "", 'return "not_there"')
+    folder.write_text(text, encoding="utf-8")
+    (pack,) = load_catalogue(discover(None, extra=[folder], allow=["acme"]), tier=Tier.SMOKE)
+    assert (pack.controller, pack.error) == ("not_there", "")
+    folder.write_text(text.replace('"not_there"', "7"), encoding="utf-8")
+    (pack,) = load_catalogue(discover(None, extra=[folder], allow=["acme"]), tier=Tier.SMOKE)
+    assert "perf_controller() returned 7" in pack.error
+
+
+def test_results_and_verdicts_are_told_in_order(tmp_path: Path) -> None:
+    text = "TOLD = []\n" + hook("perf_result", "result, variant", "TOLD.append(variant.id)")
+    text += hook("perf_verdict", "verdict, variant, run", "TOLD.append(verdict.variant)")
+    run = data.run_of()
+    listeners = Listeners([pack_of(tmp_path, text)])
+    listeners.tell(run)
+    told = sys.modules["acme_controller"].TOLD
+    assert listeners.notes == []
+    assert told[: len(run.asked)] == [result.variant for result in run.asked]
+    assert told[len(run.asked) :] == [verdict.variant for verdict in run.verdicts]
+
+
+def test_a_hook_that_raises_is_a_note_once_and_harms_no_other(tmp_path: Path) -> None:
+    text = hook("perf_result", "result, variant", "raise ValueError('no ticket system')")
+    text += hook("perf_report_section", "run", "return perfsuite.Section(title='A', text='b')")
+    listeners = Listeners([pack_of(tmp_path, text)])
+    listeners.tell(data.run_of())
+    assert listeners.sections(data.run_of()) == (Section(title="A", text="b"),)
+    (note,) = listeners.notes
+    assert re.match(
+        r"pack acme, perf_result: ValueError: no ticket system \(.*_controller.py:4", note
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import no_such_module_of_acme", "ModuleNotFoundError"),
+        ("def (", "SyntaxError"),
+        (hook("perf_verdicts", "verdict", "pass"), "unknown hook 'perf_verdicts'"),
+        (hook("perf_result", "outcome", "pass"), "outcome"),
+        (hook("perf_report_section", "run", "return 'text'"), "no perfsuite.Section"),
+        (hook("perf_report_section", "run", "return 5"), "TypeError"),
+        (
+            hook("perf_report_section", "run", "return perfsuite.Section(title='a', text=5)"),
+            "holds what is no text",
+        ),
+        (
+            hook(
+                "perf_report_section", "run", "return perfsuite.Section(title='a', rows=[('b',)])"
+            ),
+            "0 columns and a row of 1",
+        ),
+    ],
+)
+def test_what_is_not_right_is_a_named_note(tmp_path: Path, text: str, told: str) -> None:
+    listeners = Listeners([pack_of(tmp_path, text)])
+    listeners.tell(data.run_of())
+    assert listeners.sections(data.run_of()) == ()
+    (note,) = listeners.notes
+    assert note.startswith("pack acme, ")
+    assert told in note
+
+
+def test_a_module_of_the_same_name_elsewhere_is_not_taken_for_the_pack_s(tmp_path: Path) -> None:
+    pack = replace(pack_of(tmp_path, ""), controller="json")
+    (note,) = Listeners([pack]).notes
+    assert "is another one of that name" in note
+
+
+def test_a_long_table_is_cut_and_says_so(tmp_path: Path) -> None:
+    body = "return [perfsuite.Section(title='a', columns=('n',), rows=[('1',)] * 1001)]"
+    (section,) = Listeners([pack_of(tmp_path, hook("perf_report_section", "run", body))]).sections(
+        data.run_of()
+    )
+    assert len(section.rows) == 1000
+    assert section.text == " The table ends after 1000 of 1001 rows."
+
+
+def test_sections_are_text_in_page_and_markdown() -> None:
+    sys.path.append(str(FOLDER))
+    module: Any = importlib.import_module("listening_controller")
+    run = data.run_of()
+    book = read(run, baselines={}, sections=(module.perf_report_section(run),))
+    page, short = render(book), summary(book)
+    assert "<h2>Wall time by Acme</h2>" in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<script>alert" not in page
+    assert "<img src=x" not in page
+    assert "<summary>Wall time by Acme</summary>" in short
+    assert re.findall(r"<(?!/?(?:details|summary)>)", short) == []
+    assert module.HOSTILE not in short
+    assert "@octocat" not in short
+
+
+@pytest.fixture
+def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
+    monkeypatch.setenv("LISTENING_LOG", str(pytester.path / "log"))
+    return pytester
+
+
+def measured(session: pytest.Pytester) -> pytest.RunResult:
+    only = (f"--perf-pack={FOLDER / 'listening.py'}", "--perf-packs", "listening")
+    plugin = ("-p", "perfsuite.plugin", "-p", "no:cacheprovider")
+    return session.runpytest_subprocess(*plugin, "--perf", *only, "--perf-device", "fake")
+
+
+def test_a_session_tells_a_pack_and_shows_its_section(session: pytest.Pytester) -> None:
+    result = measured(session)
+    result.assert_outcomes(passed=2)
+    log = (session.path / "log").read_text("utf-8").splitlines()
+    kinds = [line.partition(" ")[0] for line in log]
+    assert kinds == ["result"] * 2 + ["verdict"] * 2 + ["section"]
+    assert log[2].endswith("new of 2")
+    (page,) = session.path.glob("reports/*/index.html")
+    assert "<h2>Wall time by Acme</h2>" in page.read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["result", "verdict", "section"])
+def test_a_failing_hook_costs_no_run(
+    session: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("LISTENING_FAILS", name)
+    result = measured(session)
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines([f"note: pack listening, perf_*: ValueError: {name} was told to*"])
+    (page,) = session.path.glob("reports/*/index.html")
+    assert f"ValueError: {name} was told to fail" in page.read_text("utf-8")
