@@ -17,15 +17,17 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from proof_data import header, made_up, recorded, variant
+from store_data import finished, result
 
 from perfsuite.cli import main
 from perfsuite.errors import StoreError
-from perfsuite.model import Result, Stage, Status, Word
+from perfsuite.model import Result, Run, Stage, Status, Word
 from perfsuite.panel import Site
 from perfsuite.panel.site import child_environment
 from perfsuite.prove import planted
 from perfsuite.prove.comparisons import Comparing, Comparison
 from perfsuite.prove.figures import Share, agreements, by_subject, cost, spreads, tally
+from perfsuite.prove.nights import nights
 from perfsuite.prove.page import prove, write_page
 from perfsuite.prove.peer_server import PeerServer
 from perfsuite.prove.peers import CUPTI, ON_HOST, Order
@@ -286,12 +288,11 @@ def test_spread_of_fresh_servers_is_told_from_that_of_warm_ones(
     assert (together.p_value < 0.001) is is_other
 
 
-def test_times_agree_with_cupti_and_the_node_gap() -> None:
+def test_times_agree_with_cupti() -> None:
     raw = made_up()
     waves = tuple(replace(wave, backend="graph", launches=4) for wave in raw.waves)
-    told = Reading(variant=raw.variants[0].id, unit="unit0", tool=CUPTI, time_us=298.8)
+    told = Reading(variant=raw.variants[0].id, unit="unit0", tool=CUPTI, time_us=300.0)
     (found,) = agreements(replace(raw, waves=waves, readings=(told,)))
-    assert found.gap_us == 1.2
     assert abs(found.difference) < 0.001
     assert found.is_judged
 
@@ -433,3 +434,28 @@ def test_command_ends_with_its_time(
 def test_time_without_a_unit_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert project == Path.cwd()
     assert call(monkeypatch, "--time", "20") == 2
+
+
+def night(minute: int, unit: str, **times_us: float) -> Run:
+    run = finished(times_us, unit=unit, run_id=f"night-{minute}")
+    facts = replace(run.facts, unit=unit)
+    return replace(run, started=f"2026-11-21T10:{minute:02}:00+00:00", facts=facts)
+
+
+def test_whole_runs_are_compared_with_the_newest_before_them_at_home_and_away() -> None:
+    runs = [night(1, "b", copy=12.5), night(3, "a", copy=12.5, add=3.0), night(2, "a", copy=12.5)]
+    found = [(each.unit, each.before, each.known) for each in nights(runs)]
+    assert found == [("a", ("b",), 1), ("a", ("a",), 0), ("a", ("b",), 1)]
+    assert tally(nights(runs)).words == {Word.SAME: 3}
+
+
+def test_whole_run_that_moved_counts_as_wrong() -> None:
+    found = tally(nights([night(1, "a", copy=12.5, add=3.0), night(2, "a", copy=14.0, add=3.0)]))
+    assert (found.wrong.count, found.wrong.total) == (1, 2)
+
+
+def test_confirmation_that_a_run_holds_decides() -> None:
+    second = night(2, "a", copy=14.0)
+    again = result(second.variants[0].id, 12.5, unit="a", stage=Stage.CONFIRM)
+    confirmed = replace(second, results=(*second.results, again))
+    assert tally(nights([night(1, "a", copy=12.5), confirmed])).words == {Word.SAME: 1}

@@ -19,7 +19,7 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)([smh])\Z")
 
 
 @app.command()
-def prove(
+def prove(  # noqa: PLR0913, PLR0917 - a command line
     time: Annotated[
         str, typer.Option("--time", metavar="TIME", help="To measure for: 90s, 20m, 1h")
     ] = "20m",
@@ -27,6 +27,12 @@ def prove(
     raw: Annotated[
         list[Path] | None,
         typer.Option("--from", metavar="RAW", help="Measure nothing, use these; repeatable"),
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--run", metavar="RUN", help="A run file of unchanged code, to count too; repeatable"
+        ),
     ] = None,
     keep: Annotated[
         Path | None,
@@ -40,8 +46,10 @@ def prove(
     from perfsuite.prove.page import prove as figures
     from perfsuite.prove.page import write_page
     from perfsuite.prove.raw import read_raw
+    from perfsuite.runs import load_run
 
-    proof = figures(read_raw(raw or [_collected(_seconds(time), device, keep)]))
+    whole = [load_run(path) for path in runs or []]
+    proof = figures(read_raw(raw or [_collected(_seconds(time), device, keep)]), runs=whole)
     for target in proof.targets():
         say(f"{target.item}. {target.what}: {target.figure or '-'} {target.outcome}")
     for path in write_page(proof, page):

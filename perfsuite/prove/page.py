@@ -11,6 +11,7 @@ from statistics import median
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from perfsuite.model import Run
 from perfsuite.prove.comparisons import Comparing, Comparison
 from perfsuite.prove.figures import (
     AGREEING_FROM_US,
@@ -26,6 +27,7 @@ from perfsuite.prove.figures import (
     spreads,
     tally,
 )
+from perfsuite.prove.nights import nights
 from perfsuite.prove.raw import Raw
 from perfsuite.prove.roc import draw
 from perfsuite.prove.tools import DRAWS, OURS, Tool, tools_of
@@ -113,11 +115,15 @@ def relations_of(raw: Raw) -> dict[int, str]:
     return {0: "same unit", 1: "another unit", **many}
 
 
-def prove(raw: Raw, *, draws: int = DRAWS) -> Proof:
-    """Return the figures of raw data; ``draws`` is for the curves of tools only."""
+def prove(raw: Raw, *, runs: Sequence[Run] = (), draws: int = DRAWS) -> Proof:
+    """Return the figures of raw data, and of whole ``runs`` of unchanged code.
+
+    ``draws`` is for the curves of tools only.
+    """
+    compared = chain.from_iterable(Comparing(raw, known=known) for known in relations_of(raw))
     return Proof(
         raw,
-        tuple(chain.from_iterable(Comparing(raw, known=known) for known in relations_of(raw))),
+        (*compared, *nights(runs)),
         cost(raw),
         tuple(agreements(raw)),
         tuple(spreads(raw)),
@@ -233,7 +239,7 @@ def _costs(found: Cost) -> list[Target]:
 
 
 def _agreement(found: Sequence[Agreement]) -> Target:
-    what = f"samples within {percent(AGREEING, 0)} of CUPTI's kernel and the node gap, "
+    what = f"samples within {percent(AGREEING, 0)} of CUPTI's kernel, "
     what += f"from {AGREEING_FROM_US:g} us"
     judged = [abs(each.difference) for each in found if each.is_judged]
     if not judged:

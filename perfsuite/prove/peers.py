@@ -22,7 +22,8 @@ FEWEST_ROUNDS = 5
 class Order:
     """A variant, the tools to ask about it, and the seconds of GPU each has.
 
-    ``time_us``, ``pace`` and ``sets`` say how the panel sampled it: the profiler paces alike.
+    ``time_us``, ``pace``, ``launches`` and ``sets`` say how the panel sampled it: the profiler
+    does alike.
     """
 
     variant: str
@@ -37,6 +38,7 @@ class Order:
     tools: tuple[str, ...]
     time_us: float = 0.0
     pace: float = 0.0
+    launches: int = 1
     sets: int = 1
 
 
@@ -131,20 +133,24 @@ def _nvbench(built: Built) -> float:
 
 
 def _cupti(built: Built) -> float:
-    """Return the median over launches of CUPTI's kernel durations, paced as the panel paces."""
+    """Return the median over samples of CUPTI's kernel durations per launch.
+
+    Paced as the panel paces, and as many launches in a row: the first after a pause takes longer.
+    """
     import torch
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     order = built.order
     sets = [built.inputs(index) for index in range(order.sets)]
-    spin = int(1980 * max(100.0, order.pace * order.time_us))
+    spin = int(1980 * max(100.0, order.pace * order.launches * order.time_us))
     fn = built.workload.fn
     fn(*sets[0])
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        for index in range(PROFILED):
+        for _ in range(PROFILED):
             torch.cuda._sleep(spin)  # noqa: SLF001 - as torch's own benchmarks do
-            fn(*sets[index % len(sets)])
+            for index in range(order.launches):
+                fn(*sets[index % len(sets)])
         torch.cuda.synchronize()
     groups: list[float] = []
     kernels = [event for event in profiler.events() if event.device_type == DeviceType.CUDA]
@@ -153,7 +159,7 @@ def _cupti(built: Built) -> float:
             groups.append(0.0)
         elif groups:
             groups[-1] += event.time_range.elapsed_us()
-    return statistics.median(groups)
+    return statistics.median(groups) / order.launches
 
 
 TOOLS: Mapping[str, Callable[[Built], float]] = {

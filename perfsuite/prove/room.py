@@ -44,6 +44,8 @@ class Room:
         self.pack, self.subjects, self.file = pack, subjects, file
         self.index, self.desks = place
         self.tools = {"cuda": tuple(TOOLS), "cpu": ON_HOST}.get(self.device, ())
+        settings = desk.panel.site.settings
+        self.confirming = -(-settings.confirm_processes // settings.processes)
         self.asked = 0
         self.turns = dict.fromkeys(SHARES, 0)
         self.waves: dict[str, list[Wave]] = {}
@@ -87,8 +89,10 @@ class Room:
     def _panel_turn(self, meter: Meter) -> None:
         """Measure every subject once, in another of its variants each turn."""
         turn = self.turns["panel"]
+        waves_each = 1 + self.confirming
         chosen = [
-            _arm(subject, turn + index + self.index) for index, subject in enumerate(self.subjects)
+            _arm(subject, turn, start=index + self.index, waves_each=waves_each)
+            for index, subject in enumerate(self.subjects)
         ]
         random.Random(turn).shuffle(chosen)  # noqa: S311 - an order: what runs before what
         # Other processes than in any other turn: their seeds come from the run's.
@@ -165,18 +169,23 @@ class Room:
             tools=tools,
             time_us=fmean(known[0].processes[0].time_us),
             pace=known[0].pace,
+            launches=known[0].launches,
             sets=known[0].sets,
         )
         for reading in peers.ask(order):
             self.file.append(reading)
 
 
-def _arm(subject: Subject, turn: int) -> Variant:
-    """Return the variant that is measured in a turn: base and changes in alternation."""
-    cycle = [each for variant in subject.planted.values() for each in (subject.base, variant)]
-    # One more: the false alarms are to be counted most surely.
-    cycle.append(subject.base)
-    return cycle[turn % len(cycle)]
+def _arm(subject: Subject, turn: int, *, start: int, waves_each: int) -> Variant:
+    """Return the variant that is measured in a turn.
+
+    The waves of one comparison follow each other, so that a short session has whole ones: the
+    base twice, then a change as often as a screen and its confirmation need it; then the next
+    change, of which subjects ``start`` with others.
+    """
+    round_, step = divmod(turn, 2 + waves_each)
+    changes = list(subject.planted.values())
+    return subject.base if step < 2 else changes[(start + round_) % len(changes)]  # noqa: PLR2004 - twice
 
 
 def _seeded(panel: Panel, turn: int) -> Site:
