@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from perfsuite.report import view
 from perfsuite.report.subject import Subject
+from perfsuite.report.why import headline
 
 # Below this what others take of a device is workers' own ends and starts, as in judge.draft.
 NOTABLE_LOAD_PERCENT = 10
@@ -19,7 +20,12 @@ def cause(subject: Subject) -> str:
         return "; ".join(_doubts(subject)) or subject.reason
     clauses = subject.reason.split("; ")
     told = [each for each in clauses if not (subject.telling and " interval " in each)]
-    return "; ".join(told) or subject.reason
+    return "; ".join(filter(None, (*told, explained(subject)))) or subject.reason
+
+
+def explained(subject: Subject) -> str:
+    """Return what a change is made of in one sentence; nothing where that is not known."""
+    return headline(subject.explanation) if subject.explanation else ""
 
 
 def load_percent(subject: Subject) -> float:

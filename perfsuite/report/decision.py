@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from perfsuite.codec import encode, schema_of
 from perfsuite.model import ClaimVerdict, MachineShift, Verdict
 from perfsuite.report.book import Book
+from perfsuite.report.cause import explained
 from perfsuite.report.page import headline
 
 SCHEMA = 1
@@ -17,12 +18,14 @@ SCHEMA = 1
 class Decided:
     """How one variant ended: a verdict's word, or its status where there is no verdict.
 
-    ``fails`` says whether it fails the run; ``verdict`` has the changes behind the word.
+    ``why`` says what a change is made of, where that is known; ``fails`` whether it fails the run;
+    ``verdict`` has the changes behind the word.
     """
 
     variant: str
     word: str
     reason: str
+    why: str
     fails: bool
     verdict: Verdict | None
 
@@ -67,6 +70,7 @@ def verdict_json(book: Book) -> str:
                 variant=one.variant.id,
                 word=one.mark.word,
                 reason=one.reason,
+                why=explained(one),
                 fails=one.fails,
                 verdict=one.verdict,
             )
