@@ -43,11 +43,11 @@ def shifts(values: Sequence[float]) -> tuple[Shift, ...]:
     3 log n variances; then the weakest goes, until each is certain and large enough, as in Hunter
     (Fleming et al., ICPE 2023).
     """
+    if len(values) < 2 * FEWEST:
+        return ()
     import numpy as np
     from ruptures import KernelCPD
 
-    if len(values) < 2 * FEWEST:
-        return ()
     raw = np.asarray(values, dtype=float)
     noise = _noise(raw)
     near = _drawn_in(raw, REACH * noise)
