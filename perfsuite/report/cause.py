@@ -20,7 +20,10 @@ def cause(subject: Subject) -> str:
         return "; ".join(_doubts(subject)) or subject.reason
     clauses = subject.reason.split("; ")
     told = [each for each in clauses if not (subject.telling and " interval " in each)]
-    return "; ".join(filter(None, (*told, explained(subject)))) or subject.reason
+    # What stands last is cut off first.
+    at = len(told) if subject.mark.tone == "budget" else 0
+    told.insert(at, explained(subject))
+    return "; ".join(filter(None, told)) or subject.reason
 
 
 def explained(subject: Subject) -> str:
