@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,3 +68,12 @@ def replace_file(path: Path, data: bytes) -> Path:
     finally:
         beside.unlink(missing_ok=True)
     return path
+
+
+def unpacked(path: Path) -> bytes:
+    """Return a file's bytes, unpacked if its name ends in .gz; raises OSError, StoreError."""
+    data = path.read_bytes()
+    try:
+        return gzip.decompress(data) if path.suffix == ".gz" else data
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise StoreError(f"cannot be unpacked: {error}", where=str(path)) from error

@@ -22,6 +22,8 @@ LONG_S, LONGEST_S = 0.1, 1.0
 WARM_UP = 3
 # What a launch is mostly made of; a scenario of many shapes has more, each of them short.
 MOST_KERNELS = 200
+# A kernel that needs fewer registers is given so many (CUPTI, H200).
+LEAST_REGISTERS = 16
 # C++ templates have names of tens of thousands of characters.
 NAME_CHARACTERS = 1000
 
@@ -100,7 +102,8 @@ def _codes(kernels: Sequence[TracedKernel], own: Sequence[Loaded]) -> Iterator[C
         ran = [each for each in kernels if each.function in names]
         facts = _facts(loaded)
         takes = {each.registers for each in ran}
-        if ran and (facts.get("registers") in takes or takes == {0} or not facts):
+        needs = max(LEAST_REGISTERS, facts.get("registers", 0))
+        if ran and (needs in takes or takes == {0} or not facts):
             yield Code(name=loaded.name, ptx=loaded.hash, facts=facts)
 
 

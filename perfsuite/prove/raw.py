@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import threading
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +10,7 @@ from statistics import fmean, median
 
 from perfsuite.codec import convert, encode, read_json, round_digits
 from perfsuite.errors import StoreError
-from perfsuite.files import Closable
+from perfsuite.files import Closable, unpacked
 from perfsuite.model import DeviceFacts, Evidence, Result, Settings, Sku, Status, Variant
 
 SCHEMA = "perfsuite.proof/1"
@@ -164,13 +162,9 @@ def read_raw(paths: Sequence[Path]) -> Raw:
 
 def _read(path: Path) -> Raw:
     try:
-        # Kept in git, a file is compressed.
-        data = path.read_bytes()
-        rows = (gzip.decompress(data) if path.suffix == ".gz" else data).split(b"\n")[:-1]
+        rows = unpacked(path).split(b"\n")[:-1]
     except OSError as error:
         raise StoreError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
-    except (EOFError, zlib.error) as error:
-        raise StoreError(f"cannot be unpacked: {error}", where=str(path)) from error
     lines = [_line(row, f"{path}:{number}") for number, row in enumerate(rows, start=1)]
     if not lines or not isinstance(lines[0], Header) or lines[0].schema != SCHEMA:
         raise StoreError(

@@ -55,7 +55,7 @@ def left_out(subject: Subject) -> str:
 
 def rest_label(explanation: Explanation) -> str:
     """Say where that lies which no kernel explains."""
-    return "the SM clock" if explanation.is_clock else "in no kernel: gaps, launching"
+    return "the SM clock" if explanation.is_clock else "in no kernel as it was traced"
 
 
 def rest(explanation: Explanation) -> str:

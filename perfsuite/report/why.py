@@ -109,9 +109,14 @@ def _cause(cause: KernelChange) -> str:
 
 def _between(explanation: Explanation) -> str:
     rest = signed(explanation.rest_us or 0.0)
-    share = (explanation.rest_us or 0.0) / (explanation.change_us or 1.0)
+    share = view.share((explanation.rest_us or 0.0) / (explanation.change_us or 1.0))
+    if recompiled := [each for each in explanation.kernels if each.code and not each.code.is_same]:
+        return (
+            f"{_cause(recompiled[0])}; {rest} ({share}) show only where launches follow each "
+            "other: they are traced one by one"
+        )
     how = "gaps between kernels and what launching takes"
-    return f"{rest} are in no kernel ({view.share(share)} of the change): {how}"
+    return f"{rest} are in no kernel ({share} of the change): {how}"
 
 
 def _code(cause: KernelChange) -> str:

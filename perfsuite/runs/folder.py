@@ -7,16 +7,16 @@ from pathlib import Path
 
 from perfsuite.codec import TAIL_BYTES, is_finished, read_header, read_run
 from perfsuite.errors import StoreError
-from perfsuite.files import refusing
+from perfsuite.files import refusing, unpacked
 from perfsuite.model import Run
 from perfsuite.runs.file import is_open, read_whole
 
 
 def load_run(path: Path) -> Run:
-    """Return the run of a file; ``finished`` is empty if it was interrupted."""
+    """Return the run of a file, compressed or not; ``finished`` is empty if interrupted."""
     remedy = "name a file from .perfsuite/runs, or copy the run's file here"
     with refusing("cannot read the run file", path, remedy=remedy):
-        data = path.read_bytes()
+        data = unpacked(path)
     return read_whole(data, path)
 
 
