@@ -204,7 +204,8 @@ def test_several_runs_are_written_as_one_page(perfsuite: Command, project: Path)
     assert code == 0, said
     assert f"out/{A}-beside-1/index.html" in said
     text = (project / "out" / f"{A}-beside-1" / "index.html").read_text("utf-8")
-    assert f"nvidia-h200, {A}" in text
+    assert f"<h1>{A} · {B}</h1>" in text
+    assert "perfsuite compare A B" in text
     assert "times faster" in text
 
 
