@@ -18,7 +18,7 @@ from perfsuite.cli.compare import _estimate
 from perfsuite.cli.doctor import _busy, _limited, say_baselines, say_device, say_spoilers
 from perfsuite.cli.launch import Order, carry_out
 from perfsuite.errors import PackError, UsageError
-from perfsuite.model import BaselineEntry, Health, Run, Status
+from perfsuite.model import BaselineEntry, Health, Run, Status, Verdict, Word
 from perfsuite.runs import RunFile
 
 STEADY = Path(__file__).parent / "packs" / "steady.py"
@@ -197,6 +197,19 @@ def test_report_is_written_of_the_newest_run(perfsuite: Command, project: Path) 
     assert code == 0, said
     assert f"out/{B}/index.html" in said
     assert "softmax" in (project / "out" / B / "index.html").read_text("utf-8")
+
+
+def test_a_report_made_again_says_what_its_run_was_compared_with(
+    perfsuite: Command, project: Path
+) -> None:
+    run = finished({"copy": 300.0}, run_id="20261123-judged")
+    (variant,) = {result.variant for result in run.results}
+    verdict = Verdict(variant=variant, word=Word.SAME, reason="", source=f"run {A}")
+    store(project, replace(run, verdicts=(verdict,)))
+    assert perfsuite("baseline", "accept", A, "--reason", "meanwhile")[0] == 0
+    assert perfsuite("report", run.id)[0] == 0
+    said = (project / "reports" / run.id / "summary.md").read_text("utf-8")
+    assert f"compared with run {A}" in said
 
 
 def test_several_runs_are_written_as_one_page(perfsuite: Command, project: Path) -> None:

@@ -125,8 +125,9 @@ def _roofs(
         height = SMALL_HEIGHT if is_small else HEIGHT
         lowest = max(lowest + LABEL, (1 - _percent(one.rate, y) / 100) * height - 4)
         # Beside the ridge there is room only where that lies on the left.
-        at_start = is_small and (at := _percent(left, x)) < HALF
-        place = f'class="name" x="{at:.1f}%" dx="6"' if at_start else 'class="name end" x="100%"'
+        ridge = _percent(left, x)
+        at_start = is_small and ridge < HALF
+        place = f'class="name" x="{ridge:.1f}%" dx="6"' if at_start else 'class="name end" x="100%"'
         yield f'<text {place} y="{lowest:.0f}">{escape(one.name)}</text>'
 
 
