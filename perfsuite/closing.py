@@ -151,6 +151,9 @@ def _accept(outcome: Outcome, options: Options) -> str:
 def _next(book: Book) -> Iterator[str]:
     run = book.run
     words = {verdict.word for verdict in run.verdicts}
+    if book.counts["disturbed"]:
+        yield "next: end other work on this machine and measure again what was disturbed:"
+        yield f"  {run.command}"
     if not words:
         return
     if Word.UNCLEAR in words and run.against is None:

@@ -50,7 +50,8 @@ class Tracing:
         moved, untraced = self._wanted(run)
         if not moved and not untraced:
             return run
-        tell(f"tracing the kernels of {len(moved) + len(untraced)} variants")
+        count = len(moved) + len(untraced)
+        tell(f"tracing the kernels of {count} {'variant' if count == 1 else 'variants'}")
         started = time.monotonic()
         # Half of the time is arm B's.
         arms = [each for each in moved if each.id in self._compared]

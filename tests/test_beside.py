@@ -57,7 +57,12 @@ def test_claims_and_facts_that_differ_stand_beside_each_other() -> None:
 def test_two_runs_of_one_product_are_told_apart() -> None:
     assert matrix(data.run_of(), other()).names == ["nvidia-h200", "nvidia-b200"]
     assert matrix(data.run_of(), other("nvidia-h200")).names == [
+        "20261121-103000-3f2a",
+        "20261122-1",
+    ]
+    assert matrix(data.run_of(), other(), other("nvidia-h200")).names == [
         "nvidia-h200, 20261121-103000-3f2a",
+        "nvidia-b200",
         "nvidia-h200, 20261122-1",
     ]
 

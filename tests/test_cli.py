@@ -18,7 +18,7 @@ from perfsuite.cli.compare import _estimate
 from perfsuite.cli.doctor import _busy, _limited, say_baselines, say_device, say_spoilers
 from perfsuite.cli.launch import Order, carry_out
 from perfsuite.errors import PackError, UsageError
-from perfsuite.model import BaselineEntry, Health, Run, Status
+from perfsuite.model import BaselineEntry, Health, Run, Status, Verdict, Word
 from perfsuite.runs import RunFile
 
 STEADY = Path(__file__).parent / "packs" / "steady.py"
@@ -199,12 +199,26 @@ def test_report_is_written_of_the_newest_run(perfsuite: Command, project: Path) 
     assert "softmax" in (project / "out" / B / "index.html").read_text("utf-8")
 
 
+def test_a_report_made_again_says_what_its_run_was_compared_with(
+    perfsuite: Command, project: Path
+) -> None:
+    run = finished({"copy": 300.0}, run_id="20261123-judged")
+    (variant,) = {result.variant for result in run.results}
+    verdict = Verdict(variant=variant, word=Word.SAME, reason="", source=f"run {A}")
+    store(project, replace(run, verdicts=(verdict,)))
+    assert perfsuite("baseline", "accept", A, "--reason", "meanwhile")[0] == 0
+    assert perfsuite("report", run.id)[0] == 0
+    said = (project / "reports" / run.id / "summary.md").read_text("utf-8")
+    assert f"compared with run {A}" in said
+
+
 def test_several_runs_are_written_as_one_page(perfsuite: Command, project: Path) -> None:
     code, said = perfsuite("report", A, B, "--folder", "out")
     assert code == 0, said
     assert f"out/{A}-beside-1/index.html" in said
     text = (project / "out" / f"{A}-beside-1" / "index.html").read_text("utf-8")
-    assert f"nvidia-h200, {A}" in text
+    assert f"<h1>{A} · {B}</h1>" in text
+    assert "perfsuite compare A B" in text
     assert "times faster" in text
 
 

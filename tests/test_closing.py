@@ -52,6 +52,13 @@ def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     assert not any("--perf-against" in line for line in lines)
 
 
+def test_what_was_disturbed_is_measured_again(tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, Status.DISTURBED)
+    lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
+    told = lines.index("next: end other work on this machine and measure again what was disturbed:")
+    assert lines[told + 1 :] == (f"  {outcome.run.command}",)
+
+
 def test_what_fails_is_to_be_repaired_before_it_is_accepted(tmp_path: Path) -> None:
     lines = closed(outcome_of(tmp_path, Word.SLOWER), replace(OPTIONS, report=tmp_path)).lines
     assert any(line.startswith("next: repair what fails") for line in lines)

@@ -77,9 +77,19 @@ def test_an_untimed_variant_shows_the_metric_that_was_judged() -> None:
 
 def test_a_variant_is_measured_again_against_the_same_revision() -> None:
     variant = data.variant_of(data.STORY[0])
-    revision = Revision(commit="abc", name="HEAD")
-    assert detail.command(variant, revision).endswith(" --perf-against=HEAD")
-    assert "against" not in detail.command(variant, None)
+    run = replace(data.run_of(), command="pytest --perf")
+    against = replace(run, against=Revision(commit="abc", name="HEAD"))
+    assert detail.command(variant, against).endswith(" --perf-against=HEAD")
+    assert "against" not in detail.command(variant, run)
+
+
+def test_a_variant_of_a_pack_that_was_named_is_measured_again_with_it() -> None:
+    variant = data.variant_of(data.STORY[0])
+    given = "pytest --perf --perf-pack 'my packs/acme' --perf-device=cpu -k softmax --perf-packs x"
+    run = replace(data.run_of(), command=given)
+    told = detail.command(variant, run)
+    assert told.endswith(" '--perf-pack=my packs/acme' --perf-device=cpu")
+    assert "acme" not in detail.command(variant, replace(run, command=f"{given} 'unclosed"))
 
 
 def test_in_short_a_variant_tells_its_processes_now_and_before() -> None:

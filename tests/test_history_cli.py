@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from perfsuite.cli import main
 from perfsuite.cli.history import _sparkline
 from perfsuite.history import History, stored_of
 from perfsuite.history.address import DEFAULT, url_of
-from perfsuite.model import Run
+from perfsuite.model import Arm, Run
 from perfsuite.runs import RunFile
 
 Command = Callable[..., tuple[int, str]]
@@ -67,6 +68,16 @@ def test_a_variant_s_history_says_since_when_and_by_how_much(perfsuite: Command)
     assert "since 2026-01-26 02:00 UTC: +2.97 % (300.0 us to 308.9 us" in said
     assert f"{24:012x}..{25:012x}" in said
     assert "also known, with --metric: cycles, peak_bytes" in said
+
+
+def test_a_run_of_two_arms_is_one_run(perfsuite: Command, project: Path) -> None:
+    both = night(40)
+    both = replace(both, aside=tuple(replace(one, arm=Arm.A) for one in both.results))
+    with History(DEFAULT, project) as history:
+        history.add(stored_of(both))
+    _, said = perfsuite("--last", "2", COPY)
+    assert "left out: arm A" in said
+    assert "of 1 run\n" in said
 
 
 def test_options_may_stand_first_and_choose(perfsuite: Command) -> None:

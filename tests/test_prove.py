@@ -415,7 +415,7 @@ def test_interrupted_command_judges_and_renders_what_it_measured(
     seen = by_subject(list(Comparing(found, known=0)))
     assert seen["fma 200", 0.0].wrong.count == 0
     assert seen["fma 200", 0.3].found.value == 1
-    page = (project / "docs" / "proof.md").read_text(encoding="utf-8")
+    page = (project / "reports" / "proof.md").read_text(encoding="utf-8")
     assert call(monkeypatch, "--from", str(raw), "--page", "again.md") == 0
     again = (project / "again.md").read_text(encoding="utf-8")
     assert again == page.replace("proof-roc", "again-roc")

@@ -154,7 +154,7 @@ def test_failures_stand_first_and_same_last(shown: str) -> None:
 
 def test_headline_counts_what_needs_a_reader_with_unclear_and_skips(shown: str) -> None:
     assert (
-        "<h1>4 failed, 1 over budget, 3 slower, 3 unclear of 28 variants; "
+        "<h1>4 failed, 1 over budget, 3 slower, 1 disturbed, 2 unclear of 28 variants; "
         "1 claim broken, 3 skipped</h1>" in shown
     )
 
@@ -344,7 +344,7 @@ def test_hostile_text_is_text_in_markdown(text: str) -> None:
 
 def test_markdown_starts_with_the_outcome_and_folds_what_is_quiet() -> None:
     lines = markdown(read(data.run_of(), baselines=data.baselines_of(), source=SOURCE)).splitlines()
-    assert lines[0].endswith("3 unclear of 28 variants; 1 claim broken, 3 skipped")
+    assert lines[0].endswith("1 disturbed, 2 unclear of 28 variants; 1 claim broken, 3 skipped")
     visible = "\n".join(lines).partition("<details>")[0].partition("Broken claims:")[0]
     assert visible.count("\n| ") - 2 == 14
     assert "14 more variants" in "\n".join(lines)

@@ -141,6 +141,12 @@ def test_names_of_near_ceilings_do_not_lie_on_each_other() -> None:
     assert [b - a for a, b in pairwise(heights)] == [roofplot.LABEL] * 3
 
 
+def test_the_name_of_a_ceiling_at_the_right_edge_ends_there() -> None:
+    # A case left of the ridge: in a small drawing the ridge lies near the right edge.
+    drawing = parse(roofplot.plane([dot(0.1, 4e11)], CEILINGS, is_small=True))
+    assert [text.text for text in drawing.findall("text[@class='name end']")] == ["bf16"]
+
+
 def test_titles_and_names_are_text() -> None:
     ceiling = roofplot.Ceiling("<i>", 4e12, is_measured=True)
     for drawing in (

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import explained_data
 import pytest
 from options_data import OPTIONS
 from report_data import FACTS, HEALTH, STORY, Told, baselines_of, run_of
@@ -150,6 +151,14 @@ def test_a_slower_variant_says_what_is_needed_to_act() -> None:
     assert words == ["metric", "baseline", "measured", "change", "limits", "reason", "again"]
     assert "threshold 0.25 %, gate 1.0 %" in text
     assert "pytest --perf --perf-select 'memory.stream[op=copy,n=268435456]'" in text
+
+
+def test_a_variant_whose_kernels_were_traced_says_why_it_changed() -> None:
+    (account,) = accounts_of(explained_data.explained((told_of(Word.SLOWER),)), OPTIONS).values()
+    lines = [line.split(maxsplit=1) for line in account.text.splitlines()]
+    (why,) = [text for word, text in lines if word == "why"]
+    assert "one more kernel" in why
+    assert [word for word, _ in lines][-3:] == ["reason", "why", "again"]
 
 
 def test_an_over_budget_variant_names_the_budget() -> None:

@@ -197,7 +197,7 @@ def _say_series(series: Series, last: int) -> None:
     key = series.key
     version = f", version {key.case_version}" if key.case_version > 1 else ""
     say(f"{key.variant}: {key.metric} on {key.sku} ({key.regime}{version})")
-    runs = plain(view.count(len(shown), "run"))
+    runs = plain(view.count(len({point.run for point in shown}), "run"))
     say(f"{_sparkline([p.center for p in shown if p.is_valid])}  of {runs}")
     columns = ("started", "run", "commit", key.metric, "sd between", "verdict", "what happened")
     say_table("", columns, [_row(series, point, shown) for point in shown])

@@ -39,7 +39,7 @@ def prove(  # noqa: PLR0913, PLR0917 - a command line
         typer.Option("--raw", metavar="FILE", help="Where to keep what is measured"),
     ] = None,
     page: Annotated[Path, typer.Option("--page", metavar="FILE", help="What to write")] = Path(
-        "docs/proof.md"
+        "reports/proof.md"
     ),
 ) -> None:
     """Measure planted changes and none, beside other tools, and write a page about it."""
@@ -52,6 +52,8 @@ def prove(  # noqa: PLR0913, PLR0917 - a command line
     proof = figures(read_raw(raw or [_collected(_seconds(time), device, keep)]), runs=whole)
     for target in proof.targets():
         say(f"{target.item}. {target.what}: {target.figure or '-'} {target.outcome}")
+    if not any(target.figure for target in proof.targets()):
+        say("next: too few processes to compare any; measure longer, with --time 20m or more")
     for path in write_page(proof, page):
         say(f"wrote {path}")
 

@@ -53,10 +53,17 @@ class Matrix:
         """The columns: the SKUs, told apart by their runs where one stands twice."""
         slugs = [book.run.sku.slug for book in self.books]
         runs = [book.run.id for book in self.books]
+        if self.is_of_one_sku:
+            return runs
         return [
             slug if slugs.count(slug) == 1 else f"{slug}, {run}"
             for slug, run in zip(slugs, runs, strict=True)
         ]
+
+    @property
+    def is_of_one_sku(self) -> bool:
+        """Say whether the runs could be judged against each other."""
+        return len({book.run.sku.slug for book in self.books}) == 1
 
     @cached_property
     def lines(self) -> list[Line]:

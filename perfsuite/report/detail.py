@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
-from perfsuite.model import Revision, Variant
+from perfsuite.model import Run, Variant
 from perfsuite.report import facts, view
 from perfsuite.report.facts import Fact
 from perfsuite.report.metrics import Compared
 from perfsuite.report.rows import change_text, log_change
 from perfsuite.report.subject import CYCLES, TIME, Subject
+
+KEPT = ("--perf-pack", "--perf-device", "--perf-processes", "--perf-repo", "--perf-against-build")
 
 
 def notes(subject: Subject) -> tuple[str, ...]:
@@ -38,10 +41,23 @@ def brief(subject: Subject) -> str:
     return "; ".join(told)
 
 
-def command(variant: Variant, against: Revision | None) -> str:
-    """Return the command that measures a variant again, from whatever tier it is."""
-    of_arms = (f"--perf-against={against.name}",) if against else ()
-    return view.command(variant.id, "--perf-tier", variant.tier.value, *of_arms)
+def command(variant: Variant, run: Run) -> str:
+    """Return the command that measures a variant again as in this run, whatever its tier."""
+    of_arms = (f"--perf-against={run.against.name}",) if run.against else ()
+    tier = ("--perf-tier", variant.tier.value)
+    return view.command(variant.id, *tier, *_kept(run.command), *of_arms)
+
+
+def _kept(given: str) -> Iterator[str]:
+    """Yield the options of a run's command without which a variant is not there, or another."""
+    try:
+        words = iter(shlex.split(given))
+    except ValueError:
+        return  # typed by hand into a run file
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name in KEPT:
+            yield f"{name}={value if equals else next(words, '')}"
 
 
 def decided(subject: Subject) -> tuple[Fact, ...]:

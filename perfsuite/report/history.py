@@ -59,9 +59,10 @@ def past(series: Series | None) -> Past | None:
 def change_words(change: ChangePoint, unit: str) -> str:
     """Return by how much a level shifted, with the p value."""
     # A tenth of the shift is the last digit that says something of it.
-    noise = abs(change.change) / 10 if 0 < abs(change.change) < 1 else None
+    tenth = abs(change.change) / 10
+    noise = tenth if 0 < abs(change.change) < 1 else None
     levels = " to ".join(view.amount(each, unit, noise) for each in (change.before, change.after))
-    by = view.percent(change.change) if change.before else levels
+    by = view.percent(change.change, half_width=tenth) if change.before else levels
     other = "; measured on another card from here on" if change.is_other_unit else ""
     return f"{by} ({levels}, p {view.p_value(change.p_value)}){other}"
 

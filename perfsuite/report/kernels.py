@@ -96,5 +96,5 @@ def _details(each: KernelChange) -> Iterator[str]:
 def _count_and_time(kernel: TracedKernel | None) -> str:
     if kernel is None:
         return view.NOTHING
-    times = f"{view.figures(kernel.count, 3)}{view.SPACE}{view.TIMES}{view.SPACE}"
+    times = f"{view.often(kernel.count)}{view.SPACE}{view.TIMES}{view.SPACE}"
     return f"{times if kernel.count != 1 else ''}{view.time(kernel.duration_us, None)}"

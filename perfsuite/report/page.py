@@ -52,7 +52,8 @@ def headline(book: Book) -> str:
         (failed, "failed"),
         (counts["over-budget"], "over budget"),
         (counts["slower"], "slower"),
-        (counts["unclear"] + counts["disturbed"], "unclear"),
+        (counts["disturbed"], "disturbed"),
+        (counts["unclear"], "unclear"),
     ]
     parts = [f"{view.number(count, 0)} {word}" for count, word in said if count]
     first = f"{', '.join(parts)} of {view.count(total, 'variant')}" if parts else _quiet(counts)

@@ -18,6 +18,7 @@ from perfsuite.report.charts import Axis
 HEIGHT, SMALL_HEIGHT = 416, 176
 SHORTEST_ARROW = 24
 LABEL = 14
+HALF = 50
 # An axis of so many powers of ten has room for values between them.
 DENSE_UP_TO = 3
 # Beyond so many points a page does without their titles.
@@ -123,8 +124,10 @@ def _roofs(
         # Labels of ceilings that lie close together are pushed apart, downwards.
         height = SMALL_HEIGHT if is_small else HEIGHT
         lowest = max(lowest + LABEL, (1 - _percent(one.rate, y) / 100) * height - 4)
-        start = f'class="name" x="{_percent(left, x):.1f}%" dx="6"'
-        place = start if is_small else 'class="name end" x="100%"'
+        # Beside the ridge there is room only where that lies on the left.
+        ridge = _percent(left, x)
+        at_start = is_small and ridge < HALF
+        place = f'class="name" x="{ridge:.1f}%" dx="6"' if at_start else 'class="name end" x="100%"'
         yield f'<text {place} y="{lowest:.0f}">{escape(one.name)}</text>'
 
 

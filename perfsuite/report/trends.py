@@ -83,7 +83,11 @@ def _line(trend: Trend, runs: Sequence[RunLabel]) -> Line:
 
 
 def _moved(change: ChangePoint) -> str:
-    by = view.percent(change.change) if change.before else "from nothing"
+    by = (
+        view.percent(change.change, half_width=abs(change.change) / 10)
+        if change.before
+        else "from nothing"
+    )
     return f"{by} since {view.moment(change.started).partition(' ')[0]}"
 
 

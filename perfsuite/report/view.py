@@ -204,6 +204,11 @@ def count(amount_of: int, noun: str, plural: str = "") -> str:
     return f"{number(amount_of, 0)} {noun if amount_of == 1 else plural or noun + 's'}"
 
 
+def often(times: float) -> str:
+    """Return how often something happens in a launch: 2, 2.5."""
+    return figures(times, 3) if times % 1 else number(times, 0)
+
+
 def href(text: str) -> str:
     """Return a web address that is nothing but one, else an empty string: no other scheme."""
     return text if re.fullmatch(r"https?://[^\s<>\"']+", text) else ""

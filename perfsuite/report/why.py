@@ -100,8 +100,8 @@ def _cause(cause: KernelChange) -> str:
         times = f"{_time(new)} instead of {_time(old)}"
         return f"{switch}: {_name(new)} instead of {_name(old)}, {times}{_share(cause)}"
     if new.count != old.count:
-        counts = f"{view.figures(new.count, 3)} times a launch instead of"
-        return f"{_name(new)} runs {counts} {view.figures(old.count, 3)}{_share(cause)}"
+        counts = f"{view.often(new.count)} times a launch instead of"
+        return f"{_name(new)} runs {counts} {view.often(old.count)}{_share(cause)}"
     times = f"{view.time(new.duration_us, None)} instead of"
     what = f"{_name(new)} takes {times} {view.time(old.duration_us, None)}{_share(cause)}"
     return f"{what}{_code(cause)}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, Status, Word
 from perfsuite.report import properties, view
 from perfsuite.report.book import Book
+from perfsuite.report.cause import explained
 from perfsuite.report.rows import change_text
 from perfsuite.report.subject import Subject
 from perfsuite.request import Options
@@ -94,6 +95,8 @@ def _told(subject: Subject, options: Options) -> Iterator[str]:
             most = view.budget(budget.metric, budget.most)
             yield _line("budget", f"{budget.metric} at most {most}: {budget.reason}")
     yield _line("reason", subject.reason)
+    if why := explained(subject):
+        yield _line("why", why)
     if subject.result and subject.result.output.strip():
         yield _line("output", subject.result.output.strip())
     yield _line("again", view.command(subject.variant.id, *options.again(subject.variant)))

@@ -9,6 +9,9 @@ from perfsuite.profiling import profile_of
 from perfsuite.report import view
 from perfsuite.terminal.words import plain
 
+# A smaller share of the time says nothing.
+LEAST_SHARE = 1e-3
+
 
 def costs(run: Run, report_s: float) -> Iterator[str]:
     """Yield what a run cost: its phases, the device's share, the slowest variants."""
@@ -16,7 +19,8 @@ def costs(run: Run, report_s: float) -> Iterator[str]:
     devices = view.count(profile.devices, "device")
     yield plain(f"profile: {view.duration(profile.wall_s)} on {devices}")
     for phase in profile.phases:
-        seconds, share = view.number(phase.seconds, 2), view.share(phase.share)
+        seconds = view.number(phase.seconds, 2)
+        share = "" if phase.share < LEAST_SHARE else view.share(phase.share)
         yield plain(f"  {phase.name:<10} {seconds:>10} s {share:>9}  {phase.meaning}".rstrip())
     busy, spin = view.share(profile.busy), view.share(profile.spin)
     yield plain(f"  device busy with samples {busy} of the time, pacing them {spin}")
