@@ -12,6 +12,7 @@ import typer
 from perfsuite.cli.commands import Device, app
 from perfsuite.cli.project import find_project, say
 from perfsuite.errors import UsageError
+from perfsuite.files import refusing
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 # Options with a metavar are named: typer 0.27.0 takes the metavar for the name.
@@ -49,11 +50,19 @@ def prove(  # noqa: PLR0913, PLR0917 - a command line
     from perfsuite.runs import load_run
 
     whole = [load_run(path) for path in runs or []]
+    if len({run.id for run in whole}) < len(whole):
+        raise UsageError(
+            "the same run is named twice: it would be compared with itself",
+            where=", ".join(map(str, runs or [])),
+            remedy="name each run once",
+        )
     proof = figures(read_raw(raw or [_collected(_seconds(time), device, keep)]), runs=whole)
     for target in proof.targets():
         say(f"{target.item}. {target.what}: {target.figure or '-'} {target.outcome}")
-    for path in write_page(proof, page):
-        say(f"wrote {path}")
+    remedy = "what was measured is kept: perfsuite prove --from RAW --page FILE"
+    with refusing("cannot write the page", page, remedy=remedy):
+        for path in write_page(proof, page):
+            say(f"wrote {path}")
 
 
 def _collected(budget_s: float, device: str, keep: Path | None) -> Path:
