@@ -457,6 +457,16 @@ def test_run_named_twice_is_refused(
     assert "it would be compared with itself" in capsys.readouterr().err
 
 
+def test_runs_of_another_device_are_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "--device", "fake", "--time", "0.01s", "--raw", "raw.jsonl") == 0
+    with RunFile.create(project, night(1, "a", copy=12.5)) as file:
+        path = str(file.path)
+    assert call(monkeypatch, "--from", "raw.jsonl", "--run", path) == 2
+    assert "beside raw data of Fake Device" in capsys.readouterr().err
+
+
 def night(minute: int, unit: str, **times_us: float) -> Run:
     run = finished(times_us, unit=unit, run_id=f"night-{minute}")
     facts = replace(run.facts, unit=unit)
