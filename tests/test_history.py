@@ -394,6 +394,8 @@ def test_without_pyarrow_the_extra_is_named(
         "postgres//perf:s3cret@host/x",
         "mysql://perf:s3cret@host/x",
         "oracle+nothing://perf:s3cret@host/x",
+        "postgresql://perf:s3cret",
+        "sqlite:///x.db?timeout=s3cret",
     ],
 )
 def test_a_password_is_never_told(url: str, tmp_path: Path) -> None:

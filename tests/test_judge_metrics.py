@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from perfsuite.codec import encode
 from perfsuite.judge import Against, judge
 from perfsuite.model import (
     BaselineEntry,
@@ -124,6 +125,15 @@ def test_more_goodput_is_faster() -> None:
 def test_a_metric_of_zero_is_not_judged_and_says_so() -> None:
     found = of_service(served(ttft_ms_p50=0.0, goodput_rps=20.0))
     assert "not judged: ttft_ms_p50 must be a positive number" in found.reason
+
+
+def test_a_count_without_bounds_is_judged_and_can_be_stored() -> None:
+    odd = Metric("odd")
+    before = entry(Regime.EXACT, {"odd": BaselineMetric(center=1e-300, unit="")})
+    for now, word in ((1e308, Word.SLOWER), (-1e308, Word.FASTER)):
+        found = verdict(counted(odd=now), before, [odd])
+        assert found.word is word
+        encode(found)
 
 
 def test_goodput_that_is_gone_is_slower() -> None:

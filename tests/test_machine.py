@@ -80,15 +80,19 @@ def judged(  # noqa: PLR0913 - a run has that many sides
     policy: Policy | None = None,
     kernels: float = 1.0,
     known: tuple[str, ...] = (),
+    screened: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Machine:
     """Judge variants moved by unit, with a canary moved at the start and at the end.
 
     The first variant launches so many ``kernels`` where it was one. Entries are of the ``known``
-    units, by default of those measured.
+    units, by default of those measured. What was ``screened`` on other units is confirmed here.
     """
     against = replace(AGAINST, policy=policy or Policy())
     variants = [variant(name) for name in moved]
-    screens = {name: result(name, shifts, Stage.SCREEN) for name, shifts in moved.items()}
+    before = {name: result(name, each, Stage.SCREEN) for name, each in (screened or {}).items()}
+    stage = Stage.CONFIRM if screened else Stage.SCREEN
+    screens = {name: result(name, shifts, stage) for name, shifts in moved.items()}
+    against = replace(against, screened=before)
     first = screens[NAMES[0]]
     counted = tuple(replace(each, exact={"kernels": kernels}) for each in first.evidence)
     screens[NAMES[0]] = replace(first, evidence=counted)
@@ -105,6 +109,7 @@ def judged(  # noqa: PLR0913 - a run has that many sides
         canaries=(variant(CANARY),),
         results=(
             result(CANARY, start, Stage.CANARY_START, 2),
+            *before.values(),
             *screens.values(),
             result(CANARY, end or start, Stage.CANARY_END, 2),
         ),
@@ -158,6 +163,20 @@ def test_as_many_on_a_card_that_the_baseline_knows_are_the_code() -> None:
     found = judged(crowd(*MIXED), {"cccc0": 0.0}, known=("cccc0", "bbbb0"))
     assert found.shift is None
     assert [v.word.value for v in found.verdicts[:4]] == [*["slower"] * 3, "faster"]
+
+
+def test_what_a_card_that_the_baseline_knows_found_first_is_the_code() -> None:
+    moved = crowd(*[0.03] * 5, *[0.0] * 15)
+    at_home = {name: {"aaaa0": each["cccc0"]} for name, each in moved.items()}
+    found = judged(moved, {"cccc0": 0.0}, known=("aaaa0", "bbbb0"), screened=at_home)
+    assert found.shift is None
+    assert {v.word.value for v in found.verdicts[:5]} == {"slower"}
+
+
+def test_an_unknown_unit_is_no_card_never_seen() -> None:
+    for unit, known in (("", "aaaa0"), ("aaaa0", "")):
+        found = judged(crowd(*MIXED, unit=unit), {unit: 0.0}, known=(known,))
+        assert found.shift is None
 
 
 def test_few_on_a_card_never_seen_shift_nothing() -> None:

@@ -44,6 +44,7 @@ from perfsuite.prove.raw import (
 )
 from perfsuite.prove.roc import draw
 from perfsuite.prove.tools import OURS, Tool, tools_of
+from perfsuite.runs import RunFile
 from perfsuite.testing import check_pack
 
 # Orders in which the recorded processes are dealt out; each order is disjoint in itself.
@@ -434,6 +435,36 @@ def test_command_ends_with_its_time(
 def test_time_without_a_unit_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert project == Path.cwd()
     assert call(monkeypatch, "--time", "20") == 2
+
+
+def test_files_that_cannot_be_written_are_refused_in_words(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "raw.jsonl").touch()
+    assert call(monkeypatch, "--device", "fake", "--time", "0.01s", "--raw", "raw.jsonl") == 2
+    assert "cannot create the raw data: File exists" in capsys.readouterr().err
+    args = ("--device", "fake", "--time", "0.01s", "--page", "raw.jsonl/page.md")
+    assert call(monkeypatch, *args) == 2
+    assert "what was measured is kept" in capsys.readouterr().err
+
+
+def test_run_named_twice_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with RunFile.create(project, night(1, "a", copy=12.5)) as file:
+        path = str(file.path)
+    assert call(monkeypatch, "--from", "raw.jsonl", "--run", path, "--run", path) == 2
+    assert "it would be compared with itself" in capsys.readouterr().err
+
+
+def test_runs_of_another_device_are_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "--device", "fake", "--time", "0.01s", "--raw", "raw.jsonl") == 0
+    with RunFile.create(project, night(1, "a", copy=12.5)) as file:
+        path = str(file.path)
+    assert call(monkeypatch, "--from", "raw.jsonl", "--run", path) == 2
+    assert "beside raw data of Fake Device" in capsys.readouterr().err
 
 
 def night(minute: int, unit: str, **times_us: float) -> Run:

@@ -469,6 +469,18 @@ def test_quiet_variants_of_a_large_page_cost_little(monkeypatch: pytest.MonkeyPa
     assert "in short" in large
 
 
+def test_page_of_very_many_changes_tells_the_first_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(page, "FULL_DETAIL", 40)
+    slower = replace(data.STORY[1], word=Word.SLOWER)
+    story = tuple(replace(slower, axes={"op": "copy", "n": n}) for n in range(61))
+    book = read(data.run_of(story), baselines=data.baselines_of(story), source=SOURCE)
+    found = page.sections(book)
+    assert [one.is_full for one in found] == [True] * 40 + [False] * 21
+    assert all(one.row.subject.anchor in html(book) for one in found)
+
+
 def test_quiet_variant_without_evidence_fits_a_large_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "FULL_DETAIL", 0)
     told = data.STORY[0]

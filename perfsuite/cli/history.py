@@ -114,9 +114,12 @@ def prune(
 ) -> None:
     """Drop the samples of old runs."""
     match = _DAYS.match(keep_samples)
-    if match is None:
-        raise UsageError(f"--keep-samples {keep_samples!r} is no time", remedy="write 90d")
-    before = datetime.now(UTC) - timedelta(days=int(match[1]))
+    try:
+        before = datetime.now(UTC) - timedelta(days=int(match[1] if match else ""))
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"--keep-samples {keep_samples!r} is no time", remedy="write 90d"
+        ) from None
     with _open(find_project()) as store:
         count = store.prune(before.isoformat(timespec="seconds"))
     say(f"dropped the samples of {plain(view.count(count, 'point'))}")

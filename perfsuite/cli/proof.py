@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,8 @@ import typer
 from perfsuite.cli.commands import Device, app
 from perfsuite.cli.project import find_project, say
 from perfsuite.errors import UsageError
+from perfsuite.files import refusing
+from perfsuite.model import Run
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 # Options with a metavar are named: typer 0.27.0 takes the metavar for the name.
@@ -49,13 +52,28 @@ def prove(  # noqa: PLR0913, PLR0917 - a command line
     from perfsuite.runs import load_run
 
     whole = [load_run(path) for path in runs or []]
-    proof = figures(read_raw(raw or [_collected(_seconds(time), device, keep)]), runs=whole)
+    if len({run.id for run in whole}) < len(whole):
+        raise UsageError("the same run is named twice: it would be compared with itself")
+    data = read_raw(raw or [_collected(_seconds(time), device, keep)])
+    _refuse_strangers(whole, data.header.facts.name)
+    proof = figures(data, runs=whole)
     for target in proof.targets():
         say(f"{target.item}. {target.what}: {target.figure or '-'} {target.outcome}")
     if not any(target.figure for target in proof.targets()):
         say("next: too few processes to compare any; measure longer, with --time 20m or more")
-    for path in write_page(proof, page):
-        say(f"wrote {path}")
+    remedy = "what was measured is kept: perfsuite prove --from RAW --page FILE"
+    with refusing("cannot write the page", page, remedy=remedy):
+        for path in write_page(proof, page):
+            say(f"wrote {path}")
+
+
+def _refuse_strangers(runs: Sequence[Run], name: str) -> None:
+    # By name: the slug of a board's revision is younger than some raw data.
+    if others := {run.facts.name for run in runs} - {name}:
+        raise UsageError(
+            f"runs of {', '.join(sorted(others))} beside raw data of {name}",
+            remedy="name runs of the device that the raw data is of",
+        )
 
 
 def _collected(budget_s: float, device: str, keep: Path | None) -> Path:

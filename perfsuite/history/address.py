@@ -64,7 +64,7 @@ def open_engine(url: str, root: Path) -> Engine:
             return _sqlite(parsed, root)
         if parsed.get_backend_name() == "postgresql":
             return create_engine(parsed)
-    except (ArgumentError, NoSuchModuleError):
+    except (ArgumentError, NoSuchModuleError, ValueError):  # a port or an option that is no number
         pass
     except ImportError as error:
         raise StoreError(

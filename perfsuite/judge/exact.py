@@ -9,6 +9,8 @@ from perfsuite.model import BaselineEntry, BaselineMetric, Budget, Change, Metri
 
 # The allocator rounds and keeps blocks of its own; other exact metrics may not move at all.
 TOLERANCE = {"peak_bytes": 0.01}
+# A greater change says no more, and one that is no finite number cannot be stored.
+MOST_CHANGE = 1e12
 
 
 def exact_changes(
@@ -72,6 +74,7 @@ def _worsening(metric: BaselineMetric, value: float) -> float:
     if value == metric.center:
         return 0.0
     change = (value - metric.center) / (abs(metric.center) or 1.0)
+    change = max(-MOST_CHANGE, min(MOST_CHANGE, change))
     if metric.better == "equal":
         return abs(change)
     return -change if metric.better == "higher" else change

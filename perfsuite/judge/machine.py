@@ -157,9 +157,15 @@ def _strange(
 ) -> Iterator[_Crowd]:
     """Yield the units without a process in any entry where many variants moved, either way.
 
-    One card's word alone is unclear, so that it is the changes that count.
+    One card's word alone is unclear, so that it is the changes that count. What a card that is
+    seen was asked as well is not this card's doing; where a unit is unknown none can be told.
     """
     seen = {unit for entry in entries.values() for m in entry.metrics.values() for unit in m.values}
+    if "" in seen:
+        return
+    asked = ((each.variant, process.unit) for each in run.asked for process in each.evidence)
+    at_home = {variant for variant, unit in asked if unit in {"", *seen}}
+    verdicts = [verdict for verdict in verdicts if verdict.variant not in at_home]
     told = [v for v in verdicts if v.word in {*MOVED, Word.UNCLEAR}]
     ways = [
         [*_moved(run, [replace(v, word=word) if v in told else v for v in verdicts], word)]

@@ -10,7 +10,7 @@ from statistics import fmean, median
 
 from perfsuite.codec import convert, encode, read_json, round_digits
 from perfsuite.errors import StoreError
-from perfsuite.files import Closable, unpacked
+from perfsuite.files import Closable, refusing, unpacked
 from perfsuite.model import DeviceFacts, Evidence, Result, Settings, Sku, Status, Variant
 
 SCHEMA = "perfsuite.proof/1"
@@ -117,8 +117,10 @@ class RawFile(Closable):
     """An append-only file of lines; a line is on disk before the next thing is measured."""
 
     def __init__(self, path: Path, header: Header) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("xb", buffering=0)
+        remedy = "name a file that does not exist yet, in a folder that can be written"
+        with refusing("cannot create the raw data", path, remedy=remedy):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("xb", buffering=0)
         self._lock = threading.Lock()
         self.append(header)
 

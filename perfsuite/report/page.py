@@ -9,7 +9,8 @@ from perfsuite.report import facts, view
 from perfsuite.report.book import Book
 from perfsuite.report.rows import Row
 
-# Above this many variants, quiet ones are told in short: a browser has to hold the whole page.
+# Above this many variants, quiet ones and what comes after so many are told in short: a browser has
+# to hold the whole page.
 FULL_DETAIL = 1000
 MOST_OPEN = 6
 # A browser lays out what is in sight, so many lines at a time.
@@ -32,7 +33,11 @@ def sections(book: Book) -> list[Section]:
     many = is_lean(book)
     found = ((line, line.subject.mark) for line in book.rows)
     return [
-        Section(line, not (many and mark.is_quiet), mark.needs_reader and index < MOST_OPEN)
+        Section(
+            line,
+            not many or (index < FULL_DETAIL and not mark.is_quiet),
+            mark.needs_reader and index < MOST_OPEN,
+        )
         for index, (line, mark) in enumerate(found)
     ]
 
