@@ -364,6 +364,16 @@ def test_change_that_others_load_may_explain_is_unclear() -> None:
     assert verdict(far, before, against=CPU).word is Word.SLOWER
 
 
+@pytest.mark.parametrize("time", [0.35, -0.35])
+def test_change_against_what_was_measured_under_load_is_unclear(time: float) -> None:
+    now = result(processes(6, time=time), one_clock=True)
+    before = entry(processes(3))
+    assert verdict(now, before, against=CPU).word in {Word.SLOWER, Word.FASTER}
+    found = verdict(now, replace(before, load=0.4), against=CPU)
+    assert found.word is Word.UNCLEAR
+    assert "others took 40 % of the device when it was measured before" in found.reason
+
+
 def test_new_variants_say_why() -> None:
     now = result(processes(3))
     assert verdict(now, None).reason == "baseline nvidia-h200 has no entry of it"

@@ -22,7 +22,18 @@ from store_data import (
 )
 
 from perfsuite.errors import StoreError
-from perfsuite.model import Block, Result, Run, Sampling, Settings, Stage, Status, Verdict, Word
+from perfsuite.model import (
+    Block,
+    Health,
+    Result,
+    Run,
+    Sampling,
+    Settings,
+    Stage,
+    Status,
+    Verdict,
+    Word,
+)
 from perfsuite.runs import (
     RunFile,
     entries_of,
@@ -317,3 +328,15 @@ def test_a_stored_run_of_version_1_is_still_read() -> None:
     run = load_run(GOLD)
     assert run.finished
     assert entries_of(run)["memory.copy[n=1024]"].metrics["time_us"].unit == "us"
+
+
+def test_entry_remembers_the_load_it_was_measured_under() -> None:
+    run = finished({"copy": 12.5})
+    busy = [
+        replace(block, health=Health(foreign_percent=40.0))
+        for block in run.results[0].evidence[0].blocks
+    ]
+    evidence = tuple(replace(each, blocks=tuple(busy)) for each in run.results[0].evidence)
+    loaded = replace(run, results=(replace(run.results[0], evidence=evidence),))
+    assert [entry.load for entry in entries_of(run).values()] == [0.0]
+    assert [entry.load for entry in entries_of(loaded).values()] == [0.4]

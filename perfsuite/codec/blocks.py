@@ -93,7 +93,7 @@ def _block(variant: str, stored: StoredEntry) -> str:
     entry = to_plain(stored.entry)
     del entry["variant"], entry["metrics"]
     traced = "".join(_rows(name, entry.pop(name)) for name in ("kernels", "codes"))
-    for name in ("sampling", "work_class"):  # no diff for what an older entry does not say
+    for name in ("sampling", "work_class", "load"):  # no diff for what an older entry does not say
         if not entry[name]:
             del entry[name]
     metrics = (

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from perfsuite.judge.change import Shift
 from perfsuite.judge.policy import Against, Policy
 from perfsuite.judge.timings import Timing
-from perfsuite.model import Result
+from perfsuite.model import BaselineEntry, Result, foreign_share
 
 # Cards of one board differ by up to 8 % in single kernels (2 of 164 variants on two H200s: a tf32
 # GEMM that every card runs in one of two ways, a reduction): up to here one card's word that no
@@ -24,20 +23,23 @@ QUIET = 0.1
 class Doubts:
     """What a result's circumstances leave open.
 
-    ``load`` is the share of the device that others took meanwhile, if it is worth a doubt.
+    ``load`` is the share of the device that others took meanwhile, if it is worth a doubt, and
+    ``load_before`` what they took of it when the entry was measured.
     ``card`` is the unit that alone was measured and that the entry does not know, if it is so.
     """
 
     load: float = 0.0
+    load_before: float = 0.0
     card: str = ""
 
     def about(self, shift: Shift, policy: Policy) -> str:
         """Say what else than the code may be all of a change, or nothing."""
         low, high = shift.interval(policy.alpha)
         least = max(low, -high)
-        if self.load and least < math.log1p(shift.gate + self.load):
-            took = f"{100 * self.load:.0f} % of the device"
-            return f"others took {took} meanwhile, which may be all of it"
+        load = max(self.load, self.load_before)
+        if load and least < math.log1p(shift.gate + load):
+            when = "meanwhile" if load == self.load else "when it was measured before"
+            return f"others took {100 * load:.0f} % of the device {when}, which may be all of it"
         if self.card and least < math.log1p(max(ONE_CARD, 2 * shift.gate)):
             return (
                 f"only one card says so, unit {self.card[:4]}, which the baseline has never seen: "
@@ -49,22 +51,17 @@ class Doubts:
 NO_DOUBTS = Doubts()
 
 
-def doubts_about(result: Result, before: Sequence[Timing], against: Against) -> Doubts:
-    """Return the doubts about a result that is compared with these processes."""
-    return Doubts(_load(result, against), _unseen_card(result, before, against))
-
-
-def _load(result: Result, against: Against) -> float:
-    """Return the share of the device that others took in the middle block, 0 if it is little.
+def doubts_about(
+    result: Result, entry: BaselineEntry, before: Sequence[Timing], against: Against
+) -> Doubts:
+    """Return the doubts about a result that is compared with these processes of an entry.
 
     A device with two clocks has voided the blocks that were taken beside others.
     """
-    if "cycles" in against.facts.clocks:
-        return 0.0
-    blocks = [block for process in result.evidence for block in process.blocks if block.health]
-    seen = [block.health.foreign_percent or 0.0 for block in blocks if block.health]
-    load = median(seen) / 100 if seen else 0.0
-    return load if load > QUIET else 0.0
+    has_voided = "cycles" in against.facts.clocks
+    loads = (0.0, 0.0) if has_voided else (foreign_share(result.evidence), entry.load)
+    now, then = (load if load > QUIET else 0.0 for load in loads)
+    return Doubts(now, then, _unseen_card(result, before, against))
 
 
 def _unseen_card(result: Result, before: Sequence[Timing], against: Against) -> str:

@@ -86,7 +86,7 @@ def _draft(
         shifts=(shift, *elapsed, *served, *power_shifts(variant, result, entry, against)),
         exact=exact,
         budget=budget,
-        doubts=doubts_about(result, before, against),
+        doubts=doubts_about(result, entry, before, against),
     )
 
 

@@ -38,6 +38,7 @@ from perfsuite.model.result import (
     Sku,
     Stage,
     Status,
+    foreign_share,
 )
 from perfsuite.model.section import Section
 from perfsuite.model.trace import Code, Trace, TracedKernel
@@ -109,5 +110,6 @@ __all__ = [
     "Word",
     "Work",
     "Workload",
+    "foreign_share",
     "variant_id",
 ]

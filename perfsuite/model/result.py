@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import median
 
 from perfsuite.model.arms import Arm
 
@@ -154,6 +155,17 @@ class Result:
     def is_aside(self) -> bool:
         """Say whether it is no measuring of the run's own code as any run does it."""
         return self.arm is Arm.A or bool(self.claim)
+
+
+def foreign_share(evidence: Iterable[Evidence]) -> float:
+    """Return the share of the device that others took in the middle block; 0 where unknown."""
+    seen = [
+        block.health.foreign_percent or 0.0
+        for process in evidence
+        for block in process.blocks
+        if block.health
+    ]
+    return median(seen) / 100 if seen else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

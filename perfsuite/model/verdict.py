@@ -57,6 +57,7 @@ class BaselineEntry:
 
     ``sampling`` is how its samples were made, if that is known: a later run samples alike.
     ``work_class`` is what limits it (compute, memory...): entries of one class share their noise.
+    ``load`` is the share of the device that others took meanwhile.
     ``kernels`` are those of a launch, ``codes`` the code of our own among them, if it was traced.
     """
 
@@ -69,6 +70,7 @@ class BaselineEntry:
     artefact: str = ""
     sampling: Sampling | None = None
     work_class: str = ""
+    load: float = 0.0
     kernels: tuple[TracedKernel, ...] = ()
     codes: tuple[Code, ...] = ()
 

@@ -18,6 +18,7 @@ from perfsuite.model import (
     Status,
     Trace,
     Variant,
+    foreign_share,
 )
 from perfsuite.roofline import class_of
 from perfsuite.stats import components, process_value
@@ -58,6 +59,7 @@ def entries_of(run: Run) -> dict[str, BaselineEntry]:
             artefact=next((process.artefact for process in evidence if process.artefact), ""),
             sampling=_sampling(evidence),
             work_class=_class_of(variant, run, metrics),
+            load=round_digits(foreign_share(evidence)),
             kernels=trace.kernels,
             codes=tuple(replace(code, diff="") for code in trace.codes),
         )
