@@ -678,7 +678,11 @@ def test_a_planted_change_is_found_on_a_cpu(repository: Path) -> None:
         baseline_roots=(),
         against=RevisionOptions(rev="HEAD", project=repository),
     )
-    outcome = execute(request, Nobody())
+    # Whatever else runs on these cores disturbs: then it is measured again, as a person would.
+    for _ in range(4):
+        outcome = execute(request, Nobody())
+        if all(result.status is Status.OK for result in outcome.run.results):
+            break
     assert words(outcome.run) == {"two": "slower"}
     assert outcome.source.endswith("(HEAD)")
     assert outcome.previous is not None
