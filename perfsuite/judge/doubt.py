@@ -11,8 +11,8 @@ from perfsuite.judge.policy import Against, Policy
 from perfsuite.judge.timings import Timing
 from perfsuite.model import BaselineEntry, Result, foreign_share
 
-# Cards of one board differ by up to 8 % in single kernels (2 of 164 variants on two H200s: a tf32
-# GEMM that every card runs in one of two ways, a reduction): up to here one card's word that no
+# Cards of one board differ by up to 8 % in single kernels (3 of 164 variants on two H200s: tf32
+# GEMMs that every card runs in one of two ways, a reduction): up to here one card's word that no
 # entry knows is not enough, unless so many cards agree that the variant has no such ways.
 ONE_CARD, AGREEING_CARDS = 0.1, 3
 # What others take of a device is no reason for doubt up to here: workers' own ends and starts.
