@@ -11,12 +11,14 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
 from perfsuite import wire, worker
+from perfsuite.device.speed import SPEED
 
 # No pack: workers must be fresh. Triton only where there is a GPU: without one its interpreter may
 # be asked for later, by an environment variable that it reads when it is imported.
@@ -35,8 +37,9 @@ _ORPHAN_PASSES = 20
 class Server:
     """Forks, kills and reaps the workers of one slot, as its control socket asks."""
 
-    def __init__(self, control: Connection) -> None:
+    def __init__(self, control: Connection, *, before_fork: Callable[[], object]) -> None:
         self._control = control
+        self._before_fork = before_fork
         self._workers: set[int] = set()
 
     def run(self) -> None:
@@ -62,6 +65,7 @@ class Server:
     def _fork(self) -> wire.Forked:
         link, output = (reduction.recv_handle(self._control) for _ in range(2))
         server = os.getpid()
+        self._before_fork()
         pid = os.fork()
         if pid == 0:
             self._become_worker(server, link, output)
@@ -164,7 +168,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     wire.send(control, wire.Hello(os.getpid()))
-    Server(control).run()
+    Server(control, before_fork=SPEED.slowed if sys.argv[2] == "cpu" else int).run()
 
 
 if __name__ == "__main__":

@@ -21,9 +21,14 @@ from perfsuite.device.load import Load, waited_ns
 from perfsuite.device.profiler import cpu_operators
 from perfsuite.device.protocol import Comparison, Group, Loaded, Sample
 from perfsuite.device.software import compilers, software
+from perfsuite.device.speed import SLOWED_MOST, SPEED
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
 
+# How long one process waits, in all, and measures again, for its core to be as fast as it was.
+PATIENCE_S = 1.5
+# After a sample as long as this, reading the core's speed costs little and disturbs nothing.
+LONG_US = 1e4
 # Rotating more than this evicts nothing that a smaller working set leaves in a shared cache.
 CACHE_MOST = 32 << 20
 
@@ -89,16 +94,17 @@ class CpuDevice:
         self._gang = gang or Gang()
         self.cache_bytes = min(CACHE_MOST, last_level_cache())
         self._flush = tensors.Flush("cpu", self.cache_bytes)
-        # One core is left to everything else: threads that wait for each other at a barrier take
-        # as long as the one that was interrupted (a copy by two threads of two: 2 to 8 ms).
-        # The ranks of a gang share the rest.
+        # One core is left to everything else: threads that wait for each other take as long as the
+        # one interrupted (a copy by two of two: 2 to 8 ms). A gang's ranks share the rest.
         cores = frozenset(os.sched_getaffinity(0))
         threads = max(1, (len(cores) - 1) // self._gang.ranks)
         torch.set_num_threads(threads)
         self._load = Load(cores, used=threads * self._gang.ranks)
         self._health = Health()
+        self._slowed: Callable[[], float] = SPEED.slowed
+        self._patience_s = PATIENCE_S
         if self._gang.ranks > 1:  # ranks take all cores: what shares them is in their noise
-            self.foreign_most = float("inf")
+            self.foreign_most, self._patience_s, self._slowed = float("inf"), 0.0, float
 
     def facts(self) -> DeviceFacts:
         """Describe the processor and the software on it."""
@@ -139,7 +145,7 @@ class CpuDevice:
         return tensors.compare(actual, expected, tolerance)
 
     def synchronize(self) -> None:
-        """Do nothing: a call has done its work when it returns."""
+        """Do nothing: what was called is done."""
 
     def group(
         self,
@@ -158,18 +164,33 @@ class CpuDevice:
     ) -> list[Sample]:
         """Time the group ``count`` times; a CPU needs no spin and all regimes are one."""
         del regime, spin_us
-        samples = []
         started = self._load.now()
+        while True:
+            began_s = time.monotonic()
+            samples, slowed = self._taken(group, count, flush=flush)
+            if slowed <= SLOWED_MOST or self._patience_s <= 0:
+                break
+            left_s = self._patience_s - (time.monotonic() - began_s)
+            self._patience_s = SPEED.await_fast(left_s)
+        self.busy_s += sum(sample.time_us for sample in samples) / 1e6
+        foreign = self._load.foreign_percent(started, self._load.now()) or 0.0
+        # A slower core is a doubt and spoils nothing: it may stay so.
+        self._health = Health(foreign_percent=max(foreign, min(100 * slowed, self.foreign_most)))
+        return samples
+
+    def _taken(self, group: Group, count: int, *, flush: bool) -> tuple[list[Sample], float]:
+        """Return samples, and how much slower the core was around them than it has been."""
+        slowed = [self._slowed()]
+        samples = []
         with _frozen_collector():
             for _ in range(count):
                 if flush:
                     self._flush()
                 self._gang.meet()
                 samples.append(Sample(_own_ns(group) / 1e3))
-        self.busy_s += sum(sample.time_us for sample in samples) / 1e6
-        foreign = self._load.foreign_percent(started, self._load.now())
-        self._health = Health(foreign_percent=foreign)
-        return samples
+                if samples[-1].time_us > LONG_US:
+                    slowed.append(self._slowed())
+        return samples, max(*slowed, self._slowed())
 
     def joins_streams(self, group: Group) -> bool:
         """Say yes: there are no streams."""
@@ -181,7 +202,7 @@ class CpuDevice:
         return self._gang.agree(value)
 
     def health(self) -> Health:
-        """Return the load by others; of itself a CPU in a virtual machine says nothing."""
+        """Return the load by others, seen or felt."""
         return self._health
 
     def energy_j(self, group: Group, time_s: float) -> float | None:

@@ -1,0 +1,74 @@
+"""A core that something unseen shares: noticed, waited for, and told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from perfsuite.device import open_device
+from perfsuite.device.load import Load
+from perfsuite.device.speed import SLOWED_MOST, SPEED, Speed
+from perfsuite.model import Health, Regime
+
+
+def scripted(readings: Iterable[int]) -> Speed:
+    """Return a speed whose readings are these, each three times, the last for ever."""
+    left = [each for each in readings for _ in range(3)]
+    return Speed(lambda: left.pop(0) if len(left) > 1 else left[0])
+
+
+def measured(speed: Speed, monkeypatch: pytest.MonkeyPatch) -> tuple[int, Health]:
+    """Return how often a CPU took two samples, and the health it tells."""
+    from perfsuite.device import cpu
+
+    monkeypatch.setattr(cpu, "SPEED", speed)
+    monkeypatch.setattr(Load, "now", lambda _: None)  # what others do here now is no matter
+    device = open_device("cpu")
+    calls: list[int] = []
+    group = device.group(calls.append, [(1,)], 1, backend="loop")
+    samples = device.sample(group, 2, regime=Regime.PACED, spin_us=0, flush=False)
+    assert len(samples) == 2
+    return len(calls) // 2, device.health()
+
+
+def test_slowed_is_told_against_the_fastest() -> None:
+    speed = scripted([200, 100, 150])
+    assert [speed.slowed() for _ in range(3)] == [0, 0, 0.5]
+
+
+def test_an_interrupted_reading_is_left_out() -> None:
+    readings = iter([100, 100, 100, 900, 104, 800])
+    speed = Speed(lambda: next(readings))
+    assert [speed.slowed(), speed.slowed()] == [0, pytest.approx(0.04)]
+
+
+def test_a_sample_on_a_slowed_core_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, health = measured(scripted([100, 150, 150, 100, 100, 100]), monkeypatch)
+    assert times == 2
+    assert health.foreign_percent == 0
+
+
+def test_a_core_that_stays_slow_is_a_doubt_and_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from perfsuite.device import cpu
+
+    monkeypatch.setattr(cpu, "PATIENCE_S", 0.1)
+    times, health = measured(scripted([100, 150]), monkeypatch)
+    assert times >= 2
+    assert health.foreign_percent == pytest.approx(50)
+    # However slow it is, nothing is thrown away for it.
+    device = open_device("cpu")
+    _, health = measured(scripted([100, 900]), monkeypatch)
+    assert health.foreign_percent == device.foreign_most
+
+
+def test_waiting_ends_as_soon_as_the_core_is_fast() -> None:
+    speed = scripted([100, 150, 150, 110])
+    assert speed.slowed() == 0
+    assert speed.await_fast(30.0) > 25
+    assert speed.await_fast(-1.0) == 0
+
+
+def test_readings_of_one_core_agree() -> None:
+    quiet = [SPEED.slowed() for _ in range(50)]
+    assert min(quiet[1:]) < SLOWED_MOST
