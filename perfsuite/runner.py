@@ -81,13 +81,14 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A finished run, where it is stored, and what it was compared with."""
+    """A finished run, where it is stored, and what it was compared with: entries, their commits."""
 
     run: Run
     run_file: Path
     baselines: Mapping[str, BaselineEntry]
     source: str
     previous: Run | None = None
+    commits: Mapping[str, str] = field(default_factory=dict)
 
 
 # A process of a variant, prepared and measured: on a warm H200, and on two shared cores.
@@ -111,8 +112,8 @@ def execute(request: Request, listener: Listener) -> Outcome:
         work = _Work(listener, desks, file, Judging(yardstick, request.policy, arms))
         work.phases_s["open"] = work.started - started
         run = work.run()
-    yardstick = yardstick.beside(run)
-    return Outcome(run, file.path, yardstick.entries, yardstick.source, yardstick.previous)
+    found = yardstick.beside(run)
+    return Outcome(run, file.path, found.entries, found.source, found.previous, found.commits)
 
 
 def _new_run(request: Request, facts: DeviceFacts, *, against: Revision | None) -> Run:
@@ -243,8 +244,6 @@ class _Work:
         tracing = Tracing(self.run_file, self.desks, self.judging.yardstick.entries, self.samplings)
         run = tracing.take(run, self.listener.note)
         phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}
-        wall_s, units = (
-            round(time.monotonic() - self.started, 3),
-            units_of(self.desks, run.variants),
-        )
-        return self.run_file.finish(replace(run, wall_s=wall_s, units=units, phases_s=phases_s))
+        wall_s, units = time.monotonic() - self.started, units_of(self.desks, run.variants)
+        run = replace(run, wall_s=round(wall_s, 3), units=units, phases_s=phases_s)
+        return self.run_file.finish(run)

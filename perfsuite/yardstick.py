@@ -33,8 +33,8 @@ class Yardstick:
 
     ``sources`` and ``mismatches`` are by variant, ``source`` is that of the run's own SKU;
     ``known`` are all entries of its SKUs, of which the run may hold a few. ``arms`` are the
-    variants whose entry is of this very run: A against B. ``environments`` are those of the runs
-    that entries come from, by run id.
+    variants whose entry is of this very run: A against B. ``environments`` and ``commits`` are
+    those of the runs that entries come from, by run id.
     """
 
     entries: Mapping[str, BaselineEntry]
@@ -48,6 +48,7 @@ class Yardstick:
     variants: Mapping[str, Variant] = field(default_factory=dict)
     arms: frozenset[str] = frozenset()
     environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    commits: Mapping[str, str] = field(default_factory=dict)
 
     def beside(self, run: Run, stage: Stage | None = None) -> Yardstick:
         """Return the yardstick with what arm A of the run did in a stage, or last, in front."""
@@ -135,6 +136,7 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
     latest = latest_entries(runs, earlier)
     entries = {**latest, **known.entries}
     last = f"runs up to {previous.id}" if previous else ""
+    behind_them = _behind(entries.values(), runs, stored.values())
     return Yardstick(
         entries=entries,
         source="; ".join(dict.fromkeys([*([last] if latest else []), *known.sources.values()])),
@@ -145,16 +147,18 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
         previous=previous and replace(previous, results=tuple(behind(entries, runs))),
         peaks=peaks_of(run.sku.slug),
         variants=variants,
-        environments=_environments(entries.values(), runs, stored.values()),
+        environments={name: environment for name, (environment, _) in behind_them.items()},
+        commits={name: commit for name, (_, commit) in behind_them.items()},
     )
 
 
-def _environments(
+def _behind(
     entries: Iterable[BaselineEntry], runs: Iterable[Run], stored: Iterable[Baselines]
-) -> dict[str, Mapping[str, str]]:
-    known = {run.id: run.facts.environment for run in runs}
-    for baselines in stored:
-        known |= baselines.environments
+) -> dict[str, tuple[Mapping[str, str], str]]:
+    """Return environment and commit of the runs that entries come from."""
+    known = {run.id: (run.facts.environment, run.commit) for run in runs}
+    for each in (facts for baselines in stored for facts in baselines.runs.values()):
+        known[each.run] = (each.environment, each.commit)
     return {entry.run: known[entry.run] for entry in entries if entry.run in known}
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -86,11 +86,11 @@ def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
     return read_baseline(_bytes(path), sku=folder.name, pack=pack, where=str(path))
 
 
-def read_environments(folder: Path, runs: Iterable[str]) -> dict[str, Mapping[str, str]]:
-    """Return the environments of runs that entries come from, as far as they are kept."""
+def read_runs(folder: Path, runs: Iterable[str]) -> dict[str, RunFacts]:
+    """Return what is kept of runs that entries come from."""
     paths = {run: run_path(folder, run) for run in runs}
     return {
-        run: read_flat(_bytes(path), RunFacts, where=str(path)).environment
+        run: read_flat(_bytes(path), RunFacts, where=str(path))
         for run, path in paths.items()
         if path.exists()
     }

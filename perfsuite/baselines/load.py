@@ -8,14 +8,14 @@ from pathlib import Path
 
 from perfsuite.baselines.folder import (
     packs_in,
-    read_environments,
     read_pack,
+    read_runs,
     read_sku,
     sku_folder,
     sku_path,
 )
 from perfsuite.baselines.shipped import Root, Shipped
-from perfsuite.codec import StoredEntry
+from perfsuite.codec import RunFacts, StoredEntry
 from perfsuite.model import BaselineEntry, Sku
 from perfsuite.sku import board_suffix, fingerprint_differs
 
@@ -27,7 +27,7 @@ class Baselines:
     ``shipped`` are the variants whose entry came with their pack, ``shippers`` the packs that ship.
     ``fingerprint_problem`` says why nothing may be compared with it (the folder belongs to another
     product of the same slug), or is empty. What a pack ships for another product is left out,
-    which ``notes`` say. ``environments`` are those of the runs that entries come from.
+    which ``notes`` say. ``runs`` are those that entries come from, as far as they are kept.
     """
 
     sku: Sku
@@ -36,7 +36,7 @@ class Baselines:
     shippers: frozenset[str] = frozenset()
     fingerprint_problem: str = ""
     notes: tuple[str, ...] = ()
-    environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    runs: Mapping[str, RunFacts] = field(default_factory=dict)
 
     @classmethod
     def load(cls, roots: Sequence[Root], sku: Sku) -> Baselines:
@@ -64,7 +64,7 @@ class Baselines:
             shippers=frozenset(name.partition(".")[0] for each in theirs for name in each.stored),
             fingerprint_problem="; ".join(each.problem for each in own if each.problem),
             notes=tuple(notes),
-            environments={name: env for each in (*own, *theirs) for name, env in each.runs.items()},
+            runs={name: facts for each in (*own, *theirs) for name, facts in each.runs.items()},
         )
 
     @property
@@ -106,7 +106,7 @@ class _Found:
 
     stored: dict[str, StoredEntry] = field(default_factory=dict)
     problem: str = ""
-    runs: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    runs: dict[str, RunFacts] = field(default_factory=dict)
 
 
 def _read(folder: Path, sku: Sku, *, only: str = "") -> _Found:
@@ -116,6 +116,4 @@ def _read(folder: Path, sku: Sku, *, only: str = "") -> _Found:
     problem = fingerprint_differs(sku, read_sku(folder).facts)
     stored = {name: entry for pack in packs for name, entry in read_pack(folder, pack).items()}
     runs = {each.entry.run for each in stored.values()}
-    return _Found(
-        stored, f"{folder}: {problem}" if problem else "", read_environments(folder, runs)
-    )
+    return _Found(stored, f"{folder}: {problem}" if problem else "", read_runs(folder, runs))

@@ -2,7 +2,7 @@
 
 ``header`` (what ran where), ``plan`` (variants and claims), then a ``result`` for each measuring of
 a variant as it ends and a ``trace`` for each that was traced; ``judged`` (verdicts, claims, notes)
-and a short ``end`` once it is finished.
+and a short ``end`` once it is finished. Both may follow once more: what was judged again later.
 """
 
 from __future__ import annotations
@@ -107,7 +107,10 @@ def read_run(data: bytes, *, where: str) -> Run:
             measured[kind].append(convert(values, _MEASURED[kind], where=place))
             continue
         whole = _with_cases(values, place) if kind == "plan" else values
-        if run.finished or whole.keys() | _ADDED != {*_PARTS.get(kind, ()), *_ADDED}:
+        if (run.finished and kind == "plan") or whole.keys() | _ADDED != {
+            *_PARTS.get(kind, ()),
+            *_ADDED,
+        }:
             raise _misplaced(kind, place)
         part = convert({**header, **whole}, Run, where=place)
         run = replace(run, **{name: getattr(part, name) for name in whole})

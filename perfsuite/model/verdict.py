@@ -107,7 +107,8 @@ class Verdict:
 
     ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."),
     ``confirmation`` how a change was confirmed ("fresh processes", "fresh processes on another
-    GPU", "A against B", "").
+    GPU", "A against B", ""). ``card`` is the unit that alone says what the verdict does not, if
+    the baseline has never seen it.
     """
 
     variant: str
@@ -117,6 +118,7 @@ class Verdict:
     source: str = ""
     confirmation: str = ""
     fails: bool = False
+    card: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

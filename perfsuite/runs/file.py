@@ -98,6 +98,15 @@ class RunFile(Closable):
             raise
         return cls(path, descriptor=descriptor, run=run)
 
+    @classmethod
+    def amend(cls, path: Path, run: Run) -> Run:
+        """Put the verdicts and notes of ``run`` behind those that its finished file ends with."""
+        with refusing("cannot open the run file", path, remedy="make it writable"):
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
+        with cls(path, descriptor=descriptor, run=run) as file:
+            _lock(descriptor, path)
+            return file.finish(run)
+
     def append(self, result: Result) -> Result:
         """Put a result on disk and return it as stored: samples have six digits."""
         stored = _shortened(result)

@@ -1,0 +1,128 @@
+"""Asks the code where a single unseen card says that it moved: A against B, on that card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from perfsuite.errors import PerfError
+from perfsuite.model import Result, Revision, Run, Verdict, Word
+from perfsuite.revision import RevisionOptions
+from perfsuite.runner import Listener, Outcome, Request, execute
+from perfsuite.runs import RunFile
+from perfsuite.tree import NOTHING_OF_IT
+
+# What is measured in turns at most; of more, those that moved furthest.
+MOST = 20
+# Runs and checkouts of this room, in the state folder: nobody's earlier run, none to resume.
+FOLDER = "settled"
+DIRTY = "-dirty"
+
+
+def settle(outcome: Outcome, request: Request, listener: Listener) -> Outcome:
+    """Return the outcome with what the baseline's own revision, measured beside the tree, decides.
+
+    What was found before is in the run file either way; Ctrl-C leaves the rest unclear.
+    """
+    doubted = sorted((v for v in outcome.run.verdicts if v.card), key=_size, reverse=True)
+    if request.against is not None or not doubted:
+        return outcome
+    settling = _Settling(outcome, request, listener)
+    try:
+        settling.ask(doubted[:MOST])
+    except KeyboardInterrupt:
+        settling.notes.append("interrupted while the baseline's code was measured in turns")
+    if left := len(doubted[MOST:]):
+        settling.leave(left, f"{MOST} at most are")
+    settled = RunFile.amend(outcome.run_file, settling.run)
+    return replace(outcome, run=settled)
+
+
+def _size(verdict: Verdict) -> float:
+    return max((abs(change.theta) for change in verdict.changes), default=0.0)
+
+
+@dataclass
+class _Settling:
+    """The doubted verdicts of one run, the answers found so far, and what was not asked."""
+
+    outcome: Outcome
+    request: Request
+    listener: Listener
+    answers: dict[str, Verdict] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def run(self) -> Run:
+        """The run with the answers in their verdicts' place."""
+        run = self.outcome.run
+        verdicts = tuple(self.answers.get(verdict.variant, verdict) for verdict in run.verdicts)
+        return replace(run, verdicts=verdicts, notes=(*run.notes, *self.notes))
+
+    def leave(self, count: int, why: str) -> None:
+        self.notes.append(f"{count} not measured in turns with the baseline's code: {why}")
+
+    def ask(self, doubted: Sequence[Verdict]) -> None:
+        """Measure each revision that baselines come from with the variants that it is asked of."""
+        for commit, verdicts in groupby(sorted(doubted, key=self._commit), key=self._commit):
+            asked = {verdict.variant: verdict for verdict in verdicts}
+            why = self._refusal(commit)
+            try:
+                if not why:
+                    say = f"{len(asked)} moved on a card never seen: measuring {commit} in turns"
+                    self.listener.note(say)
+                    self._measure(commit, asked)
+            except PerfError as error:
+                why = str(error).splitlines()[0]
+            if why:
+                self.leave(len(asked), why)
+
+    def _commit(self, verdict: Verdict) -> str:
+        return self.outcome.commits.get(self.outcome.baselines[verdict.variant].run, "")
+
+    def _refusal(self, commit: str) -> str:
+        """Say why a commit cannot be measured beside the tree, or nothing."""
+        if not commit:
+            return "it names no commit"
+        if commit.endswith(DIRTY):
+            return f"it is in no commit ({commit})"
+        return f"it is this very commit, {commit}" if commit == self.outcome.run.commit else ""
+
+    def _measure(self, commit: str, asked: Mapping[str, Verdict]) -> None:
+        question = replace(
+            self.request,
+            variants=tuple(each for each in self.request.variants if each.id in asked),
+            claims=(),
+            resume=False,
+            against=RevisionOptions(rev=commit, project=self.request.root),
+            folder=self.request.folder / FOLDER,
+        )
+        run = execute(question, self.listener).run
+        said = {verdict.variant: verdict for verdict in run.verdicts}
+        for name in asked.keys() & said.keys() - _of_one_code(run.aside):
+            if run.against and said[name].source == str(run.against):
+                self.answers[name] = self._answer(asked[name], said[name], run.against)
+
+    def _answer(self, mine: Verdict, found: Verdict, revision: Revision) -> Verdict:
+        if found.word in {Word.SLOWER, Word.FASTER}:
+            return found
+        if found.word is not Word.SAME:
+            return replace(mine, reason=f"{mine.reason}; {revision} in turns: {found.reason}")
+        told = f"{revision} is the same in turns on this card"
+        if differing := [*self._differing(mine.variant)]:
+            causes = f"this card or another {', '.join(differing)}"
+            return replace(mine, reason=f"{told}: not the code, but {causes}; {mine.reason}")
+        return replace(found, reason=f"{told}, which differs from the baseline's; {found.reason}")
+
+    def _differing(self, variant: str) -> Iterator[str]:
+        """Yield what of the software is another than when the baseline was measured."""
+        run = self.outcome.run
+        before = run.environments.get(self.outcome.baselines[variant].run, {})
+        now = run.facts.environment
+        yield from sorted(k for k in before.keys() & now.keys() if before[k] != now[k])
+
+
+def _of_one_code(results: Sequence[Result]) -> set[str]:
+    """Return the variants of which both arms ran the same code."""
+    return {r.variant for r in results if any(NOTHING_OF_IT in p.notes for p in r.evidence)}

@@ -1,0 +1,141 @@
+"""What one card alone says, and the baseline's own revision on that card decides."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from arms_data import BEFORE, commit, git, last, perf, project_in, verdicts, words
+
+from perfsuite.codec import end_lines, read_run
+from perfsuite.runs import list_runs
+
+pytest_plugins = ["pytester"]
+
+SEEN, NEVER_SEEN = "fa4e00000000", "0ddc00000000"
+A_LITTLE_SLOWER = BEFORE.replace('"two": 100.0', '"two": 104.0')
+REASON = "--perf-reason=made up"
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    return project_in(pytester, monkeypatch)
+
+
+@pytest.fixture
+def elsewhere(project: pytest.Pytester) -> pytest.Pytester:
+    """A project whose baseline was measured on another card, one commit ago."""
+    perf(project, "--perf-accept", REASON)
+    edit(project, "*.json", SEEN, NEVER_SEEN)
+    commit(project.path)
+    return project
+
+
+def edit(project: pytest.Pytester, pattern: str, old: str, new: str) -> None:
+    files = [*(project.path / "baselines").rglob(pattern)]
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    assert any(old in text for text in texts)
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def notes(project: pytest.Pytester) -> str:
+    return "; ".join(last(project).notes)
+
+
+def test_a_change_of_the_code_is_found_on_a_card_never_seen(elsewhere: pytest.Pytester) -> None:
+    (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    result = perf(elsewhere)
+    result.stdout.fnmatch_lines(["*1 moved on a card never seen: measuring * in turns*"])
+    run = last(elsewhere)
+    assert words(run) == {"one": "same", "two": "slower"}
+    slower = verdicts(run)["two"]
+    assert slower.confirmation == "A against B"
+    assert slower.changes[0].theta == pytest.approx(0.04, abs=0.005)
+    assert slower.card == ""
+    page = next((elsewhere.path / "reports").glob("*/index.html")).read_text(encoding="utf-8")
+    assert "A against B" in page
+    # What was measured for it is nobody's last run, and none to resume.
+    assert len(list_runs(elsewhere.path / ".perfsuite")) == 2
+
+
+def test_a_card_that_differs_is_no_change_of_the_code(elsewhere: pytest.Pytester) -> None:
+    for value in scaled(elsewhere, 0.96):
+        assert value == pytest.approx(96, rel=0.02)
+    assert perf(elsewhere).ret == 0
+    run = last(elsewhere)
+    assert set(words(run).values()) == {"same"}
+    reason = verdicts(run)["two"].reason
+    assert "is the same in turns on this card, which differs from the baseline's" in reason
+
+
+def scaled(project: pytest.Pytester, factor: float) -> list[float]:
+    """Let the baseline's card be faster, and return its times."""
+    found = []
+    for file in (project.path / "baselines").glob("*/acme.json"):
+        stored: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        for entry in stored["variants"].values():
+            for metric in (entry["metrics"][name] for name in ("time_us", "cycles")):
+                metric["center"] *= factor
+                metric["values"] = {
+                    card: [factor * value for value in values]
+                    for card, values in metric["values"].items()
+                }
+            found.append(entry["metrics"]["time_us"]["center"])
+        file.write_text(json.dumps(stored), encoding="utf-8")
+    commit(project.path)
+    return found
+
+
+def test_other_software_may_be_the_cause_and_is_named(elsewhere: pytest.Pytester) -> None:
+    scaled(elsewhere, 0.96)
+    edit(elsewhere, "runs/*.json", "fake 1.0", "fake 0.9")
+    perf(elsewhere)
+    assert words(last(elsewhere)) == {"one": "unclear", "two": "unclear"}
+    reason = verdicts(last(elsewhere))["two"].reason
+    assert "not the code, but this card or another driver" in reason
+
+
+def test_the_baselines_own_commit_has_nothing_to_say(project: pytest.Pytester) -> None:
+    perf(project, "--perf-accept", REASON)
+    edit(project, "*.json", SEEN, NEVER_SEEN)
+    git(project.path, "update-index", "--assume-unchanged", "speed.py")
+    (project.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    perf(project)
+    assert words(last(project))["two"] == "unclear"
+    assert "it is this very commit" in notes(project)
+
+
+def test_code_that_is_in_no_commit_cannot_be_asked(project: pytest.Pytester) -> None:
+    (project.path / "speed.py").write_text(BEFORE + "# not committed\n", encoding="utf-8")
+    perf(project, "--perf-accept", REASON)
+    edit(project, "*.json", SEEN, NEVER_SEEN)
+    (project.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    perf(project)
+    assert words(last(project))["two"] == "unclear"
+    assert "it is in no commit" in notes(project)
+
+
+def test_a_commit_that_is_gone_is_told(elsewhere: pytest.Pytester) -> None:
+    edit(elsewhere, "runs/*.json", '"commit": "', '"commit": "ffffff')
+    (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    perf(elsewhere)
+    assert words(last(elsewhere))["two"] == "unclear"
+    assert "does not know" in notes(elsewhere)
+
+
+def test_more_than_can_be_asked_is_told(elsewhere: pytest.Pytester) -> None:
+    more = "from perfsuite import settling\nsettling.MOST = 1\n"
+    (elsewhere.path / "conftest.py").write_text(more, encoding="utf-8")
+    scaled(elsewhere, 0.96)
+    perf(elsewhere)
+    assert sorted(words(last(elsewhere)).values()) == ["same", "unclear"]
+    assert "1 not measured in turns with the baseline's code: 1 at most are" in notes(elsewhere)
+
+
+def test_a_run_that_was_judged_again_reads_as_judged_last(elsewhere: pytest.Pytester) -> None:
+    run = last(elsewhere)
+    path = elsewhere.path / ".perfsuite" / "runs" / f"{run.id}.jsonl"
+    data = path.read_bytes() + end_lines(run)
+    assert read_run(data, where="made up") == run
