@@ -1,4 +1,4 @@
-"""Asks the code where a single unseen card says that it moved: A against B, on that card."""
+"""Asks the code where a single unseen card leaves it unclear: A against B, on that card."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Settling:
             why = self._refusal(commit)
             try:
                 if not why:
-                    say = f"{len(asked)} moved on a card never seen: measuring {commit} in turns"
+                    say = f"{len(asked)} unclear on a card never seen: measuring {commit} in turns"
                     self.listener.note(say)
                     self._measure(commit, asked)
             except PerfError as error:

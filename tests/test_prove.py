@@ -73,7 +73,13 @@ def test_recorded_kernels_that_did_not_change_are_same(known: int) -> None:
         ("gemm_4096", 0.0156, 0, 0.95),
         ("gemm_8192", 0.0078, 0, 0.99),
         ("fma_80us", 0.01, 0, 0.65),
-        # What one unit leaves open, three tell: how far units of this very variant differ.
+        # What one other unit leaves open is asked of the unchanged code on the unit itself.
+        ("attention", 0.0156, 1, 1.0),
+        ("copy_1gib", 0.01, 1, 1.0),
+        ("gemm_4096", 0.0156, 1, 0.95),
+        ("gemm_8192", 0.0078, 1, 0.35),
+        ("fma_80us", 0.01, 1, 0.75),
+        # Three tell by themselves: how far units of this very variant differ.
         ("attention", 0.0156, 3, 1.0),
         ("copy_1gib", 0.01, 3, 1.0),
         ("gemm_4096", 0.0156, 3, 0.95),
@@ -86,12 +92,6 @@ def test_recorded_changes_are_found(subject: str, change: float, known: int, lea
     assert found.found.total >= 40
     assert found.found.value >= least
     assert found.words[Word.FASTER] == 0
-
-
-def test_recorded_changes_are_not_called_on_the_word_of_one_other_unit() -> None:
-    changed = [each for each in dealt(1) if each.change]
-    assert len(changed) >= 200
-    assert tally(changed).found.value == 0
 
 
 def of(tools: Sequence[Tool], name: str, *, is_cross: bool) -> Tool:

@@ -47,7 +47,7 @@ def notes(project: pytest.Pytester) -> str:
 def test_a_change_of_the_code_is_found_on_a_card_never_seen(elsewhere: pytest.Pytester) -> None:
     (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
     result = perf(elsewhere)
-    result.stdout.fnmatch_lines(["*1 moved on a card never seen: measuring * in turns*"])
+    result.stdout.fnmatch_lines(["*1 unclear on a card never seen: measuring * in turns*"])
     run = last(elsewhere)
     assert words(run) == {"one": "same", "two": "slower"}
     slower = verdicts(run)["two"]

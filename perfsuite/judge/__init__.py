@@ -111,16 +111,8 @@ def _verdict(draft: Draft, against: Against, *, result: Result, family: _Family)
         source=against.source_of(draft.variant),
         confirmation=_confirmation(result, against) if word in MOVED else "",
         fails=_fails(word, changes, words, draft, policy),
-        card=draft.doubts.card
-        if word is Word.UNCLEAR and _is_put_off(draft, words, policy)
-        else "",
+        card=draft.doubts.card if Word.UNCLEAR in words else "",
     )
-
-
-def _is_put_off(draft: Draft, words: Sequence[Word], policy: Policy) -> bool:
-    """Say whether a shift is doubtful that by itself would be a change."""
-    both = zip(draft.shifts, words, strict=True)
-    return any(word is Word.UNCLEAR and word_of(shift, policy) in MOVED for shift, word in both)
 
 
 def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Policy) -> str:

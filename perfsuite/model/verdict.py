@@ -107,8 +107,8 @@ class Verdict:
 
     ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."),
     ``confirmation`` how a change was confirmed ("fresh processes", "fresh processes on another
-    GPU", "A against B", ""). ``card`` is the unit that alone says what the verdict does not, if
-    the baseline has never seen it.
+    GPU", "A against B", ""). ``card`` is the unit that alone was measured, where the baseline has
+    never seen it and that leaves the verdict unclear.
     """
 
     variant: str

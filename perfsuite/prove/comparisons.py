@@ -19,6 +19,7 @@ from perfsuite.model import (
     Status,
     Variant,
     Verdict,
+    Word,
 )
 from perfsuite.prove.raw import Process, Raw, Wave
 from perfsuite.prove.subjects import Subject, subjects_of
@@ -62,7 +63,8 @@ class Comparing:
 
     A round is one run of the product: all subjects on one unit, unchanged, screened, and what is
     doubtful confirmed together. A planted change is judged as one more variant of its round; it
-    shares the round's baseline, and no process of the run that is judged.
+    shares the round's baseline, and no process of the run that is judged. What an unseen unit
+    leaves unclear is held against the round's unchanged code there, as in turns.
     """
 
     def __init__(self, raw: Raw, *, known: int, seed: int | None = None) -> None:
@@ -70,13 +72,13 @@ class Comparing:
         self._against = Against(facts=raw.header.facts, slug=raw.header.sku.slug)
         self._deck = deck_of(raw, seed)
         self._entries: dict[str, BaselineEntry] = {}
+        self._here: dict[str, Wave] = {}
         settings = raw.header.settings
         self._confirming = -(-settings.confirm_processes // settings.processes)
 
     def __iter__(self) -> Iterator[Comparison]:
         """Yield comparisons, round by round, until no pair of units has waves left."""
-        pairs = self._pairs()
-        left = len(pairs)
+        left = len(pairs := self._pairs())
         for before, unit in itertools.cycle(pairs):
             found = list(self._round(before, unit))
             yield from found
@@ -99,13 +101,13 @@ class Comparing:
         ]
 
     def _round(self, before: tuple[str, ...], unit: str) -> Iterator[Comparison]:
-        same, planted = [], []
-        self._entries = {}
+        same, planted, self._entries, self._here = [], [], {}, {}
         for subject in subjects_of(self._raw.variants):
             entry = self._entry(subject, before, unit)
             if entry is None:
                 continue
             self._entries[subject.base.id] = entry
+            self._here[subject.base.id] = self._deck[subject.base.id, unit][0]
             same += self._cases(subject, 0.0, subject.base, entry=entry, unit=unit)
             for change, variant in subject.planted.items():
                 planted += self._cases(subject, change, variant, entry=entry, unit=unit)
@@ -114,7 +116,7 @@ class Comparing:
             yield self._comparison(case, verdicts[case.variant.id], used=case in doubtful)
         for case in planted:
             verdict, was_doubtful = self._judged_beside(case, doubtful)
-            yield self._comparison(case, verdict, used=was_doubtful)
+            yield self._comparison(case, self._settled(case, verdict), used=was_doubtful)
 
     def _entry(self, subject: Subject, before: tuple[str, ...], unit: str) -> BaselineEntry | None:
         """Return a baseline of one wave of each unit, if a run can be judged against it."""
@@ -152,6 +154,17 @@ class Comparing:
         family = [each for each in doubtful if each.subject is not case.subject]
         return self._verdicts([case, *family], Stage.CONFIRM)[0], True
 
+    def _settled(self, case: _Case, verdict: Verdict) -> Verdict:
+        """Return what A against B says of what an unseen unit leaves unclear."""
+        if not verdict.card:
+            return verdict
+        base, name = case.subject.base, case.variant.id
+        entry = replace(entry_of(self._raw, base, [self._here[base.id]]), variant=name)
+        against = replace(self._against, arms=frozenset({name}))
+        both = {name: case.confirm}, {name: entry}
+        (found,) = judge(both[0], variants=[case.variant], entries=both[1], against=against)
+        return verdict if found.word is Word.UNCLEAR else found
+
     def _verdicts(self, cases: Sequence[_Case], stage: Stage) -> tuple[Verdict, ...]:
         is_screen = stage is Stage.SCREEN
         # A run has the whole baseline at hand, of which a planted change replaces one variant.
@@ -169,7 +182,8 @@ class Comparing:
 
         Whether a wave is used depends on what was seen before it only.
         """
-        unit, before = case.screen.evidence[0].unit, tuple(case.entry.metrics["time_us"].values)
+        unit = case.screen.evidence[0].unit
+        before = tuple(case.entry.metrics["time_us"].values)
         del self._deck[case.variant.id, unit][: 1 + (self._confirming if used else 0)]
         return Comparison(
             subject=case.subject, change=case.change, before=before, unit=unit, verdict=verdict
