@@ -19,6 +19,8 @@ from perfsuite_memory import (
 
 # Copied from tiled_matmul_triton, which cannot be imported where kernels are only listed.
 MATMUL_TILE, MATMUL_DEPTH = 64, 32
+# Strides between differ in constants only.
+BANKS = (("plain", 1), ("plain", 32), ("padded", 32), ("swizzled", 32), ("vectors", 4))
 
 
 def kernels() -> list[Kernel]:
@@ -28,15 +30,7 @@ def kernels() -> list[Kernel]:
             _cuda(vectorized.SOURCE, f"copy_{impl}", vectorized.options(int(impl == "realigned")))
             for impl in vectorized.WIDTHS
         ),
-        *(
-            _cuda(
-                bank_conflicts.SOURCE,
-                f"read_{impl}",
-                bank_conflicts.options(strides[-1]),
-                suffix=f"_{strides[-1]}",
-            )
-            for impl, strides in bank_conflicts.LISTED.items()
-        ),
+        *(_bank_conflicts(impl, stride) for impl, stride in BANKS),
         _cuda(l2_sweep.SOURCE, "read_passes", l2_sweep.OPTIONS),
         _cuda(pointer_chase.SOURCE, "touch", pointer_chase.OPTIONS),
         _cuda(pointer_chase.SOURCE, "chase", pointer_chase.OPTIONS),
@@ -74,6 +68,11 @@ def _cuda(file: Path, function: str, options: tuple[str, ...], *, suffix: str = 
     """Return a kernel named for its case and function."""
     name = f"{file.stem}_{function}{suffix}"
     return Kernel(name=name, language="cuda", function=function, file=str(file), options=options)
+
+
+def _bank_conflicts(impl: str, stride: int) -> Kernel:
+    options = bank_conflicts.options(stride)
+    return _cuda(bank_conflicts.SOURCE, f"read_{impl}", options, suffix=f"_{stride}")
 
 
 def _matmul_triton() -> Kernel:

@@ -19,7 +19,7 @@ GEOMETRY: dict[str, tuple[int, int | tuple[int, int]]] = {
     "registers": (128, 256),
 }
 ODD_N = 2047
-ODD_IMPLS = ("shared", "registers", "triton")
+ODD_IMPLS = ("shared", "registers")
 
 
 def _is_listed(*, n: int, impl: str) -> bool:

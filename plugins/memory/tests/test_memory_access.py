@@ -87,8 +87,8 @@ def test_the_axes_load_the_kernels_that_are_listed() -> None:
         vectorized.vectorized.build(
             ctx, n=64, shift=int(impl == "realigned"), grid="few", impl=impl
         )
-    for impl, strides in bank_conflicts.LISTED.items():
-        bank_conflicts.bank_conflicts.build(ctx, stride=strides[-1], impl=impl)
+    for impl, stride in kernels_access.BANKS:
+        bank_conflicts.bank_conflicts.build(ctx, stride=stride, impl=impl)
     l2_sweep.l2_sweep.build(ctx, kib=64, impl="cuda")
     pointer_chase.pointer_chase.build(ctx, kib=64)
     for impl in tiled_matmul.GEOMETRY:
@@ -135,6 +135,7 @@ SEEN = {
     "vectorized_copy_vectors": {"LDG.E.128.CONSTANT": 1, "STG.E.128": 1},
     "vectorized_copy_realigned": {"LDG.E.128.CONSTANT": 1, "SHFL.DOWN": 1, "STG.E.128": 1},
     # One read for each of a lane's words: none was kept from one pass to the next.
+    "bank_conflicts_read_plain_1": {"LDS": 32},
     "bank_conflicts_read_plain_32": {"LDS": 32},
     "bank_conflicts_read_padded_32": {"LDS": 32},
     "bank_conflicts_read_swizzled_32": {"LDS": 32},
