@@ -34,6 +34,7 @@ def _memory_bytes(*, n: int, keys: str, impl: str) -> int:
 
 @perfsuite.case(
     axes={"n": [ODD_N], "keys": ["uniform", "skewed"], "impl": list(IMPLS)},
+    smoke={"keys": ["skewed"], "impl": ["global", "shared"]},
     full={"n": [2**20, ODD_N]},
     needs=[perfsuite.cuda()],
     work=_work,

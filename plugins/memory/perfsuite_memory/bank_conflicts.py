@@ -35,6 +35,7 @@ def _work(*, stride: int, impl: str) -> perfsuite.Work:
 
 @perfsuite.case(
     axes={"stride": [1, 2, 4, 8, 32], "impl": list(LISTED)},
+    smoke={"stride": [1, 32], "impl": ["plain", "padded"]},
     full={"stride": [1, 2, 4, 8, 16, 32]},
     only=_is_listed,
     needs=[perfsuite.cuda()],

@@ -34,6 +34,7 @@ def _memory_bytes(*, kib: int) -> int:
 
 @perfsuite.case(
     axes={"kib": [16, 4095, 24576, 2**20]},
+    smoke={"kib": [4095]},
     full={"kib": [16, 512, 4095, 12288, 24576, 40960, 131072, 2**20, 2**22]},
     needs=[perfsuite.cuda()],
     work=_work,

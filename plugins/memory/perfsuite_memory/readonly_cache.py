@@ -44,6 +44,7 @@ def _memory_bytes(*, n: int, lanes: str, impl: str) -> int:
 
 @perfsuite.case(
     axes={"n": [ODD_N], "lanes": ["same", "scattered"], "impl": list(IMPLS)},
+    smoke={"lanes": ["scattered"], "impl": ["readonly", "constant"]},
     full={"n": [2**20, ODD_N]},
     needs=[perfsuite.cuda()],
     work=_work,

@@ -41,6 +41,7 @@ def _memory_bytes(*, n: int, shift: int, grid: str, impl: str) -> int:
 
 @perfsuite.case(
     axes={"n": [ODD_N], "shift": [0, 1], "grid": ["full", "few"], "impl": list(WIDTHS)},
+    smoke={"shift": [0], "grid": ["full"], "impl": ["words", "vectors"]},
     full={"n": [2**26, ODD_N]},
     only=_is_listed,
     needs=[perfsuite.cuda()],
