@@ -10,6 +10,7 @@ from perfsuite.model import Variant, Work
 
 COMPUTE, MEMORY, MIXED, UNKNOWN = "compute", "memory", "mixed", "unknown"
 TRANSFER = "transfer"  # bytes over PCIe: neither of the GPU's clocks
+OFF_CHIP = ("pcie", "nvlink")
 COLLECTIVE = "collective"  # launches of several ranks, held up by the links between them
 HOST_COPY = "host copy"  # a transfer that waits for the host's own copying
 
@@ -144,7 +145,7 @@ def work_class(work: Work | None, peaks: Peaks, time_us: float | None = None) ->
     if work is None:
         return UNKNOWN
     compute, memory = _limits_us(work, peaks)
-    if work.link != "hbm" and work.bytes:
+    if work.link in OFF_CHIP and work.bytes:
         return HOST_COPY if time_us and memory < WIRED * time_us else TRANSFER
     if not (compute or memory) or _is_unexplained(max(compute, memory), peaks, time_us):
         return UNKNOWN

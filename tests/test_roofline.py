@@ -33,6 +33,13 @@ def test_class_names_what_limits() -> None:
     assert roofline.work_class(Work(read_bytes=1, link="pcie"), H200) == "transfer"
 
 
+def test_what_stays_on_the_chip_is_memory_where_its_rate_is_known_and_no_transfer() -> None:
+    work = Work(read_bytes=1e9, link="l2")
+    assert roofline.work_class(work, H200, time_us=100.0) == "unknown"
+    known = roofline.Peaks({"l2": roofline.Rate(1e13, measured=True, source="made up")}, {})
+    assert roofline.work_class(work, known, time_us=100.0) == "memory"
+
+
 def test_launch_far_below_its_bound_is_of_unknown_class() -> None:
     assert roofline.work_class(COPY, H200, time_us=520.0) == "memory"
     assert roofline.work_class(COPY, H200, time_us=5000.0) == "unknown"

@@ -43,7 +43,8 @@ class Work:
     """What one launch must do: bytes moved to and from memory, and floating-point operations.
 
     ``rate_dtype`` names the tensor-core or vector rate the operations run at ("bf16", "fp8",
-    "fp32", ...). ``link`` is "hbm", "pcie" or "nvlink": the wire the bytes travel on.
+    "fp32", ...). ``link`` is what the bytes travel on: "hbm", "pcie" or "nvlink"; or what on the
+    chip hands them over: "l2" or "shared".
     """
 
     read_bytes: float = 0

@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import perfsuite
-from perfsuite_memory import coalescing, h2d, stream, transpose
+from perfsuite_memory import (
+    async_prefetch,
+    atomics,
+    bank_conflicts,
+    coalescing,
+    h2d,
+    l2_sweep,
+    pointer_chase,
+    readonly_cache,
+    spill,
+    stream,
+    tiled_matmul,
+    transpose,
+    vectorized,
+)
 
 
 @perfsuite.hookimpl
@@ -19,6 +33,20 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *transpose.CLAIMS,
         h2d.h2d,
         *h2d.CLAIMS,
+        vectorized.vectorized,
+        *vectorized.CLAIMS,
+        bank_conflicts.bank_conflicts,
+        *bank_conflicts.CLAIMS,
+        l2_sweep.l2_sweep,
+        pointer_chase.pointer_chase,
+        tiled_matmul.tiled_matmul,
+        *tiled_matmul.CLAIMS,
+        async_prefetch.async_prefetch,
+        *async_prefetch.CLAIMS,
+        atomics.atomics,
+        readonly_cache.readonly_cache,
+        *readonly_cache.CLAIMS,
+        spill.spill,
     ]
 
 

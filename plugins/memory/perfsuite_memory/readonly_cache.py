@@ -1,0 +1,118 @@
+"""A small table that every thread reads: by plain and read-only loads, constant, shared memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import perfsuite
+from perfsuite_memory.grid import resident
+
+SOURCE = Path(__file__).with_name("readonly_cache.cu")
+GUIDE = "NVIDIA, CUDA C++ Best Practices Guide, Constant Memory"
+IMPLS = ("plain", "readonly", "constant", "shared")
+THREADS = 512
+BLOCKS_PER_SM = 4
+LANES = 32
+# 16 KiB: fits L1, but not the few KiB of cache that constant memory has of its own.
+SIZE = 4096
+LOOKUPS = 8
+# Odd, so that the lookups of a key spread over the table.
+STEP = 517
+OPTIONS = tuple(
+    f"-D{name}={value}"
+    for name, value in {
+        "THREADS": THREADS, "LOOKUPS": LOOKUPS, "STEP": STEP, "SIZE": SIZE,
+    }.items()
+)  # fmt: skip
+ODD_N = 2**24 - 5
+# Knuth's multiplicative hash, as in readonly_cache.cu.
+MULTIPLIER = 2654435761
+
+
+def _work(*, n: int, lanes: str, impl: str) -> perfsuite.Work:
+    # Keys in, sums out; the table stays on the chip.
+    del lanes, impl
+    return perfsuite.Work(read_bytes=4 * n, write_bytes=4 * n)
+
+
+def _memory_bytes(*, n: int, lanes: str, impl: str) -> int:
+    # Keys, sums, and the reference's three arrays of 8 bytes.
+    del lanes, impl
+    return (2 * 4 + 3 * 8) * n
+
+
+@perfsuite.case(
+    axes={"n": [ODD_N], "lanes": ["same", "scattered"], "impl": list(IMPLS)},
+    smoke={"lanes": ["scattered"], "impl": ["readonly", "constant"]},
+    full={"n": [2**20, ODD_N]},
+    needs=[perfsuite.cuda()],
+    work=_work,
+    memory_bytes=_memory_bytes,
+    source=GUIDE,
+)
+def readonly_cache(ctx: Any, *, n: int, lanes: str, impl: str) -> perfsuite.Workload:
+    """Add up eight words out of a table of 16 KiB for each of n keys.
+
+    With ``same`` all lanes of a warp have one key, as coefficients and weights are read: constant
+    memory is made for that. With ``scattered`` each has its own, which constant memory serves one
+    after another. readonly tells the compiler that nobody writes to the table (__restrict__), which
+    lets it load ahead of stores. Whole numbers modulo 2**32, compared to the bit.
+    """
+    kernel = ctx.load_cuda(SOURCE, f"look_up_{impl}", options=OPTIONS)
+    blocks = resident(ctx, BLOCKS_PER_SM)
+
+    def wrong(table: Any, keys: Any, sums: Any) -> None:
+        # One lookup too few: the loop's bound is off by one.
+        sums.copy_(_sums(table, keys, LOOKUPS - 1))
+
+    return perfsuite.Workload(
+        fn=lambda table, keys, sums: kernel(blocks, THREADS, table, keys, sums, n),
+        make_inputs=lambda rng: (
+            _table(ctx.place),
+            _keys(rng, n, lanes),
+            rng.empty(n, dtype="int32"),
+        ),
+        reference=lambda table, keys, sums: _sums(table, keys, LOOKUPS),
+        wrong=wrong,
+        tolerance=0.0,
+    )
+
+
+def _table(place: Any) -> Any:
+    import torch
+
+    words = (torch.arange(SIZE, device=place) + 1) * MULTIPLIER
+    return words.to(torch.int32)
+
+
+def _keys(rng: Any, n: int, lanes: str) -> Any:
+    if lanes == "scattered":
+        return rng.randint(0, SIZE, n)
+    return rng.randint(0, SIZE, -(-n // LANES)).repeat_interleave(LANES)[:n]
+
+
+def _sums(table: Any, keys: Any, lookups: int) -> Any:
+    import torch
+
+    total = torch.zeros(len(keys), dtype=torch.long, device=keys.device)
+    words = table.long()
+    for j in range(lookups):
+        total += words[(keys + j * STEP) % SIZE]
+    return total.to(torch.int32)
+
+
+CLAIMS = (
+    perfsuite.Claim(
+        name="readonly_over_constant",
+        case="readonly_cache",
+        faster={"impl": "readonly"},
+        than={"impl": "constant"},
+        # Up to 32 addresses a warp; what else a kernel does is not slowed down.
+        by=1.5,
+        source=f"{GUIDE}: accesses to different addresses by threads within a warp are serialized, "
+        "so that the cost scales linearly with their number",
+        at={"lanes": ("scattered",)},
+        needs=(perfsuite.cuda(),),
+    ),
+)
