@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import perfsuite
-from perfsuite_memory import coalescing, h2d, stream, transpose
+from perfsuite_memory import coalescing, h2d, movement, stream, transpose
 
 
 @perfsuite.hookimpl
@@ -19,6 +19,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *transpose.CLAIMS,
         h2d.h2d,
         *h2d.CLAIMS,
+        *movement.CASES,
     ]
 
 

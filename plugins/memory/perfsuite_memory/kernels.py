@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import Kernel
-from perfsuite_memory import coalescing, stream, transpose
+from perfsuite_memory import coalescing, kernels_movement, stream, transpose
 
 # Copied from the Triton modules, which cannot be imported where kernels are only listed; the
 # tests hold them equal.
@@ -31,6 +31,7 @@ def kernels() -> list[Kernel]:
         _transpose_cuda("swizzled", vectors=0),
         _transpose_triton("transpose_triton", aligned=True),
         _transpose_triton("transpose_triton_odd", aligned=False),
+        *kernels_movement.kernels(),
     ]
 
 

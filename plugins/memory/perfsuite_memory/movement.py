@@ -1,0 +1,11 @@
+"""The pack's cases of reducing, gathering and placing data, as one list."""
+
+from __future__ import annotations
+
+import perfsuite
+from perfsuite_memory import reduction
+
+CASES: tuple[perfsuite.Case | perfsuite.Claim, ...] = (
+    reduction.reduction,
+    *reduction.CLAIMS,
+)

@@ -1,0 +1,149 @@
+"""The cases of ``movement`` with no GPU: machine code, references, controls, formulas."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from perfsuite_memory import kernels_movement, movement, reduction
+
+import perfsuite
+
+HERE = Path(__file__).parent
+CASES = {each.name: each for each in movement.CASES if isinstance(each, perfsuite.Case)}
+CLAIMS = [each for each in movement.CASES if isinstance(each, perfsuite.Claim)]
+Opcodes = dict[str, Counter[str]]
+
+
+def _lines(script: str, **variables: str) -> list[dict[str, Any]]:
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, str(HERE / script)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def opcodes() -> Opcodes:
+    """Return the SASS opcodes of each kernel for sm_90."""
+    pytest.importorskip("cuda.core")
+    return {row["name"]: Counter(row["opcodes"]) for row in _lines("compile_movement.py")}
+
+
+def _starting(counts: Counter[str], start: str) -> int:
+    return sum(number for code, number in counts.items() if code.startswith(start))
+
+
+def test_no_kernel_spills(opcodes: Opcodes) -> None:
+    assert set(opcodes) == {kernel.name for kernel in kernels_movement.kernels()}
+    for name, counts in opcodes.items():
+        assert counts["EXIT"], name
+        assert not _starting(counts, "LDL") + _starting(counts, "STL"), name
+
+
+def test_rungs_of_the_sum_do_what_their_names_say(opcodes: Opcodes) -> None:
+    atomic, tree, shuffle = (opcodes[f"reduction_{impl}"] for impl in reduction.KERNELS)
+    assert _starting(atomic, "RED") == 1
+    assert _starting(tree, "BAR.SYNC") > 1
+    assert _starting(tree, "RED") == _starting(shuffle, "RED") == 0
+    assert _starting(shuffle, "SHFL") == 10
+    assert _starting(shuffle, "BAR.SYNC") == 1
+
+
+@dataclass
+class PlayedContext:
+    """A context whose CUDA C++ kernels are played by Python, to see how builders launch them."""
+
+    device: str = "cpu"
+    place: str = "cpu"
+    arch: str = "sm_90a"
+    seed: int = 3
+
+    def load_cuda(self, path: Path, name: str, *, options: Any = ()) -> Callable[..., None]:
+        """Return what plays the kernel; it must be in the file."""
+        assert f"{name}(" in path.read_text(encoding="utf-8")
+        return {"reduction_atomic": _play_atomic}.get(name, _play_sums)
+
+
+def _play_atomic(grid: int, block: int, x: Any, out: Any, n: int) -> None:
+    assert grid * block >= n == x.numel()
+    out += x.sum()
+
+
+def _play_sums(grid: int, block: int, x: Any, sums: Any, n: int) -> None:
+    assert n == x.numel()
+    assert grid == sums.numel()
+    assert x.data_ptr() != sums.data_ptr()
+    parts = x.new_zeros(-(-n // (grid * block)), grid, block)
+    parts.view(-1)[:n] = x.reshape(-1)
+    sums.copy_(parts.sum((0, 2)).view(sums.shape))
+
+
+def _check(case: perfsuite.Case, ctx: Any = None, **axes: Any) -> float | None:
+    pytest.importorskip("torch")
+    from perfsuite.check import check
+    from perfsuite.device import open_device
+
+    device = open_device("cpu")
+    workload = case.build(ctx or device.context(3), **axes)
+    assert isinstance(workload, perfsuite.Workload)
+    return check(device, workload, where="here", seed=3)
+
+
+@pytest.mark.parametrize("n", [1, 255, 70001])
+@pytest.mark.parametrize("impl", ["torch", *reduction.KERNELS])
+def test_sum_is_launched_right_and_a_lost_block_is_refused(n: int, impl: str) -> None:
+    assert _check(reduction.reduction, PlayedContext(), n=n, impl=impl) == 0
+
+
+def test_tree_ends_in_one_sum() -> None:
+    assert reduction.tree_sizes(2**28) == (2**20, 2**12, 16, 1)
+    assert reduction.tree_sizes(257) == (2, 1)
+    assert reduction.tree_sizes(1) == (1,)
+
+
+def test_work_counts_what_must_move() -> None:
+    assert reduction.reduction.work is not None
+    assert reduction.reduction.work(n=100, impl="tree").bytes == 404
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+def test_claim_relates_variants_that_exist(claim: perfsuite.Claim) -> None:
+    case = CASES[claim.case]
+    names = ["nightly", "full"]
+    listed = [axes for name in names for axes in bindings(case, name)]
+    for side in (claim.faster, claim.than):
+        wanted = {**claim.at, **{name: (value,) for name, value in side.items()}}
+        assert [a for a in listed if all(a[name] in values for name, values in wanted.items())]
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+def test_nightly_tier_is_small(case: perfsuite.Case) -> None:
+    nightly = {
+        tuple(axes.items()) for tier in ("smoke", "nightly") for axes in bindings(case, tier)
+    }
+    assert len(nightly) <= 9
+
+
+def bindings(case: perfsuite.Case, tier: str) -> list[dict[str, Any]]:
+    """Return the axes of the variants that a tier lists."""
+    import itertools
+
+    axes = {**case.axes, **{"smoke": case.smoke, "nightly": {}, "full": case.full}[tier]}
+    every = [dict(zip(axes, v, strict=True)) for v in itertools.product(*axes.values())]
+    return [bound for bound in every if case.only is None or case.only(**bound)]
