@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import perfsuite
-from perfsuite_memory import reduction
+from perfsuite_memory import gather_scatter, reduction
 
 CASES: tuple[perfsuite.Case | perfsuite.Claim, ...] = (
     reduction.reduction,
     *reduction.CLAIMS,
+    gather_scatter.gather_scatter,
 )

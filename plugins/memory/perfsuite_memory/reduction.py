@@ -78,8 +78,8 @@ CLAIMS = (
         than={"impl": "tree"},
         by=2.0,
         source=f"{HARRIS}: 9.7 GB/s with sequential addressing, 62.7 with many elements a thread "
-        "(G80, 2^22); masterskepticista.github.io, Embarrassingly Parallel Reduction in CUDA, 2025: "
-        "331 to 859 GB/s on an RTX 3090, 2^25",
+        "(G80, 2^22); masterskepticista.github.io, Embarrassingly Parallel Reduction in "
+        "CUDA, 2025: 331 to 859 GB/s on an RTX 3090, 2^25",
         at={"n": (LARGE_N,)},
         needs=(perfsuite.cuda(),),
     ),
