@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import Kernel
-from perfsuite_memory import gather_scatter, reduction
+from perfsuite_memory import gather_scatter, reduction, scan_sort_topk
 
 # Copied from the Triton modules, which cannot be imported where kernels are only listed; the
 # tests hold them equal.
 GATHER_ROWS = 16
+SCAN = {"BLOCK": 2048, "WINDOW": 32}
+MAXIMUM_BLOCK, TOP_BLOCK, RANK_BLOCK = 16384, 4096, 4096
 _FLOATS = "*fp32"
 
 
 def kernels() -> list[Kernel]:
     """Return one kernel for each function and configuration that compiles to its own code."""
-    return [*_reductions(), *_gathers()]
+    return [*_reductions(), *_gathers(), *_scans()]
 
 
 def _reductions() -> list[Kernel]:
@@ -35,6 +37,28 @@ def _gathers() -> list[Kernel]:
     return [
         _triton(module, "gather_kernel", {**table, "count": "i32"}, constants, aligned=(*table,)),
         _triton(module, "jagged_kernel", runs, constants, aligned=(*runs,)),
+    ]
+
+
+def _scans() -> list[Kernel]:
+    module, k = "scan_sort_topk_triton", scan_sort_topk.K
+    scan = {"x_ptr": "*i32", "out_ptr": "*i32", "state_ptr": "*i64", "n": "i32"}
+    maximum = {"x_ptr": _FLOATS, "ranked_ptr": "*i64", "n": "i32"}
+    rank = {"ranked_ptr": "*i64", "chosen_ptr": "*i32", "count": "i32"}
+    top_of = {"x_ptr": _FLOATS, "chosen_ptr": "*i32", "top_ptr": _FLOATS, "n": "i32"}
+    top = {"x_ptr": _FLOATS, "top_ptr": _FLOATS, "n": "i32"}
+    parent = {"K": k, "PARENT": MAXIMUM_BLOCK, "BLOCK": TOP_BLOCK}
+    wide = {"num_warps": 8}
+    found = (
+        ("scan_kernel", scan, SCAN, {"num_warps": 1}),
+        ("maximum_kernel", maximum, {"BLOCK": MAXIMUM_BLOCK}, wide),
+        ("rank_kernel", rank, {"K": k, "BLOCK": RANK_BLOCK}, wide),
+        ("top_of_kernel", top_of, parent, wide),
+        ("top_kernel", top, {"K": k, "BLOCK": TOP_BLOCK}, wide),
+    )
+    return [
+        _triton(module, name, types, constants, aligned=(*types,), **warps)
+        for name, types, constants, warps in found
     ]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import perfsuite
-from perfsuite_memory import gather_scatter, reduction
+from perfsuite_memory import gather_scatter, reduction, scan_sort_topk
 
 CASES: tuple[perfsuite.Case | perfsuite.Claim, ...] = (
     reduction.reduction,
     *reduction.CLAIMS,
     gather_scatter.gather_scatter,
+    scan_sort_topk.scan_sort_topk,
 )

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import torch
-from perfsuite_memory import gather_scatter
+from perfsuite_memory import gather_scatter, scan_sort_topk, scan_sort_topk_triton
 
 from perfsuite.device.tensors import TensorRng
 
@@ -33,9 +33,35 @@ def rows_moved() -> None:
             report(f"{op} {rows}", inputs[-1], workload.reference(*inputs))
 
 
+def scans_and_tops() -> None:
+    """Scan and find the largest, over one tile, a tail, and more blocks than are chosen."""
+    # Few elements a block, so that there are more blocks than are chosen or looked back at, and
+    # little to sort: the interpreter sorts element by element.
+    scan_sort_topk.K = 4
+    sizes = {"SCAN_BLOCK": 16, "MAXIMUM_BLOCK": 32, "TOP_BLOCK": 16, "RANK_BLOCK": 32}
+    for name, size in sizes.items():
+        setattr(scan_sort_topk_triton, name, size)
+    for op in ("scan", "topk"):
+        for n in (8, 96, 995):
+            ctx = Context()
+            workload: Any = scan_sort_topk.scan_sort_topk.build(ctx, op=op, n=n, impl="triton")
+            inputs = workload.make_inputs(TensorRng("cpu", n))
+            for _ in range(2):
+                inputs[-1].fill_(-1)
+                workload.fn(*inputs)
+                report(f"{op} {n}", inputs[-1], workload.reference(*inputs))
+
+
+class Context:
+    """Where builders put their scratch."""
+
+    place = "cpu"
+
+
 def main() -> None:
     """Print a line a launch."""
     rows_moved()
+    scans_and_tops()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perfsuite_memory import gather_scatter, kernels_movement, movement, reduction
+from perfsuite_memory import gather_scatter, kernels_movement, movement, reduction, scan_sort_topk
 
 import perfsuite
 
@@ -138,7 +138,14 @@ def test_triton_kernels_are_right_in_the_interpreter() -> None:
 def test_triton_configurations_are_those_that_are_launched() -> None:
     pytest.importorskip("triton")
     from perfsuite_memory import gather_scatter_triton
+    from perfsuite_memory import scan_sort_topk_triton as scans
 
+    assert {"BLOCK": scans.SCAN_BLOCK, "WINDOW": scans.WINDOW} == kernels_movement.SCAN
+    assert scans.MAXIMUM_BLOCK == kernels_movement.MAXIMUM_BLOCK
+    assert scans.TOP_BLOCK == kernels_movement.TOP_BLOCK
+    assert scans.RANK_BLOCK == kernels_movement.RANK_BLOCK
+    # All maxima of the largest array are ranked at once.
+    assert scans.RANK_BLOCK * scans.MAXIMUM_BLOCK >= scan_sort_topk.LARGE_N
     assert gather_scatter_triton.ROWS == kernels_movement.GATHER_ROWS
     assert gather_scatter_triton.DIM == gather_scatter.DIM
 
@@ -147,6 +154,20 @@ def test_rows_are_moved_sixteen_bytes_an_access(opcodes: Opcodes) -> None:
     assert _starting(opcodes["gather_triton"], "LDG.E.128") == 4
     assert _starting(opcodes["gather_triton"], "STG.E.128") == 4
     assert _starting(opcodes["jagged_triton"], "LDG.E.128") >= 4
+
+
+@pytest.mark.parametrize("op", list(scan_sort_topk.IMPLEMENTATIONS))
+@pytest.mark.parametrize("n", [64, 65537])
+def test_library_orders_and_adds_and_the_mistake_is_refused(op: str, n: int) -> None:
+    case = scan_sort_topk.scan_sort_topk
+    assert _check(case, op=op, n=n + 1024, impl="torch") == 0
+
+
+def test_scan_looks_back_by_atomics_and_reads_vectors(opcodes: Opcodes) -> None:
+    counts = opcodes["scan_triton"]
+    assert _starting(counts, "LDG.E.128") == 16
+    assert _starting(counts, "STG.E.128") == 16
+    assert _starting(counts, "ATOMG") >= 2
 
 
 def test_tree_ends_in_one_sum() -> None:
