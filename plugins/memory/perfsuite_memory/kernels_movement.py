@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import Kernel
-from perfsuite_memory import gather_scatter, reduction, scan_sort_topk
+from perfsuite_memory import advance, copy_overlap, gather_scatter, reduction, scan_sort_topk
 
 # Copied from the Triton modules, which cannot be imported where kernels are only listed; the
 # tests hold them equal.
@@ -19,7 +19,7 @@ _FLOATS = "*fp32"
 
 def kernels() -> list[Kernel]:
     """Return one kernel for each function and configuration that compiles to its own code."""
-    return [*_reductions(), *_gathers(), *_scans()]
+    return [*_reductions(), *_gathers(), *_scans(), _advance()]
 
 
 def _reductions() -> list[Kernel]:
@@ -60,6 +60,10 @@ def _scans() -> list[Kernel]:
         _triton(module, name, types, constants, aligned=(*types,), **warps)
         for name, types, constants, warps in found
     ]
+
+
+def _advance() -> Kernel:
+    return _cuda(advance.SOURCE, "advance", advance.options(copy_overlap.ROUNDS))
 
 
 def _cuda(file: Path, function: str, options: tuple[str, ...] = ()) -> Kernel:

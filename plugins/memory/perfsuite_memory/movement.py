@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import perfsuite
-from perfsuite_memory import gather_scatter, reduction, scan_sort_topk
+from perfsuite_memory import allocator, copy_overlap, gather_scatter, reduction, scan_sort_topk
 
 CASES: tuple[perfsuite.Case | perfsuite.Claim, ...] = (
     reduction.reduction,
     *reduction.CLAIMS,
     gather_scatter.gather_scatter,
     scan_sort_topk.scan_sort_topk,
+    copy_overlap.copy_overlap,
+    *copy_overlap.CLAIMS,
+    allocator.allocator,
+    *allocator.CLAIMS,
 )

@@ -170,6 +170,12 @@ def test_scan_looks_back_by_atomics_and_reads_vectors(opcodes: Opcodes) -> None:
     assert _starting(counts, "ATOMG") >= 2
 
 
+def test_rounds_stay_a_loop(opcodes: Opcodes) -> None:
+    # An unrolled loop would have a multiplication a round.
+    assert _starting(opcodes["advance"], "IMAD") < 10
+    assert _starting(opcodes["advance"], "BRA") >= 2
+
+
 def test_tree_ends_in_one_sum() -> None:
     assert reduction.tree_sizes(2**28) == (2**20, 2**12, 16, 1)
     assert reduction.tree_sizes(257) == (2, 1)

@@ -1,0 +1,101 @@
+"""The cases that the host takes part in, with no GPU: closed forms, traces, gradients."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from perfsuite_memory import advance, allocator, copy_overlap
+
+import perfsuite
+
+
+@dataclass
+class PlayedContext:
+    """A context whose kernel is played by Python."""
+
+    device: str = "cpu"
+    place: str = "cpu"
+    seed: int = 3
+
+    def load_cuda(self, path: Path, name: str, *, options: Any = ()) -> Callable[..., None]:
+        """Return what plays advance."""
+        assert f"{name}(" in path.read_text(encoding="utf-8")
+        rounds = int(options[0].removeprefix("-DROUNDS="))
+        return lambda grid, block, values, n: play_advance(grid * block, values, n, rounds)
+
+
+def play_advance(threads: int, values: Any, n: int, rounds: int) -> None:
+    assert threads >= n == values.numel()
+    now = values.long()
+    for _ in range(rounds):
+        now = (now * 1664525 + 1013904223) % 2**32
+    values.copy_((now - ((now >> 31) << 32)).int())
+
+
+def _check(workload: Any) -> float | None:
+    from perfsuite.check import check
+    from perfsuite.device import open_device
+
+    return check(open_device("cpu"), workload, where="here", seed=3)
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2, 1024])
+def test_closed_form_is_what_the_rounds_come_to(rounds: int) -> None:
+    torch = pytest.importorskip("torch")
+    values = torch.tensor([0, 1, -1, 2**31 - 1, -(2**31), 12345], dtype=torch.int32)
+    want = advance.expected(values, rounds)
+    step = advance.load(PlayedContext(), rounds)
+    step(values, len(values))
+    assert torch.equal(values, want)
+
+
+def test_serial_copies_in_and_out_and_an_early_copy_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(copy_overlap, "ROUNDS", 3)
+    workload = copy_overlap.copy_overlap.build(PlayedContext(), mib=1, impl="serial")
+    assert isinstance(workload, perfsuite.Workload)
+    x = torch.randint(-(2**31), 2**31 - 1, (2**18,), dtype=torch.int32)
+    outputs = [torch.zeros_like(x) for _ in range(2)]
+    workload.fn(x, outputs[0])
+    workload.wrong(x, outputs[1])
+    want = workload.reference(x, outputs[0])
+    assert [torch.equal(out, want) for out in outputs] == [True, False]
+
+
+def test_trace_fills_the_slots_first_and_has_small_and_large_blocks() -> None:
+    trace = allocator.trace_of(256)
+    assert [slot for slot, _ in trace[: allocator.SLOTS]] == list(range(allocator.SLOTS))
+    sizes = [size for _, size in trace]
+    assert min(sizes) >= 512
+    assert max(sizes) < 8 << 20
+    assert min(sizes) < 2048
+    assert max(sizes) > 4 << 20
+    assert all(size % 4 == 0 for size in sizes)
+
+
+def test_blocks_are_marked_and_one_handed_out_twice_is_refused() -> None:
+    pytest.importorskip("torch")
+    from perfsuite.device import open_device
+
+    context = open_device("cpu").context(3)
+    workload = allocator.allocator.build(context, steps=64, impl="torch")
+    assert isinstance(workload, perfsuite.Workload)
+    assert workload.exact is not None
+    assert workload.exact() == {"overlaps": 0.0}
+    assert _check(workload) == 0
+
+
+def test_blocks_that_lie_over_each_other_are_counted() -> None:
+    given: list[int] = []
+    trace = ((0, 64), (1, 64), (2, 64), (1, 32))
+    addresses = itertools.count(0, 48)
+    heap = allocator.Heap(lambda size: next(addresses), given.append, int)
+    assert allocator.overlaps(heap, trace) == 3
+    assert sorted(given) == [0, 48, 96, 144]
