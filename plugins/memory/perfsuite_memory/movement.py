@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import perfsuite
-from perfsuite_memory import allocator, copy_overlap, gather_scatter, reduction, scan_sort_topk
+from perfsuite_memory import (
+    allocator,
+    checkpointing,
+    copy_overlap,
+    gather_scatter,
+    reduction,
+    scan_sort_topk,
+)
 
 CASES: tuple[perfsuite.Case | perfsuite.Claim, ...] = (
     reduction.reduction,
@@ -14,4 +21,5 @@ CASES: tuple[perfsuite.Case | perfsuite.Claim, ...] = (
     *copy_overlap.CLAIMS,
     allocator.allocator,
     *allocator.CLAIMS,
+    checkpointing.checkpointing,
 )

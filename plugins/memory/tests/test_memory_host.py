@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perfsuite_memory import advance, allocator, copy_overlap
+from perfsuite_memory import advance, allocator, checkpointing, copy_overlap
 
 import perfsuite
 
@@ -99,3 +99,36 @@ def test_blocks_that_lie_over_each_other_are_counted() -> None:
     heap = allocator.Heap(lambda size: next(addresses), given.append, int)
     assert allocator.overlaps(heap, trace) == 3
     assert sorted(given) == [0, 48, 96, 144]
+
+
+@pytest.mark.parametrize("impl", ["none", "selective", "full"])
+def test_gradients_are_the_same_however_activations_are_kept(impl: str) -> None:
+    pytest.importorskip("torch")
+    from perfsuite.device import open_device
+
+    case = checkpointing.checkpointing
+    workload = case.build(open_device("cpu").context(3), width=128, seq=48, impl=impl)
+    assert isinstance(workload, perfsuite.Workload)
+    error = _check(workload)
+    assert error is not None
+    assert 0 < error < 0.015
+
+
+def test_only_a_full_checkpoint_multiplies_matrices_again() -> None:
+    pytest.importorskip("torch")
+    from perfsuite.device import open_device
+
+    context = open_device("cpu").context(3)
+    done = {}
+    for impl in ("none", "selective", "full"):
+        workload = checkpointing.checkpointing.build(context, width=64, seq=64, impl=impl)
+        assert isinstance(workload, perfsuite.Workload)
+        assert workload.exact is not None
+        done[impl] = workload.exact()["executed_flops"]
+    assert done["selective"] == done["none"]
+    assert 1.15 < done["full"] / done["none"] < 1.34
+    work = checkpointing.checkpointing.work
+    assert work is not None
+    # The counter does not know a CPU's attention.
+    attention = 3 * checkpointing.LAYERS * 2 * 64**2 * 64
+    assert done["none"] == work(width=64, seq=64, impl="none").flops - attention
