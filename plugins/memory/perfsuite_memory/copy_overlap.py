@@ -110,15 +110,31 @@ def _overlapped(step: Callable[[Any, int], None], n: int, count: int) -> Callabl
     buffers = [torch.empty(size, dtype=torch.int32, device="cuda") for _ in streams]
 
     def run(x: Any, y: Any) -> None:
-        here = torch.cuda.current_stream()
-        begun = here.record_event()
-        for stream in streams:
-            stream.wait_event(begun)
-        for index, (source, target) in enumerate(zip(x.split(size), y.split(size), strict=True)):
-            # A stream's next piece waits for its last one, and so may have the same buffer.
-            with torch.cuda.stream(streams[index % count]):
-                _piece(step, source, buffers[index % count][: len(source)], target)
-        for stream in streams:
-            here.wait_event(stream.record_event())
+        pairs = list(zip(x.split(size), y.split(size), strict=True))
+
+        def job(index: int, place: int) -> None:
+            source, target = pairs[index]
+            _piece(step, source, buffers[place][: len(source)], target)
+
+        fork(streams, len(pairs), job)
 
     return run
+
+
+def fork(streams: list[Any], count: int, job: Callable[[int, int], None]) -> None:
+    """Call ``job(index, place)`` on the streams in turn, after and before this stream's work.
+
+    A stream's next piece waits for its last one, and so may have the same buffers.
+    """
+    import torch
+
+    here = torch.cuda.current_stream()
+    begun = here.record_event()
+    for stream in streams:
+        stream.wait_event(begun)
+    for index in range(count):
+        place = index % len(streams)
+        with torch.cuda.stream(streams[place]):
+            job(index, place)
+    for stream in streams:
+        here.wait_event(stream.record_event())

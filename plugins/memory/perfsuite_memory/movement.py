@@ -8,6 +8,7 @@ from perfsuite_memory import (
     checkpointing,
     copy_overlap,
     gather_scatter,
+    offload,
     reduction,
     scan_sort_topk,
 )
@@ -22,4 +23,5 @@ CASES: tuple[perfsuite.Case | perfsuite.Claim, ...] = (
     allocator.allocator,
     *allocator.CLAIMS,
     checkpointing.checkpointing,
+    offload.offload,
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perfsuite_memory import advance, allocator, checkpointing, copy_overlap
+from perfsuite_memory import advance, allocator, checkpointing, copy_overlap, offload
 
 import perfsuite
 
@@ -132,3 +132,48 @@ def test_only_a_full_checkpoint_multiplies_matrices_again() -> None:
     # The counter does not know a CPU's attention.
     attention = 3 * checkpointing.LAYERS * 2 * 64**2 * 64
     assert done["none"] == work(width=64, seq=64, impl="none").flops - attention
+
+
+@pytest.mark.parametrize("impl", ["device", "pinned"])
+def test_adam_steps_alike_with_its_states_here_or_there(
+    impl: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(offload, "PARAMETERS", 4099)
+    workload = offload.offload.build(PlayedContext(), what="optimizer", impl=impl)
+    assert isinstance(workload, perfsuite.Workload)
+    p, g, m = torch.randn(3, 4099)
+    before = [p, g, m, torch.rand(4099)]
+    outs = [torch.full((4099,), float("nan")) for _ in range(3)]
+    kept = [each.clone() for each in before]
+    workload.fn(*before, *outs)
+    assert all(map(torch.equal, before, kept))
+    for got, want in zip(outs, workload.reference(*before, *outs), strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-6)
+    p_out, m_out, v_out = workload.wrong(*before, *outs)
+    assert not torch.allclose(v_out, outs[2])
+    assert torch.allclose(p_out, outs[0])
+    assert torch.allclose(m_out, outs[1])
+
+
+def test_adam_is_torch_s_own() -> None:
+    torch = pytest.importorskip("torch")
+    start, g = torch.randn(2, 100, dtype=torch.float64)
+    p = start.clone().requires_grad_()
+    adam = torch.optim.Adam([p], lr=offload.RATE, betas=(0.9, 0.999), eps=1e-8)
+    m, v = torch.randn(100, dtype=torch.float64), torch.rand(100, dtype=torch.float64)
+    step = torch.tensor(float(offload.STEP - 1))
+    adam.state[p] = {"step": step, "exp_avg": m.clone(), "exp_avg_sq": v.clone()}
+    p.grad = g
+    adam.step()
+    torch.testing.assert_close(offload.reference(start, g, m, v)[0], p.detach())
+
+
+def test_chain_is_right_and_an_overwritten_activation_is_refused() -> None:
+    pytest.importorskip("torch")
+    from perfsuite_memory import offload_activations
+
+    workload = offload_activations.workload(PlayedContext(), "device", (256, 128, 8))
+    error = _check(workload)
+    assert error is not None
+    assert error < 0.02
