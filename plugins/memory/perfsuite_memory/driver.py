@@ -31,6 +31,15 @@ def device_location() -> Any:
     return location
 
 
+def host_location() -> Any:
+    """Return where the host has its memory."""
+    from cuda.bindings import driver
+
+    location = driver.CUmemLocation()
+    location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_HOST
+    return location
+
+
 def make_pool() -> Any:
     """Return a pool of device memory that keeps what is freed until it is destroyed."""
     from cuda.bindings import driver

@@ -11,6 +11,7 @@ from perfsuite_memory import (
     offload,
     reduction,
     scan_sort_topk,
+    unified,
 )
 
 CASES: tuple[perfsuite.Case | perfsuite.Claim, ...] = (
@@ -24,4 +25,5 @@ CASES: tuple[perfsuite.Case | perfsuite.Claim, ...] = (
     *allocator.CLAIMS,
     checkpointing.checkpointing,
     offload.offload,
+    unified.unified,
 )

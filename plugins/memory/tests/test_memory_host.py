@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perfsuite_memory import advance, allocator, checkpointing, copy_overlap, offload
+from perfsuite_memory import advance, allocator, checkpointing, copy_overlap, offload, unified
 
 import perfsuite
 
@@ -177,3 +177,22 @@ def test_chain_is_right_and_an_overwritten_activation_is_refused() -> None:
     error = _check(workload)
     assert error is not None
     assert error < 0.02
+
+
+def test_managed_memory_is_in_the_full_tier_alone() -> None:
+    case = unified.unified
+    assert case.only is not None
+    assert not any(case.only(mib=mib, impl="fault") for mib in case.axes["mib"])
+    assert all(case.only(mib=mib, impl="fault") for mib in case.full["mib"])
+    assert case.full["mib"] == (64, 256)
+
+
+def test_reading_before_the_gpu_is_done_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.randint(-(2**31), 2**31 - 1, (4096,), dtype=torch.int32)
+    want = unified.reference(x, x)
+    stepped, early = x.clone(), torch.zeros_like(x)
+    advance.load(PlayedContext(), unified.ROUNDS)(stepped, len(x))
+    unified.before_the_gpu(x, early)
+    assert torch.equal(stepped, want)
+    assert not torch.equal(early, want)
