@@ -38,6 +38,7 @@ def _memory_bytes(*, what: str, impl: str) -> int:
 
 @perfsuite.case(
     axes={"what": ["optimizer", "activations"], "impl": ["device", "pinned", "overlapped"]},
+    smoke={"what": ["optimizer"]},
     needs=[perfsuite.cuda()],
     work=_work,
     memory_bytes=_memory_bytes,
