@@ -48,7 +48,7 @@ def _memory_bytes(*, width: int, seq: int, impl: str) -> int:
 @perfsuite.case(
     axes={"width": [1024], "seq": [2048], "impl": ["none", "selective", "full"]},
     smoke={"width": [64], "seq": [32], "impl": ["none"]},
-    full={"seq": [1024, 4096]},
+    full={"seq": [512, 1024]},
     needs=[perfsuite.package("torch")],
     work=_work,
     memory_bytes=_memory_bytes,
