@@ -12,6 +12,7 @@ from perfsuite_memory import (
     coalescing,
     h2d,
     l2_sweep,
+    movement,
     pointer_chase,
     readonly_cache,
     spill,
@@ -47,6 +48,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         readonly_cache.readonly_cache,
         *readonly_cache.CLAIMS,
         spill.spill,
+        *movement.CASES,
     ]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import Kernel
-from perfsuite_memory import coalescing, kernels_access, stream, transpose
+from perfsuite_memory import coalescing, kernels_access, kernels_movement, stream, transpose
 
 # Copied from the Triton modules, which cannot be imported where kernels are only listed; the
 # tests hold them equal.
@@ -32,6 +32,7 @@ def kernels() -> list[Kernel]:
         _transpose_triton("transpose_triton", aligned=True),
         _transpose_triton("transpose_triton_odd", aligned=False),
         *kernels_access.kernels(),
+        *kernels_movement.kernels(),
     ]
 
 

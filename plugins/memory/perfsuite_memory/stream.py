@@ -77,7 +77,6 @@ def stream(ctx: Any, *, op: str, n: int, impl: str) -> perfsuite.Workload:
 
     copy o=x, scale o=3x, add o=x+y, triad o=x+3y, dot o=sum(xy), init o=3, read o=sum(x).
     """
-    makers = {"torch": _torch, "triton": _triton, "cuda": _cuda}
     torch_fn = _torch(ctx, op, n)
 
     def wrong(*arrays: Any) -> Any:
@@ -89,7 +88,7 @@ def stream(ctx: Any, *, op: str, n: int, impl: str) -> perfsuite.Workload:
         return out
 
     return perfsuite.Workload(
-        fn=makers[impl](ctx, op, n),
+        fn=launch_of(ctx, op=op, n=n, impl=impl),
         make_inputs=lambda rng: _inputs(rng, op, n),
         reference=_reference(op),
         wrong=wrong,
@@ -134,6 +133,12 @@ def _reference(op: str) -> Launch:
         return torch.cat([part.float() for part in parts])
 
     return reference
+
+
+def launch_of(ctx: Any, *, op: str, n: int, impl: str) -> Launch:
+    """Return the launch of an operation on its inputs and its output."""
+    makers = {"torch": _torch, "triton": _triton, "cuda": _cuda}
+    return makers[impl](ctx, op, n)
 
 
 def _torch(ctx: Any, op: str, n: int) -> Launch:

@@ -1,0 +1,35 @@
+"""The kernel of advance.cu: work on data that was moved, and what it must come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).with_name("advance.cu")
+THREADS = 256
+MULTIPLIER, INCREMENT, MODULUS = 1664525, 1013904223, 2**32
+
+
+def options(rounds: int) -> tuple[str, ...]:
+    """Return the options that the kernel is compiled with."""
+    return (f"-DROUNDS={rounds}",)
+
+
+def load(ctx: Any, rounds: int) -> Callable[[Any, int], None]:
+    """Return ``launch(values, n)``, which steps n int32 values where they lie."""
+    kernel = ctx.load_cuda(SOURCE, "advance", options=options(rounds))
+    return lambda values, n: kernel(-(-n // THREADS), THREADS, values, n)
+
+
+def expected(values: Any, rounds: int) -> Any:
+    """Return int32 values after so many rounds, by squaring: a round twice is again a v + c."""
+    factor, shift, power, offset = MULTIPLIER, INCREMENT, 1, 0
+    while rounds:
+        if rounds & 1:
+            power, offset = power * factor % MODULUS, (offset * factor + shift) % MODULUS
+        factor, shift = factor * factor % MODULUS, (factor + 1) * shift % MODULUS
+        rounds >>= 1
+    # A product beyond 63 bits wraps modulo 2**64, which leaves its low 32 bits right.
+    now = (values.long() * power + offset) & (MODULUS - 1)
+    return (now - ((now >> 31) << 32)).int()

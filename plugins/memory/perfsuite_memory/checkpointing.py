@@ -1,0 +1,175 @@
+"""A training step that keeps its activations, computes them again, or keeps the dear ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import perfsuite
+
+Layer = Callable[..., Any]
+
+LAYERS = 4
+HEAD = 64
+# Weights of a layer in squares of the width: queries, keys and values; output; up; down.
+SQUARES = (3, 1, 4, 4)
+VALUE_BYTES = 2
+EPSILON = 1e-6
+
+
+def weight_shapes(width: int) -> list[tuple[int, int]]:
+    """Return the shapes of a layer's four matrices."""
+    return [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
+
+
+def _work(*, width: int, seq: int, impl: str) -> perfsuite.Work:
+    weights = LAYERS * sum(SQUARES) * width**2
+    # Forward, and twice that backward; the step's own input needs no gradient. Of the scores and
+    # their product with the values the mask leaves half.
+    forward = 2 * seq * weights + LAYERS * 2 * seq**2 * width
+    spared = 2 * seq * SQUARES[0] * width**2
+    return perfsuite.Work(
+        read_bytes=VALUE_BYTES * (weights + seq * width),
+        write_bytes=VALUE_BYTES * weights,
+        flops=3 * forward - spared,
+        rate_dtype="bf16",
+    )
+
+
+def _memory_bytes(*, width: int, seq: int, impl: str) -> int:
+    # What the reference keeps in float64: about 20 rows of the width a token, and three times the
+    # scores; the weights and their gradients in both formats.
+    heads = width // HEAD
+    kept = LAYERS * (20 * seq * width + 3 * heads * seq**2)
+    return 8 * kept + 20 * LAYERS * sum(SQUARES) * width**2
+
+
+@perfsuite.case(
+    axes={"width": [1024], "seq": [2048], "impl": ["none", "selective", "full"]},
+    smoke={"width": [64], "seq": [32], "impl": ["none"]},
+    full={"seq": [512, 1024]},
+    needs=[perfsuite.package("torch")],
+    work=_work,
+    memory_bytes=_memory_bytes,
+    metrics=[perfsuite.Metric("executed_flops")],
+    tags=["training"],
+    source="Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016; PyTorch, "
+    "torch.utils.checkpoint",
+)
+def checkpointing(ctx: Any, *, width: int, seq: int, impl: str) -> perfsuite.Workload:
+    """Compute the gradients of a transformer of 4 layers in bf16 for one sequence.
+
+    none keeps every activation; full keeps each layer's input and computes the rest again;
+    selective keeps what matrix products and attention returned and computes the rest again.
+    """
+    layer = _kept(impl)
+
+    def make_inputs(rng: Any) -> tuple[Any, ...]:
+        shapes = LAYERS * weight_shapes(width)
+        weights = [rng.randn(*shape) * shape[0] ** -0.5 for shape in shapes]
+        x = rng.randn(1, seq, width, dtype="bfloat16")
+        return x, *(weight.bfloat16().requires_grad_() for weight in weights)
+
+    def exact() -> dict[str, float]:
+        import torch
+        from torch.utils.flop_counter import FlopCounterMode
+
+        shapes = [(1, seq, width), *LAYERS * weight_shapes(width)]
+        x, *weights = (torch.ones(s, dtype=torch.bfloat16, device=ctx.place) for s in shapes)
+        with FlopCounterMode(display=False) as counter:
+            gradients(layer, x, *(weight.requires_grad_() for weight in weights))
+        return {"executed_flops": float(counter.get_total_flops())}
+
+    return perfsuite.Workload(
+        fn=partial(gradients, layer),
+        make_inputs=make_inputs,
+        reference=_reference,
+        wrong=_detached,
+        # A bf16 value is off by up to 2^-9, and a gradient goes through some ten of them a layer.
+        tolerance=2e-2,
+        # Checkpoints are Python that runs in the backward pass.
+        captures=False,
+        exact=exact,
+    )
+
+
+def gradients(layer: Layer, x: Any, *weights: Any) -> tuple[Any, ...]:
+    """Return the gradients of the mean square of the last layer's output."""
+    import torch
+
+    for index in range(0, len(weights), len(SQUARES)):
+        x = layer(x, *weights[index : index + len(SQUARES)])
+    loss = (x.double() if x.dtype == torch.float64 else x.float()).square().mean()
+    return tuple(torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True))
+
+
+def _layer(x: Any, into: Any, out: Any, up: Any, down: Any) -> Any:
+    from torch.nn import functional
+
+    batch, seq, width = x.shape
+    heads = functional.rms_norm(x, (width,), eps=EPSILON) @ into
+    queries, keys, values = heads.view(batch, seq, 3, width // HEAD, HEAD).permute(2, 0, 3, 1, 4)
+    mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+    x = x + mixed.transpose(1, 2).reshape(batch, seq, width) @ out
+    hidden = functional.rms_norm(x, (width,), eps=EPSILON) @ up
+    return x + functional.gelu(hidden, approximate="tanh") @ down
+
+
+def _kept(impl: str) -> Layer:
+    if impl == "none":
+        return _layer
+    from torch.utils import checkpoint as saving
+
+    if impl == "full":
+        return partial(saving.checkpoint, _layer, use_reentrant=False)
+    choose = partial(saving.create_selective_checkpoint_contexts, _dear())
+    return partial(saving.checkpoint, _layer, use_reentrant=False, context_fn=choose)
+
+
+def _dear() -> list[Any]:
+    """Return the operators whose results cost more to compute again than to keep."""
+    import torch
+
+    names = ("flash", "flash_attention_for_cpu", "efficient", "cudnn")
+    attention = [
+        f"_scaled_dot_product_{name if 'attention' in name else name + '_attention'}"
+        for name in names
+    ]
+    aten = torch.ops.aten
+    return [getattr(aten, name).default for name in ("mm", "addmm", "bmm", *attention)]
+
+
+def _reference(x: Any, *weights: Any) -> tuple[Any, ...]:
+    wide = (weight.detach().double().requires_grad_() for weight in weights)
+    return gradients(_plain_layer, x.double(), *wide)
+
+
+def _plain_layer(x: Any, into: Any, out: Any, up: Any, down: Any) -> Any:
+    """Return the layer written out, with softmax and tanh by their formulas."""
+    import torch
+
+    def normed(x: Any) -> Any:
+        return x / (x.square().mean(-1, keepdim=True) + EPSILON).sqrt()
+
+    batch, seq, width = x.shape
+    queries, keys, values = (
+        part.view(batch, seq, width // HEAD, HEAD).transpose(1, 2)
+        for part in (normed(x) @ into).chunk(3, dim=-1)
+    )
+    scores = queries @ keys.transpose(-1, -2) / HEAD**0.5
+    later = torch.ones(seq, seq, dtype=torch.bool, device=x.device).triu(1)
+    shares = scores.masked_fill(later, float("-inf")).softmax(-1)
+    x = x + (shares @ values).transpose(1, 2).reshape(batch, seq, width) @ out
+    hidden = normed(x) @ up
+    inner = (2 / torch.pi) ** 0.5 * (hidden + 0.044715 * hidden**3)
+    return x + (hidden * (1 + inner.tanh()) / 2) @ down
+
+
+def _detached(x: Any, *weights: Any) -> tuple[Any, ...]:
+    """Lose the gradients below the last layer: its input was saved without where it came from."""
+
+    def layer(x: Any, *weights: Any) -> Any:
+        return _layer(x.detach(), *weights)
+
+    return gradients(layer, x, *weights)

@@ -1,0 +1,90 @@
+"""The kernels of the cases in ``movement`` as they are launched, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from perfsuite import Kernel
+from perfsuite_memory import advance, copy_overlap, gather_scatter, reduction, scan_sort_topk
+
+# Copied from the Triton modules, which cannot be imported where kernels are only listed; the
+# tests hold them equal.
+GATHER_ROWS = 16
+SCAN = {"BLOCK": 2048, "WINDOW": 32}
+MAXIMUM_BLOCK, TOP_BLOCK, RANK_BLOCK = 16384, 4096, 4096
+_FLOATS = "*fp32"
+
+
+def kernels() -> list[Kernel]:
+    """Return one kernel for each function and configuration that compiles to its own code."""
+    return [*_reductions(), *_gathers(), *_scans(), _advance()]
+
+
+def _reductions() -> list[Kernel]:
+    return [
+        _cuda(reduction.SOURCE, f"reduction_{impl}", (f"-DTHREADS={reduction.THREADS[impl]}",))
+        for impl in reduction.KERNELS
+    ]
+
+
+def _gathers() -> list[Kernel]:
+    module = "gather_scatter_triton"
+    constants = {"DIM": gather_scatter.DIM, "ROWS": GATHER_ROWS}
+    table = {"table_ptr": _FLOATS, "index_ptr": "*i64", "out_ptr": _FLOATS}
+    runs = {"values_ptr": _FLOATS, "ends_ptr": "*i64", "out_ptr": _FLOATS}
+    return [
+        _triton(module, "gather_kernel", {**table, "count": "i32"}, constants, aligned=(*table,)),
+        _triton(module, "jagged_kernel", runs, constants, aligned=(*runs,)),
+    ]
+
+
+def _scans() -> list[Kernel]:
+    module, k = "scan_sort_topk_triton", scan_sort_topk.K
+    scan = {"x_ptr": "*i32", "out_ptr": "*i32", "state_ptr": "*i64", "n": "i32"}
+    maximum = {"x_ptr": _FLOATS, "ranked_ptr": "*i64", "n": "i32"}
+    rank = {"ranked_ptr": "*i64", "chosen_ptr": "*i32", "count": "i32"}
+    top_of = {"x_ptr": _FLOATS, "chosen_ptr": "*i32", "top_ptr": _FLOATS, "n": "i32"}
+    top = {"x_ptr": _FLOATS, "top_ptr": _FLOATS, "n": "i32"}
+    parent = {"K": k, "PARENT": MAXIMUM_BLOCK, "BLOCK": TOP_BLOCK}
+    wide = {"num_warps": 8}
+    found = (
+        ("scan_kernel", scan, SCAN, {"num_warps": 1}),
+        ("maximum_kernel", maximum, {"BLOCK": MAXIMUM_BLOCK}, wide),
+        ("rank_kernel", rank, {"K": k, "BLOCK": RANK_BLOCK}, wide),
+        ("top_of_kernel", top_of, parent, wide),
+        ("top_kernel", top, {"K": k, "BLOCK": TOP_BLOCK}, wide),
+    )
+    return [
+        _triton(module, name, types, constants, aligned=(*types,), **warps)
+        for name, types, constants, warps in found
+    ]
+
+
+def _advance() -> Kernel:
+    return _cuda(advance.SOURCE, "advance", advance.options(copy_overlap.ROUNDS))
+
+
+def _cuda(file: Path, function: str, options: tuple[str, ...] = ()) -> Kernel:
+    return Kernel(
+        name=function, language="cuda", function=function, file=str(file), options=options
+    )
+
+
+def _triton(
+    module: str,
+    function: str,
+    signature: Mapping[str, str],
+    constants: Mapping[str, Any],
+    **fields: Any,
+) -> Kernel:
+    return Kernel(
+        name=function.replace("_kernel", "_triton"),
+        language="triton",
+        function=function,
+        module=f"perfsuite_memory.{module}",
+        signature=signature,
+        constants=constants,
+        **fields,
+    )
