@@ -1,0 +1,68 @@
+"""The kernels of the matrix cases beyond gemm as plain data: to be compiled where no GPU is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from perfsuite import Kernel
+from perfsuite_compute import gemv_skinny
+
+# Copied from the Triton modules, as in kernels.py. (block_n, block_m, warps) by rows of x.
+SKINNY_TILES = {1: (64, 16, 4), 64: (64, 64, 4), 256: (128, 128, 8)}
+SKINNY_KINDS = {"bf16": (1, 64), "int8": (1, 256), "int4": (1, 256)}
+SKINNY_STAGES = 4
+_WGMMA = {"sm_90a": "HGMMA"}
+
+
+def kernels() -> list[Kernel]:
+    """Return one kernel for each configuration that compiles to its own code."""
+    return [
+        *(_gemv(n, k) for n, k in ((4096, 14336), (4099, 14336))),
+        *(_skinny(kind, m) for kind, each in SKINNY_KINDS.items() for m in each),
+    ]
+
+
+def _gemv(n: int, k: int) -> Kernel:
+    return Kernel(
+        name=f"gemv_rows_{n}",
+        language="cuda",
+        function="gemv_rows",
+        file=str(Path(__file__).with_name("gemv_skinny.cu")),
+        options=gemv_skinny.cuda_options(n, k),
+    )
+
+
+def _skinny(kind: str, rows: int) -> Kernel:
+    block_n, block_m, warps = SKINNY_TILES[rows]
+    pointers = {
+        "x_ptr": "*bf16",
+        "w_ptr": {"bf16": "*bf16", "int8": "*i8", "int4": "*u8"}[kind],
+        "scale_ptr": "*fp32",
+        "y_ptr": "*bf16",
+        "partial_ptr": "*fp32",
+        "arrived_ptr": "*i32",
+    }
+    return _triton(
+        f"skinny_{kind}_{rows}_triton",
+        "skinny_triton",
+        "skinny_kernel",
+        signature={**pointers, **dict.fromkeys(("m", "n", "k", "steps", "splits"), "i32")},
+        constants={
+            "KIND": kind,
+            "BLOCK_N": block_n,
+            "BLOCK_M": block_m,
+            "BLOCK_K": 128,
+            "MAGIC": 0x4300,
+            "OFFSET": 136.0,
+        },
+        aligned=(*pointers, "n", "k"),
+        num_warps=warps,
+        num_stages=SKINNY_STAGES,
+        expects=_WGMMA,
+    )
+
+
+def _triton(name: str, module: str, function: str, **fields: Any) -> Kernel:
+    module = f"perfsuite_compute.{module}"
+    return Kernel(name=name, language="triton", function=function, module=module, **fields)

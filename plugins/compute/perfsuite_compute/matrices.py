@@ -1,0 +1,11 @@
+"""The cases about matrices beyond gemm: shapes, groups, narrow numbers, other algorithms."""
+
+from __future__ import annotations
+
+import perfsuite
+from perfsuite_compute import gemv_skinny
+
+
+def cases() -> tuple[perfsuite.Case | perfsuite.Claim, ...]:
+    """Return the cases and their claims."""
+    return (*gemv_skinny.CASES,)
