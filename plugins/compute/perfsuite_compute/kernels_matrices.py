@@ -12,6 +12,11 @@ from perfsuite_compute import gemv_skinny
 SKINNY_TILES = {1: (64, 16, 4), 64: (64, 64, 4), 256: (128, 128, 8)}
 SKINNY_KINDS = {"bf16": (1, 64), "int8": (1, 256), "int4": (1, 256)}
 SKINNY_STAGES = 4
+# block_m, block_n, block_k, stages, warps.
+STREAM_K = (128, 128, 64, 5, 8)
+GROUPED = (128, 128, 64, 5, 8)
+# 160 KiB of stages do not fit the 99 of sm_120.
+_LARGE = ("sm_90a", "sm_100a", "sm_103a")
 _WGMMA = {"sm_90a": "HGMMA"}
 
 
@@ -20,6 +25,8 @@ def kernels() -> list[Kernel]:
     return [
         *(_gemv(n, k) for n, k in ((4096, 14336), (4099, 14336))),
         *(_skinny(kind, m) for kind, each in SKINNY_KINDS.items() for m in each),
+        _stream_k(),
+        _grouped(),
     ]
 
 
@@ -59,6 +66,51 @@ def _skinny(kind: str, rows: int) -> Kernel:
         aligned=(*pointers, "n", "k"),
         num_warps=warps,
         num_stages=SKINNY_STAGES,
+        expects=_WGMMA,
+    )
+
+
+def _stream_k() -> Kernel:
+    m, n, k, stages, warps = STREAM_K
+    return _triton(
+        "stream_k_triton",
+        "stream_k_triton",
+        "stream_k_kernel",
+        signature={
+            "a_desc": f"tensordesc<bf16[{m},{k}]>",
+            "b_desc": f"tensordesc<bf16[{k},{n}]>",
+            "c_desc": f"tensordesc<bf16[{m},{n}]>",
+            "partial_ptr": "*fp32",
+            "arrived_ptr": "*i32",
+            **dict.fromkeys(("m", "n", "k", "share"), "i32"),
+        },
+        constants={"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP": 8},
+        aligned=("partial_ptr", "arrived_ptr", "n", "k"),
+        num_warps=warps,
+        num_stages=stages,
+        targets=_LARGE,
+        expects=_WGMMA,
+    )
+
+
+def _grouped() -> Kernel:
+    m, n, k, stages, warps = GROUPED
+    return _triton(
+        "grouped_gemm_triton",
+        "grouped_gemm_triton",
+        "grouped_kernel",
+        signature={
+            "x_desc": f"tensordesc<bf16[{m},{k}]>",
+            "w_desc": f"tensordesc<bf16[{n},{k}]>",
+            "y_ptr": "*bf16",
+            "ends_ptr": "*i32",
+            **dict.fromkeys(("groups", "n", "k"), "i32"),
+        },
+        constants={"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k},
+        aligned=("y_ptr", "ends_ptr", "groups", "n", "k"),
+        num_warps=warps,
+        num_stages=stages,
+        targets=_LARGE,
         expects=_WGMMA,
     )
 

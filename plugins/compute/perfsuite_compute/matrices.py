@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import perfsuite
-from perfsuite_compute import gemv_skinny
+from perfsuite_compute import gemm_shapes, gemv_skinny, grouped_gemm
 
 
 def cases() -> tuple[perfsuite.Case | perfsuite.Claim, ...]:
     """Return the cases and their claims."""
-    return (*gemv_skinny.CASES,)
+    return (*gemv_skinny.CASES, *gemm_shapes.CASES, *grouped_gemm.CASES)

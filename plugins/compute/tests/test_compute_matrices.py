@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perfsuite_compute import kernels_matrices, matrices
+from perfsuite_compute import grouped_gemm, kernels_matrices, matrices
 
 import perfsuite
 
@@ -73,17 +73,50 @@ def test_gemv_reads_16_bytes_at_a_time_many_before_the_first_use() -> None:
 
 def test_triton_matrix_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
     rows = _lines("interpret_matrices.py", TRITON_INTERPRET="1")
-    assert len(rows) == 6
+    assert len(rows) == 21
     assert {row["name"]: row["error"] for row in rows if not row["error"] < 2e-3} == {}
 
 
 def test_launched_tiles_are_those_handed_over() -> None:
     pytest.importorskip("triton")
-    from perfsuite_compute import skinny_triton
+    from perfsuite_compute import grouped_gemm_triton, skinny_triton, stream_k_triton
 
     for rows, tiles in kernels_matrices.SKINNY_TILES.items():
         assert skinny_triton.tiles_for(rows) == tiles
+    for module, handed in (
+        (stream_k_triton, kernels_matrices.STREAM_K),
+        (grouped_gemm_triton, kernels_matrices.GROUPED),
+    ):
+        tile = module.BLOCK_M, module.BLOCK_N, module.BLOCK_K
+        assert (*tile, module.STAGES, module.WARPS) == handed
     assert skinny_triton.STAGES == kernels_matrices.SKINNY_STAGES
+
+
+def _check(name: str, **axes: Any) -> float | None:
+    """Check a variant on the CPU; its mistake is refused there, too."""
+    pytest.importorskip("torch")
+    from perfsuite.check import check
+    from perfsuite.device import open_device
+
+    device = open_device("cpu")
+    workload = CASES[name].build(device.context(3), **axes)
+    assert isinstance(workload, perfsuite.Workload)
+    return check(device, workload, where=name, seed=3)
+
+
+@pytest.mark.parametrize("impl", ["loop", "padded", "torch"])
+@pytest.mark.parametrize("skew", ["equal", "zipf"])
+def test_grouped_variant_is_right_on_the_cpu_and_its_mistake_refused(skew: str, impl: str) -> None:
+    assert _check("grouped_gemm", rows=256, experts=8, k=256, skew=skew, impl=impl) is not None
+
+
+def test_sizes_of_experts_add_up_and_one_is_empty() -> None:
+    for experts in (8, 64, 256):
+        sizes = grouped_gemm.sizes_of(16384, experts, "zipf")
+        assert len(sizes) == experts
+        assert sum(sizes) == sum(grouped_gemm.sizes_of(16384, experts, "equal")) == 16384
+        assert min(sizes) == 0
+        assert max(sizes) > 3 * 16384 // experts
 
 
 def _on_gpu(name: str) -> list[dict[str, Any]]:
