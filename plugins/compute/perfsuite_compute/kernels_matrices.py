@@ -14,6 +14,7 @@ SKINNY_KINDS = {"bf16": (1, 64), "int8": (1, 256), "int4": (1, 256)}
 SKINNY_STAGES = 4
 # block_m, block_n, block_k, stages, warps.
 STREAM_K = (128, 128, 64, 5, 8)
+QUANTISED_COLS = (7168, 16384)
 GROUPED = (128, 128, 64, 5, 8)
 # 160 KiB of stages do not fit the 99 of sm_120.
 _LARGE = ("sm_90a", "sm_100a", "sm_103a")
@@ -27,6 +28,7 @@ def kernels() -> list[Kernel]:
         *(_skinny(kind, m) for kind, each in SKINNY_KINDS.items() for m in each),
         _stream_k(),
         _grouped(),
+        *(_quantise(to, cols) for to in ("fp8", "int8") for cols in QUANTISED_COLS),
     ]
 
 
@@ -112,6 +114,30 @@ def _grouped() -> Kernel:
         num_stages=stages,
         targets=_LARGE,
         expects=_WGMMA,
+    )
+
+
+def _quantise(to: str, cols: int) -> Kernel:
+    block = 1 << (cols - 1).bit_length()
+    most = {"fp8": 448.0, "int8": 127.0}[to]
+    return _triton(
+        f"quantise_{to}_{cols}_triton",
+        "quantize_cast_triton",
+        "quantise_kernel",
+        signature={
+            "x_ptr": "*bf16",
+            "codes_ptr": {"fp8": "*fp8e4nv", "int8": "*i8"}[to],
+            "scale_ptr": "*fp32",
+        },
+        constants={
+            "COLS": cols,
+            "BLOCK": block,
+            "LARGEST": most,
+            "INVERSE": 1 / most,
+            "ROUNDING": {"fp8": 0.0, "int8": 12582912.0}[to],
+        },
+        aligned=("x_ptr", "codes_ptr", "scale_ptr"),
+        num_warps=min(16, max(4, block // 1024)),
     )
 
 

@@ -11,7 +11,14 @@ import math
 import sys
 
 import torch
-from perfsuite_compute import grouped_gemm_triton, skinny_triton, stream_k_triton
+from perfsuite_compute import (
+    grouped_gemm_triton,
+    mixed_gemm,
+    quantize_cast,
+    quantize_cast_triton,
+    skinny_triton,
+    stream_k_triton,
+)
 
 HALF = torch.float16
 
@@ -56,11 +63,39 @@ def grouped() -> None:
         report(f"grouped {sizes} {n} {k}", y, torch.cat([a @ b.t() for a, b in parts]))
 
 
+def mixed() -> None:
+    for kind in ("int8", "int4"):
+        for m, n, k, programs in ((1, 64, 128, 1), (3, 67, 1152, 4), (70, 130, 1280, 9)):
+            launch = skinny_triton.launch(m, n, k, kind=kind, place="cpu", programs=programs)
+            x = torch.randn(m, k, dtype=HALF)
+            w, scale = mixed_gemm.quantise(torch.randn(n, k), kind)
+            y = torch.full((m, n), math.nan, dtype=HALF)
+            launch(x, w, scale, y)
+            want = x.double() @ mixed_gemm.dequantise(w, scale, kind).t()
+            report(f"mixed {kind} {m} {n} {k}", y, want)
+
+
+def quantised() -> None:
+    for to, kind in (("fp8", torch.float8_e4m3fn), ("int8", torch.int8)):
+        for rows, cols in ((1, 64), (3, 1000), (5, 7168)):
+            x = (3 * torch.randn(rows, cols)).bfloat16()
+            codes = torch.full((rows, cols), 127, dtype=torch.uint8)
+            scale = torch.full((rows,), math.nan)
+            most = {"fp8": 448.0, "int8": 127.0}[to]
+            inverse = quantize_cast.inverse_of(most)
+            quantize_cast_triton.quantise(x, codes.view(kind), scale, largest=most, inverse=inverse)
+            wanted, scales = quantize_cast.reference(x, to)
+            report(f"quantised {to} {rows} {cols} codes", codes, wanted.double())
+            report(f"quantised {to} {rows} {cols} scales", scale, scales.double())
+
+
 def main() -> None:
     torch.manual_seed(1)
     skinny()
     stream_k()
     grouped()
+    mixed()
+    quantised()
 
 
 if __name__ == "__main__":
