@@ -29,6 +29,7 @@ def kernels() -> list[Kernel]:
         _stream_k(),
         _grouped(),
         *(_quantise(to, cols) for to in ("fp8", "int8") for cols in QUANTISED_COLS),
+        *_tutorial(),
     ]
 
 
@@ -139,6 +140,31 @@ def _quantise(to: str, cols: int) -> Kernel:
         aligned=("x_ptr", "codes_ptr", "scale_ptr"),
         num_warps=min(16, max(4, block // 1024)),
     )
+
+
+def _tutorial() -> list[Kernel]:
+    floats = "*fp32"
+    kernels = (
+        ("add", {"x_ptr": floats, "y_ptr": floats, "out_ptr": floats, "n": "i32"}, {"BLOCK": 1024}),
+        ("rowsum", {"x_ptr": floats, "out_ptr": floats}, {"COLS": 256}),
+        (
+            "matmul",
+            {"a_ptr": floats, "b_ptr": floats, "c_ptr": floats, "n": "i32"},
+            {"TILE": 32, "DEPTH": 64},
+        ),
+    )
+    return [
+        _triton(
+            f"tutorial_{name}_triton",
+            "vecadd_tile_triton",
+            f"{name}_kernel",
+            signature=signature,
+            constants=constants,
+            # The vectors have three elements more than a multiple of 16.
+            aligned=tuple(key for key in signature if key != "n" or name == "matmul"),
+        )
+        for name, signature, constants in kernels
+    ]
 
 
 def _triton(name: str, module: str, function: str, **fields: Any) -> Kernel:

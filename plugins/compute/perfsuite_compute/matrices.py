@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import perfsuite
 from perfsuite_compute import (
+    fft_linalg,
     fp64_emulation,
     gemm_shapes,
     gemv_skinny,
     grouped_gemm,
     mixed_gemm,
+    number_formats,
     quantize_cast,
     sparse24,
     strassen,
+    vecadd_tile,
 )
 
 
@@ -26,4 +29,7 @@ def cases() -> tuple[perfsuite.Case | perfsuite.Claim, ...]:
         *sparse24.CASES,
         *fp64_emulation.CASES,
         *strassen.CASES,
+        *fft_linalg.CASES,
+        *number_formats.CASES,
+        *vecadd_tile.CASES,
     )

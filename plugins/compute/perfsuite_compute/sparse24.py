@@ -117,7 +117,7 @@ CASES: tuple[perfsuite.Case | Claim, ...] = (
         at={"m": (8192,)},
         needs=(cuda(), arch("sm_80+")),
         source="NVIDIA blog, 'Exploiting NVIDIA Ampere Structured Sparsity with cuSPARSELt': "
-        "skipping zeros doubles the tensor cores' throughput; 1.1 is asked for, since a power limit "
-        "and memory take their share of both",
+        "skipping zeros doubles the tensor cores' throughput; 1.1 is asked for, since power and "
+        "memory limit both",
     ),
 )

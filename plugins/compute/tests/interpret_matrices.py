@@ -18,6 +18,7 @@ from perfsuite_compute import (
     quantize_cast_triton,
     skinny_triton,
     stream_k_triton,
+    vecadd_tile_triton,
 )
 
 HALF = torch.float16
@@ -89,6 +90,20 @@ def quantised() -> None:
             report(f"quantised {to} {rows} {cols} scales", scale, scales.double())
 
 
+def tutorial() -> None:
+    for n in (1, 1000, 2051):
+        x, y, out = torch.randn(n), torch.randn(n), torch.full((n,), math.nan)
+        vecadd_tile_triton.add(x, y, out)
+        report(f"add {n}", out, x.double() + y.double())
+    x, out = torch.randn(10, 256), torch.full((10,), math.nan)
+    vecadd_tile_triton.rowsum(x, out)
+    report("rowsum", out, x.double().sum(1))
+    for n in (64, 128):
+        a, b, c = torch.randn(n, n), torch.randn(n, n), torch.full((n, n), math.nan)
+        vecadd_tile_triton.matmul(a, b, c)
+        report(f"matmul {n}", c, a.double() @ b.double())
+
+
 def main() -> None:
     torch.manual_seed(1)
     skinny()
@@ -96,6 +111,7 @@ def main() -> None:
     grouped()
     mixed()
     quantised()
+    tutorial()
 
 
 if __name__ == "__main__":

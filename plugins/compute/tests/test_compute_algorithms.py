@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from perfsuite_compute import fp64_emulation, matrices, sparse24, strassen
+from perfsuite_compute import (
+    fft_linalg,
+    fp64_emulation,
+    matrices,
+    number_formats,
+    sparse24,
+    strassen,
+)
 
 import perfsuite
 
@@ -85,3 +92,63 @@ def test_strassen_is_exact_in_whole_numbers(levels: int) -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_strassen_is_within_its_tolerance_and_a_lost_product_refused(dtype: str, impl: str) -> None:
     assert _check("strassen", dtype=dtype, n=512, impl=impl) is not None
+
+
+@pytest.mark.parametrize(
+    ("op", "n", "impl"),
+    [
+        ("fft", 512, "plain"),
+        ("fft", 125, "library"),
+        ("cholesky", 256, "plain"),
+        ("cholesky", 301, "plain"),
+        ("cholesky", 301, "library"),
+        ("spmm", 1000, "plain"),
+        ("spmm", 1000, "library"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+def test_scientific_kernel_is_right_and_its_mistake_refused(op: str, n: int, impl: str) -> None:
+    error = _check("fft_linalg", op=op, n=n, impl=impl)
+    assert error is not None
+    assert 0 < error < 1e-6
+
+
+def test_blocked_cholesky_takes_a_last_panel_that_is_not_whole() -> None:
+    x = _normal(70, 70)
+    a = x @ x.t() + 70 * torch.eye(70, dtype=torch.float64)
+    made = fft_linalg.blocked_cholesky(a, panel=32)
+    assert torch.allclose(made @ made.t(), a, rtol=1e-12)
+    assert torch.equal(made, made.tril())
+
+
+@pytest.mark.parametrize("name", number_formats.FORMATS)
+def test_format_keeps_what_its_table_says_and_the_next_block_s_scale_is_refused(name: str) -> None:
+    inspection = CASES["number_formats"].build(None, format=name)
+    assert isinstance(inspection, perfsuite.Inspection)
+    assert inspection.reference is not None
+    assert inspection.wrong is not None
+    found = inspection.read()
+    assert found == inspection.reference()
+    assert found != inspection.wrong()
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "smallest"),
+    [("fp8_e4m3", 127, 2.0**-9), ("fp8_e5m2", 124, 2.0**-16), ("mxfp6_e2m3", 32, 0.125),
+     ("mxfp6_e3m2", 32, 0.0625), ("mxfp4", 8, 0.5), ("int4", 8, 1.0)],
+)  # fmt: skip
+def test_table_of_a_format_is_that_of_its_codes(name: str, count: int, smallest: float) -> None:
+    form = number_formats.FORMATS[name]
+    values = number_formats.values_of(form)
+    assert len(values) == count
+    assert values[:2] == [0.0, smallest]
+    assert values[-1] == form.largest
+
+
+def test_table_of_fp8_is_torch_s() -> None:
+    codes = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    assert number_formats.values_of(number_formats.FORMATS["fp8_e4m3"]) == codes.double().tolist()
+
+
+def test_tutorial_matrices_multiply_exactly_on_the_cpu() -> None:
+    assert _check("vecadd_tile", op="matmul", n=256, impl="torch") == 0.0
