@@ -120,7 +120,7 @@ def _sliced(x: Any, slices: int) -> tuple[list[Any], Any]:
 
     _, exponent = torch.frexp(x.abs().amax(dim=1, keepdim=True))
     # Twice the power of two above the largest: a slice is then 64 at most, its sign included.
-    scale = torch.ldexp(torch.ones_like(exponent, dtype=x.dtype), exponent + 1)
+    scale = _power(exponent + 1)
     rest = x / scale
     parts = []
     for _ in range(slices):
@@ -168,8 +168,15 @@ def _coarse(x: Any, dim: int) -> Any:
     import torch
 
     _, exponent = torch.frexp(x.abs().amax(dim=dim, keepdim=True))
-    unit = torch.ldexp(torch.ones_like(exponent, dtype=x.dtype), exponent - 20)
+    unit = _power(exponent - 20)
     return (x / unit).round() * unit
+
+
+def _power(exponent: Any) -> Any:
+    """Return 2**exponent in float64 by its bits: ``torch.ldexp`` goes through a power in fp32."""
+    import torch
+
+    return (exponent.to(torch.int64) + 1023 << 52).view(torch.float64)
 
 
 def correct_bits(multiply: Callable[[Any, Any], Any], place: str) -> Mapping[str, float]:

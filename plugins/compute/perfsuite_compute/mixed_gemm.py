@@ -32,8 +32,8 @@ def _work(m: int, n: int, k: int, impl: str) -> Work:
 def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
     from perfsuite_compute.reference import matmul_bytes
 
-    # Weights are drawn in bf16, and quantised through fp32 and a byte each.
-    return (2 + 4 + 4 + 1) * n * k + 2 * (m * k + 2 * m * n) + matmul_bytes(m, n, k)
+    # Weights are drawn in bf16, quantised through fp32, and made float64 for the reference.
+    return (2 + 4 + 4 + 1 + 16) * n * k + 2 * (m * k + 2 * m * n) + matmul_bytes(m, n, k)
 
 
 @perfsuite.case(

@@ -13,8 +13,7 @@ from perfsuite import Inspection, Metric, Regime, package
 
 ROWS, COLUMNS = 16, 512
 OUTLIER, GAIN = 37, 64.0  # a column, and how much larger than the others it is made
-_SEED = 20261
-_DIGITS = 6  # decimal places of a dB: libraries differ in the last bit of a logarithm
+_SEED, _DIGITS = 20261, 6  # decimal places of a dB: libraries differ in the last bit of a logarithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +34,8 @@ class Format:
     @property
     def bits(self) -> float:
         """Bits of a number with its share of the scale."""
-        return (
-            1 + self.exponent + self.mantissa + (self.scale_bits / self.block if self.block else 0)
-        )
+        shared = self.scale_bits / self.block if self.block else 0
+        return 1 + self.exponent + self.mantissa + shared
 
     @property
     def least_exponent(self) -> int:
@@ -58,10 +56,9 @@ FORMATS = {
     "int4": Format(0, 3, 7.0, 128, 16),
 }
 _E4M3 = FORMATS["fp8_e4m3"]
+_DECIBELS = ("sqnr_db", "outlier_sqnr_db", "product_sqnr_db")
 METRICS = (
-    Metric("sqnr_db", "dB", better="higher", threshold=1e-4),
-    Metric("outlier_sqnr_db", "dB", better="higher", threshold=1e-4),
-    Metric("product_sqnr_db", "dB", better="higher", threshold=1e-4),
+    *(Metric(name, "dB", better="higher", threshold=1e-4) for name in _DECIBELS),
     Metric("bits_per_value", "bits"),
 )
 Rows = list[list[float]]
@@ -83,7 +80,7 @@ def number_formats(ctx: Any, format: str) -> Inspection:  # noqa: A002
     ``sqnr_db`` is the energy of nearly normal numbers over that of the error.
     ``outlier_sqnr_db`` is the same where one column is 64 times as large, for all the others:
     formats of few exponents, and integers most, drown what shares a scale with it; the smaller the
-    block, the less that is. ``product_sqnr_db`` is that of a product of two such matrices, both quantised.
+    block, the less that is. ``product_sqnr_db`` is that of a product of two quantised matrices.
     The reference finds the nearest value in a table, in Python; data come from raw words of PCG64.
     """
     form = FORMATS[format]
@@ -101,21 +98,33 @@ def matrices(*, is_outlying: bool) -> tuple[Rows, Rows]:
     count = 2 * ROWS * COLUMNS
     words = np.random.PCG64(_SEED).random_raw(3 * count).view(np.uint16)
     values = (words.reshape(count, 12).astype(np.int64).sum(axis=1) - 12 * 32768) / 65536
-    both = values.reshape(2, ROWS, COLUMNS)
+    a, b = values.reshape(2, ROWS, COLUMNS)
     if is_outlying:
-        both[0, :, OUTLIER] *= GAIN
-    return both[0].tolist(), both[1].tolist()
+        a[:, OUTLIER] *= GAIN
+    return a.tolist(), b.tolist()
 
 
 def quantised(rows: Rows, form: Format) -> Rows:
     """Return what is left of a matrix, by the exponents of its numbers, in torch."""
+    blocks = _blocks(rows, form)
+    return _back(blocks, _steps(blocks, form), form)
+
+
+def _with_scale_of_next_block(rows: Rows, form: Format) -> Rows:
+    """Take each block's scale from the block after it; of a whole tensor, a third of its own."""
+    blocks = _blocks(rows, form)
+    steps = _steps(blocks, form)
+    return _back(blocks, steps.roll(1, 0) if form.block else steps / 3, form)
+
+
+def _blocks(rows: Rows, form: Format) -> Any:
     import torch
 
-    x = torch.tensor(rows, dtype=torch.float64)
-    blocks = x.view(-1, form.block) if form.block else x.view(1, -1)
-    step = _steps(blocks, form)
-    back = _nearest(blocks / step, form) * step
-    result: Rows = torch.where(step > 0, back, 0.0).view(x.shape).tolist()
+    return torch.tensor(rows, dtype=torch.float64).view(-1, form.block or ROWS * COLUMNS)
+
+
+def _back(blocks: Any, steps: Any, form: Format) -> Rows:
+    result: Rows = (_nearest(blocks / steps, form) * steps).view(ROWS, COLUMNS).tolist()
     return result
 
 
@@ -128,7 +137,7 @@ def _steps(blocks: Any, form: Format) -> Any:
         return torch.ones_like(largest)
     if form.is_power:
         exponent = torch.frexp(largest).exponent - math.frexp(form.largest)[1]
-        return torch.ldexp(torch.ones_like(largest), exponent)
+        return _power(exponent)
     exact = largest / form.largest
     if form.scale_bits == 8:  # noqa: PLR2004 - e4m3 under a factor
         factor = (exact.max() / _E4M3.largest).float().double()
@@ -142,22 +151,15 @@ def _nearest(x: Any, form: Format) -> Any:
     import torch
 
     exponent = (torch.frexp(x).exponent - 1).clamp_min(form.least_exponent)
-    unit = torch.ldexp(torch.ones_like(x), exponent - form.mantissa)
-    if not form.exponent:
-        unit = torch.ones_like(x)
+    unit = _power(exponent - form.mantissa) if form.exponent else torch.ones_like(x)
     return ((x / unit).round() * unit).clamp(-form.largest, form.largest)
 
 
-def _with_scale_of_next_block(rows: Rows, form: Format) -> Rows:
-    """Take each block's scale from the block after it; of a whole tensor, a third of its own."""
+def _power(exponent: Any) -> Any:
+    """Return 2**exponent by its bits: ``torch.ldexp`` goes through a power in fp32."""
     import torch
 
-    x = torch.tensor(rows, dtype=torch.float64)
-    blocks = x.view(-1, form.block) if form.block else x.view(1, -1)
-    step = _steps(blocks, form)
-    step = step.roll(1, 0) if form.block else step / 3
-    result: Rows = (_nearest(blocks / step, form) * step).view(x.shape).tolist()
-    return result
+    return (exponent.to(torch.int64) + 1023 << 52).view(torch.float64)
 
 
 def values_of(form: Format) -> list[float]:
@@ -176,8 +178,7 @@ def values_of(form: Format) -> list[float]:
 
 def searched(rows: Rows, form: Format) -> Rows:
     """Return what is left of a matrix, each number found in the format's table."""
-    flat = [value for row in rows for value in row]
-    size = form.block or len(flat)
+    flat, size = [value for row in rows for value in row], form.block or ROWS * COLUMNS
     blocks = [flat[start : start + size] for start in range(0, len(flat), size)]
     exact = [max(map(abs, block)) / form.largest for block in blocks]
     table = values_of(form)
@@ -220,8 +221,7 @@ def _found(value: float, table: Sequence[float]) -> float:
 
 
 def _metrics(quantise: Quantise, form: Format) -> Mapping[str, float]:
-    a, b = matrices(is_outlying=False)
-    outlying, _ = matrices(is_outlying=True)
+    (a, b), (outlying, _) = matrices(is_outlying=False), matrices(is_outlying=True)
     kept_a, kept_b = quantise(a, form), quantise(b, form)
     bulk = [i for i in range(COLUMNS) if i != OUTLIER]
     return {
@@ -241,8 +241,8 @@ def _product(a: Rows, b: Rows) -> Rows:
 
 
 def _decibels(x: Rows, y: Rows) -> float:
-    pairs = [pair for u, v in zip(x, y, strict=True) for pair in zip(u, v, strict=True)]
-    signal = math.fsum(a * a for a, _ in pairs)
+    signal = math.fsum(a * a for row in x for a in row)
+    pairs = (pair for u, v in zip(x, y, strict=True) for pair in zip(u, v, strict=True))
     noise = math.fsum((a - b) ** 2 for a, b in pairs)
     return round(10 * math.log10(signal / noise), _DIGITS)
 
