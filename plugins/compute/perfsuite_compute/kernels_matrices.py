@@ -16,8 +16,9 @@ SKINNY_STAGES = 4
 STREAM_K = (128, 128, 64, 5, 8)
 QUANTISED_COLS = (7168, 16384)
 GROUPED = (128, 128, 64, 5, 8)
-# 160 KiB of stages do not fit the 99 of sm_120.
+# 128 KiB of stages and more do not fit the 99 of sm_120.
 _LARGE = ("sm_90a", "sm_100a", "sm_103a")
+TARGETS = (*_LARGE, "sm_120a")
 _WGMMA = {"sm_90a": "HGMMA"}
 
 
@@ -69,6 +70,7 @@ def _skinny(kind: str, rows: int) -> Kernel:
         aligned=(*pointers, "n", "k"),
         num_warps=warps,
         num_stages=SKINNY_STAGES,
+        targets=TARGETS if rows == 1 else _LARGE,
         expects=_WGMMA,
     )
 

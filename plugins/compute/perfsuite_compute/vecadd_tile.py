@@ -56,9 +56,9 @@ def _memory_bytes(op: str, n: int, impl: str) -> int:
 def vecadd_tile(ctx: Any, op: str, n: int, impl: str) -> Workload:
     """Add vectors, sum the rows of a 10 x 256 array or multiply 256 x 256 matrices, in fp32.
 
-    The vector sum is bound by memory, so that the language should not matter. The other two take a microsecond or so of work: what is left is the cost of starting a
-    kernel, and a graph hides even that of its host. Numbers are small and whole, so that all
-    results are exact.
+    The vector sum is bound by memory, so that the language should not matter. The other two take a
+    microsecond or so of work: what is left is the cost of starting a kernel, and a graph hides even
+    that of its host. Numbers are small and whole, so that all results are exact.
     """
     import torch
 
