@@ -1,0 +1,209 @@
+"""Fourier transforms, Cholesky factors, sparse matrices: by the library, and by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import perfsuite
+from perfsuite import Work, Workload, cuda, package
+
+# Sizes by operation; odd ones are prime (fft) or of no block's width (cholesky).
+_SIZES = {"fft": (512, 1021, 1024), "cholesky": (256, 2047, 2048), "spmm": (131072,)}
+_ODD = (1021, 2047)
+ROW_ENTRIES = 32  # of the sparse matrix
+COLUMNS = 64  # of the dense one
+_PANEL = 256
+_ROWS_AT_ONCE = 4096
+
+
+def batch_of(n: int) -> int:
+    """Return how many transforms of n points one launch makes."""
+    return 128 if n <= _SIZES["fft"][0] else 2**24 // n
+
+
+def _is_asked(op: str, n: int, impl: str) -> bool:
+    return n in _SIZES[op] and (impl == "library" or n not in _ODD)
+
+
+def _work(op: str, n: int, impl: str) -> Work:
+    if op == "fft":
+        size = 8 * batch_of(n) * n
+        flops = 5 * batch_of(n) * n * math.log2(n)
+        return Work(read_bytes=size, write_bytes=size, flops=flops, rate_dtype="fp32")
+    if op == "cholesky":
+        half = 8 * n * (n + 1) // 2
+        return Work(read_bytes=half, write_bytes=half, flops=n**3 / 3, rate_dtype="fp64")
+    entries, dense = ROW_ENTRIES * n, 4 * n * COLUMNS
+    return Work(
+        read_bytes=8 * entries + 4 * (n + 1) + dense,
+        write_bytes=dense,
+        flops=2 * entries * COLUMNS,
+        rate_dtype="fp32",
+    )
+
+
+def _memory_bytes(op: str, n: int, impl: str) -> int:
+    if op == "fft":
+        return 16 * batch_of(n) * n * 3 + 16 * n * n + 48 * _ROWS_AT_ONCE * n
+    if op == "cholesky":
+        return 8 * n * n * 6
+    messages = 2 * 4 * ROW_ENTRIES * n * COLUMNS if impl == "plain" else 0
+    chunk = 3 * 8 * _ROWS_AT_ONCE * ROW_ENTRIES * COLUMNS
+    return 24 * ROW_ENTRIES * n + 16 * n * COLUMNS + messages + chunk
+
+
+@perfsuite.case(
+    axes={
+        "op": ["fft", "cholesky", "spmm"],
+        "n": [1021, 1024, 2047, 2048, 131072],
+        "impl": ["library", "plain"],
+    },
+    smoke={"op": ["fft", "cholesky"], "n": [256, 512], "impl": ["library"]},
+    only=_is_asked,
+    needs=(package("torch"), cuda().when(op="spmm"), cuda().when(impl="plain")),
+    work=_work,
+    memory_bytes=_memory_bytes,
+    tags=["fft", "linear-algebra", "sparsity"],
+    source="AI and scientific computing: chapter 12 of the book's README; flops of an FFT, "
+    "5 n log2 n: Van Loan, Computational Frameworks for the FFT; of Cholesky, n**3 / 3: Golub and "
+    "Van Loan, Matrix Computations",
+)
+def fft_linalg(ctx: Any, op: str, n: int, impl: str) -> Workload:
+    """Transform, factor or multiply as scientific codes do, with torch's libraries and without.
+
+    ``fft``: 2**24 points in complex64, n at a time; cuFFT, or the product with the n x n matrix of
+    the transform, whose operations grow with n squared; 1021 is prime. ``cholesky``: the factor of
+    an n x n matrix in float64; cuSOLVER, or panel by panel in torch. ``spmm``: a sparse matrix of
+    32 fp32 entries a row times a dense one of 64 columns; cuSPARSE, or the gather and the atomic
+    additions of a graph network written by hand.
+    """
+    build = {"fft": _fft, "cholesky": _cholesky, "spmm": _spmm}[op]
+    return build(n, impl)
+
+
+def _fft(n: int, impl: str) -> Workload:
+    import torch
+
+    def make_inputs(rng: Any) -> tuple[Any, ...]:
+        x = torch.complex(rng.randn(batch_of(n), n), rng.randn(batch_of(n), n))
+        # The matrix is made beforehand: a code that transforms often would keep it.
+        return (x, _waves(n, x.device).to(torch.complex64)) if impl == "plain" else (x,)
+
+    def reference(x: Any, *_: Any) -> Any:
+        waves = _waves(n, x.device)
+        return torch.cat([part.to(torch.complex128) @ waves for part in x.split(_ROWS_AT_ONCE)])
+
+    return Workload(
+        fn=torch.mm if impl == "plain" else torch.fft.fft,
+        make_inputs=make_inputs,
+        reference=reference,
+        wrong=lambda x, *_: torch.fft.ifft(x, norm="forward"),  # the sign of the exponent
+        tolerance=1e-5,
+    )
+
+
+def _waves(n: int, place: Any) -> Any:
+    """Return exp(-2 pi i j k / n) in complex128; the angle is reduced as an integer, so exactly."""
+    import torch
+
+    index = torch.arange(n, device=place)
+    angle = (index[:, None] * index % n).double() * (-2 * math.pi / n)
+    return torch.complex(angle.cos(), angle.sin())
+
+
+def _cholesky(n: int, impl: str) -> Workload:
+    import torch
+
+    def make_inputs(rng: Any) -> tuple[Any, ...]:
+        factor = rng.randn(n, n, dtype="float64").tril_(-1).mul_(0.5 / math.sqrt(n))
+        factor.diagonal().copy_(1 + rng.rand(n, dtype="float64"))
+        return factor, factor @ factor.t()
+
+    # cholesky_ex: the other one waits for the GPU to say whether it failed.
+    library: Callable[[Any], Any] = lambda a: torch.linalg.cholesky_ex(a)[0]  # noqa: E731
+    factorise = blocked_cholesky if impl == "plain" else library
+    return Workload(
+        fn=lambda factor, a: factorise(a),
+        make_inputs=make_inputs,
+        # There is one factor with a positive diagonal: the one the matrix was made of.
+        reference=lambda factor, a: factor,
+        wrong=lambda factor, a: library(a + 1e-6 * torch.eye(n, dtype=a.dtype, device=a.device)),
+    )
+
+
+def blocked_cholesky(a: Any, panel: int = _PANEL) -> Any:
+    """Return the lower factor of a, a panel of columns at a time."""
+    import torch
+
+    lower = a.tril()
+    for start in range(0, a.shape[0], panel):
+        end = min(start + panel, a.shape[0])
+        corner = torch.linalg.cholesky_ex(lower[start:end, start:end])[0]
+        lower[start:end, start:end] = corner
+        if end < a.shape[0]:
+            below = torch.linalg.solve_triangular(
+                corner.t(), lower[end:, start:end], upper=True, left=False
+            )
+            lower[end:, start:end] = below
+            lower[end:, end:] -= below @ below.t()
+    return lower.tril_()
+
+
+def _spmm(n: int, impl: str) -> Workload:
+    def make_inputs(rng: Any) -> tuple[Any, ...]:
+        import torch
+
+        columns = rng.randint(0, n, n, ROW_ENTRIES).sort(dim=1).values.flatten()
+        starts = torch.arange(0, n * ROW_ENTRIES + 1, ROW_ENTRIES, dtype=torch.int32)
+        values = rng.randn(n * ROW_ENTRIES)
+        return starts.to(values.device), columns, values, rng.randn(n, COLUMNS)
+
+    return Workload(
+        fn=_gathered if impl == "plain" else _spmm_library,
+        make_inputs=make_inputs,
+        reference=_spmm_reference,
+        wrong=_next_row,
+    )
+
+
+def _spmm_library(starts: Any, columns: Any, values: Any, dense: Any) -> Any:
+    import torch
+
+    rows = starts.numel() - 1
+    sparse = torch.sparse_csr_tensor(
+        starts, columns, values, (rows, dense.shape[0]), check_invariants=False
+    )
+    return torch.mm(sparse, dense)
+
+
+def _gathered(starts: Any, columns: Any, values: Any, dense: Any) -> Any:
+    import torch
+
+    rows = torch.arange(starts.numel() - 1, device=values.device)
+    rows = rows.repeat_interleave(ROW_ENTRIES)
+    out = torch.zeros(starts.numel() - 1, dense.shape[1], device=values.device)
+    return out.index_add_(0, rows, dense.index_select(0, columns) * values[:, None])
+
+
+def _spmm_reference(starts: Any, columns: Any, values: Any, dense: Any) -> Any:
+    """Sum each row's 32 products in float64, some rows at a time."""
+    import torch
+
+    at_once = _ROWS_AT_ONCE * ROW_ENTRIES
+    parts = [
+        (dense[at].double() * value.double()[:, None])
+        .view(-1, ROW_ENTRIES, dense.shape[1])
+        .sum(dim=1)
+        for at, value in zip(columns.split(at_once), values.split(at_once), strict=True)
+    ]
+    return torch.cat(parts)
+
+
+def _next_row(starts: Any, columns: Any, values: Any, dense: Any) -> Any:
+    """Start each row one entry late."""
+    return _gathered(starts, columns.roll(-1), values.roll(-1), dense)
+
+
+CASES = (fft_linalg,)

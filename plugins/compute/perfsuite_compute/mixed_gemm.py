@@ -1,0 +1,152 @@
+"""Weights of 8 and 4 bits that become bf16 in the kernel that multiplies them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import perfsuite
+from perfsuite import Claim, Work, Workload, arch, cuda, package
+
+GROUP = 128  # weights of 4 bits that share a scale
+_LARGEST = {"int8": 127, "int4": 7}
+_BYTES = {"bf16": 2.0, "int8": 1.0, "int4": 0.5}
+# One row fewer than outputs of Llama-3.1-8B's gate and up projections: no multiple of a tile.
+_N = (28672, 28671)
+
+
+def _is_asked(m: int, n: int, k: int, impl: str) -> bool:
+    return n % 2 == 0 or (m == 1 and impl != "bf16")
+
+
+def _work(m: int, n: int, k: int, impl: str) -> Work:
+    scales = {"bf16": 0, "int8": n, "int4": n * k // GROUP}[impl]
+    return Work(
+        read_bytes=_BYTES[impl] * n * k + 4 * scales + 2 * m * k,
+        write_bytes=2 * m * n,
+        flops=2 * m * n * k,
+        rate_dtype="bf16",
+    )
+
+
+def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
+    from perfsuite_compute.reference import matmul_bytes
+
+    # Weights are drawn in bf16, quantised through fp32, and made float64 for the reference.
+    return (2 + 4 + 4 + 1 + 16) * n * k + 2 * (m * k + 2 * m * n) + matmul_bytes(m, n, k)
+
+
+@perfsuite.case(
+    axes={"m": [1, 256], "n": list(_N), "k": [4096], "impl": ["bf16", "int8", "int4"]},
+    smoke={"m": [1], "n": [1024], "k": [1024]},
+    full={"m": [1, 16, 64, 256]},
+    only=_is_asked,
+    needs=(
+        package("torch"),
+        package("triton").when(impl=("int8", "int4")),
+        cuda().when(impl=("int8", "int4")),
+    ),
+    work=_work,
+    memory_bytes=_memory_bytes,
+    tags=["quantisation", "decoding"],
+    source="weight-only quantisation: chapter 10 of the book",
+)
+def mixed_gemm(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
+    """Multiply m rows of bf16 by the transpose of quantised weights [n, k].
+
+    ``bf16`` is cuBLAS on weights that are not quantised. ``int8`` has one scale an output, applied
+    at the end; ``int4`` one for 128 weights, applied to the sums of those. With one row the time
+    is that of reading the weights, and fewer bits are less time; with 256 it is that of the tensor
+    cores, and turning weights into bf16 comes on top. Bytes are those of each format, so that the
+    efficiency says how near to its own bound each one is.
+    """
+
+    def make_inputs(rng: Any) -> tuple[Any, ...]:
+        x, w = rng.randn(m, k, dtype="bfloat16"), rng.randn(n, k, dtype="bfloat16")
+        w *= 0.25 + 3.75 * rng.rand(n, 1, dtype="bfloat16")  # so that a wrong scale shows
+        y = rng.empty(m, n, dtype="bfloat16")
+        return (x, w, w, y) if impl == "bf16" else (x, *quantise(w, impl), y)
+
+    return Workload(
+        fn=_launch_of(ctx, m, n, k, impl),
+        make_inputs=make_inputs,
+        reference=lambda x, w, scale, y: _reference(x, w, scale, impl),
+        wrong=lambda x, w, scale, y: _wrong(x, w, scale, y, impl),
+    )
+
+
+def quantise(w: Any, kind: str) -> tuple[Any, Any]:
+    """Return integer weights and fp32 scales: one a row (int8), or one for GROUP of it (int4).
+
+    int4 has two in a byte: byte j of a group holds weights j (low) and j + 64 (high), both plus 8,
+    so that a kernel finds each half of a group in a row.
+    """
+    import torch
+
+    rows, k = w.shape
+    groups = w.float().view(rows, -1, k if kind == "int8" else GROUP)
+    scale = groups.abs().amax(dim=2) / _LARGEST[kind]
+    codes = (groups / scale[..., None]).round_().clamp_(-_LARGEST[kind], _LARGEST[kind])
+    if kind == "int8":
+        return codes.view(rows, k).to(torch.int8), scale.view(rows)
+    low, high = (codes + 8).to(torch.uint8).chunk(2, dim=2)
+    return (low | high << 4).view(rows, k // 2), scale
+
+
+def dequantise(w: Any, scale: Any, kind: str) -> Any:
+    """Return what quantised weights stand for, in float64."""
+    import torch
+
+    if kind == "bf16":
+        return w.double()
+    if kind == "int8":
+        return w.double() * scale.double()[:, None]
+    packed = w.view(*scale.shape, GROUP // 2)
+    codes = torch.cat((packed & 15, packed >> 4), dim=2)
+    return ((codes.double() - 8) * scale.double()[..., None]).view(w.shape[0], -1)
+
+
+def _launch_of(ctx: Any, m: int, n: int, k: int, impl: str) -> Callable[..., None]:
+    import torch
+
+    if impl == "bf16":
+        return lambda x, w, scale, y: torch.mm(x, w.t(), out=y)
+    from perfsuite_compute import skinny_triton
+
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    programs = skinny_triton.PROGRAMS_PER_SM * sms
+    launch: Callable[..., None] = skinny_triton.launch(
+        m, n, k, kind=impl, place=ctx.place, programs=programs
+    )
+    return launch
+
+
+def _reference(x: Any, w: Any, scale: Any, impl: str) -> Any:
+    """Multiply what the codes stand for, so that only the multiplication is judged."""
+    from perfsuite_compute.reference import matmul
+
+    return matmul(x, dequantise(w, scale, impl).t())
+
+
+def _wrong(x: Any, w: Any, scale: Any, y: Any, impl: str) -> None:
+    """Take the scale of the next row or group; in bf16, which has none, drop the last of k."""
+    if impl == "bf16":
+        y.copy_(_reference(x[:, :-64], w[:, :-64], scale, impl))
+    else:
+        y.copy_(_reference(x, w, scale.flatten().roll(-1).view(scale.shape), impl))
+
+
+CASES: tuple[perfsuite.Case | Claim, ...] = (
+    mixed_gemm,
+    Claim(
+        name="int8_weights_of_one_row",
+        case="mixed_gemm",
+        faster={"impl": "int8"},
+        than={"impl": "bf16"},
+        by=1.3,
+        at={"m": (1,), "n": (28672,)},
+        needs=(cuda(), arch("sm_90")),
+        source="PyTorch blog, 'Accelerating Generative AI with PyTorch II: GPT, Fast': int8 "
+        "weights make decoding of one sequence about 50 % faster, the whole model on an A100",
+    ),
+)

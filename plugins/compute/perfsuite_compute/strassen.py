@@ -1,0 +1,141 @@
+"""Seven multiplications of half the size in place of eight, and what the additions cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import perfsuite
+from perfsuite import Metric, Work, Workload, cuda, package
+
+_DTYPES = {"bf16": ("bfloat16", 2), "fp32": ("float32", 4)}
+LEVELS = {"torch": 0, "strassen_1": 1, "strassen_2": 2}
+# No multiple of a tile, but of 4, so that two levels have whole halves.
+_SIZES = {"fp32": (512, 4096, 4100), "bf16": (8192,)}
+_ODD = 4100
+# Each level rounds sums of two to four blocks once more, in bf16 to 8 bits; the errors of the
+# blocks add up where they cancel in the result. Higham, Accuracy and Stability of Numerical
+# Algorithms, section 23.2: each level multiplies the bound by no more than 12, in practice by 2.
+_TOLERANCE = {0: 1.0, 1: 2.0, 2: 4.0}
+_LIMIT = {"bf16": 1e-2, "fp32": 1e-5}
+METRIC = Metric("multiplications", "", better="equal")
+
+
+def _is_asked(dtype: str, n: int, impl: str) -> bool:
+    return n in _SIZES[dtype] and (n != _ODD or impl != "strassen_2")
+
+
+def _work(dtype: str, n: int, impl: str) -> Work:
+    size = _DTYPES[dtype][1]
+    return Work(
+        read_bytes=2 * size * n * n, write_bytes=size * n * n, flops=2 * n**3, rate_dtype=dtype
+    )
+
+
+def _memory_bytes(dtype: str, n: int, impl: str) -> int:
+    from perfsuite_compute.reference import matmul_bytes
+
+    # Each level holds seven products of a quarter and a few sums.
+    blocks = 3 * n * n * LEVELS[impl]
+    return _DTYPES[dtype][1] * (4 * n * n + blocks) + matmul_bytes(n, n, n)
+
+
+@perfsuite.case(
+    axes={"dtype": ["bf16", "fp32"], "n": [4096, _ODD, 8192], "impl": list(LEVELS)},
+    smoke={"dtype": ["fp32"], "n": [512], "impl": ["torch", "strassen_1"]},
+    only=_is_asked,
+    needs=(package("torch"), cuda().when(dtype="bf16")),
+    work=_work,
+    memory_bytes=_memory_bytes,
+    metrics=(METRIC,),
+    tags=["algorithms", "numerics"],
+    source="Strassen, Gaussian Elimination is not Optimal (1969); AlphaTensor: chapter 11 of the "
+    "book's README, Fawzi et al., Nature 610 (2022)",
+)
+def strassen(ctx: Any, dtype: str, n: int, impl: str) -> Workload:
+    """Multiply two n x n matrices with one or two levels of Strassen's algorithm above cuBLAS.
+
+    A level saves an eighth of the multiplications, 8/7 = 1.14 at best, and pays with 18 additions
+    of blocks through memory, and with accuracy. Tensor cores made multiplication so much cheaper
+    than memory that in bf16 there is little to win. Work is that of the ordinary algorithm.
+    """
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    name, levels = _DTYPES[dtype][0], LEVELS[impl]
+
+    def launch(a: Any, b: Any) -> Any:
+        return multiply(a, b, levels=levels)
+
+    return Workload(
+        fn=launch,
+        make_inputs=lambda rng: (rng.randn(n, n, dtype=name), rng.randn(n, n, dtype=name)),
+        reference=_reference,
+        wrong=_wrong,
+        tolerance=_LIMIT[dtype] * _TOLERANCE[levels],
+        exact=lambda: {"multiplications": float(count_of(levels))},
+    )
+
+
+def multiply(a: Any, b: Any, *, levels: int, mm: Callable[[Any, Any], Any] | None = None) -> Any:
+    """Return a @ b; sizes are multiples of 2**levels, ``mm`` multiplies the smallest blocks."""
+    import torch
+
+    if levels == 0:
+        return (mm or torch.mm)(a, b)
+    (a11, a12, a21, a22), (b11, b12, b21, b22) = _quarters(a), _quarters(b)
+
+    def times(x: Any, y: Any) -> Any:
+        return multiply(x, y, levels=levels - 1, mm=mm)
+
+    c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
+    c11, c12, c21, c22 = _quarters(c)
+    m1 = times(a11 + a22, b11 + b22)
+    m2 = times(a21 + a22, b11)
+    m3 = times(a11, b12 - b22)
+    m4 = times(a22, b21 - b11)
+    m5 = times(a11 + a12, b22)
+    m6 = times(a21 - a11, b11 + b12)
+    m7 = times(a12 - a22, b21 + b22)
+    torch.add(m3, m5, out=c12)
+    torch.add(m2, m4, out=c21)
+    torch.add(m1, m4, out=c11).sub_(m5).add_(m7)
+    torch.sub(m1, m2, out=c22).add_(m3).add_(m6)
+    return c
+
+
+def _quarters(x: Any) -> tuple[Any, Any, Any, Any]:
+    rows, columns = x.shape[0] // 2, x.shape[1] // 2
+    return x[:rows, :columns], x[:rows, columns:], x[rows:, :columns], x[rows:, columns:]
+
+
+def count_of(levels: int) -> int:
+    """Return how often the smallest blocks are multiplied."""
+    import torch
+
+    calls: list[int] = []
+
+    def counted(x: Any, y: Any) -> Any:
+        calls.append(1)
+        return x @ y
+
+    size = 2**levels
+    multiply(torch.ones(size, size), torch.ones(size, size), levels=levels, mm=counted)
+    return len(calls)
+
+
+def _reference(a: Any, b: Any) -> Any:
+    from perfsuite_compute.reference import matmul
+
+    return matmul(a, b)
+
+
+def _wrong(a: Any, b: Any) -> Any:
+    """Forget the third product in the last quarter."""
+    c = multiply(a, b, levels=1)
+    half = a.shape[0] // 2
+    c[half:, half:] -= a[:half, :half] @ (b[:half, half:] - b[half:, half:])
+    return c
+
+
+CASES = (strassen,)

@@ -1,0 +1,154 @@
+"""Sparse, emulated and Strassen multiplication: right on the CPU, exact where they are exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from perfsuite_compute import (
+    fft_linalg,
+    fp64_emulation,
+    matrices,
+    number_formats,
+    sparse24,
+    strassen,
+)
+
+import perfsuite
+
+torch = pytest.importorskip("torch")
+CASES = {each.name: each for each in matrices.cases() if isinstance(each, perfsuite.Case)}
+
+
+def _check(name: str, **axes: Any) -> float | None:
+    """Check a variant on the CPU; its mistake is refused there, too."""
+    from perfsuite.check import check
+    from perfsuite.device import open_device
+
+    device = open_device("cpu")
+    workload = CASES[name].build(device.context(3), **axes)
+    assert isinstance(workload, perfsuite.Workload)
+    return check(device, workload, where=name, seed=3)
+
+
+def _normal(*shape: int, seed: int = 1) -> Any:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_pruning_keeps_the_larger_two_of_each_four() -> None:
+    w = torch.tensor([[1.0, -4.0, 0.5, 3.0, -0.1, 0.2, 9.0, -8.0]])
+    assert sparse24.pruned(w).tolist() == [[0.0, -4.0, 0.0, 3.0, 0.0, 0.0, 9.0, -8.0]]
+
+
+@pytest.mark.parametrize("impl", ["fp64", "int8x4", "int8x6", "int8x8", "bf16x3"])
+@pytest.mark.parametrize("m", [128, 520])
+def test_emulated_float64_is_within_its_bits_and_a_slice_less_is_refused(m: int, impl: str) -> None:
+    assert _check("fp64_emulation", m=m, impl=impl) is not None
+
+
+def test_slices_of_whole_numbers_multiply_exactly() -> None:
+    a = torch.randint(-(2**20), 2**20, (32, 64), generator=torch.Generator().manual_seed(1))
+    b = torch.randint(-(2**20), 2**20, (64, 32), generator=torch.Generator().manual_seed(2))
+    made = fp64_emulation.multiply_sliced(a.double(), b.double(), 8)
+    assert torch.equal(made, (a @ b).double())
+
+
+def test_reference_of_float64_is_nearer_than_float64() -> None:
+    from fractions import Fraction
+
+    a, b = _normal(3, 40), _normal(40, 3, seed=2)
+    exact = [
+        [
+            sum(Fraction(float(a[i, p])) * Fraction(float(b[p, j])) for p in range(40))
+            for j in range(3)
+        ]
+        for i in range(3)
+    ]
+    made = fp64_emulation.reference(a, b)
+    for i in range(3):
+        for j in range(3):
+            assert abs(Fraction(float(made[i, j])) - exact[i][j]) <= abs(exact[i][j]) / 2**51
+
+
+def test_bits_grow_with_slices_up_to_float64() -> None:
+    bits = {
+        impl: fp64_emulation.correct_bits(fp64_emulation.launch_of(impl), "cpu")["correct_bits"]
+        for impl in ("bf16x3", "int8x4", "int8x6", "int8x8", "fp64")
+    }
+    assert bits["bf16x3"] < bits["int8x4"] < bits["int8x6"] < 50 < min(bits["int8x8"], bits["fp64"])
+
+
+@pytest.mark.parametrize("levels", [0, 1, 2])
+def test_strassen_is_exact_in_whole_numbers(levels: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    a = torch.randint(-9, 9, (24, 40), generator=generator)
+    b = torch.randint(-9, 9, (40, 16), generator=generator)
+    made = strassen.multiply(a.double(), b.double(), levels=levels)
+    assert torch.equal(made, (a @ b).double())
+    assert strassen.count_of(levels) == 7**levels
+
+
+@pytest.mark.parametrize("impl", ["torch", "strassen_1", "strassen_2"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_strassen_is_within_its_tolerance_and_a_lost_product_refused(dtype: str, impl: str) -> None:
+    assert _check("strassen", dtype=dtype, n=512, impl=impl) is not None
+
+
+@pytest.mark.parametrize(
+    ("op", "n", "impl"),
+    [
+        ("fft", 512, "plain"),
+        ("fft", 125, "library"),
+        ("cholesky", 256, "plain"),
+        ("cholesky", 301, "plain"),
+        ("cholesky", 301, "library"),
+        ("spmm", 1000, "plain"),
+        ("spmm", 1000, "library"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+def test_scientific_kernel_is_right_and_its_mistake_refused(op: str, n: int, impl: str) -> None:
+    error = _check("fft_linalg", op=op, n=n, impl=impl)
+    assert error is not None
+    assert 0 < error < 1e-6
+
+
+def test_blocked_cholesky_takes_a_last_panel_that_is_not_whole() -> None:
+    x = _normal(70, 70)
+    a = x @ x.t() + 70 * torch.eye(70, dtype=torch.float64)
+    made = fft_linalg.blocked_cholesky(a, panel=32)
+    assert torch.allclose(made @ made.t(), a, rtol=1e-12)
+    assert torch.equal(made, made.tril())
+
+
+@pytest.mark.parametrize("name", number_formats.FORMATS)
+def test_format_keeps_what_its_table_says_and_the_next_block_s_scale_is_refused(name: str) -> None:
+    inspection = CASES["number_formats"].build(None, format=name)
+    assert isinstance(inspection, perfsuite.Inspection)
+    assert inspection.reference is not None
+    assert inspection.wrong is not None
+    found = inspection.read()
+    assert found == inspection.reference()
+    assert found != inspection.wrong()
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "smallest"),
+    [("fp8_e4m3", 127, 2.0**-9), ("fp8_e5m2", 124, 2.0**-16), ("mxfp6_e2m3", 32, 0.125),
+     ("mxfp6_e3m2", 32, 0.0625), ("mxfp4", 8, 0.5), ("int4", 8, 1.0)],
+)  # fmt: skip
+def test_table_of_a_format_is_that_of_its_codes(name: str, count: int, smallest: float) -> None:
+    form = number_formats.FORMATS[name]
+    values = number_formats.values_of(form)
+    assert len(values) == count
+    assert values[:2] == [0.0, smallest]
+    assert values[-1] == form.largest
+
+
+def test_table_of_fp8_is_torch_s() -> None:
+    codes = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    assert number_formats.values_of(number_formats.FORMATS["fp8_e4m3"]) == codes.double().tolist()
+
+
+def test_tutorial_matrices_multiply_exactly_on_the_cpu() -> None:
+    assert _check("vecadd_tile", op="matmul", n=256, impl="torch") == 0.0
