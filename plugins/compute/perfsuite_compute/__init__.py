@@ -10,7 +10,7 @@ import perfsuite
 @perfsuite.hookimpl
 def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     """Return the pack's cases and claims."""
-    from perfsuite_compute import attention, fma, fp8_gemm, gemm, softmax, sustained
+    from perfsuite_compute import attention, fma, fp8_gemm, gemm, norm, softmax, sustained
 
     return [
         *gemm.CASES,
@@ -19,6 +19,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *fma.CASES,
         *softmax.CASES,
         *attention.CASES,
+        *norm.CASES,
     ]
 
 

@@ -1,0 +1,65 @@
+"""The kernels of the fused cases as they are launched, as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfsuite import Kernel
+
+NORM_COLS = (4095, 4096)
+
+
+def kernels() -> list[Kernel]:
+    """Return one kernel for each size and dtype that compiles to its own code."""
+    return [
+        *(_norm_forward(op, cols) for op in ("rms", "layer") for cols in NORM_COLS),
+        *(_norm_backward(op) for op in ("rms", "layer")),
+        _norm_sum(),
+    ]
+
+
+def _norm_forward(op: str, cols: int) -> Kernel:
+    arrays = dict.fromkeys(("x", "residual", "weight", "bias", "y", "total"), "*bf16")
+    constants = {"COLS": cols, "BLOCK": 4096, "CENTRED": op == "layer", "KEEPS": False}
+    return _triton(
+        f"norm_{op}_{cols}",
+        "norm_triton.norm_forward_kernel",
+        signature={**arrays, "eps": "fp32"},
+        constants={**constants, "mean": None, "rstd": None},
+        num_warps=8,
+    )
+
+
+def _norm_backward(op: str) -> Kernel:
+    arrays = dict.fromkeys(("dy", "dtotal", "total", "weight", "dx"), "*bf16")
+    sums = dict.fromkeys(("mean", "rstd", "dweight", "dbias"), "*fp32")
+    return _triton(
+        f"norm_{op}_backward",
+        "norm_triton.norm_backward_kernel",
+        signature={**arrays, **sums, "rows": "i32"},
+        constants={"COLS": 4096, "BLOCK": 4096, "CENTRED": op == "layer"},
+        num_warps=8,
+    )
+
+
+def _norm_sum() -> Kernel:
+    return _triton(
+        "norm_column_sum",
+        "norm_triton.column_sum_kernel",
+        signature={"partial": "*fp32", "out": "*bf16", "rows": "i32"},
+        constants={"COLS": 4096, "BLOCK_ROWS": 32, "BLOCK_COLS": 32},
+    )
+
+
+def _triton(name: str, where: str, *, signature: dict[str, str], **fields: Any) -> Kernel:
+    """Return a Triton kernel; pointers and integers are multiples of 16, as its sizes are."""
+    module, function = where.split(".")
+    return Kernel(
+        name=name,
+        language="triton",
+        module=f"perfsuite_compute.{module}",
+        function=function,
+        signature=signature,
+        aligned=tuple(key for key, kind in signature.items() if kind[0] in "*i"),
+        **fields,
+    )

@@ -1,0 +1,39 @@
+"""Checks the fused cases' Triton variants in its interpreter; prints each error as a JSON line.
+
+Started with TRITON_INTERPRET=1. In fp32: the interpreter multiplies bf16 matrices by their bits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from typing import Any
+
+from perfsuite_compute import norm
+
+import perfsuite
+from perfsuite.check import check
+from perfsuite.device import open_device
+
+# The smallest, an odd and a larger size each.
+LAUNCHES: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
+    (norm.norm, {"op": ("rms", "layer"), "direction": ("fwd",), "rows": (5,), "cols": (16, 63)}),
+    (norm.norm, {"op": ("rms", "layer"), "direction": ("fwd_bwd",), "rows": (7,), "cols": (1000,)}),
+]
+
+
+def main() -> None:
+    device = open_device("cpu")
+    for case, axes in LAUNCHES:
+        for values in itertools.product(*axes.values()):
+            bound = dict(zip(axes, values, strict=True))
+            workload = case.build(device.context(1), dtype="fp32", impl="triton", **bound)
+            assert isinstance(workload, perfsuite.Workload)
+            name = f"{case.name} {values}"
+            error = check(device, workload, where=name, seed=1)
+            sys.stdout.write(json.dumps({"name": name, "error": error}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

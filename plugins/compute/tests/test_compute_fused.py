@@ -1,0 +1,135 @@
+"""The fused cases, without a GPU: kernels compile and are right, references refuse mistakes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from perfsuite_compute import kernels_fused, norm, perf_cases, perf_kernels
+
+import perfsuite
+
+HERE = Path(__file__).parent
+SHARED_LIMIT = 227 << 10  # bytes of shared memory that one block may have on sm_90
+CASES = (norm.norm,)
+# Axes of launches small enough for a CPU; in bf16 too, to see that its tolerance holds.
+SMALL: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
+    (
+        norm.norm,
+        {
+            "dtype": ("fp32",),
+            "op": ("rms", "layer"),
+            "direction": ("fwd", "fwd_bwd"),
+            "rows": (64,),
+            "cols": (257,),
+            "impl": ("eager", "torch"),
+        },
+    ),
+    (
+        norm.norm,
+        {
+            "dtype": ("bf16",),
+            "op": ("rms", "layer"),
+            "direction": ("fwd", "fwd_bwd"),
+            "rows": (64,),
+            "cols": (257,),
+            "impl": ("eager",),
+        },
+    ),
+]
+
+
+def _small() -> list[Any]:
+    return [
+        pytest.param(case, dict(zip(axes, values, strict=True)), id=f"{case.name}-{values}")
+        for case, axes in SMALL
+        for values in itertools.product(*axes.values())
+    ]
+
+
+def _run(script: str, **environment: str) -> list[dict[str, Any]]:
+    roots = [HERE.parent, Path(perfsuite.__file__).parents[1]]
+    done = subprocess.run(
+        [sys.executable, str(HERE / script)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots)), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@cache
+def _compiled() -> dict[str, dict[str, Any]]:
+    pytest.importorskip("triton")
+    return {row["name"]: row for row in _run("fused_sm90.py")}
+
+
+@pytest.mark.parametrize(("case", "axes"), _small())
+def test_launch_is_right_on_the_cpu_and_its_mistake_refused(
+    case: perfsuite.Case, axes: dict[str, Any]
+) -> None:
+    pytest.importorskip("torch")
+    from perfsuite.check import check
+    from perfsuite.device import open_device
+
+    device = open_device("cpu")
+    workload = case.build(device.context(3), **axes)
+    assert isinstance(workload, perfsuite.Workload)
+    assert check(device, workload, where=case.name, seed=3) is not None
+
+
+def test_each_kernel_compiles_for_hopper_without_spilling() -> None:
+    rows = _compiled()
+    assert set(rows) == {kernel.name for kernel in kernels_fused.kernels()}
+    assert {name: row["stack"] for name, row in rows.items() if row["stack"]} == {}
+    assert max(row["shared"] for row in rows.values()) <= SHARED_LIMIT
+
+
+def test_kernels_are_handed_over_with_the_pack_s() -> None:
+    names = {kernel.name for kernel in perf_kernels()}
+    assert {kernel.name for kernel in kernels_fused.kernels()} <= names
+
+
+def test_rows_at_multiples_of_16_bytes_are_read_by_16_bytes() -> None:
+    rows = _compiled()
+    assert "LDG.E.128" in rows["norm_rms_4096"]["opcodes"]
+    assert "LDG.E.128" not in rows["norm_rms_4095"]["opcodes"]
+
+
+def test_kernels_are_right_in_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    rows = _run("fused_interpret.py", TRITON_INTERPRET="1")
+    assert len(rows) > 5
+    assert max(row["error"] for row in rows) < 1e-5
+
+
+def test_nightly_tier_is_small_enough() -> None:
+    listed = {each.name: each for each in perf_cases() if isinstance(each, perfsuite.Case)}
+    for case in CASES:
+        assert listed[case.name] is case
+        bound = [
+            axes
+            for values in itertools.product(*case.axes.values())
+            for axes in [dict(zip(case.axes, values, strict=True))]
+            if case.only is None or case.only(**axes)
+        ]
+        assert 4 <= len(bound) <= 8, bound
+        assert case.memory_bytes is not None
+        assert max(case.memory_bytes(**axes) for axes in bound) < 40e9
+
+
+def test_norm_counts_what_must_move() -> None:
+    assert norm.norm.work is not None
+    axes = {"dtype": "bf16", "op": "rms", "rows": 10, "cols": 100, "impl": "eager"}
+    assert norm.norm.work(direction="fwd", **axes).bytes == 4 * 2000
+    assert norm.norm.work(direction="fwd_bwd", **axes).bytes == 8 * 2000
