@@ -10,7 +10,17 @@ import perfsuite
 @perfsuite.hookimpl
 def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     """Return the pack's cases and claims."""
-    from perfsuite_compute import attention, fma, fp8_gemm, gemm, norm, softmax, sustained
+    from perfsuite_compute import (
+        attention,
+        fma,
+        fp8_gemm,
+        gemm,
+        norm,
+        pointwise_fusion,
+        rope_swiglu,
+        softmax,
+        sustained,
+    )
 
     return [
         *gemm.CASES,
@@ -20,6 +30,8 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *softmax.CASES,
         *attention.CASES,
         *norm.CASES,
+        *pointwise_fusion.CASES,
+        *rope_swiglu.CASES,
     ]
 
 

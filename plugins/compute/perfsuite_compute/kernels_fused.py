@@ -15,6 +15,9 @@ def kernels() -> list[Kernel]:
         *(_norm_forward(op, cols) for op in ("rms", "layer") for cols in NORM_COLS),
         *(_norm_backward(op) for op in ("rms", "layer")),
         _norm_sum(),
+        *(_chain(k) for k in (4, 16)),
+        _rope(),
+        _swiglu(),
     ]
 
 
@@ -48,6 +51,35 @@ def _norm_sum() -> Kernel:
         "norm_triton.column_sum_kernel",
         signature={"partial": "*fp32", "out": "*bf16", "rows": "i32"},
         constants={"COLS": 4096, "BLOCK_ROWS": 32, "BLOCK_COLS": 32},
+    )
+
+
+def _chain(k: int) -> Kernel:
+    return _triton(
+        f"pointwise_{k}",
+        "pointwise_triton.chain_kernel",
+        signature={"x": "*fp32", "y": "*fp32", "n": "i32"},
+        constants={"STEPS": k, "SCALE": 1.25, "SHIFT": 0.5, "LIMIT": 2.0, "BLOCK": 1024},
+    )
+
+
+def _rope() -> Kernel:
+    heads = {"HEADS": 32, "PADDED": 32, "KV_HEADS": 8, "KV_PADDED": 8, "D": 128}
+    return _triton(
+        "rope",
+        "rope_swiglu_triton.rope_kernel",
+        signature=dict.fromkeys(("q", "k", "cos", "sin", "q_out", "k_out"), "*bf16"),
+        constants=heads,
+    )
+
+
+def _swiglu() -> Kernel:
+    return _triton(
+        "swiglu",
+        "rope_swiglu_triton.swiglu_kernel",
+        signature={**dict.fromkeys(("gate", "up", "out"), "*bf16"), "n": "i32"},
+        constants={"BLOCK": 2048},
+        num_warps=8,
     )
 
 

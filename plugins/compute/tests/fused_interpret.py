@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from perfsuite_compute import norm
+from perfsuite_compute import norm, pointwise_fusion, rope_swiglu
 
 import perfsuite
 from perfsuite.check import check
@@ -20,6 +20,9 @@ from perfsuite.device import open_device
 LAUNCHES: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
     (norm.norm, {"op": ("rms", "layer"), "direction": ("fwd",), "rows": (5,), "cols": (16, 63)}),
     (norm.norm, {"op": ("rms", "layer"), "direction": ("fwd_bwd",), "rows": (7,), "cols": (1000,)}),
+    (pointwise_fusion.pointwise_fusion, {"k": (4, 6), "n": (1, 1023, 5000)}),
+    (rope_swiglu.rope_swiglu, {"op": ("rope",), "tokens": (2, 5), "width": (512, 1536)}),
+    (rope_swiglu.rope_swiglu, {"op": ("swiglu",), "tokens": (3,), "width": (1, 683, 2048)}),
 ]
 
 
@@ -28,7 +31,8 @@ def main() -> None:
     for case, axes in LAUNCHES:
         for values in itertools.product(*axes.values()):
             bound = dict(zip(axes, values, strict=True))
-            workload = case.build(device.context(1), dtype="fp32", impl="triton", **bound)
+            dtype = {"dtype": "fp32"} if "dtype" in case.axes else {}
+            workload = case.build(device.context(1), impl="triton", **dtype, **bound)
             assert isinstance(workload, perfsuite.Workload)
             name = f"{case.name} {values}"
             error = check(device, workload, where=name, seed=1)

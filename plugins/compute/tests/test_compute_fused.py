@@ -12,13 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perfsuite_compute import kernels_fused, norm, perf_cases, perf_kernels
+from perfsuite_compute import (
+    kernels_fused,
+    norm,
+    perf_cases,
+    perf_kernels,
+    pointwise_fusion,
+    rope_swiglu,
+)
 
 import perfsuite
 
 HERE = Path(__file__).parent
 SHARED_LIMIT = 227 << 10  # bytes of shared memory that one block may have on sm_90
-CASES = (norm.norm,)
+CASES = (norm.norm, pointwise_fusion.pointwise_fusion, rope_swiglu.rope_swiglu)
 # Axes of launches small enough for a CPU; in bf16 too, to see that its tolerance holds.
 SMALL: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
     (
@@ -40,6 +47,17 @@ SMALL: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
             "direction": ("fwd", "fwd_bwd"),
             "rows": (64,),
             "cols": (257,),
+            "impl": ("eager",),
+        },
+    ),
+    (pointwise_fusion.pointwise_fusion, {"k": (4, 16), "n": (4099,), "impl": ("eager",)}),
+    (
+        rope_swiglu.rope_swiglu,
+        {
+            "dtype": ("bf16", "fp32"),
+            "op": ("rope", "swiglu"),
+            "tokens": (67,),
+            "width": (1024,),
             "impl": ("eager",),
         },
     ),
