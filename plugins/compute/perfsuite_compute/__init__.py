@@ -12,6 +12,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     """Return the pack's cases and claims."""
     from perfsuite_compute import (
         attention,
+        cross_entropy,
         fma,
         fp8_gemm,
         gemm,
@@ -32,6 +33,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *norm.CASES,
         *pointwise_fusion.CASES,
         *rope_swiglu.CASES,
+        *cross_entropy.CASES,
     ]
 
 

@@ -18,6 +18,7 @@ def kernels() -> list[Kernel]:
         *(_chain(k) for k in (4, 16)),
         _rope(),
         _swiglu(),
+        *(_cross_entropy(vocab) for vocab in (50257, 65536)),
     ]
 
 
@@ -79,6 +80,16 @@ def _swiglu() -> Kernel:
         "rope_swiglu_triton.swiglu_kernel",
         signature={**dict.fromkeys(("gate", "up", "out"), "*bf16"), "n": "i32"},
         constants={"BLOCK": 2048},
+        num_warps=8,
+    )
+
+
+def _cross_entropy(vocab: int) -> Kernel:
+    return _triton(
+        f"cross_entropy_{vocab}",
+        "cross_entropy_triton.cross_entropy_kernel",
+        signature={"logits": "*bf16", "target": "*i64", "loss": "*fp32", "factor": "fp32"},
+        constants={"VOCAB": vocab, "BLOCK": 4096},
         num_warps=8,
     )
 

@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from perfsuite_compute import norm, pointwise_fusion, rope_swiglu
+from perfsuite_compute import cross_entropy, norm, pointwise_fusion, rope_swiglu
 
 import perfsuite
 from perfsuite.check import check
@@ -23,6 +23,7 @@ LAUNCHES: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
     (pointwise_fusion.pointwise_fusion, {"k": (4, 6), "n": (1, 1023, 5000)}),
     (rope_swiglu.rope_swiglu, {"op": ("rope",), "tokens": (2, 5), "width": (512, 1536)}),
     (rope_swiglu.rope_swiglu, {"op": ("swiglu",), "tokens": (3,), "width": (1, 683, 2048)}),
+    (cross_entropy.cross_entropy, {"tokens": (5,), "width": (16,), "vocab": (50, 9001)}),
 ]
 
 

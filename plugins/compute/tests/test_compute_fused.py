@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from perfsuite_compute import (
+    cross_entropy,
     kernels_fused,
     norm,
     perf_cases,
@@ -25,7 +26,12 @@ import perfsuite
 
 HERE = Path(__file__).parent
 SHARED_LIMIT = 227 << 10  # bytes of shared memory that one block may have on sm_90
-CASES = (norm.norm, pointwise_fusion.pointwise_fusion, rope_swiglu.rope_swiglu)
+CASES = (
+    norm.norm,
+    pointwise_fusion.pointwise_fusion,
+    rope_swiglu.rope_swiglu,
+    cross_entropy.cross_entropy,
+)
 # Axes of launches small enough for a CPU; in bf16 too, to see that its tolerance holds.
 SMALL: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
     (
@@ -59,6 +65,16 @@ SMALL: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
             "tokens": (67,),
             "width": (1024,),
             "impl": ("eager",),
+        },
+    ),
+    (
+        cross_entropy.cross_entropy,
+        {
+            "dtype": ("bf16", "fp32"),
+            "tokens": (67,),
+            "width": (128,),
+            "vocab": (1001,),
+            "impl": ("eager", "chunked"),
         },
     ),
 ]
@@ -144,6 +160,22 @@ def test_nightly_tier_is_small_enough() -> None:
         assert 4 <= len(bound) <= 8, bound
         assert case.memory_bytes is not None
         assert max(case.memory_bytes(**axes) for axes in bound) < 40e9
+
+
+def test_cross_entropy_counts_the_operations_that_torch_counts() -> None:
+    pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from perfsuite.device import open_device
+
+    device, case = open_device("cpu"), cross_entropy.cross_entropy
+    axes = {"dtype": "fp32", "tokens": 8, "width": 16, "vocab": 32, "impl": "eager"}
+    workload = case.build(device.context(1), **axes)
+    assert isinstance(workload, perfsuite.Workload)
+    assert case.work is not None
+    with FlopCounterMode(display=False) as counter:
+        workload.fn(*workload.make_inputs(device.rng(1)))
+    assert counter.get_total_flops() == case.work(**axes).flops
 
 
 def test_norm_counts_what_must_move() -> None:
