@@ -12,6 +12,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     """Return the pack's cases and claims."""
     from perfsuite_compute import (
         attention,
+        attention_mask,
         cross_entropy,
         fma,
         fp8_gemm,
@@ -34,6 +35,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *pointwise_fusion.CASES,
         *rope_swiglu.CASES,
         *cross_entropy.CASES,
+        *attention_mask.CASES,
     ]
 
 

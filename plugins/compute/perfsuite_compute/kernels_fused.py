@@ -7,6 +7,11 @@ from typing import Any
 from perfsuite import Kernel
 
 NORM_COLS = (4095, 4096)
+# Tiles meant for Hopper's 227 KiB of shared memory do not fit the 99 of sm_120.
+_ON_TENSOR_CORES: dict[str, Any] = {
+    "targets": ("sm_90a", "sm_100a", "sm_103a"),
+    "expects": {"sm_90a": "HGMMA", "sm_100a": "UTCHMMA", "sm_103a": "UTCHMMA"},
+}
 
 
 def kernels() -> list[Kernel]:
@@ -19,6 +24,7 @@ def kernels() -> list[Kernel]:
         _rope(),
         _swiglu(),
         *(_cross_entropy(vocab) for vocab in (50257, 65536)),
+        *(_interval_attention(capped=capped) for capped in (False, True)),
     ]
 
 
@@ -91,6 +97,25 @@ def _cross_entropy(vocab: int) -> Kernel:
         signature={"logits": "*bf16", "target": "*i64", "loss": "*fp32", "factor": "fp32"},
         constants={"VOCAB": vocab, "BLOCK": 4096},
         num_warps=8,
+    )
+
+
+def _interval_attention(*, capped: bool) -> Kernel:
+    return _triton(
+        "softcap_attention" if capped else "interval_attention",
+        "attention_mask_triton.interval_attention_kernel",
+        signature={
+            "q_desc": "tensordesc<bf16[128,128]>",
+            **dict.fromkeys(("k_desc", "v_desc"), "tensordesc<bf16[64,128]>"),
+            "first_keys": "*i32",
+            "out": "*bf16",
+            "s": "i32",
+            **dict.fromkeys(("scale", "cap"), "fp32"),
+        },
+        constants={"D": 128, "BLOCK_M": 128, "BLOCK_N": 64, "CAPPED": capped},
+        num_warps=8,
+        num_stages=3,
+        **_ON_TENSOR_CORES,
     )
 
 

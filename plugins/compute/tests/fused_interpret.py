@@ -10,7 +10,13 @@ import json
 import sys
 from typing import Any
 
-from perfsuite_compute import cross_entropy, norm, pointwise_fusion, rope_swiglu
+from perfsuite_compute import (
+    attention_mask,
+    cross_entropy,
+    norm,
+    pointwise_fusion,
+    rope_swiglu,
+)
 
 import perfsuite
 from perfsuite.check import check
@@ -24,6 +30,10 @@ LAUNCHES: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
     (rope_swiglu.rope_swiglu, {"op": ("rope",), "tokens": (2, 5), "width": (512, 1536)}),
     (rope_swiglu.rope_swiglu, {"op": ("swiglu",), "tokens": (3,), "width": (1, 683, 2048)}),
     (cross_entropy.cross_entropy, {"tokens": (5,), "width": (16,), "vocab": (50, 9001)}),
+    (
+        attention_mask.attention_mask,
+        {"mask": ("window", "document", "softcap"), "h": (2,), "s": (17, 301)},
+    ),
 ]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from perfsuite_compute import (
+    attention_mask,
     cross_entropy,
     kernels_fused,
     norm,
@@ -31,6 +32,7 @@ CASES = (
     pointwise_fusion.pointwise_fusion,
     rope_swiglu.rope_swiglu,
     cross_entropy.cross_entropy,
+    attention_mask.attention_mask,
 )
 # Axes of launches small enough for a CPU; in bf16 too, to see that its tolerance holds.
 SMALL: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
@@ -75,6 +77,16 @@ SMALL: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
             "width": (128,),
             "vocab": (1001,),
             "impl": ("eager", "chunked"),
+        },
+    ),
+    (
+        attention_mask.attention_mask,
+        {
+            "dtype": ("bf16", "fp32"),
+            "mask": ("window", "document", "softcap"),
+            "h": (2,),
+            "s": (203,),
+            "impl": ("masked",),
         },
     ),
 ]
@@ -176,6 +188,14 @@ def test_cross_entropy_counts_the_operations_that_torch_counts() -> None:
     with FlopCounterMode(display=False) as counter:
         workload.fn(*workload.make_inputs(device.rng(1)))
     assert counter.get_total_flops() == case.work(**axes).flops
+
+
+@pytest.mark.parametrize("mask", ["window", "document", "softcap"])
+@pytest.mark.parametrize("s", [8, 100, 203])
+def test_pairs_are_those_of_the_mask(mask: str, s: int) -> None:
+    pytest.importorskip("torch")
+    first = attention_mask.first_keys(mask, s, "cpu")
+    assert attention_mask.pairs(mask, s) == sum(i + 1 - int(first[i]) for i in range(s))
 
 
 def test_norm_counts_what_must_move() -> None:
