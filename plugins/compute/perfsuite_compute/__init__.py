@@ -17,6 +17,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         fma,
         fp8_gemm,
         gemm,
+        gqa_mla,
         norm,
         pointwise_fusion,
         rope_swiglu,
@@ -36,6 +37,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *rope_swiglu.CASES,
         *cross_entropy.CASES,
         *attention_mask.CASES,
+        *gqa_mla.CASES,
     ]
 
 

@@ -8,8 +8,9 @@ from perfsuite import Kernel
 
 NORM_COLS = (4095, 4096)
 # Tiles meant for Hopper's 227 KiB of shared memory do not fit the 99 of sm_120.
+_LARGE = ("sm_90a", "sm_100a", "sm_103a")
 _ON_TENSOR_CORES: dict[str, Any] = {
-    "targets": ("sm_90a", "sm_100a", "sm_103a"),
+    "targets": _LARGE,
     "expects": {"sm_90a": "HGMMA", "sm_100a": "UTCHMMA", "sm_103a": "UTCHMMA"},
 }
 
@@ -25,6 +26,9 @@ def kernels() -> list[Kernel]:
         _swiglu(),
         *(_cross_entropy(vocab) for vocab in (50257, 65536)),
         *(_interval_attention(capped=capped) for capped in (False, True)),
+        *(_decode(group) for group in (1, 4)),
+        _mla_decode(),
+        *(_join(splits, width) for splits, width in ((3, 128), (2, 512))),
     ]
 
 
@@ -116,6 +120,51 @@ def _interval_attention(*, capped: bool) -> Kernel:
         num_warps=8,
         num_stages=3,
         **_ON_TENSOR_CORES,
+    )
+
+
+_PARTS = {
+    **dict.fromkeys(("sums_out", "total_out", "peak_out"), "*fp32"),
+    **dict.fromkeys(("s", "share"), "i32"),
+    "scale": "fp32",
+}
+
+
+def _decode(group: int) -> Kernel:
+    descriptors = dict.fromkeys(("k_desc", "v_desc"), "tensordesc<bf16[64,128]>")
+    return _triton(
+        f"decode_{group}",
+        "gqa_mla_triton.decode_kernel",
+        signature={"q": "*bf16", **descriptors, **_PARTS},
+        constants={"GROUP": group, "ROWS": 16, "D": 128, "BLOCK_N": 64},
+        num_stages=3,
+        targets=_LARGE,
+    )
+
+
+def _mla_decode() -> Kernel:
+    return _triton(
+        "mla_decode",
+        "gqa_mla_triton.mla_decode_kernel",
+        signature={
+            "q": "*bf16",
+            "latent_desc": "tensordesc<bf16[64,512]>",
+            "rope_desc": "tensordesc<bf16[64,64]>",
+            **_PARTS,
+        },
+        constants={"HEADS": 128, "ROWS": 64, "LATENT": 512, "ROPE": 64, "BLOCK_N": 64},
+        num_warps=8,
+        num_stages=2,
+        **_ON_TENSOR_CORES,
+    )
+
+
+def _join(splits: int, width: int) -> Kernel:
+    return _triton(
+        f"decode_join_{splits}_{width}",
+        "gqa_mla_triton.join_kernel",
+        signature={**dict.fromkeys(("sums", "totals", "peaks"), "*fp32"), "out": "*bf16"},
+        constants={"SPLITS": splits, "DV": width},
     )
 
 

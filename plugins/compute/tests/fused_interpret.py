@@ -13,6 +13,7 @@ from typing import Any
 from perfsuite_compute import (
     attention_mask,
     cross_entropy,
+    gqa_mla,
     norm,
     pointwise_fusion,
     rope_swiglu,
@@ -34,6 +35,7 @@ LAUNCHES: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
         attention_mask.attention_mask,
         {"mask": ("window", "document", "softcap"), "h": (2,), "s": (17, 301)},
     ),
+    (gqa_mla.gqa_mla, {"kind": ("mha", "gqa", "mla"), "b": (1,), "s": (65, 200)}),
 ]
 
 

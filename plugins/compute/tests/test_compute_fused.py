@@ -15,6 +15,7 @@ import pytest
 from perfsuite_compute import (
     attention_mask,
     cross_entropy,
+    gqa_mla,
     kernels_fused,
     norm,
     perf_cases,
@@ -33,6 +34,7 @@ CASES = (
     rope_swiglu.rope_swiglu,
     cross_entropy.cross_entropy,
     attention_mask.attention_mask,
+    gqa_mla.gqa_mla,
 )
 # Axes of launches small enough for a CPU; in bf16 too, to see that its tolerance holds.
 SMALL: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
@@ -88,6 +90,13 @@ SMALL: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
             "s": (203,),
             "impl": ("masked",),
         },
+    ),
+    *(
+        (
+            gqa_mla.gqa_mla,
+            {"dtype": ("bf16", "fp32"), "kind": (kind,), "b": (2,), "s": (99,), "impl": impls},
+        )
+        for kind, impls in (("mha", ("sdpa",)), ("gqa", ("torch", "sdpa")), ("mla", ("torch",)))
     ),
 ]
 
@@ -196,6 +205,16 @@ def test_pairs_are_those_of_the_mask(mask: str, s: int) -> None:
     pytest.importorskip("torch")
     first = attention_mask.first_keys(mask, s, "cpu")
     assert attention_mask.pairs(mask, s) == sum(i + 1 - int(first[i]) for i in range(s))
+
+
+def test_caches_have_the_numbers_of_a_token_that_models_publish() -> None:
+    assert gqa_mla.gqa_mla.work is not None
+    found = {}
+    for kind in gqa_mla.MODELS:
+        axes = {"dtype": "bf16", "kind": kind, "b": 1, "impl": "triton"}
+        works = [gqa_mla.gqa_mla.work(s=s, **axes) for s in (100, 101)]
+        found[kind] = (works[1].read_bytes - works[0].read_bytes) / 2
+    assert found == {"mha": 8192, "gqa": 2048, "mla": 576}
 
 
 def test_norm_counts_what_must_move() -> None:
