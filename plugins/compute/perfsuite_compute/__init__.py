@@ -13,6 +13,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     from perfsuite_compute import (
         attention,
         attention_mask,
+        conv,
         cross_entropy,
         fma,
         fp8_gemm,
@@ -38,6 +39,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *cross_entropy.CASES,
         *attention_mask.CASES,
         *gqa_mla.CASES,
+        *conv.CASES,
     ]
 
 

@@ -70,6 +70,7 @@ def _memory_bytes(dtype: str, kind: str, b: int, s: int, impl: str) -> int:
         cuda().when(dtype="bf16"),
         arch("sm_80+").when(dtype="bf16"),
         arch("sm_90+").when(impl="triton"),
+        arch("sm_90").when(impl="triton", kind="mla"),  # its tiles are Hopper's shared memory
     ),
     work=_work,
     memory_bytes=_memory_bytes,

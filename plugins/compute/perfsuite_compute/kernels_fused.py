@@ -155,7 +155,8 @@ def _mla_decode() -> Kernel:
         constants={"HEADS": 128, "ROWS": 64, "LATENT": 512, "ROPE": 64, "BLOCK_N": 64},
         num_warps=8,
         num_stages=2,
-        **_ON_TENSOR_CORES,
+        targets=("sm_90a",),  # its tiles are meant for Hopper's shared memory
+        expects={"sm_90a": "HGMMA"},
     )
 
 

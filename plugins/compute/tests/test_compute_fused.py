@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from perfsuite_compute import (
     attention_mask,
+    conv,
     cross_entropy,
     gqa_mla,
     kernels_fused,
@@ -35,6 +36,7 @@ CASES = (
     cross_entropy.cross_entropy,
     attention_mask.attention_mask,
     gqa_mla.gqa_mla,
+    conv.conv,
 )
 # Axes of launches small enough for a CPU; in bf16 too, to see that its tolerance holds.
 SMALL: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
@@ -89,6 +91,15 @@ SMALL: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
             "h": (2,),
             "s": (203,),
             "impl": ("masked",),
+        },
+    ),
+    (
+        conv.conv,
+        {
+            "dtype": ("fp32", "bf16"),
+            "layer": ("stem", "tiny"),
+            "n": (1,),
+            "impl": ("nchw", "channels_last"),
         },
     ),
     *(
@@ -183,20 +194,30 @@ def test_nightly_tier_is_small_enough() -> None:
         assert max(case.memory_bytes(**axes) for axes in bound) < 40e9
 
 
-def test_cross_entropy_counts_the_operations_that_torch_counts() -> None:
+@pytest.mark.parametrize(
+    ("case", "axes"),
+    [
+        (cross_entropy.cross_entropy, {"tokens": 8, "width": 16, "vocab": 32, "impl": "eager"}),
+        (gqa_mla.gqa_mla, {"kind": "mla", "b": 2, "s": 9, "impl": "torch"}),
+        (conv.conv, {"layer": "stem", "n": 1, "impl": "nchw"}),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_work_counts_the_operations_that_torch_counts(
+    case: perfsuite.Case, axes: dict[str, Any]
+) -> None:
     pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 
     from perfsuite.device import open_device
 
-    device, case = open_device("cpu"), cross_entropy.cross_entropy
-    axes = {"dtype": "fp32", "tokens": 8, "width": 16, "vocab": 32, "impl": "eager"}
-    workload = case.build(device.context(1), **axes)
+    device = open_device("cpu")
+    workload = case.build(device.context(1), dtype="fp32", **axes)
     assert isinstance(workload, perfsuite.Workload)
     assert case.work is not None
     with FlopCounterMode(display=False) as counter:
         workload.fn(*workload.make_inputs(device.rng(1)))
-    assert counter.get_total_flops() == case.work(**axes).flops
+    assert counter.get_total_flops() == case.work(dtype="fp32", **axes).flops
 
 
 @pytest.mark.parametrize("mask", ["window", "document", "softcap"])
