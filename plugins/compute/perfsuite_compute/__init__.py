@@ -23,6 +23,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         pointwise_fusion,
         rope_swiglu,
         softmax,
+        ssm_scan,
         sustained,
     )
 
@@ -40,6 +41,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *attention_mask.CASES,
         *gqa_mla.CASES,
         *conv.CASES,
+        *ssm_scan.CASES,
     ]
 
 

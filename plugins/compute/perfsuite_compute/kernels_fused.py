@@ -29,6 +29,7 @@ def kernels() -> list[Kernel]:
         *(_decode(group) for group in (1, 4)),
         _mla_decode(),
         *(_join(splits, width) for splits, width in ((3, 128), (2, 512))),
+        _scan(),
     ]
 
 
@@ -166,6 +167,21 @@ def _join(splits: int, width: int) -> Kernel:
         "gqa_mla_triton.join_kernel",
         signature={**dict.fromkeys(("sums", "totals", "peaks"), "*fp32"), "out": "*bf16"},
         constants={"SPLITS": splits, "DV": width},
+    )
+
+
+def _scan() -> Kernel:
+    return _triton(
+        "ssm_scan",
+        "ssm_scan_triton.scan_kernel",
+        signature={
+            **dict.fromkeys(("x", "b", "c", "y"), "*bf16"),
+            "decay": "*fp32",
+            **dict.fromkeys(("s", "heads"), "i32"),
+        },
+        constants={"P": 64, "N": 128, "BLOCK_P": 32, "CHUNK": 64},
+        num_stages=2,
+        **_ON_TENSOR_CORES,
     )
 
 

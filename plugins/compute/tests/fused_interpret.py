@@ -17,6 +17,7 @@ from perfsuite_compute import (
     norm,
     pointwise_fusion,
     rope_swiglu,
+    ssm_scan,
 )
 
 import perfsuite
@@ -36,6 +37,7 @@ LAUNCHES: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
         {"mask": ("window", "document", "softcap"), "h": (2,), "s": (17, 301)},
     ),
     (gqa_mla.gqa_mla, {"kind": ("mha", "gqa", "mla"), "b": (1,), "s": (65, 200)}),
+    (ssm_scan.ssm_scan, {"b": (2,), "h": (2,), "s": (129, 256)}),
 ]
 
 

@@ -23,6 +23,7 @@ from perfsuite_compute import (
     perf_kernels,
     pointwise_fusion,
     rope_swiglu,
+    ssm_scan,
 )
 
 import perfsuite
@@ -37,6 +38,7 @@ CASES = (
     attention_mask.attention_mask,
     gqa_mla.gqa_mla,
     conv.conv,
+    ssm_scan.ssm_scan,
 )
 # Axes of launches small enough for a CPU; in bf16 too, to see that its tolerance holds.
 SMALL: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
@@ -101,6 +103,10 @@ SMALL: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
             "n": (1,),
             "impl": ("nchw", "channels_last"),
         },
+    ),
+    (
+        ssm_scan.ssm_scan,
+        {"dtype": ("bf16", "fp32"), "b": (2,), "h": (3,), "s": (300,), "impl": ("loop", "chunked")},
     ),
     *(
         (
