@@ -18,7 +18,7 @@ MLA_SCALE = (128 + 64) ** -0.5
 # Programs fill whole waves of 132 SMs with three blocks each (one, of latent attention): 3072 and
 # 768 of 396, 128 of 132.
 SPLITS = {"mha": 3, "gqa": 3, "mla": 2}
-ODD_S, _FEW = 4095, 500
+ODD_S, _FEW = 4095, 300
 _IMPLS = {"mha": ("sdpa", "triton"), "gqa": ("torch", "sdpa", "triton"), "mla": ("torch", "triton")}
 _LOST_KEYS = 16
 

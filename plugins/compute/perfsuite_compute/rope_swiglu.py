@@ -12,7 +12,7 @@ _DTYPES = {"bf16": ("bfloat16", 2), "fp32": ("float32", 4)}
 # Llama-3-8B: 32 heads and 8 of keys, 128 wide; 14,336 columns between the two halves of its MLP.
 D, GROUP = 128, 4
 ROPE_WIDTH, SWIGLU_WIDTH, ODD_WIDTH = 4096, 14336, 14335
-TOKENS, ODD_TOKENS, _FEW = 16384, 16383, 64
+TOKENS, ODD_TOKENS, _FEW = 8192, 8191, 64
 _ASKED = {
     ("rope", TOKENS, ROPE_WIDTH),
     ("rope", ODD_TOKENS, ROPE_WIDTH),

@@ -48,7 +48,7 @@ def _memory_bytes(dtype: str, b: int, h: int, s: int, impl: str) -> int:
         "s": [SHORT, ODD_S, LONG],
         "impl": ["loop", "chunked", "triton"],
     },
-    smoke={"dtype": ["fp32"], "b": [1], "h": [2], "s": [256], "impl": ["loop", "chunked"]},
+    smoke={"dtype": ["fp32"], "b": [1], "h": [2], "s": [256], "impl": ["chunked"]},
     only=_is_asked,
     needs=(
         package("torch"),
