@@ -52,7 +52,8 @@ def norm_backward_kernel(  # type: ignore[no-untyped-def]
     factor = tl.load(weight + columns, inside, 0.0).to(tl.float32)
     weight_sum = tl.zeros((BLOCK,), dtype=tl.float32)
     bias_sum = tl.zeros((BLOCK,), dtype=tl.float32)
-    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+    # The next two rows are on their way while one is reduced.
+    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=3):
         at = row * COLS + columns  # below 2^31 in all sizes of the case
         values = tl.load(total + at, inside, 0.0).to(tl.float32)
         arriving = tl.load(dy + at, inside, 0.0).to(tl.float32)

@@ -78,9 +78,10 @@ def test_kernels_are_right_in_the_interpreter() -> None:
         ("decode_4", "HMMA"),
         ("mla_decode", "HGMMA"),
         ("ssm_scan", "HGMMA"),
+        ("norm_rms_backward", "LDGSTS"),
     ],
 )
-def test_matrix_kernels_use_tensor_cores_and_bulk_copies(name: str, opcode: str) -> None:
+def test_kernels_use_tensor_cores_and_copies_that_run_ahead(name: str, opcode: str) -> None:
     assert [each for each in _compiled()[name]["opcodes"] if each.split(".")[0] == opcode]
 
 
