@@ -39,8 +39,8 @@ def _norm_forward(op: str, cols: int) -> Kernel:
     return _triton(
         f"norm_{op}_{cols}",
         "norm_triton.norm_forward_kernel",
-        signature={**arrays, "eps": "fp32"},
-        constants={**constants, "mean": None, "rstd": None},
+        signature={**arrays, **dict.fromkeys(("mean", "rstd"), "*fp32"), "eps": "fp32"},
+        constants=constants,
         num_warps=8,
     )
 

@@ -130,6 +130,14 @@ def test_launch_is_right_on_the_cpu_and_its_mistake_refused(
     assert check(device, workload, where=case.name, seed=3) is not None
 
 
+def test_pack_is_sound() -> None:
+    import perfsuite_compute
+
+    from perfsuite.testing import check_pack
+
+    assert check_pack(perfsuite_compute, device="") == ()
+
+
 def test_nightly_tier_is_small_enough() -> None:
     listed = {each.name: each for each in perf_cases() if isinstance(each, perfsuite.Case)}
     for case in CASES:
