@@ -10,7 +10,23 @@ import perfsuite
 @perfsuite.hookimpl
 def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     """Return the pack's cases and claims."""
-    from perfsuite_compute import attention, fma, fp8_gemm, gemm, matrices, softmax, sustained
+    from perfsuite_compute import (
+        attention,
+        attention_mask,
+        conv,
+        cross_entropy,
+        fma,
+        fp8_gemm,
+        gemm,
+        gqa_mla,
+        matrices,
+        norm,
+        pointwise_fusion,
+        rope_swiglu,
+        softmax,
+        ssm_scan,
+        sustained,
+    )
 
     return [
         *gemm.CASES,
@@ -20,6 +36,14 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *softmax.CASES,
         *attention.CASES,
         *matrices.cases(),
+        *norm.CASES,
+        *pointwise_fusion.CASES,
+        *rope_swiglu.CASES,
+        *cross_entropy.CASES,
+        *attention_mask.CASES,
+        *gqa_mla.CASES,
+        *conv.CASES,
+        *ssm_scan.CASES,
     ]
 
 

@@ -1,0 +1,188 @@
+"""A language model's last layer and its loss: all logits at once, against a chunk at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import perfsuite
+from perfsuite import Work, Workload, cuda, package
+
+_DTYPES = {"bf16": ("bfloat16", 2), "fp32": ("float32", 4)}
+GPT2_VOCAB, VOCAB, _WIDE_VOCAB = 50257, 65536, 131072
+# Logits of a quarter of the tokens live at a time: fewer would read the weight's gradient oftener.
+CHUNKS = 4
+_REFERENCE_ROWS = 512
+
+
+def _is_asked(dtype: str, tokens: int, width: int, vocab: int, impl: str) -> bool:
+    return vocab != GPT2_VOCAB or impl != "chunked"
+
+
+def _work(dtype: str, tokens: int, width: int, vocab: int, impl: str) -> Work:
+    size = _DTYPES[dtype][1]
+    moved = (tokens + vocab) * width * size
+    return Work(
+        read_bytes=moved + 8 * tokens,
+        write_bytes=moved + 4,
+        # The logits, the gradient of the tokens and that of the weight: three products.
+        flops=6 * tokens * width * vocab,
+        rate_dtype=dtype,
+    )
+
+
+def _memory_bytes(dtype: str, tokens: int, width: int, vocab: int, impl: str) -> int:
+    size = _DTYPES[dtype][1]
+    rows = tokens if impl == "eager" else -(-tokens // CHUNKS)
+    # Logits and gradient in the dtype and in fp32, and one of each more on the way back.
+    logits = rows * vocab * (3 * size + 3 * 4)
+    reference = 8 * (3 * min(tokens, _REFERENCE_ROWS) * vocab + 3 * vocab * width)
+    return logits + reference + (tokens + vocab) * width * 3 * size
+
+
+@perfsuite.case(
+    axes={
+        "dtype": ["bf16"],
+        "tokens": [2048],
+        "width": [2048],
+        "vocab": [GPT2_VOCAB, VOCAB],
+        "impl": ["eager", "chunked", "triton"],
+    },
+    smoke={
+        "dtype": ["fp32"],
+        "tokens": [64],
+        "width": [64],
+        "vocab": [1000],
+        "impl": ["eager", "chunked"],
+    },
+    full={"vocab": [GPT2_VOCAB, VOCAB, _WIDE_VOCAB]},
+    only=_is_asked,
+    needs=(
+        package("torch"),
+        package("triton").when(impl="triton"),
+        cuda().when(impl="triton"),
+        cuda().when(dtype="bf16"),
+    ),
+    work=_work,
+    memory_bytes=_memory_bytes,
+    tags=["fusion", "memory"],
+    source="training memory: chapter 9 of the book; Liger Kernel (arXiv:2410.10989), section 3.2",
+)
+def cross_entropy(ctx: Any, dtype: str, tokens: int, width: int, vocab: int, impl: str) -> Workload:
+    """Take the mean cross-entropy of ``tokens`` rows against a vocabulary, and both gradients.
+
+    ``eager`` holds all logits, once more in fp32, and their gradients. ``chunked`` goes through a
+    quarter of the tokens at a time and writes the gradient down by hand, with PyTorch's own
+    operations. ``triton`` does the same with one kernel between the matrix products, which writes
+    the gradient over the logits (Liger's fused linear cross-entropy). What they differ in first
+    is the memory that a launch takes, then the trips of the logits. 50,257 is GPT-2's vocabulary:
+    rows of logits start at no multiple of 16 bytes.
+    """
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    name = _DTYPES[dtype][0]
+
+    def make_inputs(rng: Any) -> tuple[Any, ...]:
+        # Logits of variance 1, as of a model that has begun to learn.
+        x, weight = rng.randn(tokens, width, dtype=name), rng.randn(vocab, width, dtype=name)
+        return x, weight.mul_(width**-0.5), rng.randint(0, vocab, tokens, dtype="int64")
+
+    launches = {
+        "eager": _launch_eager,
+        "chunked": _chunked(_by_torch),
+        "triton": _chunked(_by_triton),
+    }
+    return Workload(
+        fn=launches[impl],
+        make_inputs=make_inputs,
+        reference=_reference,
+        wrong=_chunked(_by_torch, moves=False),
+        # The loss is fp32 whatever the logits are.
+        tolerance=None if dtype == "fp32" else 1e-2,
+    )
+
+
+def _launch_eager(x: Any, weight: Any, target: Any) -> tuple[Any, ...]:
+    import torch
+    from torch.nn import functional
+
+    leaves = [each.detach().requires_grad_() for each in (x, weight)]
+    with torch.enable_grad():
+        logits = functional.linear(*leaves)
+        loss = functional.cross_entropy(logits.float(), target)
+    return loss.detach(), *torch.autograd.grad(loss, leaves)
+
+
+# Returns the gradient of some logits, which may lie where they were, and adds to the losses.
+Step = Callable[[Any, Any, Any, float], Any]
+
+
+def _chunked(step: Step, *, moves: bool = True) -> Callable[..., tuple[Any, ...]]:
+    """Return the launch that goes through the tokens in chunks.
+
+    Without ``moves`` each chunk is held against the targets of the first: the negative control.
+    """
+
+    def launch(x: Any, weight: Any, target: Any) -> tuple[Any, ...]:
+        import torch
+
+        dx, dweight = torch.empty_like(x), torch.empty_like(weight)
+        losses = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
+        for start, part in _parts(x.shape[0], -(-x.shape[0] // CHUNKS)):
+            tokens = x[part]
+            against = target[part] if moves else target[: tokens.shape[0]]
+            grad = step(tokens @ weight.T, against, losses[part], 1 / x.shape[0])
+            torch.mm(grad, weight, out=dx[part])
+            if start:
+                dweight.addmm_(grad.T, tokens)
+            else:
+                torch.mm(grad.T, tokens, out=dweight)
+        return losses.sum(), dx, dweight
+
+    return launch
+
+
+def _parts(count: int, step: int) -> Iterator[tuple[int, slice]]:
+    for start in range(0, count, step):
+        yield start, slice(start, min(count, start + step))
+
+
+def _by_torch(logits: Any, target: Any, losses: Any, factor: float) -> Any:
+    import torch
+
+    log_shares = torch.log_softmax(logits.float(), dim=1)
+    at = target[:, None]
+    losses.copy_(log_shares.gather(1, at)[:, 0] * -factor)
+    shares = log_shares.exp_()
+    shares.scatter_add_(1, at, torch.full_like(at, -1, dtype=shares.dtype))
+    return shares.mul_(factor).to(logits.dtype)
+
+
+def _by_triton(logits: Any, target: Any, losses: Any, factor: float) -> Any:
+    from perfsuite_compute import cross_entropy_triton
+
+    cross_entropy_triton.cross_entropy(logits, target, losses, factor=factor)
+    return logits
+
+
+def _reference(x: Any, weight: Any, target: Any) -> tuple[Any, ...]:
+    """Return loss and gradients in float64, some tokens at a time."""
+    import torch
+
+    wide, rows = weight.double(), x.shape[0]
+    loss, dx = wide.new_zeros(()), torch.empty(x.shape, dtype=wide.dtype, device=x.device)
+    dweight = torch.zeros_like(wide)
+    for _, part in _parts(rows, _REFERENCE_ROWS):
+        tokens, right = x[part].double(), torch.arange(x[part].shape[0], device=x.device)
+        logits = tokens @ wide.T
+        normaliser = logits.logsumexp(1)
+        loss += (normaliser - logits[right, target[part]]).sum() / rows
+        grad = logits.sub_(normaliser[:, None]).exp_()
+        grad[right, target[part]] -= 1
+        dx[part] = grad @ wide / rows
+        dweight.addmm_(grad.T, tokens, alpha=1 / rows)
+    return loss, dx, dweight
+
+
+CASES: tuple[perfsuite.Case, ...] = (cross_entropy,)

@@ -1,0 +1,199 @@
+"""The kernels of the fused cases as they are launched, as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfsuite import Kernel
+
+NORM_COLS = (4095, 4096)
+# Tiles meant for Hopper's 227 KiB of shared memory do not fit the 99 of sm_120.
+_LARGE = ("sm_90a", "sm_100a", "sm_103a")
+_ON_TENSOR_CORES: dict[str, Any] = {
+    "targets": _LARGE,
+    "expects": {"sm_90a": "HGMMA", "sm_100a": "UTCHMMA", "sm_103a": "UTCHMMA"},
+}
+
+
+def kernels() -> list[Kernel]:
+    """Return one kernel for each size and dtype that compiles to its own code."""
+    return [
+        *(_norm_forward(op, cols) for op in ("rms", "layer") for cols in NORM_COLS),
+        *(_norm_backward(op) for op in ("rms", "layer")),
+        _norm_sum(),
+        *(_chain(k) for k in (4, 16)),
+        _rope(),
+        _swiglu(),
+        *(_cross_entropy(vocab) for vocab in (50257, 65536)),
+        *(_interval_attention(capped=capped) for capped in (False, True)),
+        *(_decode(group) for group in (1, 4)),
+        _mla_decode(),
+        *(_join(splits, width) for splits, width in ((3, 128), (2, 512))),
+        _scan(),
+    ]
+
+
+def _norm_forward(op: str, cols: int) -> Kernel:
+    arrays = dict.fromkeys(("x", "residual", "weight", "bias", "y", "total"), "*bf16")
+    constants = {"COLS": cols, "BLOCK": 4096, "CENTRED": op == "layer", "KEEPS": False}
+    return _triton(
+        f"norm_{op}_{cols}",
+        "norm_triton.norm_forward_kernel",
+        signature={**arrays, **dict.fromkeys(("mean", "rstd"), "*fp32"), "eps": "fp32"},
+        constants=constants,
+        num_warps=8,
+    )
+
+
+def _norm_backward(op: str) -> Kernel:
+    arrays = dict.fromkeys(("dy", "dtotal", "total", "weight", "dx"), "*bf16")
+    sums = dict.fromkeys(("mean", "rstd", "dweight", "dbias"), "*fp32")
+    return _triton(
+        f"norm_{op}_backward",
+        "norm_triton.norm_backward_kernel",
+        signature={**arrays, **sums, "rows": "i32"},
+        constants={"COLS": 4096, "BLOCK": 4096, "CENTRED": op == "layer"},
+        num_warps=8,
+    )
+
+
+def _norm_sum() -> Kernel:
+    return _triton(
+        "norm_column_sum",
+        "norm_triton.column_sum_kernel",
+        signature={"partial": "*fp32", "out": "*bf16", "rows": "i32"},
+        constants={"COLS": 4096, "BLOCK_ROWS": 32, "BLOCK_COLS": 32},
+    )
+
+
+def _chain(k: int) -> Kernel:
+    return _triton(
+        f"pointwise_{k}",
+        "pointwise_triton.chain_kernel",
+        signature={"x": "*fp32", "y": "*fp32", "n": "i32"},
+        constants={"STEPS": k, "SCALE": 1.25, "SHIFT": 0.5, "LIMIT": 2.0, "BLOCK": 1024},
+    )
+
+
+def _rope() -> Kernel:
+    heads = {"HEADS": 32, "PADDED": 32, "KV_HEADS": 8, "KV_PADDED": 8, "D": 128}
+    return _triton(
+        "rope",
+        "rope_swiglu_triton.rope_kernel",
+        signature=dict.fromkeys(("q", "k", "cos", "sin", "q_out", "k_out"), "*bf16"),
+        constants=heads,
+    )
+
+
+def _swiglu() -> Kernel:
+    return _triton(
+        "swiglu",
+        "rope_swiglu_triton.swiglu_kernel",
+        signature={**dict.fromkeys(("gate", "up", "out"), "*bf16"), "n": "i32"},
+        constants={"BLOCK": 2048},
+        num_warps=8,
+    )
+
+
+def _cross_entropy(vocab: int) -> Kernel:
+    return _triton(
+        f"cross_entropy_{vocab}",
+        "cross_entropy_triton.cross_entropy_kernel",
+        signature={"logits": "*bf16", "target": "*i64", "loss": "*fp32", "factor": "fp32"},
+        constants={"VOCAB": vocab, "BLOCK": 4096},
+        num_warps=8,
+    )
+
+
+def _interval_attention(*, capped: bool) -> Kernel:
+    return _triton(
+        "softcap_attention" if capped else "interval_attention",
+        "attention_mask_triton.interval_attention_kernel",
+        signature={
+            "q_desc": "tensordesc<bf16[128,128]>",
+            **dict.fromkeys(("k_desc", "v_desc"), "tensordesc<bf16[64,128]>"),
+            "first_keys": "*i32",
+            "out": "*bf16",
+            "s": "i32",
+            **dict.fromkeys(("scale", "cap"), "fp32"),
+        },
+        constants={"D": 128, "BLOCK_M": 128, "BLOCK_N": 64, "CAPPED": capped},
+        num_warps=8,
+        num_stages=3,
+        **_ON_TENSOR_CORES,
+    )
+
+
+_PARTS = {
+    **dict.fromkeys(("sums_out", "total_out", "peak_out"), "*fp32"),
+    **dict.fromkeys(("s", "share"), "i32"),
+    "scale": "fp32",
+}
+
+
+def _decode(group: int) -> Kernel:
+    descriptors = dict.fromkeys(("k_desc", "v_desc"), "tensordesc<bf16[64,128]>")
+    return _triton(
+        f"decode_{group}",
+        "gqa_mla_triton.decode_kernel",
+        signature={"q": "*bf16", **descriptors, **_PARTS},
+        constants={"GROUP": group, "ROWS": 16, "D": 128, "BLOCK_N": 64},
+        num_stages=3,
+        targets=_LARGE,
+    )
+
+
+def _mla_decode() -> Kernel:
+    return _triton(
+        "mla_decode",
+        "gqa_mla_triton.mla_decode_kernel",
+        signature={
+            "q": "*bf16",
+            "latent_desc": "tensordesc<bf16[64,512]>",
+            "rope_desc": "tensordesc<bf16[64,64]>",
+            **_PARTS,
+        },
+        constants={"HEADS": 128, "ROWS": 64, "LATENT": 512, "ROPE": 64, "BLOCK_N": 64},
+        num_warps=8,
+        num_stages=2,
+        targets=("sm_90a",),  # its tiles are meant for Hopper's shared memory
+        expects={"sm_90a": "HGMMA"},
+    )
+
+
+def _join(splits: int, width: int) -> Kernel:
+    return _triton(
+        f"decode_join_{splits}_{width}",
+        "gqa_mla_triton.join_kernel",
+        signature={**dict.fromkeys(("sums", "totals", "peaks"), "*fp32"), "out": "*bf16"},
+        constants={"SPLITS": splits, "DV": width},
+    )
+
+
+def _scan() -> Kernel:
+    return _triton(
+        "ssm_scan",
+        "ssm_scan_triton.scan_kernel",
+        signature={
+            **dict.fromkeys(("x", "b", "c", "y"), "*bf16"),
+            "decay": "*fp32",
+            **dict.fromkeys(("s", "heads"), "i32"),
+        },
+        constants={"P": 64, "N": 128, "BLOCK_P": 32, "CHUNK": 64},
+        num_stages=2,
+        **_ON_TENSOR_CORES,
+    )
+
+
+def _triton(name: str, where: str, *, signature: dict[str, str], **fields: Any) -> Kernel:
+    """Return a Triton kernel; pointers and integers are multiples of 16, as its sizes are."""
+    module, function = where.split(".")
+    return Kernel(
+        name=name,
+        language="triton",
+        module=f"perfsuite_compute.{module}",
+        function=function,
+        signature=signature,
+        aligned=tuple(key for key, kind in signature.items() if kind[0] in "*i"),
+        **fields,
+    )
