@@ -10,7 +10,18 @@ import perfsuite
 @perfsuite.hookimpl
 def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     """Return the pack's cases and claims."""
-    from perfsuite_compute import attention, fma, fp8_gemm, gemm, softmax, sustained
+    from perfsuite_compute import (
+        attention,
+        divergence,
+        fma,
+        fp8_gemm,
+        gemm,
+        ilp_unroll,
+        occupancy,
+        redundancy,
+        softmax,
+        sustained,
+    )
 
     return [
         *gemm.CASES,
@@ -19,6 +30,10 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *fma.CASES,
         *softmax.CASES,
         *attention.CASES,
+        *ilp_unroll.CASES,
+        *occupancy.CASES,
+        *divergence.CASES,
+        *redundancy.CASES,
     ]
 
 

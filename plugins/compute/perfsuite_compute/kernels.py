@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import Kernel
-from perfsuite_compute import fma, gemm, softmax
+from perfsuite_compute import fma, gemm, kernels_sm, softmax
 
 # Copied from the Triton modules, which cannot be imported where kernels are only listed; the
 # tests hold them equal. (block_m, block_n, block_k, stages, warps) by the least size, as there.
@@ -30,6 +30,7 @@ def kernels() -> list[Kernel]:
         *(_gemm_triton(size) for size in GEMM_TILES),
         _cuda("fma_4096", "fma.cu", "fma_loop", fma.cuda_options(4096)),
         *(_attention(name, causal=name == "causal") for name in ("full", "causal")),
+        *kernels_sm.kernels(),
     ]
 
 

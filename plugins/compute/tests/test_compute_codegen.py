@@ -10,7 +10,7 @@ KERNELS = {kernel.name: kernel for kernel in perf_kernels()}
 
 def test_every_kernel_of_the_pack_is_handed_over() -> None:
     functions = {(kernel.language, kernel.function) for kernel in KERNELS.values()}
-    assert functions == {
+    assert functions >= {
         ("cuda", "softmax_rows"),
         ("cuda", "gemm_naive"),
         ("cuda", "gemm_tiled"),
