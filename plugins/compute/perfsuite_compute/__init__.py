@@ -16,6 +16,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         fma,
         fp8_gemm,
         gemm,
+        gemm_ladder,
         ilp_unroll,
         occupancy,
         redundancy,
@@ -34,6 +35,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *occupancy.CASES,
         *divergence.CASES,
         *redundancy.CASES,
+        *gemm_ladder.CASES,
     ]
 
 

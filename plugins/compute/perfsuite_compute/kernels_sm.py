@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfsuite import Kernel
-from perfsuite_compute import divergence, ilp_unroll, occupancy, redundancy
+from perfsuite_compute import divergence, gemm_ladder, ilp_unroll, occupancy, redundancy
 
 
 def kernels() -> list[Kernel]:
@@ -15,6 +15,7 @@ def kernels() -> list[Kernel]:
         *_occupancies(),
         *_paths(),
         *_rotations(),
+        *_rungs(),
     ]
 
 
@@ -50,6 +51,12 @@ def _rotations() -> list[Kernel]:
     options = redundancy.cuda_options(32)
     names = redundancy.KERNELS.values()
     return [_cuda(name, redundancy.SOURCE, name, options) for name in names]
+
+
+def _rungs() -> list[Kernel]:
+    return [
+        _cuda(rung.function, rung.source, rung.function, ()) for rung in gemm_ladder.RUNGS.values()
+    ]
 
 
 def _cuda(name: str, file: Path, function: str, options: tuple[str, ...]) -> Kernel:

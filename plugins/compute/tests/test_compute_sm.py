@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import perfsuite_compute
 import pytest
-from perfsuite_compute import divergence, ilp_unroll, kernels_sm, multiprocessors, occupancy
+from perfsuite_compute import (
+    divergence,
+    gemm_ladder,
+    ilp_unroll,
+    kernels_sm,
+    multiprocessors,
+    occupancy,
+)
 from perfsuite_compute.redundancy import redundancy
 from sm_played import PlayedContext
 
@@ -27,7 +35,7 @@ def codes() -> Codes:
 
 
 def _compiled(core: Any, kernel: perfsuite.Kernel) -> perfsuite.MachineCode:
-    macros = [tuple(option[2:].split("=")) for option in kernel.options]
+    macros = [tuple(option[2:].split("=")) for option in kernel.options] or None
     options = core.ProgramOptions(std="c++17", arch="sm_90a", define_macro=macros)
     program = core.Program(Path(kernel.file).read_text(encoding="utf-8"), "c++", options)
     made = program.compile("cubin", name_expressions=(kernel.function,))
@@ -72,6 +80,40 @@ def test_fast_angles_are_special_functions_and_hoisted_ones_serve_eight_heads(co
     assert _facts(codes, "rotate_hoisted")["global_stores"] == 8
     instructions = {name: codes[f"rotate_{name}"].opcodes.total for name in ("recompute", "fast")}
     assert instructions["recompute"] > 4 * instructions["fast"]
+
+
+def test_ladder_climbs_from_loads_to_tensor_cores_and_spills_nowhere(codes: Codes) -> None:
+    found = {impl: codes[rung.function] for impl, rung in gemm_ladder.RUNGS.items()}
+    assert [impl for impl in found if perfsuite.facts_of(found[impl])["spill_bytes"]] == []
+    has_tensor_cores = {impl: found[impl].opcodes.has("HMMA.16816.F32.BF16") for impl in found}
+    wanted = {"loop": False, "shared": False, "register": False, "wmma": True, "mma_sync": True}
+    assert has_tensor_cores == wanted
+    assert found["register"].opcodes.of("FFMA") == 64 * 16
+    assert found["mma_sync"].opcodes.of("LDGSTS") == 16
+    assert found["mma_sync"].opcodes.has("LDSM.16.MT88.4")  # b, turned on its way to registers
+
+
+def test_rungs_cover_a_ragged_matrix_and_fit_an_sm() -> None:
+    for rung in gemm_ladder.RUNGS.values():
+        grid = rung.grid(130, 64)
+        tiles = (-(-64 // rung.tile), -(-130 // rung.tile))
+        assert grid == ((tiles[0] * tiles[1],) if rung.shared_bytes else tiles)
+        assert 2 * (rung.shared_bytes + 1024) <= 228 << 10
+
+
+def test_ladder_refuses_a_loop_that_ends_early() -> None:
+    torch = pytest.importorskip("torch")
+    from perfsuite.check import check
+    from perfsuite.device import open_device
+
+    def play(grid: Any, block: Any, *args: Any, shared_bytes: int) -> None:
+        assert args[3:] == (1032, 1032, 1032)
+        torch.mm(args[0], args[1], out=args[2])
+
+    ctx = SimpleNamespace(load_cuda=lambda path, name: play)
+    workload = gemm_ladder.gemm_ladder.build(ctx, size=1032, impl="mma_sync")
+    assert isinstance(workload, perfsuite.Workload)
+    assert check(open_device("cpu"), workload, where="here", seed=3) is not None
 
 
 @pytest.mark.parametrize(
@@ -142,12 +184,13 @@ def test_work_counts_what_the_mathematics_needs() -> None:
     assert (chained.bytes, chained.flops) == (80, 20 * ilp_unroll.STEPS)
     assert work(occupancy.occupancy, n=10, impl="block_32").bytes == 80
     turned = work(redundancy, tokens=2, heads=3, impl="cuda_fast")
+    assert work(gemm_ladder.gemm_ladder, size=4, impl="loop").flops == 2 * 4**3
     assert (turned.bytes, turned.flops) == (2 * 3 * 128 * 8, 2 * 3 * 64 * 6)
 
 
 def test_nightly_tier_has_at_most_eight_variants_of_a_case() -> None:
     declared = [c for c in perfsuite_compute.perf_cases() if isinstance(c, perfsuite.Case)]
-    for name in ("ilp_unroll", "occupancy", "divergence", "redundancy"):
+    for name in ("ilp_unroll", "occupancy", "divergence", "redundancy", "gemm_ladder"):
         (case,) = [each for each in declared if each.name == name]
         assert case.only is not None
         bound = [
