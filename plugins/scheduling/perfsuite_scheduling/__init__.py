@@ -12,11 +12,15 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     """Return the pack's cases and claims."""
     from perfsuite_scheduling import (
         cuda_graph,
+        graph_conditional,
+        graph_params,
+        grid_sync,
         host_sync,
         kernel_fusion,
         launch_latency,
         pdl,
         persistent,
+        stream_priority,
         streams,
         work_queue,
     )
@@ -30,6 +34,10 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *kernel_fusion.CASES,
         *work_queue.CASES,
         *pdl.CASES,
+        *grid_sync.CASES,
+        *graph_conditional.CASES,
+        *graph_params.CASES,
+        *stream_priority.CASES,
     ]
 
 
