@@ -38,7 +38,7 @@ RUNGS = {
     "loop": Rung("gemm_ladder.cu", "gemm_loop", 32, (32, 32)),
     "shared": Rung("gemm_ladder.cu", "gemm_shared", 32, (32, 32)),
     "register": Rung("gemm_ladder.cu", "gemm_register", 128, (256,)),
-    "wmma": Rung("gemm_ladder.cu", "gemm_wmma", 128, (256,)),
+    "wmma": Rung("gemm_wmma.cu", "gemm_wmma", 128, (256,)),
     # Three slots of 32 KiB and their alignment.
     "mma_sync": Rung("gemm_pipeline.cu", "gemm_pipeline", 128, (128,), 3 * 2**15 + 128),
 }
