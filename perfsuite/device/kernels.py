@@ -60,6 +60,14 @@ class CudaKernel:
         stream = _stream(torch.cuda.current_stream().cuda_stream)
         launch(stream, _config(grid, block, shared_bytes), self._kernel, *values)
 
+    def active_blocks(self, threads: int, shared_bytes: int = 0) -> int:
+        """Return how many blocks of ``threads`` one SM holds at once."""
+        if shared_bytes > self._allowed:
+            self._allow(shared_bytes)
+        return int(
+            self._kernel.occupancy.max_active_blocks_per_multiprocessor(threads, shared_bytes)
+        )
+
     def _allow(self, shared_bytes: int) -> None:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         device = torch.cuda.current_device()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import Kernel
-from perfsuite_compute import fma, gemm, kernels_fused, kernels_matrices, softmax
+from perfsuite_compute import fma, gemm, kernels_fused, kernels_matrices, kernels_sm, softmax
 
 # Copied from the Triton modules, which cannot be imported where kernels are only listed; the
 # tests hold them equal. (block_m, block_n, block_k, stages, warps) by the least size, as there.
@@ -32,6 +32,7 @@ def kernels() -> list[Kernel]:
         *(_attention(name, causal=name == "causal") for name in ("full", "causal")),
         *kernels_matrices.kernels(),
         *kernels_fused.kernels(),
+        *kernels_sm.kernels(),
     ]
 
 

@@ -13,11 +13,15 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     from perfsuite_scheduling import (
         async_alloc,
         cuda_graph,
+        graph_conditional,
+        graph_params,
+        grid_sync,
         host_sync,
         kernel_fusion,
         launch_latency,
         pdl,
         persistent,
+        stream_priority,
         streams,
         work_queue,
     )
@@ -32,6 +36,10 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *work_queue.CASES,
         *pdl.CASES,
         *async_alloc.CASES,
+        *grid_sync.CASES,
+        *graph_conditional.CASES,
+        *graph_params.CASES,
+        *stream_priority.CASES,
     ]
 
 

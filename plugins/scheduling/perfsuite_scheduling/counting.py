@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import perfsuite
+from perfsuite_scheduling import driver_graph
 
 KERNELS = perfsuite.Metric("kernels", better="lower")
 READS = perfsuite.Metric("host_reads", better="lower")
@@ -58,21 +59,12 @@ def graph_kernels(graph: Any) -> float:
     """Return the kernels, copies and fills of a graph of ``capture``; no profiler is needed."""
     from cuda.bindings import driver
 
-    handle = driver.CUgraph(graph.raw_cuda_graph())
-    _, count = _asked(driver.cuGraphGetNodes(handle))
-    nodes, _ = _asked(driver.cuGraphGetNodes(handle, count))
+    nodes = driver_graph.nodes_of(driver.CUgraph(graph.raw_cuda_graph()))
     kind = driver.CUgraphNodeType
     working = {
         kind.CU_GRAPH_NODE_TYPE_KERNEL,
         kind.CU_GRAPH_NODE_TYPE_MEMCPY,
         kind.CU_GRAPH_NODE_TYPE_MEMSET,
     }
-    kinds = [_asked(driver.cuGraphNodeGetType(node))[0] for node in nodes[:count]]
+    kinds = [driver_graph.asked(driver.cuGraphNodeGetType(node))[0] for node in nodes]
     return float(sum(each in working for each in kinds))
-
-
-def _asked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
-    error, *values = answer
-    if int(error) != 0:
-        raise RuntimeError(f"the CUDA driver cannot list a graph's nodes: {error.name}")
-    return tuple(values)

@@ -11,7 +11,14 @@ N = 8192
 THREADS = 256
 BLOCKS = N // THREADS
 SOURCE = Path(__file__).with_name("smoothing.cu")
-OPTIONS = (f"-DN={N}", f"-DTHREADS={THREADS}")
+
+
+def cuda_options(blocks: int) -> tuple[str, ...]:
+    """Return the macros of smoothing.cu for so many blocks: a power of two, 8 or more."""
+    return (f"-DN={N}", f"-DTHREADS={N // blocks}")
+
+
+OPTIONS = cuda_options(BLOCKS)
 GPU_BENCHES = (
     "te42kyfo/gpu-benches, gpu-small-kernels, H200, 4096 doubles (64 KiB): 26 GB/s launched one by "
     "one, which is 2.5 us a kernel; 48 to 52 in a graph, 1.3 us; 50 to 63 as one kernel with a "
@@ -19,15 +26,15 @@ GPU_BENCHES = (
 )
 
 
-def load_chain(ctx: Any, steps: int) -> Callable[[Any, Any, Any], None]:
+def load_chain(ctx: Any, steps: int, *, blocks: int = BLOCKS) -> Callable[[Any, Any, Any], None]:
     """Return ``chain(x, y, scratch)``: one kernel a step, the last of which writes y."""
-    step = ctx.load_cuda(SOURCE, "step", options=OPTIONS)
+    step = ctx.load_cuda(SOURCE, "step", options=cuda_options(blocks))
 
     def chain(x: Any, y: Any, scratch: Any) -> None:
         source = x
         for left in reversed(range(steps)):
             target = scratch if left % 2 else y
-            step(BLOCKS, THREADS, source, target)
+            step(blocks, N // blocks, source, target)
             source = target
 
     return chain
@@ -49,11 +56,11 @@ def smooth(x: Any, steps: int) -> Any:
     return x
 
 
-def smooth_apart(x: Any, steps: int) -> Any:
+def smooth_apart(x: Any, steps: int, *, blocks: int = BLOCKS) -> Any:
     """Take the steps as if a block never saw what others write: the barrier is missing."""
     import torch
 
-    rows = x.view(BLOCKS, THREADS)
+    rows = x.view(blocks, N // blocks)
     before, after = rows.roll(1, 0)[:, -1:], rows.roll(-1, 0)[:, :1]
     for _ in range(steps):
         ring = torch.cat((before, rows, after), dim=1)

@@ -1,0 +1,158 @@
+"""One multiplication, rung by rung: a loop, tiles, registers, tensor cores, a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import perfsuite
+from perfsuite import Claim, Work, Workload, arch, cuda, package
+
+_FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """How a kernel is launched: a block of so many threads makes ``tile`` x ``tile`` of c."""
+
+    file: str
+    function: str
+    tile: int
+    threads: tuple[int, ...]
+    shared_bytes: int = 0
+
+    def grid(self, m: int, n: int) -> tuple[int, ...]:
+        """Return a block for each tile, in one dimension where the kernel orders them itself."""
+        down, across = -(-m // self.tile), -(-n // self.tile)
+        return (across * down,) if self.shared_bytes else (across, down)
+
+    @property
+    def source(self) -> Path:
+        """The file it is in."""
+        return _FOLDER / self.file
+
+
+RUNGS = {
+    "loop": Rung("gemm_ladder.cu", "gemm_loop", 32, (32, 32)),
+    "shared": Rung("gemm_ladder.cu", "gemm_shared", 32, (32, 32)),
+    "register": Rung("gemm_ladder.cu", "gemm_register", 128, (256,)),
+    "wmma": Rung("gemm_wmma.cu", "gemm_wmma", 128, (256,)),
+    # Three slots of 32 KiB and their alignment.
+    "mma_sync": Rung("gemm_pipeline.cu", "gemm_pipeline", 128, (128,), 3 * 2**15 + 128),
+}
+# Each rung where it takes some milliseconds at most, and beside its neighbours. 2040 and 1032 are
+# multiples of 8, as rows must be, and of no tile.
+_ASKED = {
+    1032: set(RUNGS),
+    2040: {"mma_sync"},
+    2048: {"loop", "shared", "register", "wmma"},
+    4096: {"wmma", "mma_sync", "torch"},
+    8192: {"mma_sync", "torch"},
+}
+_TENSOR_CORES = {"wmma", "mma_sync", "torch"}
+
+
+def _is_asked(size: int, impl: str) -> bool:
+    return impl in _ASKED[size]
+
+
+def _work(size: int, impl: str) -> Work:
+    # The same for all: the operands are bf16, whatever a rung multiplies them with.
+    return Work(
+        read_bytes=4 * size**2, write_bytes=2 * size**2, flops=2 * size**3, rate_dtype="bf16"
+    )
+
+
+def _memory_bytes(size: int, impl: str) -> int:
+    from perfsuite_compute.reference import matmul_bytes
+
+    return 8 * size**2 + matmul_bytes(size, size, size)
+
+
+@perfsuite.case(
+    axes={"size": [2040, 2048, 4096], "impl": [*RUNGS, "torch"]},
+    smoke={"size": [2040]},
+    full={"size": list(_ASKED)},
+    only=_is_asked,
+    needs=(package("torch"), cuda(), arch("sm_80+")),
+    work=_work,
+    memory_bytes=_memory_bytes,
+    tags=["tensor-cores", "tiling"],
+    source="tiling, tensor cores and pipelines: AI Systems Performance Engineering, chapters 5 to "
+    "9; S. Boehm, 'How to Optimize a CUDA Matmul Kernel' (2022)",
+)
+def gemm_ladder(ctx: Any, size: int, impl: str) -> Workload:
+    """Multiply two square bf16 matrices, c = a b, all row-major, with fp32 sums.
+
+    ``loop`` reads both operands from global memory for every product; ``shared`` has a tile of each
+    in shared memory; ``register`` has 64 sums a thread. These three are on CUDA cores and widen to
+    fp32. ``wmma`` multiplies squares of 16 on tensor cores, from tiles that wait for global memory
+    at every step but for what registers hold; ``mma_sync`` has three steps on their way (cp.async)
+    and no padding or conflicts (ldmatrix, swizzled). ``torch`` is cuBLAS, the end of the ladder.
+    The rungs between are wgmma, TMA and warp specialisation: ``wgmma_gemm`` and
+    ``warp_specialization`` of the hopper pack.
+    """
+    return Workload(
+        fn=launch_torch if impl == "torch" else _launch_cuda(ctx, RUNGS[impl]),
+        make_inputs=lambda rng: (
+            rng.randn(size, size, dtype="bfloat16"),
+            rng.randn(size, size, dtype="bfloat16"),
+            rng.empty(size, size, dtype="bfloat16"),
+        ),
+        reference=_reference,
+        # The loop over k is rounded down to whole steps of 64, less one.
+        wrong=lambda a, b, c: launch_torch(a[:, :-64], b[:-64], c),
+    )
+
+
+def _launch_cuda(ctx: Any, rung: Rung) -> Callable[[Any, Any, Any], None]:
+    kernel = ctx.load_cuda(rung.source, rung.function)
+
+    def launch(a: Any, b: Any, c: Any) -> None:
+        m, n = c.shape
+        grid = rung.grid(m, n)
+        kernel(grid, rung.threads, a, b, c, m, n, a.shape[1], shared_bytes=rung.shared_bytes)
+
+    return launch
+
+
+def launch_torch(a: Any, b: Any, c: Any) -> None:
+    """Write a b to c through torch."""
+    import torch
+
+    torch.mm(a, b, out=c)
+
+
+def _reference(a: Any, b: Any, c: Any) -> Any:
+    from perfsuite_compute.reference import matmul
+
+    return matmul(a, b)
+
+
+CASES: tuple[perfsuite.Case | Claim, ...] = (
+    gemm_ladder,
+    Claim(
+        name="ladder_registers",
+        case="gemm_ladder",
+        faster={"impl": "register"},
+        than={"impl": "shared"},
+        by=2.5,
+        at={"size": (2048,)},
+        needs=(cuda(),),
+        source="S. Boehm, 'How to Optimize a CUDA Matmul Kernel' (2022), fp32: tiles in shared "
+        "memory 12.8 % of cuBLAS, 2D tiles in registers 68.7 %, a ratio of 5.4; half is asked for",
+    ),
+    Claim(
+        name="ladder_tensor_cores",
+        case="gemm_ladder",
+        faster={"impl": "wmma"},
+        than={"impl": "register"},
+        by=3.0,
+        at={"size": (2048,)},
+        needs=(cuda(), arch("sm_90")),
+        source="NVIDIA H200 datasheet: 989 TFLOP/s dense bf16, 67 fp32, a ratio of 14.8; three is "
+        "asked for, since a kernel that waits at every step reaches a small share of the former",
+    ),
+)

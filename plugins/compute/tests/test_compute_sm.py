@@ -1,0 +1,199 @@
+"""The cases about what a multiprocessor does: compiled for Hopper, and played on the CPU."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import perfsuite_compute
+import pytest
+from perfsuite_compute import (
+    divergence,
+    gemm_ladder,
+    ilp_unroll,
+    kernels_sm,
+    multiprocessors,
+    occupancy,
+)
+from perfsuite_compute.redundancy import redundancy
+from sm_played import PlayedContext
+
+import perfsuite
+
+KERNELS = {kernel.name: kernel for kernel in kernels_sm.kernels()}
+Codes = dict[str, perfsuite.MachineCode]
+
+
+@pytest.fixture(scope="module")
+def codes() -> Codes:
+    """Return the machine code of each kernel for sm_90."""
+    core = pytest.importorskip("cuda.core")
+    pytest.importorskip("triton")  # whose wheel has cuobjdump
+    return {name: _compiled(core, kernel) for name, kernel in KERNELS.items()}
+
+
+def _compiled(core: Any, kernel: perfsuite.Kernel) -> perfsuite.MachineCode:
+    macros = [tuple(option[2:].split("=")) for option in kernel.options] or None
+    options = core.ProgramOptions(std="c++17", arch="sm_90a", define_macro=macros)
+    program = core.Program(Path(kernel.file).read_text(encoding="utf-8"), "c++", options)
+    made = program.compile("cubin", name_expressions=(kernel.function,))
+    return perfsuite.read_code(bytes(made.code), kernel.function)
+
+
+def _facts(codes: Codes, name: str) -> dict[str, float]:
+    return perfsuite.facts_of(codes[name])
+
+
+def test_chains_and_unrolled_steps_are_in_the_loop(codes: Codes) -> None:
+    for chains, unroll in ((1, 1), (1, 8), (2, 8), (4, 8), (8, 1), (8, 8)):
+        found = _facts(codes, f"fma_chains_{chains}_{unroll}")
+        assert found["fma_ops"] == chains * unroll
+        assert found["spill_bytes"] == 0
+
+
+def test_rare_path_takes_registers_and_bounds_give_them_back(codes: Codes) -> None:
+    registers = {name: codes[name].registers for name in codes if name.startswith("occupancy")}
+    assert registers["occupancy_block_256"] <= 32
+    # Two blocks of 256 threads an SM of 65,536 registers, against eight.
+    assert 65536 // 3 < registers["occupancy_rare_path"] * 256 <= 65536 // 2
+    assert registers["occupancy_rare_path_bounded"] == 32
+    spilled = {name for name in registers if _facts(codes, name)["spill_bytes"]}
+    assert spilled == {"occupancy_rare_path_bounded"}
+    assert codes["occupancy_wide_1"].opcodes.has("LDG.128")
+
+
+def test_branches_have_a_loop_each_and_predication_one(codes: Codes) -> None:
+    rounds = {impl: codes[f"take_{impl}"].opcodes.of("IMAD") for impl in ("branchy", "predicated")}
+    assert 16 <= rounds["branchy"] < 32
+    assert 8 <= rounds["predicated"] < 16
+    assert codes["take_compacted"].opcodes.of("VOTE", "VOTEU") >= 2 * divergence.ITEMS
+    assert all(_facts(codes, f"take_{impl}")["spill_bytes"] == 0 for impl in rounds)
+
+
+def test_fast_angles_are_special_functions_and_hoisted_ones_serve_eight_heads(codes: Codes) -> None:
+    assert _facts(codes, "rotate_fast")["special_function_ops"] == 6
+    assert _facts(codes, "rotate_fast")["spill_bytes"] == 0
+    # What a precise sine of a huge angle keeps in local memory, which no position here reaches.
+    assert _facts(codes, "rotate_recompute")["spill_bytes"] == 80
+    assert _facts(codes, "rotate_hoisted")["global_stores"] == 8
+    instructions = {name: codes[f"rotate_{name}"].opcodes.total for name in ("recompute", "fast")}
+    assert instructions["recompute"] > 4 * instructions["fast"]
+
+
+def test_ladder_climbs_from_loads_to_tensor_cores_and_spills_nowhere(codes: Codes) -> None:
+    found = {impl: codes[rung.function] for impl, rung in gemm_ladder.RUNGS.items()}
+    assert [impl for impl in found if perfsuite.facts_of(found[impl])["spill_bytes"]] == []
+    has_tensor_cores = {impl: found[impl].opcodes.has("HMMA.16816.F32.BF16") for impl in found}
+    wanted = {"loop": False, "shared": False, "register": False, "wmma": True, "mma_sync": True}
+    assert has_tensor_cores == wanted
+    assert found["register"].opcodes.of("FFMA") == 64 * 16
+    assert found["mma_sync"].opcodes.of("LDGSTS") == 16
+    assert found["mma_sync"].opcodes.has("LDSM.16.MT88.4")  # b, turned on its way to registers
+
+
+def test_rungs_cover_a_ragged_matrix_and_fit_an_sm() -> None:
+    for rung in gemm_ladder.RUNGS.values():
+        grid = rung.grid(130, 64)
+        tiles = (-(-64 // rung.tile), -(-130 // rung.tile))
+        assert grid == ((tiles[0] * tiles[1],) if rung.shared_bytes else tiles)
+        assert 2 * (rung.shared_bytes + 1024) <= 228 << 10
+
+
+def test_ladder_refuses_a_loop_that_ends_early() -> None:
+    torch = pytest.importorskip("torch")
+    from perfsuite.check import check
+    from perfsuite.device import open_device
+
+    def play(grid: Any, block: Any, *args: Any, shared_bytes: int) -> None:
+        assert args[3:] == (1032, 1032, 1032)
+        torch.mm(args[0], args[1], out=args[2])
+
+    ctx = SimpleNamespace(load_cuda=lambda path, name: play)
+    workload = gemm_ladder.gemm_ladder.build(ctx, size=1032, impl="mma_sync")
+    assert isinstance(workload, perfsuite.Workload)
+    assert check(open_device("cpu"), workload, where="here", seed=3) is not None
+
+
+@pytest.mark.parametrize(
+    ("case", "axes"),
+    [
+        (ilp_unroll.ilp_unroll, {"n": 1000, "chains": 4, "unroll": 8}),
+        *((occupancy.occupancy, {"n": 4099, "impl": impl}) for impl in occupancy.IMPLS),
+        *(
+            (divergence.divergence, {"n": 4099, "data": data, "impl": impl})
+            for data in ("mixed", "sorted", "rare")
+            for impl in ("branchy", "compacted")
+        ),
+        *(
+            (redundancy, {"tokens": 61, "heads": 13, "impl": impl})
+            for impl in ("cuda_recompute", "cuda_hoisted", "cuda_fast")
+        ),
+        *((redundancy, {"tokens": 256, "heads": 4, "impl": f"torch_{i}"})
+          for i in ("recompute", "hoisted")),
+    ],
+    ids=lambda v: v.name if isinstance(v, perfsuite.Case) else "-".join(map(str, v.values())),
+)  # fmt: skip
+def test_builder_launches_its_kernels_right_and_its_mistake_is_refused(
+    case: perfsuite.Case, axes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from perfsuite.check import check
+    from perfsuite.device import open_device
+
+    monkeypatch.setattr(multiprocessors, "count", lambda: 132)
+    monkeypatch.setattr(multiprocessors, "most_threads", lambda: 2048)
+    monkeypatch.setattr(multiprocessors, "shared_bytes", lambda: 228 << 10)
+    workload = case.build(PlayedContext(), **axes)
+    assert isinstance(workload, perfsuite.Workload)
+    assert check(open_device("cpu"), workload, where="here", seed=3) is not None
+    if workload.exact is not None:
+        assert set(workload.exact()) == {metric.name for metric in case.metrics}
+
+
+def test_occupancy_is_what_blocks_and_shared_memory_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(multiprocessors, "most_threads", lambda: 2048)
+    monkeypatch.setattr(multiprocessors, "shared_bytes", lambda: 228 << 10)
+    found = {}
+    for impl in ("block_32", "block_256", "shared_4", "shared_2", "shared_1", "wide_1"):
+        workload = occupancy.occupancy.build(PlayedContext(), n=4096, impl=impl)
+        assert isinstance(workload, perfsuite.Workload)
+        assert workload.exact is not None
+        found[impl] = workload.exact()["occupancy"]
+    shares = {"shared_4": 50, "shared_2": 25, "shared_1": 12.5, "wide_1": 12.5}
+    assert found == {"block_32": 50, "block_256": 100, **shares}
+
+
+def test_rounding_of_a_chain_stays_within_its_tolerance() -> None:
+    torch = pytest.importorskip("torch")
+    now = start = torch.linspace(-4, 4, 999)
+    for _ in range(ilp_unroll.STEPS):
+        now = now * ilp_unroll.SCALE + ilp_unroll.SHIFT
+    wanted = ilp_unroll.reference(start)
+    assert ((now - wanted).norm() / wanted.norm()).item() < ilp_unroll.TOLERANCE
+
+
+def test_work_counts_what_the_mathematics_needs() -> None:
+    def work(case: perfsuite.Case, **axes: Any) -> perfsuite.Work:
+        assert case.work is not None
+        return case.work(**axes)
+
+    chained = work(ilp_unroll.ilp_unroll, n=10, chains=2, unroll=8)
+    assert (chained.bytes, chained.flops) == (80, 20 * ilp_unroll.STEPS)
+    assert work(occupancy.occupancy, n=10, impl="block_32").bytes == 80
+    turned = work(redundancy, tokens=2, heads=3, impl="cuda_fast")
+    assert work(gemm_ladder.gemm_ladder, size=4, impl="loop").flops == 2 * 4**3
+    assert (turned.bytes, turned.flops) == (2 * 3 * 128 * 8, 2 * 3 * 64 * 6)
+
+
+def test_nightly_tier_has_at_most_eight_variants_of_a_case() -> None:
+    declared = [c for c in perfsuite_compute.perf_cases() if isinstance(c, perfsuite.Case)]
+    for name in ("ilp_unroll", "occupancy", "divergence", "redundancy", "gemm_ladder"):
+        (case,) = [each for each in declared if each.name == name]
+        assert case.only is not None
+        bound = [
+            dict(zip(case.axes, v, strict=True)) for v in itertools.product(*case.axes.values())
+        ]
+        assert 5 <= sum(case.only(**axes) for axes in bound) <= 8

@@ -1,0 +1,150 @@
+"""A loop whose end depends on its data: the host asks, or a graph decides by itself."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import perfsuite
+from perfsuite import Claim, Regime, Workload, cuda, package
+from perfsuite_scheduling import counting, driver_graph
+
+SOURCE = Path(__file__).with_name("graph_conditional.cu")
+THREADS = 256
+OPTIONS = (f"-DTHREADS={THREADS}",)
+N = 2**16
+# Neighbours in Fibonacci's sequence take Euclid's algorithm longest: 44 steps of 31-bit numbers.
+# One such pair among the random ones makes every launch as long as the next.
+LONGEST = (1836311903, 1134903170)
+STEPS = 44
+# How often the host asks: at every step, or after so many.
+EVERY = {"host_each": 1, "host_eighth": 8}
+
+
+@perfsuite.case(
+    axes={"impl": [*EVERY, "while_node"]},
+    needs=(package("torch"), cuda()),
+    metrics=[counting.READS],
+    regime=Regime.END_TO_END,
+    cold=False,
+    tags=["graph", "synchronisation"],
+    source="conditional nodes of CUDA graphs: AI Systems Performance Engineering, chapter 12; "
+    "CUDA C++ Programming Guide, 'Conditional Graph Nodes' (CUDA 12.4)",
+)
+def graph_conditional(ctx: Any, impl: str) -> Workload:
+    """Find the greatest common divisors of 65,536 pairs, a step of Euclid's algorithm a kernel.
+
+    How many steps that takes only the data know. ``host_each`` reads a flag after every step, and
+    the GPU waits meanwhile; ``host_eighth`` asks after eight steps, of which up to seven are for
+    nothing; ``while_node`` is a graph whose loop ends when a kernel says so: the host starts it
+    once. A graph reads fixed addresses: all get their data in the same tensors, and leave the
+    result in one of them.
+    """
+    import torch
+
+    a, b, left, right = (torch.empty(N, dtype=torch.int32, device=ctx.place) for _ in range(4))
+    more = torch.zeros(1, dtype=torch.int32, device=ctx.place)
+    kernel = ctx.load_cuda(SOURCE, "euclid_step", options=OPTIONS)
+
+    def step(from_a: Any, from_b: Any) -> None:
+        kernel(-(-N // THREADS), THREADS, from_a, from_b, left, right, more, N)
+
+    def steps() -> None:
+        step(left, right)
+
+    if impl in EVERY:
+        loop = _asking(steps, more, every=EVERY[impl])
+        run = _begun(lambda: step(a, b), loop)
+    else:
+        run = _graph(ctx, lambda: step(a, b), steps, more).replay
+
+    def launch(a: Any, b: Any) -> Any:
+        run()
+        return left
+
+    def exact() -> dict[str, float]:
+        for tensor, value in zip((a, b), LONGEST, strict=True):
+            tensor.fill_(value)
+        return {"host_reads": float(counting.operators(run)[counting.READ])}
+
+    return Workload(
+        fn=launch,
+        make_inputs=lambda rng: tuple(map(_filled, (a, b), LONGEST, (rng, rng))),
+        reference=torch.gcd,
+        wrong=_without_last_step,
+        tolerance=0.0,
+        captures=False,
+        rotates=False,
+        exact=exact,
+    )
+
+
+def _filled(tensor: Any, first: int, rng: Any) -> Any:
+    tensor.copy_(rng.randint(0, 2**31 - 1, N))
+    tensor[0] = first
+    return tensor
+
+
+def _begun(first: Callable[[], None], loop: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        first()
+        loop()
+
+    return run
+
+
+def _asking(step: Callable[[], None], more: Any, *, every: int) -> Callable[[], None]:
+    def loop() -> None:
+        is_left = True
+        while is_left:
+            for _ in range(every - 1):
+                step()
+            more.zero_()
+            step()
+            is_left = bool(more.item())
+
+    return loop
+
+
+def _graph(
+    ctx: Any, first: Callable[[], None], step: Callable[[], None], more: Any
+) -> driver_graph.Graph:
+    decide = ctx.load_cuda(SOURCE, "decide", options=OPTIONS)
+
+    def fill(body: driver_graph.Body, condition: int) -> None:
+        body.add(step)
+        body.add(lambda: decide(1, 1, more, ctypes.c_uint64(condition)))
+
+    graph = driver_graph.Graph()
+    graph.add(first)
+    graph.add_while(fill)
+    graph.instantiate()
+    return graph
+
+
+def _without_last_step(a: Any, b: Any) -> Any:
+    """End the loop on the flag of the step before: the longest pair lacks its last one."""
+    import torch
+
+    left, right = a.clone(), b.clone()
+    for _ in range(STEPS - 1):
+        rest = torch.where(right == 0, 0, left % right.clamp(min=1))
+        left, right = torch.where(right == 0, left, right), rest
+    return left
+
+
+CASES: tuple[perfsuite.Case | Claim, ...] = (
+    graph_conditional,
+    Claim(
+        name="loop_in_graph",
+        case="graph_conditional",
+        faster={"impl": "while_node"},
+        than={"impl": "host_each"},
+        by=1.5,
+        needs=(cuda(),),
+        source="AI Systems Performance Engineering, companion code, folder ch12: a conditional "
+        "node is 2.95 times as fast as a branch on the host on a B200; 1.5 is asked for",
+    ),
+)

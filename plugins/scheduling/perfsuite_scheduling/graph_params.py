@@ -1,0 +1,156 @@
+"""Graphs for requests of all sizes: captured again, given other arguments, or padded to a few."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import perfsuite
+from perfsuite import Regime, Work, Workload, cuda, package
+from perfsuite_scheduling import congruence, counting, driver_graph
+
+SOURCE = Path(__file__).with_name("graph_params.cu")
+THREADS = 256
+OPTIONS = (f"-DTHREADS={THREADS}",)
+# Values of the requests of one launch, none a multiple of a block's.
+SIZES = (1000, 60001, 3333, 12345, 777, 40007, 8191, 25001)
+BUCKETS = tuple(2**power for power in range(10, 17))
+TYPES = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong)
+Serve = Callable[[Any, Any], None]
+
+
+def _work(nodes: int, impl: str) -> Work:
+    moved = nodes * sum(SIZES) * 4
+    return Work(read_bytes=moved, write_bytes=moved)
+
+
+@perfsuite.case(
+    axes={"nodes": [16], "impl": ["stream", "recapture", "update", "bucketed"]},
+    full={"nodes": [4, 16, 64]},
+    needs=(package("torch"), cuda()),
+    work=_work,
+    regime=Regime.END_TO_END,
+    cold=False,
+    tags=["graph", "launch"],
+    source="graphs for batches of many shapes: AI Systems Performance Engineering, chapters 12 "
+    "and 18; CUDA C++ Programming Guide, 'Updating Instantiated Graphs'",
+)
+def graph_params(ctx: Any, nodes: int, impl: str) -> Workload:
+    """Take eight requests of 777 to 60,001 values through ``nodes`` dependent small kernels each.
+
+    Every request has a size and addresses of its own. ``stream`` launches the kernels one by one;
+    ``recapture`` makes a graph for each request and throws it away; ``update`` keeps one graph and
+    gives each of its nodes the request's arguments and grid; ``bucketed`` has a graph for each
+    power of two, copies a request in and out, and works on the padding as well. A kernel is a step
+    of a sequence modulo 2**32: results are compared to the bit.
+    """
+    kernel = ctx.load_cuda(SOURCE, "advance_some", options=OPTIONS)
+
+    def start(x: Any, y: Any) -> None:
+        kernel(blocks_of(x), THREADS, x, y, len(x))
+
+    import torch
+
+    start(*torch.zeros(2, 1, dtype=torch.int32, device=ctx.place))  # loaded before any capture
+    serve = {"stream": _streamed, "recapture": _recaptured, "update": _updated}.get(impl)
+    served = serve(start, nodes) if serve else _bucketed(ctx, start, nodes)
+
+    def run(x: Any, y: Any) -> None:
+        for request, result in zip(x.split(SIZES), y.split(SIZES), strict=True):
+            served(request, result)
+
+    return Workload(
+        fn=run,
+        make_inputs=lambda rng: (
+            rng.randint(-(2**31), 2**31 - 1, sum(SIZES)),
+            rng.empty(sum(SIZES), dtype="int32"),
+        ),
+        reference=lambda x, y: congruence.advance(x, nodes),
+        wrong=lambda x, y: _with_old_length(x, y, nodes),
+        tolerance=0.0,
+        captures=False,
+    )
+
+
+def blocks_of(request: Any) -> int:
+    """Return the blocks that a request takes."""
+    return -(-len(request) // THREADS)
+
+
+def _chain(start: Serve, nodes: int, x: Any, y: Any) -> list[Callable[[], None]]:
+    """Return the launches of one request: the first reads it, the others work in place."""
+    return [lambda: start(x, y), *[lambda: start(y, y)] * (nodes - 1)]
+
+
+def _streamed(start: Serve, nodes: int) -> Serve:
+    def serve(x: Any, y: Any) -> None:
+        for launch in _chain(start, nodes, x, y):
+            launch()
+
+    return serve
+
+
+def _recaptured(start: Serve, nodes: int) -> Serve:
+    import torch
+
+    side = torch.cuda.Stream()
+
+    def serve(x: Any, y: Any) -> None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(side):
+            graph.capture_begin(capture_error_mode="thread_local")
+            for launch in _chain(start, nodes, x, y):
+                launch()
+            graph.capture_end()
+        graph.replay()  # what runs outlives its graph: the driver frees it on completion
+
+    return serve
+
+
+def _updated(start: Serve, nodes: int) -> Serve:
+    graph = driver_graph.Graph()
+
+    def serve(x: Any, y: Any) -> None:
+        if not graph.nodes:
+            for launch in _chain(start, nodes, x, y):
+                graph.add(launch)
+            graph.instantiate()
+        for index in range(nodes):
+            source = y if index else x
+            values = (source.data_ptr(), y.data_ptr(), len(x))
+            graph.set_kernel(index, blocks_of(x), values, TYPES)
+        graph.replay()
+
+    return serve
+
+
+def _bucketed(ctx: Any, start: Serve, nodes: int) -> Serve:
+    import torch
+
+    rooms = {}
+    for size in BUCKETS:
+        x, y = torch.zeros(2, size, dtype=torch.int32, device=ctx.place)
+        graph = counting.capture(partial(_streamed(start, nodes), x, y))
+        graph.instantiate()
+        rooms[size] = (graph, x, y)
+
+    def serve(x: Any, y: Any) -> None:
+        graph, inside, outside = rooms[min(size for size in BUCKETS if size >= len(x))]
+        inside[: len(x)].copy_(x)
+        graph.replay()
+        y.copy_(outside[: len(x)])
+
+    return serve
+
+
+def _with_old_length(x: Any, y: Any, nodes: int) -> None:
+    """Keep the first request's length: what is beyond it of the others stays as it was."""
+    y.copy_(x)
+    for request, result in zip(x.split(SIZES), y.split(SIZES), strict=True):
+        result[: SIZES[0]] = congruence.advance(request[: SIZES[0]], nodes)
+
+
+CASES: tuple[perfsuite.Case, ...] = (graph_params,)

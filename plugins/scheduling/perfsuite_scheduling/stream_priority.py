@@ -1,0 +1,102 @@
+"""A short request beside a long kernel: what a stream's priority is worth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import perfsuite
+from perfsuite import Metric, Regime, Scenario, cuda, package
+from perfsuite_scheduling import congruence, streams
+
+REQUESTS = 100
+# Values of a request: one block. A round is a step of the sequence, as in `streams`.
+SIZE = streams.THREADS
+SHORT_ROUNDS = 64
+LONG_ROUNDS = 1024
+# Blocks of the busy kernel: eight times what a GPU of 132 multiprocessors holds at once.
+BUSY_BLOCKS = 8 * 8 * 132
+PRIORITIES = {"default": 0, "high": -1}
+# What a stamp of `torch.cuda.Event` is told in.
+_MS_US = 1000.0
+
+
+@perfsuite.case(
+    axes={"impl": list(PRIORITIES)},
+    needs=(package("torch"), cuda()),
+    regime=Regime.END_TO_END,
+    cold=False,
+    metrics=[Metric("p50_us", "us"), Metric("p99_us", "us")],
+    tags=["streams", "service", "latency"],
+    source="stream priorities: CUDA C++ Programming Guide, 'Stream Priorities'; AI Systems "
+    "Performance Engineering, chapter 11",
+)
+def stream_priority(ctx: Any, impl: str) -> Scenario:
+    """Serve a hundred requests of one block each, every one beside a kernel that fills the GPU.
+
+    The busy kernel has eight times the blocks that fit at once, on a stream of default priority; a
+    request comes just after it, on a stream of its own. With ``default`` priority its block queues
+    behind all those that still wait; with ``high`` it is the next to be given room, when a running
+    block ends: nothing is interrupted. ``p50_us`` and ``p99_us`` are of the time from where the
+    request stood first in its stream to its end (nearest ranks). The time of a play is mostly the
+    busy kernels', so there is no claim on it. Results are compared to the bit.
+    """
+    import torch
+
+    busy = ctx.load_cuda(streams.SOURCE, "advance", options=cuda_options(LONG_ROUNDS))
+    short = ctx.load_cuda(streams.SOURCE, "advance", options=cuda_options(SHORT_ROUNDS))
+    beside = torch.cuda.Stream(priority=PRIORITIES["default"])
+    urgent = torch.cuda.Stream(priority=PRIORITIES[impl])
+    load = torch.zeros(BUSY_BLOCKS * streams.THREADS, dtype=torch.int32, device=ctx.place)
+
+    def serve(x: Any, y: Any) -> float:
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(beside):
+            busy(BUSY_BLOCKS, streams.THREADS, load, load)
+        with torch.cuda.stream(urgent):
+            begun.record()
+            short(1, SIZE, x, y)
+            ended.record()
+        torch.cuda.synchronize()
+        return float(begun.elapsed_time(ended)) * _MS_US
+
+    def play(seed: int) -> tuple[Any, dict[str, float]]:
+        x = requests(seed, ctx.place)
+        y = torch.zeros_like(x)
+        torch.cuda.synchronize()
+        waits = sorted(serve(*pair) for pair in zip(x, y, strict=True))
+        return y, {"p50_us": rank(waits, 50), "p99_us": rank(waits, 99)}
+
+    def wrong(seed: int) -> Any:
+        # The last request is read before its stream was waited for.
+        served = congruence.advance(requests(seed, ctx.place), SHORT_ROUNDS)
+        served[-1] = 0
+        return served
+
+    return Scenario(
+        play=play,
+        reference=lambda seed: congruence.advance(requests(seed, ctx.place), SHORT_ROUNDS),
+        wrong=wrong,
+        tolerance=0.0,
+    )
+
+
+def cuda_options(rounds: int) -> tuple[str, ...]:
+    """Return the macros of streams.cu."""
+    return (f"-DTHREADS={streams.THREADS}", f"-DROUNDS={rounds}")
+
+
+def requests(seed: int, place: str) -> Any:
+    """Return the values of all requests, the same from the same seed."""
+    import torch
+
+    generator = torch.Generator(device=place).manual_seed(seed)
+    shape, low, high = (REQUESTS, SIZE), -(2**31), 2**31 - 1
+    return torch.randint(low, high, shape, dtype=torch.int32, device=place, generator=generator)
+
+
+def rank(ordered: list[float], percent: int) -> float:
+    """Return the nearest rank of a percentile."""
+    return ordered[-(-percent * len(ordered) // 100) - 1]
+
+
+CASES: tuple[perfsuite.Case, ...] = (stream_priority,)
