@@ -11,6 +11,7 @@ import perfsuite
 def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     """Return the pack's cases and claims."""
     from perfsuite_scheduling import (
+        cpu_submission,
         cuda_graph,
         host_sync,
         kernel_fusion,
@@ -30,6 +31,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *kernel_fusion.CASES,
         *work_queue.CASES,
         *pdl.CASES,
+        *cpu_submission.CASES,
     ]
 
 
