@@ -13,6 +13,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     from perfsuite_scheduling import (
         cpu_submission,
         cuda_graph,
+        dynamic_parallelism,
         host_sync,
         kernel_fusion,
         launch_latency,
@@ -32,6 +33,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *work_queue.CASES,
         *pdl.CASES,
         *cpu_submission.CASES,
+        *dynamic_parallelism.CASES,
     ]
 
 

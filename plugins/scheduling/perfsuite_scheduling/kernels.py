@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfsuite import Kernel
-from perfsuite_scheduling import launch_latency, smoothing, streams, work_queue
+from perfsuite_scheduling import kernels_hosts, launch_latency, smoothing, streams, work_queue
 
 _POINTER = "*fp32"
 _PACKAGE = "perfsuite_scheduling"
@@ -56,4 +56,5 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     _pdl(early=False),
     _pdl(early=True),
+    *kernels_hosts.KERNELS,
 )
