@@ -14,6 +14,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         cpu_submission,
         cuda_graph,
         dynamic_parallelism,
+        green_context,
         host_sync,
         kernel_fusion,
         launch_latency,
@@ -34,6 +35,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *pdl.CASES,
         *cpu_submission.CASES,
         *dynamic_parallelism.CASES,
+        *green_context.CASES,
     ]
 
 
