@@ -18,6 +18,8 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         host_sync,
         kernel_fusion,
         launch_latency,
+        lazy_loading,
+        mps_mig,
         pdl,
         persistent,
         streams,
@@ -36,6 +38,8 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *cpu_submission.CASES,
         *dynamic_parallelism.CASES,
         *green_context.CASES,
+        *lazy_loading.CASES,
+        *mps_mig.CASES,
     ]
 
 
