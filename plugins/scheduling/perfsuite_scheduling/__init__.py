@@ -11,6 +11,7 @@ import perfsuite
 def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     """Return the pack's cases and claims."""
     from perfsuite_scheduling import (
+        cluster_scheduler,
         cpu_submission,
         cuda_graph,
         dynamic_parallelism,
@@ -40,6 +41,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *green_context.CASES,
         *lazy_loading.CASES,
         *mps_mig.CASES,
+        *cluster_scheduler.CASES,
     ]
 
 
