@@ -83,7 +83,8 @@ class Board:
             groups = [self._idle(range(first, first + size)) for first in range(0, GPUS, size)]
             fitting = [group for group in groups if len(group) >= wanted]
             if fitting:
-                return sorted(min(fitting, key=len), key=lambda place: -self._room(place))[:wanted]
+                fullest = min(fitting, key=len)
+                return sorted(fullest, key=lambda place: -self._room(place))[:wanted]
         return []
 
     def _make_room(self, wanted: int) -> None:
