@@ -20,6 +20,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         kernel_fusion,
         launch_latency,
         lazy_loading,
+        megakernel,
         mps_mig,
         pdl,
         persistent,
@@ -42,6 +43,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *lazy_loading.CASES,
         *mps_mig.CASES,
         *cluster_scheduler.CASES,
+        *megakernel.CASES,
     ]
 
 

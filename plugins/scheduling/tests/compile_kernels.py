@@ -24,7 +24,10 @@ TARGETS = ("sm_90a", "sm_100a")
 
 def compile_cuda(kernel: Kernel, target: str) -> tuple[bytes, str]:
     macros = [tuple(option[2:].split("=")) for option in kernel.options]
-    chosen = ProgramOptions(std="c++17", arch=target, define_macro=macros or None)
+    beside = str(Path(kernel.file).parent)
+    chosen = ProgramOptions(
+        std="c++17", arch=target, define_macro=macros or None, include_path=beside
+    )
     program = Program(Path(kernel.file).read_text(encoding="utf-8"), "c++", chosen)
     made = program.compile("cubin", name_expressions=(kernel.function,))
     return bytes(made.code), ""
