@@ -56,6 +56,7 @@ def green_context(ctx: Any, sms: int, impl: str) -> Scenario:
         _kernel(ctx, REQUEST_THREADS, REQUEST_ROUNDS),
         _kernel(ctx, LONG_THREADS, LONG_ROUNDS),
         blocks,
+        ctx.place,
     )
     return Scenario(play=mix.play, reference=mix.reference, wrong=mix.wrong, tolerance=0.0)
 
@@ -77,6 +78,7 @@ class Mix:
     request_kernel: Callable[..., None]
     long_kernel: Callable[..., None]
     blocks: int
+    place: str
 
     def play(self, seed: int) -> tuple[Any, Mapping[str, float]]:
         """Fill the GPU with long kernels and serve the requests meanwhile."""
@@ -100,11 +102,11 @@ class Mix:
         """Return the values of a request, and those of a long kernel."""
         import torch
 
-        chosen = torch.Generator(device="cuda").manual_seed(seed)
+        chosen = torch.Generator(device=self.place).manual_seed(seed)
         sizes = (REQUEST_BLOCKS * REQUEST_THREADS, self.blocks * LONG_THREADS)
         few, many = (
             torch.randint(
-                -(2**31), 2**31 - 1, (n,), generator=chosen, dtype=torch.int32, device="cuda"
+                -(2**31), 2**31 - 1, (n,), generator=chosen, dtype=torch.int32, device=self.place
             )
             for n in sizes
         )

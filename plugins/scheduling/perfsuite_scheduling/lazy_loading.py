@@ -46,17 +46,17 @@ def lazy_loading(ctx: Any, impl: str) -> Scenario:
 
     def play(seed: int) -> tuple[Any, Mapping[str, float]]:
         del seed
-        told = _child(library, impl)
-        return _output(told["sum"], told["mode"]), {name: told[name] for name in _TOLD}
+        told = child_times(library, impl)
+        return output_of(told["sum"], told["mode"]), {name: told[name] for name in _TOLD}
 
     def wrong(seed: int) -> Any:
         """Stay in the other mode: the variable was set when the driver had started."""
         del seed
-        return _output(SIZE**3, sum(MODES.values()) - MODES[impl])
+        return output_of(SIZE**3, sum(MODES.values()) - MODES[impl])
 
     return Scenario(
         play=play,
-        reference=lambda seed: _output(SIZE**3, MODES[impl]),
+        reference=lambda seed: output_of(SIZE**3, MODES[impl]),
         wrong=wrong,
         tolerance=0.0,
     )
@@ -71,7 +71,8 @@ def _library() -> str:
     raise CaseError("torch has no libtorch_cuda.so beside it", remedy="install a wheel of torch")
 
 
-def _child(library: str, impl: str) -> dict[str, float]:
+def child_times(library: str, impl: str) -> dict[str, float]:
+    """Return what the child tells; raises CaseError with what it says when it fails."""
     done = subprocess.run(
         [sys.executable, str(CHILD), library],
         env={**os.environ, "CUDA_MODULE_LOADING": impl.upper()},
@@ -86,7 +87,8 @@ def _child(library: str, impl: str) -> dict[str, float]:
     return told
 
 
-def _output(total: float, mode: float) -> Any:
+def output_of(total: float, mode: float) -> Any:
+    """Return what is compared: the sum of the product, and the driver's mode."""
     import torch
 
     return torch.tensor([total, mode], dtype=torch.float64)

@@ -70,9 +70,9 @@ def mps_mig(ctx: Any, impl: str) -> Scenario:
 
     return Scenario(
         play=play,
-        reference=lambda seed: _output([_left(JOBS)] * CLIENTS),
+        reference=lambda seed: _output([left_after(JOBS)] * CLIENTS),
         # The last job of one client was cut off with its turn.
-        wrong=lambda seed: _output([_left(JOBS), _left(JOBS - 1)]),
+        wrong=lambda seed: _output([left_after(JOBS), left_after(JOBS - 1)]),
         tolerance=0.0,
     )
 
@@ -100,7 +100,7 @@ class Client:
 
 def _started(impl: str) -> list[Client]:
     lanes = CLIENTS if impl == "one_process" else 1
-    clients = [Client(_process(lanes, variables)) for variables in _environments(impl)]
+    clients = [Client(_process(lanes, variables)) for variables in environments_of(impl)]
     for client in clients:
         client.answer()  # that it is ready
     return clients
@@ -116,7 +116,7 @@ def _process(lanes: int, variables: Mapping[str, str]) -> subprocess.Popen[str]:
     )
 
 
-def _environments(impl: str) -> Sequence[Mapping[str, str]]:
+def environments_of(impl: str) -> Sequence[Mapping[str, str]]:
     """Return what each client finds in its environment."""
     if impl == "mps":
         return [{}] * CLIENTS
@@ -145,7 +145,7 @@ def _slices() -> list[str]:
     return names[:CLIENTS]
 
 
-def _left(jobs: int) -> float:
+def left_after(jobs: int) -> float:
     """Return the sum of what a client's values are after its jobs."""
     import torch
 

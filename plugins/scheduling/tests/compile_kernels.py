@@ -53,14 +53,18 @@ def main() -> None:
         for target in TARGETS:
             build = compile_cuda if kernel.language == "cuda" else compile_triton
             cubin, ptx = build(kernel, target)
-            with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-                file.write(cubin)
-                file.flush()
-                code = run_tool("-sass", "-fun", kernel.function, file.name)
             row = {"name": kernel.name, "target": target}
-            opcodes = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)", code)
+            opcodes = opcodes_of(cubin, kernel.function)
             waits = ptx.count("griddepcontrol.wait"), ptx.count("griddepcontrol.launch_dependents")
             sys.stdout.write(json.dumps({**row, "opcodes": opcodes, "waits": waits}) + "\n")
+
+
+def opcodes_of(cubin: bytes, function: str) -> list[str]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        code = run_tool("-sass", "-fun", function, file.name)
+    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)", code)
 
 
 def run_tool(*options: str) -> str:
