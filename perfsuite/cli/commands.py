@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -132,15 +133,20 @@ def _find(name: str, extra: list[Path] | None) -> tuple[Variant, Pack]:
     sources = find_project().sources(extra)
     # All packs: one may ask for the kernels of the others.
     packs = load_catalogue(sources, tier=Tier.FULL)
-    own = selection.id.partition(".")[0]
-    pack = next((pack for pack in packs if pack.name == own), None)
+    pack = named(packs, selection.id.partition(".")[0])
+    (variant,) = select(pack.variants, selection)
+    return variant, pack
+
+
+def named(packs: Sequence[Pack], name: str) -> Pack:
+    """Return a pack by name; ``UsageError`` if there is none, or if it cannot be listed."""
+    pack = next((pack for pack in packs if pack.name == name), None)
     if pack is None or pack.error:
         raise UsageError(
             pack.error if pack else f"there is no pack for {name!r}",
-            remedy="" if pack else f"packs: {', '.join(source.name for source in sources)}",
+            remedy="" if pack else f"packs: {', '.join(each.name for each in packs)}",
         )
-    (variant,) = select(pack.variants, selection)
-    return variant, pack
+    return pack
 
 
 @app.command("new-pack")

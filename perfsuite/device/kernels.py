@@ -6,18 +6,16 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from cuda.bindings import driver
-from cuda.core import Kernel, LaunchConfig, Program, ProgramOptions, Stream, launch
+from cuda.core import Kernel, LaunchConfig, ObjectCode, Program, ProgramOptions, Stream, launch
 
 from perfsuite.device.compiled import plain_ptx
+from perfsuite.device.nvcc import RELOCATABLE, linked
 from perfsuite.device.protocol import Loaded
 from perfsuite.errors import DeviceError, PerfError
-
-if TYPE_CHECKING:
-    from cuda.core import ObjectCode
 
 # More dynamic shared memory than this must be asked for (CUDA C++ Programming Guide, 7.x).
 FREE_SHARED_BYTES = 48 << 10
@@ -41,7 +39,9 @@ class CudaContext:
         self, path: str | Path, name: str, *, options: Sequence[str] = ()
     ) -> Callable[..., None]:
         """Compile a kernel of a .cu file for this GPU."""
-        self.loaded.append(functools.partial(_loaded, str(path), name, self.arch, tuple(options)))
+        if RELOCATABLE not in options:  # nvcc's code is not compiled a second time to be explained
+            made = functools.partial(_loaded, str(path), name, self.arch, tuple(options))
+            self.loaded.append(made)
         return load_kernel(path, name, arch=self.arch, options=options)
 
 
@@ -88,12 +88,15 @@ def load_kernel(
     """Compile kernel ``name`` (``extern "C"`` or a template instance) of a .cu file for ``arch``.
 
     ``options`` are NVRTC options, such as ``-DN=4``; a compile error carries NVRTC's own log.
+    With ``-rdc=true`` nvcc compiles it, and links it so that kernels can launch kernels.
     """
     return CudaKernel(_compile(str(path), name, arch, tuple(options)))
 
 
 @functools.cache
 def _compile(path: str, name: str, arch: str, options: tuple[str, ...]) -> Kernel:
+    if RELOCATABLE in options:
+        return ObjectCode.from_cubin(linked(path, arch, options)).get_kernel(name)
     try:
         made = _program(path, arch, options).compile("cubin", name_expressions=(name,))
         return made.get_kernel(name)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 import platform
 import re
+import shutil
+from pathlib import Path
 
 import torch
 
 PACKAGES = ("triton", "cuda-core", "cuda-bindings", "nvidia-cublas", "nvidia-cuda-nvrtc")
 WGMMA_ARCH = 90
+# CUDA 12.4 has contexts with a part of the multiprocessors; this is its first driver.
+GREEN_DRIVER = 550
 
 
 def software() -> dict[str, str]:
@@ -30,14 +35,15 @@ def software() -> dict[str, str]:
 
 
 def compilers() -> tuple[str, ...]:
-    """Return the compilers that load here, as features: NVRTC needs no GPU."""
+    """Return the compilers that are here, as features: none needs a GPU."""
+    nvcc = ("nvcc",) if shutil.which("nvcc") else ()
     try:
         from cuda.bindings import nvrtc
 
         nvrtc.nvrtcVersion()
     except Exception:  # noqa: BLE001 - a missing library is told in many ways
-        return ()
-    return ("nvrtc",)
+        return nvcc
+    return ("nvrtc", *nvcc)
 
 
 def features(arch: str) -> tuple[str, ...]:
@@ -48,3 +54,15 @@ def features(arch: str) -> tuple[str, ...]:
         for name, least in (("bf16", 80), ("fp8", 89), ("tma", 90), ("wgmma", 90), ("fp4", 100))
         if number >= least and not (name == "wgmma" and number != WGMMA_ARCH)
     )
+
+
+def sharing(driver: str, mig: str) -> tuple[str, ...]:
+    """Return the ways to share this GPU that are there as it stands: none is set up here."""
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))  # noqa: S108 - MPS's own default
+    major = driver.partition(".")[0]
+    ways = {
+        "green_context": major.isdigit() and int(major) >= GREEN_DRIVER,
+        "mps": (pipes / "control").exists(),
+        "mig": mig not in {"", "off"},
+    }
+    return tuple(name for name, is_there in ways.items() if is_there)

@@ -12,13 +12,20 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     """Return the pack's cases and claims."""
     from perfsuite_scheduling import (
         async_alloc,
+        cluster_scheduler,
+        cpu_submission,
         cuda_graph,
+        dynamic_parallelism,
         graph_conditional,
         graph_params,
+        green_context,
         grid_sync,
         host_sync,
         kernel_fusion,
         launch_latency,
+        lazy_loading,
+        megakernel,
+        mps_mig,
         pdl,
         persistent,
         stream_priority,
@@ -40,6 +47,13 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *graph_conditional.CASES,
         *graph_params.CASES,
         *stream_priority.CASES,
+        *cpu_submission.CASES,
+        *dynamic_parallelism.CASES,
+        *green_context.CASES,
+        *lazy_loading.CASES,
+        *mps_mig.CASES,
+        *cluster_scheduler.CASES,
+        *megakernel.CASES,
     ]
 
 

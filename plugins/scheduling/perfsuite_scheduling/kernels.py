@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfsuite import Kernel
-from perfsuite_scheduling import kernels_sync, launch_latency, smoothing, streams, work_queue
+from perfsuite_scheduling import (
+    kernels_hosts,
+    kernels_sync,
+    launch_latency,
+    smoothing,
+    streams,
+    work_queue,
+)
 
 _POINTER = "*fp32"
 _PACKAGE = "perfsuite_scheduling"
@@ -57,4 +64,5 @@ KERNELS: tuple[Kernel, ...] = (
     _pdl(early=False),
     _pdl(early=True),
     *kernels_sync.KERNELS,
+    *kernels_hosts.KERNELS,
 )

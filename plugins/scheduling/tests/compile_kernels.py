@@ -24,7 +24,10 @@ TARGETS = ("sm_90a", "sm_100a")
 
 def compile_cuda(kernel: Kernel, target: str) -> tuple[bytes, str]:
     macros = [tuple(option[2:].split("=")) for option in kernel.options]
-    chosen = ProgramOptions(std="c++17", arch=target, define_macro=macros or None)
+    beside = str(Path(kernel.file).parent)
+    chosen = ProgramOptions(
+        std="c++17", arch=target, define_macro=macros or None, include_path=beside
+    )
     program = Program(Path(kernel.file).read_text(encoding="utf-8"), "c++", chosen)
     made = program.compile("cubin", name_expressions=(kernel.function,))
     return bytes(made.code), ""
@@ -50,14 +53,18 @@ def main() -> None:
         for target in TARGETS:
             build = compile_cuda if kernel.language == "cuda" else compile_triton
             cubin, ptx = build(kernel, target)
-            with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-                file.write(cubin)
-                file.flush()
-                code = run_tool("-sass", "-fun", kernel.function, file.name)
             row = {"name": kernel.name, "target": target}
-            opcodes = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)", code)
+            opcodes = opcodes_of(cubin, kernel.function)
             waits = ptx.count("griddepcontrol.wait"), ptx.count("griddepcontrol.launch_dependents")
             sys.stdout.write(json.dumps({**row, "opcodes": opcodes, "waits": waits}) + "\n")
+
+
+def opcodes_of(cubin: bytes, function: str) -> list[str]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        code = run_tool("-sass", "-fun", function, file.name)
+    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)", code)
 
 
 def run_tool(*options: str) -> str:

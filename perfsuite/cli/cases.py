@@ -1,0 +1,194 @@
+"""The table of a pack's cases in its README: from the catalogue and what is accepted of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perfsuite.baselines import Baselines
+from perfsuite.baselines.folder import read_sku
+from perfsuite.cli.commands import Packs, app, named
+from perfsuite.cli.project import find_project, say
+from perfsuite.errors import UsageError
+from perfsuite.files import refusing, replace_file
+from perfsuite.model import BaselineEntry, Pack, Tier, Variant
+from perfsuite.report import view
+from perfsuite.report.rates import rate_of
+from perfsuite.terminal.words import plain
+
+BEGIN, END = "<!-- perfsuite cases -->", "<!-- perfsuite cases end -->"
+TIME = "time_us"
+_COLUMNS = ("case", "what it does", "implementations", "measured", "claims")
+_BETWEEN = re.compile(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", re.DOTALL)
+_SENTENCE = re.compile(r"(.+?[.])(?:\s|\Z)", re.DOTALL)
+
+
+@app.command()
+def cases(
+    name: Annotated[str, typer.Argument(metavar="PACK", help="The pack's name")],
+    *,
+    sku: Annotated[str, typer.Option(help="Whose figures; the SKU that has most of them")] = "",
+    write: Annotated[bool, typer.Option("--write", help="Put it into the pack's README")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare the README, but figures")] = False,
+    pack: Packs = None,
+) -> None:
+    """Make the table of a pack's cases for its README; exit code 1 if --check finds it stale."""
+    project = find_project()
+    found = named(project.packs(pack, Tier.FULL), name)
+    table = table_of(found, project.root / "baselines", sku)
+    if not write and not check:
+        say(table.rstrip())
+        return
+    readme = readme_of(found)
+    if write:
+        say(f"{'wrote' if put(readme, table) else 'nothing to change in'} {readme}")
+        return
+    stale = differing_rows(readme, table)
+    for row in stale:
+        say(f"differs: {row}")
+    say(f"{readme} is {f'stale: perfsuite cases {name} --write' if stale else 'up to date'}")
+    raise typer.Exit(1 if stale else 0)
+
+
+def table_of(pack: Pack, root: Path, sku: str = "") -> str:
+    """Return the pack's cases as a Markdown table, with figures of a SKU under ``root``.
+
+    The figures are of the SKU that has most of the pack's variants if none is named; there are
+    none if there is no SKU. One row a case: of the variants that differ in their implementation
+    only, those that take longest, the slowest of them and the fastest.
+    """
+    figures = _figures(pack, root, sku)
+    told = (f"slowest to fastest, `{figures.slug}`",) if figures.entries else ()
+    rows = [(*_COLUMNS, *told)]
+    rows.append(tuple("---" for _ in rows[0]))
+    for name, variants in _by_case(pack.variants).items():
+        figure = (figures.of(variants),) if told else ()
+        rows.append((*_facts(name, variants, pack), *figure))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def put(readme: Path, table: str) -> bool:
+    """Put the table between the marks of a README; say whether that changed it."""
+    found = _place(readme)
+    if found[1] == table:
+        return False
+    text = found.string[: found.start(1)] + table + found.string[found.end(1) :]
+    with refusing("cannot write the table", readme, remedy="make the file writable"):
+        replace_file(readme, text.encode())
+    return True
+
+
+def differing_rows(readme: Path, table: str) -> list[str]:
+    """Return the rows of the table that the README lacks or has beyond it, figures left aside."""
+    now, stored = _without_figures(table), _without_figures(_place(readme)[1])
+    return [row for row in (*now, *stored) if (row in now) != (row in stored)]
+
+
+def readme_of(pack: Pack) -> Path:
+    """Return the README in a pack's folder; ``UsageError`` if it is installed, without one."""
+    path = Path(pack.origin.partition("@")[2] or ".", "README.md")
+    if "@" not in pack.origin or not path.is_file():
+        remedy = "run this in a checkout of the pack"
+        raise UsageError(f"the pack {pack.name!r} has no README.md here", remedy=remedy)
+    return path
+
+
+def _place(readme: Path) -> re.Match[str]:
+    found = _BETWEEN.search(readme.read_text(encoding="utf-8"))
+    if found is None:
+        remedy = f"write {BEGIN} and {END} on lines of their own, where the table is to stand"
+        raise UsageError("the README has no place for the table", where=str(readme), remedy=remedy)
+    return found
+
+
+def _without_figures(table: str) -> list[str]:
+    cells = [re.split(r"(?<!\\)\|", row)[1 : len(_COLUMNS) + 1] for row in table.splitlines()]
+    return [" | ".join(cell.strip() for cell in row) for row in cells if row]
+
+
+def _by_case(variants: Sequence[Variant]) -> dict[str, list[Variant]]:
+    found: dict[str, list[Variant]] = {}
+    for variant in variants:
+        found.setdefault(variant.case.name, []).append(variant)
+    return found
+
+
+def _facts(name: str, variants: Sequence[Variant], pack: Pack) -> tuple[str, ...]:
+    doc = " ".join(variants[0].case.doc.split()).replace("``", "`")
+    sentence = _SENTENCE.match(doc)
+    kinds = dict.fromkeys(str(v.axes["impl"]) for v in variants if "impl" in v.axes)
+    ids = {variant.id for variant in variants}
+    claims = {claim.name: claim.by for claim in pack.claims if claim.faster in ids}
+    return (
+        f"`{name}`",
+        (sentence[1] if sentence else doc).removesuffix(".").replace("|", "\\|"),
+        ", ".join(f"`{kind}`" for kind in kinds),
+        variants[0].case.regime.value.replace("_", " "),
+        ", ".join(f"`{claim}` {by:g} {view.TIMES}" for claim, by in claims.items()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """What is accepted for a pack's variants on a SKU."""
+
+    slug: str
+    entries: Mapping[str, BaselineEntry]
+
+    def of(self, variants: Sequence[Variant]) -> str:
+        """Return the slowest and the fastest of the implementations, where times are longest."""
+        timed = [each for each in variants if self._time(each) is not None]
+        groups: dict[str, list[Variant]] = {}
+        for variant in timed:
+            rest = {name: value for name, value in variant.axes.items() if name != "impl"}
+            groups.setdefault(", ".join(f"{k}={v}" for k, v in rest.items()), []).append(variant)
+        if not groups:
+            return ""
+        # Most implementations first: where a few run, they cannot be told apart from the rest.
+        where = max(groups, key=lambda name: (len(groups[name]), self._longest(groups[name])))
+        ordered = sorted(groups[where], key=lambda each: -(self._time(each) or 0.0))
+        ends = [ordered[0], *ordered[-1:]] if len(ordered) > 1 else ordered
+        return f"{where + ': ' if where else ''}{' to '.join(map(self._one, ends))}"
+
+    def _time(self, variant: Variant) -> float | None:
+        entry = self.entries.get(variant.id)
+        is_same = entry and entry.case_version == variant.case.version
+        metric = entry.metrics.get(TIME) if entry and is_same else None
+        return metric.center if metric else None
+
+    def _longest(self, variants: Sequence[Variant]) -> float:
+        return max(self._time(variant) or 0.0 for variant in variants)
+
+    def _one(self, variant: Variant) -> str:
+        time_us = self._time(variant)
+        rate, share = rate_of(variant.work, time_us, self.slug)
+        told = [rate] if rate != view.NOTHING else []
+        told += [view.share(share)] if share is not None else []
+        kind = f"`{variant.axes['impl']}` " if "impl" in variant.axes else ""
+        beside = f" ({', '.join(told)})" if told else ""
+        return plain(f"{kind}{view.time(time_us, None)}{beside}")
+
+
+def _figures(pack: Pack, root: Path, sku: str) -> _Figures:
+    known = {path.parent.name: path.parent for path in sorted(root.glob("*/sku.json"))}
+    if sku and sku not in known:
+        remedy = f"choose one of {', '.join(known)}" if known else "accept a run first"
+        raise UsageError(
+            f"there is no baseline for the SKU {sku!r}", where=str(root), remedy=remedy
+        )
+    chosen = list(_stored(pack, root, [known[sku]] if sku else known.values()))
+    return max(chosen, key=lambda each: len(each.entries), default=_Figures("", {}))
+
+
+def _stored(pack: Pack, root: Path, folders: Iterable[Path]) -> Iterator[_Figures]:
+    own = {variant.id for variant in pack.variants}
+    for folder in folders:
+        baselines = Baselines.load([root], read_sku(folder))
+        yield _Figures(
+            folder.name, {name: e for name, e in baselines.entries.items() if name in own}
+        )

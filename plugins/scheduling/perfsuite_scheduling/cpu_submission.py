@@ -1,0 +1,154 @@
+"""Many small operators: what issues them decides how busy the GPU is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import perfsuite
+from perfsuite import Claim, Regime, Work, Workload, cuda, package
+from perfsuite_scheduling import counting, smoothing
+
+REQUESTS = 4
+STEPS = 32
+DECAY = 0.98
+INCREMENT = 0.1
+_VALUE_BYTES = 4
+
+
+def _work(n: int, impl: str) -> Work:
+    moved = REQUESTS * n * _VALUE_BYTES
+    return Work(read_bytes=moved, write_bytes=moved, flops=2.0 * STEPS * REQUESTS * n)
+
+
+def _memory_bytes(n: int, impl: str) -> int:
+    # Input and output, the float64 reference and one intermediate of it.
+    return REQUESTS * n * (2 * _VALUE_BYTES + 2 * 8)
+
+
+@perfsuite.case(
+    axes={"n": [4096, 2**22], "impl": ["one", "threads", "batched", "graph"]},
+    smoke={"n": [4096], "impl": ["one", "batched"]},
+    needs=(package("torch"), cuda().when(impl=("threads", "graph")), cuda().when(n=2**22)),
+    work=_work,
+    memory_bytes=_memory_bytes,
+    metrics=[counting.KERNELS],
+    regime=Regime.END_TO_END,
+    cold=False,
+    tags=["launch", "graph", "streams"],
+    source="insufficient CPU submission: AI Systems Performance Engineering, chapter 7; "
+    "te42kyfo/gpu-benches, gpu-small-kernels",
+)
+def cpu_submission(ctx: Any, n: int, impl: str) -> Workload:
+    """Serve four independent requests of 65 small operators each, on n fp32 values a request.
+
+    ``one`` is a loop over the requests, as a server without batching has it. ``threads`` gives each
+    request a thread and a stream, which Python lets issue only a little beside each other.
+    ``batched`` takes the same steps on all requests at once: a quarter of the operators.
+    ``graph`` replays what ``one`` issues, captured when it is built. With 4096 values the host is
+    what it waits for, with 2**22 the GPU. All find their data in one and the same input tensor.
+    Each step is x = 0.98 x + 0.1, in two operators; any number of steps has a closed form.
+    """
+    import torch
+
+    x, y = (torch.empty(REQUESTS, n, device=ctx.place) for _ in range(2))
+    launch = _launch_of(impl, x, y)
+
+    def exact() -> dict[str, float]:
+        run = _batched if impl == "batched" else _one_by_one  # the others issue the same
+        return {"kernels": counting.count_kernels(ctx, lambda: run(x, y))}
+
+    return Workload(
+        fn=launch,
+        make_inputs=lambda rng: (x.copy_(rng.randn(REQUESTS, n)), y),
+        reference=_reference,
+        wrong=_without_last,
+        captures=False,
+        rotates=False,
+        exact=exact,
+    )
+
+
+def _serve(x: Any, y: Any) -> None:
+    y.copy_(x)
+    for _ in range(STEPS):
+        y.mul_(DECAY)
+        y.add_(INCREMENT)
+
+
+def _one_by_one(x: Any, y: Any) -> Any:
+    for source, target in zip(x, y, strict=True):
+        _serve(source, target)
+    return y
+
+
+def _batched(x: Any, y: Any) -> Any:
+    _serve(x, y)
+    return y
+
+
+def _launch_of(impl: str, x: Any, y: Any) -> Callable[[Any, Any], Any]:
+    if impl == "threads":
+        return _threaded()
+    if impl == "graph":
+        graph = counting.capture(lambda: _one_by_one(x, y))
+        graph.instantiate()
+
+        def replay(x: Any, y: Any) -> Any:
+            graph.replay()
+            return y
+
+        return replay
+    return {"one": _one_by_one, "batched": _batched}[impl]
+
+
+def _threaded() -> Callable[[Any, Any], Any]:
+    import torch
+
+    pool = ThreadPoolExecutor(REQUESTS)
+    streams = [torch.cuda.Stream() for _ in range(REQUESTS)]
+
+    def serve(stream: Any, begun: Any, source: Any, target: Any) -> Any:
+        with torch.cuda.stream(stream):
+            stream.wait_event(begun)
+            _serve(source, target)
+            return stream.record_event()
+
+    def launch(x: Any, y: Any) -> Any:
+        here = torch.cuda.current_stream()
+        begun = here.record_event()
+        for ended in pool.map(serve, streams, [begun] * REQUESTS, x, y):
+            here.wait_event(ended)
+        return y
+
+    return launch
+
+
+def _reference(x: Any, y: Any) -> Any:
+    """Use that k steps give d**k x + (1 - d**k) c / (1 - d), in float64."""
+    left = DECAY**STEPS
+    return left * x.double() + (1 - left) * INCREMENT / (1 - DECAY)
+
+
+def _without_last(x: Any, y: Any) -> Any:
+    """Lose the last request's last step: its stream was joined before the thread was done."""
+    _one_by_one(x, y)
+    y[-1].sub_(INCREMENT).div_(DECAY)
+    return y
+
+
+CASES: tuple[perfsuite.Case | Claim, ...] = (
+    cpu_submission,
+    Claim(
+        name="graph_submission",
+        case="cpu_submission",
+        faster={"impl": "graph"},
+        than={"impl": "one"},
+        by=1.5,
+        at={"n": (4096,)},
+        needs=(cuda(),),
+        source=f"{smoothing.GPU_BENCHES}; a ratio of 1.9 for launches that no framework is part "
+        "of, and 1.5 is asked for",
+    ),
+)

@@ -1,0 +1,109 @@
+"""What a process waits for at its start: all kernels of its libraries, or those it launches."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import perfsuite
+from perfsuite import CaseError, Claim, Metric, Regime, Scenario, cuda, package
+from perfsuite_scheduling.lazy_loading_child import SIZE
+
+CHILD = Path(__file__).with_name("lazy_loading_child.py")
+# The driver's own numbers: CUmoduleLoadingMode.
+MODES = {"eager": 1, "lazy": 2}
+_TOLD = ("context_ms", "map_ms", "load_ms", "first_gemm_ms")
+_LIMIT_S = 50.0
+
+
+@perfsuite.case(
+    axes={"impl": ["eager", "lazy"]},
+    needs=(package("torch"), cuda()),
+    metrics=[Metric(name, "ms") for name in _TOLD],
+    regime=Regime.END_TO_END,
+    cold=False,
+    tags=["start"],
+    source="CUDA C++ Programming Guide, Lazy Loading: CUDA_MODULE_LOADING",
+)
+def lazy_loading(ctx: Any, impl: str) -> Scenario:
+    """Start a process, load the GPU library of torch with all that it needs, and run one GEMM.
+
+    The process is a child, so that nothing of it stays in the one that measures; it loads the
+    shared libraries without Python's torch, whose import takes longer than what this is about.
+    ``eager`` and ``lazy`` are values of CUDA_MODULE_LOADING: all kernels of all libraries are
+    brought to the GPU at the start, or each when it is first launched. ``load_ms`` is the
+    runtime's start, ``first_gemm_ms`` what lazy loading has put off. A 64 x 64 product of ones and
+    the mode that the driver says it is in are checked. ``time_us`` is the whole child's.
+    """
+    del ctx
+    library = _library()
+
+    def play(seed: int) -> tuple[Any, Mapping[str, float]]:
+        del seed
+        told = child_times(library, impl)
+        return output_of(told["sum"], told["mode"]), {name: told[name] for name in _TOLD}
+
+    def wrong(seed: int) -> Any:
+        """Stay in the other mode: the variable was set when the driver had started."""
+        del seed
+        return output_of(SIZE**3, sum(MODES.values()) - MODES[impl])
+
+    return Scenario(
+        play=play,
+        reference=lambda seed: output_of(SIZE**3, MODES[impl]),
+        wrong=wrong,
+        tolerance=0.0,
+    )
+
+
+def _library() -> str:
+    spec = importlib.util.find_spec("torch")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = Path(folder, "lib", "libtorch_cuda.so")
+        if path.is_file():
+            return str(path)
+    raise CaseError("torch has no libtorch_cuda.so beside it", remedy="install a wheel of torch")
+
+
+def child_times(library: str, impl: str) -> dict[str, float]:
+    """Return what the child tells; raises CaseError with what it says when it fails."""
+    done = subprocess.run(
+        [sys.executable, str(CHILD), library],
+        env={**os.environ, "CUDA_MODULE_LOADING": impl.upper()},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_LIMIT_S,
+    )
+    if done.returncode:
+        raise CaseError(f"the child failed: {done.stderr.strip()[-500:]}", where=str(CHILD))
+    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def output_of(total: float, mode: float) -> Any:
+    """Return what is compared: the sum of the product, and the driver's mode."""
+    import torch
+
+    return torch.tensor([total, mode], dtype=torch.float64)
+
+
+CASES: tuple[perfsuite.Case | Claim, ...] = (
+    lazy_loading,
+    Claim(
+        name="lazy_start",
+        case="lazy_loading",
+        faster={"impl": "lazy"},
+        than={"impl": "eager"},
+        by=1.0,
+        needs=(cuda(),),
+        source="CUDA C++ Programming Guide, Lazy Loading: it reduces the time a program takes to "
+        "load; no ratio is given, so only the direction is asked for",
+    ),
+)

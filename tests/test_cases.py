@@ -1,0 +1,142 @@
+"""The table of cases in a pack's README: what it says, and that it is not stale."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from store_data import SKU, finished, variant
+
+from perfsuite.baselines import accept
+from perfsuite.catalogue import load_catalogue
+from perfsuite.cli import main
+from perfsuite.cli.cases import BEGIN, END, differing_rows, put, readme_of, table_of
+from perfsuite.errors import UsageError
+from perfsuite.model import ClaimInstance, Pack, Regime, Tier, Variant
+from perfsuite.packs import discover
+
+ROOT = Path(__file__).parents[1]
+PACKS = {source.name: source for source in discover(ROOT, extra=())}
+TABLED = sorted(
+    path.parent.name for path in ROOT.glob("plugins/*/README.md") if BEGIN in path.read_text()
+)
+
+
+def _variant(impl: str, n: int = 1 << 28, doc: str = "Copy ``n`` floats. And more.") -> Variant:
+    made = variant("copy", n)
+    case = replace(made.case, doc=doc, axes=("n", "impl"), regime=Regime.END_TO_END)
+    name = f"memory.copy[n={n},impl={impl}]"
+    return replace(made, id=name, case=case, axes={"n": n, "impl": impl})
+
+
+def _pack(*variants: Variant) -> Pack:
+    claim = ClaimInstance(
+        id="memory.twice",
+        pack="memory",
+        name="twice",
+        faster=variants[-1].id,
+        than=variants[0].id,
+        by=2.0,
+        source="s",
+    )
+    return Pack(name="memory", origin="module:p@/p", variants=variants, claims=(claim,))
+
+
+def _baselines(root: Path, times_us: dict[str, float]) -> None:
+    run = finished(dict.fromkeys(times_us, 1.0))
+    variants = tuple(_variant(name) for name in times_us)
+    results = tuple(
+        replace(result, variant=each.id)
+        for each, result in zip(variants, finished(times_us).results, strict=True)
+    )
+    accept(replace(run, variants=variants, results=results), root, reason="r", by="b")
+
+
+def test_row_says_what_a_case_does_and_what_is_claimed(tmp_path: Path) -> None:
+    table = table_of(_pack(_variant("torch"), _variant("cuda")), tmp_path).splitlines()
+    assert table[0] == "| case | what it does | implementations | measured | claims |"
+    claim = "`twice` 2 \N{MULTIPLICATION SIGN}"
+    assert table[2:] == [f"| `copy` | Copy `n` floats | `torch`, `cuda` | end to end | {claim} |"]
+
+
+def test_figures_are_the_slowest_and_the_fastest_with_rate_and_share(tmp_path: Path) -> None:
+    _baselines(tmp_path, {"torch": 600.0, "cuda": 500.0, "mine": 1010.0})
+    pack = _pack(_variant("torch"), _variant("cuda"), _variant("mine"), _variant("other", 4))
+    heading, _, row = table_of(pack, tmp_path).splitlines()
+    assert f"`{SKU.slug}`" in heading
+    assert "| n=268435456: `mine` 1.01 ms (2 126 GB/s, 49 %) to `cuda` 500 us (4 295 GB/s, " in row
+    assert table_of(pack, tmp_path, SKU.slug) == table_of(pack, tmp_path)
+
+
+def test_what_another_version_of_a_case_took_is_left_out(tmp_path: Path) -> None:
+    _baselines(tmp_path, {"torch": 600.0, "cuda": 500.0})
+    newer = _variant("cuda")
+    newer = replace(newer, case=replace(newer.case, version=2))
+    row = table_of(_pack(_variant("torch"), newer), tmp_path).splitlines()[2]
+    assert "`torch` 600 us" in row
+    assert "500 us" not in row
+
+
+def test_unknown_sku_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no baseline for the SKU 'h1'") as told:
+        table_of(_pack(_variant("torch")), tmp_path, "h1")
+    assert told.value.remedy == "accept a run first"
+
+
+def test_table_is_put_between_its_marks_and_compared_without_figures(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"# pack\n\n{BEGIN}\n{END}\n\nafter\n", encoding="utf-8")
+    pack = _pack(_variant("torch"), _variant("cuda"))
+    plain = table_of(pack, tmp_path)
+    _baselines(tmp_path, {"torch": 600.0, "cuda": 500.0})
+    full = table_of(pack, tmp_path)
+    assert put(readme, full)
+    assert not put(readme, full)
+    assert readme.read_text(encoding="utf-8") == f"# pack\n\n{BEGIN}\n{full}{END}\n\nafter\n"
+    assert differing_rows(readme, plain) == []
+    other = table_of(_pack(_variant("torch", doc="Other.")), tmp_path)
+    assert [("Other" in row) for row in differing_rows(readme, other)] == [True, False]
+
+
+def test_readme_without_marks_says_what_to_write(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("# pack\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="no place for the table") as told:
+        put(readme, "")
+    assert BEGIN in told.value.remedy
+    with pytest.raises(UsageError, match="has no README"):
+        readme_of(_pack(_variant("torch")))
+
+
+@pytest.mark.parametrize("name", TABLED)
+def test_readme_of_a_pack_is_not_stale(name: str) -> None:
+    (pack,) = load_catalogue([PACKS[name]], tier=Tier.FULL)
+    assert not pack.error
+    assert readme_of(pack) == ROOT / "plugins" / name / "README.md"
+    assert differing_rows(readme_of(pack), table_of(pack, ROOT / "baselines")) == []
+
+
+def test_command_prints_compares_and_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{BEGIN}\n{END}\n", encoding="utf-8")
+    monkeypatch.setattr("perfsuite.cli.cases.readme_of", lambda pack: readme)
+    said = []
+    for option in (None, "--check", "--write", "--write", "--check"):
+        order = ["cases", "steady", "--pack", str(ROOT / "tests/packs/steady.py"), option]
+        monkeypatch.setattr("sys.argv", ["perfsuite", *filter(None, order)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said.append((ended.value.code or 0, capsys.readouterr().out))
+    table, stale, written, unchanged, fine = said
+    assert [code for code, _ in said] == [0, 1, 0, 0, 0]
+    assert "| `double` |" in table[1]
+    assert "differs: " in stale[1]
+    assert "perfsuite cases steady --write" in stale[1]
+    assert written[1].startswith("wrote")
+    assert unchanged[1].startswith("nothing to change")
+    assert "up to date" in fine[1]
