@@ -42,7 +42,7 @@ class Played:
         assert block == self.macros["THREADS"]
         assert shared_bytes <= 227 << 10
         *tensors, _ = args
-        played = {
+        played: dict[str, Callable[..., Any]] = {
             "fma": self._fma,
             "scale": self._scale,
             "take": self._take,

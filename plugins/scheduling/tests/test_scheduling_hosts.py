@@ -106,7 +106,12 @@ class PlayedContext:
         """Return what plays the kernel; only the parent needs the device's own runtime."""
         assert f"{name}(" in path.read_text(encoding="utf-8")
         assert ("-rdc=true" in options) == (name == "parent")
-        return {"measure": _measure, "child": _child, "parent": _parent}[name]
+        played: dict[str, Callable[..., None]] = {
+            "measure": _measure,
+            "child": _child,
+            "parent": _parent,
+        }
+        return played[name]
 
 
 def _measure(grid: int, block: int, x: Any, y: Any, counts: Any, first: int) -> None:
