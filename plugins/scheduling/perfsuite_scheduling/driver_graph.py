@@ -29,10 +29,15 @@ def nodes_of(handle: Any) -> list[Any]:
 
 @dataclass(slots=True)
 class Body:
-    """A graph to be filled, or the body of a conditional node; ``tail`` is what comes last."""
+    """A graph to be filled, or the body of a conditional node.
+
+    A kernel node knows addresses only: ``kept`` are the launches it was filled with, whose tensors
+    must live as long as it does.
+    """
 
     handle: Any
     nodes: list[Any] = field(default_factory=list)
+    kept: list[object] = field(default_factory=list)
 
     def add(self, launch: Callable[[], Any]) -> None:
         """Put the one kernel that ``launch`` starts behind all others."""
@@ -50,6 +55,7 @@ class Body:
         with torch.cuda.stream(side):
             launch()
         asked(driver.cuStreamEndCapture(stream))
+        self.kept.append(launch)
         self._note()
 
     def add_while(self, fill: Callable[[Body, int], None]) -> None:
@@ -70,7 +76,9 @@ class Body:
         params.conditional.ctx = context
         after = self.nodes[-1:]
         asked(driver.cuGraphAddNode(self.handle, after, None, len(after), params))
-        fill(Body(params.conditional.phGraph_out[0]), int(condition))
+        body = Body(params.conditional.phGraph_out[0])
+        fill(body, int(condition))
+        self.kept.append(body)
         self._note()
 
     def _note(self) -> None:
