@@ -17,9 +17,14 @@ def chain_kernel(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write to y what STEPS operations, in turn a factor, a shift, a clamp and abs, make of x."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
-    values = tl.load(x + at, inside, 0.0)
+    first = tl.program_id(0) * BLOCK
+    at = first + tl.arange(0, BLOCK)
+    # A mask is as coarse as n is round: of an odd n all accesses would be of one value.
+    is_whole = first <= n - BLOCK
+    if is_whole:
+        values = tl.load(x + at)
+    else:
+        values = tl.load(x + at, at < n, 0.0)
     for step in tl.static_range(STEPS):
         if step % 4 == 0:
             values = values * SCALE
@@ -29,7 +34,10 @@ def chain_kernel(  # type: ignore[no-untyped-def]
             values = tl.minimum(tl.maximum(values, -LIMIT), LIMIT)
         else:
             values = tl.abs(values)
-    tl.store(y + at, values, inside)
+    if is_whole:
+        tl.store(y + at, values)
+    else:
+        tl.store(y + at, values, at < n)
 
 
 def chain(x: Any, y: Any, *, steps: int, constants: tuple[float, float, float]) -> None:

@@ -42,11 +42,18 @@ def rope_kernel(  # type: ignore[no-untyped-def]
 @triton.jit
 def swiglu_kernel(gate, up, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Write gate * sigmoid(gate) * up."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
-    x = tl.load(gate + at, inside, 0.0).to(tl.float32)
-    y = tl.load(up + at, inside, 0.0).to(tl.float32)
-    tl.store(out + at, (x * tl.sigmoid(x) * y).to(out.dtype.element_ty), inside)
+    first = tl.program_id(0) * BLOCK
+    at = first + tl.arange(0, BLOCK)
+    # A mask is as coarse as n is round: of an odd n all accesses would be of one value.
+    if first <= n - BLOCK:
+        x = tl.load(gate + at).to(tl.float32)
+        y = tl.load(up + at).to(tl.float32)
+        tl.store(out + at, (x * tl.sigmoid(x) * y).to(out.dtype.element_ty))
+    else:
+        inside = at < n
+        x = tl.load(gate + at, inside, 0.0).to(tl.float32)
+        y = tl.load(up + at, inside, 0.0).to(tl.float32)
+        tl.store(out + at, (x * tl.sigmoid(x) * y).to(out.dtype.element_ty), inside)
 
 
 def rope(q: Any, k: Any, cos: Any, sin: Any, q_out: Any, k_out: Any) -> None:

@@ -36,9 +36,14 @@ def scan_kernel(  # type: ignore[no-untyped-def]
     """
     tile = tl.atomic_add(state_ptr, 1, sem="relaxed").to(tl.int32)
     words = state_ptr + 1
-    offsets = tile * BLOCK + tl.arange(0, BLOCK)
-    mask = offsets < n
-    x = tl.load(x_ptr + offsets, mask=mask, other=0)
+    first = tile * BLOCK
+    offsets = first + tl.arange(0, BLOCK)
+    # A mask is as coarse as n is round: of an odd n all accesses would be of one element.
+    is_whole = first <= n - BLOCK
+    if is_whole:
+        x = tl.load(x_ptr + offsets)
+    else:
+        x = tl.load(x_ptr + offsets, mask=offsets < n, other=0)
     total = tl.sum(x, axis=0)
     tl.atomic_xchg(words + tile, (total.to(tl.int64) << 32) | _SUM, sem="relaxed")
     lanes = tl.arange(0, WINDOW)
@@ -56,7 +61,11 @@ def scan_kernel(  # type: ignore[no-untyped-def]
         before += tl.sum(tl.where(lanes <= nearest, values, 0), axis=0)
         at = tl.where(nearest < WINDOW, -1, at - WINDOW)
     tl.atomic_xchg(words + tile, ((before + total).to(tl.int64) << 32) | _PREFIX, sem="relaxed")
-    tl.store(out_ptr + offsets, tl.cumsum(x, axis=0) + before, mask=mask)
+    sums = tl.cumsum(x, axis=0) + before
+    if is_whole:
+        tl.store(out_ptr + offsets, sums)
+    else:
+        tl.store(out_ptr + offsets, sums, mask=offsets < n)
 
 
 @triton.jit
@@ -66,7 +75,11 @@ def maximum_kernel(  # type: ignore[no-untyped-def]
     """Write a block's largest element, in an order that whole numbers have, above its number."""
     block = tl.program_id(0)
     offsets = block * BLOCK + tl.arange(0, BLOCK)
-    largest = tl.max(tl.load(x_ptr + offsets, mask=offsets < n, other=float("-inf")), axis=0)
+    if block * BLOCK <= n - BLOCK:
+        x = tl.load(x_ptr + offsets)
+    else:
+        x = tl.load(x_ptr + offsets, mask=offsets < n, other=float("-inf"))
+    largest = tl.max(x, axis=0)
     bits = largest.to(tl.int32, bitcast=True)
     key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     tl.store(ranked_ptr + block, (key.to(tl.int64) << 32) | block)
