@@ -17,7 +17,8 @@ DIGITS = 12
 
 def git_commit(root: Path) -> str:
     """Return the commit of the project under test, ``-dirty`` appended, or nothing outside git."""
-    return _git(root, "describe", "--always", "--dirty", "--abbrev=12").strip()
+    # Never a tag's name, which another commit may have tomorrow.
+    return _git(root, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").strip()
 
 
 def code_digest(project: Path, packs: Sequence[Pack]) -> str:

@@ -89,6 +89,7 @@ class Outcome:
     source: str
     previous: Run | None = None
     commits: Mapping[str, str] = field(default_factory=dict)
+    is_interrupted: bool = False
 
 
 # A process of a variant, prepared and measured: on a warm H200, and on two shared cores.

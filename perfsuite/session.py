@@ -131,6 +131,8 @@ class PerfSession:
         self.book = book_of(outcome, self.chosen.packs, history=kept.series)
         self.accounts = accounts_of(self.book, self.options)
         self.closing = close(outcome, self.book, self.options, kept=kept)
+        if outcome.is_interrupted:
+            raise KeyboardInterrupt
 
     def _write(self, line: str) -> None:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")

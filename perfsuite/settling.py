@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -18,6 +19,8 @@ MOST = 20
 # Runs and checkouts of this room, in the state folder: nobody's earlier run, none to resume.
 FOLDER = "settled"
 DIRTY = "-dirty"
+# As runs and baselines name it; a name, which anything may have, is none.
+COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 def settle(outcome: Outcome, request: Request, listener: Listener) -> Outcome:
@@ -29,14 +32,20 @@ def settle(outcome: Outcome, request: Request, listener: Listener) -> Outcome:
     if request.against is not None or not doubted:
         return outcome
     settling = _Settling(outcome, request, listener)
+    is_interrupted = False
     try:
         settling.ask(doubted[:MOST])
     except KeyboardInterrupt:
+        is_interrupted = True
         settling.notes.append("interrupted while the baseline's code was measured in turns")
     if left := len(doubted[MOST:]):
         settling.leave(left, f"{MOST} at most are")
-    settled = RunFile.amend(outcome.run_file, settling.run)
-    return replace(outcome, run=settled)
+    settled = settling.run
+    try:
+        settled = RunFile.amend(outcome.run_file, settled)
+    except (PerfError, OSError) as error:
+        listener.note(f"the run file lacks what was found in turns: {_first_line(error)}")
+    return replace(outcome, run=settled, is_interrupted=is_interrupted)
 
 
 def _size(verdict: Verdict) -> float:
@@ -73,8 +82,8 @@ class _Settling:
                     say = f"{len(asked)} unclear on a card never seen: measuring {commit} in turns"
                     self.listener.note(say)
                     self._measure(commit, asked)
-            except PerfError as error:
-                why = str(error).splitlines()[0]
+            except (PerfError, OSError) as error:
+                why = _first_line(error)
             if why:
                 self.leave(len(asked), why)
 
@@ -83,8 +92,8 @@ class _Settling:
 
     def _refusal(self, commit: str) -> str:
         """Say why a commit cannot be measured beside the tree, or nothing."""
-        if not commit:
-            return "it names no commit"
+        if not COMMIT.fullmatch(commit.removesuffix(DIRTY)):
+            return "it names no commit of this repository"
         if commit.endswith(DIRTY):
             return f"it is in no commit ({commit})"
         return f"it is this very commit, {commit}" if commit == self.outcome.run.commit else ""
@@ -100,20 +109,32 @@ class _Settling:
         )
         run = execute(question, self.listener).run
         said = {verdict.variant: verdict for verdict in run.verdicts}
-        for name in asked.keys() & said.keys() - _of_one_code(run.aside):
-            if run.against and said[name].source == str(run.against):
-                self.answers[name] = self._answer(asked[name], said[name], run.against)
+        of_one = _of_one_code(run.aside)
+        for name, mine in asked.items():
+            found = said.get(name)
+            if run.against and found and found.source == str(run.against) and name not in of_one:
+                self.answers[name] = self._answer(mine, found, run.against)
+            else:
+                why = NOTHING_OF_IT if name in of_one else found and found.reason
+                told = f"in turns with {commit}: {why or 'it was not measured'}"
+                self.answers[name] = replace(mine, reason=f"{mine.reason}; {told}")
 
     def _answer(self, mine: Verdict, found: Verdict, revision: Revision) -> Verdict:
+        """Return a change of the code as found; else why it is still unclear.
+
+        What is no change of the repository's code may be one of what it uses from outside.
+        """
         if found.word in {Word.SLOWER, Word.FASTER}:
             return found
         if found.word is not Word.SAME:
             return replace(mine, reason=f"{mine.reason}; {revision} in turns: {found.reason}")
+        causes = ", ".join(["this card", *self._differing(mine.variant)])
         told = f"{revision} is the same in turns on this card"
-        if differing := [*self._differing(mine.variant)]:
-            causes = f"this card or another {', '.join(differing)}"
-            return replace(mine, reason=f"{told}: not the code, but {causes}; {mine.reason}")
-        return replace(found, reason=f"{told}, which differs from the baseline's; {found.reason}")
+        return replace(
+            mine,
+            reason=f"{told}: not the repository's code, but what it runs on ({causes}); "
+            f"{mine.reason}",
+        )
 
     def _differing(self, variant: str) -> Iterator[str]:
         """Yield what of the software is another than when the baseline was measured."""
@@ -121,6 +142,10 @@ class _Settling:
         before = run.environments.get(self.outcome.baselines[variant].run, {})
         now = run.facts.environment
         yield from sorted(k for k in before.keys() & now.keys() if before[k] != now[k])
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _of_one_code(results: Sequence[Result]) -> set[str]:

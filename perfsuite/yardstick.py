@@ -136,6 +136,8 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
     latest = latest_entries(runs, earlier)
     entries = {**latest, **known.entries}
     last = f"runs up to {previous.id}" if previous else ""
+    # What comes with a pack was measured in the pack's repository.
+    shipped = {each.entries[name].run for each in stored.values() for name in each.shipped}
     behind_them = _behind(entries.values(), runs, stored.values())
     return Yardstick(
         entries=entries,
@@ -148,7 +150,7 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
         peaks=peaks_of(run.sku.slug),
         variants=variants,
         environments={name: environment for name, (environment, _) in behind_them.items()},
-        commits={name: commit for name, (_, commit) in behind_them.items()},
+        commits={name: behind_them[name][1] for name in behind_them.keys() - shipped},
     )
 
 

@@ -328,10 +328,14 @@ def test_a_new_pack_is_installed_and_runs_in_an_empty_folder(python: Path, tmp_p
     numbers.mkdir(parents=True)
     (numbers / "1.json").write_text("{}", encoding="utf-8")
     install(python, tmp_path / "acme-perf")
-    empty = tmp_path / "empty"
-    empty.mkdir()
     options = ("--perf", "--perf-device=cpu", "--perf-packs=acme", "--perf-processes=1")
-    said = call(str(python), "-m", "pytest", *options, "-v", cwd=empty)
+    # Whatever else runs on these cores disturbs: then it is measured again, as a person would.
+    for attempt in range(4):
+        empty = tmp_path / f"empty{attempt}"
+        empty.mkdir()
+        said = call(str(python), "-m", "pytest", *options, "-v", cwd=empty)
+        if "disturbed" not in said:
+            break
     variant = "perf::test_variant[acme.softmax[rows=1024,cols=1000,impl={}]]"
     outcomes = {"eager": "PASSED", "torch": "PASSED", "triton": "SKIPPED"}
     for impl, outcome in outcomes.items():

@@ -65,9 +65,10 @@ def test_a_card_that_differs_is_no_change_of_the_code(elsewhere: pytest.Pytester
         assert value == pytest.approx(96, rel=0.02)
     assert perf(elsewhere).ret == 0
     run = last(elsewhere)
-    assert set(words(run).values()) == {"same"}
+    # Not the same: what the repository uses from outside has not been asked.
+    assert set(words(run).values()) == {"unclear"}
     reason = verdicts(run)["two"].reason
-    assert "is the same in turns on this card, which differs from the baseline's" in reason
+    assert "is the same in turns on this card: not the repository's code" in reason
 
 
 def scaled(project: pytest.Pytester, factor: float) -> list[float]:
@@ -94,7 +95,7 @@ def test_other_software_may_be_the_cause_and_is_named(elsewhere: pytest.Pytester
     perf(elsewhere)
     assert words(last(elsewhere)) == {"one": "unclear", "two": "unclear"}
     reason = verdicts(last(elsewhere))["two"].reason
-    assert "not the code, but this card or another driver" in reason
+    assert "what it runs on (this card, driver)" in reason
 
 
 def test_the_baselines_own_commit_has_nothing_to_say(project: pytest.Pytester) -> None:
@@ -125,12 +126,47 @@ def test_a_commit_that_is_gone_is_told(elsewhere: pytest.Pytester) -> None:
     assert "does not know" in notes(elsewhere)
 
 
+@pytest.mark.parametrize("name", ["HEAD", "v1.0", "--upload-pack=x", "\\u001b[2Jffffffffff"])
+def test_what_is_no_commits_number_is_not_asked(elsewhere: pytest.Pytester, name: str) -> None:
+    edit(
+        elsewhere,
+        "runs/*.json",
+        f'"{git(elsewhere.path, "rev-parse", "--short=12", "HEAD~")}"',
+        f'"{name}"',
+    )
+    (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    result = perf(elsewhere)
+    assert words(last(elsewhere))["two"] == "unclear"
+    assert "it names no commit of this repository" in notes(elsewhere)
+    assert "\x1b" not in result.stdout.str()
+
+
+def test_a_folder_in_the_way_loses_nothing(elsewhere: pytest.Pytester) -> None:
+    (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    (elsewhere.path / ".perfsuite" / "settled").touch()
+    perf(elsewhere)
+    assert words(last(elsewhere)) == {"one": "same", "two": "unclear"}
+    assert "1 not measured in turns with the baseline's code" in notes(elsewhere)
+
+
+def test_ctrl_c_leaves_the_rest_unclear_and_ends_the_session(elsewhere: pytest.Pytester) -> None:
+    stop = "from perfsuite import settling\ndef stop(*_):\n    raise KeyboardInterrupt\n"
+    stop += "settling.execute = stop\n"
+    (elsewhere.path / "conftest.py").write_text(stop, encoding="utf-8")
+    (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    result = perf(elsewhere)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert words(last(elsewhere)) == {"one": "same", "two": "unclear"}
+    assert "interrupted while" in notes(elsewhere)
+
+
 def test_more_than_can_be_asked_is_told(elsewhere: pytest.Pytester) -> None:
     more = "from perfsuite import settling\nsettling.MOST = 1\n"
     (elsewhere.path / "conftest.py").write_text(more, encoding="utf-8")
     scaled(elsewhere, 0.96)
     perf(elsewhere)
-    assert sorted(words(last(elsewhere)).values()) == ["same", "unclear"]
+    told = [" in turns " in each.reason for each in last(elsewhere).verdicts]
+    assert sorted(told) == [False, True]
     assert "1 not measured in turns with the baseline's code: 1 at most are" in notes(elsewhere)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,8 +92,11 @@ def differing_rows(readme: Path, table: str) -> list[str]:
 
 def readme_of(pack: Pack) -> Path:
     """Return the README in a pack's folder; ``UsageError`` if it is installed, without one."""
-    path = Path(pack.origin.partition("@")[2] or ".", "README.md")
-    if "@" not in pack.origin or not path.is_file():
+    module, at, folder = pack.origin.removeprefix("module:").partition("@")
+    spec = importlib.util.find_spec(module) if at and not folder else None
+    home = Path(spec.origin).parents[1] if spec and spec.origin else Path(folder)
+    path = home / "README.md"
+    if not at or not path.is_file():
         remedy = "run this in a checkout of the pack"
         raise UsageError(f"the pack {pack.name!r} has no README.md here", remedy=remedy)
     return path

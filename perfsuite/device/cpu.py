@@ -17,7 +17,7 @@ import torch
 from perfsuite.device import tensors
 from perfsuite.device.gang import Gang
 from perfsuite.device.host import cpu_model, last_level_cache, machine_unit
-from perfsuite.device.load import Load, waited_ns
+from perfsuite.device.load import Load, own_ns
 from perfsuite.device.profiler import cpu_operators
 from perfsuite.device.protocol import Comparison, Group, Loaded, Sample
 from perfsuite.device.software import compilers, software
@@ -170,12 +170,16 @@ class CpuDevice:
             samples, slowed = self._taken(group, count, flush=flush)
             if slowed <= SLOWED_MOST or self._patience_s <= 0:
                 break
-            left_s = self._patience_s - (time.monotonic() - began_s)
+            # A second look at long samples is no part of what is worth waiting.
+            left_s = self._patience_s - 2 * (time.monotonic() - began_s)
             self._patience_s = SPEED.await_fast(left_s)
+            if left_s <= 0:
+                break
         self.busy_s += sum(sample.time_us for sample in samples) / 1e6
         foreign = self._load.foreign_percent(started, self._load.now()) or 0.0
         # A slower core is a doubt and spoils nothing: it may stay so.
-        self._health = Health(foreign_percent=max(foreign, min(100 * slowed, self.foreign_most)))
+        felt = min(100 * slowed, self.foreign_most) if slowed > SLOWED_MOST else 0.0
+        self._health = Health(foreign_percent=max(foreign, felt))
         return samples
 
     def _taken(self, group: Group, count: int, *, flush: bool) -> tuple[list[Sample], float]:
@@ -187,7 +191,7 @@ class CpuDevice:
                 if flush:
                     self._flush()
                 self._gang.meet()
-                samples.append(Sample(_own_ns(group) / 1e3))
+                samples.append(Sample(own_ns(group) / 1e3))
                 if samples[-1].time_us > LONG_US:
                     slowed.append(self._slowed())
         return samples, max(*slowed, self._slowed())
@@ -221,21 +225,6 @@ class CpuDevice:
 
     def close(self) -> None:
         """Hold nothing."""
-
-
-def _own_ns(group: Group) -> int:
-    """Return how long the group took, less what this thread waited for a core meanwhile.
-
-    A wait between a stamp and the reading beside it is no part of the time: what the readings took
-    is the most that it can have been.
-    """
-    opened, waited = time.perf_counter_ns(), waited_ns()
-    start = time.perf_counter_ns()
-    group()
-    end = time.perf_counter_ns()
-    waited, closed = waited_ns() - waited, time.perf_counter_ns()
-    beside = (start - opened) + (closed - end)
-    return end - start - max(0, waited - beside)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +66,21 @@ def waited_ns() -> int:
         return int(WAITING.read_text(encoding="ascii").split()[1])
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def own_ns(act: Callable[[], object]) -> int:
+    """Return how long a call took, less what this thread waited for a core meanwhile.
+
+    A wait between a stamp and the reading beside it is no part of the time: what the readings took
+    is the most that it can have been.
+    """
+    opened, waited = time.perf_counter_ns(), waited_ns()
+    start = time.perf_counter_ns()
+    act()
+    end = time.perf_counter_ns()
+    waited, closed = waited_ns() - waited, time.perf_counter_ns()
+    beside = (start - opened) + (closed - end)
+    return end - start - max(0, waited - beside)
 
 
 def _tree_s(root: int) -> float:

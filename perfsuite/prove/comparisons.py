@@ -163,7 +163,7 @@ class Comparing:
         against = replace(self._against, arms=frozenset({name}))
         both = {name: case.confirm}, {name: entry}
         (found,) = judge(both[0], variants=[case.variant], entries=both[1], against=against)
-        return verdict if found.word is Word.UNCLEAR else found
+        return found if found.word in {Word.SLOWER, Word.FASTER} else verdict
 
     def _verdicts(self, cases: Sequence[_Case], stage: Stage) -> tuple[Verdict, ...]:
         is_screen = stage is Stage.SCREEN
