@@ -364,6 +364,12 @@ def test_change_that_others_load_may_explain_is_unclear() -> None:
     assert verdict(far, before, against=CPU).word is Word.SLOWER
 
 
+def test_load_is_no_doubt_about_arms_that_took_turns() -> None:
+    jump = loaded(result(processes(6, time=0.35), one_clock=True), 40.0)
+    turns = replace(CPU, arms=frozenset({"p.c[]"}))
+    assert verdict(jump, entry(processes(3)), against=turns).word is Word.SLOWER
+
+
 @pytest.mark.parametrize("time", [0.35, -0.35])
 def test_change_against_what_was_measured_under_load_is_unclear(time: float) -> None:
     now = result(processes(6, time=time), one_clock=True)

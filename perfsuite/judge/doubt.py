@@ -56,10 +56,11 @@ def doubts_about(
 ) -> Doubts:
     """Return the doubts about a result that is compared with these processes of an entry.
 
-    A device with two clocks has voided the blocks that were taken beside others.
+    A device with two clocks has voided the blocks that were taken beside others; of arms that took
+    turns others took alike.
     """
-    has_voided = "cycles" in against.facts.clocks
-    loads = (0.0, 0.0) if has_voided else (foreign_share(result.evidence), entry.load)
+    is_alike = "cycles" in against.facts.clocks or result.variant in against.arms
+    loads = (0.0, 0.0) if is_alike else (foreign_share(result.evidence), entry.load)
     now, then = (load if load > QUIET else 0.0 for load in loads)
     return Doubts(now, then, _unseen_card(result, before, against))
 
