@@ -22,7 +22,7 @@ def scripted(readings: Iterable[int]) -> Speed:
 
 
 def measured(speed: Speed, monkeypatch: pytest.MonkeyPatch) -> tuple[int, Health]:
-    """Return how often a CPU took two samples, and the health it tells."""
+    """Return how many samples a CPU took for two, and the health it tells."""
     from perfsuite.device import cpu
 
     monkeypatch.setattr(cpu, "SPEED", speed)
@@ -32,7 +32,7 @@ def measured(speed: Speed, monkeypatch: pytest.MonkeyPatch) -> tuple[int, Health
     group = device.group(calls.append, [(1,)], 1, backend="loop")
     samples = device.sample(group, 2, regime=Regime.PACED, spin_us=0, flush=False)
     assert len(samples) == 2
-    return len(calls) // 2, device.health()
+    return len(calls), device.health()
 
 
 def test_slowed_is_told_against_the_fastest() -> None:
@@ -47,29 +47,23 @@ def test_an_interrupted_reading_is_left_out() -> None:
 
 
 def test_a_sample_on_a_slowed_core_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    times, health = measured(scripted([100, 150, 150, 100, 100, 100]), monkeypatch)
-    assert times == 2
+    # Before, after the first, the second (slowed), the third and the fourth.
+    times, health = measured(scripted([100, 100, 150, 100, 100]), monkeypatch)
+    assert times == 4
     assert health.foreign_percent == 0
 
 
 def test_a_core_that_stays_slow_is_a_doubt_and_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     from perfsuite.device import cpu
 
-    monkeypatch.setattr(cpu, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(cpu, "PATIENCE_S", 0.05)
     times, health = measured(scripted([100, 150]), monkeypatch)
-    assert times >= 2
+    assert times > 2
     assert health.foreign_percent == pytest.approx(50)
     # However slow it is, nothing is thrown away for it.
     device = open_device("cpu")
     _, health = measured(scripted([100, 900]), monkeypatch)
     assert health.foreign_percent == device.foreign_most
-
-
-def test_waiting_ends_as_soon_as_the_core_is_fast() -> None:
-    speed = scripted([100, 150, 150, 110])
-    assert speed.slowed() == 0
-    assert speed.await_fast(30.0) > 25
-    assert speed.await_fast(-1.0) == 0
 
 
 def test_no_reading_is_far_below_the_others_on_a_busy_machine() -> None:
@@ -81,15 +75,6 @@ def test_no_reading_is_far_below_the_others_on_a_busy_machine() -> None:
             process.kill()
             process.wait()
     assert readings[0] > 0.3 * statistics.median(readings)
-
-
-def test_a_long_sample_is_not_taken_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    from perfsuite.device import cpu
-
-    monkeypatch.setattr(cpu, "PATIENCE_S", 1e-9)
-    times, health = measured(scripted([100, 150]), monkeypatch)
-    assert times == 1
-    assert health.foreign_percent == pytest.approx(50)
 
 
 def test_a_slightly_slower_core_is_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:

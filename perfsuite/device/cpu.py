@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -25,10 +26,8 @@ from perfsuite.device.speed import SLOWED_MOST, SPEED
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
 
-# How long one process waits, in all, and measures again, for its core to be as fast as it was.
+# How long one process takes samples anew, in all, because its core was slower than it has been.
 PATIENCE_S = 1.5
-# After a sample as long as this, reading the core's speed costs little and disturbs nothing.
-LONG_US = 1e4
 # Rotating more than this evicts nothing that a smaller working set leaves in a shared cache.
 CACHE_MOST = 32 << 20
 
@@ -165,36 +164,30 @@ class CpuDevice:
         """Time the group ``count`` times; a CPU needs no spin and all regimes are one."""
         del regime, spin_us
         started = self._load.now()
-        while True:
-            began_s = time.monotonic()
-            samples, slowed = self._taken(group, count, flush=flush)
-            if slowed <= SLOWED_MOST or self._patience_s <= 0:
-                break
-            # A second look at long samples is no part of what is worth waiting.
-            left_s = self._patience_s - 2 * (time.monotonic() - began_s)
-            self._patience_s = SPEED.await_fast(left_s)
-            if left_s <= 0:
-                break
-        self.busy_s += sum(sample.time_us for sample in samples) / 1e6
-        foreign = self._load.foreign_percent(started, self._load.now()) or 0.0
-        # A slower core is a doubt and spoils nothing: it may stay so.
-        felt = min(100 * slowed, self.foreign_most) if slowed > SLOWED_MOST else 0.0
-        self._health = Health(foreign_percent=max(foreign, felt))
-        return samples
-
-    def _taken(self, group: Group, count: int, *, flush: bool) -> tuple[list[Sample], float]:
-        """Return samples, and how much slower the core was around them than it has been."""
-        slowed = [self._slowed()]
-        samples = []
+        samples: list[Sample] = []
+        slowed: list[float] = []
         with _frozen_collector():
-            for _ in range(count):
+            before = self._slowed()
+            while len(samples) < count:
+                began_s = time.monotonic()
                 if flush:
                     self._flush()
                 self._gang.meet()
-                samples.append(Sample(own_ns(group) / 1e3))
-                if samples[-1].time_us > LONG_US:
-                    slowed.append(self._slowed())
-        return samples, max(*slowed, self._slowed())
+                sample = Sample(own_ns(group) / 1e3)
+                after = self._slowed()
+                felt, before = max(before, after), after
+                if felt > SLOWED_MOST and self._patience_s > 0:
+                    self._patience_s -= time.monotonic() - began_s
+                    continue
+                samples.append(sample)
+                slowed.append(felt)
+        self.busy_s += sum(sample.time_us for sample in samples) / 1e6
+        foreign = self._load.foreign_percent(started, self._load.now()) or 0.0
+        # A slower core is a doubt and spoils nothing: it may stay so.
+        shared = median(slowed)
+        felt = min(100 * shared, self.foreign_most) if shared > SLOWED_MOST else 0.0
+        self._health = Health(foreign_percent=max(foreign, felt))
+        return samples
 
     def joins_streams(self, group: Group) -> bool:
         """Say yes: there are no streams."""

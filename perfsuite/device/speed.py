@@ -2,12 +2,11 @@
 
 A virtual machine's core may be one of two hardware threads whose other is another machine's. On
 such a host short Python loops, small FMA chains and whole launches took 1.4 to 1.9 times as long
-for seconds at a time, with no steal and no load in /proc/stat.
+for tenths of a second or seconds at a time, with no steal and no load in /proc/stat.
 """
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Callable
 
@@ -19,7 +18,6 @@ _TEXT = bytes((i * i * 7 + i // 3) % 251 for i in range(1 << 14))
 _READINGS = 3
 # Quiet readings differ by 6 %, those beside something by 30 to 50 %.
 SLOWED_MOST = 0.2
-_NAP_S = 0.05
 
 
 class Speed:
@@ -37,13 +35,6 @@ class Speed:
         now_ns = min(self._read_ns() for _ in range(_READINGS))
         self._fastest_ns = min(self._fastest_ns, now_ns)
         return now_ns / self._fastest_ns - 1
-
-    def await_fast(self, limit_s: float) -> float:
-        """Wait until the core is as fast as it has been, or the time is over; return the rest."""
-        deadline = time.monotonic() + limit_s
-        while self.slowed() > SLOWED_MOST and time.monotonic() < deadline:
-            time.sleep(_NAP_S)
-        return max(0.0, deadline - time.monotonic())
 
 
 def _reading_ns() -> int:
