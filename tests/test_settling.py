@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -173,5 +174,6 @@ def test_more_than_can_be_asked_is_told(elsewhere: pytest.Pytester) -> None:
 def test_a_run_that_was_judged_again_reads_as_judged_last(elsewhere: pytest.Pytester) -> None:
     run = last(elsewhere)
     path = elsewhere.path / ".perfsuite" / "runs" / f"{run.id}.jsonl"
-    data = path.read_bytes() + end_lines(run)
-    assert read_run(data, where="made up") == run
+    later = replace(run, verdicts=run.verdicts[:1], notes=("judged again",))
+    assert later != run
+    assert read_run(path.read_bytes() + end_lines(later), where="made up") == later
