@@ -36,7 +36,7 @@ class Arms:
         """Return the verdicts, with a word where the revision had none to say."""
         if self.revision is None:
             return tuple(verdicts)
-        doubts = {**self.missing, **dict(_failures(run)), **dict(_same_code(run))}
+        doubts = {**self.missing, **dict(_failures(run)), **dict(of_one_code(run))}
         return tuple(
             replace(verdict, reason=f"{verdict.reason}; {self.revision}: {doubt}")
             if (doubt := doubts.get(verdict.variant))
@@ -133,7 +133,8 @@ def _failures(run: Run) -> Iterator[tuple[str, str]]:
             yield result.variant, f"it ended {result.status.value}: {result.reason}"
 
 
-def _same_code(run: Run) -> Iterator[tuple[str, str]]:
+def of_one_code(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield the variants of which both arms ran the same code, and why."""
     for result in run.aside:
         if any(NOTHING_OF_IT in process.notes for process in result.evidence):
             yield result.variant, NOTHING_OF_IT

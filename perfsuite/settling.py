@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from perfsuite.arms import of_one_code
 from perfsuite.errors import PerfError
-from perfsuite.model import Result, Revision, Run, Verdict, Word
+from perfsuite.model import Revision, Run, Verdict, Word
 from perfsuite.revision import RevisionOptions
 from perfsuite.runner import Listener, Outcome, Request, execute
 from perfsuite.runs import RunFile
-from perfsuite.tree import NOTHING_OF_IT
 
 # What is measured in turns at most; of more, those that moved furthest.
 MOST = 20
@@ -109,13 +109,13 @@ class _Settling:
         )
         run = execute(question, self.listener).run
         said = {verdict.variant: verdict for verdict in run.verdicts}
-        of_one = _of_one_code(run.aside)
+        of_one = dict(of_one_code(run))
         for name, mine in asked.items():
             found = said.get(name)
             if run.against and found and found.source == str(run.against) and name not in of_one:
                 self.answers[name] = self._answer(mine, found, run.against)
             else:
-                why = NOTHING_OF_IT if name in of_one else found and found.reason
+                why = of_one.get(name) or (found and found.reason)
                 told = f"in turns with {commit}: {why or 'it was not measured'}"
                 self.answers[name] = replace(mine, reason=f"{mine.reason}; {told}")
 
@@ -146,8 +146,3 @@ class _Settling:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
-
-
-def _of_one_code(results: Sequence[Result]) -> set[str]:
-    """Return the variants of which both arms ran the same code."""
-    return {r.variant for r in results if any(NOTHING_OF_IT in p.notes for p in r.evidence)}

@@ -74,6 +74,12 @@ def last(project: pytest.Pytester) -> Run:
     return load_run(list_runs(project.path / ".perfsuite")[0])
 
 
+def page(project: pytest.Pytester) -> str:
+    """The report of the last run; the runs before it have theirs beside it."""
+    file = project.path / "reports" / last(project).id / "index.html"
+    return file.read_text(encoding="utf-8")
+
+
 def verdicts(run: Run) -> dict[str, Verdict]:
     return {each.variant.partition("impl=")[2].rstrip("]"): each for each in run.verdicts}
 

@@ -23,6 +23,7 @@ from arms_data import (
     commit,
     git,
     last,
+    page,
     perf,
     project_in,
     verdicts,
@@ -90,9 +91,9 @@ def test_a_change_since_the_revision_is_found_and_what_did_not_change_is_the_sam
     assert slower.changes[0].theta == pytest.approx(0.3, abs=0.01)
     assert "elapsed_us" in slower.reason
     assert "6 processes against 6 on the same unit" in slower.reason
-    page = next((project.path / "reports").glob("*/index.html")).read_text(encoding="utf-8")
-    assert f"revision {short} (main)" in page
-    assert "A against B" in page
+    text = page(project)
+    assert f"revision {short} (main)" in text
+    assert "A against B" in text
 
 
 def test_both_arms_are_traced_and_the_report_says_why(project: pytest.Pytester) -> None:
@@ -102,9 +103,9 @@ def test_both_arms_are_traced_and_the_report_says_why(project: pytest.Pytester) 
     perf(project, "--perf-against=main")
     found = [(trace.arm, [k.duration_us for k in trace.kernels]) for trace in last(project).traces]
     assert found == [(Arm.A, [100.0]), (Arm.B, [130.0])]
-    page = next((project.path / "reports").glob("*/index.html")).read_text(encoding="utf-8")
+    text = page(project)
     told = "scale_rows takes 130 µs instead of 100 µs (100 % of the change)"
-    assert told in page.replace("\u202f", " ")
+    assert told in text.replace("\u202f", " ")
 
 
 def test_a_change_inside_the_gate_is_confirmed_and_found(project: pytest.Pytester) -> None:

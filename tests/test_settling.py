@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from arms_data import BEFORE, commit, git, last, perf, project_in, verdicts, words
+from arms_data import BEFORE, commit, git, last, page, perf, project_in, verdicts, words
 
 from perfsuite.codec import end_lines, read_run
 from perfsuite.runs import list_runs
@@ -55,8 +55,8 @@ def test_a_change_of_the_code_is_found_on_a_card_never_seen(elsewhere: pytest.Py
     assert slower.confirmation == "A against B"
     assert slower.changes[0].theta == pytest.approx(0.04, abs=0.005)
     assert slower.card == ""
-    page = next((elsewhere.path / "reports").glob("*/index.html")).read_text(encoding="utf-8")
-    assert "A against B" in page
+    text = page(elsewhere)
+    assert "A against B" in text
     # What was measured for it is nobody's last run, and none to resume.
     assert len(list_runs(elsewhere.path / ".perfsuite")) == 2
 
