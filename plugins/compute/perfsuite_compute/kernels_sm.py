@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from perfsuite import Kernel
 from perfsuite_compute import divergence, gemm_ladder, ilp_unroll, occupancy, redundancy
@@ -54,10 +55,14 @@ def _rotations() -> list[Kernel]:
 
 
 def _rungs() -> list[Kernel]:
+    hopper: dict[str, Any] = {"targets": ("sm_90a",), "expects": {"sm_90a": "HGMMA"}}
     return [
-        _cuda(rung.function, rung.source, rung.function, ()) for rung in gemm_ladder.RUNGS.values()
+        _cuda(rung.function, rung.source, rung.function, (), **(hopper if rung.boxes else {}))
+        for rung in gemm_ladder.RUNGS.values()
     ]
 
 
-def _cuda(name: str, file: Path, function: str, options: tuple[str, ...]) -> Kernel:
-    return Kernel(name=name, language="cuda", function=function, file=str(file), options=options)
+def _cuda(name: str, file: Path, function: str, options: tuple[str, ...], **fields: Any) -> Kernel:
+    return Kernel(
+        name=name, language="cuda", function=function, file=str(file), options=options, **fields
+    )
