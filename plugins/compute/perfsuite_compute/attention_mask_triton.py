@@ -9,40 +9,23 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-# As attention_triton has them, which see.
-BLOCK_M, BLOCK_N, STAGES, WARPS = 128, 64, 3, 8
+from perfsuite_compute.attention_triton import BLOCK_M, BLOCK_N, STAGES, WARPS, store, weigh
 
 
 @triton.jit
-def _attend(  # type: ignore[no-untyped-def]
-    q, k_desc, v_desc, sums, total, peak, rows, starts, head, scale, cap, low, high,
-    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CAPPED: tl.constexpr,
-):  # fmt: skip
-    """Add the keys and values low..high to the running sums of one block of queries."""
-    for start in range(low, high, BLOCK_N):
-        k = k_desc.load([head + start, 0])
-        scores = tl.dot(q, k.T)
-        factor = scale
-        if CAPPED:
-            # tanh(x) = 1 - 2 / (1 + exp(2x)); cap and scale both carry the factor log2(e), which
-            # turns the exponential into a power of two.
-            scores = cap * (
-                1 - 2 / (1 + tl.exp2(scores * (scale * (2 * 1.4426950408889634) / cap)))
-            )
-            factor = 1.0
-        if MASKED:
-            columns = start + tl.arange(0, BLOCK_N)
-            seen = (columns[None, :] <= rows[:, None]) & (columns[None, :] >= starts[:, None])
-            scores = tl.where(seen, scores, -float("inf"))
-        new_peak = tl.maximum(peak, tl.max(scores, 1) * factor)
-        powers = tl.exp2(scores * factor - new_peak[:, None])
-        shrink = tl.exp2(peak - new_peak)
-        total = total * shrink + tl.sum(powers, 1)
-        sums = sums * shrink[:, None]
-        v = v_desc.load([head + start, 0])
-        sums = tl.dot(powers.to(v.dtype), v, sums)
-        peak = new_peak
-    return sums, total, peak
+def _bend(scores, scale, cap):  # type: ignore[no-untyped-def]
+    """Return cap tanh(scores scale / cap); cap and scale both carry the factor log2(e)."""
+    # tanh(x) = 1 - 2 / (1 + exp(2x)), the exponential as a power of two, and the quotient as the
+    # square of a root's, which takes one instruction where a division takes many.
+    root = tl.rsqrt(1 + tl.exp2(scores * (scale * (2 * 1.4426950408889634) / cap)))
+    return cap - 2 * cap * root * root
+
+
+@triton.jit
+def _hide(scores, columns, rows, starts):  # type: ignore[no-untyped-def]
+    """Return the scores without those of keys that a query does not see."""
+    seen = (columns[None, :] <= rows[:, None]) & (columns[None, :] >= starts[:, None])
+    return tl.where(seen, scores, -float("inf"))
 
 
 @triton.jit
@@ -64,28 +47,23 @@ def interval_attention_kernel(  # type: ignore[no-untyped-def]
     sums = tl.zeros((BLOCK_M, D), dtype=tl.float32)
     total = tl.zeros((BLOCK_M,), dtype=tl.float32)
     peak = tl.full((BLOCK_M,), -1.0e30, dtype=tl.float32)
-    # Some see low..whole_low, all whole_low..whole_high, some whole_high..end.
+    # All queries see the keys from whole_low to whole_high; only other blocks need a mask.
     end = tl.minimum(start_row + BLOCK_M, s)
     low = tl.load(first_keys + start_row) // BLOCK_N * BLOCK_N
-    whole_low = tl.cdiv(tl.load(first_keys + end - 1), BLOCK_N) * BLOCK_N
-    whole_high = start_row // BLOCK_N * BLOCK_N
-    # A document may begin among these very queries: then nothing is seen by all.
-    whole_low = tl.minimum(whole_low, whole_high)
-    low = tl.minimum(low, whole_low)
-    sums, total, peak = _attend(
-        q, k_desc, v_desc, sums, total, peak, rows, starts, head, scale, cap, low, whole_low,
-        BLOCK_N, True, CAPPED,
-    )  # fmt: skip
-    sums, total, peak = _attend(
-        q, k_desc, v_desc, sums, total, peak, rows, starts, head, scale, cap, whole_low, whole_high,
-        BLOCK_N, False, CAPPED,
-    )  # fmt: skip
-    sums, total, peak = _attend(
-        q, k_desc, v_desc, sums, total, peak, rows, starts, head, scale, cap, whole_high, end,
-        BLOCK_N, True, CAPPED,
-    )  # fmt: skip
-    at = (head + rows).to(tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
-    tl.store(out + at, (sums / total[:, None]).to(out.dtype.element_ty), mask=rows[:, None] < s)
+    whole_low = tl.load(first_keys + end - 1)
+    for start in range(low, end, BLOCK_N):
+        k = k_desc.load([head + start, 0])
+        scores = tl.dot(q, k.T)
+        factor = scale
+        if CAPPED:
+            scores = _bend(scores, scale, cap)
+            factor = 1.0
+        if (start < whole_low) | (start + BLOCK_N > start_row + 1):
+            scores = _hide(scores, start + tl.arange(0, BLOCK_N), rows, starts)
+        powers, sums, total, peak = weigh(scores, factor, sums, total, peak)
+        v = v_desc.load([head + start, 0])
+        sums = tl.dot(powers.to(v.dtype), v, sums)
+    store(out, sums, total, head, rows, s, D)
 
 
 def attention(q: Any, k: Any, v: Any, first_keys: Any, out: Any, *, cap: float) -> None:

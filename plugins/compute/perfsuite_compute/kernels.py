@@ -13,7 +13,7 @@ from perfsuite_compute import fma, gemm, kernels_fused, kernels_matrices, kernel
 GEMM_TILES = {2048: (128, 256, 64, 4, 8), 1024: (64, 128, 64, 4, 4)}
 GEMM_GROUP = 8
 # (block_m, block_n, stages, warps) and the width of a head.
-ATTENTION_TILES, HEAD = (128, 64, 3, 8), 128
+ATTENTION_TILES, HEAD = (128, 128, 3, 8), 128
 SOFTMAX_COLS = (8191, 8192, 32768)
 _WGMMA = {"sm_90a": "HGMMA"}
 _TENSOR_CORES = {**_WGMMA, "sm_100a": "UTCHMMA", "sm_103a": "UTCHMMA", "sm_120a": "HMMA"}
