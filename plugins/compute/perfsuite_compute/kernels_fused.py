@@ -29,7 +29,7 @@ def kernels() -> list[Kernel]:
         *(_decode(group) for group in (1, 4)),
         _mla_decode(),
         *(_join(splits, width) for splits, width in ((3, 128), (2, 512))),
-        _scan(),
+        *_scan(),
     ]
 
 
@@ -170,19 +170,35 @@ def _join(splits: int, width: int) -> Kernel:
     )
 
 
-def _scan() -> Kernel:
-    return _triton(
-        "ssm_scan",
-        "ssm_scan_triton.scan_kernel",
-        signature={
-            **dict.fromkeys(("x", "b", "c", "y"), "*bf16"),
-            "decay": "*fp32",
-            **dict.fromkeys(("s", "heads"), "i32"),
-        },
-        constants={"P": 64, "N": 128, "BLOCK_P": 32, "CHUNK": 64},
-        num_stages=2,
-        **_ON_TENSOR_CORES,
-    )
+def _scan() -> list[Kernel]:
+    sizes = {"P": 64, "N": 128, "BLOCK_P": 64, "CHUNK": 64}
+    arrays = {"x": "*bf16", "since": "*fp32", "b": "*bf16"}
+    parts = dict.fromkeys(("states", "logs"), "*fp32")
+    counts = dict.fromkeys(("s", "heads", "chunks", "share"), "i32")
+    return [
+        _triton(
+            "ssm_decay",
+            "ssm_scan_triton.decay_kernel",
+            signature={"decay": "*fp32", "since": "*fp32", "s": "i32", "chunks": "i32"},
+            constants={"HEADS": 32, "PADDED": 32, "CHUNK": 64},
+        ),
+        _triton(
+            "ssm_state",
+            "ssm_scan_triton.state_kernel",
+            signature={**arrays, **parts, **counts},
+            constants=sizes,
+            num_stages=3,
+            **_ON_TENSOR_CORES,
+        ),
+        _triton(
+            "ssm_scan",
+            "ssm_scan_triton.scan_kernel",
+            signature={**arrays, "c": "*bf16", **parts, "y": "*bf16", **counts},
+            constants=sizes,
+            num_stages=2,
+            **_ON_TENSOR_CORES,
+        ),
+    ]
 
 
 def _triton(name: str, where: str, *, signature: dict[str, str], **fields: Any) -> Kernel:

@@ -1,4 +1,4 @@
-"""Mamba-2's state space scan: token by token, in chunks of matrix products, and in one kernel."""
+"""Mamba-2's state space scan: token by token, in chunks of matrix products, and fused."""
 
 from __future__ import annotations
 
@@ -67,9 +67,12 @@ def ssm_scan(ctx: Any, dtype: str, b: int, h: int, s: int, impl: str) -> Workloa
 
     ``loop`` does that token by token, in three kernels each. ``chunked`` is the paper's listing:
     within chunks of 128 the scan is attention with decays, and only chunks' states are carried
-    on, all of it matrix products with the decays in memory. ``triton`` is that in one kernel: a
-    program goes through the chunks of a head and keeps the state in registers. 8191 tokens end
-    within a chunk.
+    on, all of it matrix products with the decays in memory. ``triton`` has the decays, scores and
+    states of chunks in registers: its programs take a quarter of a head's tokens each, once to
+    know the state that they come to, then again from the state before them. Bytes count x once,
+    and operations those of the recurrence: chunks take about twice as many, each product of a
+    chunk waits for the one before, and x is read twice, which is why this stays below the limit
+    of either. 8191 tokens end within a chunk.
     """
     import torch
 

@@ -38,7 +38,7 @@ LAUNCHES: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
     ),
     (gqa_mla.gqa_mla, {"kind": ("mha",), "b": (1,), "s": (65,)}),
     (gqa_mla.gqa_mla, {"kind": ("gqa", "mla"), "b": (1,), "s": (65, 200)}),
-    (ssm_scan.ssm_scan, {"b": (2,), "h": (2,), "s": (129, 256)}),
+    (ssm_scan.ssm_scan, {"b": (2,), "h": (2,), "s": (129, 256, 1000)}),
 ]
 
 

@@ -77,6 +77,7 @@ def test_kernels_are_right_in_the_interpreter() -> None:
         ("softcap_attention", "HGMMA"),
         ("decode_4", "HMMA"),
         ("mla_decode", "HGMMA"),
+        ("ssm_state", "HGMMA"),
         ("ssm_scan", "HGMMA"),
         ("norm_rms_backward", "LDGSTS"),
     ],
@@ -121,6 +122,7 @@ def test_every_kernel_is_handed_over_as_it_is_launched() -> None:
         ("mla_decode", {"num_stages": "MLA_STAGES", "num_warps": "MLA_WARPS"}),
         ("ssm_scan", {"CHUNK": "CHUNK", "BLOCK_P": "BLOCK_P"}),
         ("ssm_scan", {"num_stages": "STAGES", "num_warps": "WARPS"}),
+        ("ssm_state", {"CHUNK": "CHUNK", "num_stages": "STATE_STAGES", "num_warps": "WARPS"}),
         ("norm_column_sum", {"BLOCK_ROWS": "SUM_ROWS", "BLOCK_COLS": "SUM_COLS"}),
     ],
 )
