@@ -10,8 +10,10 @@ from perfsuite_compute import gemv_skinny
 
 # Copied from the Triton modules, as in kernels.py. (block_n, block_m, warps) by rows of x.
 SKINNY_TILES = {1: (64, 16, 4), 64: (64, 64, 4), 256: (128, 128, 8)}
-SKINNY_KINDS = {"bf16": (1, 64), "int8": (1, 256), "int4": (1, 256)}
+SKINNY_KINDS = {"bf16": (1, 64), "int8": (64, 256), "int4": (64, 256)}
 SKINNY_STAGES = 4
+# rows, words at a time, stages, warps.
+MIXED_GEMV = (32, 128, 4, 4)
 # block_m, block_n, block_k, stages, warps.
 STREAM_K = (128, 128, 64, 5, 8)
 QUANTISED_COLS = (7168, 16384)
@@ -27,6 +29,7 @@ def kernels() -> list[Kernel]:
     return [
         *(_gemv(n, k) for n, k in ((4096, 14336), (4099, 14336))),
         *(_skinny(kind, m) for kind, each in SKINNY_KINDS.items() for m in each),
+        *(_mixed_gemv(kind) for kind in ("int8", "int4")),
         _stream_k(),
         _grouped(),
         *(_quantise(to, cols) for to in ("fp8", "int8") for cols in QUANTISED_COLS),
@@ -72,6 +75,20 @@ def _skinny(kind: str, rows: int) -> Kernel:
         num_stages=SKINNY_STAGES,
         targets=TARGETS if rows == 1 else _LARGE,
         expects=_WGMMA,
+    )
+
+
+def _mixed_gemv(kind: str) -> Kernel:
+    rows, words, stages, warps = MIXED_GEMV
+    pointers = {"x_ptr": "*bf16", "w_ptr": "*i32", "scale_ptr": "*fp32", "y_ptr": "*bf16"}
+    return _triton(
+        f"mixed_gemv_{kind}_triton",
+        "mixed_gemv_triton",
+        "gemv_kernel",
+        signature={**pointers, **dict.fromkeys(("n", "wide", "one"), "i32")},
+        constants={"KIND": kind, "BLOCK_N": rows, "WORDS": words, "GROUP": 16, "STAGES": stages},
+        aligned=(*pointers, "n", "wide", "one"),
+        num_warps=warps,
     )
 
 

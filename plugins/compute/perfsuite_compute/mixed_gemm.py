@@ -56,9 +56,10 @@ def mixed_gemm(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
 
     ``bf16`` is cuBLAS on weights that are not quantised. ``int8`` has one scale an output, applied
     at the end; ``int4`` one for 128 weights, applied to the sums of those. With one row the time
-    is that of reading the weights, and fewer bits are less time; with 256 it is that of the tensor
-    cores, and turning weights into bf16 comes on top. Bytes are those of each format, so that the
-    efficiency says how near to its own bound each one is.
+    is that of reading the weights, and fewer bits are less time, as long as taking them apart is
+    none: codes become the mantissas of floats in place. With 256 it is that of the tensor cores,
+    and turning weights into bf16 comes on top, again for each 128 rows. Bytes are those of each
+    format, so that the efficiency says how near to its own bound each one is.
     """
 
     def make_inputs(rng: Any) -> tuple[Any, ...]:
@@ -111,6 +112,11 @@ def _launch_of(ctx: Any, m: int, n: int, k: int, impl: str) -> Callable[..., Non
 
     if impl == "bf16":
         return lambda x, w, scale, y: torch.mm(x, w.t(), out=y)
+    if m == 1:
+        from perfsuite_compute import mixed_gemv_triton
+
+        run: Callable[..., None] = mixed_gemv_triton.launch(k, kind=impl)
+        return run
     from perfsuite_compute import skinny_triton
 
     sms = torch.cuda.get_device_properties(0).multi_processor_count

@@ -71,9 +71,19 @@ def test_gemv_reads_16_bytes_at_a_time_many_before_the_first_use() -> None:
     assert sum(loads.values()) == 2 * (8 + 1)  # x and w; the unrolled loop and its rest
 
 
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_quantised_row_is_read_by_16_bytes_and_converts_nothing(kind: str) -> None:
+    opcodes = _opcodes(f"mixed_gemv_{kind}_triton")
+    assert _compiled()[f"mixed_gemv_{kind}_triton"]["opcodes"]["LDGSTS.E.BYPASS.128"]
+    assert not opcodes["I2F"] + opcodes["I2FP"]
+    codes = {"int8": 128, "int4": 256}[kind]  # of a thread: eight rows of four words
+    assert codes <= opcodes["FFMA"] < 1.1 * codes
+    assert opcodes["LOP3"] < 1.5 * codes
+
+
 def test_triton_matrix_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
     rows = _lines("interpret_matrices.py", TRITON_INTERPRET="1")
-    assert len(rows) == 45
+    assert len(rows) == 51
     errors = {row["name"]: row["error"] for row in rows}
     # The interpreter truncates to fp8 where a GPU rounds: no code is off by more than one.
     limits = {"quantised fp8": 1e-2, "quantised int8": 1e-30}
@@ -109,7 +119,12 @@ def test_quantised_weights_are_near_the_weights(kind: str) -> None:
 
 def test_launched_tiles_are_those_handed_over() -> None:
     pytest.importorskip("triton")
-    from perfsuite_compute import grouped_gemm_triton, skinny_triton, stream_k_triton
+    from perfsuite_compute import (
+        grouped_gemm_triton,
+        mixed_gemv_triton,
+        skinny_triton,
+        stream_k_triton,
+    )
 
     for rows, tiles in kernels_matrices.SKINNY_TILES.items():
         assert skinny_triton.tiles_for(rows) == tiles
@@ -120,6 +135,8 @@ def test_launched_tiles_are_those_handed_over() -> None:
         tile = module.BLOCK_M, module.BLOCK_N, module.BLOCK_K
         assert (*tile, module.STAGES, module.WARPS) == handed
     assert skinny_triton.STAGES == kernels_matrices.SKINNY_STAGES
+    gemv = mixed_gemv_triton
+    assert (gemv.BLOCK_N, gemv.WORDS, gemv.STAGES, gemv.WARPS) == kernels_matrices.MIXED_GEMV
 
 
 def _check(name: str, **axes: Any) -> float | None:
