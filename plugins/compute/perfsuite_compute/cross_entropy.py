@@ -10,8 +10,10 @@ from perfsuite import Work, Workload, cuda, package
 
 _DTYPES = {"bf16": ("bfloat16", 2), "fp32": ("float32", 4)}
 GPT2_VOCAB, VOCAB, _WIDE_VOCAB = 50257, 65536, 131072
-# Logits of a quarter of the tokens live at a time: fewer would read the weight's gradient oftener.
-CHUNKS = 4
+# Logits of half of the tokens live at a time: fewer would read the weight's gradient oftener.
+CHUNKS = 2
+# Rows of logits are whole lines of memory apart, and products of whole vectors of them.
+LINE, VECTOR = 64, 8
 _REFERENCE_ROWS = 512
 
 
@@ -71,12 +73,13 @@ def _memory_bytes(dtype: str, tokens: int, width: int, vocab: int, impl: str) ->
 def cross_entropy(ctx: Any, dtype: str, tokens: int, width: int, vocab: int, impl: str) -> Workload:
     """Take the mean cross-entropy of ``tokens`` rows against a vocabulary, and both gradients.
 
-    ``eager`` holds all logits, once more in fp32, and their gradients. ``chunked`` goes through a
-    quarter of the tokens at a time and writes the gradient down by hand, with PyTorch's own
+    ``eager`` holds all logits, once more in fp32, and their gradients. ``chunked`` goes through
+    half of the tokens at a time and writes the gradient down by hand, with PyTorch's own
     operations. ``triton`` does the same with one kernel between the matrix products, which writes
     the gradient over the logits (Liger's fused linear cross-entropy). What they differ in first
     is the memory that a launch takes, then the trips of the logits. 50,257 is GPT-2's vocabulary:
-    rows of logits start at no multiple of 16 bytes.
+    rows of logits start at no multiple of 16 bytes, for which cuBLAS has no fast kernels. The
+    latter two have rows of logits further apart, and multiply the last word by itself.
     """
     import torch
 
@@ -127,20 +130,39 @@ def _chunked(step: Step, *, moves: bool = True) -> Callable[..., tuple[Any, ...]
     def launch(x: Any, weight: Any, target: Any) -> tuple[Any, ...]:
         import torch
 
+        rows, vocab = -(-x.shape[0] // CHUNKS), weight.shape[0]
         dx, dweight = torch.empty_like(x), torch.empty_like(weight)
         losses = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
-        for start, part in _parts(x.shape[0], -(-x.shape[0] // CHUNKS)):
+        room = x.new_empty(rows, -(-vocab // LINE) * LINE)
+        for start, part in _parts(x.shape[0], rows):
             tokens = x[part]
+            logits = room[: tokens.shape[0], :vocab]
+            for words in _words(vocab):
+                torch.mm(tokens, weight[words].T, out=logits[:, words])
             against = target[part] if moves else target[: tokens.shape[0]]
-            grad = step(tokens @ weight.T, against, losses[part], 1 / x.shape[0])
-            torch.mm(grad, weight, out=dx[part])
-            if start:
-                dweight.addmm_(grad.T, tokens)
-            else:
-                torch.mm(grad.T, tokens, out=dweight)
+            grad = step(logits, against, losses[part], 1 / x.shape[0])
+            for words in _words(vocab):
+                _product(grad[:, words], weight[words], dx[part], adds=words.start > 0)
+                _product(grad[:, words].T, tokens, dweight[words], adds=start > 0)
         return losses.sum(), dx, dweight
 
     return launch
+
+
+def _words(vocab: int) -> list[slice]:
+    """Return the words that fill whole vectors, for which there are fast kernels, and the rest."""
+    whole = vocab // VECTOR * VECTOR
+    return [each for each in (slice(0, whole), slice(whole, vocab)) if each.start < each.stop]
+
+
+def _product(a: Any, b: Any, out: Any, *, adds: bool) -> None:
+    """Write the product of a and b to out, or add it."""
+    import torch
+
+    if adds:
+        out.addmm_(a, b)
+    else:
+        torch.mm(a, b, out=out)
 
 
 def _parts(count: int, step: int) -> Iterator[tuple[int, slice]]:

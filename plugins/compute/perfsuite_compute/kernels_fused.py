@@ -100,7 +100,7 @@ def _cross_entropy(vocab: int) -> Kernel:
         f"cross_entropy_{vocab}",
         "cross_entropy_triton.cross_entropy_kernel",
         signature={"logits": "*bf16", "target": "*i64", "loss": "*fp32", "factor": "fp32"},
-        constants={"VOCAB": vocab, "BLOCK": 4096},
+        constants={"VOCAB": vocab, "WIDE": -(-vocab // 64) * 64, "BLOCK": 4096, "VECTOR": 8},
         num_warps=8,
     )
 
