@@ -17,7 +17,7 @@ MIXED_GEMV = (32, 128, 4, 4)
 # block_m, block_n, block_k, stages, warps.
 STREAM_K = (128, 128, 64, 5, 8)
 QUANTISED_COLS = (7168, 16384)
-GROUPED = (128, 128, 64, 5, 8)
+GROUPED = (128, 256, 64, 4, 8)
 # 128 KiB of stages and more do not fit the 99 of sm_120.
 _LARGE = ("sm_90a", "sm_100a", "sm_103a")
 TARGETS = (*_LARGE, "sm_120a")
