@@ -15,6 +15,7 @@ GEMM_GROUP = 8
 # (block_m, block_n, stages, warps) and the width of a head.
 ATTENTION_TILES, HEAD = (128, 128, 3, 8), 128
 SOFTMAX_COLS = (8191, 8192, 32768)
+SOFTMAX_STAGES = {("bf16", 32768): 3}
 _WGMMA = {"sm_90a": "HGMMA"}
 _TENSOR_CORES = {**_WGMMA, "sm_100a": "UTCHMMA", "sm_103a": "UTCHMMA", "sm_120a": "HMMA"}
 # Tiles meant for Hopper's 227 KiB of shared memory do not fit the 99 of sm_120.
@@ -47,9 +48,9 @@ def _softmax_triton(dtype: str, cols: int) -> Kernel:
         f"softmax_{dtype}_{cols}_triton",
         "softmax_triton",
         "softmax_kernel",
-        signature={"x": f"*{dtype}", "y": f"*{dtype}"},
-        constants={"COLS": cols, "BLOCK": block},
-        aligned=("x", "y"),
+        signature={"x": f"*{dtype}", "y": f"*{dtype}", "rows": "i32"},
+        constants={"COLS": cols, "BLOCK": block, "STAGES": SOFTMAX_STAGES.get((dtype, cols), 1)},
+        aligned=("x", "y", "rows"),
         num_warps=min(16, max(4, block // 1024)),
     )
 

@@ -111,9 +111,10 @@ def main() -> None:
             compile_triton(
                 f"softmax_triton {dtype} {cols}",
                 softmax_triton.softmax_kernel,
-                {"x": f"*{dtype}", "y": f"*{dtype}"},
+                {"x": f"*{dtype}", "y": f"*{dtype}", "rows": "i32"},
                 COLS=cols,
                 BLOCK=triton.next_power_of_2(cols),
+                STAGES=softmax_triton.stages_for(cols, {"bf16": 2, "fp32": 4}[dtype]),
                 num_warps=softmax_triton.warps_for(cols),
             )
             compile_cuda("softmax.cu", "softmax_rows", softmax.cuda_options(dtype, cols))
