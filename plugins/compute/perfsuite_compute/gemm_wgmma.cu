@@ -163,7 +163,8 @@ __device__ void multiply_tile(float (&sums)[SUMS], Ring& ring, int warpgroup, in
             multiply(sums, a + k * 2, b + k * BOX * 2, step > 0 || k > 0);
         }
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // those of the step before have ended
+        // Until those of the step before have ended.
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
         if (step > 0) {
             release(ring, before);
         }

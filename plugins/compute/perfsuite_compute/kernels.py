@@ -43,15 +43,16 @@ def _softmax_cuda(dtype: str, cols: int) -> Kernel:
 
 
 def _softmax_triton(dtype: str, cols: int) -> Kernel:
-    block = 1 << (cols - 1).bit_length()
+    block, stages = 1 << (cols - 1).bit_length(), SOFTMAX_STAGES.get((dtype, cols), 1)
     return _triton(
         f"softmax_{dtype}_{cols}_triton",
         "softmax_triton",
         "softmax_kernel",
         signature={"x": f"*{dtype}", "y": f"*{dtype}", "rows": "i32"},
-        constants={"COLS": cols, "BLOCK": block, "STAGES": SOFTMAX_STAGES.get((dtype, cols), 1)},
+        constants={"COLS": cols, "BLOCK": block, "STAGES": stages},
         aligned=("x", "y", "rows"),
         num_warps=min(16, max(4, block // 1024)),
+        **({"targets": _LARGE} if stages > 1 else {}),
     )
 
 
