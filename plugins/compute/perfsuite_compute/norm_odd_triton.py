@@ -1,4 +1,4 @@
-"""The same norm forward where a row's length is no multiple of 16 bytes, still in 16-byte accesses."""
+"""The norm forward where rows are no multiple of 16 bytes long, still in 16-byte accesses."""
 
 from __future__ import annotations
 
