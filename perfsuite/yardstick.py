@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfsuite.baselines import Baselines, Root
+from perfsuite.ceilings import with_measured
 from perfsuite.model import (
     Arm,
     BaselineEntry,
@@ -147,7 +148,7 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
         notes=known.notes(previous),
         known=(*latest.values(), *_comparable(stored.values())),
         previous=previous and replace(previous, results=tuple(behind(entries, runs))),
-        peaks=peaks_of(run.sku.slug),
+        peaks=with_measured(peaks_of(run.sku.slug), _comparable([stored[run.sku.slug]])),
         variants=variants,
         environments={name: environment for name, (environment, _) in behind_them.items()},
         commits={name: behind_them[name][1] for name in behind_them.keys() - shipped},
