@@ -92,7 +92,7 @@ def read(  # noqa: PLR0913 - all that is known of a run, by name
 
     ``baselines`` are the entries by variant that the run was judged against, ``source`` says in
     words what they are; ``previous`` is the run they come from, if it is at hand, ``history`` what
-    earlier runs say of each variant, ``peaks`` what the SKU reaches and ``sections`` what packs have
+    earlier runs say of each variant, ``peaks`` what the SKU reaches, ``sections`` what packs have
     to say.
     """
     known = subjects(run, baselines=baselines, previous=previous, history=history or {})
