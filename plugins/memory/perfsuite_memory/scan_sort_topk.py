@@ -51,6 +51,7 @@ def _memory_bytes(*, op: str, n: int, impl: str) -> int:
     },
     smoke={"op": ["scan", "topk"], "n": [SMALL_N]},
     only=_is_listed,
+    waits=lambda impl, **_: impl == "torch",
     needs=[
         perfsuite.cuda().when(impl=["cupy", "triton"]),
         perfsuite.package("cupy").when(impl="cupy"),
