@@ -118,7 +118,7 @@ def execute(request: Request, listener: Listener) -> Outcome:
     found = yardstick.beside(run)
     baselines, previous = found.entries, found.previous
     return Outcome(
-        run, file.path, baselines, found.source, previous, found.commits, peaks=found.peaks
+        run, file.path, baselines, found.source, previous, found.commits, peaks=found.reached
     )
 
 
