@@ -80,6 +80,7 @@ def book_of(
         source=outcome.source,
         previous=outcome.previous,
         history=history,
+        peaks=outcome.peaks,
         sections=sections,
     )
 

@@ -38,6 +38,7 @@ from perfsuite.plan import missing_need, order
 from perfsuite.quads import Claims
 from perfsuite.resumption import interrupted_run, open_run_file, samplings_of
 from perfsuite.revision import RevisionOptions
+from perfsuite.roofline import Peaks
 from perfsuite.runs import RunFile, new_run_id
 from perfsuite.sites import Desk, count_on, measure_on, open_desks, units_of
 from perfsuite.sku import sku_of
@@ -89,6 +90,7 @@ class Outcome:
     source: str
     previous: Run | None = None
     commits: Mapping[str, str] = field(default_factory=dict)
+    peaks: Peaks | None = None
     is_interrupted: bool = False
 
 
@@ -114,7 +116,10 @@ def execute(request: Request, listener: Listener) -> Outcome:
         work.phases_s["open"] = work.started - started
         run = work.run()
     found = yardstick.beside(run)
-    return Outcome(run, file.path, found.entries, found.source, found.previous, found.commits)
+    baselines, previous = found.entries, found.previous
+    return Outcome(
+        run, file.path, baselines, found.source, previous, found.commits, peaks=found.reached
+    )
 
 
 def _new_run(request: Request, facts: DeviceFacts, *, against: Revision | None) -> Run:

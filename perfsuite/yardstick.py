@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfsuite.baselines import Baselines, Root
+from perfsuite.ceilings import with_measured
 from perfsuite.model import (
     Arm,
     BaselineEntry,
@@ -34,7 +35,8 @@ class Yardstick:
     ``sources`` and ``mismatches`` are by variant, ``source`` is that of the run's own SKU;
     ``known`` are all entries of its SKUs, of which the run may hold a few. ``arms`` are the
     variants whose entry is of this very run: A against B. ``environments`` and ``commits`` are
-    those of the runs that entries come from, by run id.
+    those of the runs that entries come from, by run id. ``peaks`` are the product's, which no
+    result may exceed; ``reached`` are what its baselines know, which a better kernel will.
     """
 
     entries: Mapping[str, BaselineEntry]
@@ -45,6 +47,7 @@ class Yardstick:
     known: tuple[BaselineEntry, ...] = ()
     previous: Run | None = None
     peaks: Peaks
+    reached: Peaks | None = None
     variants: Mapping[str, Variant] = field(default_factory=dict)
     arms: frozenset[str] = frozenset()
     environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -148,6 +151,7 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
         known=(*latest.values(), *_comparable(stored.values())),
         previous=previous and replace(previous, results=tuple(behind(entries, runs))),
         peaks=peaks_of(run.sku.slug),
+        reached=with_measured(peaks_of(run.sku.slug), _comparable([stored[run.sku.slug]])),
         variants=variants,
         environments={name: environment for name, (environment, _) in behind_them.items()},
         commits={name: behind_them[name][1] for name in behind_them.keys() - shipped},

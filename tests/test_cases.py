@@ -109,6 +109,35 @@ def test_readme_without_marks_says_what_to_write(tmp_path: Path) -> None:
         readme_of(_pack(_variant("torch")))
 
 
+def test_rows_out_of_order_or_twice_are_stale(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    named = [replace(_variant("torch"), case=replace(_variant("torch").case, name=n)) for n in "ab"]
+    pack = _pack(*named)
+    head, line, first, second = table_of(pack, tmp_path).splitlines(keepends=True)
+    for rows, stale in (((first, second), 0), ((second, first), 2), ((first, second, second), 1)):
+        readme.write_text("".join((f"{BEGIN}\n", head, line, *rows, END)), encoding="utf-8")
+        assert len(differing_rows(readme, table_of(pack, tmp_path))) == stale
+
+
+def test_readme_keeps_its_line_ends(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_bytes(f"# pack\r\n{BEGIN}\r\n{END}\r\nafter\r\n".encode())
+    table = table_of(_pack(_variant("torch"), _variant("cuda")), tmp_path)
+    assert put(readme, table)
+    assert readme.read_bytes().count(b"\n") == readme.read_bytes().count(b"\r\n") == 7
+    assert not put(readme, table)
+    assert differing_rows(readme, table) == []
+
+
+def test_readme_of_another_encoding_is_refused_and_left_alone(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_bytes(f"caf\u00e9\n{BEGIN}\n{END}\n".encode("latin-1"))
+    before = readme.read_bytes()
+    with pytest.raises(UsageError, match="not UTF-8: invalid continuation byte at byte 3"):
+        put(readme, "| a |\n")
+    assert readme.read_bytes() == before
+
+
 @pytest.mark.parametrize("name", TABLED)
 def test_readme_of_a_pack_is_not_stale(name: str) -> None:
     (pack,) = load_catalogue([PACKS[name]], tier=Tier.FULL)
@@ -140,3 +169,13 @@ def test_command_prints_compares_and_writes(
     assert written[1].startswith("wrote")
     assert unchanged[1].startswith("nothing to change")
     assert "up to date" in fine[1]
+
+
+def test_writing_and_checking_at_once_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["perfsuite", "cases", "steady", "--write", "--check"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code
+    assert "--check refuses another" in capsys.readouterr().err

@@ -84,6 +84,14 @@ def test_a_tier_contains_those_before_it(tmp_path: Path) -> None:
     assert tiers == ["smoke"] * 2 + ["nightly"] * 3 + ["full"] * 2
 
 
+def test_what_waits_is_left_to_nightly(tmp_path: Path) -> None:
+    text = COPY.replace("only=lambda", "waits=lambda n, impl: impl == 'b', only=lambda")
+    assert ids(listed(tmp_path, text, Tier.SMOKE)) == ["[n=1,impl=a]"]
+    pack = listed(tmp_path, text, Tier.NIGHTLY)
+    assert ids(pack) == ids(listed(tmp_path, COPY, Tier.NIGHTLY))
+    assert [str(variant.tier) for variant in pack.variants] == ["smoke"] + ["nightly"] * 4
+
+
 def test_a_variant_carries_its_case(tmp_path: Path) -> None:
     variant = listed(tmp_path, COPY).variants[0]
     assert variant.axes == {"n": 1, "impl": "a"}

@@ -12,6 +12,7 @@ from perfsuite.report.book import read
 from perfsuite.report.metrics import judged, others, rates
 from perfsuite.report.subject import Subject, middles, subjects
 from perfsuite.report.view import NOTHING, SPACE
+from perfsuite.roofline import PEAKS
 
 
 def subject_with(metrics: dict[str, tuple[float, ...]], *declared: Metric) -> Subject:
@@ -48,7 +49,9 @@ def test_rates_of_a_launch_s_work_stand_before_and_now() -> None:
     run = data.run_of((told,))
     (subject,) = subjects(run, baselines=data.baselines_of(), previous=None, history={})
     work = Work(read_bytes=8e9, link="nvlink")
-    (rate,) = rates(replace(subject, variant=replace(subject.variant, work=work)), "nvidia-h200")
+    (rate,) = rates(
+        replace(subject, variant=replace(subject.variant, work=work)), PEAKS["nvidia-h200"]
+    )
     change = subject.change
     assert change is not None
     assert (rate.name, rate.now) == ("gb_per_s", view.rate(8e6 / change.current, "GB/s"))

@@ -16,8 +16,9 @@ from perfsuite.report import roofplot
 from perfsuite.report.book import read
 from perfsuite.report.roof import place, roof
 from perfsuite.report.subject import Subject
+from perfsuite.roofline import GENERIC, PEAKS
 
-H200 = "nvidia-h200"
+H200 = PEAKS["nvidia-h200"]
 
 
 def parse(markup: str) -> ET.Element:
@@ -81,7 +82,7 @@ def test_without_work_or_time_there_is_no_place() -> None:
 
 
 def test_of_a_product_without_peaks_rates_alone_are_told() -> None:
-    found = roof([subject_of(one) for one in data.STORY[:2]], "acme-1")
+    found = roof([subject_of(one) for one in data.STORY[:2]], GENERIC)
     assert found is not None
     assert found.ceilings == ()
     assert "ceiling" not in found.lanes[0].drawing

@@ -94,7 +94,11 @@ def _variants(source: PackSource, case: Case, tier: Tier) -> list[Variant]:
         name = variant_id(source.name, case.name, axes)
         if name in found or not (case.only is None or _called(case.only, axes, "only", where)):
             continue
-        found[name] = _variant(case, info, axes, tier=first, where=where)
+        waits = first is Tier.SMOKE and case.waits and _called(case.waits, axes, "waits", where)
+        if waits and tier is Tier.SMOKE:
+            continue
+        own = Tier.NIGHTLY if waits else first
+        found[name] = _variant(case, info, axes, tier=own, where=where)
     return list(found.values())
 
 

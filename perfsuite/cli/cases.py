@@ -6,6 +6,7 @@ import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ import typer
 
 from perfsuite.baselines import Baselines
 from perfsuite.baselines.folder import read_sku
+from perfsuite.ceilings import with_measured
 from perfsuite.cli.commands import Packs, app, named
 from perfsuite.cli.project import find_project, say
 from perfsuite.errors import UsageError
@@ -20,12 +22,13 @@ from perfsuite.files import refusing, replace_file
 from perfsuite.model import BaselineEntry, Pack, Tier, Variant
 from perfsuite.report import view
 from perfsuite.report.rates import rate_of
+from perfsuite.roofline import GENERIC, Peaks, peaks_of
 from perfsuite.terminal.words import plain
 
 BEGIN, END = "<!-- perfsuite cases -->", "<!-- perfsuite cases end -->"
 TIME = "time_us"
 _COLUMNS = ("case", "what it does", "implementations", "measured", "claims")
-_BETWEEN = re.compile(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", re.DOTALL)
+_BETWEEN = re.compile(f"{re.escape(BEGIN)}(\r?\n)(.*?){re.escape(END)}", re.DOTALL)
 _SENTENCE = re.compile(r"(.+?[.])(?:\s|\Z)", re.DOTALL)
 
 
@@ -39,6 +42,9 @@ def cases(
     pack: Packs = None,
 ) -> None:
     """Make the table of a pack's cases for its README; exit code 1 if --check finds it stale."""
+    if write and check:
+        remedy = "give --write, then --check"
+        raise UsageError("--write makes the table, --check refuses another", remedy=remedy)
     project = find_project()
     found = named(project.packs(pack, Tier.FULL), name)
     table = table_of(found, project.root / "baselines", sku)
@@ -74,20 +80,24 @@ def table_of(pack: Pack, root: Path, sku: str = "") -> str:
 
 
 def put(readme: Path, table: str) -> bool:
-    """Put the table between the marks of a README; say whether that changed it."""
+    """Put the table between the marks of a README, whose line ends stay; say if that changed it."""
     found = _place(readme)
-    if found[1] == table:
+    table = table.replace("\n", found[1])
+    if found[2] == table:
         return False
-    text = found.string[: found.start(1)] + table + found.string[found.end(1) :]
+    text = found.string[: found.start(2)] + table + found.string[found.end(2) :]
     with refusing("cannot write the table", readme, remedy="make the file writable"):
         replace_file(readme, text.encode())
     return True
 
 
 def differing_rows(readme: Path, table: str) -> list[str]:
-    """Return the rows of the table that the README lacks or has beyond it, figures left aside."""
-    now, stored = _without_figures(table), _without_figures(_place(readme)[1])
-    return [row for row in (*now, *stored) if (row in now) != (row in stored)]
+    """Return the rows that the README lacks, has beyond the table, or has elsewhere; no figures."""
+    now, stored = _without_figures(table), _without_figures(_place(readme)[2])
+    found = [row for row in (*now, *stored) if (row in now) != (row in stored)]
+    if found:
+        return found
+    return [row for row, there in zip_longest(now, stored, fillvalue="") if row != there]
 
 
 def readme_of(pack: Pack) -> Path:
@@ -103,7 +113,11 @@ def readme_of(pack: Pack) -> Path:
 
 
 def _place(readme: Path) -> re.Match[str]:
-    found = _BETWEEN.search(readme.read_text(encoding="utf-8"))
+    try:
+        found = _BETWEEN.search(readme.read_bytes().decode())
+    except UnicodeDecodeError as error:
+        problem = f"the README is not UTF-8: {error.reason} at byte {error.start}"
+        raise UsageError(problem, where=str(readme), remedy="save it as UTF-8") from error
     if found is None:
         remedy = f"write {BEGIN} and {END} on lines of their own, where the table is to stand"
         raise UsageError("the README has no place for the table", where=str(readme), remedy=remedy)
@@ -143,6 +157,7 @@ class _Figures:
 
     slug: str
     entries: Mapping[str, BaselineEntry]
+    peaks: Peaks = GENERIC
 
     def of(self, variants: Sequence[Variant]) -> str:
         """Return the slowest and the fastest of the implementations, where times are longest."""
@@ -170,7 +185,7 @@ class _Figures:
 
     def _one(self, variant: Variant) -> str:
         time_us = self._time(variant)
-        rate, share = rate_of(variant.work, time_us, self.slug)
+        rate, share = rate_of(variant.work, time_us, self.peaks)
         told = [rate] if rate != view.NOTHING else []
         told += [view.share(share)] if share is not None else []
         kind = f"`{variant.axes['impl']}` " if "impl" in variant.axes else ""
@@ -193,6 +208,6 @@ def _stored(pack: Pack, root: Path, folders: Iterable[Path]) -> Iterator[_Figure
     own = {variant.id for variant in pack.variants}
     for folder in folders:
         baselines = Baselines.load([root], read_sku(folder))
-        yield _Figures(
-            folder.name, {name: e for name, e in baselines.entries.items() if name in own}
-        )
+        peaks = with_measured(peaks_of(folder.name), baselines.entries.values())
+        found = {name: entry for name, entry in baselines.entries.items() if name in own}
+        yield _Figures(folder.name, found, peaks)

@@ -24,7 +24,8 @@ def rendered(project: Project, names: Sequence[str], folder: Path, baselines: Pa
     # Baselines may have been accepted since: what a run was compared with, its verdicts know.
     told = {verdict.source for verdict in run.verdicts if verdict.source}
     source = told.pop() if len(told) == 1 else found.source
-    outcome = Outcome(run, project.folder, found.entries, source, found.previous)
+    entries, peaks = found.entries, found.reached
+    outcome = Outcome(run, project.folder, entries, source, found.previous, peaks=peaks)
     packs = project.packs(None, Tier.SMOKE)
     book = book_of(outcome, packs, history=known_history(project, run), is_new=False)
     return write_report(book, folder)

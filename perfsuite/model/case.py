@@ -97,6 +97,7 @@ class Budget:
 class Case:
     """A named workload with axes, as a pack declares it; lives only where the pack is loaded.
 
+    ``only`` says which bindings exist, ``waits`` which of the smoke tier's are left to nightly.
     ``metrics`` declares what its workloads report besides the two clocks. ``ranks`` names the
     axis that holds how many ranks run one launch together, ``target`` the axis that holds a
     compilation target: such variants are stored by target, whatever machine they run on.
@@ -111,6 +112,7 @@ class Case:
     smoke: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
     full: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
     only: Callable[..., bool] | None = None
+    waits: Callable[..., bool] | None = None
     needs: tuple[Need, ...] = ()
     work: Callable[..., Work] | None = None
     memory_bytes: Callable[..., int] | None = None

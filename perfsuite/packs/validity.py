@@ -86,7 +86,7 @@ def _of_case(case: Case, seen: Collection[str]) -> Iterator[Fault]:
             what = f"axis {case.ranks!r} holds ranks and has the value {value!r}"
             yield what, "use whole numbers from 1 on"
     yield from _of_needs(case.needs)
-    for part in ("build", "only", "work", "memory_bytes"):
+    for part in ("build", "only", "waits", "work", "memory_bytes"):
         yield from _of_arguments(case, part)
 
 

@@ -13,6 +13,7 @@ from perfsuite.report.book import Book
 from perfsuite.report.metrics import judged
 from perfsuite.report.rates import rate_of
 from perfsuite.report.subject import Subject
+from perfsuite.roofline import Peaks
 
 _T = TypeVar("_T")
 
@@ -91,15 +92,15 @@ class Matrix:
     def _cells(self, held: Sequence[Subject | None]) -> Iterable[Cell]:
         first = held[0].now() if held[0] else None
         for subject, book in zip(held, self.books, strict=True):
-            yield _cell(subject, first, book.run.sku.slug) if subject else _NO_CELL
+            yield _cell(subject, first, book.peaks) if subject else _NO_CELL
 
 
 _NO_CELL = Cell(view.NOTHING, "", "", None, "- -")
 
 
-def _cell(subject: Subject, first: float | None, slug: str) -> Cell:
+def _cell(subject: Subject, first: float | None, peaks: Peaks) -> Cell:
     now, counted = subject.now(), judged(subject)
-    rate, share = rate_of(subject.variant.work, now, slug)
+    rate, share = rate_of(subject.variant.work, now, peaks)
     text = view.time(now, subject.digits()) if now else counted.now if counted else view.NOTHING
     asides = (counted.name if counted else "", rate, view.share(share) if share else "")
     ratio = first / now if first and now else None

@@ -11,6 +11,7 @@ from perfsuite.model import BaselineEntry, ClaimVerdict, ClaimWord, Run, Section
 from perfsuite.report import marks
 from perfsuite.report.rows import Row, row
 from perfsuite.report.subject import Subject, subjects
+from perfsuite.roofline import Peaks, peaks_of
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Book:
     previous: Run | None
     subjects: tuple[Subject, ...]
     baselines: Mapping[str, BaselineEntry]
+    peaks: Peaks
     sections: tuple[Section, ...] = ()
 
     @cached_property
@@ -43,8 +45,9 @@ class Book:
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """The lines of the table of changes, one per variant that ran."""
-        slug = self.run.sku.slug
-        return tuple(row(subject, slug) for subject in self.subjects if not subject.is_skipped)
+        return tuple(
+            row(subject, self.peaks) for subject in self.subjects if not subject.is_skipped
+        )
 
     @cached_property
     def skips(self) -> list[tuple[str, list[str]]]:
@@ -82,17 +85,20 @@ def read(  # noqa: PLR0913 - all that is known of a run, by name
     source: str = "",
     previous: Run | None = None,
     history: Mapping[str, Series] | None = None,
+    peaks: Peaks | None = None,
     sections: tuple[Section, ...] = (),
 ) -> Book:
     """Gather a run for reporting.
 
     ``baselines`` are the entries by variant that the run was judged against, ``source`` says in
-    words what they are; ``previous`` is the run they come from, if it is at hand, and ``history``
-    what earlier runs say of each variant. ``sections`` are what packs have to say.
+    words what they are; ``previous`` is the run they come from, if it is at hand, ``history`` what
+    earlier runs say of each variant, ``peaks`` what the SKU reaches, ``sections`` what packs have
+    to say.
     """
     known = subjects(run, baselines=baselines, previous=previous, history=history or {})
     found = sorted(known, key=_urgency)
-    return Book(run, source, previous, tuple(found), baselines, sections)
+    peaks = peaks or peaks_of(run.sku.slug)
+    return Book(run, source, previous, tuple(found), baselines, peaks, sections)
 
 
 def _urgency(subject: Subject) -> tuple[int, float, str]:

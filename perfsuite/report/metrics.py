@@ -30,9 +30,9 @@ def judged(subject: Subject) -> Compared | None:
     return next((found[name] for name in (*told, *found) if name in found), None)
 
 
-def rates(subject: Subject, slug: str) -> Iterator[Compared]:
+def rates(subject: Subject, peaks: roofline.Peaks) -> Iterator[Compared]:
     """Yield the rates of a launch's work, by the formula of the case."""
-    work, peaks = subject.variant.work, roofline.peaks_of(slug)
+    work = subject.variant.work
     now, before = subject.now(), subject.baseline()
     if work is None or not now:
         return

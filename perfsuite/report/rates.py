@@ -5,13 +5,13 @@ from __future__ import annotations
 from perfsuite import roofline
 from perfsuite.model import Work
 from perfsuite.report import view
+from perfsuite.roofline import Peaks
 
 
-def rate_of(work: Work | None, time_us: float | None, slug: str) -> tuple[str, float | None]:
-    """Return the rate of the work that limits a launch, and its share of the SKU's ceiling."""
+def rate_of(work: Work | None, time_us: float | None, peaks: Peaks) -> tuple[str, float | None]:
+    """Return the rate of the work that limits a launch, and its share of the ceiling."""
     if work is None or not time_us:
         return view.NOTHING, None
-    peaks = roofline.peaks_of(slug)
     found = {metric.name: metric for metric in roofline.rates(work, time_us, peaks)}
     by_flops = work.flops and roofline.work_class(work, peaks) != roofline.MEMORY
     metric = found.get("tflop_per_s" if by_flops else "gb_per_s") or found.get("tflop_per_s")

@@ -105,9 +105,9 @@ class Roof:
     ceilings: tuple[tuple[str, str, str, str], ...]
 
 
-def place(subject: Subject, slug: str) -> Place | None:
+def place(subject: Subject, peaks: roofline.Peaks) -> Place | None:
     """Return where a variant stands, or None where no work is stated or nothing was timed."""
-    work, now, peaks = subject.variant.work, subject.now(), roofline.peaks_of(slug)
+    work, now = subject.variant.work, subject.now()
     if work is None or not now or not (work.flops or work.bytes):
         return None
     amount = work.flops or work.bytes
@@ -125,12 +125,11 @@ def place(subject: Subject, slug: str) -> Place | None:
     )
 
 
-def roof(subjects: Iterable[Subject], slug: str) -> Roof | None:
+def roof(subjects: Iterable[Subject], peaks: roofline.Peaks) -> Roof | None:
     """Return every case of a run that states its work; None where none does."""
-    places = [found for subject in subjects if (found := place(subject, slug))]
+    places = [found for subject in subjects if (found := place(subject, peaks))]
     if not places:
         return None
-    peaks = roofline.peaks_of(slug)
     links = {one.link for one in places if not one.dtype}
     lanes = (
         Lane(link, _lane(link, [p for p in places if p.link == link and not p.dtype], peaks))

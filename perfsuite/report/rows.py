@@ -12,6 +12,7 @@ from perfsuite.report import charts, marks, view
 from perfsuite.report.metrics import judged
 from perfsuite.report.rates import rate_of
 from perfsuite.report.subject import Subject
+from perfsuite.roofline import Peaks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +35,10 @@ class Row:
     keys: str
 
 
-def row(subject: Subject, slug: str) -> Row:
+def row(subject: Subject, peaks: Peaks) -> Row:
     """Return the line of one variant."""
     change, now, digits = subject.change, subject.now(), subject.digits()
-    rate, share = rate_of(subject.variant.work, now, slug)
+    rate, share = rate_of(subject.variant.work, now, peaks)
     has_clock = any(block.cycles for process in subject.evidence for block in process.blocks)
     exact = judged(subject)
     return Row(

@@ -51,6 +51,7 @@ def _memory_bytes(format: str, m: int, n: int, k: int, impl: str) -> int:  # noq
     },
     smoke={"m": [512], "n": [512], "k": [512]},
     only=_is_asked,
+    waits=lambda impl, **_: impl == "dequantise",
     needs=(
         package("torch"),
         cuda().when(impl=("cublas", "triton")),

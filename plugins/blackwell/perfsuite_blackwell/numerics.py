@@ -29,6 +29,7 @@ METRICS = (
 
 @perfsuite.case(
     axes={"data": ["normal", "outlier"], "format": list(FORMATS)},
+    waits=lambda **axes: axes["data"] == "normal" or axes["format"] == "mxfp4",
     needs=(package("torch"),),
     metrics=METRICS,
     regime=Regime.EXACT,

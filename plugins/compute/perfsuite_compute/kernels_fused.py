@@ -35,6 +35,14 @@ def kernels() -> list[Kernel]:
 
 def _norm_forward(op: str, cols: int) -> Kernel:
     arrays = dict.fromkeys(("x", "residual", "weight", "bias", "y", "total"), "*bf16")
+    if cols % 8:
+        return _triton(
+            f"norm_{op}_{cols}",
+            "norm_odd_triton.norm_odd_kernel",
+            signature={**arrays, "eps": "fp32"},
+            constants={"COLS": cols, "BLOCK": 4096, "CENTRED": op == "layer", "VECTOR": 8},
+            num_warps=8,
+        )
     constants = {"COLS": cols, "BLOCK": 4096, "CENTRED": op == "layer", "KEEPS": False}
     return _triton(
         f"norm_{op}_{cols}",

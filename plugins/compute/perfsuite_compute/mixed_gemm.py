@@ -41,6 +41,7 @@ def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
     smoke={"m": [1], "n": [1024], "k": [1024]},
     full={"m": [1, 16, 64, 256]},
     only=_is_asked,
+    waits=lambda impl, **_: impl == "bf16",
     needs=(
         package("torch"),
         package("triton").when(impl=("int8", "int4")),

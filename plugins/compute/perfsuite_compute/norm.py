@@ -78,7 +78,8 @@ def norm(
     back over it. ``torch`` adds, then calls ``rms_norm`` or ``layer_norm``. ``triton`` does all
     in one kernel forward and one backward, which also adds the residual's own gradient; the
     weight's gradient is a partial sum for each program, then added up in a fixed order. Rows of
-    4095 elements start at no multiple of 16 bytes.
+    4095 elements start at no multiple of 16 bytes: the kernel takes the whole vectors that lie in
+    a row, then its two ends, for a mask that ends anywhere makes every access one element wide.
     """
     name, centred = _DTYPES[dtype][0], op == "layer"
     trains = direction == "fwd_bwd"

@@ -7,6 +7,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from perfsuite_compute import norm_odd_triton
+
 # Programs of the backward pass for each SM: enough rows in flight, few partial sums to add up.
 PROGRAMS_PER_SM = 2
 SUM_COLS, SUM_ROWS = 32, 32
@@ -109,6 +111,10 @@ def _forward(
     rows, cols = x.shape
     y, total = torch.empty_like(x), torch.empty_like(x)
     mean, rstd = kept
+    if rstd is None and norm_odd_triton.applies(x):
+        arrays = (x, residual, weight, bias)
+        norm_odd_triton.forward(arrays, y, total, eps=eps, centred=centred, warps=warps_for(cols))
+        return y, total
     norm_forward_kernel[(rows,)](
         x, residual, weight, bias, y, total, mean, rstd, eps,
         COLS=cols, BLOCK=triton.next_power_of_2(cols), CENTRED=centred, KEEPS=rstd is not None,

@@ -31,6 +31,7 @@ def _memory_bytes(to: str, rows: int, cols: int, impl: str) -> int:
         "impl": ["eager", "triton"],
     },
     smoke={"rows": [256], "cols": [1024]},
+    waits=lambda impl, **_: impl == "eager",
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),

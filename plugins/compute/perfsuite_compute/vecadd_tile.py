@@ -40,6 +40,7 @@ def _memory_bytes(op: str, n: int, impl: str) -> int:
     smoke={"op": ["add", "rowsum"], "n": [2**20 + 3, 4096]},
     full={"impl": ["torch", "triton", "numba", "cupy"]},
     only=_is_asked,
+    waits=lambda impl, **_: impl == "torch",
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),

@@ -56,7 +56,8 @@ def test_kernels_are_handed_over_with_the_pack_s() -> None:
 def test_rows_at_multiples_of_16_bytes_are_read_by_16_bytes() -> None:
     rows = _compiled()
     assert "LDG.E.128" in rows["norm_rms_4096"]["opcodes"]
-    assert "LDG.E.128" not in rows["norm_rms_4095"]["opcodes"]
+    assert "LDG.E.128" in rows["norm_rms_4095"]["opcodes"]
+    assert "STG.E.128" in rows["norm_rms_4095"]["opcodes"]
 
 
 def test_kernels_are_right_in_the_interpreter() -> None:

@@ -28,6 +28,7 @@ def _work(*, ranks: int, tensors: int, kib: int, impl: str) -> perfsuite.Work:
     smoke={"ranks": [2], "tensors": [64], "kib": [64]},
     only=lambda ranks, tensors, kib, impl: (tensors == 1000) == (kib == 4096),  # noqa: PLR2004
     ranks="ranks",
+    waits=lambda impl, **_: impl == "one",
     work=_work,
     memory_bytes=lambda ranks, tensors, kib, impl: 2 * tensors * kib * 1024,
     cold=False,

@@ -29,6 +29,7 @@ def _work(*, op: str, ranks: int, kib: int, impl: str) -> perfsuite.Work:
     full={"ranks": [2, 4, 8, 16], "kib": [1, 4, 64, 1024, 4096, 16384, 65536, 262144, 1048576]},
     only=lambda op, ranks, kib, impl: impl == "library" or op == "all_reduce",
     ranks="ranks",
+    waits=lambda op, **_: op != "all_reduce",
     work=_work,
     memory_bytes=lambda op, ranks, kib, impl: 2 * kib * 1024,
     cold=False,

@@ -130,6 +130,7 @@ def multiplied(a: Any, b: Any) -> Any:
     cold=False,
     metrics=[perfsuite.Metric("hidden_percent", "%", "higher")],
     version=2,
+    waits=lambda **_: True,
     source=f"{CHAPTER}; {SUPERBENCH}",
 )
 def overlap_share(ctx: Any, *, ranks: int, n: int, mib: int) -> perfsuite.Scenario:

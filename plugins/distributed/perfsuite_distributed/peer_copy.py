@@ -15,6 +15,7 @@ SERVERS = "stas00/ml-engineering 744d01e, accelerator benchmarks: 396.4 GB/s a d
     axes={"ranks": [2, 4], "kib": [64, 4096, 262144], "impl": ["staged", "copy", "sendrecv"]},
     smoke={"ranks": [2], "kib": [4096]},
     full={"kib": [4, 64, 1024, 4096, 65536, 262144, 1048576]},
+    waits=lambda impl, **_: impl == "sendrecv",
     needs=[perfsuite.cuda().when(impl=["staged", "copy"])],
     ranks="ranks",
     work=lambda ranks, kib, impl: perfsuite.Work(read_bytes=kib * 1024, link="nvlink"),

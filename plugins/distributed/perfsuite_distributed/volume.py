@@ -22,6 +22,7 @@ ACTIVATION_BYTES = BATCH * HIDDEN * 4
     smoke={"world": [8]},
     regime=perfsuite.Regime.EXACT,
     metrics=[perfsuite.Metric(word, better="equal") for word in (*WORDS, "payload_bytes")],
+    waits=lambda strategy, **_: strategy != "fsdp",
     source=f"{CHAPTER}; {ZERO}; {MEGATRON}",
 )
 def volume(ctx: Any, *, strategy: str, world: int) -> perfsuite.Inspection:

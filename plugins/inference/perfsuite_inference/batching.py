@@ -64,6 +64,7 @@ _PLAYED = (*_SERVICE, Metric("tokens_per_s", "tokens/s", "higher"))
     regime=Regime.EXACT,
     metrics=_MODELLED,
     tags=["batching", "scheduling", "service"],
+    waits=lambda impl, **_: impl == "chunked",
     source="continuous: Yu et al., Orca, OSDI 2022; chunked: Agrawal et al., Sarathi-Serve, OSDI "
     "2024; limits: MLPerf Inference v5.0, Llama-2-70B interactive",
 )
@@ -135,6 +136,7 @@ def _length_of(size: str) -> int:
     axes={"size": ["1b"], "slots": [16], "impl": ["static", "continuous"]},
     smoke={"size": ["tiny"], "slots": [4]},
     only=lambda size, slots, impl: (size == "tiny") == (slots == 4),  # noqa: PLR2004 - of smoke
+    waits=lambda **_: True,
     needs=(package("torch"), cuda().when(size="1b")),
     memory_bytes=_memory_bytes,
     regime=Regime.END_TO_END,

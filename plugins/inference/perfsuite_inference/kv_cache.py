@@ -55,6 +55,7 @@ def _memory_bytes(dtype: str, batch: int, longest: int, impl: str) -> int:
         "impl": list(_BLOCKS),
     },
     smoke={"dtype": ["fp32"], "batch": [8], "longest": [256]},
+    waits=lambda impl, **_: impl == "paged_64",
     needs=(
         package("torch"),
         cuda().when(dtype="bf16"),

@@ -50,6 +50,7 @@ def _memory_bytes(dtype: str, batch: int, context: int, impl: str) -> int:
     },
     smoke={"dtype": ["fp32"], "batch": [3], "context": [255]},
     only=lambda dtype, batch, context, impl: (batch, context) in _SHAPES,
+    waits=lambda impl, **_: impl == "gather",
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),

@@ -49,6 +49,7 @@ class Heap:
 @perfsuite.case(
     axes={"steps": [256], "impl": list(IMPLEMENTATIONS)},
     full={"steps": [64, 1024]},
+    waits=lambda impl, **_: impl == "torch",
     needs=[
         perfsuite.package("torch"),
         perfsuite.cuda().when(impl=["cuda_malloc", "default_pool", "kept_pool"]),

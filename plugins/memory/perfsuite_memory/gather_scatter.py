@@ -39,10 +39,12 @@ def _is_listed(*, op: str, order: str, rows: int, impl: str) -> bool:
 
 
 def _work(*, op: str, order: str, rows: int, impl: str) -> perfsuite.Work:
-    # Of the indices drawn, each row is among them with probability 1 - (1 - 1/rows)^count.
+    # Of the indices drawn, each row is among them with probability 1 - (1 - 1/rows)^count. A random
+    # order has each row once: rows that come again would be read again, unless the cache held the
+    # whole table between, and no count of distinct ones would be a bound that a kernel could reach.
     count = picked(rows)
     if op == "gather":
-        distinct = rows * (1 - (1 - 1 / rows) ** count)
+        distinct = count if order == "random" else rows * (1 - (1 - 1 / rows) ** count)
         read = ROW_BYTES * distinct + INDEX_BYTES * count
         return perfsuite.Work(read_bytes=read, write_bytes=ROW_BYTES * count)
     sums, marks = (runs(rows), runs(rows) + 1) if op == "jagged_sum" else (rows, count)
@@ -75,14 +77,16 @@ def _memory_bytes(*, op: str, order: str, rows: int, impl: str) -> int:
     work=_work,
     memory_bytes=_memory_bytes,
     tags=["sparse", "embedding"],
+    version=2,
     source="PyTorch, torch.nn.functional.embedding, Tensor.index_add_ and torch.segment_reduce; "
     "meta-pytorch/tritonbench, embedding and jagged_sum",
 )
 def gather_scatter(ctx: Any, *, op: str, order: str, rows: int, impl: str) -> perfsuite.Workload:
     """Move rows of 128 floats by indices drawn evenly, as drawn or sorted.
 
-    gather out[i] = table[index[i]], an embedding; index_add out[index[i]] += values[i], its
-    gradient; jagged_sum adds up runs of 32 rows on average, whose ends are given.
+    gather out[i] = table[index[i]], an embedding (random: a shuffled table, each row once);
+    index_add out[index[i]] += values[i], its gradient; jagged_sum adds up runs of 32 rows on
+    average, whose ends are given.
     """
     del ctx
     makers = {"gather": _gather_inputs, "index_add": _add_inputs, "jagged_sum": _jagged_inputs}
@@ -127,7 +131,10 @@ def _indices(rng: Any, count: int, below: int, order: str) -> Any:
 
 
 def _gather_inputs(rng: Any, rows: int, order: str) -> tuple[Any, ...]:
-    index = _indices(rng, picked(rows), rows, order)
+    if order == "random":
+        index = rng.rand(rows).argsort()[: picked(rows)]
+    else:
+        index = _indices(rng, picked(rows), rows, order)
     return rng.randn(rows, DIM), index, rng.empty(picked(rows), DIM)
 
 

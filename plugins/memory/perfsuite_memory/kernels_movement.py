@@ -12,8 +12,8 @@ from perfsuite_memory import advance, copy_overlap, gather_scatter, reduction, s
 # Copied from the Triton modules, which cannot be imported where kernels are only listed; the
 # tests hold them equal.
 GATHER_ROWS = 16
-SCAN = {"BLOCK": 2048, "WINDOW": 32}
-MAXIMUM_BLOCK, TOP_BLOCK, RANK_BLOCK = 16384, 4096, 4096
+SCAN = {"BLOCK": 2048, "WINDOW": 128}
+MAXIMUM_BLOCK, RANK_BLOCK, MOST, FEW = 8192, 8192, 128, 256
 _FLOATS = "*fp32"
 
 
@@ -41,23 +41,29 @@ def _gathers() -> list[Kernel]:
 
 
 def _scans() -> list[Kernel]:
-    module, k = "scan_sort_topk_triton", scan_sort_topk.K
-    scan = {"x_ptr": "*i32", "out_ptr": "*i32", "state_ptr": "*i64", "n": "i32"}
-    maximum = {"x_ptr": _FLOATS, "ranked_ptr": "*i64", "n": "i32"}
-    rank = {"ranked_ptr": "*i64", "chosen_ptr": "*i32", "count": "i32"}
-    top_of = {"x_ptr": _FLOATS, "chosen_ptr": "*i32", "top_ptr": _FLOATS, "n": "i32"}
-    top = {"x_ptr": _FLOATS, "top_ptr": _FLOATS, "n": "i32"}
-    parent = {"K": k, "PARENT": MAXIMUM_BLOCK, "BLOCK": TOP_BLOCK}
-    wide = {"num_warps": 8}
+    k = scan_sort_topk.K
+    pair = {"x_ptr": "*i32", "out_ptr": "*i32", "state_ptr": "*i64"}
+    scan = {**pair, "n": "i32", "tiles": "i32"}
+    maximum = {"x_ptr": _FLOATS, "maxima_ptr": "*i32", "count_ptr": "*i32", "n": "i32"}
+    chosen = {"list_ptr": "*i32", "count_ptr": "*i32", "floor_ptr": "*i32"}
+    search = {"x_ptr": _FLOATS, "maxima_ptr": "*i32", **chosen, "n": "i32", "blocks": "i32"}
+    parent = {"K": k, "PARENT": MAXIMUM_BLOCK, "RANK": RANK_BLOCK, "MOST": MOST}
+    last = {"K": k, "FEW": FEW, "ALL": MOST * k}
     found = (
         ("scan_kernel", scan, SCAN, {"num_warps": 1}),
-        ("maximum_kernel", maximum, {"BLOCK": MAXIMUM_BLOCK}, wide),
-        ("rank_kernel", rank, {"K": k, "BLOCK": RANK_BLOCK}, wide),
-        ("top_of_kernel", top_of, parent, wide),
-        ("top_kernel", top, {"K": k, "BLOCK": TOP_BLOCK}, wide),
+        ("maximum_kernel", maximum, {"BLOCK": MAXIMUM_BLOCK}, {"num_warps": 4}),
+        ("candidates_kernel", search, parent, {"num_warps": 8}),
+        ("top_kernel", {**chosen, "out_ptr": _FLOATS}, last, {"num_warps": 8}),
     )
     return [
-        _triton(module, name, types, constants, aligned=(*types,), **warps)
+        _triton(
+            "scan_sort_topk_triton" if types is scan else "topk_triton",
+            name,
+            types,
+            constants,
+            aligned=(*types,),
+            **warps,
+        )
         for name, types, constants, warps in found
     ]
 

@@ -51,6 +51,7 @@ def _memory_bytes(*, op: str, n: int, impl: str) -> int:
     },
     smoke={"op": ["scan", "topk"], "n": [SMALL_N]},
     only=_is_listed,
+    waits=lambda impl, **_: impl == "torch",
     needs=[
         perfsuite.cuda().when(impl=["cupy", "triton"]),
         perfsuite.package("cupy").when(impl="cupy"),
@@ -66,7 +67,7 @@ def scan_sort_topk(ctx: Any, *, op: str, n: int, impl: str) -> perfsuite.Workloa
     """Scan n int32, sort n int32, or find the 64 largest of n float32 in falling order.
 
     cupy goes to CUB. triton scans in one pass with decoupled look-back; for the largest it notes
-    the maximum of each block of 16384 and sorts no more than the 64 blocks with the largest ones.
+    the maximum of each block of 8192, and searches again only blocks above what 64 maxima reach.
     """
     references: dict[str, Launch] = {"scan": _scanned, "sort": _sorted, "topk": _largest}
     wrongs = {"scan": _without_carry, "sort": _as_unsigned, "topk": _without_tail}
@@ -97,14 +98,15 @@ def _launch(ctx: Any, op: str, n: int, impl: str) -> Launch:
     if impl == "cupy":
         return _cupy(op)
     if impl == "triton":
-        from perfsuite_memory import scan_sort_topk_triton as ours
+        from perfsuite_memory import scan_sort_topk_triton, topk_triton
 
-        def empty(count: int, *, dtype: str) -> Any:
-            return torch.empty(count, dtype=getattr(torch, dtype), device=ctx.place)
+        def zeros(count: int, *, dtype: str) -> Any:
+            return torch.zeros(count, dtype=getattr(torch, dtype), device=ctx.place)
 
         if op == "topk":
-            return ours.top(n, K, empty)
-        return ours.scan(n, empty(ours.state_words(n), dtype="int64"))
+            return topk_triton.top(n, K, zeros)
+        words = scan_sort_topk_triton.state_words(n)
+        return scan_sort_topk_triton.scan(n, zeros(words, dtype="int64"))
     launches: dict[str, Launch] = {
         "scan": lambda x, out: torch.cumsum(x, 0, dtype=torch.int32, out=out),
         "sort": lambda x, out: torch.sort(x).values,

@@ -60,6 +60,7 @@ def _memory_bytes(*, op: str, n: int, impl: str) -> int:
     },
     smoke={"op": ["copy", "triad", "dot"], "n": [2**22]},
     only=_is_listed,
+    waits=lambda op, **_: op == "dot",
     needs=[
         perfsuite.cuda().when(impl=["triton", "cuda"]),
         perfsuite.package("triton").when(impl="triton"),

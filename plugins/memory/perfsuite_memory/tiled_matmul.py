@@ -46,6 +46,7 @@ def _memory_bytes(*, n: int, impl: str) -> int:
     smoke={"n": [512], "impl": ["torch"]},
     full={"n": [1024, 2048, ODD_N, 4096]},
     only=_is_listed,
+    waits=lambda impl, **_: impl == "torch",
     needs=[
         perfsuite.cuda().when(impl=[*GEOMETRY, "triton"]),
         perfsuite.package("triton").when(impl="triton"),

@@ -100,53 +100,78 @@ __device__ __forceinline__ void drain_by_vector(const float4* tile, float* out, 
     }
 }
 
-__device__ __forceinline__ int swizzled_word(int row, int word) {
-    return swizzled(row, word / 4) * 4 + word % 4;
-}
-
+// Where rows begin anywhere, each row of the result is written from its first whole sector on, in
+// vectors: a tile is skewed by up to 7 columns, for which it reads 7 rows more (out of L2, where
+// the next tile's reading brings them). Written by words at their own places, 2 of 9 sectors of a
+// row of the tile would be written in part.
+constexpr int SECTOR = 8;
+constexpr int ROWS_READ = WIDE + SECTOR - 1;
+constexpr int MOST_PITCH = 73;
 constexpr int ROWS_AT_ONCE = SIDE * SIDE / WIDE;
+constexpr int LOADS = (ROWS_READ + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
+
+// Odd, so that a column of words goes to 32 banks; and two rows of the skewed result, side by side
+// in a warp, never begin at the same bank in 4.
+__device__ __forceinline__ int pitch_of(long long rows) { return rows % 4 == 3 ? 73 : 71; }
+
+__device__ __forceinline__ int skew_of(long long row_of_result, long long rows) {
+    return static_cast<int>(-(row_of_result * rows) & (SECTOR - 1));
+}
 
 __device__ __forceinline__ void fill_by_word(float* tile, const float* in, long long rows,
                                              long long columns, long long top, long long left) {
     const int thread = threadIdx.y * SIDE + threadIdx.x;
-    const int c = thread % WIDE, first = thread / WIDE;
-    float word[WIDE / ROWS_AT_ONCE] = {};
+    const int c = thread % WIDE, first = thread / WIDE, pitch = pitch_of(rows);
+    float word[LOADS] = {};
 #pragma unroll
-    for (int k = 0; k < WIDE / ROWS_AT_ONCE; ++k) {
-        const long long row = top + first + k * ROWS_AT_ONCE;
-        if (row < rows && left + c < columns) word[k] = __ldcs(in + row * columns + left + c);
+    for (int k = 0; k < LOADS; ++k) {
+        const int r = first + k * ROWS_AT_ONCE;
+        if (r < ROWS_READ && top + r < rows && left + c < columns) {
+            word[k] = in[(top + r) * columns + left + c];
+        }
     }
 #pragma unroll
-    for (int k = 0; k < WIDE / ROWS_AT_ONCE; ++k) {
-        tile[swizzled_word(c, first + k * ROWS_AT_ONCE)] = word[k];
+    for (int k = 0; k < LOADS; ++k) {
+        const int r = first + k * ROWS_AT_ONCE;
+        if (r < ROWS_READ) tile[c * pitch + r] = word[k];
     }
 }
 
-__device__ __forceinline__ void drain_by_word(const float* tile, float* out, long long rows,
-                                              long long columns, long long top, long long left) {
-    const int thread = threadIdx.y * SIDE + threadIdx.x;
-    const int c = thread % WIDE, first = thread / WIDE;
+__device__ __forceinline__ void drain_skewed(const float* tile, float* out, long long rows,
+                                             long long columns, long long top, long long left) {
+    const int pitch = pitch_of(rows);
 #pragma unroll
-    for (int k = 0; k < WIDE / ROWS_AT_ONCE; ++k) {
-        const int r = first + k * ROWS_AT_ONCE;
-        if (left + r < columns && top + c < rows) {
-            out[(left + r) * rows + top + c] = tile[swizzled_word(r, c)];
+    for (int k = 0; k < WIDE / SIDE; ++k) {
+        const int r = threadIdx.y + k * SIDE;
+        if (left + r >= columns) continue;
+        const int skew = skew_of(left + r, rows);
+        float* row = out + (left + r) * rows;
+        const int x = threadIdx.x;
+        if (top == 0 && x < skew && x < rows) row[x] = tile[r * pitch + x];
+        const long long column = top + skew + threadIdx.x * 4;
+        const float* from = tile + r * pitch + skew + threadIdx.x * 4;
+        if (column + 4 <= rows) {
+            const float4 four = make_float4(from[0], from[1], from[2], from[3]);
+            __stcs(reinterpret_cast<float4*>(row + column), four);
+        } else {
+            for (int i = 0; column + i < rows; ++i) row[column + i] = from[i];
         }
     }
 }
 
 extern "C" __global__ __launch_bounds__(SIDE* SIDE) void transpose_swizzled(
     const float* __restrict__ in, float* __restrict__ out, long long rows, long long columns) {
-    __shared__ float4 tile[WIDE * WIDE_VECTORS];
     const long long top = static_cast<long long>(blockIdx.y) * WIDE;
     const long long left = static_cast<long long>(blockIdx.x) * WIDE;
     if constexpr (VECTORS) {
+        __shared__ float4 tile[WIDE * WIDE_VECTORS];
         fill_by_vector(tile, in, rows, columns, top, left);
         __syncthreads();
         drain_by_vector(tile, out, rows, columns, top, left);
     } else {
-        fill_by_word(reinterpret_cast<float*>(tile), in, rows, columns, top, left);
+        __shared__ float tile[WIDE * MOST_PITCH];
+        fill_by_word(tile, in, rows, columns, top, left);
         __syncthreads();
-        drain_by_word(reinterpret_cast<const float*>(tile), out, rows, columns, top, left);
+        drain_skewed(tile, out, rows, columns, top, left);
     }
 }

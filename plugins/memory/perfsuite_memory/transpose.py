@@ -46,7 +46,9 @@ def transpose(ctx: Any, *, n: int, impl: str) -> perfsuite.Workload:
     """Transpose an n x n matrix of floats.
 
     naive writes a column per warp; shared goes through a tile in shared memory and conflicts on
-    its banks; padded has a column more; swizzled permutes it and moves 16 bytes a thread.
+    its banks; padded has a column more; swizzled permutes it and moves 16 bytes a thread. Rows of
+    8191 floats begin anywhere: swizzled then reads words, and writes each row from its first whole
+    sector on.
     """
 
     def wrong(x: Any, out: Any) -> None:

@@ -79,4 +79,5 @@ def test_transpose_kernels_do_what_their_names_say(tmp_path: Path, vectors: int)
     assert kernels["transpose_shared"]["STS"] == kernels["transpose_padded"]["STS"] == 4
     assert kernels["transpose_swizzled"]["LDG.E.EF.128"] == 4 * vectors
     assert kernels["transpose_swizzled"]["STS.128"] == 4 * vectors
-    assert kernels["transpose_swizzled"]["STG.E.EF.128"] == 4 * vectors
+    # What begins anywhere is read by words and still written by vectors.
+    assert kernels["transpose_swizzled"]["STG.E.EF.128"] == 4

@@ -124,7 +124,9 @@ def test_rows_are_moved_right_and_the_mistake_is_refused(op: str, order: str, ro
 def test_a_gather_must_read_what_is_drawn_at_least_once() -> None:
     work = gather_scatter.gather_scatter.work
     assert work is not None
-    one = work(op="gather", order="random", rows=2**20, impl="torch")
+    once = work(op="gather", order="random", rows=2**20, impl="torch")
+    assert once.read_bytes == (2**20 - 3) * 520
+    one = work(op="gather", order="sorted", rows=2**20, impl="torch")
     assert one.read_bytes / (2**20 * 512) == pytest.approx(1 - 1 / 2.71828 + 8 / 512, rel=1e-4)
     assert work(op="index_add", order="sorted", rows=8, impl="torch").bytes == 5 * 520 + 8 * 512
 
@@ -137,15 +139,16 @@ def test_triton_kernels_are_right_in_the_interpreter() -> None:
 
 def test_triton_configurations_are_those_that_are_launched() -> None:
     pytest.importorskip("triton")
-    from perfsuite_memory import gather_scatter_triton
+    from perfsuite_memory import gather_scatter_triton, topk_triton
     from perfsuite_memory import scan_sort_topk_triton as scans
 
     assert {"BLOCK": scans.SCAN_BLOCK, "WINDOW": scans.WINDOW} == kernels_movement.SCAN
-    assert scans.MAXIMUM_BLOCK == kernels_movement.MAXIMUM_BLOCK
-    assert scans.TOP_BLOCK == kernels_movement.TOP_BLOCK
-    assert scans.RANK_BLOCK == kernels_movement.RANK_BLOCK
+    assert scans.WINDOW >= 32 * scans.SCAN_WARPS
+    for name in ("MAXIMUM_BLOCK", "RANK_BLOCK", "MOST", "FEW"):
+        assert getattr(topk_triton, name) == getattr(kernels_movement, name)
     # All maxima of the largest array are ranked at once.
-    assert scans.RANK_BLOCK * scans.MAXIMUM_BLOCK >= scan_sort_topk.LARGE_N
+    assert topk_triton.RANK_BLOCK * topk_triton.MAXIMUM_BLOCK >= scan_sort_topk.LARGE_N
+    assert min(topk_triton.MOST, topk_triton.FEW) >= scan_sort_topk.K
     assert gather_scatter_triton.ROWS == kernels_movement.GATHER_ROWS
     assert gather_scatter_triton.DIM == gather_scatter.DIM
 
@@ -165,9 +168,9 @@ def test_library_orders_and_adds_and_the_mistake_is_refused(op: str, n: int) -> 
 
 def test_scan_looks_back_by_atomics_and_reads_vectors(opcodes: Opcodes) -> None:
     counts = opcodes["scan_triton"]
-    # A whole tile's, and the last one's.
-    assert _starting(counts, "LDG.E.128") == 2 * 16
-    assert _starting(counts, "STG.E.128") == 2 * 16
+    # A whole tile's and a part of the last one's, where n is a multiple of 16.
+    assert _starting(counts, "LDG.E.128") == 16 + 2
+    assert _starting(counts, "STG.E.128") == 16 + 2
     assert _starting(counts, "ATOMG") >= 2
 
 

@@ -16,6 +16,7 @@ Add = Callable[[Any, Any], Any]
 
 @perfsuite.case(
     axes={"burst": [1, 64], "impl": ["torch", "triton", "cuda"]},
+    waits=lambda burst, **_: burst == 1,
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),

@@ -9,9 +9,16 @@ constexpr float EPSILON = 1e-5f, LOWEST = -1e30f;
 constexpr int THREADS = 512, WARPS = THREADS / 32;
 
 // A unit is what a warp multiplies at once: 1024 neighbouring weights of a row, four vectors of
-// 16 bytes a lane. Two units are under way for each warp: 64 KiB an SM.
-constexpr int UNIT = 1024, PARTS = UNIT / 256, AHEAD = 2;
-constexpr int PREFETCH_BYTES = 64 << 10;
+// 16 bytes a lane. Two units are under way for each warp: 64 KiB an SM. Both numbers can be set, to
+// try others.
+#ifndef UNITS_AHEAD
+#define UNITS_AHEAD 2
+#endif
+#ifndef PREFETCH_KIB
+#define PREFETCH_KIB 64
+#endif
+constexpr int UNIT = 1024, PARTS = UNIT / 256, AHEAD = UNITS_AHEAD;
+constexpr int PREFETCH_BYTES = PREFETCH_KIB << 10;
 
 // Rows of each product that a block has at most; it has them side by side, so that its weights are
 // one piece of memory.

@@ -64,6 +64,10 @@ def megakernel(ctx: Any, context: int, impl: str) -> Workload:
     way while they wait. All read 122 MB of weights and a cache of ``context`` positions, the last
     of which is the token's own. All is issued before the GPU may begin, so that the host's pace
     plays no part: what differs is how long memory idles between one operator and the next.
+    On an H200 ``persistent`` takes 46.7 us, 58 % of the ceiling: 27 us are the bytes at the rate of
+    reading, the other 20 the start, four barriers of about a microsecond and, at each of them, what
+    it takes until every SM has loads under way again. The source's kernel reaches 78 % over 16
+    layers, which share one start.
     """
     turn = turn_of(context - 1, ctx.place)
     run = _persistent(ctx, context, turn) if impl == "persistent" else _eager(turn)
