@@ -11,9 +11,9 @@ from perfsuite.errors import UsageError
 if TYPE_CHECKING:
     import pytest
 
-# The fixture that pytest-benchmark and pytest-codspeed share, and what the first one writes.
+# The fixture that pytest-benchmark and pytest-codspeed share, and what is done with its results.
 BENCHMARK = "benchmark"
-WRITES = ("json", "save", "autosave", "compare", "histogram")
+RESULTS = ("json", "save", "autosave", "compare", "histogram")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,17 @@ def refuse_neighbours(config: pytest.Config) -> None:
             raise UsageError(f"--perf cannot run with {each.told}: {each.why}", remedy=each.remedy)
 
 
-def benchmarks_left_out(config: pytest.Config, left_out: Iterable[pytest.Item]) -> str:
+def silence_benchmark(config: pytest.Config) -> list[str]:
+    """Take back what pytest-benchmark is to do with results: without any it would only warn."""
+    asked = [name for name in RESULTS if config.getoption(f"benchmark_{name}", default=None)]
+    for name in asked:
+        setattr(config.option, f"benchmark_{name}", None)
+    return asked
+
+
+def benchmarks_left_out(silenced: Iterable[str], left_out: Iterable[pytest.Item]) -> str:
     """Say that pytest-benchmark's tests do not run, where somebody could expect them to."""
-    asks = any(config.getoption(f"benchmark_{each}", default=None) for each in WRITES)
-    if asks or any(BENCHMARK in getattr(item, "fixturenames", ()) for item in left_out):
-        return "perfsuite: pytest-benchmark's tests are left out; run them without --perf"
+    options = "".join(f" and --benchmark-{name}" for name in silenced)
+    if options or any(BENCHMARK in getattr(item, "fixturenames", ()) for item in left_out):
+        return f"perfsuite: benchmark tests{options} are left out; run them without --perf"
     return ""

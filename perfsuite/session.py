@@ -12,7 +12,7 @@ import pytest
 from perfsuite import items as every_pack
 from perfsuite.errors import PerfError
 from perfsuite.model import ClaimInstance, Pack, Variant
-from perfsuite.neighbours import benchmarks_left_out
+from perfsuite.neighbours import benchmarks_left_out, silence_benchmark
 from perfsuite.options import options_of
 from perfsuite.wanted import MODULE, Subject, id_of, subjects_of, takes_look, wanted_of
 
@@ -44,6 +44,7 @@ class PerfSession:
         self.closing: Closing | None = None
         self.wanted = wanted_of(config)
         self.left_out: set[pytest.Item] = set()
+        self.silenced = silence_benchmark(config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -99,7 +100,7 @@ class PerfSession:
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:
         """Say what others' tests are left out, and why there is nothing, where there is nothing."""
-        told = (benchmarks_left_out(self.config, self.left_out), self._why_nothing(items))
+        told = (benchmarks_left_out(self.silenced, self.left_out), self._why_nothing(items))
         return [line for line in told if line]
 
     def _why_nothing(self, items: list[pytest.Item]) -> str:

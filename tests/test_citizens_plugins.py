@@ -151,11 +151,12 @@ def test_every_option_can_be_sent_to_another_process(project: pytest.Pytester) -
 def test_benchmarks_do_not_run_and_that_is_said(project: pytest.Pytester) -> None:
     project.makepyfile(test_fast=BENCHMARKS + "def test_look(perf): assert perf(len, 'abc').runs")
     theirs = loaded("pytest_benchmark.plugin")
-    said = "perfsuite: pytest-benchmark's tests are left out; run them without --perf"
+    said = "perfsuite: benchmark tests{} are left out; run them without --perf"
     result = perf(project, *theirs, "test_fast.py", "--benchmark-disable")
     result.assert_outcomes(passed=1, deselected=1)
-    result.stdout.fnmatch_lines([said])
-    result = perf(project, *theirs, "--benchmark-json=b.json", "--benchmark-skip", "--perf-check")
+    result.stdout.fnmatch_lines([said.format("")])
+    rest = ("--benchmark-autosave", "--benchmark-skip", "--benchmark-compare", "--perf-check")
+    result = perf(project, *theirs, "--benchmark-json=b.json", *rest)
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines([said])
-    perf(project, *theirs, "--collect-only").stdout.no_fnmatch_line(said)
+    result.stdout.fnmatch_lines([said.format(" and --benchmark-json and --benchmark-autosave and --benchmark-compare")])
+    perf(project, *theirs, "--collect-only").stdout.no_fnmatch_line("*benchmark tests*")

@@ -42,7 +42,7 @@ class Benchmark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class BenchmarkFile:
     """What is read of a file; the rest is let be."""
 
     datetime: datetime
@@ -55,7 +55,7 @@ def read_benchmark(path: Path) -> StoredRun:
     """Return the run that a JSON file of pytest-benchmark is; another file is a StoreError."""
     with refusing("cannot read the file", path, remedy="name a file that exists"):
         data = path.read_bytes()
-    file = convert(read_json(data, where=str(path)), File, where=str(path), is_foreign=True)
+    file = convert(read_json(data, where=str(path)), BenchmarkFile, where=str(path), is_foreign=True)
     _refuse(file, path)
     started = file.datetime if file.datetime.tzinfo else file.datetime.replace(tzinfo=UTC)
     commit = str(file.commit_info.get("id") or "")
@@ -82,7 +82,7 @@ def _sku(machine: Mapping[str, Any]) -> str:
     return f"{TOOL}_{named or 'unknown'}"
 
 
-def _refuse(file: File, path: Path) -> None:
+def _refuse(file: BenchmarkFile, path: Path) -> None:
     if "sku" in file.machine_info:
         raise StoreError(
             "perfsuite wrote this file itself",
