@@ -37,6 +37,8 @@ class PerfSession:
         self.config = config
         self.options = options_of(config)
         self.chosen: Chosen | None = None
+        # No property: older pytest reads all attributes of a plugin when it is registered.
+        self.values: Mapping[tuple[str, str], list[Subject]] = {}
         self.book: Book | None = None
         self.interrupted = False
         self.told_suite = False
@@ -53,6 +55,7 @@ class PerfSession:
 
         if self.wanted.needs_packs:
             self.chosen = self._guarded(lambda: choose(self.options))
+            self.values = self.chosen.values()
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Leave every file out but case modules, those with quick looks, and what was named."""
@@ -225,17 +228,12 @@ class PerfSession:
     def _is_case(self, path: Path) -> bool:
         return path == Path(every_pack.__file__) or self.wanted.is_case(path)
 
-    @functools.cached_property
-    def _values_of(self) -> Mapping[tuple[str, str], list[Subject]]:
-        """All values, grouped once for all case modules."""
-        return self.chosen.values() if self.chosen else {}
-
     def _values(self, path: Path, argument: str) -> list[Subject]:
         """Return an argument's values for a case module; each pack belongs to one module."""
-        packs = dict.fromkeys(pack for _, pack in self._values_of)
+        packs = dict.fromkeys(pack for _, pack in self.values)
         if path != Path(every_pack.__file__):
             beside = {file.stem.removeprefix("test_") for file in path.parent.glob("test_*.py")}
             own = path.stem.removeprefix("test_")
             rest = path.stem == REST
             packs = {pack: None for pack in packs if pack == own or (rest and pack not in beside)}
-        return [value for pack in packs for value in self._values_of.get((argument, pack), [])]
+        return [value for pack in packs for value in self.values.get((argument, pack), [])]
