@@ -158,5 +158,7 @@ def test_benchmarks_do_not_run_and_that_is_said(project: pytest.Pytester) -> Non
     rest = ("--benchmark-autosave", "--benchmark-skip", "--benchmark-compare", "--perf-check")
     result = perf(project, *theirs, "--benchmark-json=b.json", *rest)
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines([said.format(" and --benchmark-json and --benchmark-autosave and --benchmark-compare")])
+    result.stdout.fnmatch_lines(
+        [said.format(" and --benchmark-json and --benchmark-autosave and --benchmark-compare")]
+    )
     perf(project, *theirs, "--collect-only").stdout.no_fnmatch_line("*benchmark tests*")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from report_data import STORY, run_of
 
 from perfsuite.cli import main
 from perfsuite.errors import StoreError
-from perfsuite.history import History, series_of, skus, stored_of, trends, with_shifts
+from perfsuite.history import History, series_of, stored_of
 from perfsuite.history.address import DEFAULT
 from perfsuite.history.foreign import read_benchmark
 from perfsuite.history.rows import unpack_samples
@@ -23,6 +23,7 @@ from perfsuite.report.benchmark import benchmark_json
 from perfsuite.report.book import read
 from perfsuite.sku import slugify
 
+Command = Callable[..., tuple[int, str]]
 NAME = "tests/test_it.py::test_it[1]"
 FIRST = datetime(2025, 1, 1, 3, tzinfo=UTC)
 
@@ -124,9 +125,11 @@ def test_another_file_is_refused_with_the_reason(tmp_path: Path, name: str) -> N
     assert str(path) in str(caught.value)
 
 
-def test_the_command_stores_old_series_once_and_says_since_when(
+@pytest.fixture
+def perfsuite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+) -> Command:
+    """Run a command of the history in an empty project; return its exit code and what it said."""
     (tmp_path / "pyproject.toml").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PERFSUITE_HISTORY", raising=False)
@@ -137,20 +140,18 @@ def test_the_command_stores_old_series_once_and_says_since_when(
             main()
         return int(caught.value.code or 0), "".join(capfd.readouterr())
 
-    noise = (0.001 * (7 * n % 5 - 2) for n in range(20))
+    return call
+
+
+def test_old_series_say_since_when(perfsuite: Command, tmp_path: Path) -> None:
+    noise = [0.001 * (7 * n % 5 - 2) for n in range(20)]
     files = [
         str(write(tmp_path, content(n, 3e-6 * (1 + part + 0.1 * (n >= 12))), f"{n:04}.json"))
         for n, part in enumerate(noise)
     ]
-    code, said = call("import", *files)
+    code, said = perfsuite("import", *files)
     assert (code, said.count(": stored\n")) == (0, 20)
-    bad = str(write(tmp_path, "{}", "bad.json"))
-    code, said = call("import", files[0], bad, "missing.json")
-    assert code == 1
-    assert f"{files[0]}: was there already" in said
-    assert f"{bad}: not stored: " in said
-    assert "missing.json: not stored: cannot read the file" in said
-    code, said = call(NAME)
+    code, said = perfsuite(NAME)
     assert code == 0
     assert f"{NAME}: time_us on pytest-benchmark_amd-epyc (pytest-benchmark)" in said
     assert "since 2025-01-13 03:00 UTC: +" in said
@@ -158,7 +159,18 @@ def test_the_command_stores_old_series_once_and_says_since_when(
     with History(DEFAULT, tmp_path) as history:
         (series,) = series_of(history, NAME)
         assert len(series.change_points or ()) == 1
-        (sku,) = skus(history)
-        assert len(with_shifts(trends(history, sku)).rows) == 1
-    code, said = call("trends")
+    code, said = perfsuite("trends")
     assert code == 0
+    assert "pytest-benchmark-amd-epyc.html" in said
+
+
+def test_a_file_is_stored_once_and_a_bad_one_stops_no_other(
+    perfsuite: Command, tmp_path: Path
+) -> None:
+    good, bad = write(tmp_path, content()), write(tmp_path, "{}", "bad.json")
+    code, said = perfsuite("import", "missing.json", str(bad), str(good), str(good))
+    assert code == 1
+    assert "missing.json: not stored: cannot read the file" in said
+    assert f"{bad}: not stored: " in said
+    assert f"{good}: stored" in said
+    assert f"{good}: was there already" in said

@@ -55,7 +55,9 @@ def read_benchmark(path: Path) -> StoredRun:
     """Return the run that a JSON file of pytest-benchmark is; another file is a StoreError."""
     with refusing("cannot read the file", path, remedy="name a file that exists"):
         data = path.read_bytes()
-    file = convert(read_json(data, where=str(path)), BenchmarkFile, where=str(path), is_foreign=True)
+    file = convert(
+        read_json(data, where=str(path)), BenchmarkFile, where=str(path), is_foreign=True
+    )
     _refuse(file, path)
     started = file.datetime if file.datetime.tzinfo else file.datetime.replace(tzinfo=UTC)
     commit = str(file.commit_info.get("id") or "")
