@@ -174,7 +174,9 @@ class PerfSession:
         account = self.accounts.get(subject.id)
         if account is None:
             pytest.skip(NOT_RUN)
-        item.user_properties.extend(account.properties)
+        # An item that is run again says the same, once.
+        known = list(item.user_properties)
+        item.user_properties.extend(each for each in account.properties if each not in known)
         if account.skipped:
             pytest.skip(account.text)
         if account.fails:
