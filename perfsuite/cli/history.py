@@ -21,9 +21,9 @@ from perfsuite.report.history import change_words, commits
 from perfsuite.terminal.words import plain
 
 if TYPE_CHECKING:
-    from perfsuite.history import History, StoredRun
+    from perfsuite.history import History
 
-IMPORTED = "Run files, ids, Parquet, or pytest-benchmark's JSON"
+NEW, OLD = "stored", "was there already"
 BARS = "▁▂▃▄▅▆▇█"
 _DAYS = re.compile(r"(\d+)d\Z")
 
@@ -80,9 +80,9 @@ def show(
 
 @history.command("import")
 def import_runs(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help=IMPORTED)],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run files, ids or Parquet")],
 ) -> None:
-    """Store runs; what is there already stays as it is. Exit code 1 if one cannot be stored."""
+    """Store runs or pytest-benchmark's JSON; known ones stay. Exit code 1 if one cannot be stored."""
     project = find_project()
     refused = 0
     with _open(project) as store:
@@ -182,25 +182,20 @@ def _open(project: Project) -> History:
 
 def _import(store: History, project: Project, name: str) -> str:
     from perfsuite.baselines import moves_of
-    from perfsuite.history import stored_of
-    from perfsuite.history.foreign import read_benchmark
+    from perfsuite.history import read_benchmark, stored_of
     from perfsuite.history.parquet import read_parquet
 
     if name.endswith(".json"):
-        return _added(store, read_benchmark(Path(name)))
+        return NEW if store.add(read_benchmark(Path(name))) else OLD
     if name.endswith(".parquet"):
         runs, moves = read_parquet(Path(name))
         added = [store.add(run) for run in runs]
         store.add_moves(moves)
         return f"{sum(added)} of {plain(view.count(len(added), 'run'))} stored, the rest was there"
     run = project.load_run(name)
-    told = _added(store, stored_of(run))
+    was_new = store.add(stored_of(run))
     store.add_moves(moves_of(run, project.baseline_roots(None)))
-    return told
-
-
-def _added(store: History, run: StoredRun) -> str:
-    return "stored" if store.add(run) else "was there already"
+    return NEW if was_new else OLD
 
 
 def _say_series(series: Series, last: int) -> None:
