@@ -82,7 +82,7 @@ def show(
 def import_runs(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run files, ids or Parquet")],
 ) -> None:
-    """Store runs or pytest-benchmark's JSON; known ones stay. Exit code 1 if one cannot be stored."""
+    """Store runs or pytest-benchmark's JSON; known ones stay. Exit code 1 if one is refused."""
     project = find_project()
     refused = 0
     with _open(project) as store:
