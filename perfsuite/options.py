@@ -55,6 +55,7 @@ def _value(
     return {"metavar": metavar, "type": kind, "default": default, "help": told}
 
 
+# Their values are plain: xdist's --looponfail sends all options to another process.
 OPTIONS: Mapping[str, Option] = {
     "--perf": _flag(
         "measure, judge and report the packs' variants instead of running ordinary tests"
@@ -77,7 +78,6 @@ OPTIONS: Mapping[str, Option] = {
     "--perf-pack": {
         "metavar": "FILE_OR_FOLDER",
         "action": "append",
-        "type": Path,
         "default": [],
         "help": "one more pack: a Python file, or a folder with a pyproject.toml; repeatable",
     },
@@ -92,9 +92,7 @@ OPTIONS: Mapping[str, Option] = {
         "shell command that builds the revision in its checkout; needed for what is compiled",
         default="",
     ),
-    "--perf-repo": _value(
-        "PATH", "the repository under test (default: that of the rootdir)", kind=Path
-    ),
+    "--perf-repo": _value("PATH", "the repository under test (default: that of the rootdir)"),
     "--perf-seed": _value("N", "seed of inputs and of the order", kind=int, default=0),
     "--perf-check": _flag("only check that results are right; measure nothing"),
     "--perf-profile": _flag(
@@ -117,8 +115,7 @@ OPTIONS: Mapping[str, Option] = {
     "--perf-report": _value(
         "DIR",
         "where to write the HTML report (default: reports)",
-        kind=Path,
-        default=Path("reports"),
+        default="reports",
     ),
 }
 INI: Mapping[str, Option] = {
@@ -151,7 +148,8 @@ def options_of(config: pytest.Config) -> Options:
         **{
             **values,
             "root": config.rootpath,
-            "pack": tuple(values["pack"]),
+            "pack": tuple(map(Path, values["pack"])),
+            "repo": Path(values["repo"]) if values["repo"] else None,
             "report": config.rootpath / values["report"],
             "history": config.getini("perf_history"),
             # The default comes as text, what a project sets as paths.

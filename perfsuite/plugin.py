@@ -27,6 +27,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.addini(name, **option)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Under --perf, refuse what does not go with it, before it starts processes of its own."""
+    if not config.getoption("perf"):
+        return
+    from perfsuite.errors import UsageError
+    from perfsuite.neighbours import refuse_neighbours
+
+    try:
+        refuse_neighbours(config)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Under --perf, hand the session over to the room that measures."""
     config.stash[looks_key] = []
@@ -34,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("perf"):
         _refuse_variants(config)
         return
-    _refuse_other_drivers(config)
+    _refuse_contradictions(config)
     _refuse_other_root(config)
     from perfsuite.session import PerfSession
 
@@ -50,23 +64,8 @@ def _refuse_variants(config: pytest.Config) -> None:
             raise pytest.UsageError(f"{arg} is a variant\n  do: add --perf")
 
 
-def _refuse_other_drivers(config: pytest.Config) -> None:
-    """Refuse what would run perf items elsewhere, again, or not at all."""
-    if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
-        raise pytest.UsageError(
-            "--perf cannot run under xdist's -n: measurements would disturb each other"
-            "\n  do: leave -n out; perfsuite drives all GPUs of this machine itself"
-        )
-    if config.getoption("codspeed", default=False):
-        raise pytest.UsageError(
-            "--perf cannot run with --codspeed: it would deselect every variant"
-            "\n  do: run them one after the other"
-        )
-    if config.getoption("reruns", None):
-        raise pytest.UsageError(
-            "--perf cannot run with --reruns: a repeated test would turn a slowdown into a pass"
-            "\n  do: leave --reruns out; perfsuite confirms changes in fresh processes"
-        )
+def _refuse_contradictions(config: pytest.Config) -> None:
+    """Refuse options that contradict each other."""
     if not config.getoption("perf_reason").replace("\n", " ").isprintable():
         raise pytest.UsageError(
             f"--perf-reason holds what cannot be stored: {config.getoption('perf_reason')!r}"

@@ -12,8 +12,9 @@ import pytest
 from perfsuite import items as every_pack
 from perfsuite.errors import PerfError
 from perfsuite.model import ClaimInstance, Pack, Variant
+from perfsuite.neighbours import benchmarks_left_out, silence_benchmark
 from perfsuite.options import options_of
-from perfsuite.wanted import MODULE, Subject, id_of, subjects_of, uses_perf, wanted_of
+from perfsuite.wanted import MODULE, Subject, id_of, subjects_of, takes_look, wanted_of
 
 if TYPE_CHECKING:
     from perfsuite.closing import Closing
@@ -36,12 +37,16 @@ class PerfSession:
         self.config = config
         self.options = options_of(config)
         self.chosen: Chosen | None = None
+        # No property: older pytest reads all attributes of a plugin when it is registered.
+        self.values: Mapping[tuple[str, str], list[Subject]] = {}
         self.book: Book | None = None
         self.interrupted = False
         self.told_suite = False
         self.accounts: Mapping[str, Account] = {}
         self.closing: Closing | None = None
         self.wanted = wanted_of(config)
+        self.left_out: set[pytest.Item] = set()
+        self.silenced = silence_benchmark(config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -50,6 +55,7 @@ class PerfSession:
 
         if self.wanted.needs_packs:
             self.chosen = self._guarded(lambda: choose(self.options))
+            self.values = self.chosen.values()
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Leave every file out but case modules, those with quick looks, and what was named."""
@@ -80,10 +86,11 @@ class PerfSession:
         self, session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
         """Leave ordinary tests out; collect the packs where no case module takes them."""
-        left_out = {item for item in items if not self._is_case(item.path) and not uses_perf(item)}
-        if left_out:
-            config.hook.pytest_deselected(items=list(left_out))
-            items[:] = [item for item in items if item not in left_out]
+        own = {item for item in items if self._is_case(item.path) or takes_look(item)}
+        self.left_out = set(items) - own
+        if self.left_out:
+            config.hook.pytest_deselected(items=list(self.left_out))
+            items[:] = [item for item in items if item in own]
         if self.chosen and self.wanted.needs_module:
             module: pytest.Module = pytest.Module.from_parent(
                 session, path=Path(every_pack.__file__), name=MODULE, nodeid=MODULE
@@ -91,11 +98,15 @@ class PerfSession:
             found = list(session.genitems(module))
             chosen = self._guarded(lambda: self.wanted.chosen(found))
             items.extend(chosen)
-            if others := [item for item in found if item not in chosen]:
-                config.hook.pytest_deselected(items=others)
+            if others := set(found) - set(chosen):
+                config.hook.pytest_deselected(items=list(others))
 
-    def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
-        """Say why there is nothing, where there is nothing."""
+    def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:
+        """Say what others' tests are left out, and why there is nothing, where there is nothing."""
+        told = (benchmarks_left_out(self.silenced, self.left_out), self._why_nothing(items))
+        return [line for line in told if line]
+
+    def _why_nothing(self, items: list[pytest.Item]) -> str:
         if self.chosen is None or items:
             return ""
         if not self.chosen.packs:
@@ -108,13 +119,19 @@ class PerfSession:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Measure and judge everything that was collected; the items then only report."""
-        if self.chosen and not self.config.option.collectonly and not session.testsfailed:
+        if self.chosen and self._is_to_measure(session):
             subjects = [subject for item in session.items for subject in subjects_of(item)]
             variants = [each for each in subjects if isinstance(each, Variant)]
             claims = [each for each in subjects if isinstance(each, ClaimInstance)]
             if variants or claims:
                 self._guarded(lambda: self._measure(variants, claims))
         return (yield)
+
+    def _is_to_measure(self, session: pytest.Session) -> bool:
+        """Say whether items are going to run at all."""
+        option = self.config.option
+        is_broken = session.testsfailed and not option.continue_on_collection_errors
+        return not (is_broken or option.collectonly or option.setuponly)
 
     def _measure(self, variants: list[Variant], claims: list[ClaimInstance]) -> None:
         from perfsuite.closing import book_of, close, keep
@@ -157,7 +174,9 @@ class PerfSession:
         account = self.accounts.get(subject.id)
         if account is None:
             pytest.skip(NOT_RUN)
-        item.user_properties.extend(account.properties)
+        # An item that is run again says the same, once.
+        known = list(item.user_properties)
+        item.user_properties.extend(each for each in account.properties if each not in known)
         if account.skipped:
             pytest.skip(account.text)
         if account.fails:
@@ -211,17 +230,12 @@ class PerfSession:
     def _is_case(self, path: Path) -> bool:
         return path == Path(every_pack.__file__) or self.wanted.is_case(path)
 
-    @functools.cached_property
-    def _values_of(self) -> Mapping[tuple[str, str], list[Subject]]:
-        """All values, grouped once for all case modules."""
-        return self.chosen.values() if self.chosen else {}
-
     def _values(self, path: Path, argument: str) -> list[Subject]:
         """Return an argument's values for a case module; each pack belongs to one module."""
-        packs = dict.fromkeys(pack for _, pack in self._values_of)
+        packs = dict.fromkeys(pack for _, pack in self.values)
         if path != Path(every_pack.__file__):
             beside = {file.stem.removeprefix("test_") for file in path.parent.glob("test_*.py")}
             own = path.stem.removeprefix("test_")
             rest = path.stem == REST
             packs = {pack: None for pack in packs if pack == own or (rest and pack not in beside)}
-        return [value for pack in packs for value in self._values_of.get((argument, pack), [])]
+        return [value for pack in packs for value in self.values.get((argument, pack), [])]

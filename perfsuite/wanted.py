@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # The file part of the ids of a project without case modules.
 MODULE = "perf"
 FIXTURE = "perf"
+# Where the fixture is defined.
+PLUGIN = "perfsuite.plugin"
 # What an item reports on.
 Subject = Variant | ClaimInstance | Pack
 # A parameter, in a function's head or a call: what is worth parsing.
@@ -120,9 +122,15 @@ def _asks(node: ast.AST) -> bool:
     return False
 
 
-def uses_perf(item: pytest.Item) -> bool:
-    """Say whether an ordinary test takes a quick look."""
-    return FIXTURE in getattr(item, "fixturenames", ())
+def takes_look(item: pytest.Item) -> bool:
+    """Say whether an ordinary test takes a quick look; a project's own fixture may hide ours."""
+    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    for each in reversed(known.get(FIXTURE, ())):
+        if each.func.__module__ == PLUGIN:
+            return True
+        if FIXTURE not in each.argnames:
+            return False
+    return False
 
 
 def subjects_of(item: pytest.Item) -> Iterable[Subject]:

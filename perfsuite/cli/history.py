@@ -23,6 +23,7 @@ from perfsuite.terminal.words import plain
 if TYPE_CHECKING:
     from perfsuite.history import History
 
+NEW, OLD = "stored", "was there already"
 BARS = "▁▂▃▄▅▆▇█"
 _DAYS = re.compile(r"(\d+)d\Z")
 
@@ -81,7 +82,7 @@ def show(
 def import_runs(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run files, ids or Parquet")],
 ) -> None:
-    """Store runs; what is there already stays as it is. Exit code 1 if one cannot be stored."""
+    """Store runs or pytest-benchmark's JSON; known ones stay. Exit code 1 if one is refused."""
     project = find_project()
     refused = 0
     with _open(project) as store:
@@ -181,9 +182,11 @@ def _open(project: Project) -> History:
 
 def _import(store: History, project: Project, name: str) -> str:
     from perfsuite.baselines import moves_of
-    from perfsuite.history import stored_of
+    from perfsuite.history import read_benchmark, stored_of
     from perfsuite.history.parquet import read_parquet
 
+    if name.endswith(".json"):
+        return NEW if store.add(read_benchmark(Path(name))) else OLD
     if name.endswith(".parquet"):
         runs, moves = read_parquet(Path(name))
         added = [store.add(run) for run in runs]
@@ -192,7 +195,7 @@ def _import(store: History, project: Project, name: str) -> str:
     run = project.load_run(name)
     was_new = store.add(stored_of(run))
     store.add_moves(moves_of(run, project.baseline_roots(None)))
-    return "stored" if was_new else "was there already"
+    return NEW if was_new else OLD
 
 
 def _say_series(series: Series, last: int) -> None:

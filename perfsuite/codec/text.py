@@ -151,13 +151,16 @@ def _finite(digits: str) -> float:
     return number if math.isfinite(number) else _refuse_number(digits)
 
 
-def convert(value: object, kind: type[T], *, where: str) -> T:
-    """Return the dataclass of plain values; an unknown or bad key is refused by its path."""
+def convert(value: object, kind: type[T], *, where: str, is_foreign: bool = False) -> T:
+    """Return the dataclass of plain values; a bad key is refused by its path.
+
+    So is an unknown one, unless another tool wrote the file.
+    """
     try:
         found = msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise _damaged(_complaint(value, kind, error), where) from error
-    unknown = _unknown_key(value, to_plain(found), "")
+    unknown = "" if is_foreign else _unknown_key(value, to_plain(found), "")
     if unknown:
         raise StoreError(
             f"unknown key {unknown!r} in a {kind.__name__}",

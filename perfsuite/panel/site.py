@@ -13,6 +13,8 @@ from perfsuite.model import Arm, Gpu, Kernel, Settings, Tree
 
 # The share of the machine's memory that the workers of one panel may use together.
 MEMORY_SHARE = 0.8
+# They make a process trace itself from its start.
+TRACERS = {"COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START", "PYTHONTRACEMALLOC"}
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -67,6 +69,9 @@ class Site:
         values["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in self.gpus)
         # Processes are the unit of evidence: they must not share what a fresh start would vary.
         values.pop("PYTHONHASHSEED", None)
+        # What is measured is not traced, also where coverage is asked to follow subprocesses.
+        for name in TRACERS & values.keys():
+            del values[name]
         return values
 
 

@@ -1,0 +1,72 @@
+"""A small project on the fake device, for sessions beside other plugins and pytest's options."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+USAGE_ERROR = 4
+PACK = '''
+import sys
+import perfsuite
+
+@perfsuite.case(axes={"n": [1, 2]}, source="made up")
+def double(ctx, n):
+    """Double eight numbers, wrong if n is 2."""
+    print("a worker speaks")
+    def launch(values):
+        assert sys.gettrace() is None and sys.getprofile() is None
+        assert sys.version_info < (3, 12) or not any(map(sys.monitoring.get_tool, range(6)))
+        ctx.spend(100.0)
+        return [(2 if n == 1 else 5) * value for value in values]
+    return perfsuite.Workload(
+        fn=launch,
+        make_inputs=lambda rng: (rng.randn(8),),
+        reference=lambda values: [value + value for value in values],
+        wrong=lambda values: [3 * value for value in values],
+    )
+
+@perfsuite.hookimpl
+def perf_cases():
+    return [double]
+'''
+RIGHT, WRONG = (f"perf::test_variant[acme.double[n={n}]]" for n in (1, 2))
+
+
+def citizen_in(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project with a pack whose second variant is wrong, and an ordinary test."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    # The fake device's lock lies there: other runs on this machine are none of our business.
+    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
+    pytester.makepyfile(acme=PACK, test_ordinary="def test_ordinary(): pass")
+    pytester.makeini("[pytest]\nfilterwarnings = error\naddopts = --strict-markers\n")
+    return pytester
+
+
+def plain(project: pytest.Pytester, *args: str) -> pytest.RunResult:
+    """Run a session without --perf."""
+    return project.runpytest_subprocess("-p", "perfsuite.plugin", *args)
+
+
+def perf(project: pytest.Pytester, *args: str) -> pytest.RunResult:
+    """Measure the pack on the fake device; packs that happen to be installed stay out."""
+    only = ("--perf-pack=acme.py", "--perf-packs=acme", "--perf-device=fake")
+    return plain(project, "--perf", *only, "--perf-processes=1", *args)
+
+
+def loaded(*modules: str) -> list[str]:
+    """Return the options that load other plugins; skips where one is missing, fails in CI."""
+    for name in modules:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no {name}")
+    return [word for name in modules for word in ("-p", name)]
+
+
+def listed(result: pytest.RunResult) -> list[str]:
+    """Return the node ids of a quiet collection."""
+    return [line for line in result.outlines if "::" in line]
