@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from perfsuite.arms import open_arms
-from perfsuite.baselines import Root
+from perfsuite.baselines import Exceptions, Root
 from perfsuite.canaries import canaries_for, watch
 from perfsuite.digest import code_digest, git_commit
 from perfsuite.judge import Policy, wants_confirmation
@@ -61,6 +61,7 @@ class Request:
     command: str = ""
     resume: bool = False
     against: RevisionOptions | None = None
+    exceptions: Exceptions = field(default_factory=Exceptions)
 
 
 class Listener(Protocol):
@@ -110,7 +111,8 @@ def execute(request: Request, listener: Listener) -> Outcome:
         file = stack.enter_context(open_run_file(request.folder, run, interrupted))
         if interrupted:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
-        work = _Work(listener, desks, file, Judging(yardstick, request.policy, arms))
+        judging = Judging(yardstick, request.policy, arms, request.exceptions)
+        work = _Work(listener, desks, file, judging)
         work.phases_s["open"] = work.started - started
         run = work.run()
     found = yardstick.beside(run)
