@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from perfsuite.arms import Arms
 from perfsuite.baselines import Exceptions
@@ -19,7 +19,7 @@ class Judging:
     yardstick: Yardstick
     policy: Policy
     arms: Arms
-    exceptions: Exceptions = Exceptions()
+    exceptions: Exceptions = field(default_factory=Exceptions)
 
     def stage(self, run: Run, stage: Stage) -> tuple[Verdict, ...]:
         """Return the verdicts on one stage's results; none where nothing was timed."""

@@ -71,21 +71,21 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
     Entries of other variants stay as they are, and so do
     those that did not move by more than noise.
     """
-    acceptance = _acceptance(reason, by)
+    acceptance = acceptance_of(reason, by)
     chosen = _chosen(run, select)
     _refuse_failures(run, chosen)
     estimates = entries_of(run)
     entries = {name: estimates[name] for name in chosen if name in estimates}
     shelves = _shelves(run, root, entries)
     for shelf in shelves:
-        _check_sku(shelf.sku, shelf.folder)
+        check_sku(shelf.sku, shelf.folder)
     written: list[Path] = []
     said: dict[str, str] = {}
     for shelf in shelves:
         with locked(shelf.folder):
             moves, files = _moves(run, shelf, acceptance)
             said |= moves
-            written += _write(run, shelf, files)
+            written += write_files([run], shelf.sku, shelf.folder, files)
     return Accepted(
         written=tuple(written),
         added=tuple(name for name, what in said.items() if what == _ADDED),
@@ -109,7 +109,8 @@ def _caution(run: Run, moved: Sequence[str]) -> str:
     return ", ".join(told)
 
 
-def _acceptance(reason: str, by: str) -> Acceptance:
+def acceptance_of(reason: str, by: str) -> Acceptance:
+    """Return who accepts something now, and why; without either it is refused."""
     words = {"reason": " ".join(reason.split()), "by": " ".join(by.split())}
     for name, text in words.items():
         if not text:
@@ -173,7 +174,8 @@ def _shelves(run: Run, root: Path, entries: Mapping[str, BaselineEntry]) -> list
     return [_Shelf(skus[slug], sku_folder(root, slug), each) for slug, each in found.items()]
 
 
-def _check_sku(sku: Sku, folder: Path) -> None:
+def check_sku(sku: Sku, folder: Path) -> None:
+    """Refuse a folder that belongs to another product of the same slug."""
     if not sku_path(folder).exists() and not packs_in(folder):
         return
     if problem := fingerprint_differs(sku, read_sku(folder).facts):
@@ -210,24 +212,28 @@ def _moves(
     return said, files
 
 
-def _write(run: Run, shelf: _Shelf, files: Mapping[Path, bytes]) -> tuple[Path, ...]:
+def write_files(
+    runs: Sequence[Run], sku: Sku, folder: Path, files: Mapping[Path, bytes]
+) -> tuple[Path, ...]:
     """Write the packs' files, with what they refer to before them."""
-    folder = shelf.folder
     if not files:
         return ()
-    facts = RunFacts(
+    first = {run_path(folder, run.id): flat_text(_facts(run)) for run in runs}
+    if not sku_path(folder).exists():
+        first[sku_path(folder)] = flat_text(sku)
+    written = tuple(write(path, data) for path, data in {**first, **files}.items())
+    _drop_unused_runs(folder)
+    return written
+
+
+def _facts(run: Run) -> RunFacts:
+    return RunFacts(
         run=run.id,
         started=run.started,
         commit=run.commit,
         command=run.command,
         environment=run.facts.environment,
     )
-    first = {run_path(folder, run.id): flat_text(facts)}
-    if not sku_path(folder).exists():
-        first[sku_path(folder)] = flat_text(shelf.sku)
-    written = tuple(write(path, data) for path, data in {**first, **files}.items())
-    _drop_unused_runs(folder)
-    return written
 
 
 def _drop_unused_runs(folder: Path) -> None:
