@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
+from perfsuite.baselines.caution import caution_of, slower_than
 from perfsuite.baselines.folder import (
     locked,
     pack_path,
     packs_in,
+    read_all,
     read_pack,
     read_sku,
-    run_path,
     sku_folder,
     sku_path,
-    write,
+    write_files,
 )
 from perfsuite.baselines.merge import Merged, merge
-from perfsuite.codec import Acceptance, RunFacts, StoredEntry, baseline_text, flat_text
+from perfsuite.codec import Acceptance, StoredEntry, baseline_text
 from perfsuite.errors import UsageError
+from perfsuite.judge import Against
 from perfsuite.model import BaselineEntry, Run, Sku, Status, Word
 from perfsuite.runs import entries_of
 from perfsuite.sku import fingerprint_differs, sku_for
@@ -35,8 +37,9 @@ _MOST_NAMED = 5
 class Accepted:
     """What an acceptance did: files written, and variants by what became of them.
 
-    ``changed`` says what changed, ``refused`` why a selected variant has nothing to accept.
-    ``caution`` says what a reader of the diff should know of the run.
+    ``changed`` says what changed, ``slower`` which of that is worse by more than its threshold,
+    ``refused`` why a selected variant has nothing to accept. ``caution`` says what a reader of the
+    diff should know of the run.
     """
 
     written: tuple[Path, ...]
@@ -45,6 +48,7 @@ class Accepted:
     unchanged: tuple[str, ...]
     refused: Mapping[str, str]
     caution: str = ""
+    slower: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return (
@@ -81,10 +85,15 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
         check_sku(shelf.sku, shelf.folder)
     written: list[Path] = []
     said: dict[str, str] = {}
+    slower: dict[str, str] = {}
     for shelf in shelves:
         with locked(shelf.folder):
+            before = {n: stored.entry for n, stored in read_all(shelf.folder).items()}
             moves, files = _moves(run, shelf, acceptance)
             said |= moves
+            moved = {n: shelf.entries[n] for n, what in moves.items() if what}
+            against = Against(facts=run.facts, slug=shelf.sku.slug)
+            slower |= slower_than(before, moved, variants=run.variants, against=against)
             written += write_files([run], shelf.sku, shelf.folder, files)
     return Accepted(
         written=tuple(written),
@@ -96,17 +105,9 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
             for name, why in chosen.items()
             if name not in entries
         },
-        caution=_caution(run, [name for name, what in said.items() if what]),
+        caution=caution_of(run, [name for name, what in said.items() if what], slower),
+        slower=slower,
     )
-
-
-def _caution(run: Run, moved: Sequence[str]) -> str:
-    # Against a revision the verdicts say nothing of what is replaced.
-    verdicts = run.verdicts if run.against is None else ()
-    slower = [v for v in verdicts if v.word is Word.SLOWER and v.variant in moved]
-    told = [f"{len(slower)} of them slower than before"] if slower else []
-    told += [f"of code that is in no commit ({run.commit})"] if "dirty" in run.commit else []
-    return ", ".join(told)
 
 
 def acceptance_of(reason: str, by: str) -> Acceptance:
@@ -210,36 +211,3 @@ def _moves(
             text = baseline_text(shelf.sku.slug, pack, {**stored, **changed})
             files[pack_path(shelf.folder, pack)] = text
     return said, files
-
-
-def write_files(
-    runs: Sequence[Run], sku: Sku, folder: Path, files: Mapping[Path, bytes]
-) -> tuple[Path, ...]:
-    """Write the packs' files, with what they refer to before them."""
-    if not files:
-        return ()
-    first = {run_path(folder, run.id): flat_text(_facts(run)) for run in runs}
-    if not sku_path(folder).exists():
-        first[sku_path(folder)] = flat_text(sku)
-    written = tuple(write(path, data) for path, data in {**first, **files}.items())
-    _drop_unused_runs(folder)
-    return written
-
-
-def _facts(run: Run) -> RunFacts:
-    return RunFacts(
-        run=run.id,
-        started=run.started,
-        commit=run.commit,
-        command=run.command,
-        environment=run.facts.environment,
-    )
-
-
-def _drop_unused_runs(folder: Path) -> None:
-    used = {
-        stored.entry.run for pack in packs_in(folder) for stored in read_pack(folder, pack).values()
-    }
-    for path in (folder / "runs").glob("*.json"):
-        if path.stem not in used:
-            path.unlink()

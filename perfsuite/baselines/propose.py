@@ -7,12 +7,21 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from perfsuite.baselines.accept import acceptance_of, write_files
+from perfsuite.baselines.accept import acceptance_of
 from perfsuite.baselines.exceptions import Exceptions
-from perfsuite.baselines.folder import locked, pack_path, read_pack, read_sku, sku_folder, sku_path
+from perfsuite.baselines.folder import (
+    locked,
+    pack_path,
+    read_pack,
+    read_sku,
+    sku_folder,
+    sku_path,
+    write_files,
+)
 from perfsuite.baselines.load import Baselines
 from perfsuite.baselines.merge import merge, other_kind, pooled_entry
 from perfsuite.baselines.nights import Night, Told, broken, nights_of, state_differs, told_by
+from perfsuite.baselines.proposal import Finding, Proposal, Terms
 from perfsuite.codec import StoredEntry, baseline_text
 from perfsuite.errors import UsageError
 from perfsuite.judge import Against, is_one_level, learned, level_changes
@@ -20,59 +29,9 @@ from perfsuite.model import BaselineEntry, Change, Run, Sku
 from perfsuite.sku import sku_for
 
 # A level is known from so many nights; an older one than the last few only makes files longer.
-NIGHTS, MOST_NIGHTS = 5, 10
+MOST_NIGHTS = 10
 # Nothing moves by less of a variant's threshold than this share: it would only make diffs.
 LEAST_SHARE = 1 / 3
-PROPOSED = ("new", "faster", "slower")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What a person asks of a proposal; ``nights`` is how many of them make a level."""
-
-    by: str
-    reason: str = ""
-    nights: int = NIGHTS
-    include_slower: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What nights say of one variant, and what becomes of its entry.
-
-    ``word`` is new, faster or slower where the entry moves; same, waiting (for more nights or for
-    a person) or undecided where it stays, and ``why`` says it. ``entry`` is what would be stored.
-    """
-
-    sku: str
-    variant: str
-    word: str
-    why: str
-    old: StoredEntry | None
-    entry: BaselineEntry
-    nights: tuple[Night, ...]
-    changes: tuple[Change, ...] = ()
-
-    @property
-    def is_proposed(self) -> bool:
-        """Say whether the entry is written."""
-        return self.word in PROPOSED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """All findings, the runs that count for nothing, and what of the others does not count.
-
-    ``broken`` is by run, ``left_out`` by variant and run. ``environments`` and ``commits`` are
-    those of the runs that old entries come from.
-    """
-
-    findings: tuple[Finding, ...]
-    broken: Mapping[str, str]
-    left_out: Mapping[tuple[str, str], str]
-    written: tuple[Path, ...]
-    environments: Mapping[str, Mapping[str, str]]
-    commits: Mapping[str, str]
 
 
 def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: Terms) -> Proposal:
@@ -194,24 +153,52 @@ class _Desk:
         entries = [night.entry for night in found.nights]
         changes = level_changes(found.nights[-1].variant, old, entries, self.against)
         found = replace(found, changes=changes)
-        far = [each for each in changes if abs(each.theta) > LEAST_SHARE * each.threshold]
-        moved = [each for each in far if each.low > 0 or each.high < 0]
-        if not far:
-            return replace(found, word="same", why="inside a third of its threshold")
-        if not moved:
-            return replace(found, word="undecided", why="its interval holds no change at all")
+        if stay := _stay(changes, old, entries):
+            return replace(found, word=stay[0], why=stay[1])
+        moved = [each for each in changes if _is_sure(each)]
         is_other_code = any(abs(each.theta) > each.threshold for each in moved)
-        entry = merge(old, found.entry, is_other_code=is_other_code).entry
         word = "slower" if any(each.theta > 0 for each in moved) else "faster"
-        found = replace(found, entry=entry, word=word, why=f"{len(found.nights)} nights")
+        entry = merge(old, found.entry, is_other_code=is_other_code).entry
+        found = replace(found, entry=entry, word=word, why=f"{len(entries)} nights")
         if word == "faster" and found.nights[-1].is_improvement:
             return replace(found, why="confirmed")
-        if len(found.nights) < self.terms.nights:
-            why = f"{word}: {len(found.nights)} of {self.terms.nights} nights"
-            return replace(found, word="waiting", why=why)
-        if word == "slower" and not self.terms.include_slower:
-            return replace(found, word="waiting", why="slower: a person has to include it")
-        return found
+        wait = self._wait(word, len(entries))
+        return replace(found, word="waiting", why=f"{word}: {wait}") if wait else found
+
+    def _wait(self, word: str, nights: int) -> str:
+        if nights < self.terms.nights:
+            return f"{nights} of {self.terms.nights} nights"
+        is_refused = word == "slower" and not self.terms.include_slower
+        return "a person has to include it" if is_refused else ""
+
+
+def _is_sure(change: Change) -> bool:
+    """Say whether a change is large enough to move an entry, and certain to be one."""
+    is_far = abs(change.theta) > LEAST_SHARE * change.threshold
+    return is_far and (change.low > 0 or change.high < 0)
+
+
+def _stay(
+    changes: Sequence[Change], old: BaselineEntry, entries: Sequence[BaselineEntry]
+) -> tuple[str, str] | None:
+    """Return the word and the reason for which an entry stays, if it does."""
+    if all(abs(each.theta) <= LEAST_SHARE * each.threshold for each in changes):
+        return "same", "inside a third of its threshold"
+    if not any(map(_is_sure, changes)):
+        return "undecided", "its interval holds no change at all"
+    if card := _only_card(old, entries):
+        return "undecided", f"only one card says so, {card[:4]}, which the baseline has never seen"
+    return None
+
+
+def _only_card(old: BaselineEntry, entries: Sequence[BaselineEntry]) -> str:
+    """Return the card that alone was measured, if the entry does not know it."""
+    known, units = (
+        {unit for entry in each for metric in entry.metrics.values() for unit in metric.values}
+        for each in ([old], entries)
+    )
+    is_alone = len(units) == 1 and "" not in known and not units & known
+    return units.pop() if is_alone else ""
 
 
 def _write(found: Sequence[Finding], desk: _Desk, root: Path) -> tuple[Path, ...]:

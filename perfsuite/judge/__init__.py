@@ -18,6 +18,7 @@ from perfsuite.judge.words import exact_reason, timed_reason
 from perfsuite.model import BaselineEntry, Change, Result, Stage, Status, Variant, Verdict, Word
 
 __all__ = [
+    "IN_TURNS",
     "Against",
     "Machine",
     "Policy",
@@ -33,6 +34,7 @@ __all__ = [
     "wants_confirmation",
 ]
 
+IN_TURNS = "A against B"
 MOVED = (Word.SLOWER, Word.FASTER)
 # Of unchanged code fewer than this share are measured again for nothing.
 SUSPECT = 0.1
@@ -142,7 +144,7 @@ def _confirmation(result: Result, against: Against) -> str:
     if result.stage is not Stage.CONFIRM:
         return ""
     if result.variant in against.arms:
-        return "A against B"
+        return IN_TURNS
     screened = against.screened.get(result.variant)
     units = [{process.unit for process in one.evidence} for one in (result, screened) if one]
     is_another = len(units) > 1 and units[0].isdisjoint(units[1])
