@@ -68,8 +68,15 @@ def revision_of(repository: Path, rev: str) -> Revision:
 
 def folder_at(folder: Path, rev: str, place: Path) -> Path:
     """Write a folder as a revision of its repository has it to ``place``; empty if it has none."""
-    top = repository_of(folder.parent)
-    commit = revision_of(top, rev).commit
+    try:
+        top = repository_of(folder.parent)
+        commit = revision_of(top, rev).commit
+    except UsageError as error:
+        raise UsageError(
+            f"{rev!r} is neither a folder nor a revision",
+            where=str(folder.parent),
+            remedy="name a folder of baselines, a commit, a branch or a tag",
+        ) from error
     name = folder.resolve().relative_to(top).as_posix()
     if _git(top, "ls-tree", commit, "--", name):
         packed = place / "folder.tar"

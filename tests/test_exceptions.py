@@ -9,18 +9,30 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from arms_data import PLANTED, last, perf, project_in, words
+from options_data import OPTIONS
 from store_data import SKU, finished, planned, variant
 from test_baselines import MERGE
 from test_runner import Log, own_locks, request
 
 from perfsuite.baselines import Exceptions
 from perfsuite.errors import StoreError
-from perfsuite.model import Change, ClaimInstance, ClaimVerdict, ClaimWord, Run, Verdict, Word
+from perfsuite.model import (
+    Change,
+    ClaimInstance,
+    ClaimVerdict,
+    ClaimWord,
+    Revision,
+    Run,
+    Verdict,
+    Word,
+)
 from perfsuite.report import properties, write_report
 from perfsuite.report.book import read
 from perfsuite.runner import Outcome, execute
-from perfsuite.terminal import summary
+from perfsuite.terminal import exit_code, summary
 
+pytest_plugins = ["pytester"]
 __all__ = ["own_locks"]  # an autouse fixture: the fake device's lock is this test's own
 
 TODAY = date(2026, 11, 22)
@@ -71,7 +83,7 @@ def test_what_is_worse_than_waived_fails_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("day", "fails"), [(date(2026, 12, 1), False), (date(2026, 12, 2), True)])
-def test_an_exception_acts_to_the_end_of_its_day(tmp_path: Path, day: date, fails: bool) -> None:
+def test_an_exception_acts_to_the_end_of_its_day(tmp_path: Path, *, day: date, fails: bool) -> None:
     for text in (waiver(), quarantine()):
         exceptions = load(tmp_path, text, day)
         assert judged(exceptions, 0.06).fails is fails
@@ -80,8 +92,6 @@ def test_an_exception_acts_to_the_end_of_its_day(tmp_path: Path, day: date, fail
 
 
 def test_a_waiver_is_no_answer_to_a_comparison_with_a_revision(tmp_path: Path) -> None:
-    from perfsuite.model import Revision
-
     run = replace(planned(COPY), against=Revision("a" * 40, "main"))
     assert judged(load(tmp_path, waiver()), 0.06, run).fails
     assert not judged(load(tmp_path, quarantine()), 0.06, run).fails
@@ -103,7 +113,7 @@ def test_a_waiver_is_no_answer_to_a_comparison_with_a_revision(tmp_path: Path) -
     ],
 )
 def test_a_rule_selects_by_conditions_or_glob(
-    tmp_path: Path, select: str, is_covered: bool
+    tmp_path: Path, *, select: str, is_covered: bool
 ) -> None:
     (rule,) = load(tmp_path, quarantine(select)).rules
     assert rule.covers(COPY) is is_covered
@@ -198,6 +208,46 @@ def test_a_quarantined_variant_is_measured_and_checked_but_fails_nothing(
     assert (flaky.word, flaky.fails) == (Word.SLOWER, False)
     assert flaky.excepted is not None
     assert any("quarantined until 2026-12-01" in note for note in run.notes)
+
+
+def test_what_is_excepted_is_no_finer_exit_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = second_night(tmp_path, monkeypatch, quarantine("us=200")).run
+    unclear = tuple(replace(each, word=Word.UNCLEAR) for each in run.verdicts[1:])
+    for excepted, code in ((run.verdicts[1].excepted, 0), (None, 15)):
+        verdicts = (run.verdicts[0], replace(unclear[0], excepted=excepted))
+        book = read(replace(run, verdicts=verdicts), baselines={})
+        assert exit_code(book, OPTIONS, 0) == code
+
+
+@pytest.fixture
+def nightly(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project whose second night is slower than its baseline by 30 % in one variant."""
+    project = project_in(pytester, monkeypatch)
+    perf(project, "--perf-accept", "--perf-reason=first")
+    (project.path / "speed.py").write_text(PLANTED, encoding="utf-8")
+    return project
+
+
+def test_a_night_with_a_waived_regression_passes(nightly: pytest.Pytester) -> None:
+    text = waiver("impl=two", up_to="+40 %").replace("2026-12-01", "2999-12-01")
+    (nightly.path / "baselines" / "exceptions.toml").write_text(text, encoding="utf-8")
+    result = perf(nightly, "--junitxml=junit.xml")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*1 slower*", "*waived until 2999-12-01*"])
+    junit = (nightly.path / "junit.xml").read_text("utf-8")
+    assert 'name="perf_excepted_until" value="2999-12-01"' in junit
+    assert words(last(nightly)) == {"one": "same", "two": "slower"}
+
+
+def test_a_bad_file_is_told_before_anything_is_measured(nightly: pytest.Pytester) -> None:
+    before = last(nightly).id
+    (nightly.path / "baselines" / "exceptions.toml").write_text("[[waiver]]\n", encoding="utf-8")
+    result = perf(nightly)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*missing required field*", "*exceptions.toml, line 1*", "*do: *"])
+    assert last(nightly).id == before
 
 
 def test_neighbouring_exceptions_of_two_people_merge(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_level_that_moved_is_proposed_after_five_nights(root: Path) -> None:
     stored = load(root).stored[COPY]
     assert stored.entry.run == "20261106-020000"
     assert sum(map(len, stored.entry.metrics["time_us"].values.values())) == 15
-    assert stored.accepted.reason.startswith("faster (5 nights): time_us -1.0")
+    assert stored.accepted.reason.startswith("faster: time_us -1.0")
     assert stored.accepted.reason.endswith("5 nights 2026-11-02 to 2026-11-06")
 
 
@@ -89,6 +89,7 @@ def test_a_confirmed_improvement_is_proposed_at_once(root: Path) -> None:
     confirmed = {"word": Word.FASTER, "confirmation": "fresh processes"}
     found = only(ask(nights({"copy": 97.0}, 2, **confirmed), root))
     assert (found.word, found.why) == ("faster", "confirmed")
+    assert load(root).stored[COPY].accepted.reason.endswith("confirmed, 1 night 2026-11-02")
     assert center(root) == pytest.approx(97.0, rel=3e-4)
 
 
@@ -108,7 +109,7 @@ def test_a_slower_level_needs_a_person_with_a_reason(root: Path) -> None:
     with pytest.raises(UsageError, match="not proposed without a reason"):
         ask(slower, root, replace(SLOWER, reason=" "))
     assert only(ask(slower, root, SLOWER)).is_proposed
-    assert load(root).stored[COPY].accepted.reason.startswith("the price of a fix; slower (6 ")
+    assert load(root).stored[COPY].accepted.reason.startswith("the price of a fix; slower: ")
 
 
 def test_a_slow_drift_is_no_way_round_a_person(root: Path) -> None:

@@ -32,6 +32,7 @@ from perfsuite.sku import sku_for
 MOST_NIGHTS = 10
 # Nothing moves by less of a variant's threshold than this share: it would only make diffs.
 LEAST_SHARE = 1 / 3
+CONFIRMED = "confirmed"
 
 
 def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: Terms) -> Proposal:
@@ -161,7 +162,7 @@ class _Desk:
         entry = merge(old, found.entry, is_other_code=is_other_code).entry
         found = replace(found, entry=entry, word=word, why=f"{len(entries)} nights")
         if word == "faster" and found.nights[-1].is_improvement:
-            return replace(found, why="confirmed")
+            return replace(found, why=CONFIRMED)
         wait = self._wait(word, len(entries))
         return replace(found, word="waiting", why=f"{word}: {wait}") if wait else found
 
@@ -225,8 +226,10 @@ def _write(found: Sequence[Finding], desk: _Desk, root: Path) -> tuple[Path, ...
 
 def _reason(found: Finding, terms: Terms) -> str:
     """Return what is stored with the entry: a person's words first, then the evidence."""
-    count, dates = len(found.nights), [night.date for night in found.nights]
-    days = dates[0] if count == 1 else f"{dates[0]} to {dates[-1]}"
-    moved = [f"{c.metric} {c.theta:+.2%}" for c in found.changes if abs(c.theta) > c.threshold / 3]
-    evidence = f"{found.word} ({found.why}): {', '.join([*moved, f'{count} nights {days}'])}"
+    dates = [night.date for night in found.nights]
+    days = f"{len(dates)} nights {dates[0]} to {dates[-1]}" if dates[1:] else f"1 night {dates[0]}"
+    moved = [f"{c.metric} {c.theta:+.2%}" for c in found.changes if _is_sure(c)]
+    version = [found.why] if found.word == "new" and found.old else []
+    confirmed = ["confirmed"] if found.why == CONFIRMED else []
+    evidence = f"{found.word}: {', '.join([*moved, *version, *confirmed, days])}"
     return f"{terms.reason}; {evidence}" if terms.reason.strip() else evidence

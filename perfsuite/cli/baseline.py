@@ -98,7 +98,7 @@ def propose(  # noqa: PLR0913, PLR0917 - a command line
     if output:
         say(f"wrote {replace_file(output, page.encode())}")
     else:
-        say(page)
+        say(plain(page))
     for path in found.written:
         say(f"wrote {path}")
 

@@ -31,13 +31,7 @@ def level_changes(
     metrics without noise there are those that changed, and in which all nights agree.
     """
     shifts = _shifts(variant, old, nights, against)
-    values = {
-        name: [night.metrics[name].center for night in nights if name in night.metrics]
-        for name, metric in old.metrics.items()
-        if not metric.values
-    }
-    exact = moves({k: v for k, v in values.items() if v}, old, variant.case.metrics)
-    return (*(shift.change(against.policy) for shift in shifts), *exact)
+    return (*(shift.change(against.policy) for shift in shifts), *_exact(variant, old, nights))
 
 
 def is_one_level(
@@ -46,7 +40,18 @@ def is_one_level(
     """Say whether a night is of the level of others: no verdict would tell them apart."""
     found = _shifts(variant, night, nights, against)
     moved = (word_of(shift, against.policy) in {Word.SLOWER, Word.FASTER} for shift in found)
-    return not any(moved)
+    return not any(moved) and not _exact(variant, night, nights)
+
+
+def _exact(
+    variant: Variant, old: BaselineEntry, nights: Sequence[BaselineEntry]
+) -> Sequence[Change]:
+    counted = {
+        name: [night.metrics[name].center for night in nights if name in night.metrics]
+        for name, metric in old.metrics.items()
+        if not metric.values
+    }
+    return moves(counted, old, variant.case.metrics)
 
 
 def _shifts(
