@@ -114,8 +114,7 @@ def execute(request: Request, listener: Listener) -> Outcome:
         judging = Judging(yardstick, request.policy, arms, request.exceptions)
         work = _Work(listener, desks, file, judging)
         work.phases_s["open"] = work.started - started
-        run = work.run()
-    found = yardstick.beside(run)
+        found = yardstick.beside(run := work.run())
     return Outcome(run, file.path, found.entries, found.source, found.previous, found.commits)
 
 
@@ -153,8 +152,7 @@ class _Work:
         self.started = time.monotonic()
         self.phases_s: defaultdict[str, float] = defaultdict(float)
         self.samplings = samplings_of(self.judging.yardstick.entries, self.run_file.run)
-        self._lock = threading.Lock()
-        self._done = self._total = 0
+        self._lock, self._done, self._total = threading.Lock(), 0, 0
 
     def run(self) -> Run:
         """Go through the stages and end the run file."""
