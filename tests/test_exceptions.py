@@ -13,7 +13,7 @@ from arms_data import PLANTED, last, perf, project_in, words
 from options_data import OPTIONS
 from store_data import SKU, finished, planned, variant
 from test_baselines import MERGE
-from test_runner import Log, own_locks, request
+from test_runner import Log, own_locks, request, watched
 
 from perfsuite.baselines import Exceptions
 from perfsuite.errors import StoreError
@@ -219,6 +219,18 @@ def test_what_is_excepted_is_no_finer_exit_status(
         verdicts = (run.verdicts[0], replace(unclear[0], excepted=excepted))
         book = read(replace(run, verdicts=verdicts), baselines={})
         assert exit_code(book, OPTIONS, 0) == code
+
+
+def test_a_quarantined_canary_shifts_no_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(watched(tmp_path), Log())
+    for us in (50, 100, 200, 400):
+        monkeypatch.setenv(f"FACTOR_{us}", "1.03")
+    exceptions = load(tmp_path, quarantine("us=50"))
+    run = execute(watched(tmp_path, exceptions=exceptions), Log()).run
+    assert run.shift is None
+    assert [each.word for each in run.verdicts] == [Word.SLOWER] * 3
 
 
 @pytest.fixture

@@ -85,6 +85,12 @@ def test_runs_of_one_date_are_one_night(root: Path) -> None:
     assert len(found.nights[0].runs) == 5
 
 
+def test_a_run_that_is_named_twice_counts_once(root: Path) -> None:
+    found = only(ask(nights({"copy": 99.0}, 2, 2, 2), root))
+    assert len(found.nights[0].runs) == 1
+    assert sum(map(len, found.entry.metrics["time_us"].values.values())) == 3
+
+
 def test_a_confirmed_improvement_is_proposed_at_once(root: Path) -> None:
     confirmed = {"word": Word.FASTER, "confirmation": "fresh processes"}
     found = only(ask(nights({"copy": 97.0}, 2, **confirmed), root))

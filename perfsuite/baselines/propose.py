@@ -46,8 +46,9 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
             "a slower level is not proposed without a reason",
             remedy='say why it may stay, as in --reason "the price of the fix of #12"',
         )
-    ordered = sorted(runs, key=lambda run: run.id)
-    newest = {sku.slug: (run, sku) for run in ordered for sku in _skus(run)}
+    # A run that is named twice is no more evidence than once.
+    runs = sorted({run.id: run for run in runs}.values(), key=lambda run: run.id)
+    newest = {sku.slug: (run, sku) for run in runs for sku in _skus(run)}
     desks = {slug: _Desk.open(*of, root=root, terms=terms) for slug, of in newest.items()}
     told, refused = _sorted_out(runs, desks, exceptions)
     findings: list[Finding] = []
