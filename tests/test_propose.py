@@ -150,6 +150,22 @@ def test_nights_of_before_the_entry_say_nothing_of_it(root: Path) -> None:
     assert ask(nights({"copy": 98.0}, *range(2, 8)), root).findings == ()
 
 
+def test_the_run_of_the_entry_is_no_evidence_on_its_own_date(root: Path) -> None:
+    later = replace(night({"copy": 99.0}, 1), id="20261101-180000")
+    found = only(ask([night({"copy": 100.0}, 1), later], root))
+    assert [run.id for run in found.nights[0].runs] == [later.id]
+
+
+@pytest.mark.parametrize(("time", "word"), [(100.0, "new"), (103.0, "waiting")])
+def test_a_metric_more_is_no_way_for_a_slower_level(root: Path, time: float, word: str) -> None:
+    run = night({"copy": time}, 2)
+    more = [replace(each, exact={**each.exact, "kernels": 2.0}) for each in run.results[0].evidence]
+    run = replace(run, results=(replace(run.results[0], evidence=tuple(more)),))
+    found = only(ask([run], root))
+    assert (found.word, found.is_proposed) == (word, word == "new")
+    assert ("kernels" in load(root).entries[COPY].metrics) is (word == "new")
+
+
 def test_a_new_variant_is_proposed_from_one_night(root: Path) -> None:
     proposal = ask([night({"copy": 100.0, "add": 7.0}, 2)], root)
     assert {each.variant: each.word for each in proposal.findings} == {COPY: "same", ADD: "new"}

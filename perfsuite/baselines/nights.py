@@ -101,14 +101,18 @@ def _evidence(asked: Sequence[Result]) -> Iterator[Result]:
     yield from (r for r in asked if r.variant not in confirmed or r.stage is Stage.CONFIRM)
 
 
-def nights_of(told: Iterable[Told], slug: str) -> dict[str, list[Night]]:
-    """Return the nights of each variant on a SKU, oldest first; runs of one date are one night."""
+def nights_of(told: Iterable[Told], slug: str, since: Mapping[str, str]) -> dict[str, list[Night]]:
+    """Return the nights of each variant on a SKU, oldest first; runs of one date are one night.
+
+    ``since`` is by variant the run that is known already: only later ones count.
+    """
     found: dict[tuple[str, str], list[tuple[Run, Variant, BaselineEntry]]] = {}
     for each in sorted(told, key=lambda each: each.run.id):
         run = each.run
         for variant in run.variants:
             entry = each.entries.get(variant.id)
-            if entry and sku_for(variant, run.facts, own=run.sku).slug == slug:
+            is_later = run.id > since.get(variant.id, "")
+            if entry and is_later and sku_for(variant, run.facts, own=run.sku).slug == slug:
                 key = (variant.id, run.started.partition("T")[0])
                 found.setdefault(key, []).append((run, variant, entry))
     nights: dict[str, list[Night]] = {}

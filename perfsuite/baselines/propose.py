@@ -53,8 +53,8 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
     told, refused = _sorted_out(runs, desks, exceptions)
     findings: list[Finding] = []
     written: list[Path] = []
-    for slug, desk in sorted(desks.items()):
-        found = list(desk.findings(nights_of(told, slug)))
+    for _, desk in sorted(desks.items()):
+        found = list(desk.findings(told))
         written += _write([each for each in found if each.is_proposed], desk, root)
         findings += found
     kept = [facts for each in desks.values() for facts in each.baselines.runs.values()]
@@ -109,13 +109,12 @@ class _Desk:
         against = Against(facts=run.facts, slug=sku.slug, source=source, known=known)
         return cls(baselines, learned(against, run.variants), terms)
 
-    def findings(self, nights: Mapping[str, Sequence[Night]]) -> Iterator[Finding]:
+    def findings(self, told: Iterable[Told]) -> Iterator[Finding]:
         """Yield what nights say of each variant that has any since its entry's run."""
-        for name, every in nights.items():
-            old = self.baselines.stored.get(name)
-            later = [n for n in every if old is None or n.runs[-1].id > old.entry.run]
-            if later:
-                yield self._finding(old, later)
+        stored = self.baselines.stored
+        since = {name: each.entry.run for name, each in stored.items()}
+        for name, nights in nights_of(told, self.baselines.sku.slug, since).items():
+            yield self._finding(stored.get(name), nights)
 
     def _finding(self, old: StoredEntry | None, nights: Sequence[Night]) -> Finding:
         last = nights[-1]
@@ -133,8 +132,9 @@ class _Desk:
             return found
         if why := state_differs(old.entry, last.runs[-1]):
             return replace(found, word="undecided", why=f"not comparable: {why}")
-        if why := other_kind(replace(old.entry, state=last.entry.state), last.entry):
-            return replace(found, why=why)
+        # Other work has another time, which says nothing of the old one.
+        if (was := old.entry.case_version) != (version := last.entry.case_version):
+            return replace(found, why=f"case version was {was} and is {version}")
         return self._compared(found, old.entry)
 
     def _level(self, nights: Sequence[Night]) -> list[Night]:
@@ -156,7 +156,10 @@ class _Desk:
         changes = level_changes(found.nights[-1].variant, old, entries, self.against)
         found = replace(found, changes=changes)
         if stay := _stay(changes, old, entries):
-            return replace(found, word=stay[0], why=stay[1])
+            # Metrics that came or went are recorded where nothing else moves with them.
+            kind = other_kind(replace(old, state=found.entry.state), found.entry)
+            word, why = ("new", kind) if kind and stay[0] == "same" else stay
+            return replace(found, word=word, why=why)
         moved = [each for each in changes if _is_sure(each)]
         is_other_code = any(abs(each.theta) > each.threshold for each in moved)
         word = "slower" if any(each.theta > 0 for each in moved) else "faster"
