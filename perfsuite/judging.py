@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from perfsuite.arms import Arms
+from perfsuite.baselines import Exceptions
 from perfsuite.judge import Against, Policy, canary_clocks, judge, judge_machine
 from perfsuite.model import ClaimVerdict, Result, Run, Stage, Verdict
 from perfsuite.yardstick import Yardstick
@@ -18,6 +19,7 @@ class Judging:
     yardstick: Yardstick
     policy: Policy
     arms: Arms
+    exceptions: Exceptions = field(default_factory=Exceptions)
 
     def stage(self, run: Run, stage: Stage) -> tuple[Verdict, ...]:
         """Return the verdicts on one stage's results; none where nothing was timed."""
@@ -37,19 +39,24 @@ class Judging:
     ) -> Run:
         """Return the run with its verdicts in the light of the machine, claims and notes."""
         yardstick = self.yardstick.beside(run)
+        away = self.exceptions.quarantined(run)
+        watched = replace(run, canaries=tuple(c for c in run.canaries if c.id not in away))
         machine = judge_machine(
-            run,
-            [verdicts[v.id] for v in run.variants if v.id in verdicts],
+            watched,
+            [verdicts[v.id] for v in run.variants if v.id in verdicts and v.id not in away],
             entries=yardstick.entries,
-            against=self._against(run, yardstick),
+            against=self._against(watched, yardstick),
         )
+        found = {**verdicts, **{verdict.variant: verdict for verdict in machine.verdicts}}
+        told = [found[v.id] for v in run.variants if v.id in found]
+        notes = (*yardstick.notes, *self.arms.notes(), *machine.notes, *self.exceptions.notes(run))
         return replace(
             run,
-            verdicts=machine.verdicts,
+            verdicts=self.exceptions.applied(told, run),
             shift=machine.shift,
-            claims=yardstick.excused(claims, run.instances),
+            claims=self.exceptions.claims(yardstick.excused(claims, run.instances), run),
             environments=yardstick.environments,
-            notes=(*run.notes, *yardstick.notes, *self.arms.notes(), *machine.notes),
+            notes=(*run.notes, *notes),
         )
 
     def _against(self, run: Run, yardstick: Yardstick) -> Against:

@@ -63,6 +63,11 @@ class Selection:
     terms: tuple[Term, ...] = ()
     id: str = ""
 
+    def accepts(self, variant: Variant) -> bool:
+        """Say whether the variant meets all conditions; an axis it lacks is never met."""
+        is_named = not self.id or variant.id == self.id
+        return is_named and all(term.accepts(variant) for term in self.terms)
+
 
 def parse_selection(text: str) -> Selection:
     """Read ``impl=triton,n>=1e6``, where a comma means and, or the exact id of one variant.
@@ -106,12 +111,7 @@ def select(variants: Sequence[Variant], selection: Selection) -> tuple[Variant, 
                 remedy=f"the axes are {', '.join(sorted(known))}; "
                 f"the other words are {', '.join(RESERVED)}",
             )
-    chosen = tuple(
-        variant
-        for variant in variants
-        if (not selection.id or variant.id == selection.id)
-        and all(term.accepts(variant) for term in selection.terms)
-    )
+    chosen = tuple(variant for variant in variants if selection.accepts(variant))
     if not chosen and selection.text.strip():
         raise UsageError(
             f"no variant of {len(variants)} is selected",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,7 +154,7 @@ def request_of(
     claims: Sequence[ClaimInstance],
 ) -> Request:
     """Return what is to be run; variants that only a claim needs are measured for it."""
-    from perfsuite.baselines import shipped_by
+    from perfsuite.baselines import Exceptions, shipped_by
     from perfsuite.runner import Request
 
     return Request(
@@ -169,6 +170,7 @@ def request_of(
         command=options.command,
         resume=options.resume,
         against=against_of(options),
+        exceptions=Exceptions.load(options.baselines, datetime.now(UTC).date()),
     )
 
 

@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import tarfile
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,27 @@ def revision_of(repository: Path, rev: str) -> Revision:
             "(git fetch --unshallow)",
         ) from error
     return Revision(commit, rev)
+
+
+def folder_at(folder: Path, rev: str, place: Path) -> Path:
+    """Write a folder as a revision of its repository has it to ``place``; empty if it has none."""
+    try:
+        top = repository_of(folder.parent)
+        commit = revision_of(top, rev).commit
+    except UsageError as error:
+        raise UsageError(
+            f"{rev!r} is neither a folder nor a revision",
+            where=str(folder.parent),
+            remedy="name a folder of baselines, a commit, a branch or a tag",
+        ) from error
+    name = folder.resolve().relative_to(top).as_posix()
+    if _git(top, "ls-tree", commit, "--", name):
+        packed = place / "folder.tar"
+        _git(top, "archive", "--format=tar", f"--output={packed}", f"{commit}:{name}")
+        with tarfile.open(packed) as tar:
+            tar.extractall(place, filter="data")
+        packed.unlink()
+    return place
 
 
 def check_out(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from perfsuite.arms import open_arms
-from perfsuite.baselines import Root
+from perfsuite.baselines import Exceptions, Root
 from perfsuite.canaries import canaries_for, watch
 from perfsuite.digest import code_digest, git_commit
 from perfsuite.judge import Policy, wants_confirmation
@@ -62,6 +62,7 @@ class Request:
     command: str = ""
     resume: bool = False
     against: RevisionOptions | None = None
+    exceptions: Exceptions = field(default_factory=Exceptions)
 
 
 class Listener(Protocol):
@@ -112,10 +113,10 @@ def execute(request: Request, listener: Listener) -> Outcome:
         file = stack.enter_context(open_run_file(request.folder, run, interrupted))
         if interrupted:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
-        work = _Work(listener, desks, file, Judging(yardstick, request.policy, arms))
+        judging = Judging(yardstick, request.policy, arms, request.exceptions)
+        work = _Work(listener, desks, file, judging)
         work.phases_s["open"] = work.started - started
-        run = work.run()
-    found = yardstick.beside(run)
+        found = yardstick.beside(run := work.run())
     baselines, previous = found.entries, found.previous
     return Outcome(
         run, file.path, baselines, found.source, previous, found.commits, peaks=found.reached
@@ -156,8 +157,7 @@ class _Work:
         self.started = time.monotonic()
         self.phases_s: defaultdict[str, float] = defaultdict(float)
         self.samplings = samplings_of(self.judging.yardstick.entries, self.run_file.run)
-        self._lock = threading.Lock()
-        self._done = self._total = 0
+        self._lock, self._done, self._total = threading.Lock(), 0, 0
 
     def run(self) -> Run:
         """Go through the stages and end the run file."""

@@ -125,7 +125,7 @@ class _Settling:
         What is no change of the repository's code may be one of what it uses from outside.
         """
         if found.word in {Word.SLOWER, Word.FASTER}:
-            return found
+            return self.request.exceptions.applied([found], self.outcome.run)[0]
         if found.word is not Word.SAME:
             return replace(mine, reason=f"{mine.reason}; {revision} in turns: {found.reason}")
         causes = ", ".join(["this card", *self._differing(mine.variant)])

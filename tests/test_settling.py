@@ -61,6 +61,24 @@ def test_a_change_of_the_code_is_found_on_a_card_never_seen(elsewhere: pytest.Py
     assert len(list_runs(elsewhere.path / ".perfsuite")) == 2
 
 
+WAIVER = """[[waiver]]
+select = "impl=two"
+reason = "known"
+issue = "https://example.org/issues/7"
+up_to = "+8 %"
+expires = 2999-12-31
+"""
+
+
+def test_a_waiver_holds_for_what_turns_decide(elsewhere: pytest.Pytester) -> None:
+    (elsewhere.path / "baselines" / "exceptions.toml").write_text(WAIVER, encoding="utf-8")
+    (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    assert perf(elsewhere).ret == 0
+    slower = verdicts(last(elsewhere))["two"]
+    assert (slower.word.value, slower.confirmation) == ("slower", "A against B")
+    assert slower.excepted is not None
+
+
 def test_a_card_that_differs_is_no_change_of_the_code(elsewhere: pytest.Pytester) -> None:
     for value in scaled(elsewhere, 0.96):
         assert value == pytest.approx(96, rel=0.02)

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
+from perfsuite.baselines.caution import caution_of, slower_than
 from perfsuite.baselines.folder import (
     locked,
     pack_path,
     packs_in,
+    read_all,
     read_pack,
     read_sku,
-    run_path,
     sku_folder,
     sku_path,
-    write,
+    write_files,
 )
 from perfsuite.baselines.merge import Merged, merge
-from perfsuite.codec import Acceptance, RunFacts, StoredEntry, baseline_text, flat_text
+from perfsuite.codec import Acceptance, StoredEntry, baseline_text
 from perfsuite.errors import UsageError
+from perfsuite.judge import Against
 from perfsuite.model import BaselineEntry, Run, Sku, Status, Word
 from perfsuite.runs import entries_of
 from perfsuite.sku import fingerprint_differs, sku_for
@@ -35,8 +37,9 @@ _MOST_NAMED = 5
 class Accepted:
     """What an acceptance did: files written, and variants by what became of them.
 
-    ``changed`` says what changed, ``refused`` why a selected variant has nothing to accept.
-    ``caution`` says what a reader of the diff should know of the run.
+    ``changed`` says what changed, ``slower`` which of that is worse by more than its threshold,
+    ``refused`` why a selected variant has nothing to accept. ``caution`` says what a reader of the
+    diff should know of the run.
     """
 
     written: tuple[Path, ...]
@@ -45,6 +48,7 @@ class Accepted:
     unchanged: tuple[str, ...]
     refused: Mapping[str, str]
     caution: str = ""
+    slower: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return (
@@ -71,21 +75,26 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
     Entries of other variants stay as they are, and so do
     those that did not move by more than noise.
     """
-    acceptance = _acceptance(reason, by)
+    acceptance = acceptance_of(reason, by)
     chosen = _chosen(run, select)
     _refuse_failures(run, chosen)
     estimates = entries_of(run)
     entries = {name: estimates[name] for name in chosen if name in estimates}
     shelves = _shelves(run, root, entries)
     for shelf in shelves:
-        _check_sku(shelf.sku, shelf.folder)
+        check_sku(shelf.sku, shelf.folder)
     written: list[Path] = []
     said: dict[str, str] = {}
+    slower: dict[str, str] = {}
     for shelf in shelves:
         with locked(shelf.folder):
+            before = {n: stored.entry for n, stored in read_all(shelf.folder).items()}
             moves, files = _moves(run, shelf, acceptance)
             said |= moves
-            written += _write(run, shelf, files)
+            moved = {n: shelf.entries[n] for n, what in moves.items() if what}
+            against = Against(facts=run.facts, slug=shelf.sku.slug)
+            slower |= slower_than(before, moved, variants=run.variants, against=against)
+            written += write_files([run], shelf.sku, shelf.folder, files)
     return Accepted(
         written=tuple(written),
         added=tuple(name for name, what in said.items() if what == _ADDED),
@@ -96,20 +105,13 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
             for name, why in chosen.items()
             if name not in entries
         },
-        caution=_caution(run, [name for name, what in said.items() if what]),
+        caution=caution_of(run, [name for name, what in said.items() if what], slower),
+        slower=slower,
     )
 
 
-def _caution(run: Run, moved: Sequence[str]) -> str:
-    # Against a revision the verdicts say nothing of what is replaced.
-    verdicts = run.verdicts if run.against is None else ()
-    slower = [v for v in verdicts if v.word is Word.SLOWER and v.variant in moved]
-    told = [f"{len(slower)} of them slower than before"] if slower else []
-    told += [f"of code that is in no commit ({run.commit})"] if "dirty" in run.commit else []
-    return ", ".join(told)
-
-
-def _acceptance(reason: str, by: str) -> Acceptance:
+def acceptance_of(reason: str, by: str) -> Acceptance:
+    """Return who accepts something now, and why; without either it is refused."""
     words = {"reason": " ".join(reason.split()), "by": " ".join(by.split())}
     for name, text in words.items():
         if not text:
@@ -173,7 +175,8 @@ def _shelves(run: Run, root: Path, entries: Mapping[str, BaselineEntry]) -> list
     return [_Shelf(skus[slug], sku_folder(root, slug), each) for slug, each in found.items()]
 
 
-def _check_sku(sku: Sku, folder: Path) -> None:
+def check_sku(sku: Sku, folder: Path) -> None:
+    """Refuse a folder that belongs to another product of the same slug."""
     if not sku_path(folder).exists() and not packs_in(folder):
         return
     if problem := fingerprint_differs(sku, read_sku(folder).facts):
@@ -208,32 +211,3 @@ def _moves(
             text = baseline_text(shelf.sku.slug, pack, {**stored, **changed})
             files[pack_path(shelf.folder, pack)] = text
     return said, files
-
-
-def _write(run: Run, shelf: _Shelf, files: Mapping[Path, bytes]) -> tuple[Path, ...]:
-    """Write the packs' files, with what they refer to before them."""
-    folder = shelf.folder
-    if not files:
-        return ()
-    facts = RunFacts(
-        run=run.id,
-        started=run.started,
-        commit=run.commit,
-        command=run.command,
-        environment=run.facts.environment,
-    )
-    first = {run_path(folder, run.id): flat_text(facts)}
-    if not sku_path(folder).exists():
-        first[sku_path(folder)] = flat_text(shelf.sku)
-    written = tuple(write(path, data) for path, data in {**first, **files}.items())
-    _drop_unused_runs(folder)
-    return written
-
-
-def _drop_unused_runs(folder: Path) -> None:
-    used = {
-        stored.entry.run for pack in packs_in(folder) for stored in read_pack(folder, pack).values()
-    }
-    for path in (folder / "runs").glob("*.json"):
-        if path.stem not in used:
-            path.unlink()

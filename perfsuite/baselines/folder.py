@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from perfsuite import files
-from perfsuite.codec import RunFacts, StoredEntry, read_baseline, read_flat
+from perfsuite.codec import RunFacts, StoredEntry, flat_text, read_baseline, read_flat
 from perfsuite.errors import StoreError
 from perfsuite.files import refusing, replace_file
-from perfsuite.model import Sku
+from perfsuite.model import Run, Sku
 
 T = TypeVar("T")
 
@@ -86,6 +86,12 @@ def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
     return read_baseline(_bytes(path), sku=folder.name, pack=pack, where=str(path))
 
 
+def read_all(folder: Path) -> dict[str, StoredEntry]:
+    """Return the entries of every pack by variant."""
+    packs = (read_pack(folder, pack) for pack in packs_in(folder))
+    return {name: stored for own in packs for name, stored in own.items()}
+
+
 def read_runs(folder: Path, runs: Iterable[str]) -> dict[str, RunFacts]:
     """Return what is kept of runs that entries come from."""
     paths = {run: run_path(folder, run) for run in runs}
@@ -121,3 +127,34 @@ def write(path: Path, data: bytes) -> Path:
 def _writing(path: Path) -> AbstractContextManager[None]:
     remedy = "make the folder writable and make room on the disk; what was there still holds"
     return refusing("cannot write a baseline", path, remedy=remedy)
+
+
+def write_files(
+    runs: Sequence[Run], sku: Sku, folder: Path, files: Mapping[Path, bytes]
+) -> tuple[Path, ...]:
+    """Write the packs' files, with what they refer to before them."""
+    if not files:
+        return ()
+    first = {run_path(folder, run.id): flat_text(_facts(run)) for run in runs}
+    if not sku_path(folder).exists():
+        first[sku_path(folder)] = flat_text(sku)
+    written = tuple(write(path, data) for path, data in {**first, **files}.items())
+    _drop_unused_runs(folder)
+    return written
+
+
+def _facts(run: Run) -> RunFacts:
+    return RunFacts(
+        run=run.id,
+        started=run.started,
+        commit=run.commit,
+        command=run.command,
+        environment=run.facts.environment,
+    )
+
+
+def _drop_unused_runs(folder: Path) -> None:
+    used = {stored.entry.run for stored in read_all(folder).values()}
+    for path in (folder / "runs").glob("*.json"):
+        if path.stem not in used:
+            path.unlink()

@@ -32,7 +32,7 @@ def merge(old: BaselineEntry, new: BaselineEntry, *, is_other_code: bool) -> Mer
     long as they are of the same code: not when ``is_other_code`` (a verdict found a change), when
     the artefact is another, or when both clocks moved by more than units differ.
     """
-    if reason := _other_kind(old, new):
+    if reason := other_kind(old, new):
         return Merged(new, reason)
     moves = _moves(old, new)
     others = sorted(_units(old) - _units(new))
@@ -53,8 +53,28 @@ def merge(old: BaselineEntry, new: BaselineEntry, *, is_other_code: bool) -> Mer
     return Merged(_joined(old, new), "; ".join(moves + added + recorded))
 
 
-def _other_kind(old: BaselineEntry, new: BaselineEntry) -> str:
-    """Say why the two entries are not estimates of one thing."""
+def pooled_entry(entries: Sequence[BaselineEntry]) -> BaselineEntry:
+    """Return the newest of entries of one level, the last of them, with every process of all."""
+    *_, last = entries
+    traced = next((each for each in reversed(entries) if each.kernels), last)
+    rows = {name: _pooled([each.metrics[name] for each in entries]) for name in _clocks(last)}
+    return replace(
+        last, metrics={**last.metrics, **rows}, kernels=traced.kernels, codes=traced.codes
+    )
+
+
+def _pooled(metrics: Sequence[BaselineMetric]) -> BaselineMetric:
+    values: dict[str, tuple[float, ...]] = {}
+    for metric in metrics:
+        for unit, row in metric.values.items():
+            values[unit] = (*values.get(unit, ()), *row)
+    counts = [sum(map(len, metric.values.values())) for metric in metrics]
+    squares = sum(n * metric.within**2 for n, metric in zip(counts, metrics, strict=True))
+    return _centered(metrics[-1], values, math.sqrt(squares / sum(counts)))
+
+
+def other_kind(old: BaselineEntry, new: BaselineEntry) -> str:
+    """Say why two entries are not estimates of one thing; nothing where they are."""
     for name in ("case_version", "regime", "state"):
         before, now = getattr(old, name), getattr(new, name)
         if before != now:
@@ -131,12 +151,18 @@ def _with_units(old: BaselineMetric, new: BaselineMetric) -> BaselineMetric:
     kept = {unit: row for unit, row in old.values.items() if unit not in new.values}
     if not kept:
         return new
-    values: Mapping[str, tuple[float, ...]] = {**kept, **new.values}
-    logs = [[math.log(value) for value in row] for row in values.values()]
     shares = [sum(map(len, part.values())) for part in (kept, new.values)]
     within = (shares[0] * old.within + shares[1] * new.within) / sum(shares)
+    return _centered(new, {**kept, **new.values}, within)
+
+
+def _centered(
+    metric: BaselineMetric, values: Mapping[str, tuple[float, ...]], within: float
+) -> BaselineMetric:
+    """Return the metric with these processes and what follows from them."""
+    logs = [[math.log(value) for value in row] for row in values.values()]
     return replace(
-        new,
+        metric,
         center=round_digits(math.exp(hodges_lehmann([value for row in logs for value in row]))),
         within=round_digits(within),
         between=round_digits(math.sqrt(pooled(logs).value)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import shlex
 import sys
 from collections.abc import Sequence
@@ -200,51 +199,3 @@ def compare(
     book = judged_against(project.load_run(now), yardstick)
     say_book(book)
     raise typer.Exit(1 if book.fails else 0)
-
-
-@baseline.command()
-def accept(
-    run: Annotated[str, typer.Argument(help="A run file or id")],
-    reason: Annotated[str, typer.Option(help="Why; stored with the numbers")],
-    select: Annotated[
-        list[str] | None,
-        typer.Option("--select", metavar="WORD", help="A pack, pack.case or variant; repeatable"),
-    ] = None,
-    baselines: Baselines = None,
-) -> None:
-    """Make the numbers of a run the baseline of its SKU."""
-    from perfsuite.baselines import accept as make_baseline
-
-    project = find_project()
-    accepted = make_baseline(
-        project.load_run(run),
-        baselines or project.root / "baselines",
-        reason=reason,
-        by=getpass.getuser(),
-        select=select or (),
-    )
-    rows = [
-        *((name, "added", "") for name in accepted.added),
-        *((name, "changed", what) for name, what in accepted.changed.items()),
-        *((name, "left as it is", "no more than noise") for name in accepted.unchanged),
-        *((name, "not accepted", why) for name, why in accepted.refused.items()),
-    ]
-    say_table(f"Accepted from run {run}", ("variant", "outcome", "why"), rows)
-    say(f"accepted: {accepted}")
-    for path in accepted.written:
-        say(f"wrote {path}")
-
-
-@baseline.command()
-def show(
-    sku: Annotated[str, typer.Argument(help="As in the folder's name; all if left out")] = "",
-    baselines: Baselines = None,
-) -> None:
-    """Show which SKUs have baselines, or what is accepted for one of them."""
-    from perfsuite.cli import compare as room
-
-    root = baselines or find_project().root / "baselines"
-    if sku:
-        room.say_entries(root, sku)
-    else:
-        room.say_skus(root)

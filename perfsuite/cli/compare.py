@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from perfsuite.baselines import Baselines
+from perfsuite.baselines import Baselines, Exceptions
 from perfsuite.baselines.folder import packs_in, read_sku, sku_folder
 from perfsuite.cli.project import say, say_table
 from perfsuite.errors import UsageError
 from perfsuite.judge import Against, Policy, judge
-from perfsuite.model import BaselineEntry, Run, Sku, Variant
+from perfsuite.model import BaselineEntry, BaselineMetric, Run, Sku, Variant
 from perfsuite.report import view
 from perfsuite.report.book import Book, read
 from perfsuite.runs import entries_of
@@ -79,21 +81,56 @@ def say_skus(root: Path) -> None:
     say_table(f"Baselines in {root}", ("SKU", "product", "packs", "variants"), rows)
 
 
-def say_entries(root: Path, slug: str) -> None:
-    """Say what is accepted for a product, by whom and why."""
+def say_entries(root: Path, slug: str, today: date) -> None:
+    """Say what is accepted for a product, by whom, why and how long ago, and what is excepted."""
     sku = _known_sku(root, slug)
     baselines = Baselines.load([root], sku)
     rows = [
         (
             variant,
             *_estimate(stored.entry),
-            f"{stored.accepted.when.partition('T')[0]} by {stored.accepted.by}",
-            stored.accepted.reason,
+            f"{stored.accepted.when.partition('T')[0]} by {plain(stored.accepted.by)}",
+            plain(stored.accepted.reason),
         )
         for variant, stored in sorted(baselines.stored.items())
     ]
     columns = ("variant", "time", "sd between", "processes", "units", "accepted", "reason")
     say_table(f"{sku.name} ({slug})", columns, rows)
+    for rule in Exceptions.load([root], today).rules:
+        if fnmatchcase(slug, rule.entry.sku or "*"):
+            over = "" if rule.acts(today) else " (expired: it acts no more)"
+            say(plain(f"{rule.entry.select}: {rule.excepted}{over}"))
+
+
+def say_entry(root: Path, slug: str, variant: str) -> None:
+    """Say all that is kept of one entry, and of the run that it comes from."""
+    baselines = Baselines.load([root], _known_sku(root, slug))
+    stored = baselines.stored.get(variant)
+    if stored is None:
+        raise UsageError(
+            f"{slug} has no entry of {variant!r}",
+            where=str(root),
+            remedy=f"perfsuite baseline show {slug} lists them",
+        )
+    entry, accepted, run = stored.entry, stored.accepted, baselines.runs.get(stored.entry.run)
+    columns = ("metric", "centre", "sd within", "sd between", "card", "processes")
+    rows = [
+        (name, f"{m.center:.6g} {m.unit}", view.spread(m.within), view.spread(m.between), *each)
+        for name, m in sorted(entry.metrics.items())
+        for each in _by_card(m) or [("", "exact")]
+    ]
+    say_table(f"{variant} on {slug}", columns, (tuple(map(plain, row)) for row in rows))
+    say(plain(f"accepted {accepted.when} by {accepted.by}: {accepted.reason}"))
+    state = ", ".join(f"{key} {value}" for key, value in sorted(entry.state.items()))
+    say(plain(f"{entry.regime}, version {entry.case_version} of its case; {state or 'no state'}"))
+    commit = f" of commit {run.commit}" if run and run.commit else ""
+    say(plain(f"from run {entry.run}{commit}"))
+    for key, value in sorted(run.environment.items()) if run else ():
+        say(plain(f"  {key} {value}"))
+
+
+def _by_card(metric: BaselineMetric) -> list[tuple[str, str]]:
+    return [(unit, " ".join(f"{v:.6g}" for v in row)) for unit, row in metric.values.items()]
 
 
 def _known_sku(root: Path, slug: str) -> Sku:
@@ -105,6 +142,11 @@ def _known_sku(root: Path, slug: str) -> Sku:
             remedy=f"choose one of {', '.join(known)}" if known else "accept a run first",
         )
     return read_sku(sku_folder(root, slug))
+
+
+def time_of(entry: BaselineEntry) -> str:
+    """Return an entry's time to the digits that its noise supports; nothing if it has none."""
+    return _estimate(entry)[0]
 
 
 def _estimate(entry: BaselineEntry) -> tuple[str, str, str, str]:

@@ -10,6 +10,7 @@ from perfsuite.judge.claims import judge_claims, judge_quads
 from perfsuite.judge.components import priors_of
 from perfsuite.judge.draft import Draft, draft_of, word_of
 from perfsuite.judge.machine import Machine, judge_machine
+from perfsuite.judge.nights import is_one_level, level_changes
 from perfsuite.judge.policy import Against, Policy
 from perfsuite.judge.sustained import canary_clocks, power_reason
 from perfsuite.judge.timings import TIMES
@@ -17,18 +18,23 @@ from perfsuite.judge.words import exact_reason, timed_reason
 from perfsuite.model import BaselineEntry, Change, Result, Stage, Status, Variant, Verdict, Word
 
 __all__ = [
+    "IN_TURNS",
     "Against",
     "Machine",
     "Policy",
     "canary_clocks",
+    "is_one_level",
     "is_suspect",
     "judge",
     "judge_claims",
     "judge_machine",
     "judge_quads",
+    "learned",
+    "level_changes",
     "wants_confirmation",
 ]
 
+IN_TURNS = "A against B"
 MOVED = (Word.SLOWER, Word.FASTER)
 # Of unchanged code fewer than this share are measured again for nothing.
 SUSPECT = 0.1
@@ -46,9 +52,7 @@ def judge(
     ``results`` and ``entries`` are by variant id. The results are of one stage: evidence of two
     is never mixed, and a stage's comparisons are one family for the false discovery rate.
     """
-    if not against.priors:
-        known = against.known or tuple(entries.values())
-        against = replace(against, priors=priors_of(known, variants, against))
+    against = learned(replace(against, known=against.known or tuple(entries.values())), variants)
     drafts = [
         draft_of(variant, results[variant.id], entry=entries.get(variant.id), against=against)
         for variant in variants
@@ -58,6 +62,13 @@ def judge(
     return tuple(
         _verdict(draft, against, result=results[draft.variant], family=family) for draft in drafts
     )
+
+
+def learned(against: Against, variants: Sequence[Variant]) -> Against:
+    """Return the circumstances with what the entries that are known tell of noise."""
+    if against.priors:
+        return against
+    return replace(against, priors=priors_of(against.known, variants, against))
 
 
 def wants_confirmation(verdict: Verdict) -> bool:
@@ -133,7 +144,7 @@ def _confirmation(result: Result, against: Against) -> str:
     if result.stage is not Stage.CONFIRM:
         return ""
     if result.variant in against.arms:
-        return "A against B"
+        return IN_TURNS
     screened = against.screened.get(result.variant)
     units = [{process.unit for process in one.evidence} for one in (result, screened) if one]
     is_another = len(units) > 1 and units[0].isdisjoint(units[1])

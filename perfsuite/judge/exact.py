@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from perfsuite import stats
 from perfsuite.model import BaselineEntry, BaselineMetric, Budget, Change, Metric, Result
@@ -20,15 +20,28 @@ def exact_changes(
 
     ``declared`` are the case's own metrics, whose thresholds hold.
     """
+    values: dict[str, list[float]] = {}
+    for item in result.evidence:
+        for name, value in item.exact.items():
+            values.setdefault(name, []).append(value)
+    return moves(values, entry, declared)
+
+
+def moves(
+    found_values: Mapping[str, Sequence[float]],
+    entry: BaselineEntry,
+    declared: Sequence[Metric] = (),
+) -> list[Change]:
+    """Return the changes beyond tolerance on which all values of a metric agree."""
     found = []
     tolerances = TOLERANCE | {metric.name: metric.threshold for metric in declared}
     for name, metric in sorted(entry.metrics.items()):
-        values = [item.exact[name] for item in result.evidence if name in item.exact]
+        values = found_values.get(name, ())
         if metric.values or not values:  # what has values by process has noise
             continue
         tolerance = tolerances.get(name, 0.0)
-        moves = [_worsening(metric, value) for value in values]
-        if min(moves) > tolerance or max(moves) < -tolerance:
+        worsened = [_worsening(metric, value) for value in values]
+        if min(worsened) > tolerance or max(worsened) < -tolerance:
             current = sorted(values)[len(values) // 2]
             found.append(_change(name, metric, current=current, tolerance=tolerance))
     return found

@@ -102,13 +102,39 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Excepted:
+    """Why a verdict fails no run: ``kind`` is waiver or quarantine, ``until`` an ISO date.
+
+    A waiver has its ``issue``, and ``up_to`` which relative change it holds.
+    """
+
+    kind: str
+    until: str
+    reason: str
+    issue: str = ""
+    up_to: float | None = None
+
+    @property
+    def short(self) -> str:
+        """What fits beside a number."""
+        word = {"waiver": "waived", "quarantine": "quarantined"}.get(self.kind, self.kind)
+        return f"{word} until {self.until}"
+
+    def __str__(self) -> str:
+        limit = "" if self.up_to is None else f" up to {self.up_to:+.1%}"
+        issue = f" ({self.issue})" if self.issue else ""
+        return f"{self.short}{limit}: {self.reason}{issue}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The word on one variant with its reason in words; ``fails`` says whether the run fails.
 
     ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."),
     ``confirmation`` how a change was confirmed ("fresh processes", "fresh processes on another
     GPU", "A against B", ""). ``card`` is the unit that alone was measured, where the baseline has
-    never seen it and that leaves the verdict unclear.
+    never seen it and that leaves the verdict unclear. ``excepted`` is the waiver or quarantine by
+    which it fails nothing.
     """
 
     variant: str
@@ -119,6 +145,7 @@ class Verdict:
     confirmation: str = ""
     fails: bool = False
     card: str = ""
+    excepted: Excepted | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,11 @@ _DOUBTS = ("one of ", "others took ", "the SM clock moved", "unusable samples", 
 
 def cause(subject: Subject) -> str:
     """Return what the change and its interval do not say; of doubts what they come from."""
+    excepted = subject.verdict.excepted if subject.verdict else None
+    return f"{excepted.short}; {_cause(subject)}" if excepted else _cause(subject)
+
+
+def _cause(subject: Subject) -> str:
     if subject.mark.tone == "unclear":
         return "; ".join(_doubts(subject)) or subject.reason
     clauses = subject.reason.split("; ")

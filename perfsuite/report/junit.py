@@ -18,6 +18,10 @@ def properties(result: Result | None, verdict: Verdict | None) -> list[Property]
     if verdict is not None:
         found += [("perf_verdict", verdict.word.value), ("perf_reason", verdict.reason)]
         found += [("perf_compared_with", verdict.source)] if verdict.source else []
+        if excepted := verdict.excepted:
+            found += [("perf_excepted", excepted.kind), ("perf_excepted_until", excepted.until)]
+            found += [("perf_excepted_reason", excepted.reason)]
+            found += [("perf_excepted_issue", excepted.issue)] if excepted.issue else []
         for change in verdict.changes:
             found += _of_change(change)
     elif result is not None and result.reason:

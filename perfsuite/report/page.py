@@ -63,6 +63,8 @@ def headline(book: Book) -> str:
     parts = [f"{view.number(count, 0)} {word}" for count, word in said if count]
     first = f"{', '.join(parts)} of {view.count(total, 'variant')}" if parts else _quiet(counts)
     rest = [f"{view.count(broken, 'claim')} broken"] if broken else []
+    excepted = sum(bool(each.verdict and each.verdict.excepted) for each in book.subjects)
+    rest += [f"{excepted} excepted"] if excepted else []
     unrun = ("skipped", "not run")
     rest += [f"{view.number(counts[word], 0)} {word}" for word in unrun if counts[word]]
     return shift + "; ".join([first, ", ".join(rest)] if rest else [first])

@@ -87,7 +87,8 @@ def _aside(subject: Subject) -> str:
     if subject.change is None:
         return subject.reason
     exact = [change for change in subject.others if abs(change.theta) > change.threshold]
-    return ", ".join(map(_exact_text, exact))
+    excepted = subject.verdict.excepted if subject.verdict else None
+    return ", ".join([*([excepted.short] if excepted else []), *map(_exact_text, exact)])
 
 
 def _exact_text(change: Change) -> str:

@@ -48,7 +48,8 @@ def exit_code(book: Book, options: Options, status: int) -> int:
     regressed = [each for each in failing if _word(each) in REGRESSIONS]
     if status:
         return EXIT_REGRESSED if regressed and len(regressed) == len(failing) else status
-    words = {_word(each) for each in book.subjects}
+    judged = (each for each in book.subjects if each.verdict and not each.verdict.excepted)
+    words = {_word(each) for each in judged}
     if Word.INCOMPARABLE in words:
         return EXIT_INCOMPARABLE
     return EXIT_UNCLEAR if Word.UNCLEAR in words else status

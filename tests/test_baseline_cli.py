@@ -1,0 +1,262 @@
+"""The life of a baseline on the command line: accept, propose, diff, lint, show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+from arms_data import commit, git
+from store_data import FACTS, variant
+from test_baselines import edit, load
+from test_cli import PACK, STEADY, A, B, Command, perfsuite, project, store
+from test_propose import night, nights
+
+from perfsuite.baselines import Linter, accept
+from perfsuite.model import Pack, Run, Tier, Trace, TracedKernel, Verdict, Word
+from perfsuite.runs import RunFile
+from perfsuite.terminal.words import plain
+
+__all__ = ["perfsuite", "project"]  # fixtures
+
+TODAY = date(2026, 11, 22)
+COPY = variant("copy", 1024)
+
+
+def test_accept_lists_what_gets_slower(perfsuite: Command) -> None:
+    perfsuite("baseline", "accept", A, "--reason", "first")
+    code, said = perfsuite("baseline", "accept", B, "--reason", "the price of a fix")
+    assert code == 0
+    assert "SLOWER: cycles" not in said
+    assert "SLOWER: time_us +10.00% (threshold 0.25%)" in said
+    assert "1 of them slower than before" in said
+
+
+def test_accept_says_what_was_decided_in_turns_or_not_at_all(tmp_path: Path) -> None:
+    runs = [night({"copy": 100.0, "add": 9.0}, 1), night({"copy": 98.0, "add": 8.9}, 2)]
+    accept(runs[0], tmp_path, reason="first", by="Ann")
+    verdicts = (
+        Verdict(variant=COPY.id, word=Word.FASTER, reason="", confirmation="A against B"),
+        Verdict(variant=variant("add", 1024).id, word=Word.UNCLEAR, reason=""),
+    )
+    done = accept(replace(runs[1], verdicts=verdicts), tmp_path, reason="x", by="Ann")
+    assert done.caution == "1 unclear, 1 decided in turns on a card that no entry knew"
+    assert done.slower == {}
+
+
+@pytest.fixture
+def dated(project: Path) -> Path:
+    """A project with an accepted night and five of another level, the last traced."""
+    accept(traced(night({"copy": 100.0}, 1), "old_copy", 100), project / "baselines",
+           reason="first", by="Ann")  # fmt: skip
+    for path in (project / ".perfsuite" / "runs").glob("*"):
+        path.unlink()
+    runs = nights({"copy": 99.0, "add": 7.0}, *range(2, 7))
+    runs[-1] = traced(runs[-1], "new_copy", 99)
+    facts = replace(FACTS, environment={**FACTS.environment, "driver": "590.1"})
+    for run in runs:
+        whole = replace(run, commit="b" * 40, facts=facts)
+        file = RunFile.create(project / ".perfsuite", whole)
+        for result in whole.results:
+            file.append(result)
+        for trace in whole.traces:
+            file.append_trace(trace)
+        file.finish(whole)
+    return project
+
+
+def traced(run: Run, kernel: str, time_us: float) -> Run:
+    kernels = (TracedKernel(name=kernel, count=1, duration_us=time_us),)
+    return replace(run, traces=(Trace(variant=COPY.id, kernels=kernels),))
+
+
+def test_propose_writes_the_tree_and_a_page(perfsuite: Command, dated: Path) -> None:
+    git(dated, "init", "--quiet")
+    commit(dated)
+    code, said = perfsuite("baseline", "propose", "--output", "page.md")
+    assert code == 0, said
+    assert "wrote page.md" in said
+    page = (dated / "page.md").read_text("utf-8")
+    assert page.startswith("# Baseline proposal: 2 entries\n\n1 faster, 1 new.")
+    row = next(line for line in page.splitlines() if line.startswith("| memory.copy"))
+    assert "time\\_us" in row
+    assert "| 5 | 15 | 1 | faster: 5 nights |" in row
+    assert "from 20261102-020000, 20261103" in page
+    assert "commits 00000000" in page
+    for cause in ("new\\_copy", "driver 580.159 → 590.1"):
+        assert cause in page
+    changed = git(dated, "status", "--porcelain", "--", "baselines").splitlines()
+    assert any("memory.json" in line for line in changed)
+    assert git(dated, "rev-list", "--count", "HEAD") == "1"  # nothing is committed
+
+
+def test_propose_of_named_runs_takes_these_alone(perfsuite: Command, dated: Path) -> None:
+    said = perfsuite("baseline", "propose", "20261102-020000", "20261103-020000")[1]
+    assert "faster: 2 of 5 nights" in said
+    assert load(dated / "baselines").entries[COPY.id].run == "20261101-020000"
+
+
+def test_propose_passes_a_damaged_run_file_by(perfsuite: Command, dated: Path) -> None:
+    (dated / ".perfsuite" / "runs" / "20261107-020000.jsonl").write_text("{", "utf-8")
+    code, said = perfsuite("baseline", "propose")
+    assert code == 0
+    assert "not read: " in said
+    assert "faster: 5 nights" in said
+
+
+def test_propose_of_slower_levels_needs_a_reason(perfsuite: Command, dated: Path) -> None:
+    assert dated
+    code, said = perfsuite("baseline", "propose", "--include-slower")
+    assert code == 2
+    assert "not proposed without a reason" in said
+
+
+def test_a_page_escapes_what_it_is_told(perfsuite: Command, dated: Path) -> None:
+    bad = night({"copy": 99.0}, 9)
+    store(dated, replace(bad, commit="<script>-dirty | x"))
+    said = perfsuite("baseline", "propose")[1]
+    assert "<script>" not in said
+    assert "\\| x" in said
+
+
+def test_diff_says_what_changed_and_why(perfsuite: Command, dated: Path) -> None:
+    git(dated, "init", "--quiet")
+    commit(dated)
+    assert "0 entries differ" in perfsuite("baseline", "diff")[1]
+    perfsuite("baseline", "propose", "--output", "page.md")
+    assert "2 entries differ" in perfsuite("baseline", "diff")[1]
+    table = perfsuite("baseline", "diff", "HEAD", "baselines", "--markdown")[1].splitlines()
+    assert table[1].startswith("| --- |")
+    for row, told in zip(table[2:4], (("added",), ("first", "-1.0")), strict=True):
+        assert all(each in plain(row) for each in told), row
+    back = perfsuite("baseline", "diff", "baselines", "HEAD")[1]
+    assert "removed" in back
+
+
+def test_diff_names_a_revision_that_is_not_there(perfsuite: Command, dated: Path) -> None:
+    git(dated, "init", "--quiet")
+    commit(dated)
+    code, said = perfsuite("baseline", "diff", "nowhere")
+    assert code == 2
+    assert "'nowhere' is neither a folder nor a revision" in said
+
+
+def test_lint_exits_1_with_a_line_for_each_problem(perfsuite: Command, dated: Path) -> None:
+    code, said = perfsuite("baseline", "lint", "--older-than", "1000000")
+    assert code == 1
+    assert "pack 'memory' is not installed: its 1 entries cannot be checked" in said
+    (dated / "baselines" / "nvidia-h200" / "memory.json").unlink()
+    code, said = perfsuite("baseline", "lint")
+    assert "no entry comes from run '20261101-020000'" in said
+    (dated / "baselines" / "nvidia-h200" / "runs" / "20261101-020000.json").unlink()
+    assert perfsuite("baseline", "lint")[0] == 0
+    assert STEADY.is_file()
+    assert perfsuite("baseline", "lint", *PACK)[0] == 0
+
+
+MEMORY = Pack(name="memory", origin="", variants=(COPY, variant("copy", 2048)))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    accept(night({"copy": 100.0}, 1), tmp_path, reason="first", by="Ann")
+    return tmp_path
+
+
+def problems(root: Path, *packs: Pack, today: date = TODAY, tier: Tier | None = None) -> list[str]:
+    linter = Linter(packs or (MEMORY,), today, 10_000, tier)
+    return [str(each).replace(f"{root}/", "") for each in linter.problems(root)]
+
+
+def test_what_is_right_has_no_problem(root: Path) -> None:
+    assert problems(root) == []
+
+
+def test_stale_entries_are_named(root: Path) -> None:
+    (line,) = problems(root, replace(MEMORY, variants=()))
+    assert line.startswith(f"nvidia-h200/memory.json: {COPY.id} is stale: no such variant is left;")
+    moved = replace(COPY, case=replace(COPY.case, version=3))
+    (line,) = problems(root, replace(MEMORY, variants=(moved,)))
+    assert "is of version 1 of its case, now 3" in line
+    canary = replace(MEMORY, variants=(), canaries={"cuda": (COPY,)})
+    assert problems(root, canary) == []
+
+
+def test_a_pack_that_cannot_be_listed_has_no_stale_entries(root: Path) -> None:
+    (line,) = problems(root, replace(MEMORY, variants=(), error="SyntaxError: oh"))
+    what = "pack 'memory' cannot be listed (SyntaxError: oh): its 1 entries cannot be checked"
+    assert line == f"nvidia-h200/memory.json: {what}; repair the pack"
+
+
+def test_missing_variants_of_a_tier_are_named_where_siblings_have_entries(root: Path) -> None:
+    (line,) = problems(root, tier=Tier.SMOKE)
+    assert "memory.copy[n=2048] of tier smoke has no entry" in line
+    add = replace(MEMORY, variants=(COPY, variant("add", 2048)))
+    assert problems(root, add, tier=Tier.FULL) == []
+    later = replace(variant("copy", 2048), tier=Tier.FULL)
+    assert problems(root, replace(MEMORY, variants=(COPY, later)), tier=Tier.NIGHTLY) == []
+
+
+def test_old_entries_are_named(root: Path) -> None:
+    (line,) = [*map(str, Linter((MEMORY,), date(2126, 1, 1)).problems(root))]
+    assert "days ago, limit 180" in line
+    edit(root / "nvidia-h200" / "memory.json", '"when": "2', '"when": "x2')
+    (line,) = problems(root)
+    assert "no moment" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        ("memory.json", '"center": ', '"center": -', "key 'metrics.cycles.center' is -"),
+        ("memory.json", '"pack": "memory",', '"pack": "memory", "pack": "m",', "duplicate key"),
+        ("memory.json", "perfsuite.baseline/1", "perfsuite.baseline/9", "unknown schema"),
+        ("sku.json", '"nvidia-h200"', '"nvidia-h100"', "key 'slug' is 'nvidia-h100'"),
+        ("runs/20261101-020000.json", '"run":', '"ran":', "missing required field `run`"),
+    ],
+)
+def test_damaged_files_are_problems(root: Path, name: str, old: str, new: str, said: str) -> None:
+    edit(root / "nvidia-h200" / name, old, new)
+    (line,) = problems(root)
+    assert said in line
+    assert name in line
+
+
+def test_run_files_are_those_that_entries_come_from(root: Path) -> None:
+    runs = root / "nvidia-h200" / "runs"
+    (runs / "20261101-020000.json").rename(runs / "20261009-020000.json")
+    missing, unused = problems(root)
+    assert "come from run '20261101-020000', of which no file is kept: 1" in missing
+    assert "no entry comes from run '20261009-020000'; remove the file" in unused
+
+
+RULE = "[[quarantine]]\nselect = '{}'\nreason = 'flaky'\nexpires = {}\n"
+
+
+def test_exceptions_that_expired_or_match_nothing_are_problems(root: Path) -> None:
+    path = root / "exceptions.toml"
+    path.write_text(RULE.format("memory.*", "2026-11-21") + RULE.format("n=7", "2026-12-01"))
+    expired, idle = problems(root)
+    assert expired == (
+        "exceptions.toml, line 1: the quarantine of 'memory.*' expired on 2026-11-21; "
+        "repair the case and remove it, or prolong it"
+    )
+    assert "the quarantine of 'n=7' matches nothing; correct or remove it" in idle
+    broken = Pack(name="other", origin="", error="oh")
+    idle = problems(root, MEMORY, broken)[1]
+    assert "matches nothing of the packs that can be listed (not other)" in idle
+    path.write_text("[[waiver]\n")
+    (line,) = problems(root)
+    assert "not valid TOML" in line
+
+
+def test_show_tells_of_one_entry_and_of_exceptions(perfsuite: Command, dated: Path) -> None:
+    text = RULE.format("memory.*", "2026-01-01")
+    (dated / "baselines" / "exceptions.toml").write_text(text)
+    said = perfsuite("baseline", "show", "nvidia-h200")[1]
+    assert "quarantined until 2026-01-01: flaky (expired: it acts no more)" in said
+    said = perfsuite("baseline", "show", "nvidia-h200", COPY.id)[1]
+    for told in ("time_us", "exact", "3f2a91c04d7e", "by Ann: first", "driver 580.159", "ecc on"):
+        assert told in said
+    assert "no entry of 'x'" in perfsuite("baseline", "show", "nvidia-h200", "x")[1]
