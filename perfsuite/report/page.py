@@ -63,9 +63,9 @@ def headline(book: Book) -> str:
     parts = [f"{view.number(count, 0)} {word}" for count, word in said if count]
     first = f"{', '.join(parts)} of {view.count(total, 'variant')}" if parts else _quiet(counts)
     rest = [f"{view.count(broken, 'claim')} broken"] if broken else []
-    unrun = ("skipped", "not run")
+    unrun = ("skipped", "not run", "left out")
     rest += [f"{view.number(counts[word], 0)} {word}" for word in unrun if counts[word]]
-    return shift + "; ".join([first, ", ".join(rest)] if rest else [first])
+    return shift + "; ".join([*book.run.gaps, first, *([", ".join(rest)] if rest else [])])
 
 
 def tone(book: Book) -> str:
@@ -73,7 +73,7 @@ def tone(book: Book) -> str:
     if book.fails:
         return "slower"
     doubts = book.run.shift or book.counts["unclear"] or book.counts["disturbed"]
-    if doubts or not book.run.finished:
+    if doubts or book.run.gaps or not book.run.finished:
         return "unclear"
     return "faster" if book.rows else "other"
 
