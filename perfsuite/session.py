@@ -38,6 +38,7 @@ class PerfSession:
         self.chosen: Chosen | None = None
         self.book: Book | None = None
         self.interrupted = False
+        self.failed = 0
         self.told_suite = False
         self.accounts: Mapping[str, Account] = {}
         self.closing: Closing | None = None
@@ -161,6 +162,7 @@ class PerfSession:
         if account.skipped:
             pytest.skip(account.text)
         if account.fails:
+            self.failed += 1
             pytest.fail(account.text, pytrace=False)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -197,7 +199,10 @@ class PerfSession:
         if self.book and plain and self.config.getini("perf_exit_codes"):
             from perfsuite.terminal import exit_code
 
-            session.exitstatus = exit_code(self.book, self.options, int(session.exitstatus))
+            # What else failed, an ordinary test or a pack, has no number of its own.
+            if session.testsfailed <= self.failed:
+                statuses = self.options.failing_statuses()
+                session.exitstatus = exit_code(self.book, statuses, int(session.exitstatus))
         if self.closing and not self.closing.is_done and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

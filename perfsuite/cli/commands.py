@@ -44,6 +44,10 @@ def doctor(
     device: Device = "auto",
     pack: Packs = None,
     baselines: Baselines = None,
+    *,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit code 20 if other work would spoil a comparison")
+    ] = False,
 ) -> None:
     """Say what this machine is, what would spoil a comparison, and what cannot run here."""
     from perfsuite.cli import doctor as room
@@ -59,7 +63,8 @@ def doctor(
     room.say_noise(units[0])
     room.say_baselines(units[0], project.baseline_roots(baselines, pack))
     room.say_skips(packs, units[0], tier.value)
-    room.say_spoilers(units[0])
+    if room.say_spoilers(units[0]) and strict:
+        raise typer.Exit(20)
 
 
 @app.command("list")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from perfsuite.model import Part
 from perfsuite.report import facts, view
 from perfsuite.report.book import Book
 from perfsuite.report.rows import Row
@@ -92,9 +93,16 @@ def header(book: Book) -> tuple[facts.Fact, ...]:
             ("Started", view.moment(run.started)),
             ("Took", view.duration(run.wall_s) if run.wall_s else ""),
             ("Compared with", book.source or "nothing"),
+            ("Shard", str(run.shard or "")),
+            ("Shards", "; ".join(map(_part, run.parts))),
             ("Command", run.command),
         )
     )
+
+
+def _part(part: Part) -> str:
+    units = ", ".join(part.units) or part.facts.unit
+    return f"{part.shard} on {units} in {view.duration(part.wall_s)}, run {part.run}"
 
 
 def environment(book: Book) -> tuple[list[facts.Difference], list[facts.Difference]]:
