@@ -23,6 +23,8 @@ set -m # the run has a process group of its own, or it would not hear INT in the
 out=${PERF_OUT:-perf-night} python=${PYTHON:-python3} device=${PERF_DEVICE:-auto}
 tier=${PERF_TIER:-nightly} nights=${PERF_NIGHTS:-5}
 mkdir -p "$out" || exit 21
+# What an earlier night left: its run is kept in .perfsuite, and its report can be made again.
+rm -rf "$out/reports" "$out"/*.jsonl.gz "$out"/{proposal.*,summary.md,verdict.json,junit.xml}
 
 perfsuite() { "$python" -m perfsuite.cli "$@"; }
 say() { echo "nightly: $*"; }
@@ -77,12 +79,15 @@ finished=$(grep -l '^{"kind":"end"' .perfsuite/runs/*.jsonl 2>/dev/null | wc -l)
 if [ "$nights" -gt 0 ] && [ "$finished" -ge "$nights" ] && [ -z "${PERF_SHARD:-}" ] &&
     perfsuite baseline propose --help >/dev/null 2>&1; then
     # In a copy: what nobody has reviewed is no yardstick for the next night.
-    rm -rf "$out/baselines" && mkdir "$out/baselines"
-    [ -d baselines ] && cp -R baselines/. "$out/baselines/"
-    perfsuite baseline propose --nights "$nights" --baselines "$out/baselines" \
+    scratch=$(mktemp -d)
+    mkdir -p "$scratch/a/baselines" "$scratch/b"
+    [ -d baselines ] && cp -R baselines/. "$scratch/a/baselines/"
+    cp -R "$scratch/a/baselines" "$scratch/b/"
+    perfsuite baseline propose --nights "$nights" --baselines "$scratch/b/baselines" \
         --output "$out/proposal.md" >"$out/proposal.txt" 2>&1 ||
         say "nothing proposed: $(head -n 1 "$out/proposal.txt")"
-    diff -ruN baselines "$out/baselines" >"$out/proposal.patch"
+    (cd "$scratch" && diff -ruN a/baselines b/baselines) >"$out/proposal.patch" # for git apply
+    rm -rf "$scratch"
 fi
 say "ended with $code; everything is in $out"
 exit "$code"

@@ -43,7 +43,7 @@ def touched_since(
     A file named after a case is that case's, any other is of all of its pack.
     """
     top = _git(root, "rev-parse", "--show-toplevel").strip()
-    folders = {pack.name: Path(pack.origin.rpartition("@")[2]).resolve() for pack in packs}
+    folders = {pack.name: _place(pack) for pack in packs}
     stems: dict[tuple[str, str], set[str]] = {}
     for commit in set(commits.values()) if top else ():
         names = _git(Path(top), "diff", "--name-only", "-z", commit.removesuffix("-dirty"))
@@ -74,6 +74,11 @@ def _of_repository(project: Path) -> Iterator[Path]:
         return
     listed = _git(Path(top), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     yield from _code(Path(top, name) for name in listed.split("\0") if name)
+
+
+def _place(pack: Pack) -> Path:
+    kind, _, value = pack.origin.partition(":")
+    return Path(value if kind == "file" else value.partition("@")[2] or value).resolve()
 
 
 def _of_pack(pack: Pack) -> Iterator[Path]:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -171,12 +170,12 @@ def test_a_proposal_is_asked_for_after_enough_nights_and_changes_no_baseline(pro
 
 
 @pytest.fixture
-def stub(project: Path) -> Iterator[Path]:
+def stub(project: Path) -> Path:
     """A Python that answers as a doctor who sees a busy machine."""
     script = project / "python"
     script.write_text('#!/bin/sh\necho "Would spoil a comparison: load"\nexit "$DOCTOR"\n')
     script.chmod(0o755)
-    yield script
+    return script
 
 
 @pytest.mark.parametrize(("doctor", "expected"), [("20", 20), ("2", 21)])
@@ -187,3 +186,28 @@ def test_a_machine_that_would_spoil_the_night_stops_it(
     assert code == expected
     assert "Would spoil a comparison: load" in told
     assert runs(project) == []
+
+
+def test_shards_of_a_night_are_merged_and_what_is_left_out_is_no_failure(project: Path) -> None:
+    (project / "go").touch()
+    for shard in ("1/3", "2/3", "3/3"):
+        code, told = night(project, PERF_SHARD=shard, PERF_TIME="10m")
+        assert code == 0, told
+    found = runs(project)
+    assert [str(run.shard) for run in found] == ["1/3", "2/3", "3/3"][-len(found) :]
+    command = [sys.executable, "-m", "perfsuite.cli", "merge", "--exit-codes"]
+    done = subprocess.run(
+        [*command, *(run.id for run in found)],
+        env=environment(project),
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    whole = runs(project)[-1]
+    assert len(whole.verdicts) == VARIANTS
+    assert (project / "reports" / whole.id / "index.html").exists()
+    assert "4 variants on Fake Device: 0 unclear, 4 new" in done.stdout
+    code, told = night(project, PERF_SHARD="1/100000")
+    assert (code, "has no variant: nothing to do" in told) == (0, True), told

@@ -45,9 +45,7 @@ def doctor(
     pack: Packs = None,
     baselines: Baselines = None,
     *,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit code 20 if other work would spoil a comparison")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 20 if it is in use")] = False,
 ) -> None:
     """Say what this machine is, what would spoil a comparison, and what cannot run here."""
     from perfsuite.cli import doctor as room
@@ -77,7 +75,8 @@ def list_variants(tier: TierOption = Tier.SMOKE, select: Select = "", pack: Pack
     variants = chosen([v for each in packs for v in each.variants], parse_selection(select))
     # A case is described once, beside its first variant.
     firsts = set({(v.pack, v.case.name): v.id for v in reversed(variants)}.values())
-    rows = [(v.id, v.tier.value, _needs(v), _what(v) if v.id in firsts else "") for v in variants]
+    docs = {name: v.case.doc.partition("\n")[0] for v in variants if (name := v.id) in firsts}
+    rows = [(v.id, v.tier.value, _needs(v), docs.get(v.id, "")) for v in variants]
     say_table(f"{len(rows)} variants", ("variant", "from tier", "needs", "what"), rows)
     broken = [each for each in packs if each.error]
     for each in broken:
@@ -87,10 +86,6 @@ def list_variants(tier: TierOption = Tier.SMOKE, select: Select = "", pack: Pack
 
 def _needs(variant: Variant) -> str:
     return ", ".join(dict.fromkeys(f"{need.kind} {need.value}" for need in variant.needs))
-
-
-def _what(variant: Variant) -> str:
-    return variant.case.doc.partition("\n")[0]
 
 
 @app.command()

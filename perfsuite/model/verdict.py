@@ -209,9 +209,10 @@ class Run:
             return ()
         whole = self.parts[0].shard
         there = {part.shard.index: part for part in self.parts}
-        missing = [n for n in range(1, whole.count + 1) if n not in there]
         cut = [str(part.shard) for part in self.parts if not part.is_whole]
         lacking = whole.total - len(self.variants)
+        # A shard may have nothing to measure, and leave no run.
+        missing = [n for n in range(1, whole.count + 1) if lacking and n not in there]
         return (
             *(f"shard {n}/{whole.count} is missing" for n in missing),
             *(f"shard {name} was interrupted" for name in cut),

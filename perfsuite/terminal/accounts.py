@@ -58,9 +58,10 @@ def exit_code(book: Book, statuses: AbstractSet[str], status: int) -> int:
             EXIT_REGRESSED,
         ),
         (has_shifted or Status.DISTURBED in ended, EXIT_MACHINE),
-        (bool(status), status),
     )
-    return next((code for holds, code in found if holds), _doubt_code(book))
+    if not status:
+        return _doubt_code(book)
+    return next((code for holds, code in found if holds), status)
 
 
 def _doubt_code(book: Book) -> int:
