@@ -25,7 +25,8 @@ T = TypeVar("T")
 # What all shards of a run share, in the words of who is told that they do not.
 _ALIKE: Mapping[str, Callable[[Run], object]] = {
     "commits": lambda run: run.commit,
-    "SKUs": lambda run: run.sku,
+    "SKUs": lambda run: run.sku.slug,
+    "facts of their SKU": lambda run: dict(run.sku.facts),
     "states of their devices": lambda run: dict(run.facts.state),
     "numbers of shards": lambda run: run.shard and run.shard.count,
     "tiers": lambda run: run.shard and run.shard.tier,
@@ -134,7 +135,7 @@ def _refuse_unlike(runs: Sequence[Run], words: str, fact: Callable[[Run], object
         if fact(run) != fact(first):
             raise UsageError(
                 f"shards {first.shard} and {run.shard} have different {words}: "
-                f"{_short(fact(first))} and {_short(fact(run))}",
+                f"{str(fact(first)) or 'none'} and {str(fact(run)) or 'none'}",
                 where=f"runs {first.id} and {run.id}",
                 remedy=ONE_COMMIT,
             )
@@ -151,10 +152,6 @@ def _refuse_overlap(runs: Iterable[Run]) -> None:
                     where=f"runs {other.id} and {run.id}",
                     remedy="name one run of each shard",
                 )
-
-
-def _short(value: object) -> str:
-    return str(getattr(value, "slug", value)) or "none"
 
 
 def _all(rows: Iterable[Iterable[T]]) -> tuple[T, ...]:

@@ -223,7 +223,7 @@ def fit_of(
         past=past,
         entries=entries,
         touched=touched_since(project, request.packs, run.variants, commits),
-        processes=run.settings.processes,
+        processes=run.settings.processes * (2 if run.against else 1),
         devices=devices,
     )
     canaries_s = 2 * sum(knowledge.costs_s(run.canaries).values())

@@ -15,6 +15,7 @@ from perfsuite.duration import seconds_of, words_of
 from perfsuite.model import (
     BaselineEntry,
     ClaimInstance,
+    LeftOut,
     Result,
     Run,
     Stage,
@@ -28,7 +29,7 @@ from perfsuite.report.decision import verdict_json
 from perfsuite.report.render import render
 from perfsuite.report.summary import summary as markdown
 from perfsuite.runner import Outcome, Request, execute
-from perfsuite.runs import Past, RunFile, load_run, past_of
+from perfsuite.runs import Past, RunFile, earlier_runs, load_run, past_of
 from perfsuite.terminal import summary
 from perfsuite.time_limit import Fit, Knowledge, TimeLimit
 
@@ -245,3 +246,14 @@ def test_a_change_of_a_cases_file_makes_its_variants_urgent(folder: Path) -> Non
     (folder / "acme.py").write_text((folder / "acme.py").read_text("utf-8") + "\n# edited\n")
     second = execute(replace(asked, time_s=90.0), Log()).run
     assert any("changed since it was measured" in each.reason for each in second.left_out)
+
+
+def test_nights_with_little_room_hide_no_earlier_one(tmp_path: Path) -> None:
+    newest = None
+    for number in range(14):
+        run = store_data.finished({"copy": 100.0}, run_id=f"202611{number + 10}-000000-aaaa")
+        left = (LeftOut(variant="memory.scan[n=1024]", reason="no room"),) if number else ()
+        newest = replace(run, left_out=left)
+        with RunFile.create(tmp_path, newest) as file:
+            file.finish(newest)
+    assert len(list(earlier_runs(tmp_path, newest))) == 14
