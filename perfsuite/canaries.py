@@ -57,10 +57,10 @@ def watch(
     if canaries:
         measure_on_all(desks, canaries, measure)
     for results in found.values():
-        on_result(_joined(results))
+        on_result(joined(results))
 
 
-def _joined(results: Sequence[Result]) -> Result:
+def joined(results: Sequence[Result]) -> Result:
     """Return the units' results as one; a unit where it failed has no evidence in it."""
     good = [result for result in results if result.status is Status.OK]
     evidence = tuple(process for result in good for process in result.evidence)

@@ -107,12 +107,8 @@ def close(outcome: Outcome, book: Book, options: Options, *, kept: Kept = NOTHIN
     written = _told(lambda: f"report: {short(write_report(book, options.report))}", "report: ")
     lines = [written, (f"run: {short(outcome.run_file)}", True)]
     lines += [(line, True) for line in kept.lines]
-    found: tuple[str, ...] = ()
-    if os.environ.get("GITHUB_ACTIONS") == "true":
-        workspace = Path(os.environ.get("GITHUB_WORKSPACE") or options.root)
-        found = tuple(commands_of(book, here=Path.cwd(), workspace=workspace))
-    if step := os.environ.get("GITHUB_STEP_SUMMARY"):
-        lines.append(_told(lambda: _tell_step(book, Path(step)), ""))
+    found, told = tell_github(book, options.root)
+    lines += told
     report_s = time.monotonic() - started
     if options.accept:
         lines.append(_told(lambda: _accept(outcome, options), "not accepted: "))
@@ -126,6 +122,16 @@ def close(outcome: Outcome, book: Book, options: Options, *, kept: Kept = NOTHIN
         is_done=all(is_done for _, is_done in lines),
         report_s=report_s,
     )
+
+
+def tell_github(book: Book, root: Path) -> tuple[tuple[str, ...], list[tuple[str, bool]]]:
+    """Append to the step's summary; return its annotations, and lines with whether all was done."""
+    found: tuple[str, ...] = ()
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        workspace = Path(os.environ.get("GITHUB_WORKSPACE") or root)
+        found = tuple(commands_of(book, here=Path.cwd(), workspace=workspace))
+    step = os.environ.get("GITHUB_STEP_SUMMARY")
+    return found, [_told(lambda: _tell_step(book, Path(step or "")), "")] if step else []
 
 
 def _told(act: Callable[[], str], failed: str) -> tuple[str, bool]:

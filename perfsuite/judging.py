@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from perfsuite.arms import Arms
 from perfsuite.baselines import Exceptions
 from perfsuite.judge import Against, Policy, canary_clocks, judge, judge_machine
-from perfsuite.model import ClaimVerdict, Result, Run, Stage, Verdict
+from perfsuite.model import ClaimVerdict, Result, Run, Stage, Verdict, Word
 from perfsuite.yardstick import Yardstick
 
 
@@ -58,6 +58,18 @@ class Judging:
             environments=yardstick.environments,
             notes=(*run.notes, *notes),
         )
+
+    def unconfirmed(self, verdict: Verdict, why: str) -> Verdict:
+        """Return the verdict on one screen alone: a change that nothing confirmed is unclear.
+
+        What is counted needs no confirmation.
+        """
+        is_counted = any(change.theta and not change.degrees for change in verdict.changes)
+        if verdict.word not in {Word.SLOWER, Word.FASTER} or is_counted:
+            return verdict
+        fails = Word.UNCLEAR.value in self.policy.fail_on
+        reason = f"{verdict.reason}; not confirmed: {why}"
+        return replace(verdict, word=Word.UNCLEAR, reason=reason, fails=fails)
 
     def _against(self, run: Run, yardstick: Yardstick) -> Against:
         before, now = canary_clocks(run, yardstick.entries)

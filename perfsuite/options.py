@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfsuite.duration import seconds_of
+
 if TYPE_CHECKING:
     import pytest
 
@@ -36,6 +38,21 @@ def _percent(text: str) -> float:
     if not 0 < percent < 100:  # noqa: PLR2004 - percent
         raise argparse.ArgumentTypeError(f"{text!r} is not a percentage between 0 and 100")
     return percent / 100
+
+
+def _time(text: str) -> float:
+    try:
+        return seconds_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}: write 90s, 30m or 1h30m") from error
+
+
+def _shard(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    numbers = [int(part) for part in (index, count) if part.isascii() and part.isdigit()]
+    if len(numbers) != 2 or not 1 <= numbers[0] <= numbers[1]:  # noqa: PLR2004 - k and n
+        raise argparse.ArgumentTypeError(f"{text!r} is no shard: write k/n, as in 1/4 to 4/4")
+    return numbers[0], numbers[1]
 
 
 Option = Mapping[str, Any]
@@ -99,6 +116,20 @@ OPTIONS: Mapping[str, Option] = {
         "tell at the end where the run's own time went: by phase, device and variant"
     ),
     "--perf-resume": _flag("continue the last run if it was interrupted, keeping what it measured"),
+    "--perf-resume-if-any": _flag(
+        "as --perf-resume where there is a run to continue, of this code and request; else anew"
+    ),
+    "--perf-time": _value(
+        "DURATION",
+        "how long the run may take: 30m, 90s, 1h30m; what is unclear, changed or was not measured "
+        "for longest comes first, and what has no room is named",
+        kind=_time,
+    ),
+    "--perf-shard": _value(
+        "K/N",
+        "measure this share of the variants; perfsuite merge joins all shares' runs",
+        kind=_shard,
+    ),
     "--perf-accept": _flag(
         "make this run's numbers the baseline, if every variant that ran is right; "
         "its changes then fail nothing (needs --perf-reason)"
@@ -130,8 +161,7 @@ INI: Mapping[str, Option] = {
         "default": "sqlite:///.perfsuite/history.db",
     },
     "perf_exit_codes": {
-        "help": "exit with 10 if something regressed, 13 if incomparable, 14 if the machine "
-        "shifted, 15 if only unclear",
+        "help": "exit with 10 to 17 for what fails or is in doubt, as docs/ci.md has them",
         "type": "bool",
         "default": False,
     },

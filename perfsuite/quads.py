@@ -13,6 +13,7 @@ from perfsuite.panel import GangPanel
 from perfsuite.plan import missing_of
 from perfsuite.runs import RunFile
 from perfsuite.sites import Desk, share_out
+from perfsuite.time_limit import TimeLimit
 
 # Claims that are taken up, and how long another one may begin: the rest stay unclear.
 MOST_CLAIMS = 20
@@ -30,6 +31,7 @@ class Claims:
     desks: Sequence[Desk]
     policy: Policy
     samplings: Mapping[str, Sampling]
+    limit: TimeLimit = field(default_factory=TimeLimit)
     _decided: dict[str, ClaimVerdict] = field(default_factory=dict)
     _failed: dict[str, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -53,6 +55,7 @@ class Claims:
             tell(f"deciding {len(left[:MOST_CLAIMS])} of {len(found)} claims inside one process")
             self._decide(left[:MOST_CLAIMS])
         limit = f"no quads: the limit is {MOST_CLAIMS} claims, {LIMIT_S:g} s"
+        limit += f", within {self.limit}" if self.limit.is_set else ""
         undone = {claim.id: self._failed.get(claim.id, limit) for claim in left}
         still_open = {
             each.claim: replace(each, reason=f"{each.reason}; {undone[each.claim]}")
@@ -63,7 +66,7 @@ class Claims:
         return tuple(told.get(each.claim, each) for each in found)
 
     def _decide(self, claims: Sequence[ClaimInstance]) -> None:
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + min(LIMIT_S, self.limit.left_s())
 
         def decide(desk: Desk, share: Sequence[ClaimInstance]) -> None:
             for claim in share:

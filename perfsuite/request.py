@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfsuite.bundles import shard_of
 from perfsuite.catalogue import load_catalogue
 from perfsuite.errors import UsageError
-from perfsuite.model import ClaimInstance, Pack, Settings, Status, Tier, Variant
+from perfsuite.model import ClaimInstance, Pack, Settings, Shard, Status, Tier, Variant
 from perfsuite.packs import discover
 from perfsuite.plan import claims_of, parse_selection, select
 from perfsuite.revision import RevisionOptions
@@ -51,6 +52,9 @@ class Options:
     against_build: str = ""
     repo: Path | None = None
     history: str = ""
+    resume_if_any: bool = False
+    time: float | None = None
+    shard: tuple[int, int] | None = None
 
     def failing_statuses(self) -> frozenset[str]:
         """Return the statuses that fail a test."""
@@ -79,6 +83,7 @@ class Chosen:
     packs: tuple[Pack, ...]
     variants: tuple[Variant, ...]
     claims: tuple[ClaimInstance, ...]
+    shard: Shard | None = None
 
     def values(self) -> Mapping[tuple[str, str], list[Variant | ClaimInstance | Pack]]:
         """Return what tests are given, by their argument's name and the pack."""
@@ -100,7 +105,13 @@ def choose(options: Options) -> Chosen:
     variants = tuple(variant for pack in packs for variant in pack.variants)
     if options.select:
         variants = tuple(select(variants, parse_selection(options.select)))
-    return Chosen(tuple(packs), variants, tuple(claims_of(packs, variants)))
+    shard = None
+    if options.shard is not None:
+        index, count = options.shard
+        claims = claims_of(packs, variants)
+        variants, shard = shard_of(variants, claims, index=index, count=count)
+        shard = replace(shard, tier=options.tier)
+    return Chosen(tuple(packs), variants, tuple(claims_of(packs, variants)), shard)
 
 
 def policy_of(options: Options) -> Policy:
@@ -169,8 +180,11 @@ def request_of(
         baseline_roots=(*options.baselines, *shipped_by(chosen.packs)),
         command=options.command,
         resume=options.resume,
+        resume_if_any=options.resume_if_any,
         against=against_of(options),
         exceptions=Exceptions.load(options.baselines, datetime.now(UTC).date()),
+        time_s=options.time or float("inf"),
+        shard=chosen.shard,
     )
 
 

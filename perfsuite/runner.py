@@ -6,44 +6,49 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from perfsuite.arms import open_arms
 from perfsuite.baselines import Exceptions, Root
 from perfsuite.canaries import canaries_for, watch
-from perfsuite.digest import code_digest, git_commit
 from perfsuite.judge import Policy, wants_confirmation
 from perfsuite.judging import Judging
 from perfsuite.model import (
-    BaselineEntry,
     ClaimInstance,
-    DeviceFacts,
     Pack,
     Regime,
     Result,
-    Revision,
     Run,
     Settings,
+    Shard,
     Stage,
     Status,
     Variant,
     Verdict,
 )
+from perfsuite.outcome import Listener, Outcome
 from perfsuite.plan import missing_need, order
 from perfsuite.quads import Claims
-from perfsuite.resumption import interrupted_run, open_run_file, samplings_of
+from perfsuite.resumption import (
+    interrupted_run,
+    new_run,
+    open_run_file,
+    refusal,
+    samplings_of,
+    spent_s,
+)
 from perfsuite.revision import RevisionOptions
-from perfsuite.roofline import Peaks
-from perfsuite.runs import RunFile, new_run_id
-from perfsuite.sites import Desk, count_on, measure_on, open_desks, units_of
-from perfsuite.sku import sku_of
+from perfsuite.runs import RunFile
+from perfsuite.sites import Desk, count_on, idle_gpus, measure_on, open_desks, units_of
+from perfsuite.time_limit import CONFIRM_END, SCREEN_END, Fit, TimeLimit, fit_of
 from perfsuite.tracing import Tracing
 from perfsuite.yardstick import find_yardstick
+
+__all__ = ["Listener", "Outcome", "Request", "execute"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,38 +66,11 @@ class Request:
     baseline_roots: tuple[Root, ...]
     command: str = ""
     resume: bool = False
+    resume_if_any: bool = False
     against: RevisionOptions | None = None
     exceptions: Exceptions = field(default_factory=Exceptions)
-
-
-class Listener(Protocol):
-    """Who is told how a run goes on; called from the thread that measures."""
-
-    def planned(self, total: int, facts: DeviceFacts, estimate_s: float) -> None:
-        """``total`` variants are about to be measured on a device."""
-
-    def phase(self, variant: str, phase: str) -> None:
-        """A phase of a variant begins."""
-
-    def finished(self, result: Result, done: int, total: int) -> None:
-        """A variant ended."""
-
-    def note(self, text: str) -> None:
-        """Something worth a line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A finished run, where it is stored, and what it was compared with: entries, their commits."""
-
-    run: Run
-    run_file: Path
-    baselines: Mapping[str, BaselineEntry]
-    source: str
-    previous: Run | None = None
-    commits: Mapping[str, str] = field(default_factory=dict)
-    peaks: Peaks | None = None
-    is_interrupted: bool = False
+    time_s: float = float("inf")
+    shard: Shard | None = None
 
 
 # A process of a variant, prepared and measured: on a warm H200, and on two shared cores.
@@ -101,45 +79,34 @@ ESTIMATE_S = {"cuda": 0.5, "cpu": 2.0}
 
 def execute(request: Request, listener: Listener) -> Outcome:
     """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done."""
-    started = time.monotonic()
-    interrupted = interrupted_run(request.folder) if request.resume else None
+    limit = TimeLimit(request.time_s)
+    interrupted = interrupted_run(request)
     asked = interrupted or request
     with ExitStack() as stack:
         arms = open_arms(request, asked.variants, stack)
         desks = open_desks(request.device, request.packs, asked.settings, stack, arms=arms.code)
-        run = _new_run(request, desks[0].facts, against=arms.revision)
+        notes = list(idle_gpus(desks))
+        facts, settings = desks[0].facts, request.settings
+        canaries = canaries_for(request.variants, request.packs, facts, settings=settings)
+        run = new_run(request, facts, canaries, against=arms.revision)
+        if interrupted and not request.resume and (why := refusal(run, interrupted)[0]):
+            notes.append(f"not resumed, started anew: {why}")
+            interrupted = None
         # Before the file is opened: a damaged baseline must not leave a run behind.
         yardstick = find_yardstick(request.baseline_roots, request.folder, run=interrupted or run)
         file = stack.enter_context(open_run_file(request.folder, run, interrupted))
         if interrupted:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
+            limit = replace(limit, spent_s=spent_s(interrupted, len(desks)))
         judging = Judging(yardstick, request.policy, arms, request.exceptions)
-        work = _Work(listener, desks, file, judging)
-        work.phases_s["open"] = work.started - started
-        found = yardstick.beside(run := work.run())
+        work = _Work(listener, desks, file, judging, limit)
+        work.phases_s["open"] = work.started - limit.started
+        for note in notes:
+            listener.note(note)
+        found = yardstick.beside(run := work.run(request, notes))
     baselines, previous = found.entries, found.previous
     return Outcome(
         run, file.path, baselines, found.source, previous, found.commits, peaks=found.reached
-    )
-
-
-def _new_run(request: Request, facts: DeviceFacts, *, against: Revision | None) -> Run:
-    now = datetime.now(UTC)
-    canaries = canaries_for(request.variants, request.packs, facts, settings=request.settings)
-    project = request.against.project if request.against else request.root
-    return Run(
-        id=new_run_id(now),
-        started=now.isoformat(timespec="seconds"),
-        command=request.command,
-        sku=sku_of(facts),
-        facts=facts,
-        settings=request.settings,
-        variants=request.variants,
-        instances=request.claims,
-        commit=git_commit(request.root),
-        code=code_digest(project, request.packs),
-        against=against,
-        canaries=() if against else canaries,  # in their minutes the machine is the same to both
     )
 
 
@@ -151,6 +118,7 @@ class _Work:
     desks: Sequence[Desk]
     run_file: RunFile
     judging: Judging
+    limit: TimeLimit
 
     def __post_init__(self) -> None:
         self.facts = self.run_file.run.facts
@@ -159,22 +127,27 @@ class _Work:
         self.samplings = samplings_of(self.judging.yardstick.entries, self.run_file.run)
         self._lock, self._done, self._total = threading.Lock(), 0, 0
 
-    def run(self) -> Run:
+    def run(self, request: Request, notes: Sequence[str]) -> Run:
         """Go through the stages and end the run file."""
         settings = self.run_file.run.settings
         variants = self.run_file.run.variants
         runnable = self._skip_unmet(self._left(variants, Stage.SCREEN))
+        entries = self.judging.yardstick.entries
+        fit = fit_of(
+            self.run_file.run, request, limit=self.limit, entries=entries, devices=len(self.desks)
+        )
+        chosen = fit.chosen(runnable) if self.limit.is_set else order(runnable, settings.seed)
         self._watch(Stage.CANARY_START)
-        self._measure(order(runnable, settings.seed), Stage.SCREEN, settings.processes)
+        self._measure(chosen, Stage.SCREEN, settings.processes)
         verdicts = {v.variant: v for v in self._judge(Stage.SCREEN)}
         doubtful = [v for v in variants if v.id in verdicts and wants_confirmation(verdicts[v.id])]
         if doubtful and not settings.check_only:
             self.listener.note(f"confirming {len(doubtful)} of {len(verdicts)} in fresh processes")
             again = order(self._left(doubtful, Stage.CONFIRM), settings.seed)
             self._measure(again, Stage.CONFIRM, settings.confirm_processes)
-            verdicts = self._confirmed(verdicts)
+            verdicts = self._confirmed(verdicts, {variant.id for variant in doubtful})
         self._watch(Stage.CANARY_END)
-        return self._finish(verdicts)
+        return self._finish(verdicts, notes, fit)
 
     def _left(self, variants: Sequence[Variant], stage: Stage) -> list[Variant]:
         kept = self._results(stage).keys() - self.judging.arms.unmeasured(self.run_file.run, stage)
@@ -183,13 +156,19 @@ class _Work:
     def _watch(self, stage: Stage) -> None:
         canaries = self._left(self.run_file.run.canaries, stage)
         for desk in self.desks:
-            desk.panel.samplings = self.samplings
+            desk.panel.samplings, desk.panel.is_over = self.samplings, bool
         watch(self.desks, canaries, stage, on_result=self._store, on_phase=self.listener.phase)
 
-    def _confirmed(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    def _confirmed(
+        self, verdicts: Mapping[str, Verdict], doubtful: AbstractSet[str]
+    ) -> dict[str, Verdict]:
         """Replace screened verdicts by those on fresh data; a variant that failed then has none."""
-        measured = self._results(Stage.CONFIRM)
-        screened = {name: v for name, v in verdicts.items() if name not in measured}
+        measured, why = self._results(Stage.CONFIRM), f"{self.limit} left no time"
+        screened = {
+            name: self.judging.unconfirmed(v, why) if name in doubtful else v
+            for name, v in verdicts.items()
+            if name not in measured
+        }
         return screened | {v.variant: v for v in self._judge(Stage.CONFIRM)}
 
     def _skip_unmet(self, variants: Sequence[Variant]) -> list[Variant]:
@@ -218,6 +197,8 @@ class _Work:
 
     def _let(self, stage: Stage, processes: int, desk: Desk, share: Sequence[Variant]) -> None:
         desk.panel.samplings, desk.panel.compared = self.samplings, self.judging.arms.compared
+        end = CONFIRM_END if stage is Stage.CONFIRM else SCREEN_END
+        desk.panel.is_over = partial(self.limit.is_over, end)
         desk.panel.measure(
             share, stage, processes=processes, on_result=self._take, on_phase=self.listener.phase
         )
@@ -241,13 +222,16 @@ class _Work:
     def _results(self, stage: Stage) -> dict[str, Result]:
         return {r.variant: r for r in self.run_file.run.results if r.stage is stage}
 
-    def _finish(self, verdicts: Mapping[str, Verdict]) -> Run:
-        claims = Claims(self.run_file, self.desks, self.judging.policy, self.samplings)
+    def _finish(self, verdicts: Mapping[str, Verdict], notes: Sequence[str], fit: Fit) -> Run:
+        claims = Claims(self.run_file, self.desks, self.judging.policy, self.samplings, self.limit)
         judged = claims.verdicts(self.listener.note)
         started = time.monotonic()
         run = self.judging.whole(self.run_file.run, verdicts, judged)
         self.phases_s["judge"] += time.monotonic() - started
-        tracing = Tracing(self.run_file, self.desks, self.judging.yardstick.entries, self.samplings)
+        run = replace(run, notes=(*notes, *run.notes), left_out=fit.left_out(run))
+        run = replace(run, notes=(*fit.told(run), *run.notes))
+        entries = self.judging.yardstick.entries
+        tracing = Tracing(self.run_file, self.desks, entries, self.samplings, self.limit)
         run = tracing.take(run, self.listener.note)
         phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}
         wall_s, units = time.monotonic() - self.started, units_of(self.desks, run.variants)

@@ -41,6 +41,7 @@ class PerfSession:
         self.values: Mapping[tuple[str, str], list[Subject]] = {}
         self.book: Book | None = None
         self.interrupted = False
+        self.failed = 0
         self.told_suite = False
         self.accounts: Mapping[str, Account] = {}
         self.closing: Closing | None = None
@@ -111,6 +112,8 @@ class PerfSession:
             return ""
         if not self.chosen.packs:
             return "perfsuite: no pack found; install one, or name one with --perf-pack"
+        if self.chosen.shard and not self.chosen.variants:
+            return f"perfsuite: shard {self.chosen.shard} has no variant: nothing to do"
         if not self.wanted.folders:
             return ""
         folders = ", ".join(map(str, self.wanted.folders))
@@ -180,6 +183,7 @@ class PerfSession:
         if account.skipped:
             pytest.skip(account.text)
         if account.fails:
+            self.failed += 1
             pytest.fail(account.text, pytrace=False)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -209,6 +213,9 @@ class PerfSession:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail for what no item reports; refine the exit status where the project asks for it."""
+        is_empty = self.chosen and self.chosen.shard and not self.chosen.variants
+        if is_empty and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+            session.exitstatus = pytest.ExitCode.OK
         shift = self.book.run.shift if self.book else None
         if shift and shift.fails and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -216,7 +223,10 @@ class PerfSession:
         if self.book and plain and self.config.getini("perf_exit_codes"):
             from perfsuite.terminal import exit_code
 
-            session.exitstatus = exit_code(self.book, self.options, int(session.exitstatus))
+            # What else failed, an ordinary test or a pack, has no number of its own.
+            if session.testsfailed <= self.failed:
+                statuses = self.options.failing_statuses()
+                session.exitstatus = exit_code(self.book, statuses, int(session.exitstatus))
         if self.closing and not self.closing.is_done and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

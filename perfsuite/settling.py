@@ -104,6 +104,9 @@ class _Settling:
             variants=tuple(each for each in self.request.variants if each.id in asked),
             claims=(),
             resume=False,
+            resume_if_any=False,
+            time_s=float("inf"),
+            shard=None,
             against=RevisionOptions(rev=commit, project=self.request.root),
             folder=self.request.folder / FOLDER,
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from perfsuite.device.fake import fake_gpus
 from perfsuite.errors import DeviceError
 from perfsuite.model import Arm, DeviceFacts, Gpu, Pack, Settings, Variant
 from perfsuite.panel import Code, GangPanel, Panel, Site, UnitLock, gang_unit, inventory
@@ -46,7 +47,7 @@ def open_desks(
 
     A unit is locked while its panel is open, so that two runs of a node never measure each other.
     """
-    gpus = inventory() if device in ("auto", "cuda") else ()
+    gpus = _gpus(device)
     if device == "cuda" and not gpus:
         raise DeviceError(
             "there is no NVIDIA GPU on this machine, or its driver does not answer",
@@ -186,7 +187,32 @@ def _open(site: Site, stack: ExitStack) -> Desk:
     return Desk(panel, facts)
 
 
+def idle_gpus(desks: Sequence[Desk]) -> Iterator[str]:
+    """Yield which GPUs of this node the run does not use: one run is of one SKU."""
+    used = [gpu for desk in desks for gpu in desk.panel.site.gpus]
+    groups = products_of(_gpus(desks[0].panel.site.device)) if used else ()
+    for others in (group for group in groups if group[0] not in used):
+        uuids = ",".join(gpu.uuid for gpu in others)
+        yield (
+            f"{len(others)} x {others[0].name} ({others[0].board or 'board unknown'}) not used: "
+            f"a run is of one SKU; for the other, run with CUDA_VISIBLE_DEVICES={uuids}"
+        )
+
+
+def _gpus(device: str) -> tuple[Gpu, ...]:
+    if device in {"auto", "cuda"}:
+        return inventory()
+    return fake_gpus() if device == "fake" else ()
+
+
+def products_of(gpus: Sequence[Gpu]) -> tuple[tuple[Gpu, ...], ...]:
+    """Return the GPUs by product and board, the first one's first."""
+    found: dict[tuple[str, str], list[Gpu]] = {}
+    for gpu in gpus:
+        found.setdefault((gpu.name, gpu.board), []).append(gpu)
+    return tuple(map(tuple, found.values()))
+
+
 def _of_one_product(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """Return the GPUs of the first one's product and board: a run has one SKU."""
-    own = [(gpu.name, gpu.board) for gpu in gpus[:1]]
-    return tuple(gpu for gpu in gpus if (gpu.name, gpu.board) in own)
+    return next(iter(products_of(gpus)), ())

@@ -16,6 +16,7 @@ from perfsuite.model import Arm, BaselineEntry, Code, Regime, Run, Sampling, Tra
 from perfsuite.panel import GangPanel, Tracer
 from perfsuite.runs import RunFile
 from perfsuite.sites import Desk, share_out
+from perfsuite.time_limit import TimeLimit
 
 MOVED = frozenset({Word.SLOWER, Word.FASTER, Word.UNCLEAR, Word.OVER_BUDGET})
 # How long another trace may begin: of what moved, and of what is only to be stored. What is left
@@ -39,6 +40,7 @@ class Tracing:
     desks: Sequence[Desk]
     entries: Mapping[str, BaselineEntry]
     samplings: Mapping[str, Sampling]
+    limit: TimeLimit = field(default_factory=TimeLimit)
     _compared: set[str] = field(default_factory=set)
     _moved: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -60,6 +62,7 @@ class Tracing:
         self._share([*moved, *untraced], Arm.B, MOVED_S / (2 if arms else 1))
         what = f"{self._left} kernel traces were not taken: the limits are {MOVED_S:g} s for what "
         what += f"moved and {NEW_S:g} s for what is new"
+        what += f", within {self.limit}" if self.limit.is_set else ""
         return replace(
             run,
             notes=(*run.notes, *([what] if self._left else [])),
@@ -82,10 +85,15 @@ class Tracing:
     def _share(self, variants: Sequence[Variant], arm: Arm, moved_s: float) -> None:
         known = {trace.variant for trace in self.run_file.run.traces if trace.arm is arm}
 
+        whole_s = self.limit.left_s()
+
         def trace(desk: Desk, share: Sequence[Variant]) -> None:
             if isinstance(desk.panel, GangPanel):
                 return
-            left_s = {True: moved_s, False: NEW_S}
+            left_s = {True: min(moved_s, whole_s), False: min(NEW_S, whole_s)}
+            if whole_s <= 0:  # not even what starting takes
+                self._left += len(share)
+                return
             with desk.panel.tracer() as tracer:
                 for variant in share:
                     started, is_moved = time.monotonic(), variant.id in self._moved

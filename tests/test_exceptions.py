@@ -218,7 +218,7 @@ def test_what_is_excepted_is_no_finer_exit_status(
     for excepted, code in ((run.verdicts[1].excepted, 0), (None, 15)):
         verdicts = (run.verdicts[0], replace(unclear[0], excepted=excepted))
         book = read(replace(run, verdicts=verdicts), baselines={})
-        assert exit_code(book, OPTIONS, 0) == code
+        assert exit_code(book, frozenset(), 0) == code
 
 
 def test_a_quarantined_canary_shifts_no_machine(

@@ -407,3 +407,26 @@ def test_every_run_is_stored_and_the_next_report_shows_it(project: pytest.Pytest
 def test_a_project_may_keep_no_history(project: pytest.Pytester) -> None:
     perf(project, *ONLY_DOUBLE, "-o", "perf_history=")
     assert not (project.path / ".perfsuite" / "history.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--perf-time=soon", "'soon' is no time: write 90s, 30m or 1h30m"),
+        ("--perf-shard=3/2", "'3/2' is no shard: write k/n"),
+        ("--perf-shard=1", "'1' is no shard: write k/n"),
+    ],
+)
+def test_a_time_or_shard_that_is_none_is_refused(
+    project: pytest.Pytester, option: str, told: str
+) -> None:
+    assert told in error_of(perf(project, option))
+
+
+def test_what_else_failed_keeps_pytests_own_exit_status(project: pytest.Pytester) -> None:
+    project.makeini("[pytest]\nperf_exit_codes = true\n")
+    project.makepyfile(sick="raise RuntimeError('no such compiler')")
+    both = ("--perf-pack", "sick.py", "--perf-packs", "acme,sick")
+    assert perf(project, *both, "--perf-check", "-k", "double or sick").ret == 1
+    assert perf(project, "--perf-check", "-k", "wrong").ret == 11
+    assert perf(project, "--perf-check", "-k", "elsewhere").ret == 17

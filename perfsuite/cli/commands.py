@@ -43,6 +43,8 @@ def doctor(
     device: Device = "auto",
     pack: Packs = None,
     baselines: Baselines = None,
+    *,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 20 if it is in use")] = False,
 ) -> None:
     """Say what this machine is, what would spoil a comparison, and what cannot run here."""
     from perfsuite.cli import doctor as room
@@ -58,7 +60,8 @@ def doctor(
     room.say_noise(units[0])
     room.say_baselines(units[0], project.baseline_roots(baselines, pack))
     room.say_skips(packs, units[0], tier.value)
-    room.say_spoilers(units[0])
+    if room.say_spoilers(units[0]) and strict:
+        raise typer.Exit(20)
 
 
 @app.command("list")
@@ -71,7 +74,8 @@ def list_variants(tier: TierOption = Tier.SMOKE, select: Select = "", pack: Pack
     variants = chosen([v for each in packs for v in each.variants], parse_selection(select))
     # A case is described once, beside its first variant.
     firsts = set({(v.pack, v.case.name): v.id for v in reversed(variants)}.values())
-    rows = [(v.id, v.tier.value, _needs(v), _what(v) if v.id in firsts else "") for v in variants]
+    docs = {name: v.case.doc.partition("\n")[0] for v in variants if (name := v.id) in firsts}
+    rows = [(v.id, v.tier.value, _needs(v), docs.get(v.id, "")) for v in variants]
     say_table(f"{len(rows)} variants", ("variant", "from tier", "needs", "what"), rows)
     broken = [each for each in packs if each.error]
     for each in broken:
@@ -81,10 +85,6 @@ def list_variants(tier: TierOption = Tier.SMOKE, select: Select = "", pack: Pack
 
 def _needs(variant: Variant) -> str:
     return ", ".join(dict.fromkeys(f"{need.kind} {need.value}" for need in variant.needs))
-
-
-def _what(variant: Variant) -> str:
-    return variant.case.doc.partition("\n")[0]
 
 
 @app.command()

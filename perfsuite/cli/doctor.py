@@ -17,7 +17,7 @@ from perfsuite.noise import prior_for
 from perfsuite.panel import inventory
 from perfsuite.plan import missing_need
 from perfsuite.roofline import COMPUTE, MEMORY, MIXED, TRANSFER
-from perfsuite.sites import open_desks
+from perfsuite.sites import open_desks, products_of
 from perfsuite.sku import sku_of
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -39,10 +39,13 @@ def say_software() -> None:
     """Say what of the software that measuring needs is here, and which GPUs its driver shows."""
     rows = [(name, _version(name), purpose) for name, purpose in SOFTWARE.items()]
     say_table("Software", ("package", "version", "for"), rows)
-    gpus = inventory()
-    for gpu in gpus:
+    products = products_of(inventory())
+    for gpu in (gpu for group in products for gpu in group):
         say(f"GPU {gpu.index}: {gpu.name} ({gpu.uuid})")
-    if not gpus:
+    for others in products[1:]:
+        uuids = ",".join(gpu.uuid for gpu in others)
+        say(f"A run takes the GPUs of one product; these with CUDA_VISIBLE_DEVICES={uuids}")
+    if not products:
         say("No NVIDIA GPU, or its driver does not answer: runs use the CPU")
 
 
@@ -137,34 +140,44 @@ def _counted(reasons: Mapping[str, int]) -> list[tuple[str, str]]:
     return [(str(count), reason) for reason, count in most_first]
 
 
-def say_spoilers(facts: DeviceFacts) -> None:
-    """Say what on this machine would spoil a comparison right now."""
-    found = [*_cpu_spoilers(), *(_gpu_spoilers() if facts.device == "cuda" else ())]
-    for text in found:
+def say_spoilers(facts: DeviceFacts) -> bool:
+    """Say what on this machine would spoil a comparison right now; return whether that passes.
+
+    How a machine is set up, power limit and governor, does not: its baselines were measured so.
+    """
+    lasting, passing = [*_governor()], [*_load()]
+    for gpu, limited, doubts in _gpu_spoilers() if facts.device == "cuda" else ():
+        lasting += [f"{gpu}: {doubt}" for doubt in limited]
+        passing += [f"{gpu}: {doubt}" for doubt in doubts]
+    for text in (*passing, *lasting):
         say(f"Would spoil a comparison: {text}")
-    if not found:
+    if not passing and not lasting:
         say("Nothing seen that would spoil a comparison")
+    return bool(passing)
 
 
-def _cpu_spoilers() -> Iterator[str]:
+def _load() -> Iterator[str]:
     cores = len(os.sched_getaffinity(0))
     load = os.getloadavg()[0]
     # This command itself and the device it opened count too, for about a minute.
     if load > 1 + BUSY_LOAD * cores:
         yield f"load average {load:.1f} on {cores} cores; end other work"
+
+
+def _governor() -> Iterator[str]:
     if GOVERNOR.is_file() and (governor := GOVERNOR.read_text("ascii").strip()) != "performance":
         yield f"CPU frequency governor {governor!r}; set it to 'performance'"
 
 
-def _gpu_spoilers() -> Iterator[str]:
+def _gpu_spoilers() -> Iterator[tuple[str, list[str], list[str]]]:
     from perfsuite.device.nvml import Nvml
 
     for gpu in inventory():
         nvml = Nvml(gpu.uuid)
-        limits = (nvml.identity(), nvml.state())
-        doubts = [*_busy(nvml.health(), nvml.foreign_percent()), *_limited(*limits)]
+        limited = [*_limited(nvml.identity(), nvml.state())]
+        doubts = [*_busy(nvml.health(), nvml.foreign_percent())]
         nvml.close()
-        yield from (f"GPU {gpu.index}: {doubt}" for doubt in doubts)
+        yield f"GPU {gpu.index}", limited, doubts
 
 
 def _busy(health: Health, foreign_percent: float) -> Iterator[str]:

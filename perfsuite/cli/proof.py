@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,13 +11,12 @@ import typer
 
 from perfsuite.cli.commands import Device, app
 from perfsuite.cli.project import find_project, say
+from perfsuite.duration import seconds_of
 from perfsuite.errors import UsageError
 from perfsuite.files import refusing
 from perfsuite.model import Run
 
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 # Options with a metavar are named: typer 0.27.0 takes the metavar for the name.
-_TIME = re.compile(r"(\d+(?:\.\d+)?)([smh])\Z")
 
 
 @app.command()
@@ -88,7 +86,7 @@ def _collected(budget_s: float, device: str, keep: Path | None) -> Path:
 
 
 def _seconds(text: str) -> float:
-    match = _TIME.match(text)
-    if match is None:
-        raise UsageError(f"--time {text!r} is no time", remedy="write 90s, 20m or 1h")
-    return float(match[1]) * UNITS[match[2]]
+    try:
+        return seconds_of(text)
+    except ValueError as error:
+        raise UsageError(f"--time {error}", remedy="write 90s, 20m or 1h30m") from error

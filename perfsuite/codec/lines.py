@@ -20,14 +20,15 @@ RUN_SCHEMA = "perfsuite.run/1"
 
 
 # Lines whose keys are the run's own fields; what none of them has stands in the header.
+_LATELY = ("environments", "left_out")
 _PARTS = {
     "plan": ("variants", "instances", "canaries"),
-    "judged": ("verdicts", "claims", "notes", "units", "shift", "phases_s", "environments"),
+    "judged": ("verdicts", "claims", "notes", "units", "shift", "phases_s", *_LATELY),
     "end": ("finished", "wall_s"),
 }
 _MEASURED: Mapping[str, type[Any]] = {"result": Result, "trace": Trace}
 # Files that were written before these have none of them.
-_ADDED = {"canaries", "shift", "phases_s", "environments"}
+_ADDED = {"canaries", "shift", "phases_s", *_LATELY}
 _LATER = {"results", "aside", "traces", *chain.from_iterable(_PARTS.values())}
 # The end line is shorter than this, so that whether a run is finished is read from its tail.
 TAIL_BYTES = 256

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +15,12 @@ from perfsuite.device.fake_rng import POISON, FakeRng
 from perfsuite.device.gang import Gang
 from perfsuite.device.protocol import Comparison, Group, Loaded, Sample
 from perfsuite.errors import DeviceError
-from perfsuite.model import DeviceFacts, Health, Regime, TracedKernel
+from perfsuite.model import DeviceFacts, Gpu, Health, Regime, TracedKernel
 
 CLOCK_MHZ = 2000.0
 DEFAULT_US = 100.0
 TOLERANCE = 1e-6
+_CARD = re.compile(r"FAKE-(\d+)")
 
 
 @dataclass(slots=True)
@@ -109,10 +112,11 @@ class FakeDevice:
 
     def facts(self) -> DeviceFacts:
         """Describe a device that does not exist."""
+        card = _CARD.match(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
         return DeviceFacts(
             device="fake",
             name="Fake Device",
-            unit="fa4e00000000",
+            unit=f"fa4e{int(card[1]) if card else 0:08}",
             identity={"vendor": "perfsuite", "name": "Fake Device"},
             environment={"driver": "fake 1.0"},
             arch="fake_1",
@@ -225,6 +229,15 @@ class FakeDevice:
 
     def close(self) -> None:
         """Hold nothing."""
+
+
+def fake_gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs that PERFSUITE_FAKE_GPUS names by product, ``A,A,B``; none by default."""
+    names = filter(None, os.environ.get("PERFSUITE_FAKE_GPUS", "").split(","))
+    return tuple(
+        Gpu(index=index, uuid=f"FAKE-{index}", name=f"Fake {name}")
+        for index, name in enumerate(names)
+    )
 
 
 def _flat(value: Any) -> list[Any]:

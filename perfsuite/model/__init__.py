@@ -26,6 +26,7 @@ from perfsuite.model.history import (
 )
 from perfsuite.model.metric import Kernel, Metric
 from perfsuite.model.pack import Claim, ClaimInstance, Pack
+from perfsuite.model.part import LeftOut, Part, Shard
 from perfsuite.model.result import (
     Block,
     DeviceFacts,
@@ -81,10 +82,12 @@ __all__ = [
     "Health",
     "Inspection",
     "Kernel",
+    "LeftOut",
     "MachineShift",
     "Metric",
     "Need",
     "Pack",
+    "Part",
     "Point",
     "Regime",
     "Result",
@@ -98,6 +101,7 @@ __all__ = [
     "Series",
     "SeriesKey",
     "Settings",
+    "Shard",
     "Sku",
     "Stage",
     "Status",

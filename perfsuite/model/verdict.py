@@ -9,6 +9,7 @@ from enum import StrEnum
 from perfsuite.model.arms import Revision
 from perfsuite.model.case import Variant
 from perfsuite.model.pack import ClaimInstance
+from perfsuite.model.part import LeftOut, Part, Shard
 from perfsuite.model.result import DeviceFacts, Result, Sampling, Settings, Sku
 from perfsuite.model.trace import Code, Trace, TracedKernel
 
@@ -191,6 +192,8 @@ class Run:
     ``variants`` has them too. ``phases_s`` is the controller's own wall time.
     ``code`` is a digest of the code that ran, which a resumed run must share.
     ``environments`` are those of the runs that it is compared with, by their ids.
+    ``left_out`` had no room in its time limit; ``shard`` is the share of a whole that it measured,
+    ``parts`` are the shards that it was put together from.
     """
 
     id: str
@@ -217,8 +220,28 @@ class Run:
     phases_s: Mapping[str, float] = field(default_factory=dict)
     traces: tuple[Trace, ...] = ()
     environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
+    shard: Shard | None = None
+    parts: tuple[Part, ...] = ()
 
     @property
     def asked(self) -> tuple[Result, ...]:
         """The results of what the run was asked for, in the order they were measured."""
         return tuple(result for result in self.results if not result.stage.is_canary)
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """The shards that a merged run lacks or has in part only, in words."""
+        if not self.parts:
+            return ()
+        whole = self.parts[0].shard
+        there = {part.shard.index: part for part in self.parts}
+        cut = [str(part.shard) for part in self.parts if not part.is_whole]
+        lacking = whole.total - len(self.variants)
+        # A shard may have nothing to measure, and leave no run.
+        missing = [n for n in range(1, whole.count + 1) if lacking and n not in there]
+        return (
+            *(f"shard {n}/{whole.count} is missing" for n in missing),
+            *(f"shard {name} was interrupted" for name in cut),
+            *([f"{lacking} of {whole.total} variants are not in this run"] if lacking else []),
+        )

@@ -37,6 +37,7 @@ class GangPanel(Closable):
         self.site = site
         self.samplings: dict[str, Sampling] = {}
         self.compared: frozenset[str] = frozenset()
+        self.is_over: Callable[[], bool] = bool
         self._units = units
         self._ranks: Ranks | None = None
         self._is_stopped = threading.Event()
@@ -63,6 +64,8 @@ class GangPanel(Closable):
         """
         try:
             for group in _groups(variants):
+                if self.is_over():
+                    return
                 for result in self._results(group, stage, processes, on_phase):
                     on_result(result)
         except StoppedError:

@@ -35,13 +35,14 @@ class Panel(Closable):
 
     Only ``stop`` may be called from another thread. ``samplings`` says how variants are to be
     sampled; what a first process chooses is added, so that all others sample alike. Variants in
-    ``compared`` (ids) are measured in both arms of the site.
+    ``compared`` (ids) are measured in both arms of the site; none begins when ``is_over`` says so.
     """
 
     def __init__(self, site: Site) -> None:
         self.site = site
         self.samplings: dict[str, Sampling] = {}
         self.compared: frozenset[str] = frozenset()
+        self.is_over: Callable[[], bool] = bool
         self._worker_bytes = site.worker_bytes
         self._facts: DeviceFacts | None = None
         self._crew: Crew | None = None
@@ -89,6 +90,8 @@ class Panel(Closable):
         queue = [self._waves(variant, stage, processes) for variant in variants]
         try:
             for waves, following in zip(queue, [*queue[1:], ()], strict=False):
+                if self.is_over():
+                    return
                 announce = partial(on_phase, waves[0].variant.id)
                 for result in self._results(waves, following, announce):
                     on_result(result)

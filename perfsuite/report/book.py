@@ -50,15 +50,14 @@ class Book:
         )
 
     @cached_property
-    def skips(self) -> list[tuple[str, list[str]]]:
-        """Each reason for not running with its variants, the commonest first."""
-        groups: dict[str, list[str]] = {}
-        for subject in self.subjects:
-            if subject.is_skipped:
-                groups.setdefault(subject.reason or "no reason given", []).append(
-                    subject.variant.id
-                )
-        return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    def skips(self) -> list[tuple[str, str, list[str]]]:
+        """Each word and reason for not running with its variants, the commonest first."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for subject in (each for each in self.subjects if each.is_skipped):
+            key = subject.mark.word, subject.reason or "no reason given"
+            groups.setdefault(key, []).append(subject.variant.id)
+        found = [(word, why, ids) for (word, why), ids in groups.items()]
+        return sorted(found, key=lambda group: (-len(group[2]), group[1]))
 
     @property
     def claims(self) -> list[ClaimVerdict]:

@@ -19,6 +19,7 @@ _KINDS = (
         re.compile(r"needs (device|arch|gpus|feature) |needs \d+ GPUs|GB of memory"),
     ),
     ("other software", re.compile(r"needs package ")),
+    ("more time", re.compile(r"--perf-time")),
 )
 OTHER = "another reason"
 

@@ -50,6 +50,7 @@ class Decision:
     claims: tuple[ClaimVerdict, ...]
     machine_shift: MachineShift | None
     notes: tuple[str, ...]
+    gaps: tuple[str, ...]
 
 
 def verdict_json(book: Book) -> str:
@@ -79,6 +80,7 @@ def verdict_json(book: Book) -> str:
         claims=run.claims,
         machine_shift=run.shift,
         notes=run.notes,
+        gaps=run.gaps,
     )
     return encode(decision).decode() + "\n"
 

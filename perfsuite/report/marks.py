@@ -49,6 +49,7 @@ _MARKS = (
     ("checked", "✓", "same", "correct; speed was not measured"),
     ("not applicable", "\N{EN DASH}", "skip", "this device cannot show it"),
     ("not run", "○", "skip", "the run ended before it"),
+    ("left out", "○", "skip", "the run's time limit had no room for it"),
     ("skipped", "○", "skip", "cannot run here"),
 )
 MARKS: Mapping[str, Mark] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from perfsuite.model import Part
 from perfsuite.report import facts, view
 from perfsuite.report.book import Book
 from perfsuite.report.rows import Row
@@ -65,9 +66,9 @@ def headline(book: Book) -> str:
     rest = [f"{view.count(broken, 'claim')} broken"] if broken else []
     excepted = sum(bool(each.verdict and each.verdict.excepted) for each in book.subjects)
     rest += [f"{excepted} excepted"] if excepted else []
-    unrun = ("skipped", "not run")
+    unrun = ("skipped", "not run", "left out")
     rest += [f"{view.number(counts[word], 0)} {word}" for word in unrun if counts[word]]
-    return shift + "; ".join([first, ", ".join(rest)] if rest else [first])
+    return shift + "; ".join([*book.run.gaps, first, *([", ".join(rest)] if rest else [])])
 
 
 def tone(book: Book) -> str:
@@ -75,7 +76,7 @@ def tone(book: Book) -> str:
     if book.fails:
         return "slower"
     doubts = book.run.shift or book.counts["unclear"] or book.counts["disturbed"]
-    if doubts or not book.run.finished:
+    if doubts or book.run.gaps or not book.run.finished:
         return "unclear"
     return "faster" if book.rows else "other"
 
@@ -94,9 +95,16 @@ def header(book: Book) -> tuple[facts.Fact, ...]:
             ("Started", view.moment(run.started)),
             ("Took", view.duration(run.wall_s) if run.wall_s else ""),
             ("Compared with", book.source or "nothing"),
+            ("Shard", str(run.shard or "")),
+            ("Shards", "; ".join(map(_part, run.parts))),
             ("Command", run.command),
         )
     )
+
+
+def _part(part: Part) -> str:
+    units = ", ".join(part.units) or part.facts.unit
+    return f"{part.shard} on {units} in {view.duration(part.wall_s)}, run {part.run}"
 
 
 def environment(book: Book) -> tuple[list[facts.Difference], list[facts.Difference]]:

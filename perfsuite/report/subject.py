@@ -39,6 +39,7 @@ class Subject:
 
     ``result`` is the last stage's, ``screen`` an earlier stage's that is not judged any more.
     ``environment`` is the run's own, ``environments`` those of the runs before, by their ids.
+    ``left_out`` says why the run had no time for it.
     """
 
     variant: Variant
@@ -53,6 +54,7 @@ class Subject:
     trace: Trace | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    left_out: str = ""
 
     @cached_property
     def explanation(self) -> Explanation | None:
@@ -79,7 +81,7 @@ class Subject:
     def mark(self) -> marks.Mark:
         """The verdict's word, or how the variant ended where there is no verdict."""
         if self.result is None:
-            return marks.mark("not run")
+            return marks.mark("left out" if self.left_out else "not run")
         if self.result.status is not Status.OK:
             return marks.mark(self.result.status.value)
         if self.verdict is None:
@@ -106,7 +108,7 @@ class Subject:
     def reason(self) -> str:
         """Why the variant ended as it did, in words."""
         if self.result is None:
-            return "the run ended before it"
+            return self.left_out or "the run ended before it"
         if self.result.status is not Status.OK or self.verdict is None:
             return self.result.reason
         return self.verdict.reason
@@ -204,6 +206,7 @@ def subjects(
     verdicts = {verdict.variant: verdict for verdict in run.verdicts}
     before = {result.variant: result for result in previous.asked} if previous else {}
     traces = {trace.variant: trace for trace in run.traces if trace.arm is Arm.B}
+    left_out = {each.variant: each.reason for each in run.left_out}
     taken: set[str] = set()
     for variant in run.variants:
         screen = staged.get((variant.id, Stage.SCREEN))
@@ -222,6 +225,7 @@ def subjects(
             trace=traces.get(variant.id),
             environment=run.facts.environment,
             environments=run.environments,
+            left_out=left_out.get(variant.id, ""),
         )
 
 

@@ -78,8 +78,8 @@ def _blocks(book: Book) -> Iterator[Block]:
     held = _claims(book, is_broken=False)
     yield from _folded(f"Claims: {view.count(len(held) - 2, 'other')}", _CLAIMS, held[2:])
     yield from _folded("Coverage, by pack", _PACKS, list(_packs(book)))
-    skipped = [f"- {len(variants)}: {plain(reason)}" for reason, variants in book.skips]
-    yield from _folded("Skipped, by reason", (), skipped)
+    skipped = [f"- {word} {len(ids)}: {plain(why)}" for word, why, ids in book.skips]
+    yield from _folded("Skipped and left out, by reason", (), skipped)
     for section in book.sections:
         head = [_cells(*map(plain, section.columns)), _cells(*["---"] * len(section.columns))]
         rows = [_cells(*map(plain, row)) for row in section.rows]

@@ -4,9 +4,11 @@ from perfsuite.runs.earlier import behind, earlier_runs, latest_entries
 from perfsuite.runs.estimates import CLOCKS, entries_of
 from perfsuite.runs.file import RunFile, new_run_id, run_path
 from perfsuite.runs.folder import last_run, list_runs, load_run, unfinished
+from perfsuite.runs.past import Past, past_of
 
 __all__ = [
     "CLOCKS",
+    "Past",
     "RunFile",
     "behind",
     "earlier_runs",
@@ -16,6 +18,7 @@ __all__ = [
     "list_runs",
     "load_run",
     "new_run_id",
+    "past_of",
     "run_path",
     "unfinished",
 ]

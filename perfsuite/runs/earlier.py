@@ -10,17 +10,17 @@ from perfsuite.model import BaselineEntry, Result, Run, Variant, Word
 from perfsuite.runs.estimates import entries_of
 from perfsuite.runs.folder import last_run
 
-# A variant that none of this many runs has measured is new.
-RUNS_BACK = 10
+# A variant that none of this many runs has measured is new; one that had no room for
+# all does not count among them, up to so many.
+RUNS_BACK, MOST_BACK = 10, 30
 
 
 def earlier_runs(folder: Path, newest: Run | None) -> Iterator[Run]:
     """Yield the last runs on a unit, newest first."""
-    run = newest
-    for _ in range(RUNS_BACK):
-        if run is None:
-            return
+    run, whole, back = newest, 0, 0
+    while run is not None and whole < RUNS_BACK and back < MOST_BACK:
         yield run
+        whole, back = whole + (not run.left_out), back + 1
         run = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=run.id)
 
 

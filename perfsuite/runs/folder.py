@@ -44,6 +44,8 @@ def _tail(path: Path) -> bytes:
 def last_run(folder: Path, *, sku: str, unit: str, before: str = "") -> Run | None:
     """Return the newest finished and measured run of this SKU (its slug) on this unit, or None.
 
+    A merged run is of all its shards' units.
+
     ``before`` is a run id: only older runs count. A file that cannot be read is passed over, since
     any older run answers as well; ``load_run`` says what is wrong with it.
     """
@@ -63,7 +65,8 @@ def _matching_run(path: Path, *, sku: str, unit: str) -> Run | None:
     with path.open("rb") as file:
         first = file.readline()
         header = read_header(first, where=str(path))
-        if (header.sku.slug, header.facts.unit) != (sku, unit) or header.settings.check_only:
+        units = {header.facts.unit, *(name for part in header.parts for name in part.units)}
+        if header.sku.slug != sku or unit not in units or header.settings.check_only:
             return None
         data = first + file.read()
     return read_run(data, where=str(path)) if is_finished(data) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, Status, Word
@@ -14,9 +15,11 @@ from perfsuite.report.subject import Subject
 from perfsuite.request import Options
 from perfsuite.terminal.words import plain
 
-# With the ini option perf_exit_codes; a failure of any other kind stays 1.
-EXIT_REGRESSED, EXIT_INCOMPARABLE, EXIT_SHIFTED, EXIT_UNCLEAR = 10, 13, 14, 15
+# With the ini option perf_exit_codes; docs/ci.md says what to do about each. 0 to 5 are pytest's.
+EXIT_REGRESSED, EXIT_WRONG, EXIT_INCOMPARABLE, EXIT_MACHINE = 10, 11, 13, 14
+EXIT_UNCLEAR, EXIT_PARTIAL, EXIT_NOTHING = 15, 16, 17
 REGRESSIONS = (Word.SLOWER, Word.OVER_BUDGET)
+BROKEN = {Status.WRONG, Status.CRASHED, Status.TIMED_OUT, Status.ERROR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,34 +42,54 @@ def accounts_of(book: Book, options: Options) -> Mapping[str, Account]:
     return found
 
 
-def exit_code(book: Book, options: Options, status: int) -> int:
-    """Return the finer exit status of a run whose plain one is 0 or 1."""
-    failing = [each for each in book.subjects if _fails(each, options)]
+def exit_code(book: Book, statuses: AbstractSet[str], status: int) -> int:
+    """Return the finer exit status of a run whose plain one is 0 or 1; ``statuses`` fail.
+
+    Of several things the one that asks most of a reader counts.
+    """
+    failing = [each for each in book.subjects if _fails(each, statuses)]
+    ended = {each.result.status for each in failing if each.result}
+    words = {_word(each) for each in failing}
     has_shifted = book.run.shift is not None and book.run.shift.fails
-    if has_shifted and not failing and not any(claim.fails for claim in book.run.claims):
-        return EXIT_SHIFTED
-    regressed = [each for each in failing if _word(each) in REGRESSIONS]
-    if status:
-        return EXIT_REGRESSED if regressed and len(regressed) == len(failing) else status
-    judged = (each for each in book.subjects if each.verdict and not each.verdict.excepted)
-    words = {_word(each) for each in judged}
-    if Word.INCOMPARABLE in words:
-        return EXIT_INCOMPARABLE
-    return EXIT_UNCLEAR if Word.UNCLEAR in words else status
+    found = (
+        (bool(ended & BROKEN), EXIT_WRONG),
+        (
+            bool(words & {*REGRESSIONS}) or any(claim.fails for claim in book.run.claims),
+            EXIT_REGRESSED,
+        ),
+        (has_shifted or Status.DISTURBED in ended, EXIT_MACHINE),
+    )
+    if not status:
+        return _doubt_code(book)
+    return next((code for holds, code in found if holds), status)
+
+
+def _doubt_code(book: Book) -> int:
+    """Return the exit status of a run in which nothing fails."""
+    counts = book.counts
+    words = {_word(each) for each in book.subjects if each.verdict and not each.verdict.excepted}
+    found = (
+        (not book.rows, EXIT_NOTHING),
+        (counts["disturbed"], EXIT_MACHINE),
+        (Word.INCOMPARABLE in words, EXIT_INCOMPARABLE),
+        (book.run.gaps or counts["not run"], EXIT_PARTIAL),
+        (Word.UNCLEAR in words, EXIT_UNCLEAR),
+    )
+    return next((code for holds, code in found if holds), 0)
 
 
 def _word(subject: Subject) -> Word | None:
     return subject.verdict.word if subject.verdict else None
 
 
-def _fails(subject: Subject, options: Options) -> bool:
+def _fails(subject: Subject, statuses: AbstractSet[str]) -> bool:
     if subject.verdict:
         return subject.verdict.fails
-    return subject.result is not None and subject.result.status in options.failing_statuses()
+    return subject.result is not None and subject.result.status in statuses
 
 
 def _of_variant(subject: Subject, options: Options) -> Account:
-    fails = _fails(subject, options)
+    fails = _fails(subject, options.failing_statuses())
     ended_ok = subject.result is not None and subject.result.status is Status.OK
     skipped = not fails and not ended_ok
     return Account(

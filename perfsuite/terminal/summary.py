@@ -109,7 +109,7 @@ def first_line(book: Book) -> str:
 
 def skip_lines(book: Book) -> list[str]:
     """Return how many variants were skipped for each of the commonest reasons."""
-    told = [f"skipped {len(variants)}: {plain(why)}" for why, variants in book.skips[:MOST_SKIPS]]
+    told = [f"{word} {len(ids)}: {plain(why)}" for word, why, ids in book.skips[:MOST_SKIPS]]
     more = len(book.skips) - MOST_SKIPS
     return [*told, f"skipped for {more} more reasons: see the report"] if more > 0 else told
 
@@ -131,7 +131,7 @@ def _groups(book: Book, screen: Screen) -> tuple[_Group, ...]:
     most = screen.lines
     told = [_told(one, screen) for one in urgent[:most]]
     told += [_claim(claim, screen) for claim in book.broken[:most]]
-    skips = [(screen.cut(f"skipped {len(ids)}: {plain(why)}"),) for why, ids in book.skips[:most]]
+    skips = [(screen.cut(f"{w} {len(ids)}: {plain(why)}"),) for w, why, ids in book.skips[:most]]
     notes = [(screen.cut(plain(f"note: {note}"), lines=3),) for note in book.run.notes[:most]]
     more = "  ... and {} %s: see the report"
     return (

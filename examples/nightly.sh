@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# One night of GPU performance, by cron or any CI: look at the machine, go on with a night that was
+# interrupted or start anew, report, and propose baselines after enough nights.
+#
+#   examples/nightly.sh [more options of pytest]      in the folder that has perfsuite's state
+#
+# Environment, all optional:
+#   PERF_OUT       where everything for a reader goes (perf-night)
+#   PERF_TIER      smoke, nightly or full (nightly)
+#   PERF_TIME      how long it may take, as in 2h; the rest has its turn on later nights
+#   PERF_SHARD     K/N, where several machines share a night
+#   PERF_DEVICE    auto, cuda or cpu (auto)
+#   PERF_DOCTOR    stop: do not measure on a busy machine; warn: only tell (stop)
+#   PERF_NIGHTS    how many nights before a change of baselines/ is proposed; 0: never (5)
+#   PYTHON         with perfsuite installed (python3)
+#   PERFSUITE_HISTORY    URL of the history, which may hold a password
+#
+# Exit status: the run's (docs/ci.md), 20 if the machine would spoil the comparison, 21 if it cannot
+# be looked at. Stopped by INT or TERM it ends with 2 and keeps what was measured: start it again.
+set -uo pipefail
+set -m # the run has a process group of its own, or it would not hear INT in the background
+
+out=${PERF_OUT:-perf-night} python=${PYTHON:-python3} device=${PERF_DEVICE:-auto}
+tier=${PERF_TIER:-nightly} nights=${PERF_NIGHTS:-5}
+mkdir -p "$out" || exit 21
+# What an earlier night left: its run is kept in .perfsuite, and its report can be made again.
+rm -rf "$out/reports" "$out"/*.jsonl.gz "$out"/{proposal.*,summary.md,verdict.json,junit.xml}
+
+perfsuite() { "$python" -m perfsuite.cli "$@"; }
+say() { echo "nightly: $*"; }
+
+perfsuite doctor --strict --device "$device" --tier "$tier" </dev/null >"$out/doctor.txt" 2>&1
+case $? in
+0) ;;
+20)
+    grep '^Would spoil' "$out/doctor.txt"
+    if [ "${PERF_DOCTOR:-stop}" = stop ]; then
+        say "not measured: see $out/doctor.txt"
+        exit 20
+    fi
+    ;;
+*)
+    cat "$out/doctor.txt"
+    exit 21
+    ;;
+esac
+
+run=
+stop() { [ -n "$run" ] && kill -INT "$run" 2>/dev/null; }
+trap stop INT TERM HUP
+options=(--perf-resume-if-any "--perf-tier=$tier" "--perf-device=$device")
+[ -n "${PERF_TIME:-}" ] && options+=("--perf-time=$PERF_TIME")
+[ -n "${PERF_SHARD:-}" ] && options+=("--perf-shard=$PERF_SHARD")
+"$python" -m pytest --perf -o perf_exit_codes=true "${options[@]}" \
+    "--junitxml=$out/junit.xml" "--perf-report=$out/reports" "$@" </dev/null &
+run=$!
+# A signal ends the waiting, not the run.
+code=0
+wait "$run" || code=$?
+while kill -0 "$run" 2>/dev/null; do
+    code=0
+    wait "$run" || code=$?
+done
+[ "$code" -gt 128 ] && { wait "$run" 2>/dev/null || [ $? -eq 127 ] || code=$?; }
+run=
+trap - INT TERM HUP
+
+newest=$(ls .perfsuite/runs/*.jsonl 2>/dev/null | sort | tail -n 1)
+[ -n "$newest" ] && gzip -c "$newest" >"$out/$(basename "$newest").gz"
+report="$out/reports/$(basename "$newest" .jsonl)"
+if [ "$code" -eq 2 ] || [ ! -d "$report" ]; then
+    say "no report: ended with $code before all was measured; start again to go on"
+    exit "$code"
+fi
+cp "$report/summary.md" "$report/verdict.json" "$out/"
+
+# A shard proposes nothing: the merged run does.
+finished=$(grep -l '^{"kind":"end"' .perfsuite/runs/*.jsonl 2>/dev/null | wc -l)
+if [ "$nights" -gt 0 ] && [ "$finished" -ge "$nights" ] && [ -z "${PERF_SHARD:-}" ] &&
+    perfsuite baseline propose --help >/dev/null 2>&1; then
+    # In a copy: what nobody has reviewed is no yardstick for the next night.
+    scratch=$(mktemp -d)
+    mkdir -p "$scratch/a/baselines" "$scratch/b"
+    [ -d baselines ] && cp -R baselines/. "$scratch/a/baselines/"
+    cp -R "$scratch/a/baselines" "$scratch/b/"
+    perfsuite baseline propose --nights "$nights" --baselines "$scratch/b/baselines" \
+        --output "$out/proposal.md" >"$out/proposal.txt" 2>&1 ||
+        say "nothing proposed: $(head -n 1 "$out/proposal.txt")"
+    (cd "$scratch" && diff -ruN a/baselines b/baselines) >"$out/proposal.patch" # for git apply
+    rm -rf "$scratch"
+fi
+say "ended with $code; everything is in $out"
+exit "$code"

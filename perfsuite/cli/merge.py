@@ -1,0 +1,51 @@
+"""The command that joins the runs of shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perfsuite.cli.commands import Baselines, Packs, app
+from perfsuite.cli.history import known_history
+from perfsuite.cli.project import find_project, say
+from perfsuite.model import Tier
+from perfsuite.options import FAIL_ON
+
+
+@app.command()
+def merge(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="One run file or id a shard")],
+    *,
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Of the report")] = Path("reports"),
+    baselines: Baselines = None,
+    pack: Packs = None,
+    exit_codes: Annotated[
+        bool, typer.Option("--exit-codes", help="Exit as the ini option perf_exit_codes has it")
+    ] = False,
+) -> None:
+    """Join the runs of --perf-shard into one, judge and report it; exit code 1 if it fails.
+
+    What the shards stored in the history is not stored again.
+    """
+    from perfsuite.closing import book_of, tell_github
+    from perfsuite.judge import Policy
+    from perfsuite.merging import conclude, merged
+    from perfsuite.report import write_report
+    from perfsuite.terminal import Screen, exit_code, summary
+
+    project = find_project()
+    whole = merged([project.load_run(name) for name in runs])
+    roots = project.baseline_roots(baselines, pack)
+    outcome = conclude(whole, folder=project.folder, roots=roots, policy=Policy())
+    packs, known = project.packs(pack, Tier.SMOKE), known_history(project, outcome.run)
+    book = book_of(outcome, packs, history=known, is_new=False)
+    lines = [f"report: {write_report(book, folder)}", f"run: {outcome.run_file}"]
+    annotations, told = tell_github(book, project.root)
+    lines += [line for line, _ in told if line]
+    for line in (*summary(book, Screen.of_terminal(), lines), *lines, *annotations):
+        say(line)
+    status = int(book.fails)
+    statuses = frozenset(FAIL_ON.split(","))
+    raise typer.Exit(exit_code(book, statuses, status) if exit_codes else status)

@@ -1,0 +1,279 @@
+"""Shards that agree without talking, and their runs as one: judged as a whole, gaps named."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import store_data
+from test_runner import QUICK, WATCHED, Log, request
+
+from perfsuite.baselines import Baselines, accept
+from perfsuite.bundles import bundles_of, shard_of
+from perfsuite.cli.compare import judged_against
+from perfsuite.errors import UsageError
+from perfsuite.judge import Policy
+from perfsuite.merging import conclude, merged
+from perfsuite.model import ClaimInstance, Evidence, Part, Result, Run, Shard, Stage, Variant
+from perfsuite.outcome import Outcome
+from perfsuite.report.book import read
+from perfsuite.report.decision import verdict_json
+from perfsuite.report.page import headline
+from perfsuite.report.render import render
+from perfsuite.runner import Request, execute
+from perfsuite.runs import list_runs, load_run
+from perfsuite.terminal import exit_code
+
+FIVE = WATCHED.replace("[100, 200, 400, 50]", "[100, 200, 300, 400, 500, 50]").replace(
+    "perfsuite.cuda().when(us=300)", "perfsuite.cuda().when(us=7)"
+)
+FAILING = frozenset({"wrong", "crashed"})
+
+
+def claim(faster: str, than: str) -> ClaimInstance:
+    return ClaimInstance(
+        id=f"{faster}<{than}", pack="p", name="c", faster=faster, than=than, by=1.0, source="s"
+    )
+
+
+def some(count: int) -> list[Variant]:
+    return [store_data.variant(f"memory.case{index}", 1) for index in range(count)]
+
+
+def ids(variants: Any) -> list[str]:
+    return [variant.id for variant in variants]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_every_variant_is_in_one_shard_and_claims_stay_together(count: int) -> None:
+    variants = some(60)
+    names = ids(variants)
+    chain = [claim(names[n], names[n + 1]) for n in range(9)]
+    shards = [shard_of(variants, chain, index=n + 1, count=count) for n in range(count)]
+    owned = [name for chosen, _ in shards for name in ids(chosen)]
+    assert sorted(owned) == sorted(names)
+    assert sum(set(names[:10]) <= set(ids(chosen)) for chosen, _ in shards) == 1
+    assert len({shard.whole for _, shard in shards}) == 1
+    assert [str(shard) for _, shard in shards] == [f"{n + 1}/{count}" for n in range(count)]
+
+
+def test_machines_agree_whatever_the_order_and_a_new_variant_moves_no_other() -> None:
+    variants = some(40)
+    before = ids(shard_of(variants, [], index=2, count=3)[0])
+    assert sorted(ids(shard_of(variants[::-1], [], index=2, count=3)[0])) == sorted(before)
+    more = shard_of([*variants, store_data.variant("memory.another", 1)], [], index=2, count=3)[0]
+    assert set(before) <= set(ids(more)) <= {*before, "memory.another[n=1]"}
+
+
+def test_the_gangs_of_a_case_stay_together() -> None:
+    variants = [store_data.variant("memory.all_reduce", n) for n in (2, 4, 8)]
+    ranked = [replace(v, case=replace(v.case, ranks="n")) for v in variants]
+    two = replace(ranked[0], id="memory.all_reduce[n=2,op=sum]")
+    assert [ids(bundle) for bundle in bundles_of([*ranked, two], [])] == [
+        [ranked[0].id, two.id],
+        [ranked[1].id],
+        [ranked[2].id],
+    ]
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
+    """A request for five variants, with a canary, and the fake device's lock apart."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    found = request(tmp_path, FIVE, settings=replace(QUICK, processes=2, confirm_processes=3))
+    return replace(found, variants=found.variants[:5])
+
+
+def on_unit(result: Result, unit: str) -> Result:
+    def moved(process: Evidence) -> Evidence:
+        return replace(process, unit=unit)
+
+    return replace(result, evidence=tuple(map(moved, result.evidence)))
+
+
+def split(run: Run, count: int = 2) -> list[Run]:
+    """Return the run as ``count`` machines would have measured it, each on a unit of its own."""
+    shards = []
+    for index in range(count):
+        own = run.variants[index::count]
+        names, unit = {v.id for v in (*own, *run.canaries)}, f"{index}" * 12
+        shards.append(
+            replace(
+                run,
+                id=f"{run.id[:-1]}{index}",
+                variants=own,
+                results=tuple(on_unit(r, unit) for r in run.results if r.variant in names),
+                verdicts=tuple(v for v in run.verdicts if v.variant in names),
+                facts=replace(run.facts, unit=unit),
+                units={unit: run.facts.name},
+                notes=(f"note of {index}",),
+                commit="0" * 40,
+                shard=Shard(
+                    index=index + 1, count=count, total=len(run.variants), whole="w", tier="smoke"
+                ),
+            )
+        )
+    return shards
+
+
+def whole_of(runs: list[Run], folder: Path) -> Outcome:
+    return conclude(
+        merged(runs), folder=folder / ".perfsuite", roots=(folder / "baselines",), policy=Policy()
+    )
+
+
+def test_shards_are_judged_as_the_whole_run_is(
+    asked: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept(execute(asked, Log()).run, tmp_path / "baselines", reason="first", by="me")
+    monkeypatch.setenv("FACTOR_200", "1.05")
+    run = execute(asked, Log()).run
+    shards = [
+        replace(
+            each,
+            facts=run.facts,
+            results=tuple(on_unit(result, run.facts.unit) for result in each.results),
+        )
+        for each in split(run)
+    ]
+    for path in list_runs(asked.folder):
+        path.unlink()
+    outcome = whole_of(shards, tmp_path)
+    found = {verdict.variant: verdict for verdict in outcome.run.verdicts}
+    assert {v.variant: v.word for v in run.verdicts} == {n: v.word for n, v in found.items()}
+    assert {v.variant: v.changes for v in run.verdicts} == {n: v.changes for n, v in found.items()}
+    assert sum(verdict.fails for verdict in found.values()) == 1
+    assert outcome.run.gaps == ()
+    assert outcome.source == "baseline fake"
+    assert load_run(outcome.run_file) == outcome.run
+    assert judged_against(outcome.run, run).fails is False
+
+
+def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
+    asked: Request, tmp_path: Path
+) -> None:
+    run = execute(asked, Log()).run
+    first, second = split(run)
+    second = replace(second, facts=replace(second.facts, environment={"driver": "fake 2.0"}))
+    outcome = whole_of([second, first], tmp_path)
+    found = outcome.run
+    ends = {r.stage: {p.unit for p in r.evidence} for r in found.results if r.stage.is_canary}
+    both = {"0" * 12, "1" * 12}
+    assert ends == {Stage.CANARY_START: both, Stage.CANARY_END: both}
+    assert found.units.keys() == {"0" * 12, "1" * 12}
+    assert [str(part.shard) for part in found.parts] == ["1/2", "2/2"]
+    assert found.parts[1].facts.environment == {"driver": "fake 2.0"}
+    told = (
+        "environment differs between shards: driver is fake 1.0 (shard 1/2), fake 2.0 (shard 2/2)"
+    )
+    assert told in found.notes
+    assert "shard 2/2: note of 1" in found.notes
+    assert "2/2 on 111111111111" in render(read(found, baselines={}))
+    accepted = accept(found, tmp_path / "baselines", reason="all shards", by="me")
+    assert len(accepted.added) == len(run.variants) + len(run.canaries) == 6
+    assert len(Baselines.load([tmp_path / "baselines"], found.sku).entries) == 6
+    with pytest.raises(UsageError, match="merged before"):
+        whole_of([first, second], tmp_path)
+
+
+def test_the_next_merged_run_is_compared_with_the_last(asked: Request, tmp_path: Path) -> None:
+    first = whole_of(split(execute(asked, Log()).run), tmp_path).run
+    again = split(execute(asked, Log()).run)
+    second = whole_of(again, tmp_path)
+    assert {verdict.word.value for verdict in second.run.verdicts} == {"same"}
+    assert second.source == f"runs up to {first.id}"
+
+
+def test_a_missing_shard_is_named_and_makes_the_run_partial(asked: Request, tmp_path: Path) -> None:
+    run = execute(asked, Log()).run
+    first, _, third = split(run, 3)
+    book = read(whole_of([first, replace(third, finished="")], tmp_path).run, baselines={})
+    gaps = (
+        "shard 2/3 is missing",
+        "shard 3/3 was interrupted",
+        "2 of 5 variants are not in this run",
+    )
+    assert book.run.gaps == gaps
+    assert headline(book).startswith("shard 2/3 is missing; shard 3/3 was interrupted; ")
+    assert '"gaps":["shard 2/3 is missing"' in verdict_json(book)
+    assert exit_code(book, FAILING, 0) == 16
+
+
+def test_a_change_that_its_shard_did_not_confirm_is_unclear(
+    asked: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(asked, Log())
+    monkeypatch.setenv("FACTOR_200", "1.05")
+    run = execute(asked, Log()).run
+    screens = tuple(r for r in run.results if r.stage is not Stage.CONFIRM)
+    shards = [
+        replace(
+            each,
+            results=tuple(
+                on_unit(r, run.facts.unit) for r in each.results if r.stage is not Stage.CONFIRM
+            ),
+            facts=run.facts,
+        )
+        for each in split(replace(run, results=screens))
+    ]
+    (list_runs(asked.folder)[0]).unlink()
+    found = {v.variant: v for v in whole_of(shards, tmp_path).run.verdicts}
+    slower = found["acme.double[us=200]"]
+    assert (slower.word.value, slower.fails) == ("unclear", False)
+    assert "not confirmed: its shard saw no need to" in slower.reason
+
+
+def test_a_shard_that_had_nothing_to_measure_is_not_missed(asked: Request, tmp_path: Path) -> None:
+    first, second, third = split(execute(asked, Log()).run, 3)
+    variants, results = (*second.variants, *third.variants), (*second.results, *third.results)
+    second = replace(second, variants=variants, results=results)
+    assert whole_of([first, second], tmp_path).run.gaps == ()
+
+
+def shard(index: int, *cases: str, **fields: Any) -> Run:
+    run = store_data.finished(dict.fromkeys(cases, 100.0), run_id=f"2026112{index}-000000-aaaa")
+    whole = Shard(index=index, count=2, total=2, whole="w", tier="nightly")
+    return replace(run, shard=whole, instances=(), **fields)
+
+
+def other(field: str, value: Any) -> Callable[[Run], Run]:
+    return lambda run: replace(run, **{field: value})
+
+
+def of_shard(**fields: Any) -> Callable[[Run], Run]:
+    return lambda run: replace(run, shard=run.shard and replace(run.shard, **fields))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (other("commit", "1" * 40), "different commits"),
+        (other("sku", replace(store_data.SKU, slug="nvidia-b200")), "different SKUs: nvidia-h200"),
+        (of_shard(tier="full"), "different tiers: nightly and full"),
+        (of_shard(count=3), "different numbers of shards: 2 and 3"),
+        (of_shard(whole="x"), "different selections"),
+        (other("settings", replace(QUICK, seed=7)), "different seeds: 0 and 7"),
+        (other("settings", replace(QUICK, rounds=9)), "different ways to measure"),
+        (other("facts", replace(store_data.FACTS, state={"ecc": "off"})), "different states"),
+        (other("shard", None), "is no shard"),
+        (other("variants", shard(1, "a").variants), "is in two runs, of shards 1/2 and 2/2"),
+    ],
+)
+def test_what_is_no_whole_is_refused(change: Callable[[Run], Run], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        merged([shard(1, "a"), change(shard(2, "b"))])
+
+
+def test_uncommitted_changes_must_be_the_same() -> None:
+    first, second = (shard(n, c, commit="abc-dirty", code=c) for n, c in ((1, "a"), (2, "b")))
+    with pytest.raises(UsageError, match="different uncommitted changes: a and b"):
+        merged([first, second])
+    clean = [replace(run, commit="abc") for run in (first, second)]
+    assert merged(clean).gaps == ()
+    part = merged(clean).parts[0]
+    assert isinstance(part, Part)
+    assert part.run == first.id

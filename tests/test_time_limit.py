@@ -1,0 +1,259 @@
+"""What has room in a run's time limit: by value, by age, and what is told of the rest."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import store_data
+from test_runner import PACK, QUICK, Log, request
+
+from perfsuite.duration import seconds_of, words_of
+from perfsuite.model import (
+    BaselineEntry,
+    ClaimInstance,
+    LeftOut,
+    Result,
+    Run,
+    Stage,
+    Status,
+    Variant,
+    Verdict,
+    Word,
+)
+from perfsuite.report.book import read
+from perfsuite.report.decision import verdict_json
+from perfsuite.report.render import render
+from perfsuite.report.summary import summary as markdown
+from perfsuite.runner import Outcome, Request, execute
+from perfsuite.runs import Past, RunFile, earlier_runs, load_run, past_of
+from perfsuite.terminal import summary
+from perfsuite.time_limit import Fit, Knowledge, TimeLimit
+
+MANY = PACK.replace("[100, 200]", "[100, 110, 120, 130, 140, 150, 160, 170]")
+
+
+def variants(count: int) -> list[Variant]:
+    return [store_data.variant(f"memory.case{index:02}", 1) for index in range(count)]
+
+
+def fit(room_s: float, *claims: ClaimInstance, **known: object) -> Fit:
+    knowledge = Knowledge(**known)  # type: ignore[arg-type] # its own fields, by name
+    return Fit(limit=TimeLimit(room_s / 0.6), knowledge=knowledge, claims=claims, room_s=room_s)
+
+
+def past(run: str, word: str = "same", *, cost_s: float = 1.0, doubt: str = "") -> Past:
+    """Return a past in which a process took ``cost_s``."""
+    return Past(run=run, commit="c", word=word, doubt=doubt, costs_s=(cost_s,))
+
+
+def claim(faster: Variant, than: Variant) -> ClaimInstance:
+    return ClaimInstance(
+        id="c", pack="memory", name="c", faster=faster.id, than=than.id, by=1.0, source="s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("30m", 1800), ("1h30m", 5400), ("0.5h", 1800), ("1h5s", 3605)],
+)
+def test_times_are_read_as_people_write_them(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+    assert seconds_of(words_of(seconds)) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "30", "0m", "m", "30 m", "1m1h", "-5s", "5x", "nans", "٣m"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no time"):
+        seconds_of(text)
+
+
+def test_what_is_in_doubt_comes_before_what_changed_and_what_has_no_baseline() -> None:
+    some = variants(6)
+    old, ids = "20261101", [each.id for each in some]
+    known = {name: past("20261120") for name in ids}
+    known |= {ids[5]: past(old), ids[2]: past("20261120", "unclear", doubt="unclear")}
+    entries = {
+        name: BaselineEntry(variant=name, case_version=1, run="r", metrics={})
+        for name in ids
+        if name != ids[3]
+    }
+    found = fit(100, past=known, entries=entries, touched=frozenset({ids[1]})).chosen(some)
+    # The oldest, whatever it is; then doubt, a change, no baseline; then by age.
+    assert [v.id for v in found][:4] == [ids[5], ids[2], ids[1], ids[3]]
+
+
+def test_over_several_nights_everything_has_its_turn_whatever_is_in_doubt() -> None:
+    some = variants(40)
+    costs = {each.id: 0.5 + index % 7 for index, each in enumerate(some)}
+    doubts = {each.id: "unclear" if index < 20 else "" for index, each in enumerate(some)}
+    known: dict[str, Past] = {}
+    turns: dict[str, int] = dict.fromkeys(costs, 0)
+    for number in range(25):
+        chosen = fit(40, past=known, processes=1).chosen(some)
+        spent = sum(costs[each.id] for each in chosen)
+        assert len({each.id for each in chosen}) == len(chosen)
+        assert number == 0 or spent <= 40 + 7  # what was never measured is guessed
+        for each in chosen:
+            turns[each.id] += 1
+            name, doubt = f"2026{number:04}", doubts[each.id]
+            known[each.id] = past(name, doubt or "same", cost_s=costs[each.id], doubt=doubt)
+    assert min(turns.values()) >= 2
+    doubted = sum(turns[name] for name, doubt in doubts.items() if doubt)
+    assert doubted > sum(turns.values()) - doubted
+
+
+def test_both_sides_of_a_claim_are_measured_or_neither() -> None:
+    some = variants(5)
+    known = {each.id: past(f"2026{9 - index}") for index, each in enumerate(some)}
+    pair = claim(some[0], some[4])
+    for room_s in range(3, 16):
+        ids = {each.id for each in fit(room_s, pair, past=known).chosen(some)}
+        assert (some[0].id in ids) is (some[4].id in ids)
+
+
+def test_what_never_fits_says_so_and_keeps_nothing_else_out() -> None:
+    some = variants(3)
+    known = {each.id: past("20261120") for each in some} | {some[0].id: past("", cost_s=99.0)}
+    found = fit(10, past=known, processes=1)
+    assert [each.id for each in found.chosen(some)] == [some[1].id, some[2].id]
+    run = store_data.planned(*some)
+    done = [Result(variant=each.id, status=Status.OK) for each in some[1:]]
+    (left,) = found.left_out(replace(run, results=tuple(done), instances=()))
+    assert left.variant == some[0].id
+    assert "too long for it; 1m39s of the 10s that it leaves" in left.reason
+
+
+def test_costs_of_what_was_never_measured_are_those_of_its_like() -> None:
+    some = [store_data.variant("memory.copy", n) for n in (1, 2, 3)]
+    other = store_data.variant("compute.gemm", 1)
+    known = {some[0].id: past("1", cost_s=2.0), some[1].id: past("1", cost_s=4.0)}
+    costs = Knowledge(past=known, processes=3).costs_s([*some, other])
+    assert [costs[each.id] for each in (*some, other)] == [6.0, 12.0, 9.0, 9.0]
+    assert Knowledge(processes=3).costs_s([other]) == {other.id: 3.0}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own, the fake device's lock apart from other runs on this machine."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def with_costs(asked: Request, wall_s: float) -> Run:
+    """Store a run that measured everything long ago, in which each took so long."""
+    run = execute(asked, Log()).run
+    old = replace(run, id="20200101-000000-00000000", started="2020-01-01T00:00:00+00:00")
+    for path in asked.folder.glob("runs/*.jsonl"):
+        path.unlink()
+    with RunFile.create(asked.folder, old) as file:
+        for result in run.results:
+            file.append(replace(result, wall_s=wall_s))
+        return file.finish(old)
+
+
+def nights_until_all_measured(asked: Request, most: int) -> list[Outcome]:
+    seen: set[str] = set()
+    outcomes: list[Outcome] = []
+    while len(seen) < len(asked.variants) and len(outcomes) < most:
+        outcomes.append(execute(asked, Log()))
+        seen |= {result.variant for result in outcomes[-1].run.asked}
+    assert len(seen) == len(asked.variants)
+    return outcomes
+
+
+def test_a_night_measures_what_fits_and_says_what_it_left_out(folder: Path) -> None:
+    asked = request(folder, MANY, settings=replace(QUICK, processes=1, confirm_processes=1))
+    with_costs(asked, 20.0)
+    asked = replace(asked, time_s=120.0)
+    outcome, *later = nights_until_all_measured(asked, 5)
+    run = outcome.run
+    # 60 % of two minutes has room for three of 20 s.
+    assert len({result.variant for result in run.asked}) == 3
+    assert len(run.left_out) == 5
+    assert {each.cost_s for each in run.left_out} == {20.0}
+    assert run.notes[0] == (
+        "--perf-time 2m: 3 of 8 variants had room, 5 were left out (about 1m40s of measuring): "
+        "5 new when last measured"
+    )
+    assert load_run(outcome.run_file) == run
+    assert len(later) <= 2  # they are cheap by now
+    book = read(run, baselines=outcome.baselines)
+    told = "\n".join(summary(book))
+    assert "5 left out" in told
+    assert "--perf-time 2m: 3 of 8" in told
+    for text in (markdown(book), render(book), verdict_json(book)):
+        assert "left out" in text
+        assert "--perf-time 2m has no room" in text
+
+
+def test_a_change_that_there_was_no_time_to_confirm_is_unclear(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = request(folder)
+    execute(asked, Log())
+    monkeypatch.setenv("FACTOR_200", "1.1")
+    monkeypatch.setattr("perfsuite.runner.CONFIRM_END", 0.0)
+    run = execute(replace(asked, time_s=600.0), Log()).run
+    verdict = run.verdicts[1]
+    assert (verdict.word, verdict.fails) == (Word.UNCLEAR, False)
+    assert "not confirmed: --perf-time 10m left no time" in verdict.reason
+    known = past_of(asked.folder, sku="fake", unit=run.facts.unit, variants=[verdict.variant])
+    assert known[verdict.variant].doubt == "unclear"
+
+
+def test_a_screen_that_takes_longer_than_thought_ends_and_names_the_rest(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfsuite.runner.SCREEN_END", 0.0)
+    run = execute(replace(request(folder), time_s=600.0), Log()).run
+    assert run.asked == ()
+    assert len(run.left_out) == 2
+    assert run.notes[0].endswith("2 never measured here")
+
+
+def test_earlier_runs_tell_costs_and_doubts(tmp_path: Path) -> None:
+    times = {"copy": 100.0, "scan": 200.0}
+    for number in (1, 2):
+        run = store_data.finished(times, run_id=f"2026112{number}-000000-aaaa")
+        word = Verdict(variant=run.variants[0].id, word=Word.SLOWER, reason="r", confirmation="f")
+        results = [replace(each, wall_s=3.0 * number) for each in run.results]
+        wrong = replace(results[1], stage=Stage.CONFIRM, status=Status.WRONG, evidence=())
+        with RunFile.create(tmp_path, run) as file:
+            for each in (*results, wrong):
+                file.append(each)
+            file.finish(replace(run, verdicts=(word,)))
+    ids = [variant.id for variant in run.variants]
+    found = past_of(tmp_path, sku="nvidia-h200", unit=store_data.UNIT, variants=[*ids, "never"])
+    assert {name: each.doubt for name, each in found.items()} == {ids[0]: "slower", ids[1]: "wrong"}
+    assert found[ids[0]].costs_s == (2.0, 1.0)  # a process, the newest first
+    assert found[ids[0]].cost_s(4) == pytest.approx(6.0)
+
+
+def test_a_change_of_a_cases_file_makes_its_variants_urgent(folder: Path) -> None:
+    asked = request(folder, MANY, settings=replace(QUICK, processes=1, confirm_processes=1))
+    git = ("git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run([*git, "init", "-q"], check=True)
+    (folder / ".gitignore").write_text(".perfsuite\n", encoding="utf-8")
+    subprocess.run([*git, "add", "acme.py", ".gitignore"], check=True)
+    subprocess.run([*git, "commit", "-qm", "one"], check=True)
+    with_costs(asked, 20.0)
+    first = execute(replace(asked, time_s=120.0), Log()).run
+    assert not any("changed since" in each.reason for each in first.left_out)
+    (folder / "acme.py").write_text((folder / "acme.py").read_text("utf-8") + "\n# edited\n")
+    second = execute(replace(asked, time_s=90.0), Log()).run
+    assert any("changed since it was measured" in each.reason for each in second.left_out)
+
+
+def test_nights_with_little_room_hide_no_earlier_one(tmp_path: Path) -> None:
+    newest = None
+    for number in range(14):
+        run = store_data.finished({"copy": 100.0}, run_id=f"202611{number + 10}-000000-aaaa")
+        left = (LeftOut(variant="memory.scan[n=1024]", reason="no room"),) if number else ()
+        newest = replace(run, left_out=left)
+        with RunFile.create(tmp_path, newest) as file:
+            file.finish(newest)
+    assert len(list(earlier_runs(tmp_path, newest))) == 14
