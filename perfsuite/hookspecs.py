@@ -1,8 +1,9 @@
 """The hooks through which packs reach the core.
 
-Those of ``perf_cases``, ``perf_kernels`` and ``perf_controller`` stand in the pack's own module,
-which is imported in child processes only. Those of ``Controller`` stand in the module that
-``perf_controller`` names: it alone is imported in pytest's process, after the last measurement.
+Those of ``perf_cases``, ``perf_kernels``, ``perf_device`` and ``perf_controller`` stand in the
+pack's own module, which is imported in child processes only. Those of ``Controller`` stand in the
+module that ``perf_controller`` names: it alone is imported in pytest's process, after the last
+measurement.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from perfsuite.model import Case, Claim, Kernel, Result, Run, Section, Variant, Verdict
+    from perfsuite.model import (
+        Accelerator,
+        Case,
+        Claim,
+        Kernel,
+        Result,
+        Run,
+        Section,
+        Variant,
+        Verdict,
+    )
 
 hookspec = pluggy.HookspecMarker("perfsuite")
 hookimpl = pluggy.HookimplMarker("perfsuite")
@@ -47,6 +58,21 @@ def perf_kernels() -> Sequence[Kernel]:  # type: ignore[empty-body]
             file = str(Path(__file__).with_name("softmax.cu"))
             softmax = perfsuite.Kernel(name="softmax", language="cuda", function="f", file=file)
             return [softmax]
+    """
+
+
+@hookspec
+def perf_device() -> Accelerator | None:
+    """Return the device that the pack brings, as plain data; None where it can bring none.
+
+    Called in the catalogue child, within the time limit of listing: look for units without
+    starting a driver. ``opens`` is called in workers and in ``perfsuite doctor`` and returns a
+    ``perfsuite.Device``; its module may import what it needs. Example::
+
+        @perfsuite.hookimpl
+        def perf_device():
+            units = tuple(path.name for path in Path("/dev").glob("acme[0-9]*"))
+            return perfsuite.Accelerator(name="acme", opens="perfsuite_acme.a1:A1", units=units)
     """
 
 

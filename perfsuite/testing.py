@@ -1,4 +1,4 @@
-"""What a pack's author runs to know that the pack is sound: ``check_pack``."""
+"""What a pack's author runs to know that it is sound: ``check_pack`` and ``check_device``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from types import ModuleType
 from perfsuite.catalogue import load_catalogue
 from perfsuite.device import Device, open_device
 from perfsuite.engine import Session
-from perfsuite.errors import PackError, PerfError, UsageError
+from perfsuite.device.conformance import behaviour_faults, shape_faults
+from perfsuite.errors import DeviceError, PackError, PerfError, UsageError
 from perfsuite.model import Case, Pack, Settings, Tier, Variant
 from perfsuite.packs import (
     Fault,
@@ -17,6 +18,7 @@ from perfsuite.packs import (
     LoadedPack,
     PackSource,
     Place,
+    chosen_accelerator,
     discover,
     load_pack,
     packs_at,
@@ -34,7 +36,8 @@ def check_pack(pack: ModuleType | str | Path, *, device: str = "cpu") -> tuple[s
     are listed, in a fresh process: ids must be unique, work must not be zero, each case needs a
     docstring and a source, each claim two variants, and nothing of ``HEAVY`` may be imported.
     Then each smoke variant that the device can run is built in this process, compared with its
-    reference, and its negative control must be refused. ``device=""`` leaves that out.
+    reference, and its negative control must be refused. ``device`` may be the pack's own, which is
+    then checked as well; ``""`` leaves all that out.
     """
     run: list[str] = []
     for source in _sources(pack):
@@ -44,8 +47,27 @@ def check_pack(pack: ModuleType | str | Path, *, device: str = "cpu") -> tuple[s
         loaded = load_pack(source.name, source.origin)
         Place(source.name, source.origin).check("", _faults(listed, loaded))
         if device:
-            run += _check_results(listed, loaded, open_device(device))
+            own = chosen_accelerator(device, [listed])
+            opened = open_device(device, accelerator=own)
+            if own:
+                check_device(opened)
+            run += _check_results(listed, loaded, opened)
     return tuple(run)
+
+
+def check_device(device: Device) -> None:
+    """Raise ``DeviceError`` with all that a device of a pack lacks or does otherwise than promised.
+
+    It is asked for its facts, for data, for a comparison, and to time three launches each way that
+    perfsuite groups them; nothing is asked about how fast or how noisy it is.
+    """
+    faults = list(shape_faults(device)) or list(behaviour_faults(device))
+    if faults:
+        raise DeviceError(
+            "\n  ".join(faults),
+            where=f"device {type(device).__module__}.{type(device).__qualname__}",
+            remedy="perfsuite.Device says what each method promises",
+        )
 
 
 def _sources(pack: ModuleType | str | Path) -> list[PackSource]:
@@ -63,7 +85,10 @@ def _sources(pack: ModuleType | str | Path) -> list[PackSource]:
 
 
 def _of_module(module: ModuleType) -> list[PackSource]:
-    """Return the module's pack as the nearest pyproject.toml declares it, or the file itself."""
+    """Return the module's pack as the nearest pyproject.toml or what is installed declares it.
+
+    Else it is the file itself.
+    """
     if not getattr(module, "__file__", None):
         raise UsageError(f"module {module.__name__!r} has no file", remedy="name the pack's folder")
     file = Path(str(module.__file__))
@@ -74,7 +99,8 @@ def _of_module(module: ModuleType) -> list[PackSource]:
         for source in packs_at(folder)
         if source.origin.startswith(f"module:{module.__name__}@")
     ]
-    return declared or packs_at(file)
+    installed = [one for one in discover(None) if one.origin == f"module:{module.__name__}@"]
+    return declared or installed or packs_at(file)
 
 
 def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:

@@ -64,6 +64,7 @@ def _pack(source: PackSource, listing: PackListing) -> Pack:
         canaries=listing.canaries,
         kernels=listing.given,
         controller=listing.controller,
+        accelerator=listing.accelerator,
         error=source.error or listing.error,
     )
 

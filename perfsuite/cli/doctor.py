@@ -53,10 +53,10 @@ def _version(distribution: str) -> str:
         return "not installed"
 
 
-def examine(device: str) -> tuple[DeviceFacts, ...]:
+def examine(device: str, packs: Sequence[Pack]) -> tuple[DeviceFacts, ...]:
     """Open the devices that a run would use and return what they say of themselves."""
     with ExitStack() as stack:
-        desks = open_desks(device, (), Settings(processes=1), stack)
+        desks = open_desks(device, packs, Settings(processes=1), stack)
         return tuple(desk.facts for desk in desks)
 
 
