@@ -106,4 +106,6 @@ def test_both_units_of_a_machine_are_used(python: Path, tmp_path: Path) -> None:
 
 
 def test_its_own_tests_pass(python: Path, tmp_path: Path) -> None:
-    call(str(python), "-m", "pytest", str(EXAMPLE / "tests"), "-p", "no:cacheprovider", cwd=tmp_path)
+    call(
+        str(python), "-m", "pytest", str(EXAMPLE / "tests"), "-p", "no:cacheprovider", cwd=tmp_path
+    )
