@@ -65,8 +65,9 @@ def test_it_is_the_same_as_what_it_ships(python: Path, tmp_path: Path) -> None:
 def test_a_planted_slowdown_is_found_and_told_to_its_listener(python: Path, tmp_path: Path) -> None:
     log = tmp_path / "tickets"
     only = f"--perf-select={NAIVE}"
-    planted = {"ACME_A1_SLOWDOWN": "1.03", "ACME_LOG": str(log)}
-    said = measured(python, tmp_path / "run", only, status=FAILED, **planted)
+    said = measured(
+        python, tmp_path / "run", only, status=FAILED, ACME_A1_SLOWDOWN="1.03", ACME_LOG=str(log)
+    )
     assert "1 slower" in said
     assert log.read_text("utf-8").startswith(f"{NAIVE} slower ")
     found = verdicts(tmp_path / "run")[NAIVE]
@@ -85,8 +86,7 @@ def test_a_metric_of_its_own_fails_a_run_by_its_direction(python: Path, tmp_path
 
 
 def test_states_of_the_device_are_not_compared(python: Path, tmp_path: Path) -> None:
-    capped = {"ACME_A1_POWER_CAP": "200"}
-    said = measured(python, tmp_path / "run", f"--perf-select={FUSED}", **capped)
+    said = measured(python, tmp_path / "run", f"--perf-select={FUSED}", ACME_A1_POWER_CAP="200")
     assert "1 incomparable" in said
 
 

@@ -100,12 +100,12 @@ def _of_case(case: Case, seen: Collection[str]) -> Iterator[Fault]:
 
 def _of_texts(texts: Iterable[Any], most: int = MOST_TEXT) -> Iterator[Fault]:
     """Yield texts that would garble a terminal or a page."""
-    for text in texts:
-        if not isinstance(text, str | None):
+    for text in ("" if each is None else each for each in texts):
+        if not isinstance(text, str):
             yield f"{text!r} is a {type(text).__name__}", "write a text"
-        elif any(c not in "\n\t" and category(c) in CONTROLS for c in text or ""):
+        elif any(c not in "\n\t" and category(c) in CONTROLS for c in text):
             yield f"the text {text[:60]!r} has control characters", "leave them out"
-        elif len(text or "") > most:
+        elif len(text) > most:
             yield f"the text {text[:60]!r}... has more than {most} characters", "shorten it"
 
 
