@@ -28,10 +28,14 @@ def measured(python: Path, folder: Path, *args: str, status: int = 0, **given: s
     return call(str(python), "-m", "pytest", *SHOWN, *args, cwd=folder, status=status, **given)
 
 
-def verdicts(folder: Path) -> dict[str, Any]:
+def decision(folder: Path) -> dict[str, Any]:
     (file,) = folder.glob("reports/*/verdict.json")
-    found = json.loads(file.read_text("utf-8"))
-    return {each["variant"]: each for each in found["variants"]}
+    found: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return found
+
+
+def verdicts(folder: Path) -> dict[str, Any]:
+    return {each["variant"]: each for each in decision(folder)["variants"]}
 
 
 def page(folder: Path) -> str:
@@ -57,9 +61,14 @@ def test_it_is_the_same_as_what_it_ships(python: Path, tmp_path: Path) -> None:
     assert "compared with baseline acme-a1 shipped by acme" in said
     text = page(tmp_path / "run")
     assert "<h2>Acme A1: DMA engine</h2>" in text
-    assert "bytes_per_burst" in text
+    assert "bytes_per_burst <small>higher is better</small>" in text
     found = verdicts(tmp_path / "run")[FUSED]
     assert found["word"] == "same", found
+    bursts = {"name": "bytes_per_burst", "unit": "B", "better": "higher", "value": 4002.8}
+    (section,) = decision(tmp_path / "run")["sections"]
+    assert section["title"] == "Acme A1: DMA engine"
+    assert [FUSED, "20"] in section["rows"]
+    assert {**bursts, "baseline": 4002.8} in found["metrics"]
 
 
 def test_a_planted_slowdown_is_found_and_told_to_its_listener(python: Path, tmp_path: Path) -> None:
@@ -81,8 +90,12 @@ def test_a_metric_of_its_own_fails_a_run_by_its_direction(python: Path, tmp_path
     program.write_text(text.replace("exp   v1", "store v1, y\nload  v1, y\nexp   v1"), "utf-8")
     said = measured(python, tmp_path / "run", f"--perf-select={FUSED}", status=FAILED)
     program.write_text(text, "utf-8")
+    changes = verdicts(tmp_path / "run")[FUSED]["verdict"]["changes"]
+    # 20 became 40 transfers; of what each carries more is better, so that half is worse.
+    worse = {each["metric"]: each["theta"] for each in changes}
+    assert worse["dma_bursts"] == 1.0
+    assert worse["bytes_per_burst"] == 0.5
     assert "dma_bursts" in said
-    assert "bytes_per_burst" in page(tmp_path / "run")
 
 
 def test_states_of_the_device_are_not_compared(python: Path, tmp_path: Path) -> None:
