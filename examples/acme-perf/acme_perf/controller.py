@@ -18,7 +18,7 @@ def perf_verdict(verdict: perfsuite.Verdict, variant: perfsuite.Variant) -> None
 
 @perfsuite.hookimpl
 def perf_report_section(run: perfsuite.Run) -> perfsuite.Section | None:
-    """Return the transfers of the DMA engine by variant; nothing where none of ours was measured."""
+    """Return the transfers of the DMA engine by variant; nothing where none of ours ran."""
     rows = [
         (result.variant, f"{evidence.exact['dma_bursts']:.0f}")
         for result in run.asked

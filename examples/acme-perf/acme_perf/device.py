@@ -143,9 +143,7 @@ class A1(perfsuite.Device):
         for each in (each for each in outputs if isinstance(each, np.ndarray)):
             each[...] = np.nan if each.dtype.kind == "f" else np.iinfo(each.dtype).max
 
-    def compare(
-        self, actual: Any, expected: Any, tolerance: float | None
-    ) -> perfsuite.Comparison:
+    def compare(self, actual: Any, expected: Any, tolerance: float | None) -> perfsuite.Comparison:
         """Compare an output (array or tuple of arrays) with its reference, by relative L2 error."""
         limit = TOLERANCE if tolerance is None else tolerance
         got, want = (np.ravel(np.asarray(side, np.float64)) for side in (actual, expected))

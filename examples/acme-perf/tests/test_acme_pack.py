@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import acme_perf
 import pytest
 from acme_perf.assembler import AssemblyError, assemble
 from acme_perf.device import A1
 
-import acme_perf
 from perfsuite.testing import check_device, check_pack
 
 PROGRAMS = Path(acme_perf.__file__).parent
