@@ -176,7 +176,8 @@ def test_shipped_baselines_are_read_and_not_stale(
 
 def broken(**changes: object) -> Device:
     """Return the fake device with some of its parts replaced."""
-    return type("Broken", (FakeDevice,), changes)()
+    made: Device = type("Broken", (FakeDevice,), changes)()
+    return made
 
 
 def facts_with(**changes: Any) -> Callable[[FakeDevice], DeviceFacts]:

@@ -13,7 +13,7 @@ def perf_verdict(verdict: perfsuite.Verdict, variant: perfsuite.Variant) -> None
     """Note failures of ours in the file that ACME_LOG names, for a ticket system to pick up."""
     if (log := os.environ.get("ACME_LOG")) and variant.pack == "acme" and verdict.fails:
         with Path(log).open("a", encoding="utf-8") as file:
-            print(variant.id, verdict.word.value, verdict.reason, file=file)
+            file.write(f"{variant.id} {verdict.word.value} {verdict.reason}\n")
 
 
 @perfsuite.hookimpl

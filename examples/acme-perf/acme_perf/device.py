@@ -193,7 +193,8 @@ class A1(perfsuite.Device):
 
     def traced(self, issue: Callable[[], object]) -> Sequence[perfsuite.TracedKernel]:
         """Return the programs that ran."""
-        self._seen = seen = []
+        seen: list[perfsuite.TracedKernel] = []
+        self._seen = seen
         issue()
         self._seen = None
         return seen
