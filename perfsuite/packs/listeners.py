@@ -19,7 +19,7 @@ from perfsuite.hookspecs import Controller
 from perfsuite.model import Pack, Run, Section
 from perfsuite.packs.loader import import_folder, told
 from perfsuite.packs.sources import GROUP
-from perfsuite.packs.validity import Place
+from perfsuite.packs.validity import Place, shown
 from perfsuite.wire import plain
 
 T = TypeVar("T")
@@ -165,8 +165,8 @@ def _sections(returned: Sequence[Any]) -> Iterator[Section]:
             rows = section.rows
             more = f" The table ends after {MOST_ROWS} of {len(rows)} rows."
             yield Section(
-                title=section.title,
-                text=section.text + more * (len(rows) > MOST_ROWS),
-                columns=section.columns,
-                rows=rows[:MOST_ROWS],
+                title=shown(section.title),
+                text=shown(section.text) + more * (len(rows) > MOST_ROWS),
+                columns=tuple(map(shown, section.columns)),
+                rows=tuple(tuple(map(shown, row)) for row in rows[:MOST_ROWS]),
             )

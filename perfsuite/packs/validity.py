@@ -98,12 +98,18 @@ def _of_case(case: Case, seen: Collection[str]) -> Iterator[Fault]:
         yield from _of_arguments(case, part)
 
 
+def shown(text: str) -> str:
+    """Return a text with replacements for what would garble a terminal or a page."""
+    odd = {c for c in set(text) - {"\n", "\t"} if category(c) in CONTROLS}
+    return "".join("\N{REPLACEMENT CHARACTER}" if c in odd else c for c in text)
+
+
 def _of_texts(texts: Iterable[Any], most: int = MOST_TEXT) -> Iterator[Fault]:
     """Yield texts that would garble a terminal or a page."""
     for text in ("" if each is None else each for each in texts):
         if not isinstance(text, str):
             yield f"{text!r} is a {type(text).__name__}", "write a text"
-        elif any(c not in "\n\t" and category(c) in CONTROLS for c in text):
+        elif shown(text) != text:
             yield f"the text {text[:60]!r} has control characters", "leave them out"
         elif len(text) > most:
             yield f"the text {text[:60]!r}... has more than {most} characters", "shorten it"
