@@ -49,6 +49,7 @@ def test_its_cases_and_its_device_are_listed(python: Path, tmp_path: Path) -> No
     assert NAIVE in listed
     assert "acme.program[name=softscale_fused]" in listed
     told = call(command, "doctor", "--device", "acme", cwd=tmp_path)
+    assert "Device acme of the pack acme: this machine has a1-0" in told
     assert "Acme A1 (acme)" in told
     assert "acme-a1" in told
     assert "Baselines: 8 variants of acme-a1" in told

@@ -44,6 +44,12 @@ def open_device(
 
 def _open_own(accelerator: Accelerator, seed: int) -> Device:
     module, _, attribute = accelerator.opens.partition(":")
+    if not accelerator.units:
+        raise DeviceError(
+            f"this machine has no {accelerator.name}, says the pack that brings it",
+            where=accelerator.opens,
+            remedy="choose another device",
+        )
     if accelerator.folder and accelerator.folder not in sys.path:
         sys.path.append(accelerator.folder)
     try:
