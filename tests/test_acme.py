@@ -110,13 +110,10 @@ def test_a_machine_without_the_device_says_so(python: Path, tmp_path: Path) -> N
 
 
 def test_both_units_of_a_machine_are_used(python: Path, tmp_path: Path) -> None:
-    said = measured(python, tmp_path / "run", "--perf-tier=nightly", ACME_A1_UNITS="2")
-    assert "8 variants" in said
+    measured(python, tmp_path / "run", "--perf-processes=1", ACME_A1_UNITS="2")
     (file,) = (tmp_path / "run").glob(".perfsuite/runs/*.jsonl")
-    assert {unit for unit in ("a1-0", "a1-1") if unit in file.read_text("utf-8")} == {
-        "a1-0",
-        "a1-1",
-    }
+    text = file.read_text("utf-8")
+    assert all(f'"unit":"{unit}"' in text.replace(": ", ":") for unit in ("a1-0", "a1-1"))
 
 
 def test_its_own_tests_pass(python: Path, tmp_path: Path) -> None:
