@@ -5,24 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from perfsuite.errors import CaseError, PerfError, WrongResultError
+from perfsuite.device import Comparison, Context, Device, Group, Loaded, Rng, Sample
+from perfsuite.errors import CaseError, DeviceError, PerfError, WrongResultError
 from perfsuite.hookspecs import hookimpl
 from perfsuite.machine_code import MachineCode, Opcodes, facts_of, read_code
 from perfsuite.model import (
+    Accelerator,
     Budget,
     Buildable,
     Case,
     Claim,
+    DeviceFacts,
+    Health,
     Inspection,
     Kernel,
     Metric,
     Need,
     Regime,
+    Result,
+    Run,
     Scalar,
     Scenario,
     Section,
     Tier,
+    TracedKernel,
     Variant,
+    Verdict,
     Work,
     Workload,
 )
@@ -30,22 +38,37 @@ from perfsuite.model import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "Accelerator",
     "Budget",
     "Case",
     "CaseError",
     "Claim",
+    "Comparison",
+    "Context",
+    "Device",
+    "DeviceError",
+    "DeviceFacts",
+    "Group",
+    "Health",
     "Inspection",
     "Kernel",
+    "Loaded",
     "MachineCode",
     "Metric",
     "Need",
     "Opcodes",
     "PerfError",
     "Regime",
+    "Result",
+    "Rng",
+    "Run",
+    "Sample",
     "Scenario",
     "Section",
     "Tier",
+    "TracedKernel",
     "Variant",
+    "Verdict",
     "Work",
     "Workload",
     "WrongResultError",
@@ -56,6 +79,7 @@ __all__ = [
     "feature",
     "gpus",
     "hookimpl",
+    "on_device",
     "package",
     "read_code",
 ]
@@ -96,6 +120,11 @@ def _frozen(values: _Values) -> dict[str, tuple[Scalar, ...]]:
 def cuda() -> Need:
     """Need a CUDA GPU."""
     return Need("device", "cuda")
+
+
+def on_device(name: str) -> Need:
+    """Need a device by its name, such as one that a pack brings."""
+    return Need("device", name)
 
 
 def arch(spec: str) -> Need:

@@ -1,8 +1,9 @@
 """The hooks through which packs reach the core.
 
-Those of ``perf_cases``, ``perf_kernels`` and ``perf_controller`` stand in the pack's own module,
-which is imported in child processes only. Those of ``Controller`` stand in the module that
-``perf_controller`` names: it alone is imported in pytest's process, after the last measurement.
+Those of ``perf_cases``, ``perf_kernels``, ``perf_device`` and ``perf_controller`` stand in the
+pack's own module, which is imported in child processes only. Those of ``Controller`` stand in the
+module that ``perf_controller`` names: it alone is imported in pytest's process, after the last
+measurement.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from perfsuite.model import Case, Claim, Kernel, Result, Run, Section, Variant, Verdict
+    from perfsuite.model import (
+        Accelerator,
+        Case,
+        Claim,
+        Kernel,
+        Result,
+        Run,
+        Section,
+        Variant,
+        Verdict,
+    )
 
 hookspec = pluggy.HookspecMarker("perfsuite")
 hookimpl = pluggy.HookimplMarker("perfsuite")
@@ -29,10 +40,21 @@ def perf_cases(kernels: Sequence[Kernel]) -> Sequence[Case | Claim]:  # type: ig
     Called in the catalogue child to list variants, and again in each worker to build one. Must
     not import torch or a kernel: a case's builder does that when it is called. Example::
 
+        import perfsuite
+
+        @perfsuite.case(axes={"n": [1000, 1001]}, source="a cookbook", needs=[perfsuite.cuda()])
+        def add(ctx, n):
+            '''Add one to n floats.'''
+            return perfsuite.Workload(
+                fn=lambda x: x + 1,
+                make_inputs=lambda rng: (rng.randn(n),),
+                reference=lambda x: x.double() + 1,
+                wrong=lambda x: x,
+            )
+
         @perfsuite.hookimpl
         def perf_cases():
-            from acme.softmax import SOFTMAX, FASTER
-            return [SOFTMAX, FASTER]
+            return [add]
     """
 
 
@@ -41,6 +63,10 @@ def perf_kernels() -> Sequence[Kernel]:  # type: ignore[empty-body]
     """Return the pack's kernels as plain data, to be compiled and inspected where no GPU is.
 
     Called in the catalogue child; must import neither torch nor a kernel. Example::
+
+        from pathlib import Path
+
+        import perfsuite
 
         @perfsuite.hookimpl
         def perf_kernels():
@@ -51,11 +77,32 @@ def perf_kernels() -> Sequence[Kernel]:  # type: ignore[empty-body]
 
 
 @hookspec
+def perf_device() -> Accelerator | None:
+    """Return the device that the pack brings, as plain data; None where it can bring none.
+
+    Called in the catalogue child, within the time limit of listing: look for units without
+    starting a driver. ``opens`` is called in workers and in ``perfsuite doctor`` and returns a
+    ``perfsuite.Device``; its module may import what it needs. Example::
+
+        from pathlib import Path
+
+        import perfsuite
+
+        @perfsuite.hookimpl
+        def perf_device():
+            units = tuple(path.name for path in Path("/dev").glob("acme[0-9]*"))
+            return perfsuite.Accelerator(name="acme", opens="perfsuite_acme.a1:A1", units=units)
+    """
+
+
+@hookspec
 def perf_controller() -> str:  # type: ignore[empty-body]
     """Return the name of the module with the pack's hooks of ``Controller``.
 
     Called in the catalogue child, where that module is not imported. Only light things may be
     imported in it, and by the packages around it: it shares pytest's process. Example::
+
+        import perfsuite
 
         @perfsuite.hookimpl
         def perf_controller():
@@ -68,7 +115,8 @@ class Controller:
 
     All are called once the run is measured, judged and stored, so that none disturbs a measurement;
     of every pack that the session listed, whatever packs were measured. What one raises becomes a
-    note of the report that names pack and hook, and that hook of the pack is not called again.
+    note of the report that names pack and hook, and that hook of the pack is not called again; nor
+    is it when its calls took a minute together.
     """
 
     @hookspec
@@ -76,6 +124,8 @@ class Controller:
         """Take notice of how one variant ended in one stage: screen, and confirm if there was one.
 
         Example::
+
+            import perfsuite
 
             @perfsuite.hookimpl
             def perf_result(result, variant):
@@ -89,10 +139,13 @@ class Controller:
 
         Example::
 
+            import perfsuite
+
             @perfsuite.hookimpl
             def perf_verdict(verdict, variant, run):
                 if verdict.fails and variant.pack == "acme":
-                    open_ticket(run.commit, variant.id, verdict.reason)
+                    with open("tickets.log", "a") as log:
+                        print(run.commit, variant.id, verdict.reason, file=log)
         """
 
     @hookspec
@@ -101,6 +154,8 @@ class Controller:
 
         Also called when a report is made again from a run file. A section holds text and a table,
         shown as text wherever they go. Example::
+
+            import perfsuite
 
             @perfsuite.hookimpl
             def perf_report_section(run):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perfsuite.arms import Arms
-from perfsuite.baselines import Root
+from perfsuite.baselines import Exceptions, Root
 from perfsuite.canaries import joined
 from perfsuite.errors import UsageError
 from perfsuite.judge import Policy, wants_confirmation
@@ -74,7 +74,9 @@ def merged(runs: Sequence[Run]) -> Run:
     return replace(whole, notes=(*whole.gaps, *_environments(ordered), *_notes(ordered)))
 
 
-def conclude(run: Run, *, folder: Path, roots: Sequence[Root], policy: Policy) -> Outcome:
+def conclude(
+    run: Run, *, folder: Path, roots: Sequence[Root], policy: Policy, exceptions: Exceptions
+) -> Outcome:
     """Judge a merged run and store it; a change that no shard confirmed is unclear."""
     if run_path(folder, run.id).exists():
         raise UsageError(
@@ -83,7 +85,7 @@ def conclude(run: Run, *, folder: Path, roots: Sequence[Root], policy: Policy) -
     # Its own shards may lie in the folder: they are no yardstick for themselves.
     early = replace(run, id=min(part.run for part in run.parts))
     yardstick = find_yardstick(roots, folder, run=early)
-    judging = Judging(yardstick, policy, Arms())
+    judging = Judging(yardstick, policy, Arms(), exceptions)
     judged = judging.whole(run, _verdicts(run, judging), run.claims)
     with RunFile.create(folder, judged) as file:
         for result in (*judged.results, *judged.aside):
@@ -93,7 +95,7 @@ def conclude(run: Run, *, folder: Path, roots: Sequence[Root], policy: Policy) -
         judged = file.finish(judged)
         path = file.path
     found = (yardstick.entries, yardstick.source, yardstick.previous, yardstick.commits)
-    return Outcome(judged, path, *found)
+    return Outcome(judged, path, *found, peaks=yardstick.reached)
 
 
 def _verdicts(run: Run, judging: Judging) -> dict[str, Verdict]:

@@ -85,9 +85,11 @@ OPTIONS: Mapping[str, Option] = {
         "variants by axis, pack, case or id: 'impl=triton,n>=1e6'; -k takes words",
         default="",
     ),
-    "--perf-device": _one_of(
-        ("auto", "cuda", "cpu", "fake"),
-        "where to measure; auto takes the GPUs if there are any, else the CPU",
+    "--perf-device": _value(
+        "NAME",
+        "where to measure: auto (the GPUs if there are any, else a device that a pack brings, "
+        "else the CPU), cuda, cpu, fake, or a pack's",
+        default="auto",
     ),
     "--perf-packs": _value(
         "NAMES", "only these packs, separated by commas", kind=_words, default=()

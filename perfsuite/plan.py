@@ -14,7 +14,7 @@ from importlib.machinery import PathFinder
 from perfsuite.errors import UsageError
 from perfsuite.model import ClaimInstance, DeviceFacts, Need, Pack, Scalar, Variant
 from perfsuite.model.case import format_value
-from perfsuite.packs import ARCH, RESERVED
+from perfsuite.packs import ARCH, RESERVED, misfit
 
 # Ranks of a CPU share its cores; this many on each still tell something.
 RANKS_PER_CORE = 4
@@ -139,7 +139,8 @@ def _number(value: Scalar) -> float | None:
 
 def missing_need(variant: Variant, facts: DeviceFacts) -> str:
     """Return the first need that the device does not meet, in words; empty if it meets all."""
-    missing = missing_of(variant.needs, facts) or _missing_ranks(variant.ranks, facts)
+    ranks = misfit(variant, facts) or _missing_ranks(variant.ranks, facts)
+    missing = missing_of(variant.needs, facts) or ranks
     if missing or not 0 < facts.memory_bytes < variant.memory_bytes:
         return missing
     needed, present = variant.memory_bytes / 1e9, facts.memory_bytes / 1e9

@@ -12,7 +12,7 @@ from perfsuite.bundles import shard_of
 from perfsuite.catalogue import load_catalogue
 from perfsuite.errors import UsageError
 from perfsuite.model import ClaimInstance, Pack, Settings, Shard, Status, Tier, Variant
-from perfsuite.packs import discover
+from perfsuite.packs import chosen_accelerator, discover
 from perfsuite.plan import claims_of, parse_selection, select
 from perfsuite.revision import RevisionOptions
 
@@ -102,6 +102,7 @@ def choose(options: Options) -> Chosen:
     """Find the packs, list them in a child process, and select among their variants."""
     sources = discover(options.root, extra=options.pack, allow=options.packs)
     packs = load_catalogue(sources, tier=Tier(options.tier))
+    chosen_accelerator(options.device, packs)  # refuses a name that nothing has
     variants = tuple(variant for pack in packs for variant in pack.variants)
     if options.select:
         variants = tuple(select(variants, parse_selection(options.select)))

@@ -157,9 +157,14 @@ def _hash_triton() -> None:
 
 
 def main() -> None:
-    """Serve the control socket whose number is the first argument, for the device named second."""
+    """Serve the control socket whose number is the first argument, for the device named second.
+
+    Of a device that a pack brings, the others are its folder and what is to be imported for it.
+    """
     control = Connection(int(sys.argv[1]))
-    for module in PRELOAD.get(sys.argv[2], ()):
+    folder, *own = sys.argv[3:] or [""]
+    sys.path += [folder] if folder else []
+    for module in (*PRELOAD.get(sys.argv[2], ()), *own):
         if importlib.util.find_spec(module):
             importlib.import_module(module)
     _hash_triton()

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from perfsuite.device.fake import fake_gpus
 from perfsuite.errors import DeviceError
-from perfsuite.model import Arm, DeviceFacts, Gpu, Pack, Settings, Variant
+from perfsuite.model import Accelerator, Arm, DeviceFacts, Gpu, Pack, Settings, Variant
+from perfsuite.packs import chosen_accelerator
 from perfsuite.panel import Code, GangPanel, Panel, Site, UnitLock, gang_unit, inventory
 
 T = TypeVar("T")
@@ -43,9 +44,36 @@ def open_desks(
     *,
     arms: Mapping[Arm, Code] | None = None,
 ) -> tuple[Desk, ...]:
-    """Open panels on all GPUs of one product, or on the one device named; raises DeviceError.
+    """Open panels on all units of one product, or on the one device named; raises DeviceError.
 
     A unit is locked while its panel is open, so that two runs of a node never measure each other.
+    """
+    device, gpus, own = resolved(device, packs)
+    chosen = _of_one_product(gpus)
+    site = Site(
+        device=device,
+        accelerator=own,
+        slots=settings.processes,
+        settings=settings,
+        origins={pack.name: pack.origin for pack in packs if not pack.error},
+        kernels=tuple(kernel for pack in packs for kernel in pack.kernels),
+        arms=arms or {},
+    )
+    sites = [replace(site, gpus=(gpu,)) for gpu in chosen]
+    if own:
+        sites = [replace(site, accelerator=replace(own, units=(unit,))) for unit in own.units]
+    sites = sites or [site]
+    desks = [_open(each, stack) for each in sites]
+    # A server sees its own unit only: how many there are is known here.
+    count = len(desks) if gpus or own else 0
+    return tuple(replace(d, facts=replace(d.facts, gpus=count)) for d in desks)
+
+
+def resolved(device: str, packs: Sequence[Pack]) -> tuple[str, tuple[Gpu, ...], Accelerator | None]:
+    """Return the name of the device that is meant, and its GPUs or the pack's device.
+
+    ``auto`` takes the GPUs, else a device that a pack brings, else the CPU: a pack that is
+    installed changes nothing where there are GPUs. Raises DeviceError where there is none.
     """
     gpus = _gpus(device)
     if device == "cuda" and not gpus:
@@ -54,21 +82,13 @@ def open_desks(
             where="--perf-device cuda",
             remedy="leave --perf-device out to measure on the CPU, or run perfsuite doctor",
         )
+    own = None if gpus else chosen_accelerator(device, packs)
+    if own and not own.units:
+        what = f"this machine has no {own.name}, says the pack that brings it"
+        raise DeviceError(what, where=f"--perf-device {own.name}", remedy="run perfsuite doctor")
     if device == "auto":
-        device = "cuda" if gpus else "cpu"
-    chosen = _of_one_product(gpus)
-    site = Site(
-        device=device,
-        slots=settings.processes,
-        settings=settings,
-        origins={pack.name: pack.origin for pack in packs if not pack.error},
-        kernels=tuple(kernel for pack in packs for kernel in pack.kernels),
-        arms=arms or {},
-    )
-    sites = [replace(site, gpus=(gpu,)) for gpu in chosen] or [site]
-    desks = [_open(each, stack) for each in sites]
-    # A server sees its own GPU only: how many there are is known here.
-    return tuple(replace(d, facts=replace(d.facts, gpus=len(chosen))) for d in desks)
+        device = "cuda" if gpus else own.name if own else "cpu"
+    return device, gpus, own
 
 
 def measure_on(

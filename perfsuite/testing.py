@@ -1,15 +1,19 @@
-"""What a pack's author runs to know that the pack is sound: ``check_pack``."""
+"""What a pack's author runs to know that it is sound: ``check_pack`` and ``check_device``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+from perfsuite.baselines import shipped_by
+from perfsuite.baselines.folder import packs_in, read_pack, read_runs, read_sku
 from perfsuite.catalogue import load_catalogue
+from perfsuite.codec import StoredEntry
 from perfsuite.device import Device, open_device
+from perfsuite.device.conformance import behaviour_faults, shape_faults
 from perfsuite.engine import Session
-from perfsuite.errors import PackError, PerfError, UsageError
+from perfsuite.errors import DeviceError, PackError, PerfError, StoreError, UsageError
 from perfsuite.model import Case, Pack, Settings, Tier, Variant
 from perfsuite.packs import (
     Fault,
@@ -17,6 +21,7 @@ from perfsuite.packs import (
     LoadedPack,
     PackSource,
     Place,
+    chosen_accelerator,
     discover,
     load_pack,
     packs_at,
@@ -32,9 +37,11 @@ def check_pack(pack: ModuleType | str | Path, *, device: str = "cpu") -> tuple[s
 
     ``pack`` is the pack's module, the name of an installed pack, or a file or folder. All tiers
     are listed, in a fresh process: ids must be unique, work must not be zero, each case needs a
-    docstring and a source, each claim two variants, and nothing of ``HEAVY`` may be imported.
+    docstring and a source, each claim two variants, baselines inside the pack must be readable and
+    of variants that it has, and nothing of ``HEAVY`` may be imported.
     Then each smoke variant that the device can run is built in this process, compared with its
-    reference, and its negative control must be refused. ``device=""`` leaves that out.
+    reference, and its negative control must be refused. ``device`` may be the pack's own, which is
+    then checked as well; ``""`` leaves all that out.
     """
     run: list[str] = []
     for source in _sources(pack):
@@ -44,8 +51,27 @@ def check_pack(pack: ModuleType | str | Path, *, device: str = "cpu") -> tuple[s
         loaded = load_pack(source.name, source.origin)
         Place(source.name, source.origin).check("", _faults(listed, loaded))
         if device:
-            run += _check_results(listed, loaded, open_device(device))
+            own = chosen_accelerator(device, [listed])
+            opened = open_device(device, accelerator=own)
+            if own:
+                check_device(opened)
+            run += _check_results(listed, loaded, opened)
     return tuple(run)
+
+
+def check_device(device: Device) -> None:
+    """Raise ``DeviceError`` with all that a device of a pack lacks or does otherwise than promised.
+
+    It is asked for its facts, for data, for a comparison, and to time three launches each way that
+    perfsuite groups them; nothing is asked about how fast or how noisy it is.
+    """
+    faults = list(shape_faults(device)) or list(behaviour_faults(device))
+    if faults:
+        raise DeviceError(
+            "\n  ".join(faults),
+            where=f"device {type(device).__module__}.{type(device).__qualname__}",
+            remedy="perfsuite.Device says what each method promises",
+        )
 
 
 def _sources(pack: ModuleType | str | Path) -> list[PackSource]:
@@ -63,7 +89,10 @@ def _sources(pack: ModuleType | str | Path) -> list[PackSource]:
 
 
 def _of_module(module: ModuleType) -> list[PackSource]:
-    """Return the module's pack as the nearest pyproject.toml declares it, or the file itself."""
+    """Return the module's pack as the nearest pyproject.toml or what is installed declares it.
+
+    Else it is the file itself.
+    """
     if not getattr(module, "__file__", None):
         raise UsageError(f"module {module.__name__!r} has no file", remedy="name the pack's folder")
     file = Path(str(module.__file__))
@@ -74,12 +103,14 @@ def _of_module(module: ModuleType) -> list[PackSource]:
         for source in packs_at(folder)
         if source.origin.startswith(f"module:{module.__name__}@")
     ]
-    return declared or packs_at(file)
+    installed = [one for one in discover(None) if one.origin == f"module:{module.__name__}@"]
+    return declared or installed or packs_at(file)
 
 
 def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
     for note in Listeners([listed]).notes:
         yield note, "let the module of perf_controller import light things, and mark its hooks"
+    yield from _shipped_faults(listed)
     for variant in listed.variants:
         if variant.work is not None and not variant.work.bytes + variant.work.flops:
             remedy = "correct the case's work, or leave it out if a launch has none"
@@ -91,6 +122,27 @@ def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
         if (f"{listed.name}.{claim.case}", claim.name) not in bound:
             what = f"claim {claim.name!r} binds no two variants in any tier"
             yield what, "check its faster, than and at, and the case's only"
+
+
+def _shipped_faults(listed: Pack) -> Iterator[Fault]:
+    """Yield what is wrong with the baselines inside the pack, or stale in them."""
+    known = {variant.id for variant in listed.variants}
+    folders = [path for root in shipped_by([listed]) for path in sorted(root.folder.iterdir())]
+    for folder in folders:
+        try:
+            read_sku(folder)
+            found = {name: each for own in packs_in(folder) for name, each in _entries(folder, own)}
+            read_runs(folder, {each.entry.run for each in found.values()})
+        except StoreError as error:
+            yield f"a baseline that it ships is not usable: {error.what}", f"look at {error.where}"
+            continue
+        for name in sorted(found.keys() - known):
+            remedy = "accept a new run for the baseline that is shipped, or take the entry out"
+            yield f"{folder.name} has a baseline of {name}, which the pack does not list", remedy
+
+
+def _entries(folder: Path, pack: str) -> Iterable[tuple[str, StoredEntry]]:
+    return read_pack(folder, pack).items()
 
 
 def _check_results(listed: Pack, loaded: LoadedPack, device: Device) -> Iterator[str]:

@@ -54,8 +54,9 @@ class Worker:
     def run(self) -> None:
         """Do what the panel asks, in its order, to the end; raises what the variant raises."""
         match wire.receive(self._connection):
-            case wire.Describe(device=name):
-                wire.send(self._connection, wire.Described(open_device(name).facts()))
+            case wire.Describe(device=name, accelerator=own):
+                facts = open_device(name, accelerator=own).facts()
+                wire.send(self._connection, wire.Described(facts))
             case wire.Start(job=job) if job.ranks:
                 self._serve_rank(job)
             case wire.Start(job=job):
@@ -100,7 +101,7 @@ class Worker:
         following: wire.TraceOne | None = request
         while following is not None:
             job = following.job
-            self._device = device = open_device(job.device, seed=job.seed)
+            self._device = device = _opened(job, None)
             launches = partial(_measuring(job, device).launches, following.sets)
             found = dissect(device, launches)
             _refuse_strangers(job)
@@ -134,8 +135,8 @@ class Worker:
         started = time.monotonic()
         if is_first:
             self._join(job)
-        self._device = open_device(job.device, seed=job.seed, gang=self._gang)
         _import_from(job)
+        self._device = _opened(job, self._gang)
         session = _session(job, self._device)
         start_s = round(time.monotonic() - started, 6)
         self._tell(wire.Ready())
@@ -185,7 +186,13 @@ def _measuring(job: wire.Job, device: Device) -> Session:
     return Session(device, _case(job), job.axes, job.settings, job.seed)
 
 
+def _opened(job: wire.Job, gang: Gang | None) -> Device:
+    return open_device(job.device, seed=job.seed, gang=gang, accelerator=job.accelerator)
+
+
 def _import_from(job: wire.Job) -> None:
+    if job.accelerator is not None and job.accelerator.folder not in {"", *sys.path}:
+        sys.path.append(job.accelerator.folder)
     if job.tree is not None:
         sys.path[:0] = entries(job.tree, sys.path)
 

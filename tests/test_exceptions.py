@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from arms_data import PLANTED, last, perf, project_in, words
-from options_data import OPTIONS
 from store_data import SKU, finished, planned, variant
 from test_baselines import MERGE
 from test_runner import Log, own_locks, request, watched

@@ -12,8 +12,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = [file.parent for file in ROOT.glob("plugins/*/perfsuite_*/__init__.py")]
+EXAMPLES = [file.parent for file in ROOT.glob("examples/*/*_perf/__init__.py")]
 LIBRARY = sorted(
-    path for folder in (ROOT / "perfsuite", *PACKAGES) for path in folder.rglob("*.py")
+    path for folder in (ROOT / "perfsuite", *PACKAGES, *EXAMPLES) for path in folder.rglob("*.py")
 )
 TESTS = sorted(
     path

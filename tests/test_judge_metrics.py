@@ -110,6 +110,16 @@ def test_a_longer_first_token_is_slower_though_the_whole_takes_as_long() -> None
     assert "-> 60" in found.reason
 
 
+def test_a_threshold_of_a_metric_with_noise_counts_where_it_is_the_larger_one() -> None:
+    own = replace(TTFT, threshold=0.6)
+    clock = {"time_us": noisy(1e6, Metric("time_us", "us"))}
+    before = entry(Regime.END_TO_END, {**clock, "ttft_ms_p50": noisy(40.0, own)})
+    found = verdict(served(ttft_ms_p50=60.0), before, [own])
+    assert found.word is Word.SAME
+    assert [each.threshold for each in found.changes if each.metric == own.name] == [0.6]
+    assert verdict(served(ttft_ms_p50=80.0), before, [own]).word is Word.SLOWER
+
+
 def test_less_goodput_is_slower_and_shown_in_its_own_unit() -> None:
     found = of_service(served(ttft_ms_p50=40.0, goodput_rps=10.0))
     assert found.word is Word.SLOWER

@@ -128,6 +128,15 @@ def test_a_long_table_is_cut_and_says_so(tmp_path: Path) -> None:
     assert section.text == " The table ends after 1000 of 1001 rows."
 
 
+def test_what_would_garble_a_terminal_is_replaced_in_a_section(tmp_path: Path) -> None:
+    table = "columns=('\\u202en',), rows=[('1\\x07 s',)]"
+    body = f"return perfsuite.Section(title='\\x1b[2JA', {table})"
+    listeners = Listeners([pack_of(tmp_path, hook("perf_report_section", "run", body))])
+    (section,) = listeners.sections(data.run_of())
+    assert (section.title, section.columns) == ("\ufffd[2JA", ("\ufffdn",))
+    assert section.rows == (("1\ufffd s",),)
+
+
 def test_sections_are_text_in_page_and_markdown() -> None:
     sys.path.append(str(FOLDER))
     module: Any = importlib.import_module("listening_controller")

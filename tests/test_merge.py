@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import store_data
 from test_runner import QUICK, WATCHED, Log, request
 
-from perfsuite.baselines import Baselines, accept
+from perfsuite.baselines import Baselines, Exceptions, accept
 from perfsuite.bundles import bundles_of, shard_of
 from perfsuite.cli.compare import judged_against
 from perfsuite.errors import UsageError
@@ -121,8 +122,13 @@ def split(run: Run, count: int = 2) -> list[Run]:
 
 
 def whole_of(runs: list[Run], folder: Path) -> Outcome:
+    roots = (folder / "baselines",)
     return conclude(
-        merged(runs), folder=folder / ".perfsuite", roots=(folder / "baselines",), policy=Policy()
+        merged(runs),
+        folder=folder / ".perfsuite",
+        roots=roots,
+        policy=Policy(),
+        exceptions=Exceptions.load(roots, date(2026, 11, 1)),
     )
 
 
@@ -151,6 +157,22 @@ def test_shards_are_judged_as_the_whole_run_is(
     assert outcome.source == "baseline fake"
     assert load_run(outcome.run_file) == outcome.run
     assert judged_against(outcome.run, run).fails is False
+
+
+def test_a_quarantined_variant_fails_no_merged_run(
+    asked: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "baselines"
+    accept(execute(asked, Log()).run, folder, reason="first", by="me")
+    rule = "[[quarantine]]\nselect = 'us=200'\nreason = 'flaky'\nexpires = 2026-12-01\n"
+    (folder / "exceptions.toml").write_text(rule, encoding="utf-8")
+    monkeypatch.setenv("FACTOR_200", "1.05")
+    shards = split(execute(asked, Log()).run)
+    for path in list_runs(asked.folder):
+        path.unlink()
+    found = {v.variant: v for v in whole_of(shards, tmp_path).run.verdicts}
+    assert [bool(v.excepted) for n, v in found.items() if "us=200" in n] == [True]
+    assert not any(verdict.fails for verdict in found.values())
 
 
 def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(

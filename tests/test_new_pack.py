@@ -21,19 +21,6 @@ from perfsuite.testing import check_pack
 
 ROOT = Path(__file__).parents[1]
 
-INTERPRET = """
-import sys
-import torch
-from acme_perf.softmax_triton import softmax
-for rows, cols in ((3, 64), (3, 1000), (2, 8191)):
-    x = torch.randn(rows, cols) + 100
-    y = torch.full_like(x, float("nan"))
-    softmax(x, y)
-    want = x.double().softmax(1)
-    error = ((y - want).norm() / want.norm()).item()
-    assert error < 1e-6, (cols, error)
-"""
-
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -58,16 +45,33 @@ def test_a_new_pack_is_sound_on_a_cpu(here: Path) -> None:
     )
 
 
-def test_its_triton_kernel_is_right_in_the_interpreter(here: Path) -> None:
-    paths = os.pathsep.join([str(new_pack("acme").absolute()), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", INTERPRET],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_a_new_pack_passes_its_own_tests_and_linters(here: Path) -> None:
+    place = new_pack("acme").absolute()
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(place), str(ROOT)])}
+    for command in (
+        ("pytest", "-q", "-p", "no:cacheprovider"),
+        ("ruff", "check", "--no-cache"),
+        ("ruff", "format", "--check", "--no-cache"),
+        ("mypy", "--cache-dir", str(here / "mypy")),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=place,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_its_workflow_is_what_github_reads(here: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    text = (new_pack("acme") / ".github" / "workflows" / "perf.yml").read_text("utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+    commands = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
+    assert "pytest --perf --perf-packs acme --perf-check" in commands
+    assert jobs["nightly"]["runs-on"] == ["self-hosted", "gpu"]
 
 
 def test_each_file_has_the_pack_s_own_names(here: Path) -> None:
@@ -75,13 +79,16 @@ def test_each_file_has_the_pack_s_own_names(here: Path) -> None:
     assert place == Path("deep/down")
     files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
     assert files == {
+        ".github/workflows/perf.yml",
         ".gitignore",
         "README.md",
         "pyproject.toml",
         "acme_gemm_perf/__init__.py",
+        "acme_gemm_perf/py.typed",
         "acme_gemm_perf/softmax.py",
         "acme_gemm_perf/softmax_triton.py",
         "tests/test_pack.py",
+        "tests/test_softmax_triton.py",
     }
     project = tomllib.loads((place / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["name"] == "acme-gemm-perf"

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import site
-import subprocess
-import sys
-import venv
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from installed import call, environment, install
 
 from perfsuite.baselines import Baselines, Shipped, shipped_by
 from perfsuite.baselines.folder import read_sku
@@ -281,45 +277,7 @@ def test_shipped_baselines_lie_in_the_package(tmp_path: Path, origin: str, found
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a fresh environment with perfsuite installed; the rest it sees from here."""
-    place = tmp_path_factory.mktemp("outside")
-    venv.create(place / "venv", with_pip=False)
-    python = place / "venv" / "bin" / "python"
-    (packages,) = (place / "venv" / "lib").glob("python*/site-packages")
-    lines = [f"import site; site.addsitedir({folder!r})" for folder in site.getsitepackages()]
-    (packages / "outside.pth").write_text("\n".join(lines), encoding="utf-8")
-    # A copy: building leaves its traces beside the sources.
-    copy = place / "perfsuite"
-    shutil.copytree(
-        ROOT / "perfsuite", copy / "perfsuite", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
-    install(python, copy)
-    return python
-
-
-def install(python: Path, folder: Path) -> None:
-    """Install what lies in a folder, without a network: the tools to build it are here."""
-    pip = (sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet")
-    offline = ("--no-index", "--no-deps", "--no-build-isolation")
-    call(*pip, *offline, str(folder), cwd=folder)
-
-
-def call(*command: str, cwd: Path) -> str:
-    """Run a command as somebody else would; return what it said."""
-    mine = ("PYTEST", "PYTHON", "PERFSUITE", "COV_", "COVERAGE")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env={**env, "TMPDIR": str(cwd)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return environment(tmp_path_factory.mktemp("outside"))
 
 
 def test_a_new_pack_is_installed_and_runs_in_an_empty_folder(python: Path, tmp_path: Path) -> None:

@@ -359,6 +359,7 @@ def test_the_summary_is_last_whatever_pytest_says(
         (["--perf-processes", "0"], "'0'"),
         (["--perf-gate", "lots"], "'lots'"),
         (["--perf-tier", "huge"], "nightly"),
+        (["--perf-device", "tpu"], "unknown device 'tpu'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

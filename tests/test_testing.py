@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from perfsuite.errors import PackError, UsageError
-from perfsuite.testing import check_pack
+from perfsuite.device import Device, Sample
+from perfsuite.device.fake import FakeDevice
+from perfsuite.device.fake_rng import FakeRng
+from perfsuite.errors import DeviceError, PackError, UsageError
+from perfsuite.model import DeviceFacts
+from perfsuite.testing import check_device, check_pack
+
+SEEDS = itertools.count()
+EXAMPLE = Path(__file__).parents[1] / "examples" / "acme-perf"
 
 GOOD = """
     import perfsuite
@@ -101,6 +112,14 @@ def test_what_is_no_pack_is_refused() -> None:
         ("3 * each", "2 * each", "accepts the negative control"),
         ("def fn(x, y):", "def fn(x, y):\n            1 / 0", "ZeroDivisionError"),
         ("@perfsuite.hookimpl", CONTROLLER, "No module named 'no_such_module'"),
+        ('"n": [4, 8]', '"n": [4, 4]', "has a value twice"),
+        ('"n": [4, 8]', '"n": ["a/b", "..\\\\x"]', "'a/b'"),
+        ('smoke={"n": [4]}', 'smoke={"m": [4]}', "'m' of a tier is not an axis"),
+        ("cuda().when", 'perfsuite.Need("gpu", "any").when', "unknown kind of need 'gpu'"),
+        ("cuda().when", 'perfsuite.arch("hopper").when', "need arch 'hopper'"),
+        ('name="fast"', 'name="fa/st"', "claim name 'fa/st'"),
+        ('than={"impl": "plain"}', 'than={"impl": "simple"}', "no value 'simple'"),
+        ("import perfsuite\n", "import perfsuite, triton\n", "imports triton"),
     ],
 )
 def test_a_bad_pack_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -116,3 +135,85 @@ def test_results_are_checked_on_the_cpu(tmp_path: Path) -> None:
     path = write(tmp_path, text.replace("[each + each for each in x]", "x.double() * 2"))
     code = f"from perfsuite.testing import check_pack; assert check_pack({str(path)!r})"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+
+
+SKU = '{"schema": "perfsuite.baseline/1", "slug": "acme-a1", "name": "Acme A1", "facts": {}}'
+
+
+def shipping(tmp_path: Path, files: dict[str, str]) -> Path:
+    """Write the good pack as a folder that ships these files for one product."""
+    text = '[project]\nname = "x"\n[project.entry-points.perfsuite]\nacme = "acme_kit"\n'
+    (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
+    place = tmp_path / "acme_kit" / "baselines" / "acme-a1"
+    place.mkdir(parents=True)
+    (tmp_path / "acme_kit" / "__init__.py").write_text(textwrap.dedent(GOOD), encoding="utf-8")
+    for name, content in files.items():
+        (place / name).write_text(content, encoding="utf-8")
+    return tmp_path
+
+
+def example(name: str) -> str:
+    folder = EXAMPLE / "acme_perf" / "baselines" / "acme-a1"
+    return (folder / name).read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sku.json": "{"}, "a baseline that it ships is not usable"),
+        ({"acme.json": "[]"}, "a baseline that it ships is not usable"),
+        ({}, "acme-a1 has a baseline of acme.program[name=softscale_fused], which the pack does"),
+    ],
+)
+def test_shipped_baselines_are_read_and_not_stale(
+    tmp_path: Path, changes: dict[str, str], said: str
+) -> None:
+    files = {name: example(name) for name in ("sku.json", "acme.json")}
+    with pytest.raises(PackError) as caught:
+        check_pack(shipping(tmp_path, files | changes), device="")
+    assert said in str(caught.value)
+
+
+def broken(**changes: object) -> Device:
+    """Return the fake device with some of its parts replaced."""
+    made: Device = type("Broken", (FakeDevice,), changes)()
+    return made
+
+
+def facts_with(**changes: Any) -> Callable[[FakeDevice], DeviceFacts]:
+    return lambda self: replace(FakeDevice.facts(FakeDevice()), **changes)
+
+
+def test_a_good_device_is_accepted() -> None:
+    check_device(FakeDevice())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sample": None}, "it has no method sample(self, group"),
+        ({"rng": lambda self: None}, "its rng(self) is called as rng(self, seed"),
+        ({"facts": lambda self: {"device": "fake"}}, "no DeviceFacts"),
+        ({"facts": facts_with(device="other")}, "facts().device is 'other', its name 'fake'"),
+        ({"facts": facts_with(identity={})}, "lacks name, unit or identity"),
+        ({"facts": facts_with(state={"cap": 300})}, "facts().state has ('cap', 300)"),
+        ({"facts": facts_with(clocks=("time_us",))}, "has_cycles True"),
+        ({"facts": lambda self: 1 / 0}, "facts: it raised ZeroDivisionError"),
+        ({"rng": lambda self, seed: FakeRng(1)}, "takes different values for equal"),
+        ({"rng": lambda self, seed: FakeRng(next(SEEDS))},
+         "one seed makes two different inputs"),
+        ({"poison": lambda self, outputs: [each.__setitem__(slice(None), [0.0] * len(each))
+          for each in outputs]}, "what was overwritten is accepted"),
+        ({"bytes_of": lambda self, values: 0}, "inputs have no bytes"),
+        ({"sample": lambda self, group, count, *, regime, spin_us, flush: []}, "asked for 2"),
+        ({"sample": lambda self, group, count, *, regime, spin_us, flush: [Sample(1.0)] * 2},
+         "cycles are nan"),
+        ({"sample": lambda self, group, count, *, regime, spin_us, flush: [Sample(1.0, 1.0)] * 2},
+         "0 launches were issued"),
+        ({"health": lambda self: None}, "no Health"),
+    ],
+)  # fmt: skip
+def test_a_device_that_does_otherwise_is_told_how(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeviceError) as caught:
+        check_device(broken(**changes))
+    assert said in str(caught.value)

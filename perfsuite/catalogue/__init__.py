@@ -20,6 +20,7 @@ import perfsuite
 from perfsuite.catalogue.listing import PackListing, Request
 from perfsuite.model import Pack, Tier
 from perfsuite.packs import PackSource, Place
+from perfsuite.wire import plain
 
 # The child itself ends a pack at the time limit; this is for a child that does not.
 GRACE_S = 5.0
@@ -64,7 +65,8 @@ def _pack(source: PackSource, listing: PackListing) -> Pack:
         canaries=listing.canaries,
         kernels=listing.given,
         controller=listing.controller,
-        error=source.error or listing.error,
+        accelerator=listing.accelerator,
+        error=plain(source.error or listing.error),
     )
 
 

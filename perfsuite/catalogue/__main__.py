@@ -9,6 +9,7 @@ import ctypes
 import faulthandler
 import gc
 import os
+import resource
 import select
 import signal
 import sys
@@ -28,6 +29,8 @@ from perfsuite.model import Kernel
 from perfsuite.packs import PackSource, Place, load_pack
 
 POLL_MS = 20
+# Bytes that one pack may write to a file, its output among them, and hold while it is listed.
+MOST = {resource.RLIMIT_FSIZE: 64 << 20, resource.RLIMIT_DATA: 16 << 30}
 # Less than the controller's grace.
 AGAIN_S = 3.0
 # As much of a failed pack's output as helps; a traceback's end is what matters.
@@ -134,6 +137,9 @@ def _isolate(parent: int, log: IO[bytes]) -> None:
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     faulthandler.enable(2)
+    # Neither the disk nor the memory of this machine is a pack's: it gets an error instead.
+    for limit, most in MOST.items():
+        resource.setrlimit(limit, (most, most))
 
 
 def _run_fork(write_end: int, listing: Callable[[], PackListing]) -> NoReturn:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from perfsuite.errors import PackError
 from perfsuite.model import (
+    Accelerator,
     Axes,
     Case,
     CaseInfo,
@@ -69,6 +70,7 @@ class PackListing:
     wants_kernels: bool = False
     given: tuple[Kernel, ...] = ()
     controller: str = ""
+    accelerator: Accelerator | None = None
     error: str = ""
 
 
@@ -83,6 +85,7 @@ def list_pack(source: PackSource, loaded: LoadedPack, tier: Tier) -> PackListing
         kernels=loaded.kernels,
         wants_kernels=loaded.wants_kernels,
         controller=loaded.controller,
+        accelerator=loaded.accelerator,
     )
 
 

@@ -30,7 +30,7 @@ Packs = Annotated[
 Select = Annotated[
     str, typer.Option("--select", metavar="EXPR", help="As --perf-select: 'impl=triton,n>=1e6'")
 ]
-Device = Annotated[str, typer.Option(help="auto, cuda or cpu; auto takes the GPUs if any")]
+Device = Annotated[str, typer.Option(help="auto, cuda, cpu or a pack's; auto takes GPUs if any")]
 Baselines = Annotated[
     Path | None, typer.Option("--baselines", metavar="DIR", help="Default: baselines")
 ]
@@ -55,7 +55,7 @@ def doctor(
     for broken in (each for each in packs if each.error):
         say(f"Pack {broken.name} cannot be listed: {broken.error}")
     # Last comes what may fail: the device is opened, as a run would.
-    units = room.examine(device)
+    units = room.examine(device, packs)
     room.say_device(units)
     room.say_noise(units[0])
     room.say_baselines(units[0], project.baseline_roots(baselines, pack))
@@ -102,15 +102,17 @@ def run(
     Under a profiler it is not checked, so that the profile is of the launches only.
     """
     from perfsuite.cli.launch import Order, launch
-    from perfsuite.panel import inventory
+    from perfsuite.sites import resolved
 
-    found, home = _find(variant, pack)
+    packs, found, home = _find(variant, pack)
+    where, _, own = resolved(device, packs)
     order = Order(
         pack=found.pack,
         origin=home.origin,
         case=found.case.name,
         axes=found.axes,
-        device=("cuda" if inventory() else "cpu") if device == "auto" else device,
+        device=where,
+        accelerator=own,
         launches=launches,
         check=not profiler,
         paths=tuple(sys.path),
@@ -119,9 +121,8 @@ def run(
     raise typer.Exit(launch(order, profiler or ()))
 
 
-def _find(name: str, extra: list[Path] | None) -> tuple[Variant, Pack]:
-    """Return a variant by id, of any tier, and its pack."""
-    from perfsuite.catalogue import load_catalogue
+def _find(name: str, extra: list[Path] | None) -> tuple[Sequence[Pack], Variant, Pack]:
+    """Return all packs, a variant by id, of any tier, and its pack."""
     from perfsuite.plan import parse_selection, select
 
     selection = parse_selection(name)
@@ -129,12 +130,11 @@ def _find(name: str, extra: list[Path] | None) -> tuple[Variant, Pack]:
         raise UsageError(
             f"{name!r} is no variant id", remedy="copy one from perfsuite list, in quotes"
         )
-    sources = find_project().sources(extra)
     # All packs: one may ask for the kernels of the others.
-    packs = load_catalogue(sources, tier=Tier.FULL)
+    packs = find_project().packs(extra, Tier.FULL)
     pack = named(packs, selection.id.partition(".")[0])
     (variant,) = select(pack.variants, selection)
-    return variant, pack
+    return packs, variant, pack
 
 
 def named(packs: Sequence[Pack], name: str) -> Pack:

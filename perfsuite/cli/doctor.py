@@ -56,10 +56,13 @@ def _version(distribution: str) -> str:
         return "not installed"
 
 
-def examine(device: str) -> tuple[DeviceFacts, ...]:
+def examine(device: str, packs: Sequence[Pack]) -> tuple[DeviceFacts, ...]:
     """Open the devices that a run would use and return what they say of themselves."""
+    for own, name in ((pack.accelerator, pack.name) for pack in packs if pack.accelerator):
+        has = f"has {', '.join(own.units)}" if own.units else "has none"
+        say(f"Device {own.name} of the pack {name}: this machine {has}")
     with ExitStack() as stack:
-        desks = open_desks(device, (), Settings(processes=1), stack)
+        desks = open_desks(device, packs, Settings(processes=1), stack)
         return tuple(desk.facts for desk in desks)
 
 

@@ -17,7 +17,7 @@ from perfsuite.device import open_device
 from perfsuite.engine import Session
 from perfsuite.errors import PackError, PerfError, UsageError
 from perfsuite.files import refusing
-from perfsuite.model import Axes, Evidence, Kernel, Regime, Settings
+from perfsuite.model import Accelerator, Axes, Evidence, Kernel, Regime, Settings
 from perfsuite.packs import load_pack
 from perfsuite.panel.site import child_environment
 from perfsuite.plan import missing_of
@@ -36,6 +36,7 @@ class Order:
     check: bool
     paths: tuple[str, ...]
     kernels: tuple[Kernel, ...] = ()
+    accelerator: Accelerator | None = None
 
 
 def launch(order: Order, profiler: Sequence[str]) -> int:
@@ -49,7 +50,7 @@ def launch(order: Order, profiler: Sequence[str]) -> int:
 
 def carry_out(order: Order) -> None:
     """Build, check and launch; raises what the variant or the device has against it."""
-    device = open_device(order.device)
+    device = open_device(order.device, accelerator=order.accelerator)
     loaded = load_pack(order.pack, order.origin, order.kernels)
     if order.case not in loaded.cases:
         raise PackError(f"pack {order.pack!r} has no case {order.case!r}", where=order.origin)

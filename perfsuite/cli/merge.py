@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,7 @@ def merge(
 
     What the shards stored in the history is not stored again.
     """
+    from perfsuite.baselines import Exceptions
     from perfsuite.closing import book_of, tell_github
     from perfsuite.judge import Policy
     from perfsuite.merging import conclude, merged
@@ -38,7 +40,10 @@ def merge(
     project = find_project()
     whole = merged([project.load_run(name) for name in runs])
     roots = project.baseline_roots(baselines, pack)
-    outcome = conclude(whole, folder=project.folder, roots=roots, policy=Policy())
+    exceptions = Exceptions.load(roots, datetime.now(UTC).date())
+    outcome = conclude(
+        whole, folder=project.folder, roots=roots, policy=Policy(), exceptions=exceptions
+    )
     packs, known = project.packs(pack, Tier.SMOKE), known_history(project, outcome.run)
     book = book_of(outcome, packs, history=known, is_new=False)
     lines = [f"report: {write_report(book, folder)}", f"run: {outcome.run_file}"]

@@ -11,6 +11,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
+import perfsuite
 from perfsuite.errors import UsageError
 from perfsuite.files import refusing
 
@@ -21,7 +22,7 @@ LONGEST = 40
 RESERVED = frozenset({"sku"})
 # Left off, so that no tool takes a template for the file that is made of it.
 SUFFIX = ".txt"
-RENAMED = {"gitignore": ".gitignore"}
+RENAMED = {"gitignore": ".gitignore", "github": ".github"}
 
 
 def new_pack(name: str, folder: Path | None = None, *, taken: Sequence[str] = ()) -> Path:
@@ -40,6 +41,7 @@ def new_pack(name: str, folder: Path | None = None, *, taken: Sequence[str] = ()
             remedy="name another with --folder DIR, or move it away",
         )
     words = {"pack": name, "package": f"{name}_perf", "project": project}
+    words["version"] = ".".join(perfsuite.__version__.split(".")[:2])
     remedy = "name a folder that can be written with --folder DIR"
     with refusing("cannot write the pack", place.absolute(), remedy=remedy, kind=UsageError):
         _write(place, dict(_files(words)))
@@ -80,7 +82,8 @@ def _files(words: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
     for template, parts in _templates(root):
         *folders, last = parts
         name = last.removesuffix(SUFFIX)
-        inside = [words["package"] if part == "package" else part for part in folders]
+        named = RENAMED | {"package": words["package"]}
+        inside = [named.get(part, part) for part in folders]
         text = Template(template.read_text("utf-8")).substitute(words)
         yield Path(*inside, RENAMED.get(name, name)), text
 

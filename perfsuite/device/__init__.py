@@ -2,6 +2,7 @@
 
 from perfsuite.device.compiled import forget_compiled
 from perfsuite.device.gang import Gang, join, join_elastic
+from perfsuite.device.opening import open_device
 from perfsuite.device.protocol import (
     Comparison,
     Context,
@@ -10,7 +11,6 @@ from perfsuite.device.protocol import (
     Loaded,
     Rng,
     Sample,
-    open_device,
 )
 
 __all__ = [

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
-from perfsuite.device.protocol import Device, open_device
+from perfsuite.device.opening import open_device
+from perfsuite.device.protocol import Device
 from perfsuite.errors import DeviceError
 
 

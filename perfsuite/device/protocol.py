@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-from perfsuite.device.gang import Gang
-from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime, TracedKernel
-
-# Devices by name.
-BUILT_IN = {
-    "cuda": "perfsuite.device.cuda:CudaDevice",
-    "cpu": "perfsuite.device.cpu:CpuDevice",
-    "fake": "perfsuite.device.fake:FakeDevice",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +111,8 @@ class Group(Protocol):
 class Device(Protocol):
     """A thing that can launch, time and watch a workload; one per worker.
 
+    A pack's device inherits it: what has a body here may be left out, and what later versions
+    add to it will have one.
     ``settle_tolerance`` is the relative difference below which groups of samples count as steady,
     ``settle_s`` how long it is worth waiting for that. ``foreign_most`` is the load by others, in
     percent of what a workload uses, that a block may bear. ``busy_s`` and ``spun_s`` are how long
@@ -128,13 +120,13 @@ class Device(Protocol):
     """
 
     name: str
-    cache_bytes: int
-    has_cycles: bool
-    settle_tolerance: float
-    settle_s: float
-    foreign_most: float
-    busy_s: float
-    spun_s: float
+    cache_bytes: int = 0
+    has_cycles: bool = False
+    settle_tolerance: float = 0.01
+    settle_s: float = 3.0
+    foreign_most: float = 5.0
+    busy_s: float = 0.0
+    spun_s: float = 0.0
 
     def facts(self) -> DeviceFacts:
         """Describe the device."""
@@ -156,6 +148,7 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Wait for all work; raises what the device reports, sticky errors included."""
+        return
 
     def group(
         self,
@@ -181,41 +174,42 @@ class Device(Protocol):
 
     def joins_streams(self, group: Group) -> bool:
         """Say whether all work of the group is done when its stream says so."""
+        del group
+        return True
 
     def agree(self, value: float) -> float:
         """Return the largest value among the ranks of a gang; alone, the value itself.
 
         Every decision about how often to launch goes through here: ranks that disagree hang.
         """
+        return value
 
     def health(self) -> Health:
         """Return the device's state while the last samples were taken."""
+        return Health()
 
     def energy_j(self, group: Group, time_s: float) -> float | None:
         """Return the energy of one launch of a group issued back to back for so long, if known."""
+        del group, time_s
+        return None
 
     def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
         """Return the peak of memory allocated during one launch without its inputs, if known."""
+        del fn, inputs
+        return None
 
     def traced(self, issue: Callable[[], object]) -> Sequence[TracedKernel]:
         """Return each kernel that ``issue`` launches; the first call may take seconds.
 
         A process that was traced is no good for measuring.
         """
+        issue()
+        return ()
 
     def loaded(self) -> Sequence[Loaded]:
         """Return the kernels that were compiled for what ran on this device, as far as known."""
+        return ()
 
     def close(self) -> None:
         """Give back what the device holds."""
-
-
-def open_device(name: str, *, seed: int = 0, gang: Gang | None = None) -> Device:
-    """Open a built-in device by name, the process's first GPU, for a rank of ``gang`` or alone."""
-    if name not in BUILT_IN:
-        raise DeviceError(
-            f"unknown device {name!r}", remedy=f"choose one of {', '.join(sorted(BUILT_IN))}"
-        )
-    module, _, attribute = BUILT_IN[name].partition(":")
-    kind = getattr(importlib.import_module(module), attribute)
-    return cast("Device", kind(seed=seed, gang=gang))
+        return

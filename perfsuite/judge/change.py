@@ -115,7 +115,8 @@ def shift_of(
         extremes = [replace(pair.prior, beta=beta, beta_sd=0.0) for beta in (0.0, 1.0)]
         pairs = [replace(pair, prior=each) for each in extremes]
     center = [median([item.time_us for item in side]) for side in pair.sides]
-    chosen = prior.threshold if policy.threshold is None else policy.threshold
+    own = max(prior.threshold, metric.threshold)
+    chosen = own if policy.threshold is None else policy.threshold
     floor = policy.floor_us / center[0] if metric in {TIME, ELAPSED} else 0.0
     threshold = max(chosen, 2 * pair.unit_of_baseline(), floor)
     return Shift(

@@ -1,5 +1,6 @@
 """The nouns of perfsuite as frozen dataclasses."""
 
+from perfsuite.model.accelerator import BUILT_IN_DEVICES, Accelerator
 from perfsuite.model.arms import Arm, Revision, Tree
 from perfsuite.model.case import (
     Axes,
@@ -58,6 +59,8 @@ from perfsuite.model.verdict import (
 from perfsuite.model.workload import Buildable, Inspection, Scenario, Workload
 
 __all__ = [
+    "BUILT_IN_DEVICES",
+    "Accelerator",
     "Arm",
     "Axes",
     "BaselineEntry",

@@ -15,7 +15,8 @@ TARGETS = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 class Metric:
     """A metric of a case; ``better`` is lower, higher or equal (any change is for the worse).
 
-    ``threshold`` is the relative change of an exact metric that is not worth a word.
+    ``threshold`` is the relative change that is not worth a word; of a metric with noise it counts
+    where it is more than what the noise lets tell.
     """
 
     name: str

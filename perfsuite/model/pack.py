@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from perfsuite.model.accelerator import Accelerator
 from perfsuite.model.case import Need, Scalar, Variant
 from perfsuite.model.metric import Kernel
 
@@ -68,4 +69,5 @@ class Pack:
     kernels: tuple[Kernel, ...] = ()
     canaries: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
     controller: str = ""
+    accelerator: Accelerator | None = None
     error: str = ""

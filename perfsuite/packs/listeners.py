@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import queue
 import sys
+import threading
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import pluggy
 
@@ -15,25 +19,35 @@ from perfsuite.hookspecs import Controller
 from perfsuite.model import Pack, Run, Section
 from perfsuite.packs.loader import import_folder, told
 from perfsuite.packs.sources import GROUP
-from perfsuite.packs.validity import Place
+from perfsuite.packs.validity import Place, shown
+from perfsuite.wire import plain
+
+T = TypeVar("T")
 
 # What may not come into pytest's process by a pack.
 HEAVY = ("torch",)
 # A page is read by a person.
 MOST_ROWS = 1000
+# What all calls of one hook of one pack may take together.
+LIMIT_S = 60.0
 
 
 class Listeners:
     """The controller hooks of packs; ``notes`` say what went wrong in them."""
 
-    def __init__(self, packs: Sequence[Pack]) -> None:
+    def __init__(self, packs: Sequence[Pack], *, limit_s: float = LIMIT_S) -> None:
         self.notes: list[str] = []
+        self._limit_s = limit_s
+        self._spent_s: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._hand = _Hand()
         self._hooks: dict[str, pluggy.PluginManager] = {}
         self._silenced: set[tuple[str, str]] = set()
         for pack in packs:
             if pack.controller and not pack.error:
-                with self._contained(pack.name, f"module {pack.controller!r}"):
-                    self._hooks[pack.name] = _registered(pack)
+                act = partial(_registered, pack)
+                found = self._contained(pack.name, f"module {pack.controller!r}", act)
+                if found is not None:
+                    self._hooks[pack.name] = found
 
     def tell(self, run: Run) -> None:
         """Tell of each result and each verdict of a run."""
@@ -56,17 +70,69 @@ class Listeners:
         for pack, manager in self._hooks.items():
             if (pack, hook) in self._silenced:
                 continue
-            with self._contained(pack, hook):
-                take(getattr(manager.hook, hook)(**arguments))
+            call = getattr(manager.hook, hook)
+            self._contained(pack, hook, partial(_taken, call, take, arguments))
 
-    @contextmanager
-    def _contained(self, pack: str, what: str) -> Iterator[None]:
+    def _contained(self, pack: str, what: str, act: Callable[[], T]) -> T | None:
+        """Return what the pack's code returns; what it raises, or that it hangs, is a note."""
+        started = time.monotonic()
         try:
-            yield
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it becomes a note
+            return self._hand.call(act, self._limit_s - self._spent_s[pack, what])
+        except queue.Empty:
+            why = f"it took longer than {self._limit_s:g} s in all, and is left behind"
+        except BaseException as error:
+            if error is not self._hand.raised:
+                raise
             why = error.what if isinstance(error, PerfError) else told(error)
-            self.notes.append(f"pack {pack}, {what}: {why}")
-            self._silenced.add((pack, what))
+        finally:
+            self._spent_s[pack, what] += time.monotonic() - started
+        self.notes.append(plain(f"pack {pack}, {what}: {why}"))
+        self._silenced.add((pack, what))
+        return None
+
+
+class _Hand:
+    """A thread that calls what may never return; ``raised`` is what the last call raised.
+
+    One thread for all calls, as long as none hangs: a listener may keep what is bound to a thread.
+    """
+
+    def __init__(self) -> None:
+        self.raised: BaseException | None = None
+        self._calls: queue.SimpleQueue[Callable[[], None]] | None = None
+
+    def call(self, act: Callable[[], T], limit_s: float) -> T:
+        """Return what ``act`` returns, or raise what it raises; ``queue.Empty`` if it hangs."""
+        answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+        def answer() -> None:
+            try:
+                answers.put((act(), None))
+            except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
+                answers.put((None, error))
+
+        if self._calls is None:
+            self._calls = queue.SimpleQueue()
+            threading.Thread(target=_obey, args=[self._calls], daemon=True).start()
+        self._calls.put(answer)
+        self.raised = None
+        try:
+            found, self.raised = answers.get(timeout=max(0.0, limit_s))
+        except queue.Empty:
+            self._calls = None
+            raise
+        if self.raised is not None:
+            raise self.raised
+        return cast("T", found)
+
+
+def _obey(calls: queue.SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        calls.get()()
+
+
+def _taken(call: Callable[..., Any], take: Callable[[Any], object], given: dict[str, Any]) -> None:
+    take(call(**given))
 
 
 def _registered(pack: Pack) -> pluggy.PluginManager:
@@ -99,8 +165,8 @@ def _sections(returned: Sequence[Any]) -> Iterator[Section]:
             rows = section.rows
             more = f" The table ends after {MOST_ROWS} of {len(rows)} rows."
             yield Section(
-                title=section.title,
-                text=section.text + more * (len(rows) > MOST_ROWS),
-                columns=section.columns,
-                rows=rows[:MOST_ROWS],
+                title=shown(section.title),
+                text=shown(section.text) + more * (len(rows) > MOST_ROWS),
+                columns=tuple(map(shown, section.columns)),
+                rows=tuple(tuple(map(shown, row)) for row in rows[:MOST_ROWS]),
             )

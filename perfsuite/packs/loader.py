@@ -16,7 +16,7 @@ from typing import Any
 import pluggy
 
 from perfsuite import hookspecs
-from perfsuite.model import Case, Claim, Kernel
+from perfsuite.model import Accelerator, Case, Claim, Kernel
 from perfsuite.packs.sources import GROUP
 from perfsuite.packs.validity import Place, check_cases, check_claims, check_kernels
 
@@ -35,6 +35,7 @@ class LoadedPack:
     kernels: tuple[Kernel, ...] = ()
     wants_kernels: bool = False
     controller: str = ""
+    accelerator: Accelerator | None = None
 
 
 def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> LoadedPack:
@@ -54,7 +55,8 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
     check_cases(place, cases)
     by_name = {case.name: case for case in cases}
     check_claims(place, by_name, claims)
-    return LoadedPack(by_name, claims, own, wants, _controller(place, manager))
+    listened, device = _controller(place, manager), _accelerator(place, manager)
+    return LoadedPack(by_name, claims, own, wants, listened, device)
 
 
 def _imported(place: Place) -> Any:
@@ -137,6 +139,15 @@ def _controller(place: Place, manager: pluggy.PluginManager) -> str:
     if found is not None and not (isinstance(found, str) and found):
         raise place.refuse(f"perf_controller() returned {found!r}", remedy=remedy)
     return found or ""
+
+
+def _accelerator(place: Place, manager: pluggy.PluginManager) -> Accelerator | None:
+    """Return the device that the pack brings, with where it is imported from."""
+    found = _returned(place, manager.hook.perf_device)
+    if found is not None and not isinstance(found, Accelerator):
+        remedy = "return a perfsuite.Accelerator, or None where there is none"
+        raise place.refuse(f"perf_device() returned {found!r}", remedy=remedy)
+    return replace(found, folder=import_folder(place)) if found else None
 
 
 def import_folder(place: Place) -> str:

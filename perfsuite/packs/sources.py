@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import perfsuite
 from perfsuite.errors import PackError, UsageError
 from perfsuite.model.case import NAME
 
@@ -65,7 +66,8 @@ def _installed() -> list[PackSource]:
                 name=entry.name,
                 origin=f"module:{entry.value}@",
                 version=entry.dist.version if entry.dist else "",
-            )
+            ),
+            (entry.dist.requires or ()) if entry.dist else (),
         )
         for entry in entry_points(group=GROUP)
     ]
@@ -81,7 +83,7 @@ def _in_folders(root: Path | None) -> list[PackSource]:
 def _in_folder(folder: Path) -> list[PackSource]:
     """Return the packs that a folder's own pyproject.toml declares: the only list of them."""
     try:
-        return [_checked(source) for source in _declared(folder)]
+        return _declared(folder)
     except PackError as error:
         return [PackSource(name=folder.name, origin=f"module:@{folder}", error=str(error))]
 
@@ -92,6 +94,7 @@ def _declared(folder: Path) -> list[PackSource]:
         project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
         entries = project.get("entry-points", {}).get(GROUP, {})
         version = str(project.get("version", ""))
+        requires = [each for each in project.get("dependencies", ()) if isinstance(each, str)]
     except (OSError, ValueError, AttributeError) as error:
         raise PackError(
             f"a pack's pyproject.toml cannot be read: {error}",
@@ -106,21 +109,42 @@ def _declared(folder: Path) -> list[PackSource]:
         )
     place = folder / "src" if (folder / "src").is_dir() else folder
     return [
-        PackSource(name=name, origin=f"module:{value}@{place}", version=version)
+        _checked(PackSource(name=name, origin=f"module:{value}@{place}", version=version), requires)
         for name, value in entries.items()
     ]
 
 
-def _checked(source: PackSource) -> PackSource:
-    """Return the source, with an error if its name cannot stand in variant ids."""
-    if NAME.match(source.name):
-        return source
-    error = PackError(
-        f"pack name {source.name!r} must match {NAME.pattern}",
-        where=source.origin,
-        remedy="rename the entry point or the file",
-    )
+def _checked(source: PackSource, requires: Iterable[str] = ()) -> PackSource:
+    """Return the source, with an error if its name can be no id's or it needs another perfsuite."""
+    what, remedy = _unmet(requires), "install the perfsuite that it asks for, or an older pack"
+    if not NAME.match(source.name):
+        what = f"pack name {source.name!r} must match {NAME.pattern}"
+        remedy = "rename the entry point or the file"
+    elif what:
+        what = f"the pack {source.name!r} {source.version} {what}"
+    error = PackError(what, where=source.origin, remedy=remedy) if what else ""
     return replace(source, error=str(error))
+
+
+def _unmet(requires: Iterable[str]) -> str:
+    """Say which requirement of a distribution this perfsuite does not meet; nothing if none.
+
+    Pip looks at it when it installs, and never again; of a folder nobody else does.
+    """
+    named = [text for text in requires if "perfsuite" in text.lower() and text != "perfsuite"]
+    for text in named:
+        from packaging.requirements import InvalidRequirement, Requirement
+        from packaging.utils import canonicalize_name
+
+        try:
+            wanted = Requirement(text)
+        except InvalidRequirement:
+            return f"declares a dependency that is none: {text!r}"
+        applies = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+        is_met = wanted.specifier.contains(perfsuite.__version__, prereleases=True)
+        if canonicalize_name(wanted.name) == GROUP and applies and not is_met:
+            return f"requires perfsuite {wanted.specifier}, and this is {perfsuite.__version__}"
+    return ""
 
 
 def _distinct(found: Iterable[PackSource]) -> list[PackSource]:

@@ -9,16 +9,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 from perfsuite.errors import PackError
 from perfsuite.model import Case, Claim, Kernel, Need, Scalar
-from perfsuite.model.case import VALUE, format_value
+from perfsuite.model.case import NAME, VALUE, format_value
 
 # Words of --perf-select that are not axes.
 RESERVED = ("pack", "case", "tag")
 
 ARCH = re.compile(r"sm_(\d+)([af]?)(\+?)\Z")
 TARGET = re.compile(r"sm_\d{2,3}[af]?\Z")
+# Escape sequences, what turns the direction of text, halves of characters.
+CONTROLS = frozenset({"Cc", "Cf", "Cs"})
+MOST_TEXT, MOST_UNIT = 10_000, 40
 _KINDS = ("device", "arch", "gpus", "package", "feature")
 
 
@@ -71,6 +75,10 @@ def check_kernels(place: Place, kernels: Sequence[Kernel]) -> None:
 def _of_case(case: Case, seen: Collection[str]) -> Iterator[Fault]:
     if case.name in seen:
         yield f"two cases have the name {case.name!r}", "rename one of them"
+    told = [budget.reason for budget in case.budgets]
+    yield from _of_texts((case.build.__doc__, case.source, *told, *case.tags))
+    for metric in case.metrics:
+        yield from _of_texts((metric.unit,), most=MOST_UNIT)
     if not (case.build.__doc__ or "").strip():
         yield "the case has no docstring", "say in the builder's docstring what is measured"
     if not case.source.strip():
@@ -88,6 +96,23 @@ def _of_case(case: Case, seen: Collection[str]) -> Iterator[Fault]:
     yield from _of_needs(case.needs)
     for part in ("build", "only", "waits", "work", "memory_bytes"):
         yield from _of_arguments(case, part)
+
+
+def shown(text: str) -> str:
+    """Return a text with replacements for what would garble a terminal or a page."""
+    odd = {c for c in set(text) - {"\n", "\t"} if category(c) in CONTROLS}
+    return "".join("\N{REPLACEMENT CHARACTER}" if c in odd else c for c in text)
+
+
+def _of_texts(texts: Iterable[Any], most: int = MOST_TEXT) -> Iterator[Fault]:
+    """Yield texts that would garble a terminal or a page."""
+    for text in ("" if each is None else each for each in texts):
+        if not isinstance(text, str):
+            yield f"{text!r} is a {type(text).__name__}", "write a text"
+        elif shown(text) != text:
+            yield f"the text {text[:60]!r} has control characters", "leave them out"
+        elif len(text) > most:
+            yield f"the text {text[:60]!r}... has more than {most} characters", "shorten it"
 
 
 def _of_values(case: Case, axis: str) -> Iterator[Fault]:
@@ -147,6 +172,9 @@ def _of_arguments(case: Case, part: str) -> Iterator[Fault]:
 def _of_claim(
     claim: Claim, cases: Mapping[str, Case], seen: Collection[tuple[str, str]]
 ) -> Iterator[Fault]:
+    if not NAME.match(claim.name):
+        yield f"claim name {claim.name!r} must match {NAME.pattern}", "rename it"
+    yield from _of_texts((claim.source,))
     if claim.case not in cases:
         yield f"unknown case {claim.case!r}", f"use one of {', '.join(cases)}"
     if (claim.case, claim.name) in seen:

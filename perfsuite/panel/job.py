@@ -29,6 +29,7 @@ def job_of(turn: Turn, slot: int, site: Site, rival: wire.Rival | None = None) -
         case=variant.case.name,
         axes=variant.axes,
         device=site.device,
+        accelerator=site.accelerator,
         settings=site.settings,
         seed=_seed(f"{site.settings.seed}/{turn.stage}/{variant.id}/{turn.process}"),
         slot=slot,

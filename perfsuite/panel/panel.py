@@ -55,7 +55,7 @@ class Panel(Closable):
         if self._facts is None:
             worker = self._slots[0].fork()
             try:
-                worker.tell(wire.Describe(self.site.device))
+                worker.tell(wire.Describe(self.site.device, self.site.accelerator))
                 wait = self._wait("start", self.site.settings.start_limit_s)
                 self._facts = worker.hear(wire.Described, wait).facts
             except EndedError as ended:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import perfsuite
-from perfsuite.model import Arm, Gpu, Kernel, Settings, Tree
+from perfsuite.model import Accelerator, Arm, Gpu, Kernel, Settings, Tree
 
 # The share of the machine's memory that the workers of one panel may use together.
 MEMORY_SHARE = 0.8
@@ -36,7 +36,8 @@ class Site:
 
     ``gpus`` are those its workers see, none where the device is no GPU: one, or all of a gang's,
     by rank. ``kernels`` are all packs' kernels. ``origins`` gives each pack's origin by name.
-    ``arms`` is the code of both arms where two are compared.
+    ``arms`` is the code of both arms where two are compared. ``accelerator`` is the device that a
+    pack brings, with the one unit that is meant.
     ``memory_limit_bytes`` is the host memory one worker may hold (0: its share of the machine).
     """
 
@@ -47,6 +48,7 @@ class Site:
     origins: Mapping[str, str] = field(default_factory=dict)
     kernels: tuple[Kernel, ...] = ()
     arms: Mapping[Arm, Code] = field(default_factory=dict)
+    accelerator: Accelerator | None = None
     memory_limit_bytes: int = 0
 
     def code(self, arm: Arm) -> Code:

@@ -81,8 +81,11 @@ class Slot:
         if self.generation:
             self._log.close()
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the server
+        command = (sys.executable, "-m", "perfsuite.server")
+        own = self._site.accelerator
+        preload = (own.folder, *own.preload) if own else ()
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "perfsuite.server", str(theirs.fileno()), self._site.device],
+            [*command, str(theirs.fileno()), self._site.device, *preload],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from perfsuite.codec import encode, schema_of
-from perfsuite.model import ClaimVerdict, MachineShift, Verdict
+from perfsuite.model import ClaimVerdict, MachineShift, Section, Verdict
 from perfsuite.report.book import Book
 from perfsuite.report.cause import explained
+from perfsuite.report.metrics import Measured, measured
 from perfsuite.report.page import headline
 
 SCHEMA = 1
@@ -19,7 +20,7 @@ class Decided:
     """How one variant ended: a verdict's word, or its status where there is no verdict.
 
     ``why`` says what a change is made of, where that is known; ``fails`` whether it fails the run;
-    ``verdict`` has the changes behind the word.
+    ``verdict`` has the changes behind the word, ``metrics`` what is no clock.
     """
 
     variant: str
@@ -28,6 +29,7 @@ class Decided:
     why: str
     fails: bool
     verdict: Verdict | None
+    metrics: tuple[Measured, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class Decision:
     machine_shift: MachineShift | None
     notes: tuple[str, ...]
     gaps: tuple[str, ...]
+    sections: tuple[Section, ...] = ()
 
 
 def verdict_json(book: Book) -> str:
@@ -74,6 +77,7 @@ def verdict_json(book: Book) -> str:
                 why=explained(one),
                 fails=one.fails,
                 verdict=one.verdict,
+                metrics=measured(one),
             )
             for one in book.subjects
         ),
@@ -81,6 +85,7 @@ def verdict_json(book: Book) -> str:
         machine_shift=run.shift,
         notes=run.notes,
         gaps=run.gaps,
+        sections=book.sections,
     )
     return encode(decision).decode() + "\n"
 

@@ -9,6 +9,9 @@ from perfsuite import roofline
 from perfsuite.report import view
 from perfsuite.report.subject import CYCLES, TIME, Subject
 
+# Lower is what a reader expects.
+BETTER = {"higher": "higher is better", "equal": "must not change"}
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -18,6 +21,7 @@ class Compared:
     baseline: str
     now: str
     change: str
+    note: str = ""
 
 
 def judged(subject: Subject) -> Compared | None:
@@ -49,30 +53,54 @@ def rates(subject: Subject, peaks: roofline.Peaks) -> Iterator[Compared]:
             )
 
 
-def others(subject: Subject) -> tuple[Compared, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A metric that is no clock; ``better`` is empty where the case does not declare it."""
+
+    name: str
+    unit: str
+    better: str
+    value: float | None
+    baseline: float | None
+
+
+def measured(subject: Subject) -> tuple[Measured, ...]:
     """Return the metrics that are no clock, of this run and of the baseline."""
     now = {name: value for one in subject.evidence for name, value in one.exact.items()}
     noisy = {name: subject.now(name) for name in subject.middles if name not in {TIME, CYCLES}}
     now |= {name: value for name, value in noisy.items() if value is not None}
     stored = subject.entry.metrics if subject.entry else {}
     changes = {change.metric: change for change in subject.others}
-    units = {metric.name: metric.unit for metric in subject.variant.case.metrics}
+    declared = {metric.name: metric for metric in subject.variant.case.metrics}
     lines = []
     for name in dict.fromkeys((*now, *changes)):
-        change = changes.get(name)
-        unit = units.get(name) or (change.unit if change else view.unit_of(name))
+        change, own = changes.get(name), declared.get(name)
         before = change.baseline if change else stored[name].center if name in stored else None
-        # What was judged, where something was: of an exact metric the worst process counts.
-        value = change.current if change else now.get(name)
         lines.append(
-            Compared(
-                name,
-                view.NOTHING if before is None else view.amount(before, unit),
-                view.NOTHING if value is None else view.amount(value, unit),
-                _moved(before, value),
+            Measured(
+                name=name,
+                unit=(own.unit if own else "") or (change.unit if change else view.unit_of(name)),
+                better=own.better if own else "",
+                # What was judged, where something was: of an exact metric the worst process counts.
+                value=change.current if change else now.get(name),
+                baseline=before,
             )
         )
     return tuple(lines)
+
+
+def others(subject: Subject) -> tuple[Compared, ...]:
+    """Return the metrics that are no clock, as they are shown."""
+    return tuple(
+        Compared(
+            one.name,
+            view.NOTHING if one.baseline is None else view.amount(one.baseline, one.unit),
+            view.NOTHING if one.value is None else view.amount(one.value, one.unit),
+            _moved(one.baseline, one.value),
+            BETTER.get(one.better, ""),
+        )
+        for one in measured(subject)
+    )
 
 
 def _moved(before: float | None, value: float | None) -> str:

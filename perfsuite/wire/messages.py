@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from perfsuite.model import (
+    Accelerator,
     Axes,
     Code,
     DeviceFacts,
@@ -33,7 +34,8 @@ class Job:
 
     ``ranks`` is 0 where no gang is needed; else the worker joins the others at ``rendezvous``, a
     file. ``kernels`` are all packs' kernels, for a pack whose hook asks for them. ``tree`` is where
-    code that is imported by name comes from, where two revisions are compared.
+    code that is imported by name comes from, where two revisions are compared. ``accelerator`` is
+    the device, if a pack brings it.
     """
 
     pack: str
@@ -50,6 +52,7 @@ class Job:
     kernels: tuple[Kernel, ...] = ()
     tree: Tree | None = None
     rival: Rival | None = None
+    accelerator: Accelerator | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class Describe:
     """Panel to worker: open the device and say what it is."""
 
     device: str
+    accelerator: Accelerator | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,89 @@
+"""Which device is meant, on which units it is measured, and what runs on a pack's."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report_data import run_of
+
+from perfsuite.catalogue import load_catalogue
+from perfsuite.errors import DeviceError
+from perfsuite.model import Accelerator, Need, Pack, Settings, Tier
+from perfsuite.packs import misfit, packs_at
+from perfsuite.plan import missing_need
+from perfsuite.sites import open_desks, resolved
+from perfsuite.testing import check_pack
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "acme-perf"
+HERE = Accelerator(name="here", opens="a:b", units=("one",))
+
+
+def pack(name: str, own: Accelerator | None) -> Pack:
+    return Pack(name=name, origin="module:none@", accelerator=own)
+
+
+@pytest.mark.parametrize(
+    ("own", "meant"),
+    [
+        (HERE, "here"),
+        (replace(HERE, units=()), "cpu"),
+        (replace(HERE, is_automatic=False), "cpu"),
+        (None, "cpu"),
+    ],
+)
+def test_auto_takes_a_pack_s_device_where_it_has_units_and_no_gpu_is_here(
+    own: Accelerator | None, meant: str
+) -> None:
+    device, gpus, found = resolved("auto", [pack("acme", own)])
+    assert gpus == ()
+    assert device == meant
+    assert found == (own if meant == "here" else None)
+
+
+def test_auto_takes_the_first_by_name_and_no_built_in_is_ever_another() -> None:
+    packs = [pack("z", HERE), pack("a", replace(HERE, name="also"))]
+    assert resolved("auto", packs)[0] == "also"
+    assert resolved("here", packs)[2] == HERE
+    assert resolved("cpu", packs) == ("cpu", (), None)
+    with pytest.raises(DeviceError, match="this machine has no here"):
+        resolved("here", [pack("a", replace(HERE, units=()))])
+
+
+def test_an_author_without_the_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_A1_UNITS", "0")
+    with pytest.raises(DeviceError, match="this machine has no acme"):
+        check_pack(EXAMPLE, device="acme")
+
+
+def test_each_unit_has_a_panel_of_its_own_and_the_sku_is_the_pack_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from perfsuite.sku import sku_of
+
+    monkeypatch.setenv("ACME_A1_UNITS", "2")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    packs = load_catalogue(packs_at(EXAMPLE), tier=Tier.SMOKE)
+    with ExitStack() as stack:
+        desks = open_desks("acme", packs, Settings(processes=1), stack)
+        assert [desk.facts.unit for desk in desks] == ["a1-0", "a1-1"]
+        assert [desk.facts.gpus for desk in desks] == [2, 2]
+        sku = sku_of(desks[0].facts)
+    assert (sku.slug, sku.facts["vendor"]) == ("acme-a1", "acme")
+
+
+def test_on_a_pack_s_device_runs_what_names_it_or_takes_torch() -> None:
+    run = run_of()
+    facts = replace(run.facts, device="acme", features=(), memory_bytes=0)
+    plain = replace(run.variants[0], case=replace(run.variants[0].case, needs=(), ranks=""))
+    named = replace(plain, case=replace(plain.case, needs=(Need("device", "acme"),)))
+    assert "needs torch tensors" in missing_need(plain, facts)
+    assert missing_need(named, facts) == ""
+    assert missing_need(plain, replace(facts, features=("torch",))) == ""
+    assert "this run uses cpu" in missing_need(named, replace(facts, device="cpu"))
+    axis = next(iter(named.axes))
+    gang = replace(named, case=replace(named.case, ranks=axis))
+    assert "is run by ranks" in misfit(gang, facts)
+    assert misfit(gang, replace(facts, device="cpu")) == ""

@@ -1,0 +1,156 @@
+"""What a pack may rely on: public names stay, hooks keep their arguments, requirements are met."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perfsuite
+from perfsuite import hookspecs, testing
+from perfsuite.catalogue import load_catalogue
+from perfsuite.codec.blocks import BASELINE_SCHEMA
+from perfsuite.codec.lines import RUN_SCHEMA
+from perfsuite.errors import PackError
+from perfsuite.model import Tier
+from perfsuite.packs import discover
+from perfsuite.testing import check_pack
+
+GOLD = Path(__file__).parent / "gold" / "api.txt"
+FOLDER = """
+[project]
+name = "acme-perf"
+version = "2.0"
+dependencies = {dependencies}
+[project.entry-points.perfsuite]
+{name} = "{name}_pack"
+"""
+PACK = """
+import perfsuite
+
+@perfsuite.case(axes={"n": [1]}, source="a book")
+def copy(ctx, n):
+    '''Copy.'''
+
+@perfsuite.hookimpl
+def perf_cases():
+    return [copy]
+"""
+
+
+def listing() -> Iterator[str]:
+    """Yield each public name with what belongs to it, one a line."""
+    for name in sorted(perfsuite.__all__):
+        yield from entries(f"perfsuite.{name}", getattr(perfsuite, name))
+    for name in ("check_device", "check_pack"):
+        yield from entries(f"perfsuite.testing.{name}", getattr(testing, name))
+    for home in (hookspecs, hookspecs.Controller):
+        for name, hook in inspect.getmembers(home, inspect.isfunction):
+            if name.startswith("perf_"):
+                arguments = [each for each in inspect.signature(hook).parameters if each != "self"]
+                yield from (f"hook {name}({each})" for each in ("", *arguments))
+    yield from (f"schema {each}" for each in (BASELINE_SCHEMA, RUN_SCHEMA))
+
+
+def entries(name: str, thing: Any) -> Iterator[str]:
+    yield name
+    if dataclasses.is_dataclass(thing):
+        yield from (f"{name}.{field.name}" for field in dataclasses.fields(thing))
+    if isinstance(thing, type) and issubclass(thing, enum.Enum):
+        yield from (f"{name}.{member.name}={member.value}" for member in thing)
+    elif isinstance(thing, type):
+        own = [
+            n for n, _ in inspect.getmembers(thing, callable) if n[0] != "_" and n in vars(thing)
+        ]
+        for method in own:
+            yield from arguments_of(f"{name}.{method}", getattr(thing, method))
+    elif inspect.isfunction(thing):
+        yield from arguments_of(name, thing)
+
+
+def arguments_of(name: str, function: Any) -> Iterator[str]:
+    arguments = [each for each in inspect.signature(function).parameters if each != "self"]
+    yield from (f"{name}({each})" for each in arguments or [""])
+
+
+def test_no_public_name_disappears() -> None:
+    known, now = GOLD.read_text("utf-8").splitlines(), list(listing())
+    assert [line for line in known if line not in now] == [], (
+        "packs rely on these: bring them back, or deprecate them for a minor version and raise "
+        "the version (docs/vendors.md says how)"
+    )
+    assert [line for line in now if line not in known] == [], (
+        "new public names: python tests/test_compatibility.py > tests/gold/api.txt, and they stay"
+    )
+
+
+def write(root: Path, name: str, dependencies: list[str]) -> None:
+    folder = root / "plugins" / name
+    folder.mkdir(parents=True)
+    declared = FOLDER.format(name=name, dependencies=dependencies)
+    (folder / "pyproject.toml").write_text(declared, encoding="utf-8")
+    (folder / f"{name}_pack.py").write_text(PACK, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        "perfsuite>=99",
+        "Perfsuite [torch] < 0.1",
+        "perfsuite!=" + perfsuite.__version__,
+        "perfsuite ~~ 1",
+    ],
+)
+def test_a_pack_for_another_perfsuite_is_named_and_the_others_run(
+    tmp_path: Path, requirement: str
+) -> None:
+    write(tmp_path, "needy", ["numpy", requirement])
+    write(tmp_path, "plain", ["numpy>=1.26", "perfsuite>=0.1"])
+    # What it would do when it is imported is none of its good: it is not.
+    (tmp_path / "plugins" / "needy" / "needy_pack.py").write_text("1 / 0", encoding="utf-8")
+    sources = discover(tmp_path, allow=["needy", "plain"])
+    needy, plain = sorted(load_catalogue(sources, tier=Tier.SMOKE), key=lambda pack: pack.name)
+    assert "the pack 'needy' 2.0 " in needy.error
+    is_one = requirement != "perfsuite ~~ 1"
+    assert (f"and this is {perfsuite.__version__}" if is_one else "that is none") in needy.error
+    assert "division" not in needy.error
+    assert (plain.error, len(plain.variants)) == ("", 1)
+    with pytest.raises(PackError, match="'needy'"):
+        check_pack(tmp_path / "plugins" / "needy")
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        "perfsuite",
+        "perfsuite>=0.1,<99",
+        "perfsuite>=99; python_version < '3'",
+        "perfsuite-memory>=99",
+        "perfsuite>=99; extra == 'future'",
+    ],
+)
+def test_what_is_met_or_of_others_refuses_nothing(tmp_path: Path, requirement: str) -> None:
+    write(tmp_path, "plain", [requirement])
+    (source,) = discover(tmp_path, allow=["plain"])
+    assert source.error == ""
+
+
+def test_an_installed_pack_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "acme_perf-2.0.dist-info"
+    folder.mkdir()
+    told = "Name: acme-perf\nVersion: 2.0\nRequires-Dist: perfsuite>=99\n"
+    (folder / "METADATA").write_text(told, encoding="utf-8")
+    (folder / "entry_points.txt").write_text("[perfsuite]\nneedy = no_module\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    (source,) = discover(None, allow=["needy"])
+    assert "the pack 'needy' 2.0 requires perfsuite >=99, and this is" in source.error
+
+
+if __name__ == "__main__":
+    sys.stdout.writelines(f"{line}\n" for line in listing())
