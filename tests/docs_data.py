@@ -50,7 +50,9 @@ def label(path: Path) -> str:
 def blocks_of(path: Path) -> list[Block]:
     text = path.read_text(encoding="utf-8")
     return [
-        Block(found[3], _dedented(found), text.count("\n", 0, found.start()) + 1, _said(text, found))
+        Block(
+            found[3], _dedented(found), text.count("\n", 0, found.start()) + 1, _said(text, found)
+        )
         for found in _FENCE.finditer(text)
     ]
 
@@ -93,8 +95,12 @@ def unknown_in(command: str) -> list[str]:
     name, *words = shlex.split(command.replace("...]", "]"))
     words = words[: words.index("--")] if "--" in words else words
     if name == "tox":
-        known = re.findall(r"^\[testenv:(\w+)\]", (ROOT / "tox.ini").read_text("utf-8"), re.MULTILINE)
-        asked = [env for at, word in enumerate(words) if word == "-e" for env in words[at + 1].split(",")]
+        known = re.findall(
+            r"^\[testenv:(\w+)\]", (ROOT / "tox.ini").read_text("utf-8"), re.MULTILINE
+        )
+        asked = [
+            env for at, word in enumerate(words) if word == "-e" for env in words[at + 1].split(",")
+        ]
         return [env for env in asked if env not in known]
     return _unknown_options(words) if name == "pytest" else _unknown_to_perfsuite(words)
 

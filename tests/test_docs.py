@@ -21,16 +21,15 @@ SITE = ROOT / "docs" / "site"
 sys.path.insert(0, str(SITE))
 
 REASONS = {
-    "installs from a network": 6,
+    "installs from a network": 9,
     "needs a GPU": 8,
     "needs ncu": 2,
-    "needs PostgreSQL": 2,
-    "needs another tool": 3,
-    "takes minutes": 6,
+    "needs another tool": 6,
 }
 # On the fake device, of the one pack that a page makes, in two processes of each variant.
 OPTIONS = "-p perfsuite.plugin --perf-device=fake --perf-processes=2 --perf-packs=acme"
 VARIANT = "acme.softmax[rows=1024,cols=1000,impl=eager]"
+NOTHING = Block("", "", 0)
 WITH_COMMANDS = [
     path for path in PAGES if any(b.commands() and "not run" not in b.said for b in blocks_of(path))
 ]
@@ -49,12 +48,16 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).mkdir()
     settings = {
         "PATH": f"{tools}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}:{tmp_path}/work/acme-perf",  # as if it were installed
         "PYTEST_ADDOPTS": OPTIONS,
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "TMPDIR": str(tmp_path / "tmp"),  # the fake device's lock lies there
         "HOME": str(tmp_path / "home"),
-        **{f"GIT_{who}_{what}": "reader" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+        **{
+            f"GIT_{who}_{what}": "reader"
+            for who in ("AUTHOR", "COMMITTER")
+            for what in ("NAME", "EMAIL")
+        },
     }
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
@@ -65,21 +68,29 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_commands_of_a_page_run(path: Path, shell: Path) -> None:
     for block in blocks_of(path):
         if "file" in block.said:
-            (shell / block.said["file"]).write_text(block.text, encoding="utf-8")
+            (folder(shell) / block.said["file"]).write_text(block.text, encoding="utf-8")
         if "not run" in block.said:
             continue
         commands = block.commands()
         for command in commands:
             is_last = command == commands[-1]
-            run(command, shell, block if is_last else Block("", "", block.line))
+            run(command, shell, block if is_last else NOTHING)
         if "played" in block.said:
             twin = ROOT / "tests" / "packs" / f"played_{Path(block.said['played']).name}"
-            shutil.copy(twin, shell / block.said["played"])
+            shutil.copy(twin, folder(shell) / block.said["played"])
+
+
+def folder(shell: Path) -> Path:
+    """Return the folder that a pack was made in."""
+    return next(shell.glob("**/acme-perf"), shell / "acme-perf").parent
 
 
 def run(command: str, shell: Path, block: Block) -> None:
+    # Folder and variables hold from one command to the next, as in a shell.
+    state = shell.parent / "state"
+    around = f"[ -e {state} ] && . {state}\n{{\n{with_names(command, shell)}\n}}\nended=$?\n"
     done = subprocess.run(
-        ["bash", "-c", with_names(command, shell)],
+        ["bash", "-c", f"{around}{{ export -p; echo cd $PWD; }} > {state}\nexit $ended"],
         cwd=shell,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -94,10 +105,34 @@ def run(command: str, shell: Path, block: Block) -> None:
 
 def with_names(command: str, shell: Path) -> str:
     """Put ids where a page has RUN, the newest last, and VARIANT."""
-    runs = sorted(path.stem for path in shell.glob(".perfsuite/runs/*.jsonl"))
+    runs = sorted(path.stem for path in shell.glob("**/.perfsuite/runs/*.jsonl"))
     command = re.sub(r"\bVARIANT\b", shlex.quote(VARIANT), command)
     newest = iter(runs[-len(re.findall(r"\bRUN\b", command)) :])
     return re.sub(r"\bRUN\b", lambda _: next(newest), command)
+
+
+README = ROOT / "README.md"
+# Of the table: these measure GPUs or run everything there is.
+LONG = ("perfsuite prove", "tox")
+
+
+@pytest.mark.parametrize("command", mentioned(README)[1:])
+def test_a_command_of_the_readme_runs(command: str, shell: Path) -> None:
+    if command.startswith(LONG) or command == "pytest --perf":
+        assert unknown_in(command) == []
+    elif command.startswith("pytest"):
+        # Here, where its packs are; what it would measure is only listed.
+        command = f"cd {ROOT} && PYTEST_ADDOPTS= {command} -p no:cacheprovider --collect-only -q"
+        run(command, shell, NOTHING)
+    else:
+        if "new-pack" not in command and "doctor" not in command:
+            run("perfsuite new-pack acme", shell, NOTHING)
+            shutil.copy(
+                ROOT / "tests/packs/played_softmax.py", shell / "acme-perf/acme_perf/softmax.py"
+            )
+            for _ in range(max(1, command.count("RUN"))):
+                run("pytest --perf --perf-pack=acme-perf", shell, NOTHING)
+        run(command, shell, NOTHING)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=label)
@@ -145,7 +180,9 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) 
     )
     assert done.returncode == 0, done.stderr
     pages = [path.read_text("utf-8") for path in tmp_path.rglob("*.html")]
-    asked = r"<(?:script|img|iframe)[^>]*\ssrc=\"?https?:[^\s>]*|<link[^>]*stylesheet[^>]*https?:[^>]*"
+    asked = (
+        r"<(?:script|img|iframe)[^>]*\ssrc=\"?https?:[^\s>]*|<link[^>]*stylesheet[^>]*https?:[^>]*"
+    )
     assert {found for page in pages for found in re.findall(asked, page)} == set()
 
 
@@ -161,7 +198,16 @@ def test_text_of_a_pack_is_text_in_the_reference() -> None:
     nasty = "<script>x</script> [a](javascript:b) *c* | `<b>` ![d](e) &lt; # f"
     text = table(("a", "b"), [(escaped(nasty), escaped("*"))]) + documented(nasty)
     page = markdown.markdown(text, extensions=["tables"])
-    assert set(re.findall(r"<(\w+)", page)) <= {"table", "thead", "tbody", "tr", "th", "td", "p", "code"}
+    assert set(re.findall(r"<(\w+)", page)) <= {
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "p",
+        "code",
+    }
     assert page.count("<td>") == 2
 
 

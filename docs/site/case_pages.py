@@ -32,7 +32,9 @@ def case_pages(sources: Sequence[PackSource]) -> dict[str, str]:
 
 def own_packs(root: Path) -> list[PackSource]:
     """Return the packs of the repository, installed or not."""
-    return [source for folder in sorted((root / "plugins").iterdir()) for source in packs_at(folder)]
+    return [
+        source for folder in sorted((root / "plugins").iterdir()) for source in packs_at(folder)
+    ]
 
 
 def _by_case(pack: Pack) -> dict[str, list[Variant]]:
@@ -96,8 +98,11 @@ def _claims(case: str, claims: Sequence[ClaimInstance]) -> Iterator[str]:
     first = {claim.name: claim for claim in reversed(claims) if _case_of(claim) == case}
     if first:
         rows = [
-            (code(c.name), f"{code(c.faster)} at least {c.by:g} times as fast as {code(c.than)}",
-             prose(c.source))
+            (
+                code(c.name),
+                f"{code(c.faster)} at least {c.by:g} times as fast as {code(c.than)}",
+                prose(c.source),
+            )
             for c in reversed(first.values())
         ]
         yield table(("claim", "such as", "source"), rows)

@@ -10,6 +10,8 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 EXAMPLE = "reports/example/index.html"
+# The theme asks a server for it, where a page is read from a disk; the copy is beside this file.
+WORKER = "https://unpkg.com/iframe-worker/shim"
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+((?:baselines|reports|perfsuite)/[^)]*)\)")
 
 
@@ -48,3 +50,14 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return f"{found[1]} (`{found[2]}`)"
 
     return _OUTSIDE.sub(turned, markdown)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Let search work from a disk without a network."""
+    above = "../" * page.file.dest_uri.count("/")
+    return output.replace(WORKER, f"{above}site/vendor/iframe-worker.js")
+
+
+def on_post_template(output_content: str, template_name: str, **_: Any) -> str:
+    """Do the same for pages without a source, such as the one for what is not found."""
+    return output_content.replace(WORKER, "site/vendor/iframe-worker.js")

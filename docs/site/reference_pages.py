@@ -68,7 +68,10 @@ def reference_pages() -> dict[str, str]:
 
 
 def _options() -> str:
-    rows = [(_signature(name, told), escaped(told["help"]), _default(told)) for name, told in OPTIONS.items()]
+    rows = [
+        (_signature(name, told), escaped(told["help"]), _default(told))
+        for name, told in OPTIONS.items()
+    ]
     own = [(code(name), escaped(told["help"]), _default(told)) for name, told in INI.items()]
     text = "# Options of pytest\n\nOn the command line, beside pytest's own:\n\n"
     text += table(("option", "what", "default"), rows)
@@ -137,7 +140,9 @@ def _exit_rows() -> Iterator[tuple[str, str]]:
 
 def variables_in(root: Path) -> set[str]:
     """Return the environment variables that the code names."""
-    return {name for path in root.rglob("*.py") for name in _named(ast.parse(path.read_text("utf-8")))}
+    return {
+        name for path in root.rglob("*.py") for name in _named(ast.parse(path.read_text("utf-8")))
+    }
 
 
 def _named(tree: ast.AST) -> Iterator[str]:
@@ -195,7 +200,10 @@ def _shown(name: str, thing: Any) -> str:
 
 def _hooks() -> Iterator[str]:
     yield docstring(hookspecs)
-    spaces = (("In the pack's own module", vars(hookspecs)), ("In the module for pytest's process", vars(hookspecs.Controller)))
+    spaces = (
+        ("In the pack's own module", vars(hookspecs)),
+        ("In the module for pytest's process", vars(hookspecs.Controller)),
+    )
     for title, names in spaces:
         yield f"## {title}\n\n"
         if names is not vars(hookspecs):

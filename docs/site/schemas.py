@@ -48,7 +48,10 @@ def run_schema() -> Schema:
     # A variant names its case, which the plan holds once.
     found["Variant"]["properties"]["case"] = {"type": "string"}
     del found["Run"]
-    kinds = [{"allOf": [_object({"kind": {"const": name}}, ["kind"]), told]} for name, told in lines.items()]
+    kinds = [
+        {"allOf": [_object({"kind": {"const": name}}, ["kind"]), told]}
+        for name, told in lines.items()
+    ]
     return {"$schema": DRAFT, "title": TITLES["run"], "oneOf": kinds, "$defs": found}
 
 
@@ -61,7 +64,11 @@ def baseline_schema() -> Schema:
     entry["required"] = [name for name in entry["required"] if name != "variant"] + ["accepted"]
     del entry["properties"]["variant"]
     entry["properties"]["accepted"] = {"$ref": "#/$defs/Acceptance"}
-    head = {"schema": {"const": BASELINE_SCHEMA}, "sku": {"type": "string"}, "pack": {"type": "string"}}
+    head = {
+        "schema": {"const": BASELINE_SCHEMA},
+        "sku": {"type": "string"},
+        "pack": {"type": "string"},
+    }
     body = _object({**head, "variants": _mapping("BaselineEntry")}, [*head, "variants"])
     return {"$schema": DRAFT, "title": TITLES["baseline"], **body, "$defs": found}
 
