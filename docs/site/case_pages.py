@@ -59,7 +59,7 @@ def _sections(pack: Pack) -> Iterator[str]:
     for name, variants in _by_case(pack).items():
         case = variants[0].case
         yield f"## {escaped(f'{pack.name}.{name}')} {{ #{name} }}\n\n{documented(case.doc)}"
-        yield table(("", ""), _facts(variants))
+        yield "".join(f"- {name}: {told}\n" for name, told in _facts(variants)) + "\n"
         yield _axes(variants)
         yield from _claims(name, pack.claims)
 

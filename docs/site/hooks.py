@@ -58,6 +58,6 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
     return output.replace(WORKER, f"{above}site/vendor/iframe-worker.js")
 
 
-def on_post_template(output_content: str, template_name: str, **_: Any) -> str:
+def on_post_template(output_content: str, **_: Any) -> str:
     """Do the same for pages without a source, such as the one for what is not found."""
     return output_content.replace(WORKER, "site/vendor/iframe-worker.js")

@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,17 @@ EXITS = {
     "INTERNAL_ERROR": "a fault of perfsuite or of a pytest plugin",
     "USAGE_ERROR": "an option, selection or pack that cannot be",
     "NO_TESTS_COLLECTED": "nothing was selected",
-    "EXIT_REGRESSED": "with `perf_exit_codes`: all that fails is slower or over budget",
-    "EXIT_INCOMPARABLE": "with `perf_exit_codes`: nothing fails, something was incomparable",
-    "EXIT_SHIFTED": "with `perf_exit_codes`: the machine changed, not the code",
-    "EXIT_UNCLEAR": "with `perf_exit_codes`: nothing fails, something is unclear",
+    "EXIT_REGRESSED": "something is slower or over budget, and nothing worse",
+    "EXIT_WRONG": "something is wrong, crashed or timed out",
+    "EXIT_INCOMPARABLE": "nothing fails, something was incomparable",
+    "EXIT_SHIFTED": "the machine changed, not the code",
+    "EXIT_MACHINE": "the machine changed or was disturbed, not the code",
+    "EXIT_UNCLEAR": "nothing fails, something is unclear",
+    "EXIT_PARTIAL": "nothing fails, not all was measured",
+    "EXIT_NOTHING": "nothing was measured",
 }
+# Of a signature on one line.
+WIDTH = 80
 COMMAND_EXITS = (
     ("0", "done"),
     ("1", "what the command looks for is not so: its own line says what"),
@@ -119,7 +126,8 @@ def _subcommands(group: Any, context: Any, path: str) -> Iterator[str]:
 
 def _environment() -> str:
     text = "# Environment and exit codes\n\n## Variables\n\n"
-    text += "Read or set by perfsuite itself; those of CUDA, NCCL, torch and Triton have their effect.\n\n"
+    text += "Read or set by perfsuite itself. Those of CUDA, NCCL, torch and Triton "
+    text += "have their effect.\n\n"
     text += table(("variable", "what"), ((code(name), told) for name, told in VARIABLES.items()))
     text += "## Exit codes of pytest --perf { #exit-codes }\n\n"
     text += table(("code", "what"), _exit_rows())
@@ -135,7 +143,7 @@ def _exit_rows() -> Iterator[tuple[str, str]]:
         yield str(int(each)), EXITS.get(each.name, f"pytest's {code(each.name)}")
     for name, number in vars(accounts).items():
         if name.startswith("EXIT_"):
-            yield str(number), EXITS[name]
+            yield str(number), f"with `perf_exit_codes`: {EXITS[name]}"
 
 
 def variables_in(root: Path) -> set[str]:
@@ -162,7 +170,7 @@ def _named(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.Compare) and ast.unparse(node.comparators[0]) == "os.environ":
             key = node.left
         if isinstance(key, ast.Name) and key.id in constants:
-            yield constants[key.id]
+            yield str(constants[key.id])
         elif isinstance(key, ast.Constant):
             yield str(key.value)
 
@@ -181,8 +189,6 @@ def _api() -> Iterator[str]:
 
 def _is_enum(thing: object) -> bool:
     """Say whether a thing is an enumeration."""
-    from enum import Enum
-
     return isinstance(thing, type) and issubclass(thing, Enum)
 
 
@@ -195,7 +201,7 @@ def _shown(name: str, thing: Any) -> str:
     words = [str(parameter) for parameter in signature.parameters.values()]
     words = [_plain(word) for word in words]
     one = f"{name}({', '.join(words)})"
-    return one if len(one) <= 80 else "\n".join([f"{name}(", *(f"    {w}," for w in words), ")"])
+    return one if len(one) <= WIDTH else "\n".join([f"{name}(", *(f"    {w}," for w in words), ")"])
 
 
 def _hooks() -> Iterator[str]:

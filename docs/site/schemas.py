@@ -33,7 +33,7 @@ def verdict_schema() -> Schema:
 
 def run_schema() -> Schema:
     """Return the schema of one line of a run file; its kind says which."""
-    (_, *_), found = msgspec.json.schema_components(
+    _, found = msgspec.json.schema_components(
         [Run, CaseInfo, Variant, Result, Trace], ref_template="#/$defs/{name}"
     )
     own = found["Run"]["properties"]
@@ -57,7 +57,7 @@ def run_schema() -> Schema:
 
 def baseline_schema() -> Schema:
     """Return the schema of ``baselines/<sku>/<pack>.json``."""
-    (_, *_), found = msgspec.json.schema_components(
+    _, found = msgspec.json.schema_components(
         [BaselineEntry, Acceptance, RunFacts, Sku], ref_template="#/$defs/{name}"
     )
     entry = found["BaselineEntry"]
@@ -90,7 +90,7 @@ def schema_page(schemas: Mapping[str, Schema]) -> str:
 def _schemas(schemas: Mapping[str, Schema]) -> Iterator[str]:
     yield "JSON Schemas (draft 2020-12), made from the code that reads and writes the files. A new "
     yield "key is no new schema: ignore what you do not know.\n\n"
-    for name, schema in schemas.items():
+    for name in schemas:
         yield f"- {TITLES[name]}: [{name}.schema.json]({name}.schema.json)\n"
     objects: Schema = {}
     for schema in schemas.values():
@@ -119,9 +119,9 @@ def _kind(told: Schema) -> str:
         return code(json.dumps(told["const"]))
     of = told.get("type", "anything")
     if of == "array":
-        inner = told.get("items") or next(iter(told.get("prefixItems", ())), {})
+        inner: Schema = told.get("items") or next(iter(told.get("prefixItems", ())), {})
         return f"list of {_kind(inner)}" if inner else "list"
     if of == "object":
-        inner = told.get("additionalProperties")
-        return f"by name: {_kind(inner)}" if isinstance(inner, dict) and inner else "object"
+        values = told.get("additionalProperties")
+        return f"by name: {_kind(values)}" if isinstance(values, dict) and values else "object"
     return " or ".join(of) if isinstance(of, list) else str(of)
