@@ -12,7 +12,7 @@ ROOT = HERE.parents[1]
 EXAMPLE = "reports/example/index.html"
 # The theme asks a server for it, where a page is read from a disk; the copy is beside this file.
 WORKER = "https://unpkg.com/iframe-worker/shim"
-_OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+((?:baselines|reports|perfsuite)/[^)]*)\)")
+_UPWARD = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)([^)]*)\)")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -45,11 +45,14 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     depth = page.file.src_uri.count("/")
 
     def turned(found: re.Match[str]) -> str:
-        if found[2] == EXAMPLE:
-            return f"[{found[1]}]({'../' * depth}example/index.html)"
-        return f"{found[1]} (`{found[2]}`)"
+        text, above, path = found.groups()
+        if above.count("/") <= depth:
+            return found[0]
+        if path == EXAMPLE:
+            return f"[{text}]({'../' * depth}example/index.html)"
+        return f"{text} (`{path}`)"
 
-    return _OUTSIDE.sub(turned, markdown)
+    return _UPWARD.sub(turned, markdown)
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
