@@ -21,6 +21,7 @@ PAGES = sorted(
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
     if "proof" not in path.relative_to(ROOT).parts  # says how a page was made, in the past
 )
+VARIANT = "acme.softmax[rows=1024,cols=1000,impl=eager]"
 OWN = ("pytest", "perfsuite", "tox")
 _FENCE = re.compile(r"^( *)(```+)(\w*)\n(.*?)^\1\2 *$", re.DOTALL | re.MULTILINE)
 _SAID = re.compile(r"<!-- (not run|exit|shows|file|played): (.*?) -->\s*\Z")
@@ -135,3 +136,19 @@ def _unknown_to_perfsuite(words: Sequence[str]) -> list[str]:
         command = command.commands[name]
     known = {name for each in command.params for name in each.opts} | {"--help"}
     return [word for word in rest if word.startswith("--") and word.partition("=")[0] not in known]
+
+
+def script_of(command: str, shell: Path) -> str:
+    """Return a command for bash that finds folder and variables as the one before left them."""
+    state = shell.parent / "state"
+    before = f"[ -e {state} ] && . {state}"
+    after = f"ended=$?; {{ export -p; echo cd $PWD; }} > {state}; exit $ended"
+    return f"{before}\n{{\n{_with_names(command, shell)}\n}}\n{after}"
+
+
+def _with_names(command: str, shell: Path) -> str:
+    """Put ids where a page has RUN, the newest last, and VARIANT."""
+    runs = sorted(path.stem for path in shell.glob("**/.perfsuite/runs/*.jsonl"))
+    command = re.sub(r"\bVARIANT\b", shlex.quote(VARIANT), command)
+    newest = iter(runs[-len(re.findall(r"\bRUN\b", command)) :])
+    return re.sub(r"\bRUN\b", lambda _: next(newest), command)

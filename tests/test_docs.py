@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from docs_data import PAGES, ROOT, Block, blocks_of, label, mentioned, unknown_in
+from docs_data import PAGES, ROOT, Block, blocks_of, label, mentioned, script_of, unknown_in
 
 CI = os.environ.get("CI") == "true"
 SITE = ROOT / "docs" / "site"
@@ -28,7 +28,6 @@ REASONS = {
 }
 # On the fake device, of the one pack that a page makes, in two processes of each variant.
 OPTIONS = "-p perfsuite.plugin --perf-device=fake --perf-processes=2 --perf-packs=acme"
-VARIANT = "acme.softmax[rows=1024,cols=1000,impl=eager]"
 NOTHING = Block("", "", 0)
 # They show runs that are made up: their commands are held to the parsers only.
 MADE_UP = {"docs/baselines.md"}
@@ -91,11 +90,8 @@ def folder(shell: Path) -> Path:
 
 
 def run(command: str, shell: Path, block: Block) -> None:
-    # Folder and variables hold from one command to the next, as in a shell.
-    state = shell.parent / "state"
-    around = f"[ -e {state} ] && . {state}\n{{\n{with_names(command, shell)}\n}}\nended=$?\n"
     done = subprocess.run(
-        ["bash", "-c", f"{around}{{ export -p; echo cd $PWD; }} > {state}\nexit $ended"],
+        ["bash", "-c", script_of(command, shell)],
         cwd=shell,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -106,14 +102,6 @@ def run(command: str, shell: Path, block: Block) -> None:
     said = f"line {block.line}: {command}\n{done.stdout}"
     assert done.returncode == int(block.said.get("exit", 0)), said
     assert block.said.get("shows", "") in done.stdout, said
-
-
-def with_names(command: str, shell: Path) -> str:
-    """Put ids where a page has RUN, the newest last, and VARIANT."""
-    runs = sorted(path.stem for path in shell.glob("**/.perfsuite/runs/*.jsonl"))
-    command = re.sub(r"\bVARIANT\b", shlex.quote(VARIANT), command)
-    newest = iter(runs[-len(re.findall(r"\bRUN\b", command)) :])
-    return re.sub(r"\bRUN\b", lambda _: next(newest), command)
 
 
 README = ROOT / "README.md"
