@@ -1,8 +1,8 @@
 """Times the tutorial as a newcomer meets it: python tests/time_tutorial.py EMPTY_FOLDER.
 
 Every command of the page runs on this machine's CPU, from a clone of this checkout on, also what
-the tests leave out. What is disturbed or unclear is measured again, as the page says. Not a test: it
-needs packages from a network and a machine with nothing else to do.
+the tests leave out. What is disturbed or unclear is measured again, as the page says. Not a test:
+it needs packages from a network and a machine with nothing else to do.
 """
 
 from __future__ import annotations
