@@ -1,0 +1,232 @@
+"""The docs are true: commands run, options exist, the site builds without a warning."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from docs_data import PAGES, ROOT, Block, blocks_of, label, mentioned, script_of, unknown_in
+
+CI = os.environ.get("CI") == "true"
+SITE = ROOT / "docs" / "site"
+sys.path.insert(0, str(SITE))
+
+REASONS = {
+    "installs from a network": 9,
+    "needs a GPU": 8,
+    "needs ncu": 2,
+    "needs another tool": 6,
+}
+# On the fake device, of the one pack that a page makes, in two processes of each variant.
+OPTIONS = "-p perfsuite.plugin --perf-device=fake --perf-processes=2 --perf-packs=acme"
+NOTHING = Block("", "", 0)
+# They show runs that are made up: their commands are held to the parsers only.
+MADE_UP = {"docs/baselines.md"}
+WITH_COMMANDS = [
+    path
+    for path in PAGES
+    if label(path) not in MADE_UP
+    and any(b.commands() and "not run" not in b.said for b in blocks_of(path))
+]
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, with the commands that a reader has installed."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, module in {"pytest": "pytest", "perfsuite": "perfsuite.cli"}.items():
+        tool = tools / name
+        tool.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')
+        tool.chmod(0o755)
+    for name in ("tmp", "home", "work"):
+        (tmp_path / name).mkdir()
+    settings = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT}:{tmp_path}/work/acme-perf",  # as if it were installed
+        "PYTEST_ADDOPTS": OPTIONS,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "TMPDIR": str(tmp_path / "tmp"),  # the fake device's lock lies there
+        "HOME": str(tmp_path / "home"),
+        **{
+            f"GIT_{who}_{what}": "reader"
+            for who in ("AUTHOR", "COMMITTER")
+            for what in ("NAME", "EMAIL")
+        },
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path / "work"
+
+
+@pytest.mark.parametrize("path", WITH_COMMANDS, ids=label)
+def test_the_commands_of_a_page_run(path: Path, shell: Path) -> None:
+    for block in blocks_of(path):
+        if "file" in block.said:
+            (folder(shell) / block.said["file"]).write_text(block.text, encoding="utf-8")
+        if "not run" in block.said:
+            continue
+        commands = block.commands()
+        for command in commands:
+            is_last = command == commands[-1]
+            run(command, shell, block if is_last else NOTHING)
+        if "played" in block.said:
+            twin = ROOT / "tests" / "packs" / f"played_{Path(block.said['played']).name}"
+            shutil.copy(twin, folder(shell) / block.said["played"])
+
+
+def folder(shell: Path) -> Path:
+    """Return the folder that a pack was made in."""
+    return next(shell.glob("**/acme-perf"), shell / "acme-perf").parent
+
+
+def run(command: str, shell: Path, block: Block) -> None:
+    done = subprocess.run(
+        ["bash", "-c", script_of(command, shell)],
+        cwd=shell,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    said = f"line {block.line}: {command}\n{done.stdout}"
+    assert done.returncode == int(block.said.get("exit", 0)), said
+    assert block.said.get("shows", "") in done.stdout, said
+
+
+README = ROOT / "README.md"
+# Of the table: these measure GPUs or run everything there is.
+LONG = ("perfsuite prove", "tox")
+
+
+@pytest.mark.parametrize("command", mentioned(README)[1:])
+def test_a_command_of_the_readme_runs(command: str, shell: Path) -> None:
+    if command.startswith(LONG) or command == "pytest --perf":
+        assert unknown_in(command) == []
+    elif command.startswith("pytest"):
+        # Here, where its packs are; what it would measure is only listed.
+        command = f"cd {ROOT} && PYTEST_ADDOPTS= {command} -p no:cacheprovider --collect-only -q"
+        run(command, shell, NOTHING)
+    else:
+        if "new-pack" not in command and "doctor" not in command:
+            run("perfsuite new-pack acme", shell, NOTHING)
+            shutil.copy(
+                ROOT / "tests/packs/played_softmax.py", shell / "acme-perf/acme_perf/softmax.py"
+            )
+            for _ in range(max(1, command.count("RUN"))):
+                run("pytest --perf --perf-pack=acme-perf", shell, NOTHING)
+        run(command, shell, NOTHING)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=label)
+def test_what_a_page_names_exists(path: Path) -> None:
+    unknown = {command: found for command in mentioned(path) if (found := unknown_in(command))}
+    assert unknown == {}
+
+
+def test_what_is_not_run_says_why_and_stays_bounded() -> None:
+    found: dict[str, int] = {}
+    for block in (block for path in PAGES for block in blocks_of(path)):
+        if reason := block.said.get("not run"):
+            found[reason] = found.get(reason, 0) + len(block.commands())
+    assert {why: count for why, count in found.items() if count > REASONS.get(why, 0)} == {}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=label)
+def test_code_and_settings_are_well_formed(path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    for block in blocks_of(path):
+        if block.language == "python":
+            ast.parse(block.text)
+        elif block.language in {"yaml", "yml"}:
+            yaml.safe_load(block.text)
+        elif block.language == "json":
+            json.loads(block.text)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=label)
+def test_no_page_repeats_what_is_made_of_the_code(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert re.findall(r"^\| `--perf[^|]*`? \|", text, re.MULTILINE) == []
+
+
+def test_the_tutorial_s_code_is_what_new_pack_writes() -> None:
+    folder = ROOT / "perfsuite" / "cli" / "templates" / "new_pack" / "package"
+    written = (folder / "softmax.py.txt").read_text("utf-8")
+    blocks = blocks_of(ROOT / "docs" / "tutorial.md")
+    (shown,) = [block.text for block in blocks if block.language == "python"]
+    assert shown in written
+    assert written.count("powers = shifted.exp()") == 1  # what the tutorial's sed replaces
+
+
+@pytest.mark.skipif(not find_spec("material") and not CI, reason="mkdocs-material is not installed")
+def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        [*command, "-f", str(SITE / "mkdocs.yml")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    pages = [path.read_text("utf-8") for path in tmp_path.rglob("*.html")]
+    asked = (
+        r"<(?:script|img|iframe)[^>]*\ssrc=\"?https?:[^\s>]*|<link[^>]*stylesheet[^>]*https?:[^>]*"
+    )
+    assert {found for page in pages for found in re.findall(asked, page)} == set()
+
+
+def test_every_environment_variable_that_the_code_names_is_explained() -> None:
+    pages = pytest.importorskip("reference_pages")
+    assert pages.variables_in(ROOT / "perfsuite") == set(pages.VARIABLES)
+
+
+def test_text_of_a_pack_is_text_in_the_reference() -> None:
+    from markup import documented, escaped, table
+
+    markdown = pytest.importorskip("markdown")
+    nasty = "<script>x</script> [a](javascript:b) *c* | `<b>` ![d](e) &lt; # f"
+    text = table(("a", "b"), [(escaped(nasty), escaped("*"))]) + documented(nasty)
+    page = markdown.markdown(text, extensions=["tables"])
+    assert set(re.findall(r"<(\w+)", page)) <= {
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "p",
+        "code",
+    }
+    assert page.count("<td>") == 2
+
+
+@pytest.mark.parametrize("name", ["run", "baseline"])
+def test_stored_files_hold_to_their_schemas(name: str) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schemas = pytest.importorskip("schemas")
+    if name == "run":
+        validator = jsonschema.Draft202012Validator(schemas.run_schema())
+        lines = (ROOT / "reports/example/run.jsonl").read_text("utf-8").splitlines()
+        stored = [json.loads(line) for line in lines]
+        assert {each["kind"] for each in stored} >= {"header", "plan", "result", "judged", "end"}
+    else:
+        validator = jsonschema.Draft202012Validator(schemas.baseline_schema())
+        stored = [json.loads(p.read_text("utf-8")) for p in ROOT.glob("baselines/*/memory.json")]
+    assert stored
+    for each in stored:
+        validator.validate(each)
+    with pytest.raises(jsonschema.ValidationError):
+        validator.validate({**stored[0], "kind": "header", "schema": "another"})
