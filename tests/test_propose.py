@@ -16,7 +16,7 @@ from test_runner import PACK, Log, own_locks, request
 
 from perfsuite.baselines import Baselines, Exceptions, Finding, Proposal, Terms, accept, propose
 from perfsuite.errors import UsageError
-from perfsuite.model import MachineShift, Run, Settings, Stage, Status, Verdict, Word
+from perfsuite.model import MachineShift, Part, Run, Settings, Shard, Stage, Status, Verdict, Word
 from perfsuite.runner import execute
 
 __all__ = ["own_locks"]  # an autouse fixture: the fake device's lock is this test's own
@@ -282,6 +282,27 @@ def test_two_who_propose_for_neighbours_merge(root: Path) -> None:
     memory(root).write_bytes(merged.stdout)
     moved = {n for n, e in load(root).entries.items() if e.run != "20261101-020000"}
     assert moved == {ADD, COPY, data.variant("triad", 1024).id}
+
+
+def joined(*shards: Run) -> Run:
+    """The shards' runs as one, as ``perfsuite merge`` names it."""
+    parts = tuple(
+        Part(run=each.id, shard=Shard(index=n, count=len(shards)), facts=each.facts)
+        for n, each in enumerate(shards, 1)
+    )
+    return replace(shards[-1], id=f"{shards[-1].id}-merged-{len(shards)}", parts=parts)
+
+
+def test_a_merged_run_and_its_shards_are_no_more_evidence_than_it_alone(root: Path) -> None:
+    shards = nights({"copy": 99.0}, *range(2, 7))
+    wholes = [joined(each) for each in shards]
+    late = joined(replace(shards[-1], id="20261106-010000"), shards[-1])
+    alone, proposal = (
+        ask(each, root, replace(TERMS, nights=9)) for each in ([*wholes], [*shards, *wholes, late])
+    )
+    assert only(proposal).entry.metrics == only(alone).entry.metrics
+    assert proposal.broken[shards[0].id] == f"it is part of {wholes[0].id}"
+    assert "counts already" in proposal.broken[wholes[-1].id]
 
 
 FOUR = textwrap.dedent(PACK).replace("[100, 200]", "[100, 200, 250, 400]")

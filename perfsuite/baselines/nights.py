@@ -57,6 +57,22 @@ def broken(run: Run, against: Against, entries: Mapping[str, BaselineEntry]) -> 
 _FINE = (Status.OK, Status.SKIPPED)
 
 
+def held_by_others(runs: Iterable[Run]) -> dict[str, str]:
+    """Say which runs hold nothing of their own: shards whose merged run is among them as well.
+
+    Of merged runs that share a shard the one of most shards counts.
+    """
+    found: dict[str, str] = {}
+    wholes = sorted((run for run in runs if run.parts), key=lambda run: (len(run.parts), run.id))
+    for run in reversed(wholes):
+        parts = [part.run for part in run.parts]
+        if shared := next((part for part in parts if part in found), ""):
+            found[run.id] = f"of its shards {shared} counts already: {found[shared]}"
+        else:
+            found |= dict.fromkeys(parts, f"it is part of {run.id}")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """What one whole run has to say: entries by variant, and why others have none."""

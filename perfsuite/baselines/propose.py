@@ -20,7 +20,15 @@ from perfsuite.baselines.folder import (
 )
 from perfsuite.baselines.load import Baselines
 from perfsuite.baselines.merge import merge, other_kind, pooled_entry
-from perfsuite.baselines.nights import Night, Told, broken, nights_of, state_differs, told_by
+from perfsuite.baselines.nights import (
+    Night,
+    Told,
+    broken,
+    held_by_others,
+    nights_of,
+    state_differs,
+    told_by,
+)
 from perfsuite.baselines.proposal import Finding, Proposal, Terms
 from perfsuite.codec import StoredEntry, baseline_text
 from perfsuite.errors import UsageError
@@ -74,16 +82,17 @@ def _skus(run: Run) -> list[Sku]:
 
 
 def _sorted_out(
-    runs: Iterable[Run], desks: Mapping[str, _Desk], exceptions: Exceptions
+    runs: Sequence[Run], desks: Mapping[str, _Desk], exceptions: Exceptions
 ) -> tuple[list[Told], dict[str, str]]:
     """Return what whole runs have to say, and why the others have nothing."""
-    told, refused = [], {}
+    told, refused, held = [], {}, held_by_others(runs)
     facts = {slug: desk.baselines.sku.facts for slug, desk in desks.items()}
     for run in runs:
         own, away = desks[run.sku.slug], exceptions.quarantined(run)
         quiet = replace(run, canaries=tuple(c for c in run.canaries if c.id not in away))
         against = replace(own.against, facts=run.facts)
-        if why := broken(quiet, against, own.baselines.entries):
+        why = held.get(run.id) or broken(quiet, against, own.baselines.entries)
+        if why:
             refused[run.id] = why
         else:
             told.append(told_by(run, exceptions, facts))
