@@ -13,6 +13,7 @@ from perfsuite.model import Revision, Run, Verdict, Word
 from perfsuite.revision import RevisionOptions
 from perfsuite.runner import Listener, Outcome, Request, execute
 from perfsuite.runs import RunFile
+from perfsuite.time_limit import TimeLimit
 
 # What is measured in turns at most; of more, those that moved furthest.
 MOST = 20
@@ -31,7 +32,8 @@ def settle(outcome: Outcome, request: Request, listener: Listener) -> Outcome:
     doubted = sorted((v for v in outcome.run.verdicts if v.card), key=_size, reverse=True)
     if request.against is not None or not doubted:
         return outcome
-    settling = _Settling(outcome, request, listener)
+    limit = TimeLimit(request.time_s, spent_s=outcome.run.wall_s)
+    settling = _Settling(outcome, request, listener, limit)
     is_interrupted = False
     try:
         settling.ask(doubted[:MOST])
@@ -59,6 +61,7 @@ class _Settling:
     outcome: Outcome
     request: Request
     listener: Listener
+    limit: TimeLimit
     answers: dict[str, Verdict] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -76,7 +79,7 @@ class _Settling:
         """Measure each revision that baselines come from with the variants that it is asked of."""
         for commit, verdicts in groupby(sorted(doubted, key=self._commit), key=self._commit):
             asked = {verdict.variant: verdict for verdict in verdicts}
-            why = self._refusal(commit)
+            why = f"{self.limit} left no time" if self.limit.is_over() else self._refusal(commit)
             try:
                 if not why:
                     say = f"{len(asked)} unclear on a card never seen: measuring {commit} in turns"
@@ -105,7 +108,7 @@ class _Settling:
             claims=(),
             resume=False,
             resume_if_any=False,
-            time_s=float("inf"),
+            time_s=self.limit.left_s(),
             shard=None,
             against=RevisionOptions(rev=commit, project=self.request.root),
             folder=self.request.folder / FOLDER,

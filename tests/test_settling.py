@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from arms_data import BEFORE, commit, git, last, page, perf, project_in, verdicts, words
+from test_runner import Log, request
 
 from perfsuite.codec import end_lines, read_run
-from perfsuite.runs import list_runs
+from perfsuite.runner import execute
+from perfsuite.runs import entries_of, list_runs
+from perfsuite.settling import settle
 
 pytest_plugins = ["pytester"]
 
@@ -115,6 +120,21 @@ def test_other_software_may_be_the_cause_and_is_named(elsewhere: pytest.Pytester
     assert words(last(elsewhere)) == {"one": "unclear", "two": "unclear"}
     reason = verdicts(last(elsewhere))["two"].reason
     assert "what it runs on (this card, driver)" in reason
+
+
+def test_nothing_is_settled_beyond_the_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    asked = request(tmp_path)
+    outcome = execute(asked, Log())
+    run = outcome.run
+    doubted = tuple(replace(each, card=NEVER_SEEN) for each in run.verdicts)
+    outcome = replace(
+        outcome, run=replace(run, verdicts=doubted, wall_s=60.0), baselines=entries_of(run)
+    )
+    (note,) = settle(outcome, replace(asked, time_s=60.0), Log()).run.notes[len(run.notes) :]
+    assert note.endswith("the baseline's code: --perf-time 1m left no time")
 
 
 def test_the_baselines_own_commit_has_nothing_to_say(project: pytest.Pytester) -> None:
