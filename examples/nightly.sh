@@ -16,13 +16,19 @@
 #   PERFSUITE_HISTORY    URL of the history, which may hold a password
 #
 # Exit status: the run's (docs/ci.md), 20 if the machine would spoil the comparison, 21 if it cannot
-# be looked at. Stopped by INT or TERM it ends with 2 and keeps what was measured: start it again.
+# be looked at or another night writes to PERF_OUT. Stopped by INT or TERM it ends with 2 and keeps what was measured: start it again.
 set -uo pipefail
 set -m # the run has a process group of its own, or it would not hear INT in the background
 
 out=${PERF_OUT:-perf-night} python=${PYTHON:-python3} device=${PERF_DEVICE:-auto}
 tier=${PERF_TIER:-nightly} nights=${PERF_NIGHTS:-5}
 mkdir -p "$out" || exit 21
+# Of two nights at once the second would delete what the first one reports.
+exec 9<"$out"
+if command -v flock >/dev/null && ! flock -n 9; then
+    echo "nightly: another night writes to $out"
+    exit 21
+fi
 # What an earlier night left: its run is kept in .perfsuite, and its report can be made again.
 rm -rf "$out/reports" "$out"/*.jsonl.gz "$out"/{proposal.*,summary.md,verdict.json,junit.xml}
 
@@ -65,8 +71,13 @@ done
 run=
 trap - INT TERM HUP
 
-newest=$(ls .perfsuite/runs/*.jsonl 2>/dev/null | sort | tail -n 1)
-[ -n "$newest" ] && gzip -c "$newest" >"$out/$(basename "$newest").gz"
+# This night's file: an earlier one is no result of it, though it sorts last if the clock was set.
+newest=$(find .perfsuite/runs -name '*.jsonl' -newer "$out/doctor.txt" 2>/dev/null | sort | tail -n 1)
+if [ -z "$newest" ]; then
+    say "nothing was measured: ended with $code"
+    exit "$code"
+fi
+gzip -c "$newest" >"$out/$(basename "$newest").gz"
 report="$out/reports/$(basename "$newest" .jsonl)"
 if [ "$code" -eq 2 ] || [ ! -d "$report" ]; then
     say "no report: ended with $code before all was measured; start again to go on"

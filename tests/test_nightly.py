@@ -211,3 +211,29 @@ def test_shards_of_a_night_are_merged_and_what_is_left_out_is_no_failure(project
     assert "4 variants on Fake Device: 0 unclear, 4 new" in done.stdout
     code, told = night(project, PERF_SHARD="1/100000")
     assert (code, "has no variant: nothing to do" in told) == (0, True), told
+    assert "nothing was measured: ended with 0" in told
+    # An earlier night's run is no result of this one.
+    assert not [*(project / "perf-night").glob("*.jsonl.gz")]
+
+
+def test_a_second_night_at_once_leaves_the_first_one_its_folder(project: Path) -> None:
+    with start(project) as first:
+        deadline = time.monotonic() + 60
+        while not (project / "waits").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        doctor = (project / "perf-night" / "doctor.txt").stat().st_mtime_ns
+        code, told = night(project)
+        assert (code, told) == (21, "nightly: another night writes to perf-night\n")
+        assert (project / "perf-night" / "doctor.txt").stat().st_mtime_ns == doctor
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=60)
+
+
+def test_a_night_after_the_clock_was_set_back_has_its_report(project: Path) -> None:
+    (project / "go").touch()
+    night(project)
+    (run,) = list_runs(project / ".perfsuite")
+    run.rename(run.with_name(f"2999{run.name[4:]}"))
+    code, told = night(project)
+    assert code == 0, told
+    assert (project / "perf-night" / "verdict.json").exists()
