@@ -247,6 +247,15 @@ def test_the_last_run_is_older_than_before(tmp_path: Path) -> None:
     assert last_run(tmp_path, sku=SKU.slug, unit=UNIT, before=found.id) is None
 
 
+def test_a_file_that_cannot_be_opened_stops_no_other_run(tmp_path: Path) -> None:
+    path = store(tmp_path, finished({"copy": 1.0}, run_id="20261121-103000-aaaa"))
+    path.with_name("20261121-103001-bbbb.jsonl").symlink_to("what was cleaned away")
+    found = last_run(tmp_path, sku=SKU.slug, unit=UNIT)
+    assert found is not None
+    assert found.id == path.stem
+    assert unfinished(tmp_path) == ()
+
+
 def test_unfinished_and_damaged_files_are_no_last_run(tmp_path: Path) -> None:
     path = store(tmp_path, finished({"copy": 1.0}, run_id="20261121-103000-aaaa"))
     interrupted(tmp_path / "other")

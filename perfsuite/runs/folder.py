@@ -29,9 +29,14 @@ def list_runs(folder: Path) -> tuple[Path, ...]:
 
 def unfinished(folder: Path) -> tuple[Path, ...]:
     """Return the files of interrupted runs, newest first; a run still going on is none."""
-    return tuple(
-        path for path in list_runs(folder) if not is_finished(_tail(path)) and not is_open(path)
-    )
+    return tuple(path for path in list_runs(folder) if _is_interrupted(path))
+
+
+def _is_interrupted(path: Path) -> bool:
+    try:
+        return not is_finished(_tail(path)) and not is_open(path)
+    except OSError:  # what cannot be read cannot be resumed, and stops no other run
+        return False
 
 
 def _tail(path: Path) -> bytes:
@@ -54,7 +59,7 @@ def last_run(folder: Path, *, sku: str, unit: str, before: str = "") -> Run | No
             continue
         try:
             run = _matching_run(path, sku=sku, unit=unit)
-        except StoreError:
+        except (StoreError, OSError):
             continue
         if run:
             return run
