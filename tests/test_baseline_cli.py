@@ -105,6 +105,12 @@ def test_propose_passes_a_damaged_run_file_by(perfsuite: Command, dated: Path) -
     assert "faster: 5 nights" in said
 
 
+def test_propose_says_what_page_cannot_be_written(perfsuite: Command, dated: Path) -> None:
+    code, said = perfsuite("baseline", "propose", "--output", str(dated))
+    assert code == 2
+    assert "cannot write the page" in said
+
+
 def test_propose_of_slower_levels_needs_a_reason(perfsuite: Command, dated: Path) -> None:
     assert dated
     code, said = perfsuite("baseline", "propose", "--include-slower")
@@ -221,6 +227,13 @@ def test_damaged_files_are_problems(root: Path, name: str, old: str, new: str, s
     (line,) = problems(root)
     assert said in line
     assert name in line
+
+
+def test_an_impossible_run_id_is_one_problem_of_several(root: Path) -> None:
+    edit(root / "nvidia-h200" / "memory.json", '"2026', '"../2026')
+    impossible, unused = problems(root)
+    assert "run id '../20261101-020000' cannot be a file name" in impossible
+    assert "no entry comes from run '20261101-020000'" in unused
 
 
 def test_run_files_are_those_that_entries_come_from(root: Path) -> None:

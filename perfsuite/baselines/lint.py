@@ -147,14 +147,13 @@ def _of_runs(
 ) -> Iterator[Problem]:
     used = {each.entry.run for each in stored.values()}
     for run in sorted(used):
-        path = run_path(folder, run)
         count = sum(each.entry.run == run for each in stored.values())
         try:
             if not read_runs(folder, [run]):
                 what = f"entries come from run {run!r}, of which no file is kept: {count}"
-                yield Problem(what, str(path), "restore it from git")
+                yield Problem(what, str(run_path(folder, run)), "restore it from git")
         except StoreError as error:
-            yield _told(error, path)
+            yield _told(error, folder)
     # What a damaged file refers to is not known.
     for path in sorted((folder / "runs").glob("*.json")) if is_whole else ():
         if path.stem not in used:

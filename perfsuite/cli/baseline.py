@@ -14,7 +14,7 @@ import typer
 from perfsuite.cli.commands import Baselines, Packs, baseline
 from perfsuite.cli.project import Project, find_project, say, say_table
 from perfsuite.errors import PerfError
-from perfsuite.files import replace_file
+from perfsuite.files import refusing, replace_file
 from perfsuite.model import Run, Tier
 from perfsuite.runs import list_runs, load_run
 from perfsuite.terminal.words import plain
@@ -96,7 +96,8 @@ def propose(  # noqa: PLR0913, PLR0917 - a command line
     )
     page = markdown(found)
     if output:
-        say(f"wrote {replace_file(output, page.encode())}")
+        with refusing("cannot write the page", output, remedy="name a file that can be written"):
+            say(f"wrote {replace_file(output, page.encode())}")
     else:
         say(plain(page))
     for path in found.written:
