@@ -68,6 +68,7 @@ def revision_of(repository: Path, rev: str) -> Revision:
 
 def folder_at(folder: Path, rev: str, place: Path) -> Path:
     """Write a folder as a revision of its repository has it to ``place``; empty if it has none."""
+    folder = folder.resolve()  # a link may lead to another repository
     try:
         top = repository_of(folder.parent)
         commit = revision_of(top, rev).commit
@@ -77,7 +78,7 @@ def folder_at(folder: Path, rev: str, place: Path) -> Path:
             where=str(folder.parent),
             remedy="name a folder of baselines, a commit, a branch or a tag",
         ) from error
-    name = folder.resolve().relative_to(top).as_posix()
+    name = folder.relative_to(top).as_posix()
     if _git(top, "ls-tree", commit, "--", name):
         packed = place / "folder.tar"
         _git(top, "archive", "--format=tar", f"--output={packed}", f"{commit}:{name}")

@@ -148,6 +148,26 @@ def test_diff_names_a_revision_that_is_not_there(perfsuite: Command, dated: Path
     assert "'nowhere' is neither a folder nor a revision" in said
 
 
+def test_diff_follows_a_link_to_the_baselines_own_repository(
+    perfsuite: Command, dated: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    own = tmp_path_factory.mktemp("own")
+    (dated / "baselines").rename(own / "baselines")
+    (dated / "baselines").symlink_to(own / "baselines")
+    for folder in (dated, own):
+        git(folder, "init", "--quiet")
+    commit(own)
+    assert "0 entries differ" in perfsuite("baseline", "diff")[1]
+
+
+def test_lint_of_a_folder_that_is_not_there_is_no_clean_one(
+    perfsuite: Command, dated: Path
+) -> None:
+    code, said = perfsuite("baseline", "lint", "--baselines", str(dated / "basslines"))
+    assert code == 2
+    assert "there is no such folder of baselines" in said
+
+
 def test_lint_exits_1_with_a_line_for_each_problem(perfsuite: Command, dated: Path) -> None:
     code, said = perfsuite("baseline", "lint", "--older-than", "1000000")
     assert code == 1

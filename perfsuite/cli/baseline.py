@@ -13,7 +13,7 @@ import typer
 
 from perfsuite.cli.commands import Baselines, Packs, baseline
 from perfsuite.cli.project import Project, find_project, say, say_table
-from perfsuite.errors import PerfError
+from perfsuite.errors import PerfError, UsageError
 from perfsuite.files import refusing, replace_file
 from perfsuite.model import Run, Tier
 from perfsuite.runs import list_runs, load_run
@@ -172,6 +172,10 @@ def lint(
     """Say what is wrong with the baselines and exceptions, one line each; exit code 1 if any is."""
     from perfsuite.baselines import Linter
 
+    if baselines and not baselines.is_dir():
+        raise UsageError(
+            "there is no such folder of baselines", where=str(baselines), remedy="name one that is"
+        )
     project = find_project()
     root = baselines or project.root / "baselines"
     packs = project.packs(pack, Tier.FULL)
