@@ -9,7 +9,7 @@ from typing import Any
 
 from perfsuite.check import SEEDS
 from perfsuite.device import Device, Group
-from perfsuite.errors import CaseError
+from perfsuite.errors import CaseError, DisturbedError
 from perfsuite.model import Axes, Case, Regime, Sampling, Settings, Work, Workload
 
 # A working set this many times the last-level cache makes each launch find its inputs cold.
@@ -129,8 +129,10 @@ class Calibration:
                 flush=False,
             )
             # The least: a first launch may still compile or load, and be no measure of the rest.
-            least = min(s.time_us for s in samples)
-            launch_us = self.device.agree(max(least / launches, SHORTEST_US))
+            times = [s.time_us for s in samples if math.isfinite(s.time_us)]
+            if not times:
+                raise DisturbedError("no sample of the first launches has a time")
+            launch_us = self.device.agree(max(min(times) / launches, SHORTEST_US))
             if launch_us > self.settings.sample_us / 5:
                 break
         return launch_us

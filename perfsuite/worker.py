@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from perfsuite import wire
-from perfsuite.device import Device, Gang, forget_compiled, join, open_device
+from perfsuite.device import Device, Gang, described, forget_compiled, join, open_device
 from perfsuite.engine import Quads, Session, dissect
 from perfsuite.errors import DisturbedError, PackError, PerfError, WrongResultError
 from perfsuite.isolation import isolate, leave
@@ -55,8 +55,7 @@ class Worker:
         """Do what the panel asks, in its order, to the end; raises what the variant raises."""
         match wire.receive(self._connection):
             case wire.Describe(device=name, accelerator=own):
-                facts = open_device(name, accelerator=own).facts()
-                wire.send(self._connection, wire.Described(facts))
+                wire.send(self._connection, wire.Described(described(name, own)))
             case wire.Start(job=job) if job.ranks:
                 self._serve_rank(job)
             case wire.Start(job=job):

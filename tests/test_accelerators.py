@@ -74,6 +74,18 @@ def test_each_unit_has_a_panel_of_its_own_and_the_sku_is_the_pack_s(
     assert (sku.slug, sku.facts["vendor"]) == ("acme-a1", "acme")
 
 
+@pytest.mark.parametrize("unit", ["../../x", "two\nlines", "u" * 400])
+def test_a_unit_that_is_a_path_or_no_short_text_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (listed,) = load_catalogue(packs_at(EXAMPLE), tier=Tier.SMOKE)
+    assert listed.accelerator
+    odd = replace(listed, accelerator=replace(listed.accelerator, units=(unit,)))
+    with ExitStack() as stack, pytest.raises(DeviceError, match=r"'acme'.*facts\(\)\.unit is"):
+        open_desks("acme", [odd], Settings(processes=1), stack)
+
+
 def test_on_a_pack_s_device_runs_what_names_it_or_takes_torch() -> None:
     run = run_of()
     facts = replace(run.facts, device="acme", features=(), memory_bytes=0)

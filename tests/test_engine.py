@@ -144,6 +144,29 @@ def test_too_many_lost_stamps_are_a_disturbance() -> None:
         session.block()
 
 
+@pytest.mark.parametrize("time_us", [0.0, -1.0, float("inf"), float("nan")])
+def test_times_that_nothing_takes_are_no_samples(time_us: float) -> None:
+    class Untrue(Losing):
+        def sample(self, group: Group, count: int, **conditions: Any) -> list[Sample]:
+            samples = super().sample(group, count, **conditions)
+            return [Sample(time_us, time_us)] * count if self.lost else samples
+
+    device = Untrue(seed=1)
+    session = prepared(copying(10.0), device)
+    device.lost = 1
+    with pytest.raises(DisturbedError, match="samples voided"):
+        session.block()
+
+
+def test_first_launches_without_a_time_are_a_disturbance_and_one_is_none() -> None:
+    device = Losing(seed=1)
+    device.lost = 1
+    prepared(copying(10.0), device)
+    device.lost = 100
+    with pytest.raises(DisturbedError, match="no sample of the first launches"):
+        prepared(copying(10.0), device)
+
+
 class Throttled(FakeDevice):
     """Reports a hardware slowdown in the first ``bad`` readings."""
 

@@ -2,7 +2,7 @@
 
 from perfsuite.device.compiled import forget_compiled
 from perfsuite.device.gang import Gang, join, join_elastic
-from perfsuite.device.opening import open_device
+from perfsuite.device.opening import described, open_device
 from perfsuite.device.protocol import (
     Comparison,
     Context,
@@ -22,6 +22,7 @@ __all__ = [
     "Loaded",
     "Rng",
     "Sample",
+    "described",
     "forget_compiled",
     "join",
     "join_elastic",

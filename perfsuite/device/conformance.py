@@ -16,6 +16,7 @@ REQUIRED = (
     "facts", "context", "rng", "bytes_of", "poison", "compare", "group", "sample",
 )  # fmt: skip
 SIZE, SEED = 64, 7
+MOST_NAME = 100
 CONTEXT = ("device", "place", "arch", "seed", "rank", "ranks")
 
 
@@ -48,16 +49,18 @@ def _signature_faults(name: str, own: Any, function: Any) -> Iterator[str]:
 
 def behaviour_faults(device: Device) -> Iterator[str]:
     """Yield what the device does otherwise than promised, the first fault of each part."""
-    for part in (_facts, _data, _clock):
+    for part in (facts_faults, _data, _clock):
+        about = part.__name__.removesuffix("_faults").lstrip("_")
         try:
             yield from part(device)
         except PerfError as error:
-            yield f"{part.__name__[1:]}: {error.what}"
+            yield f"{about}: {error.what}"
         except Exception as error:  # noqa: BLE001 - whatever it raises is the fault
-            yield f"{part.__name__[1:]}: it raised {type(error).__name__}: {error}"
+            yield f"{about}: it raised {type(error).__name__}: {error}"
 
 
-def _facts(device: Device) -> Iterator[str]:
+def facts_faults(device: Device) -> Iterator[str]:
+    """Yield what is wrong with the device's description of itself, on which all else rests."""
     facts: Any = device.facts()
     if not isinstance(facts, DeviceFacts):
         yield f"facts() returned {facts!r}, no DeviceFacts"
@@ -68,6 +71,7 @@ def _facts(device: Device) -> Iterator[str]:
         yield f"facts().device is {facts.device!r}, its name {device.name!r}"
     if not (facts.name.strip() and facts.unit.strip() and facts.identity):
         yield "facts() lacks name, unit or identity, which baselines and comparisons rest on"
+    yield from _name_faults(facts)
     for key in ("identity", "state", "environment"):
         if odd := [pair for pair in getattr(facts, key).items() if not _is_text(pair)]:
             yield f"facts().{key} has {odd[0]!r}: only text to text"
@@ -76,6 +80,13 @@ def _facts(device: Device) -> Iterator[str]:
     context: Any = device.context(SEED)
     for name in (each for each in CONTEXT if not hasattr(context, each)):
         yield f"context() has no attribute {name!r}"
+
+
+def _name_faults(facts: DeviceFacts) -> Iterator[str]:
+    """Yield names that cannot be those of a folder of baselines and of a file of locks."""
+    for key, text in (("name", facts.name), ("unit", facts.unit)):
+        if len(text) > MOST_NAME or not text.isprintable() or (key == "unit" and "/" in text):
+            yield f"facts().{key} is {text[:MOST_NAME]!r}: a short text of one line, no path"
 
 
 def _is_text(pair: tuple[object, object]) -> bool:

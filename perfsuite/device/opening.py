@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterable
 from typing import cast
 
-from perfsuite.device.conformance import shape_faults
+from perfsuite.device.conformance import facts_faults, shape_faults
 from perfsuite.device.gang import Gang
 from perfsuite.device.protocol import Device
 from perfsuite.errors import DeviceError
-from perfsuite.model import Accelerator
+from perfsuite.model import Accelerator, DeviceFacts
 
 # Devices by name.
 BUILT_IN = {
@@ -61,10 +62,23 @@ def _open_own(accelerator: Accelerator, seed: int) -> Device:
             where=f"{accelerator.opens}, unit {accelerator.units[:1]}",
             remedy="the pack that brings it must correct this, or its driver is missing here",
         ) from error
-    if faults := list(shape_faults(device)):
+    _refuse(accelerator, shape_faults(device))
+    return device
+
+
+def described(name: str, accelerator: Accelerator | None) -> DeviceFacts:
+    """Open a device and return its facts; ``DeviceError`` for a pack's that cannot be true."""
+    device = open_device(name, accelerator=accelerator)
+    if accelerator is not None:
+        _refuse(accelerator, facts_faults(device))
+    return device.facts()
+
+
+def _refuse(accelerator: Accelerator, faults: Iterable[str]) -> None:
+    """Raise ``DeviceError`` for the first of the faults, if there is one."""
+    for fault in faults:
         raise DeviceError(
-            f"device {accelerator.name!r}: {faults[0]}",
+            f"device {accelerator.name!r}: {fault}",
             where=accelerator.opens,
             remedy="inherit perfsuite.Device; perfsuite.testing.check_device names all faults",
         )
-    return device

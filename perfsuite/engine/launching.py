@@ -88,7 +88,7 @@ class Launching:
         voided = 0
         while True:
             samples = self._sample(plan.samples)
-            good = [s for s in samples if not bench.device.agree(not math.isfinite(s.time_us))]
+            good = [s for s in samples if not bench.device.agree(not 0 < s.time_us < math.inf)]
             health = bench.device.health()
             cause = _disturbance(health, bench.device.foreign_most)
             is_lost = bool(cause) or len(good) < (1 - VOIDED_MOST) * len(samples)
@@ -192,7 +192,7 @@ class Launching:
         bench.log.blocks.append(
             Block(
                 time_us=tuple(s.time_us / launches for s in good),
-                cycles=tuple(s.cycles / launches for s in good if math.isfinite(s.cycles)),
+                cycles=tuple(s.cycles / launches for s in good if 0 < s.cycles < math.inf),
                 voided=voided,
                 start_s=started,
                 health=health,

@@ -133,14 +133,15 @@ def _unmet(requires: Iterable[str]) -> str:
     """
     named = [text for text in requires if "perfsuite" in text.lower() and text != "perfsuite"]
     for text in named:
+        from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
         from packaging.requirements import InvalidRequirement, Requirement
         from packaging.utils import canonicalize_name
 
         try:
             wanted = Requirement(text)
-        except InvalidRequirement:
+            applies = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+        except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
             return f"declares a dependency that is none: {text!r}"
-        applies = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
         is_met = wanted.specifier.contains(perfsuite.__version__, prereleases=True)
         if canonicalize_name(wanted.name) == GROUP and applies and not is_met:
             return f"requires perfsuite {wanted.specifier}, and this is {perfsuite.__version__}"
