@@ -75,8 +75,9 @@ def refusal(run: Run, interrupted: Run) -> tuple[str, str]:
             "resume it there, or start a new run without --perf-resume",
         )
     if interrupted.against != run.against:
+        told = [each.against or "baselines" for each in (interrupted, run)]
         return (
-            f"run {interrupted.id!r} was not compared with {run.against or 'no revision'}",
+            f"run {interrupted.id!r} was compared with {told[0]}, this one would be with {told[1]}",
             "resume it with the same --perf-against, or start a new run",
         )
     # Files of before the digest have none.

@@ -219,14 +219,13 @@ class PerfSession:
         shift = self.book.run.shift if self.book else None
         if shift and shift.fails and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        plain = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
-        if self.book and plain and self.config.getini("perf_exit_codes"):
+        # What else failed, an ordinary test or a pack, has no number of its own.
+        is_own = session.exitstatus in {0, 1} and session.testsfailed <= self.failed
+        if self.book and is_own and self.config.getini("perf_exit_codes"):
             from perfsuite.terminal import exit_code
 
-            # What else failed, an ordinary test or a pack, has no number of its own.
-            if session.testsfailed <= self.failed:
-                statuses = self.options.failing_statuses()
-                session.exitstatus = exit_code(self.book, statuses, int(session.exitstatus))
+            words, status = self.options.failing_statuses(), int(session.exitstatus)
+            session.exitstatus = exit_code(self.book, words, status)
         if self.closing and not self.closing.is_done and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

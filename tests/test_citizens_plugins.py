@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -34,6 +35,9 @@ COVERAGE = "[run]\nparallel = true\npatch = subprocess\nsource = .\n"
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project with one right and one wrong variant."""
+    # A worker of our own tests' xdist is not to make these sessions its workers.
+    for name in [name for name in os.environ if name.startswith("PYTEST_XDIST")]:
+        monkeypatch.delenv(name)
     return citizen_in(pytester, monkeypatch)
 
 

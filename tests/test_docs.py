@@ -24,7 +24,7 @@ REASONS = {
     "installs from a network": 9,
     "needs a GPU": 8,
     "needs ncu": 2,
-    "needs another tool": 6,
+    "needs another tool": 8,
 }
 # On the fake device, of the one pack that a page makes, in two processes of each variant.
 OPTIONS = "-p perfsuite.plugin --perf-device=fake --perf-processes=2 --perf-packs=acme"

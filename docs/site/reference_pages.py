@@ -33,6 +33,7 @@ VARIABLES = {
     "RANK": "set by torchrun",
     "LOCAL_RANK": "set by torchrun",
     "LOCAL_WORLD_SIZE": "set by torchrun",
+    "PERFSUITE_FAKE_GPUS": "products of the GPUs that `--perf-device=fake` plays, as in `A,A,B`",
 }
 EXITS = {
     "OK": "nothing fails",

@@ -233,7 +233,8 @@ class FakeDevice:
 
 def fake_gpus() -> tuple[Gpu, ...]:
     """Return the GPUs that PERFSUITE_FAKE_GPUS names by product, ``A,A,B``; none by default."""
-    names = filter(None, os.environ.get("PERFSUITE_FAKE_GPUS", "").split(","))
+    given = os.environ.get("PERFSUITE_FAKE_GPUS", "")
+    names = filter(None, given.split(","))
     return tuple(
         Gpu(index=index, uuid=f"FAKE-{index}", name=f"Fake {name}")
         for index, name in enumerate(names)
