@@ -50,11 +50,11 @@ class Judging:
         found = {**verdicts, **{verdict.variant: verdict for verdict in machine.verdicts}}
         told = [found[v.id] for v in run.variants if v.id in found]
         notes = (*yardstick.notes, *self.arms.notes(), *machine.notes, *self.exceptions.notes(run))
+        judged = replace(run, verdicts=self.exceptions.applied(told, run))
         return replace(
-            run,
-            verdicts=self.exceptions.applied(told, run),
+            judged,
             shift=machine.shift,
-            claims=self.exceptions.claims(yardstick.excused(claims, run.instances), run),
+            claims=self.exceptions.claims(yardstick.excused(claims, run.instances), judged),
             environments=yardstick.environments,
             notes=(*run.notes, *notes),
         )

@@ -24,6 +24,13 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
+def _packs(text: str) -> tuple[str, ...]:
+    # As a list of what is allowed, an empty one, of a variable that is not set, is not all.
+    if not _words(text):
+        raise argparse.ArgumentTypeError("no pack is named; without the option all are taken")
+    return _words(text)
+
+
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
@@ -92,7 +99,7 @@ OPTIONS: Mapping[str, Option] = {
         default="auto",
     ),
     "--perf-packs": _value(
-        "NAMES", "only these packs, separated by commas", kind=_words, default=()
+        "NAMES", "only these packs, separated by commas", kind=_packs, default=()
     ),
     "--perf-pack": {
         "metavar": "FILE_OR_FOLDER",

@@ -165,6 +165,22 @@ def test_nothing_is_claimed_of_a_case_in_quarantine(tmp_path: Path) -> None:
     assert "quarantined until 2026-12-01: flaky" in found.reason
 
 
+def test_what_a_waived_variant_breaks_fails_nothing_up_to_its_limit(tmp_path: Path) -> None:
+    exceptions = load(tmp_path, waiver())
+    claim = ClaimInstance(
+        id="memory.twice", pack="memory", name="twice", faster=COPY.id, than="b", by=2, source="s"
+    )
+    broken = ClaimVerdict(
+        claim=claim.id, word=ClaimWord.BROKEN, reason="was 2", required=2, source="s", fails=True
+    )
+    asked = replace(planned(COPY), instances=(claim,))
+    for theta, fails in ((0.05, False), (0.2, True)):
+        run = replace(asked, verdicts=exceptions.applied([slower(theta)], asked))
+        (found,) = exceptions.claims([broken], run)
+        assert (found.word, found.fails) == (ClaimWord.BROKEN, fails)
+        assert found.reason.startswith("was 2")
+
+
 HOSTILE = "<script>alert(1)</script> \\u001b[2J"
 
 

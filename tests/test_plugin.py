@@ -352,6 +352,7 @@ def test_the_summary_is_last_whatever_pytest_says(
         (["--reruns", "2"], "--reruns"),
         (["--perf-select", "colour=red"], "impl, n"),
         (["--perf-packs", "acm"], "acme"),
+        (["--perf-packs="], "no pack is named"),
         (["--perf-pack", "missing.py"], "missing.py"),
         (["--perf-fail-on", "sluggish"], "slower"),
         (["--perf-accept"], "--perf-reason"),

@@ -125,11 +125,21 @@ class Exceptions:
                 yield f"{what}: it expired on {rule.entry.expires} ({rule.where})"
 
     def claims(self, claims: Sequence[ClaimVerdict], run: Run) -> tuple[ClaimVerdict, ...]:
-        """Return the claims; of a case in quarantine nothing is claimed."""
+        """Return the claims on the run's excepted verdicts.
+
+        Of a case in quarantine nothing is claimed; what a waived one breaks fails nothing.
+        """
         away = self.quarantined(run)
+        waived = {
+            v.variant: v.excepted for v in run.verdicts if v.excepted and v.word is Word.SLOWER
+        }
         sides = {each.id: (each.faster, each.than) for each in run.instances}
-        return tuple(
+        found = (
             self._claim(each, [away[s] for s in sides[each.claim] if s in away]) for each in claims
+        )
+        return tuple(
+            self._waived(each, next((waived[s] for s in sides[each.claim] if s in waived), None))
+            for each in found
         )
 
     @staticmethod
@@ -138,6 +148,12 @@ class Exceptions:
             return claim
         reason = f"{away[0].entry.select!r} is {away[0].excepted}"
         return replace(claim, word=ClaimWord.NOT_APPLICABLE, reason=reason, fails=False)
+
+    @staticmethod
+    def _waived(claim: ClaimVerdict, excepted: Excepted | None) -> ClaimVerdict:
+        if not claim.fails or excepted is None:
+            return claim
+        return replace(claim, fails=False, reason=f"{claim.reason}; {excepted}")
 
     def _applied(self, verdict: Verdict, variant: Variant, run: Run) -> Verdict:
         slug = _slug(variant, run)
