@@ -141,7 +141,8 @@ def _smoke(kernels: Sequence[Kernel], target: str) -> list[str]:
             pack.setdefault(kernel.language, kernel.name)
     taken = dict.fromkeys(("cuda", "triton", "gluon"), 0)
     chosen = []
-    for by_language in packs.values():
+    # By name: installed packs come in another order than those of a folder.
+    for _, by_language in sorted(packs.items()):
         language = min(by_language, key=taken.__getitem__)
         taken[language] += 1
         chosen.append(by_language[language])
