@@ -52,7 +52,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).mkdir()
     settings = {
         "PATH": f"{tools}:{os.environ['PATH']}",
-        "PYTHONPATH": f"{ROOT}:{tmp_path}/work/acme-perf",  # as if it were installed
+        "PYTHONPATH": f"{ROOT}:{tmp_path / 'work' / 'acme-perf'}",  # as if it were installed
         "PYTEST_ADDOPTS": OPTIONS,
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "TMPDIR": str(tmp_path / "tmp"),  # the fake device's lock lies there
