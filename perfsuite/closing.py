@@ -166,6 +166,8 @@ def _next(book: Book) -> Iterator[str]:
     if Word.UNCLEAR in words and run.against is None:
         yield "next: to decide what is unclear, measure the revision before and this tree in turns:"
         yield f"  {run.command} --perf-against=REV"
+    if book.counts["disturbed"]:  # such a run is not accepted whole
+        return
     fails = any(subject.fails for subject in book.subjects)
     if words == {Word.NEW} and not fails:
         yield "next: run again to compare with this run, or accept it:"

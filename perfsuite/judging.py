@@ -49,7 +49,8 @@ class Judging:
         )
         found = {**verdicts, **{verdict.variant: verdict for verdict in machine.verdicts}}
         told = [found[v.id] for v in run.variants if v.id in found]
-        notes = (*yardstick.notes, *self.arms.notes(), *machine.notes, *self.exceptions.notes(run))
+        notes = (*yardstick.notes, *yardstick.unaccepted(run), *self.arms.notes())
+        notes += (*machine.notes, *self.exceptions.notes(run))
         judged = replace(run, verdicts=self.exceptions.applied(told, run))
         return replace(
             judged,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ class Yardstick:
     variants whose entry is of this very run: A against B. ``environments`` and ``commits`` are
     those of the runs that entries come from, by run id. ``peaks`` are the product's, which no
     result may exceed; ``reached`` are what its baselines know, which a better kernel will.
+    ``slugs`` has the SKU of each variant that may be compared with a baseline of it.
     """
 
     entries: Mapping[str, BaselineEntry]
@@ -52,6 +54,7 @@ class Yardstick:
     arms: frozenset[str] = frozenset()
     environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     commits: Mapping[str, str] = field(default_factory=dict)
+    slugs: Mapping[str, str] = field(default_factory=dict)
 
     def beside(self, run: Run, stage: Stage | None = None) -> Yardstick:
         """Return the yardstick with what arm A of the run did in a stage, or last, in front."""
@@ -90,6 +93,20 @@ class Yardstick:
             status=Status.ERROR,
             reason=f"{share:.0%} of the measured ceiling: the work formula counts too much, the "
             "launch does too little, or its inputs were not cold",
+        )
+
+    def unaccepted(self, run: Run) -> tuple[str, ...]:
+        """Say per SKU how much of what ended ok its baselines lack: the rest has no numbers."""
+        if run.settings.check_only:
+            return ()
+        failed = {result.variant for result in run.results if result.status is not Status.OK}
+        measured = {r.variant for r in run.results if r.variant in self.slugs} - failed
+        whole = Counter(self.slugs[name] for name in measured)
+        without = Counter(self.slugs[name] for name in measured - self.entries.keys())
+        return tuple(
+            f"{count} of {whole[slug]} measured have no baseline entry for {slug} yet: "
+            "accept them as well"
+            for slug, count in sorted(without.items())
         )
 
     def rank(self, screened: Result | None, unit: str) -> int:
@@ -155,6 +172,7 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
         variants=variants,
         environments={name: environment for name, (environment, _) in behind_them.items()},
         commits={name: behind_them[name][1] for name in behind_them.keys() - shipped},
+        slugs=known.slugs,
     )
 
 
@@ -180,9 +198,13 @@ class _Known:
     baselines: Mapping[str, Baselines]
 
     @property
-    def slugs(self) -> set[str]:
-        """The SKUs that have any baseline."""
-        return {each.sku.slug for name, each in self.baselines.items() if each.covers(name)}
+    def slugs(self) -> dict[str, str]:
+        """The SKU of each variant that may be compared with a baseline of it."""
+        return {
+            name: each.sku.slug
+            for name, each in self.baselines.items()
+            if each.covers(name) and not each.fingerprint_problem
+        }
 
     @property
     def without_sku(self) -> list[str]:
@@ -214,7 +236,6 @@ class _Known:
     def notes(self, previous: Run | None) -> tuple[str, ...]:
         """Say what is compared with no baseline, once per SKU."""
         notes = list(dict.fromkeys(note for each in self.baselines.values() for note in each.notes))
-        entries, mismatches = self.entries, self.mismatches
         for slug in sorted({each.sku.slug for each in self.baselines.values()}):
             of_sku = {name: each for name, each in self.baselines.items() if each.sku.slug == slug}
             covered = {name for name, each in of_sku.items() if each.covers(name)}
@@ -225,10 +246,4 @@ class _Known:
                 )
                 instead = ": compared with the last runs on this unit"
                 notes.append(f"no baseline for {what}{instead if previous else none}")
-            without = len(covered - entries.keys())
-            if without and not any(name in mismatches for name in of_sku):
-                notes.append(
-                    f"{without} of {len(of_sku)} have no baseline entry for {slug} yet: "
-                    "accept them as well"
-                )
         return tuple(notes)

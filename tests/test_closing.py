@@ -59,6 +59,12 @@ def test_what_was_disturbed_is_measured_again(tmp_path: Path) -> None:
     assert lines[told + 1 :] == (f"  {outcome.run.command}",)
 
 
+def test_a_run_with_something_disturbed_is_not_to_be_accepted(tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, Status.DISTURBED, Word.SAME)
+    lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
+    assert lines[-1] == f"  {outcome.run.command}"
+
+
 def test_what_fails_is_to_be_repaired_before_it_is_accepted(tmp_path: Path) -> None:
     lines = closed(outcome_of(tmp_path, Word.SLOWER), replace(OPTIONS, report=tmp_path)).lines
     assert any(line.startswith("next: repair what fails") for line in lines)

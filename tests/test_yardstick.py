@@ -139,3 +139,19 @@ def test_what_was_slower_or_unclear_is_no_yardstick_where_another_run_was_neithe
     assert previous.id == "20260101-000003-aaaa"
     # What a report draws as before is what was compared with.
     assert entries_of(previous)[data.variant("copy", 1024).id].metrics["time_us"].center == decided
+
+
+def test_only_what_was_measured_is_to_be_accepted_as_well(tmp_path: Path) -> None:
+    root = tmp_path / "baselines"
+    accept(data.finished(TIMES), root, reason="first numbers", by="Ann")
+    run = data.finished({**TIMES, "fill": 50.0, "gather": 70.0, "scan": 80.0})
+    ended = zip(run.results, (Status.OK, Status.OK, Status.SKIPPED, Status.ERROR), strict=True)
+    run = replace(run, results=tuple(replace(each, status=status) for each, status in ended))
+    found = find_yardstick([root], tmp_path, run=run)
+    told = "1 of 2 measured have no baseline entry for nvidia-h200 yet: accept them as well"
+    assert found.unaccepted(run) == (told,)
+    rest = replace(run, results=run.results[:1] + run.results[2:])
+    assert found.unaccepted(rest) == ()
+    assert not any("accept" in note for note in found.notes)
+    checked = replace(run, settings=replace(run.settings, check_only=True))
+    assert found.unaccepted(checked) == ()
