@@ -11,7 +11,7 @@
 #   PERF_SHARD     K/N, where several machines share a night
 #   PERF_DEVICE    auto, cuda or cpu (auto)
 #   PERF_DOCTOR    stop: do not measure on a busy machine; warn: only tell (stop)
-#   PERF_NIGHTS    how many nights before a change of baselines/ is proposed; 0: never (5)
+#   PERF_NIGHTS    how many nights before a change of the baselines is proposed; 0: never (5)
 #   PYTHON         with perfsuite installed (python3)
 #   PERFSUITE_HISTORY    URL of the history, which may hold a password
 #
@@ -91,13 +91,15 @@ if [ "$nights" -gt 0 ] && [ "$finished" -ge "$nights" ] && [ -z "${PERF_SHARD:-}
     perfsuite baseline propose --help >/dev/null 2>&1; then
     # In a copy: what nobody has reviewed is no yardstick for the next night.
     scratch=$(mktemp -d)
-    mkdir -p "$scratch/a/baselines" "$scratch/b"
-    [ -d baselines ] && cp -R baselines/. "$scratch/a/baselines/"
-    cp -R "$scratch/a/baselines" "$scratch/b/"
-    perfsuite baseline propose --nights "$nights" --baselines "$scratch/b/baselines" \
+    folder=$(perfsuite baseline folders | head -n 1) # the one that is written to
+    name=${folder#"$PWD/"}
+    [ "$name" != "$folder" ] || name=$(basename "$folder") # one that lies elsewhere
+    mkdir -p "$scratch/a/$name" "$scratch/b/$name"
+    [ -d "$folder" ] && cp -R "$folder/." "$scratch/a/$name/" && cp -R "$folder/." "$scratch/b/$name/"
+    perfsuite baseline propose --nights "$nights" --baselines "$scratch/b/$name" \
         --output "$out/proposal.md" >"$out/proposal.txt" 2>&1 ||
         say "nothing proposed: $(head -n 1 "$out/proposal.txt")"
-    (cd "$scratch" && diff -ruN a/baselines b/baselines) >"$out/proposal.patch" # for git apply
+    (cd "$scratch" && diff -ruN "a/$name" "b/$name") >"$out/proposal.patch" # for git apply
     rm -rf "$scratch"
 fi
 say "ended with $code; everything is in $out"

@@ -80,6 +80,8 @@ def _value(
 
 
 # Their values are plain: xdist's --looponfail sends all options to another process.
+# Commands that run without pytest read it too.
+BASELINES, BASELINES_DEFAULT = "perf_baselines", ("baselines",)
 OPTIONS: Mapping[str, Option] = {
     "--perf": _flag(
         "measure, judge and report the packs' variants instead of running ordinary tests"
@@ -160,10 +162,10 @@ OPTIONS: Mapping[str, Option] = {
 }
 INI: Mapping[str, Option] = {
     "perf_cases": {"help": "folders of case modules: run with --perf only", "type": "paths"},
-    "perf_baselines": {
-        "help": "folders of accepted numbers",
+    BASELINES: {
+        "help": "folders of accepted numbers; the first is written to",
         "type": "paths",
-        "default": ["baselines"],
+        "default": list(BASELINES_DEFAULT),
     },
     "perf_history": {
         "help": "URL of the history; empty: none",
@@ -192,7 +194,7 @@ def options_of(config: pytest.Config) -> Options:
             "report": config.rootpath / values["report"],
             "history": config.getini("perf_history"),
             # The default comes as text, what a project sets as paths.
-            "baselines": tuple(config.rootpath / path for path in config.getini("perf_baselines")),
+            "baselines": tuple(config.rootpath / path for path in config.getini(BASELINES)),
             "command": shlex.join(["pytest", *map(str, config.invocation_params.args)]),
         }
     )

@@ -298,3 +298,32 @@ def test_show_tells_of_one_entry_and_of_exceptions(perfsuite: Command, dated: Pa
     for told in ("time_us", "exact", "3f2a91c04d7e", "by Ann: first", "driver 580.159", "ecc on"):
         assert told in said
     assert "no entry of 'x'" in perfsuite("baseline", "show", "nvidia-h200", "x")[1]
+
+
+def test_commands_find_the_folders_that_the_projects_ini_names(
+    perfsuite: Command, project: Path
+) -> None:
+    text = "[tool.pytest.ini_options]\nperf_baselines = ['perf/accepted', 'perf/older']\n"
+    (project / "pyproject.toml").write_text(text)
+    accept(night({"scan": 100.0}, 1), project / "perf" / "older", reason="then", by="Ann")
+    assert perfsuite("baseline", "accept", A, "--reason", "first")[0] == 0
+    assert not (project / "baselines").exists()
+    folders = perfsuite("baseline", "folders")[1].splitlines()
+    assert folders == [str(project / "perf" / name) for name in ("accepted", "older")]
+    said = perfsuite("baseline", "show", "nvidia-h200")[1]
+    assert "memory.copy[n=1024]" in said
+    assert "memory.scan[n=1024]" in said
+    lint = perfsuite("baseline", "lint")[1]
+    assert "perf/accepted, " in lint
+    assert "memory.scan[n=1024]" not in perfsuite("baseline", "show", "nvidia-h200",
+                                                  "--baselines", "perf/accepted")[1]  # fmt: skip
+    code, said = perfsuite("baseline", "show", "nvidia-h100")
+    assert code == 2
+    assert str(project / "perf" / "older") in said
+
+
+def test_commands_refuse_an_ini_that_names_no_folder(perfsuite: Command, project: Path) -> None:
+    (project / "pytest.ini").write_text("[pytest]\nperf_baselines =\n")
+    code, said = perfsuite("baseline", "show")
+    assert code == 2
+    assert "the project's perf_baselines names no folder" in said

@@ -169,6 +169,31 @@ def test_a_proposal_is_asked_for_after_enough_nights_and_changes_no_baseline(pro
     assert (project / "perf-night" / "proposal.txt").exists() is (is_known.returncode == 0)
 
 
+def test_the_proposal_is_of_the_folder_that_the_projects_ini_names(project: Path) -> None:
+    (project / "go").touch()
+    (project / "pytest.ini").write_text("[pytest]\nperf_baselines = perf/accepted\n")
+    assert night(project)[0] == 0
+    accept = [sys.executable, "-m", "perfsuite.cli", "baseline", "accept"]
+    subprocess.run(
+        [*accept, runs(project)[-1].id, "--reason", "first"],
+        env=environment(project),
+        cwd=project,
+        capture_output=True,
+        check=True,
+    )
+    accepted = project / "perf" / "accepted"
+    before = {path: path.read_bytes() for path in accepted.rglob("*.json")}
+    assert before
+    code, told = night(project, PERF_NIGHTS="1", FACTOR="0.5")
+    assert code == 0, told
+    out = project / "perf-night"
+    page, patch = ((out / name).read_text("utf-8") for name in ("proposal.md", "proposal.patch"))
+    assert "acme.double[us=400]" in page.replace("\\", "")
+    assert "| faster" in page
+    assert "+++ b/perf/accepted/" in patch
+    assert {path: path.read_bytes() for path in accepted.rglob("*.json")} == before
+
+
 @pytest.fixture
 def stub(project: Path) -> Path:
     """A Python that answers as a doctor who sees a busy machine."""

@@ -42,7 +42,7 @@ def accept(
     project = find_project()
     accepted = make_baseline(
         project.load_run(run),
-        baselines or project.root / "baselines",
+        project.baseline_folders(baselines)[0],
         reason=reason,
         by=getpass.getuser(),
         select=select or (),
@@ -85,11 +85,11 @@ def propose(  # noqa: PLR0913, PLR0917 - a command line
     from perfsuite.cli.proposal import markdown
 
     project = find_project()
-    root = baselines or project.root / "baselines"
+    roots = project.baseline_folders(baselines)
     found = proposed(
         [project.load_run(name) for name in runs] if runs else _newest(project),
-        root,
-        exceptions=Exceptions.load([root], _today()),
+        roots[0],
+        exceptions=Exceptions.load(roots, _today()),
         terms=Terms(
             by=getpass.getuser(), reason=reason, nights=nights, include_slower=include_slower
         ),
@@ -129,7 +129,7 @@ def diff(
     from perfsuite.baselines import differences
     from perfsuite.cli.proposal import table
 
-    root = baselines or find_project().root / "baselines"
+    root = find_project().baseline_folders(baselines)[0]
     with ExitStack() as stack:
         folders = [_folder(name, root, stack) for name in (before, now)]
         rows = [_row(each) for each in differences(*folders)]
@@ -177,13 +177,13 @@ def lint(
             "there is no such folder of baselines", where=str(baselines), remedy="name one that is"
         )
     project = find_project()
-    root = baselines or project.root / "baselines"
+    roots = project.baseline_folders(baselines)
     packs = project.packs(pack, Tier.FULL)
     linter = Linter(packs, _today(), older_than, tier)
-    problems = list(linter.problems(root))
+    problems = [problem for root in roots for problem in linter.problems(root)]
     for problem in problems:
         say(plain(str(problem)))
-    say(f"{len(problems)} problems in {root}")
+    say(f"{len(problems)} problems in {', '.join(map(str, roots))}")
     raise typer.Exit(1 if problems else 0)
 
 
@@ -200,10 +200,18 @@ def show(
     """Show which SKUs have baselines, what is accepted for one of them, or one entry in full."""
     from perfsuite.cli import compare as room
 
-    root = baselines or find_project().root / "baselines"
+    roots = find_project().baseline_folders(baselines)
     if variant:
-        room.say_entry(root, sku, variant)
+        room.say_entry(roots, sku, variant)
     elif sku:
-        room.say_entries(root, sku, _today())
+        room.say_entries(roots, sku, _today())
     else:
-        room.say_skus(root)
+        for root in roots:
+            room.say_skus(root)
+
+
+@baseline.command()
+def folders() -> None:
+    """Say where this project's baselines lie, one folder a line; the first is written to."""
+    for folder in find_project().baseline_folders(None):
+        say(str(folder))

@@ -47,7 +47,7 @@ def cases(
         raise UsageError("--write makes the table, --check refuses another", remedy=remedy)
     project = find_project()
     found = named(project.packs(pack, Tier.FULL), name)
-    table = table_of(found, project.root / "baselines", sku)
+    table = table_of(found, project.baseline_folders(None)[0], sku)
     if not write and not check:
         say(table.rstrip())
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from fnmatch import fnmatchcase
@@ -81,10 +82,10 @@ def say_skus(root: Path) -> None:
     say_table(f"Baselines in {root}", ("SKU", "product", "packs", "variants"), rows)
 
 
-def say_entries(root: Path, slug: str, today: date) -> None:
+def say_entries(roots: Sequence[Path], slug: str, today: date) -> None:
     """Say what is accepted for a product, by whom, why and how long ago, and what is excepted."""
-    sku = _known_sku(root, slug)
-    baselines = Baselines.load([root], sku)
+    sku = _known_sku(roots, slug)
+    baselines = Baselines.load(roots, sku)
     rows = [
         (
             variant,
@@ -96,20 +97,20 @@ def say_entries(root: Path, slug: str, today: date) -> None:
     ]
     columns = ("variant", "time", "sd between", "processes", "units", "accepted", "reason")
     say_table(f"{sku.name} ({slug})", columns, rows)
-    for rule in Exceptions.load([root], today).rules:
+    for rule in Exceptions.load(roots, today).rules:
         if fnmatchcase(slug, rule.entry.sku or "*"):
             over = "" if rule.acts(today) else " (expired: it acts no more)"
             say(plain(f"{rule.entry.select}: {rule.excepted}{over}"))
 
 
-def say_entry(root: Path, slug: str, variant: str) -> None:
+def say_entry(roots: Sequence[Path], slug: str, variant: str) -> None:
     """Say all that is kept of one entry, and of the run that it comes from."""
-    baselines = Baselines.load([root], _known_sku(root, slug))
+    baselines = Baselines.load(roots, _known_sku(roots, slug))
     stored = baselines.stored.get(variant)
     if stored is None:
         raise UsageError(
             f"{slug} has no entry of {variant!r}",
-            where=str(root),
+            where=_named(roots),
             remedy=f"perfsuite baseline show {slug} lists them",
         )
     entry, accepted, run = stored.entry, stored.accepted, baselines.runs.get(stored.entry.run)
@@ -133,15 +134,19 @@ def _by_card(metric: BaselineMetric) -> list[tuple[str, str]]:
     return [(unit, " ".join(f"{v:.6g}" for v in row)) for unit, row in metric.values.items()]
 
 
-def _known_sku(root: Path, slug: str) -> Sku:
-    known = sorted(path.parent.name for path in root.glob("*/sku.json"))
+def _named(roots: Sequence[Path]) -> str:
+    return ", ".join(map(str, roots))
+
+
+def _known_sku(roots: Sequence[Path], slug: str) -> Sku:
+    known = {path.parent.name: root for root in roots[::-1] for path in root.glob("*/sku.json")}
     if slug not in known:
         raise UsageError(
             f"there is no baseline for the SKU {slug!r}",
-            where=str(root),
-            remedy=f"choose one of {', '.join(known)}" if known else "accept a run first",
+            where=_named(roots),
+            remedy=f"choose one of {', '.join(sorted(known))}" if known else "accept a run first",
         )
-    return read_sku(sku_folder(root, slug))
+    return read_sku(sku_folder(known[slug], slug))
 
 
 def time_of(entry: BaselineEntry) -> str:

@@ -15,7 +15,9 @@ from rich.text import Text
 
 from perfsuite.catalogue import load_catalogue
 from perfsuite.errors import PerfError, UsageError
+from perfsuite.ini import paths_of
 from perfsuite.model import Pack, Run, Tier
+from perfsuite.options import BASELINES, BASELINES_DEFAULT
 from perfsuite.packs import PackSource, discover
 from perfsuite.runs import list_runs, load_run, run_path
 
@@ -68,7 +70,23 @@ class Project:
         """Return where accepted numbers lie: the project's or the given folder, then the packs'."""
         from perfsuite.baselines import shipped_by
 
-        return (given or self.root / "baselines", *shipped_by(self.sources(extra)))
+        return (*self.baseline_folders(given), *shipped_by(self.sources(extra)))
+
+    def baseline_folders(self, given: Path | None) -> tuple[Path, ...]:
+        """Return where the project's own numbers lie: the given folder, else what its ini says.
+
+        The first of them is what is written to; ``UsageError`` where the ini names none.
+        """
+        if given:
+            return (given,)
+        found = paths_of(self.root, BASELINES, BASELINES_DEFAULT)
+        if not found:
+            raise UsageError(
+                f"the project's {BASELINES} names no folder",
+                where=str(self.root),
+                remedy="name one there, or with --baselines DIR",
+            )
+        return found
 
 
 def find_project() -> Project:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import sqlite3
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfsuite.errors import StoreError, UsageError
 from perfsuite.files import refusing
+from perfsuite.ini import text_of
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine
@@ -24,30 +23,9 @@ BUSY_S = 30
 
 def url_of(root: Path, setting: str | None = None) -> str:
     """Return the URL of a project's history: the environment's, else the project's setting."""
-    return os.environ.get(VARIABLE, "") or (_from_settings(root) if setting is None else setting)
-
-
-def _from_settings(root: Path) -> str:
-    """Return what pytest would read: the first file that has a section for it holds."""
-    for name, section in (("pytest.ini", "pytest"), ("tox.ini", "pytest")):
-        if name == "tox.ini" and (found := _from_toml(root / "pyproject.toml")) is not None:
-            return found
-        parser = configparser.ConfigParser(interpolation=None)
-        parser.read(root / name, encoding="utf-8")
-        if parser.has_section(section):
-            return parser.get(section, INI, fallback=DEFAULT)
-    return DEFAULT
-
-
-def _from_toml(path: Path) -> str | None:
-    if not path.is_file():
-        return None
-    try:
-        tool = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"not valid TOML: {error}", where=str(path)) from error
-    settings = tool.get("pytest", {}).get("ini_options")
-    return None if settings is None else str(settings.get(INI, DEFAULT))
+    return os.environ.get(VARIABLE, "") or (
+        text_of(root, INI, DEFAULT) if setting is None else setting
+    )
 
 
 def open_engine(url: str, root: Path) -> Engine:
