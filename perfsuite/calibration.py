@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfsuite.check import SEEDS
-from perfsuite.device import Device, Group
+from perfsuite.device import Device, Group, sampled
 from perfsuite.errors import CaseError, DisturbedError
 from perfsuite.model import Axes, Case, Regime, Sampling, Settings, Work, Workload
 
@@ -121,7 +121,8 @@ class Calibration:
         launch_us = SHORTEST_US
         for launches in ESTIMATE_LAUNCHES:
             group = self._group(workload, sets, launches)
-            samples = self.device.sample(
+            samples = sampled(
+                self.device,
                 group,
                 ESTIMATE_SAMPLES,
                 regime=self.case.regime,

@@ -11,7 +11,7 @@ from perfsuite import Regime, Work, Workload, case
 from perfsuite.device.fake import FakeDevice
 from perfsuite.device.protocol import Group, Sample
 from perfsuite.engine import Session
-from perfsuite.errors import CaseError, DisturbedError, WrongResultError
+from perfsuite.errors import CaseError, DeviceError, DisturbedError, WrongResultError
 from perfsuite.model import Case, Health, Sampling, Settings
 
 
@@ -124,7 +124,7 @@ class Losing(FakeDevice):
 
     def sample(self, group: Group, count: int, **conditions: Any) -> list[Sample]:
         samples = super().sample(group, count, **conditions)
-        return [Sample(float("nan"))] * self.lost + samples[self.lost :]
+        return ([Sample(float("nan"))] * self.lost + samples[self.lost :])[:count]
 
 
 def test_lost_stamps_are_voided_and_counted() -> None:
@@ -140,8 +140,26 @@ def test_too_many_lost_stamps_are_a_disturbance() -> None:
     device = Losing(seed=1)
     session = prepared(copying(10.0), device)
     device.lost = Settings().samples
+    with pytest.raises(DisturbedError, match="they have no time"):
+        session.block()
+    device.name = "cuda"
     with pytest.raises(DisturbedError, match="missed an SM"):
         session.block()
+
+
+@pytest.mark.parametrize("most", [2, 3, 4, 5])
+def test_a_device_that_returns_too_few_samples_is_refused(most: int) -> None:
+    class Short(FakeDevice):
+        name = "acme"
+
+        def sample(self, group: Group, count: int, **conditions: Any) -> list[Sample]:
+            return super().sample(group, count, **conditions)[:most]
+
+    with pytest.raises(DeviceError, match=r"device 'acme' returned [2-5] samples") as told:
+        prepared(copying(10.0), Short(seed=1)).block()
+    assert f"returned {most} samples" in str(told.value)
+    assert "Short.sample" in told.value.where
+    assert "NaN" in told.value.remedy
 
 
 @pytest.mark.parametrize("time_us", [0.0, -1.0, float("inf"), float("nan")])

@@ -459,8 +459,10 @@ def test_a_variant_is_disturbed_when_more_than_a_fifth_was_voided() -> None:
     notes = ("a block was voided: hw_thermal",)
     calm = Evidence(slot=0, seed=0, blocks=(Block(time_us=(1.0,) * 8),))
     bad = Evidence(slot=1, seed=1, blocks=(Block(time_us=(1.0,) * 8, voided=4),), notes=notes)
+    untold = replace(bad, notes=())
     result = Result(variant="v", status=Status.OK, evidence=(bad,))
     assert doubted(result).status is Status.DISTURBED
     assert doubted(result).reason == "4 of 12 samples voided (a block was voided: hw_thermal)"
+    assert "(they have no time)" in doubted(replace(result, evidence=(untold,))).reason
     both = replace(result, evidence=(calm, bad))  # 4 of 20: just bearable
     assert doubted(both) is both

@@ -206,6 +206,9 @@ def test_a_good_device_is_accepted() -> None:
           for each in outputs]}, "what was overwritten is accepted"),
         ({"bytes_of": lambda self, values: 0}, "inputs have no bytes"),
         ({"sample": lambda self, group, count, *, regime, spin_us, flush: []}, "asked for 2"),
+        ({"sample": lambda self, group, count, **conditions:
+          FakeDevice.sample(self, group, count, **conditions)[:8]},
+         "asked for 16 samples and returned 8"),
         ({"sample": lambda self, group, count, *, regime, spin_us, flush: [Sample(1.0)] * 2},
          "cycles are nan"),
         ({"sample": lambda self, group, count, *, regime, spin_us, flush: [Sample(1.0, 1.0)] * 2},

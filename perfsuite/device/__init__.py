@@ -1,6 +1,7 @@
 """The devices: one protocol, and CUDA, CPU and a scripted fake behind it."""
 
 from perfsuite.device.compiled import forget_compiled
+from perfsuite.device.conformance import sampled
 from perfsuite.device.gang import Gang, join, join_elastic
 from perfsuite.device.opening import described, open_device
 from perfsuite.device.protocol import (
@@ -27,4 +28,5 @@ __all__ = [
     "join",
     "join_elastic",
     "open_device",
+    "sampled",
 ]

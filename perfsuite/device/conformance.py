@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator
 from typing import Any, cast
 
-from perfsuite.device.protocol import Device, Sample
-from perfsuite.errors import PerfError
-from perfsuite.model import DeviceFacts, Health, Regime
+from perfsuite.device.protocol import Device, Group, Sample
+from perfsuite.errors import DeviceError, PerfError
+from perfsuite.model import DeviceFacts, Health, Regime, Settings
 
 # What Device has no body for.
 REQUIRED = (
@@ -18,6 +18,19 @@ REQUIRED = (
 SIZE, SEED = 64, 7
 MOST_NAME = 100
 CONTEXT = ("device", "place", "arch", "seed", "rank", "ranks")
+
+
+def sampled(device: Device, group: Group, count: int, **conditions: Any) -> list[Sample]:
+    """Return what ``device.sample`` does; ``DeviceError`` unless it is as many as asked for."""
+    found: Any = device.sample(group, count, **conditions)
+    if not isinstance(found, list) or len(found) != count:
+        got = f"{len(found)} samples" if isinstance(found, list) else repr(found)
+        raise DeviceError(
+            f"device {device.name!r} returned {got} and was asked for {count}",
+            where=f"{type(device).__module__}.{type(device).__qualname__}.sample",
+            remedy="return a list of a Sample each; NaN is the time of one that does not count",
+        )
+    return found
 
 
 def shape_faults(device: object) -> Iterator[str]:
@@ -118,10 +131,11 @@ def _clock(device: Device) -> Iterator[str]:
         group = device.group(calls.append, [(values,), (values,)], 3, backend=backend)
         if group.launches != 3:  # noqa: PLR2004 - asked for above
             yield f"group: it was asked for 3 launches and says {group.launches}"
-        samples: Any = device.sample(group, 2, regime=Regime.PACED, spin_us=0.0, flush=True)
-        yield from _sample_faults(samples, 2, has_cycles=device.has_cycles)
+        for count in (2, Settings().samples):  # of a block, too: a device may hold a few only
+            samples: Any = device.sample(group, count, regime=Regime.PACED, spin_us=0.0, flush=True)
+            yield from _sample_faults(samples, count, has_cycles=device.has_cycles)
         if len(calls) < 3 and group.backend != "graph":  # noqa: PLR2004 - asked for above
-            yield f"sample: {len(calls)} launches were issued of two groups of 3"
+            yield f"sample: {len(calls)} launches were issued of groups of 3"
     if not isinstance(cast("Any", device.health()), Health):
         yield "health() returned no Health"
     device.synchronize()
@@ -129,7 +143,8 @@ def _clock(device: Device) -> Iterator[str]:
 
 def _sample_faults(samples: Any, count: int, *, has_cycles: bool) -> Iterator[str]:
     if not isinstance(samples, list) or len(samples) != count:
-        yield f"sample: it was asked for {count} samples and returned {samples!r}"
+        got = f"{len(samples)}" if isinstance(samples, list) else repr(samples)
+        yield f"sample: it was asked for {count} samples and returned {got}"
         return
     for each in samples:
         if not isinstance(each, Sample) or each.time_us < 0:

@@ -10,7 +10,7 @@ from functools import partial
 
 from perfsuite.calibration import FEWEST_SAMPLES, Calibration, SamplingPlan
 from perfsuite.check import SEEDS, check
-from perfsuite.device import Sample
+from perfsuite.device import Sample, sampled
 from perfsuite.engine.bench import Bench
 from perfsuite.errors import CaseError, DisturbedError
 from perfsuite.model import Block, Evidence, Health, Regime, Sampling, Workload
@@ -30,6 +30,8 @@ BESIDE_SAMPLES = 5
 # launches without a gap look steadier than they will be. After another worker's turn a part of it
 # will do.
 SUSTAINED_US, LEAD_IN_US = 1e6, 2e5
+# What a GPU's samples lack that have no time; of other devices that is all that is known.
+STAMPS_LOST = "stamps missed an SM"
 # NVML's counter of energy moves on in steps of up to a tenth of a second.
 ENERGY_S = 2.0
 STEADY, UNSTEADY, LATE = 0.0, 1.0, 2.0
@@ -95,7 +97,7 @@ class Launching:
             if not bench.device.agree(is_lost):
                 break
             voided += len(samples)
-            cause = cause or "stamps missed an SM"
+            cause = cause or (STAMPS_LOST if bench.device.name == "cuda" else "they have no time")
             bench.log.notes.append(f"a block was voided: {cause}")
             self._refuse_excess(voided, cause)
             time.sleep(NAP_S)
@@ -173,8 +175,9 @@ class Launching:
 
     def _sample(self, count: int) -> list[Sample]:
         plan, bench = self._planned(), self._bench
-        return bench.device.sample(
-            plan.group, count, regime=bench.case.regime, spin_us=plan.spin_us, flush=plan.flush
+        regime = bench.case.regime
+        return sampled(
+            bench.device, plan.group, count, regime=regime, spin_us=plan.spin_us, flush=plan.flush
         )
 
     def _refuse_excess(self, voided: int, cause: str) -> None:
@@ -183,7 +186,8 @@ class Launching:
             raise DisturbedError(
                 f"{voided} samples voided in one block ({cause})",
                 where=bench.case.name,
-                remedy="look at the GPU's clock event reasons and at other processes on it",
+                remedy="look at what slows the device (a GPU's clock event reasons), and at other "
+                "processes on it",
             )
 
     def _note(self, good: list[Sample], voided: int, started: float, health: Health) -> None:
@@ -205,7 +209,8 @@ class Launching:
         plan = self._planned()
         if plan.beside is None:
             return {}
-        samples = self._bench.device.sample(
+        samples = sampled(
+            self._bench.device,
             plan.beside,
             BESIDE_SAMPLES,
             regime=Regime.PACED,

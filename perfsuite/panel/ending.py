@@ -60,7 +60,7 @@ def doubted(result: Result) -> Result:
     if result.status is not Status.OK or voided <= VOIDED_MOST * taken:
         return result
     notes = [note for process in result.evidence for note in process.notes if "voided" in note]
-    reason = f"{voided} of {taken} samples voided ({notes[0] if notes else 'stamps missed an SM'})"
+    reason = f"{voided} of {taken} samples voided ({notes[0] if notes else 'they have no time'})"
     return replace(result, status=Status.DISTURBED, reason=reason)
 
 
