@@ -177,6 +177,19 @@ def test_a_name_that_fits_no_id_is_an_error(tmp_path: Path) -> None:
     assert "'my-pack'" in source.error
 
 
+@pytest.mark.usefixtures("installed")
+def test_a_name_whose_baselines_would_be_the_sku_s_own_file_is_an_error(tmp_path: Path) -> None:
+    write_file(tmp_path, GOOD, "sku")
+    folder = tmp_path / "sku-perf"
+    folder.mkdir()
+    entry = '[project.entry-points.perfsuite]\nsku = "sku_pack"\n'
+    (folder / "pyproject.toml").write_text(f"[project]\nname = 'x'\n{entry}", encoding="utf-8")
+    for place in (tmp_path / "sku.py", folder):
+        (source,) = discover(None, extra=[place])
+        assert "pack name 'sku' is taken" in source.error
+        assert "rename the entry point" in source.error
+
+
 def test_allow_keeps_the_named_packs(installed: Path) -> None:
     install(installed, "acme = a", "other = b")
     assert [source.name for source in discover(None, allow=["other"])] == ["other"]

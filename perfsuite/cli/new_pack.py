@@ -14,12 +14,11 @@ from string import Template
 import perfsuite
 from perfsuite.errors import UsageError
 from perfsuite.files import refusing
+from perfsuite.packs.sources import TAKEN_NAMES
 
 # It becomes a module's, a distribution's and a file's name: lower-case, with a letter first.
 NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
 LONGEST = 40
-# sku.json lies beside the packs' files of accepted numbers.
-RESERVED = frozenset({"sku"})
 # Left off, so that no tool takes a template for the file that is made of it.
 SUFFIX = ".txt"
 RENAMED = {"gitignore": ".gitignore", "github": ".github"}
@@ -49,7 +48,7 @@ def new_pack(name: str, folder: Path | None = None, *, taken: Sequence[str] = ()
 
 
 def _check(name: str, taken: Sequence[str]) -> None:
-    if not NAME.match(name) or len(name) > LONGEST or name in RESERVED:
+    if not NAME.match(name) or len(name) > LONGEST or name in TAKEN_NAMES:
         raise UsageError(
             f"{name!r} cannot be a pack's name",
             remedy=f"take up to {LONGEST} lower-case letters, digits and single underscores, a "

@@ -13,6 +13,8 @@ from perfsuite.errors import PackError, UsageError
 from perfsuite.model.case import NAME
 
 GROUP = "perfsuite"
+# sku.json lies beside the packs' files of accepted numbers.
+TAKEN_NAMES = frozenset({"sku"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,9 @@ def _checked(source: PackSource, requires: Iterable[str] = ()) -> PackSource:
     what, remedy = _unmet(requires), "install the perfsuite that it asks for, or an older pack"
     if not NAME.match(source.name):
         what = f"pack name {source.name!r} must match {NAME.pattern}"
+        remedy = "rename the entry point or the file"
+    elif source.name in TAKEN_NAMES:
+        what = f"pack name {source.name!r} is taken: its baselines would be the SKU's own file"
         remedy = "rename the entry point or the file"
     elif what:
         what = f"the pack {source.name!r} {source.version} {what}"
