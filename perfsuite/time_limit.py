@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
+from math import inf
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -127,12 +128,16 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What a time limit has room for: ``room_s`` seconds of screening, over all devices."""
+    """What a time limit has room for: ``room_s`` seconds of screening, over all devices.
+
+    ``whole_s`` is the room of a run that was not interrupted, where that is another.
+    """
 
     limit: TimeLimit
     knowledge: Knowledge
     claims: tuple[ClaimInstance, ...] = ()
     room_s: float
+    whole_s: float
 
     def chosen(self, variants: Sequence[Variant]) -> tuple[Variant, ...]:
         """Return what fits, in the order it is to be measured: the most valuable first.
@@ -197,8 +202,8 @@ class Fit:
         ]
 
     def _why(self, variant: Variant, turn: _Turn) -> str:
-        if turn.cost_s > self.room_s:
-            room, cost = words_of(self.room_s), words_of(turn.cost_s)
+        if turn.cost_s > self.whole_s:
+            room, cost = words_of(self.whole_s), words_of(turn.cost_s)
             return f"too long for it; {cost} of the {room} that it leaves for measuring"
         return self.knowledge.urgency(variant)[1]
 
@@ -213,7 +218,7 @@ def fit_of(
 ) -> Fit:
     """Return what has room in a run that was just opened; canaries take theirs at both ends."""
     if not limit.is_set:
-        return Fit(limit=limit, knowledge=Knowledge(), room_s=limit.seconds)
+        return Fit(limit=limit, knowledge=Knowledge(), room_s=inf, whole_s=inf)
     ids = [each.id for each in (*run.variants, *run.canaries)]
     sku, unit = run.sku.slug, run.facts.unit
     past = past_of(request.folder, sku=sku, unit=unit, variants=ids, before=run.id)
@@ -227,8 +232,13 @@ def fit_of(
         devices=devices,
     )
     canaries_s = 2 * sum(knowledge.costs_s(run.canaries).values())
-    room_s = devices * max(0.0, limit.left_s(PLANNED) - canaries_s)
-    return Fit(limit=limit, knowledge=knowledge, claims=run.instances, room_s=room_s)
+    room_s, whole_s = (
+        devices * max(0.0, each.left_s(PLANNED) - canaries_s)
+        for each in (limit, replace(limit, spent_s=0.0))
+    )
+    return Fit(
+        limit=limit, knowledge=knowledge, claims=run.instances, room_s=room_s, whole_s=whole_s
+    )
 
 
 def _kinds(variant: Variant) -> Iterator[tuple[str, ...]]:

@@ -31,7 +31,7 @@ from perfsuite.report.summary import summary as markdown
 from perfsuite.runner import Outcome, Request, execute
 from perfsuite.runs import Past, RunFile, earlier_runs, load_run, past_of
 from perfsuite.terminal import summary
-from perfsuite.time_limit import Fit, Knowledge, TimeLimit
+from perfsuite.time_limit import Fit, Knowledge, TimeLimit, fit_of
 
 MANY = PACK.replace("[100, 200]", "[100, 110, 120, 130, 140, 150, 160, 170]")
 
@@ -42,7 +42,8 @@ def variants(count: int) -> list[Variant]:
 
 def fit(room_s: float, *claims: ClaimInstance, **known: object) -> Fit:
     knowledge = Knowledge(**known)  # type: ignore[arg-type] # its own fields, by name
-    return Fit(limit=TimeLimit(room_s / 0.6), knowledge=knowledge, claims=claims, room_s=room_s)
+    limit = TimeLimit(room_s / 0.6)
+    return Fit(limit=limit, knowledge=knowledge, claims=claims, room_s=room_s, whole_s=room_s)
 
 
 def past(run: str, word: str = "same", *, cost_s: float = 1.0, doubt: str = "") -> Past:
@@ -188,6 +189,21 @@ def test_a_night_measures_what_fits_and_says_what_it_left_out(folder: Path) -> N
     for text in (markdown(book), render(book), verdict_json(book)):
         assert "left out" in text
         assert "--perf-time 2m has no room" in text
+
+
+def test_what_has_no_room_after_a_resume_is_not_said_to_be_too_long(folder: Path) -> None:
+    asked = request(folder, MANY, settings=replace(QUICK, processes=1, confirm_processes=1))
+    run = replace(with_costs(asked, 20.0), id="20210101-000000-00000000")
+    reasons = {}
+    for seconds, spent_s in ((120.0, 71.0), (120.0, 200.0), (30.0, 0.0)):
+        limit = TimeLimit(seconds, spent_s)
+        found = fit_of(run, asked, limit=limit, entries={}, devices=1)
+        assert found.chosen(run.variants) == ()
+        (why,) = {each.reason for each in found.left_out(replace(run, results=()))}
+        reasons[seconds, spent_s] = why
+    resumed = "--perf-time 2m has no room: no baseline, new when last measured; 20200101"
+    assert reasons.pop((120.0, 71.0)) == reasons.pop((120.0, 200.0)) == resumed
+    assert "too long for it; 20s of the 1" in reasons.popitem()[1]
 
 
 def test_a_change_that_there_was_no_time_to_confirm_is_unclear(
