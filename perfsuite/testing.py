@@ -132,7 +132,7 @@ def _shipped_faults(listed: Pack) -> Iterator[Fault]:
         try:
             read_sku(folder)
             found = {name: each for own in packs_in(folder) for name, each in _entries(folder, own)}
-            read_runs(folder, {each.entry.run for each in found.values()})
+            read_runs(folder, found)
         except StoreError as error:
             yield f"a baseline that it ships is not usable: {error.what}", f"look at {error.where}"
             continue

@@ -258,6 +258,7 @@ def test_an_impossible_run_id_is_one_problem_of_several(root: Path) -> None:
     edit(root / "nvidia-h200" / "memory.json", '"2026', '"../2026')
     impossible, unused = problems(root)
     assert "run id '../20261101-020000' cannot be a file name" in impossible
+    assert impossible.startswith(f"nvidia-h200/memory.json, {COPY.id}: ")
     assert "no entry comes from run '20261101-020000'" in unused
 
 
@@ -267,6 +268,16 @@ def test_run_files_are_those_that_entries_come_from(root: Path) -> None:
     missing, unused = problems(root)
     assert "come from run '20261101-020000', of which no file is kept: 1" in missing
     assert "no entry comes from run '20261009-020000'; remove the file" in unused
+
+
+def test_show_says_where_an_impossible_run_id_stands(perfsuite: Command, dated: Path) -> None:
+    file = dated / "baselines" / "nvidia-h200" / "memory.json"
+    edit(file, '"2026', '"../2026')
+    for word in ((), ("nvidia-h200",), ("nvidia-h200", COPY.id)):
+        code, said = perfsuite("baseline", "show", *word)
+        assert code == 2
+        assert "run id '../20261101-020000' cannot be a file name" in said
+        assert f"{file}, {COPY.id}" in said
 
 
 RULE = "[[quarantine]]\nselect = '{}'\nreason = 'flaky'\nexpires = {}\n"

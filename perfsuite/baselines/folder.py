@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -26,12 +26,12 @@ _SKU_FILE = "sku.json"
 
 def sku_folder(root: Path, slug: str) -> Path:
     """Return the folder of a SKU; a slug that would lead elsewhere is refused."""
-    return root / _plain(slug, _SLUG, "SKU slug")
+    return root / _plain(slug, _SLUG, "SKU slug", where=root)
 
 
 def pack_path(folder: Path, pack: str) -> Path:
     """Return the file of a pack; a name that would lead elsewhere is refused."""
-    path = folder / f"{_plain(pack, _PACK, 'pack name')}.json"
+    path = folder / f"{_plain(pack, _PACK, 'pack name', where=folder)}.json"
     if path.name == _SKU_FILE:
         raise StoreError(
             f"pack name {pack!r} is taken by {_SKU_FILE}",
@@ -41,9 +41,9 @@ def pack_path(folder: Path, pack: str) -> Path:
     return path
 
 
-def run_path(folder: Path, run_id: str) -> Path:
-    """Return the file with what is kept of a run."""
-    return folder / "runs" / f"{_plain(run_id, _SLUG, 'run id')}.json"
+def run_path(folder: Path, run_id: str, *, told: object = "") -> Path:
+    """Return the file with what is kept of a run; ``told`` is where its id stands."""
+    return folder / "runs" / f"{_plain(run_id, _SLUG, 'run id', where=told or folder)}.json"
 
 
 def sku_path(folder: Path) -> Path:
@@ -56,10 +56,11 @@ def packs_in(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.json") if path.name != _SKU_FILE)
 
 
-def _plain(name: str, pattern: re.Pattern[str], what: str) -> str:
+def _plain(name: str, pattern: re.Pattern[str], what: str, *, where: object) -> str:
     if not pattern.match(name):
         raise StoreError(
             f"{what} {name!r} cannot be a file name: it must match {pattern.pattern}",
+            where=str(where),
             remedy="use letters, digits, hyphens and underscores",
         )
     return name
@@ -92,9 +93,14 @@ def read_all(folder: Path) -> dict[str, StoredEntry]:
     return {name: stored for own in packs for name, stored in own.items()}
 
 
-def read_runs(folder: Path, runs: Iterable[str]) -> dict[str, RunFacts]:
-    """Return what is kept of runs that entries come from."""
-    paths = {run: run_path(folder, run) for run in runs}
+def read_runs(folder: Path, stored: Mapping[str, StoredEntry]) -> dict[str, RunFacts]:
+    """Return what is kept of the runs that entries, by variant, come from."""
+    paths = {
+        each.entry.run: run_path(
+            folder, each.entry.run, told=f"{pack_path(folder, name.partition('.')[0])}, {name}"
+        )
+        for name, each in stored.items()
+    }
     return {
         run: read_flat(_bytes(path), RunFacts, where=str(path))
         for run, path in paths.items()

@@ -147,10 +147,10 @@ def _of_runs(
 ) -> Iterator[Problem]:
     used = {each.entry.run for each in stored.values()}
     for run in sorted(used):
-        count = sum(each.entry.run == run for each in stored.values())
+        own = {name: each for name, each in stored.items() if each.entry.run == run}
         try:
-            if not read_runs(folder, [run]):
-                what = f"entries come from run {run!r}, of which no file is kept: {count}"
+            if not read_runs(folder, own):
+                what = f"entries come from run {run!r}, of which no file is kept: {len(own)}"
                 yield Problem(what, str(run_path(folder, run)), "restore it from git")
         except StoreError as error:
             yield _told(error, folder)

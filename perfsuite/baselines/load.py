@@ -115,5 +115,4 @@ def _read(folder: Path, sku: Sku, *, only: str = "") -> _Found:
         return _Found()
     problem = fingerprint_differs(sku, read_sku(folder).facts)
     stored = {name: entry for pack in packs for name, entry in read_pack(folder, pack).items()}
-    runs = {each.entry.run for each in stored.values()}
-    return _Found(stored, f"{folder}: {problem}" if problem else "", read_runs(folder, runs))
+    return _Found(stored, f"{folder}: {problem}" if problem else "", read_runs(folder, stored))
