@@ -160,6 +160,14 @@ def test_no_page_repeats_what_is_made_of_the_code(path: Path) -> None:
     assert re.findall(r"^\| `--perf[^|]*`? \|", text, re.MULTILINE) == []
 
 
+@pytest.mark.parametrize("path", PAGES, ids=label)
+def test_a_table_of_two_columns_leaves_the_second_its_room_on_a_telephone(path: Path) -> None:
+    """Code in the first column never breaks: 24 letters are half of a page 360 pixels wide."""
+    rows = re.findall(r"^\|([^|\n]*)\|[^|\n]*\|$", path.read_text("utf-8"), re.MULTILINE)
+    words = [word for first in rows for word in re.findall(r"`([^`]+)`", first)]
+    assert [word for word in words if len(word) > 24] == []
+
+
 def test_the_tutorial_s_code_is_what_new_pack_writes() -> None:
     folder = ROOT / "perfsuite" / "cli" / "templates" / "new_pack" / "package"
     written = (folder / "softmax.py.txt").read_text("utf-8")
