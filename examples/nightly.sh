@@ -98,7 +98,7 @@ if [ "$nights" -gt 0 ] && [ "$finished" -ge "$nights" ] && [ -z "${PERF_SHARD:-}
     [ -d "$folder" ] && cp -R "$folder/." "$scratch/a/$name/" && cp -R "$folder/." "$scratch/b/$name/"
     perfsuite baseline propose --nights "$nights" --baselines "$scratch/b/$name" \
         --output "$out/proposal.md" >"$out/proposal.txt" 2>&1 ||
-        say "nothing proposed: $(head -n 1 "$out/proposal.txt")"
+        say "nothing proposed: $(grep -v "^not read: " "$out/proposal.txt" | head -n 1)"
     (cd "$scratch" && diff -ruN "a/$name" "b/$name") >"$out/proposal.patch" # for git apply
     rm -rf "$scratch"
 fi

@@ -105,6 +105,15 @@ def test_propose_passes_a_damaged_run_file_by(perfsuite: Command, dated: Path) -
     assert "faster: 5 nights" in said
 
 
+def test_propose_tells_of_older_runs_that_it_does_not_read(
+    perfsuite: Command, dated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "older by their clocks" not in perfsuite("baseline", "propose")[1]
+    monkeypatch.setattr("perfsuite.cli.baseline.MOST_RUNS", len(list(dated.glob("**/*.jsonl"))) - 2)
+    said = perfsuite("baseline", "propose")[1]
+    assert "not read: 2 runs that are older by their clocks" in said
+
+
 def test_propose_says_what_page_cannot_be_written(perfsuite: Command, dated: Path) -> None:
     code, said = perfsuite("baseline", "propose", "--output", str(dated))
     assert code == 2

@@ -15,6 +15,7 @@ from test_baselines import MERGE, load, memory
 from test_runner import PACK, Log, own_locks, request
 
 from perfsuite.baselines import Baselines, Exceptions, Finding, Proposal, Terms, accept, propose
+from perfsuite.cli.proposal import markdown
 from perfsuite.errors import UsageError
 from perfsuite.model import MachineShift, Part, Run, Settings, Shard, Stage, Status, Verdict, Word
 from perfsuite.runner import execute
@@ -148,6 +149,19 @@ def test_only_nights_of_the_last_level_count(root: Path) -> None:
 def test_nights_of_before_the_entry_say_nothing_of_it(root: Path) -> None:
     accept(night({"copy": 99.0}, 9), root, reason="later", by="Ann")
     assert ask(nights({"copy": 98.0}, *range(2, 8)), root).findings == ()
+
+
+def test_nights_that_look_older_than_the_entry_are_named(root: Path) -> None:
+    add = nights({"copy": 99.0, "add": 9.0}, 2, 3)
+    accept(night({"copy": 99.0}, 5), root, reason="by a clock that was ahead", by="Ann")
+    before = ask([*add, night({"copy": 99.0}, 5)], root)
+    assert [each.variant for each in before.findings] == [ADD]
+    assert before.earlier == {"20261105-020000": ("20261102-020000", "20261103-020000")}
+    assert "if they are newer all the same, a clock was set back" in markdown(before)
+    after = markdown(ask([*add, night({"copy": 99.0}, 6)], root))
+    assert "2: 20261102-020000 to 20261103-020000" in after
+    assert "by their clocks they began before it |" in after
+    assert ask(nights({"copy": 99.0}, 6, 7), root).earlier == {}
 
 
 def test_the_run_of_the_entry_is_no_evidence_on_its_own_date(root: Path) -> None:

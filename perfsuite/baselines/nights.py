@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from perfsuite.baselines.exceptions import Exceptions
 from perfsuite.baselines.merge import other_kind, pooled_entry
 from perfsuite.judge import Against, judge_machine
-from perfsuite.model import BaselineEntry, Result, Run, Stage, Status, Variant, Verdict, Word
+from perfsuite.model import BaselineEntry, Result, Run, Sku, Stage, Status, Variant, Verdict, Word
 from perfsuite.runs import entries_of
 from perfsuite.sku import blocked_by, fingerprint_differs, sku_for
 
@@ -135,6 +135,30 @@ def nights_of(told: Iterable[Told], slug: str, since: Mapping[str, str]) -> dict
     for (name, date), parts in sorted(found.items()):
         nights.setdefault(name, []).append(_night(name, date, parts))
     return nights
+
+
+def before_entries(
+    told: Sequence[Told], since: Mapping[str, Mapping[str, str]]
+) -> dict[str, tuple[str, ...]]:
+    """Return which runs say nothing of entries for being no later, by the run those come from.
+
+    ``since`` is by SKU what it is in ``nights_of``. Runs are ordered by the clock of their start:
+    after one was set back a night looks earlier than what it should move.
+    """
+    found: dict[str, set[str]] = {}
+    for each in told:
+        for variant in (v for v in each.run.variants if v.id in each.entries):
+            slug = sku_for(variant, each.run.facts, own=each.run.sku).slug
+            entry_run = since.get(slug, {}).get(variant.id, "")
+            if each.run.id < entry_run:
+                found.setdefault(entry_run, set()).add(each.run.id)
+    return {entry_run: tuple(sorted(runs)) for entry_run, runs in sorted(found.items())}
+
+
+def skus_of(run: Run) -> list[Sku]:
+    """Return the SKUs that a run measured; gangs and compilation targets have their own."""
+    found = [run.sku, *(sku_for(variant, run.facts, own=run.sku) for variant in run.variants)]
+    return list({sku.slug: sku for sku in found}.values())
 
 
 def _night(name: str, date: str, parts: Sequence[tuple[Run, Variant, BaselineEntry]]) -> Night:

@@ -52,13 +52,15 @@ class Finding:
 class Proposal:
     """All findings, the runs that count for nothing, and what of the others does not count.
 
-    ``broken`` is by run, ``left_out`` by variant and run. ``environments`` and ``commits`` are
-    those of the runs that old entries come from.
+    ``broken`` is by run, ``left_out`` by variant and run. ``earlier`` has the runs that say nothing
+    of entries, for they began before the run those come from, by that run. ``environments``
+    and ``commits`` are those of the runs that old entries come from.
     """
 
     findings: tuple[Finding, ...]
     broken: Mapping[str, str]
     left_out: Mapping[tuple[str, str], str]
+    earlier: Mapping[str, tuple[str, ...]]
     written: tuple[Path, ...]
     environments: Mapping[str, Mapping[str, str]]
     commits: Mapping[str, str]

@@ -23,9 +23,11 @@ from perfsuite.baselines.merge import merge, other_kind, pooled_entry
 from perfsuite.baselines.nights import (
     Night,
     Told,
+    before_entries,
     broken,
     held_by_others,
     nights_of,
+    skus_of,
     state_differs,
     told_by,
 )
@@ -34,7 +36,6 @@ from perfsuite.codec import StoredEntry, baseline_text
 from perfsuite.errors import UsageError
 from perfsuite.judge import Against, is_one_level, learned, level_changes
 from perfsuite.model import BaselineEntry, Change, Run, Sku
-from perfsuite.sku import sku_for
 
 # A level is known from so many nights; an older one than the last few only makes files longer.
 MOST_NIGHTS = 10
@@ -56,7 +57,7 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
         )
     # A run that is named twice is no more evidence than once.
     runs = sorted({run.id: run for run in runs}.values(), key=lambda run: run.id)
-    newest = {sku.slug: (run, sku) for run in runs for sku in _skus(run)}
+    newest = {sku.slug: (run, sku) for run in runs for sku in skus_of(run)}
     desks = {slug: _Desk.open(*of, root=root, terms=terms) for slug, of in newest.items()}
     told, refused = _sorted_out(runs, desks, exceptions)
     findings: list[Finding] = []
@@ -70,15 +71,11 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
         findings=tuple(findings),
         broken=refused,
         left_out={(n, each.run.id): why for each in told for n, why in each.left_out.items()},
+        earlier=before_entries(told, {slug: desk.since for slug, desk in desks.items()}),
         written=tuple(written),
         environments={facts.run: facts.environment for facts in kept},
         commits={facts.run: facts.commit for facts in kept},
     )
-
-
-def _skus(run: Run) -> list[Sku]:
-    found = [run.sku, *(sku_for(variant, run.facts, own=run.sku) for variant in run.variants)]
-    return list({sku.slug: sku for sku in found}.values())
 
 
 def _sorted_out(
@@ -118,11 +115,15 @@ class _Desk:
         against = Against(facts=run.facts, slug=sku.slug, source=source, known=known)
         return cls(baselines, learned(against, run.variants), terms)
 
+    @property
+    def since(self) -> dict[str, str]:
+        """The run that each entry comes from, by variant."""
+        return {name: each.entry.run for name, each in self.baselines.stored.items()}
+
     def findings(self, told: Iterable[Told]) -> Iterator[Finding]:
         """Yield what nights say of each variant that has any since its entry's run."""
         stored = self.baselines.stored
-        since = {name: each.entry.run for name, each in stored.items()}
-        for name, nights in nights_of(told, self.baselines.sku.slug, since).items():
+        for name, nights in nights_of(told, self.baselines.sku.slug, self.since).items():
             yield self._finding(stored.get(name), nights)
 
     def _finding(self, old: StoredEntry | None, nights: Sequence[Night]) -> Finding:

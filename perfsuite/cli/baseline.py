@@ -107,7 +107,10 @@ def propose(  # noqa: PLR0913, PLR0917 - a command line
 def _newest(project: Project) -> list[Run]:
     """Return the newest runs; one that cannot be read says so and is no night."""
     found = []
-    for path in list_runs(project.folder)[:MOST_RUNS]:
+    known = list_runs(project.folder)
+    if older := len(known[MOST_RUNS:]):
+        say(f"not read: {older} runs that are older by their clocks; name those that are to count")
+    for path in known[:MOST_RUNS]:
         try:
             found.append(load_run(path))
         except PerfError as error:

@@ -44,13 +44,31 @@ def _lines(proposal: Proposal) -> Iterator[str]:
     if waiting:
         yield "\n## Not proposed\n"
         yield from table(_COLUMNS, map(_row, waiting))
+    yield from _uncounted(proposal)
+
+
+def _uncounted(proposal: Proposal) -> Iterator[str]:
+    """Yield which runs and results are no evidence, and why."""
     if proposal.broken:
         yield "\n## Nights that do not count\n"
         yield from table(("run", "why"), sorted(proposal.broken.items()))
+    if proposal.earlier:
+        yield "\n## Not later than an entry, and no evidence of it\n"
+        rows = [(run, *_earlier(runs, run, proposal)) for run, runs in proposal.earlier.items()]
+        yield from table(("entries come from", "runs before it", "why"), rows)
     if proposal.left_out:
         yield "\n## Left out of nights that do\n"
         rows = [(name, run, why) for (name, run), why in sorted(proposal.left_out.items())]
         yield from table(("variant", "run", "why"), rows)
+
+
+def _earlier(runs: Sequence[str], entry_run: str, proposal: Proposal) -> tuple[str, str]:
+    """Return which runs began before an entry's, and what to think of it."""
+    span = f"{runs[0]} to {runs[-1]}" if runs[1:] else runs[0]
+    nights = [night for found in proposal.findings for night in found.nights]
+    has_later = any(run.id > entry_run for night in nights for run in night.runs)
+    doubt = "" if has_later else ": if they are newer all the same, a clock was set back"
+    return f"{len(runs)}: {span}", f"by their clocks they began before it{doubt}"
 
 
 def _row(found: Finding) -> tuple[str, ...]:
