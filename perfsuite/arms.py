@@ -7,17 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from perfsuite.catalogue import load_catalogue
 from perfsuite.model import Arm, Pack, Revision, Run, Status, Tier, Tree, Variant, Verdict
 from perfsuite.packs import PackSource
 from perfsuite.panel import Code
+from perfsuite.requested import Request
 from perfsuite.revision import check_out, repository_of, revision_of
 from perfsuite.tree import NOTHING_OF_IT, entries, moved, moved_origin
-
-if TYPE_CHECKING:
-    from perfsuite.runner import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

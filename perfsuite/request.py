@@ -19,7 +19,7 @@ from perfsuite.revision import RevisionOptions
 if TYPE_CHECKING:
     # Both bring numbers and devices along, which collecting has no use for.
     from perfsuite.judge import Policy
-    from perfsuite.runner import Request
+    from perfsuite.requested import Request
 
 STATE_FOLDER = ".perfsuite"
 STATUS_WORDS = tuple(status.value for status in Status if status not in {"ok", "skipped"})
@@ -167,7 +167,7 @@ def request_of(
 ) -> Request:
     """Return what is to be run; variants that only a claim needs are measured for it."""
     from perfsuite.baselines import Exceptions, shipped_by
-    from perfsuite.runner import Request
+    from perfsuite.requested import Request
 
     return Request(
         variants=tuple(_with_claims(chosen, variants, claims)),

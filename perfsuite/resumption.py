@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from perfsuite.digest import code_digest, git_commit
 from perfsuite.errors import StoreError, UsageError
 from perfsuite.model import BaselineEntry, DeviceFacts, Revision, Run, Sampling, Variant
+from perfsuite.requested import Request
 from perfsuite.runs import RunFile, list_runs, load_run, new_run_id, run_path, unfinished
 from perfsuite.sku import sku_of
-
-if TYPE_CHECKING:
-    from perfsuite.runner import Request
 
 _OTHER_CODE = "run {!r} was measured with other code: {}, and now it is {}"
 

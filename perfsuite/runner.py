@@ -8,23 +8,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from perfsuite.arms import open_arms
-from perfsuite.baselines import Exceptions, Root
 from perfsuite.canaries import canaries_for, watch
-from perfsuite.judge import Policy, wants_confirmation
+from perfsuite.judge import wants_confirmation
 from perfsuite.judging import Judging
 from perfsuite.model import (
-    ClaimInstance,
-    Pack,
     Regime,
     Result,
     Run,
-    Settings,
-    Shard,
     Stage,
     Status,
     Variant,
@@ -33,6 +27,7 @@ from perfsuite.model import (
 from perfsuite.outcome import Listener, Outcome
 from perfsuite.plan import missing_need, order
 from perfsuite.quads import Claims
+from perfsuite.requested import Request
 from perfsuite.resumption import (
     interrupted_run,
     new_run,
@@ -41,37 +36,13 @@ from perfsuite.resumption import (
     samplings_of,
     spent_s,
 )
-from perfsuite.revision import RevisionOptions
 from perfsuite.runs import RunFile
 from perfsuite.sites import Desk, count_on, idle_gpus, measure_on, open_desks, units_of
 from perfsuite.time_limit import CONFIRM_END, SCREEN_END, Fit, TimeLimit, fit_of
 from perfsuite.tracing import Tracing
 from perfsuite.yardstick import find_yardstick
 
-__all__ = ["Listener", "Outcome", "Request", "execute"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is to be run and how it is judged; folders are the project's."""
-
-    variants: tuple[Variant, ...]
-    claims: tuple[ClaimInstance, ...]
-    packs: tuple[Pack, ...]
-    device: str = "auto"
-    settings: Settings = field(default_factory=Settings)
-    policy: Policy = field(default_factory=Policy)
-    root: Path
-    folder: Path
-    baseline_roots: tuple[Root, ...]
-    command: str = ""
-    resume: bool = False
-    resume_if_any: bool = False
-    against: RevisionOptions | None = None
-    exceptions: Exceptions = field(default_factory=Exceptions)
-    time_s: float = float("inf")
-    shard: Shard | None = None
-
+__all__ = ["Listener", "Outcome", "execute"]
 
 # A process of a variant, prepared and measured: on a warm H200, and on two shared cores.
 ESTIMATE_S = {"cuda": 0.5, "cpu": 2.0}

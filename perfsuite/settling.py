@@ -10,8 +10,9 @@ from itertools import groupby
 from perfsuite.arms import of_one_code
 from perfsuite.errors import PerfError
 from perfsuite.model import Revision, Run, Verdict, Word
+from perfsuite.requested import Request
 from perfsuite.revision import RevisionOptions
-from perfsuite.runner import Listener, Outcome, Request, execute
+from perfsuite.runner import Listener, Outcome, execute
 from perfsuite.runs import RunFile
 from perfsuite.time_limit import TimeLimit
 

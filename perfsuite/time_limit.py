@@ -8,16 +8,13 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import inf
 from statistics import median
-from typing import TYPE_CHECKING
 
 from perfsuite.bundles import bundles_of
 from perfsuite.digest import touched_since
 from perfsuite.duration import words_of
 from perfsuite.model import BaselineEntry, ClaimInstance, LeftOut, Regime, Run, Stage, Variant
+from perfsuite.requested import Request
 from perfsuite.runs import Past, past_of
-
-if TYPE_CHECKING:
-    from perfsuite.runner import Request
 
 # Of the whole time: what is planned for the screen; when no variant begins to be screened any more,
 # and none to be confirmed. The rest is for claims, traces and what takes longer than before.

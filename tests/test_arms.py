@@ -48,8 +48,9 @@ from perfsuite.model import (
 )
 from perfsuite.packs import discover
 from perfsuite.panel.legs import legs, seats_of_two
+from perfsuite.requested import Request
 from perfsuite.revision import KEPT, RevisionOptions, check_out, repository_of, revision_of
-from perfsuite.runner import Request, execute
+from perfsuite.runner import execute
 from perfsuite.runs import entries_of, list_runs, load_run
 from perfsuite.tree import entries, moved_origin, refuse_strangers
 

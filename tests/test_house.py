@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,31 @@ def nodes(path: Path) -> Iterator[ast.AST]:
     return ast.walk(ast.parse(path.read_text(encoding="utf-8")))
 
 
+def module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(path: Path) -> set[str]:
+    """Return the modules that one names, where it stands and for its types."""
+    found = {node for node in nodes(path) if isinstance(node, ast.ImportFrom) and node.module}
+    modules = {module(each) for each in LIBRARY}
+    named = {(f"{node.module}.{alias.name}", node.module) for node in found for alias in node.names}
+    return {whole if whole in modules else str(home) for whole, home in named}
+
+
 @pytest.mark.parametrize("path", LIBRARY, ids=label)
 def test_library_files_stay_small(path: Path) -> None:
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= MOST_FILE_LINES
+
+
+def test_no_modules_need_each_other() -> None:
+    """Also for their types: a circle is read as one module, whatever lies in which file."""
+    files = {name: path for path in LIBRARY if (name := module(path)).startswith("perfsuite.")}
+    TopologicalSorter(
+        {name: imported(path) & files.keys() for name, path in files.items()}
+    ).prepare()
 
 
 @pytest.mark.parametrize("path", [*LIBRARY, *TESTS], ids=label)

@@ -25,7 +25,8 @@ from perfsuite.report.book import read
 from perfsuite.report.decision import verdict_json
 from perfsuite.report.page import headline
 from perfsuite.report.render import render
-from perfsuite.runner import Request, execute
+from perfsuite.requested import Request
+from perfsuite.runner import execute
 from perfsuite.runs import list_runs, load_run
 from perfsuite.terminal import exit_code
 

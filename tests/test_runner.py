@@ -16,7 +16,8 @@ from perfsuite.errors import DeviceError, StoreError, UsageError
 from perfsuite.model import DeviceFacts, Result, Settings, Stage, Status, Tier
 from perfsuite.packs import discover
 from perfsuite.panel import Panel, Site
-from perfsuite.runner import Outcome, Request, execute
+from perfsuite.requested import Request
+from perfsuite.runner import Outcome, execute
 from perfsuite.runs import RunFile, list_runs, load_run
 from perfsuite.sites import Desk, count_on, measure_on, shares_of
 

@@ -28,7 +28,8 @@ from perfsuite.report.book import read
 from perfsuite.report.decision import verdict_json
 from perfsuite.report.render import render
 from perfsuite.report.summary import summary as markdown
-from perfsuite.runner import Outcome, Request, execute
+from perfsuite.requested import Request
+from perfsuite.runner import Outcome, execute
 from perfsuite.runs import Past, RunFile, earlier_runs, load_run, past_of
 from perfsuite.terminal import summary
 from perfsuite.time_limit import Fit, Knowledge, TimeLimit, fit_of

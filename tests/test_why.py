@@ -21,7 +21,8 @@ from perfsuite.panel import inventory
 from perfsuite.report import write_report
 from perfsuite.report.book import Book, read
 from perfsuite.report.why import headline
-from perfsuite.runner import Outcome, Request, execute
+from perfsuite.requested import Request
+from perfsuite.runner import Outcome, execute
 from perfsuite.runs import load_run
 from perfsuite.yardstick import find_yardstick
 

@@ -13,9 +13,10 @@ from typer.core import TyperGroup
 
 from perfsuite.cli.commands import app
 from perfsuite.cli.project import Project, find_project, say, say_table
+from perfsuite.cli.store import open_history
 from perfsuite.codec import encode
 from perfsuite.errors import PerfError, UsageError
-from perfsuite.model import Point, Run, Series
+from perfsuite.model import Point, Series
 from perfsuite.report import view
 from perfsuite.report.history import change_words, commits
 from perfsuite.terminal.words import plain
@@ -57,7 +58,7 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="All that is known, for programs")] = False,
 ) -> None:
     """Show a variant's past: its level, since when, what was accepted. "show" may be left out."""
-    with _open(find_project()) as store:
+    with open_history(find_project()) as store:
         from perfsuite.history import series_of, variants_like
 
         found = series_of(store, variant, metric=metric)
@@ -85,7 +86,7 @@ def import_runs(
     """Store runs or pytest-benchmark's JSON; known ones stay. Exit code 1 if one is refused."""
     project = find_project()
     refused = 0
-    with _open(project) as store:
+    with open_history(project) as store:
         for name in runs:
             try:
                 say(f"{name}: {_import(store, project, name)}")
@@ -100,7 +101,7 @@ def export(
     file: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="What to write")],
 ) -> None:
     """Write the whole history to one Parquet file."""
-    with _open(find_project()) as store:
+    with open_history(find_project()) as store:
         from perfsuite.history.parquet import write_parquet
 
         count = write_parquet(store, file)
@@ -121,7 +122,7 @@ def prune(
         raise UsageError(
             f"--keep-samples {keep_samples!r} is no time", remedy="write 90d"
         ) from None
-    with _open(find_project()) as store:
+    with open_history(find_project()) as store:
         count = store.prune(before.isoformat(timespec="seconds"))
     say(f"dropped the samples of {plain(view.count(count, 'point'))}")
 
@@ -138,7 +139,7 @@ def trends(
     """Write a page per SKU: all its series, those first whose level shifted last."""
     from perfsuite.report.trends import write_trends
 
-    with _open(find_project()) as store:
+    with open_history(find_project()) as store:
         from perfsuite.history import skus, with_shifts
         from perfsuite.history import trends as read
 
@@ -152,32 +153,6 @@ def trends(
         for each in [sku] if sku else known:
             found = with_shifts(read(store, each, last=last, metrics=metric or ()))
             say(f"wrote {write_trends(found, folder)}")
-
-
-def known_history(project: Project, run: Run) -> dict[str, Series]:
-    """Return what is known of a run's variants; nothing where there is no history to ask."""
-    try:
-        with _open(project) as store:
-            from perfsuite.history import recent
-
-            return recent(store, run, {variant.id for variant in run.variants})
-    except PerfError:
-        return {}
-
-
-def _open(project: Project) -> History:
-    try:
-        from perfsuite.history import History, url_of
-    except ImportError as error:
-        raise UsageError(
-            f"a history needs {error.name}", remedy=f"pip install {error.name}"
-        ) from error
-    url = url_of(project.root)
-    if not url:
-        raise UsageError(
-            "this project keeps no history", remedy="set perf_history, or PERFSUITE_HISTORY"
-        )
-    return History(url, project.root)
 
 
 def _import(store: History, project: Project, name: str) -> str:

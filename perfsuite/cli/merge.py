@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from perfsuite.cli.commands import Baselines, Packs, app
-from perfsuite.cli.history import known_history
 from perfsuite.cli.project import find_project, say
+from perfsuite.cli.store import known_history
 from perfsuite.model import Tier
 from perfsuite.options import FAIL_ON
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfsuite.cli.history import known_history
 from perfsuite.cli.project import Project
+from perfsuite.cli.store import known_history
 from perfsuite.closing import book_of
 from perfsuite.model import Tier
 from perfsuite.report import write_beside, write_report

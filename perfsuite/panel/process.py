@@ -10,15 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, Protocol
 
 from perfsuite import wire
 from perfsuite.errors import PerfError
 from perfsuite.model import Arm, Status
 from perfsuite.panel.ending import EndedError, ServerLostError, exit_words, tail
-
-if TYPE_CHECKING:
-    from perfsuite.panel.slot import Slot
 
 TICK_S = 0.1
 OUTPUT_LIMIT_BYTES = 64 << 20
@@ -40,10 +37,28 @@ class Wait:
     announce: Callable[[str], None]
 
 
+class Home(Protocol):
+    """What a worker asks of the slot that forked it; its servers are counted by ``generation``."""
+
+    index: int
+    generation: int
+
+    @property
+    def is_alive(self) -> bool:
+        """Say whether the server runs."""
+
+    @property
+    def last_words(self) -> str:
+        """How the server ended."""
+
+    def reap(self, pid: int, grace_s: float) -> wire.Exited:
+        """End a worker's process group after ``grace_s``; raises ServerLostError."""
+
+
 class WorkerProcess:
     """A forked worker: its socket, its output file, its memory and its death."""
 
-    def __init__(self, slot: Slot, pid: int, connection: Connection, output: IO[bytes]) -> None:
+    def __init__(self, slot: Home, pid: int, connection: Connection, output: IO[bytes]) -> None:
         self.pid = pid
         self.arm = Arm.B
         self.started = time.monotonic()
