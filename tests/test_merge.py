@@ -17,7 +17,6 @@ from perfsuite.baselines import Baselines, Exceptions, accept
 from perfsuite.bundles import bundles_of, shard_of
 from perfsuite.cli.compare import judged_against
 from perfsuite.errors import UsageError
-from perfsuite.judge import Policy
 from perfsuite.merging import conclude, merged
 from perfsuite.model import ClaimInstance, Evidence, Part, Result, Run, Shard, Stage, Variant
 from perfsuite.outcome import Outcome
@@ -127,8 +126,8 @@ def whole_of(runs: list[Run], folder: Path) -> Outcome:
         merged(runs),
         folder=folder / ".perfsuite",
         roots=roots,
-        policy=Policy(),
         exceptions=Exceptions.load(roots, date(2026, 11, 1)),
+        packs=(),
     )
 
 
