@@ -14,6 +14,8 @@ from perfsuite.baselines import Baselines, accept
 from perfsuite.baselines.folder import read_sku
 from perfsuite.catalogue import load_catalogue
 from perfsuite.ceilings import per_launch, with_measured
+from perfsuite.cli.project import Project
+from perfsuite.cli.rendering import rendered
 from perfsuite.model import BaselineEntry, BaselineMetric, Pack, Tier, Work
 from perfsuite.packs import packs_at
 from perfsuite.roofline import GENERIC, PEAKS, Rate, link_of, peaks_of
@@ -199,3 +201,10 @@ def test_ceiling_that_was_accepted_is_known_to_a_run_without_it(
     assert found.reached.links["hbm"].value == pytest.approx(3 * 2**30 / 700e-6, rel=1e-4)
     # What no result may exceed is the product's: a kernel may be better than the best so far.
     assert found.peaks is H200
+
+
+def test_a_report_made_again_knows_the_ceilings_of_the_project_s_packs(tmp_path: Path) -> None:
+    (tmp_path / "plugins").symlink_to(ROOT / "plugins")
+    run = ROOT / "reports" / "example" / "run.jsonl"
+    page = rendered(Project(tmp_path), [str(run)], tmp_path / "out", ROOT / "baselines")
+    assert "impl=cuda], accepted baseline" in page.read_text("utf-8")
