@@ -24,7 +24,9 @@ PACE_COMPUTE = 4.0
 PACE_MEMORY = 1.0
 # Operations per byte above which a kernel is compute-heavy on any GPU of the last ten years.
 COMPUTE_HEAVY = 50.0
-BLOCK_US = 150_000.0
+# How long a block may be. By a clock on the device itself samples of milliseconds scatter by less
+# than a tenth of a percent, so that fewer of them will do.
+BLOCK_US, OWN_CLOCK_BLOCK_US = 150_000.0, 60_000.0
 # Of samples so long that a block holds no more, three: each is itself the mean of a long time.
 FEWEST_SAMPLES = 3
 ESTIMATE_LAUNCHES = (1, 32)
@@ -92,7 +94,8 @@ class Calibration:
         notes = (warm,) if flush and launches > 1 else ()
         pace, spin_us = self._spin(group, launch_us * launches)
         beside = self._beside(workload, sets, launches)
-        samples = int(BLOCK_US / (launch_us * launches + spin_us))
+        block_us = OWN_CLOCK_BLOCK_US if self._has_own_clock else BLOCK_US
+        samples = int(block_us / (launch_us * launches + spin_us))
         samples = max(FEWEST_SAMPLES, min(self.settings.samples, samples))
         return SamplingPlan(
             group,
@@ -105,6 +108,10 @@ class Calibration:
             beside,
             ISSUE_MARGIN * self._issue_us(beside) if beside else 0.0,
         )
+
+    @property
+    def _has_own_clock(self) -> bool:
+        return self.device.has_cycles and self.case.regime is not Regime.END_TO_END
 
     def _sampling(self, rotated: int, launch_us: float) -> Sampling:
         """Return launches and input sets for a sample of the wanted length, or a little more."""
@@ -157,7 +164,7 @@ class Calibration:
     def _beside(
         self, workload: Workload, sets: list[tuple[Any, ...]], launches: int
     ) -> Group | None:
-        if self.case.regime is not Regime.END_TO_END or not self.device.has_cycles:
+        if self._has_own_clock or not self.device.has_cycles:
             return None
         return self.device.group(workload.fn, sets, launches, backend="loop")
 

@@ -15,7 +15,7 @@ from perfsuite.canaries import joined
 from perfsuite.errors import UsageError
 from perfsuite.judge import Policy, wants_confirmation
 from perfsuite.judging import Judging
-from perfsuite.model import Part, Result, Run, Stage, Verdict
+from perfsuite.model import Pack, Part, Result, Run, Stage, Verdict
 from perfsuite.outcome import Outcome
 from perfsuite.runs import RunFile, run_path
 from perfsuite.yardstick import find_yardstick
@@ -75,7 +75,12 @@ def merged(runs: Sequence[Run]) -> Run:
 
 
 def conclude(
-    run: Run, *, folder: Path, roots: Sequence[Root], policy: Policy, exceptions: Exceptions
+    run: Run,
+    *,
+    folder: Path,
+    roots: Sequence[Root],
+    exceptions: Exceptions,
+    packs: Sequence[Pack],
 ) -> Outcome:
     """Judge a merged run and store it; a change that no shard confirmed is unclear."""
     if run_path(folder, run.id).exists():
@@ -84,8 +89,8 @@ def conclude(
         )
     # Its own shards may lie in the folder: they are no yardstick for themselves.
     early = replace(run, id=min(part.run for part in run.parts))
-    yardstick = find_yardstick(roots, folder, run=early)
-    judging = Judging(yardstick, policy, Arms(), exceptions)
+    yardstick = find_yardstick(roots, folder, run=early, packs=packs)
+    judging = Judging(yardstick, Policy(), Arms(), exceptions)
     judged = judging.whole(run, _verdicts(run, judging), run.claims)
     with RunFile.create(folder, judged) as file:
         for result in (*judged.results, *judged.aside):

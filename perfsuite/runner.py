@@ -64,7 +64,9 @@ def execute(request: Request, listener: Listener) -> Outcome:
             notes.append(f"not resumed, started anew: {why}")
             interrupted = None
         # Before the file is opened: a damaged baseline must not leave a run behind.
-        yardstick = find_yardstick(request.baseline_roots, request.folder, run=interrupted or run)
+        yardstick = find_yardstick(
+            request.baseline_roots, request.folder, run=interrupted or run, packs=request.packs
+        )
         file = stack.enter_context(open_run_file(request.folder, run, interrupted))
         if interrupted:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")

@@ -9,6 +9,7 @@ from types import ModuleType
 from perfsuite.baselines import shipped_by
 from perfsuite.baselines.folder import packs_in, read_pack, read_runs, read_sku
 from perfsuite.catalogue import load_catalogue
+from perfsuite.ceilings import per_launch
 from perfsuite.codec import StoredEntry
 from perfsuite.device import Device, open_device
 from perfsuite.device.conformance import behaviour_faults, shape_faults
@@ -37,8 +38,9 @@ def check_pack(pack: ModuleType | str | Path, *, device: str = "cpu") -> tuple[s
 
     ``pack`` is the pack's module, the name of an installed pack, or a file or folder. All tiers
     are listed, in a fresh process: ids must be unique, work must not be zero, each case needs a
-    docstring and a source, each claim two variants, baselines inside the pack must be readable and
-    of variants that it has, and nothing of ``HEAVY`` may be imported.
+    docstring and a source, each claim two variants, each ceiling one whose work is of it, baselines
+    inside the pack must be readable and of variants that it has, and nothing of ``HEAVY`` may be
+    imported.
     Then each smoke variant that the device can run is built in this process, compared with its
     reference, and its negative control must be refused. ``device`` may be the pack's own, which is
     then checked as well; ``""`` leaves all that out.
@@ -117,6 +119,11 @@ def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
             yield f"the work of {variant.id} is zero", remedy
     for name in loaded.cases.keys() - {variant.case.name for variant in listed.variants}:
         yield f"case {name!r} has no variant", "let its only accept some axes"
+    for case, ceiling in ((one, each) for one in loaded.cases.values() for each in one.ceilings):
+        shown = [each for each in listed.ceilings[ceiling] if each.case.name == case.name]
+        if not shown or not all(each.work and per_launch(each.work, ceiling)[0] for each in shown):
+            what = f"case {case.name!r} has no variant for ceiling {ceiling!r}, or one without it"
+            yield what, "check its ceilings, only and work"
     bound = {(claim.than.partition("[")[0], claim.name) for claim in listed.claims}
     for claim in loaded.claims:
         if (f"{listed.name}.{claim.case}", claim.name) not in bound:

@@ -14,6 +14,7 @@ from perfsuite.model import (
     BaselineEntry,
     ClaimInstance,
     ClaimVerdict,
+    Pack,
     Result,
     Run,
     Stage,
@@ -140,11 +141,13 @@ class Yardstick:
         return than is not None and faster is not None and than >= claim.by * faster
 
 
-def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstick:
+def find_yardstick(
+    roots: Sequence[Root], folder: Path, *, run: Run, packs: Sequence[Pack] = ()
+) -> Yardstick:
     """Return the baselines of each variant's SKU; where a SKU has none, the last runs on this unit.
 
     A run has several SKUs when it holds gangs or compilation targets. ``previous`` is the last
-    run, but with the results that the entries come from.
+    run, but with the results that the entries come from. ``packs`` say which variants are ceilings.
     """
     variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
     skus = {name: sku_for(variant, run.facts, own=run.sku) for name, variant in variants.items()}
@@ -168,7 +171,7 @@ def find_yardstick(roots: Sequence[Root], folder: Path, *, run: Run) -> Yardstic
         known=(*latest.values(), *_comparable(stored.values())),
         previous=previous and replace(previous, results=tuple(behind(entries, runs))),
         peaks=peaks_of(run.sku.slug),
-        reached=with_measured(peaks_of(run.sku.slug), _comparable([stored[run.sku.slug]])),
+        reached=with_measured(peaks_of(run.sku.slug), _comparable([stored[run.sku.slug]]), packs),
         variants=variants,
         environments={name: environment for name, (environment, _) in behind_them.items()},
         commits={name: behind_them[name][1] for name in behind_them.keys() - shipped},
@@ -200,11 +203,8 @@ class _Known:
     @property
     def slugs(self) -> dict[str, str]:
         """The SKU of each variant that may be compared with a baseline of it."""
-        return {
-            name: each.sku.slug
-            for name, each in self.baselines.items()
-            if each.covers(name) and not each.fingerprint_problem
-        }
+        comparable = self.sources.keys() - self.mismatches.keys()
+        return {name: self.baselines[name].sku.slug for name in comparable}
 
     @property
     def without_sku(self) -> list[str]:

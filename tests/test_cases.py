@@ -67,6 +67,8 @@ def test_figures_are_the_slowest_and_the_fastest_with_rate_and_share(tmp_path: P
     assert f"`{SKU.slug}`" in heading
     assert "| n=268435456: `mine` 1.01 ms (2 126 GB/s, 49 %) to `cuda` 500 us (4 295 GB/s, " in row
     assert table_of(pack, tmp_path, SKU.slug) == table_of(pack, tmp_path)
+    fastest = replace(pack, name="other", ceilings={"hbm": pack.variants[1:2]})
+    assert "GB/s, 100 %) |" in table_of(pack, tmp_path, packs=[pack, fastest])
 
 
 def test_what_another_version_of_a_case_took_is_left_out(tmp_path: Path) -> None:

@@ -17,9 +17,8 @@ from perfsuite.baselines import Baselines, Exceptions, accept
 from perfsuite.bundles import bundles_of, shard_of
 from perfsuite.cli.compare import judged_against
 from perfsuite.errors import UsageError
-from perfsuite.judge import Policy
 from perfsuite.merging import conclude, merged
-from perfsuite.model import ClaimInstance, Evidence, Part, Result, Run, Shard, Stage, Variant
+from perfsuite.model import ClaimInstance, Evidence, Pack, Part, Result, Run, Shard, Stage, Variant
 from perfsuite.outcome import Outcome
 from perfsuite.report.book import read
 from perfsuite.report.decision import verdict_json
@@ -122,14 +121,14 @@ def split(run: Run, count: int = 2) -> list[Run]:
     return shards
 
 
-def whole_of(runs: list[Run], folder: Path) -> Outcome:
+def whole_of(runs: list[Run], folder: Path, *packs: Pack) -> Outcome:
     roots = (folder / "baselines",)
     return conclude(
         merged(runs),
         folder=folder / ".perfsuite",
         roots=roots,
-        policy=Policy(),
         exceptions=Exceptions.load(roots, date(2026, 11, 1)),
+        packs=packs,
     )
 
 
@@ -158,6 +157,15 @@ def test_shards_are_judged_as_the_whole_run_is(
     assert outcome.source == "baseline fake"
     assert load_run(outcome.run_file) == outcome.run
     assert judged_against(outcome.run, run).fails is False
+
+
+def test_a_merged_run_knows_the_ceilings_that_were_accepted(tmp_path: Path) -> None:
+    run = store_data.finished({"copy": 300.0, "add": 600.0})
+    accept(run, tmp_path / "baselines", reason="first", by="me")
+    pack = Pack(name="memory", origin="", ceilings={"hbm": run.variants[:1]})
+    peaks = whole_of(split(run), tmp_path, pack).peaks
+    assert peaks is not None
+    assert peaks.links["hbm"].source == f"{run.variants[0].id}, accepted baseline"
 
 
 def test_a_quarantined_variant_fails_no_merged_run(

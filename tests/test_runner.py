@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from perfsuite.baselines import accept
 from perfsuite.catalogue import load_catalogue
 from perfsuite.errors import DeviceError, StoreError, UsageError
 from perfsuite.model import DeviceFacts, Result, Settings, Stage, Status, Tier
 from perfsuite.packs import discover
 from perfsuite.panel import Panel, Site
 from perfsuite.requested import Request
+from perfsuite.roofline import PEAKS, Peaks
 from perfsuite.runner import Outcome, execute
 from perfsuite.runs import RunFile, list_runs, load_run
 from perfsuite.sites import Desk, count_on, measure_on, shares_of
@@ -94,6 +96,20 @@ def request(folder: Path, text: str = PACK, **fields: Any) -> Request:
 
 def words(outcome: Outcome) -> list[str]:
     return [verdict.word.value for verdict in outcome.run.verdicts]
+
+
+def test_a_run_knows_the_ceilings_that_were_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = "work=lambda us: perfsuite.Work(flops=1e6), ceilings={'fp32': lambda us: us < 200}, "
+    text = PACK.replace('source="made up", ', f'source="made up", {declared}')
+    monkeypatch.setitem(PEAKS, "fake", Peaks({}, {}))
+    first = execute(request(tmp_path, text), Log())
+    assert first.peaks == Peaks({}, {})
+    accept(first.run, tmp_path / "baselines", reason="r", by="b")
+    peaks = execute(request(tmp_path, text), Log()).peaks
+    assert peaks is not None
+    assert peaks.operations["fp32"].value == pytest.approx(1e10, rel=0.05)
 
 
 def test_a_first_run_is_new_and_stored(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ GOOD = """
     def perf_cases():
         return [double, fast]
 """
+SOURCE = 'source="a book",'
 CONTROLLER = """@perfsuite.hookimpl
     def perf_controller():
         return "no_such_module"
@@ -105,8 +106,11 @@ def test_what_is_no_pack_is_refused() -> None:
         ("Double n numbers.", "", "no docstring"),
         ("a book", "", "no source"),
         ("[double, fast]", "[double, double]", "two cases"),
-        ('source="a book",', 'source="a book", only=lambda **_: False,', "'double' has no variant"),
+        (SOURCE, f"{SOURCE} only=lambda **_: False,", "'double' has no variant"),
         ("by=2", 'by=2, at={"n": ()}', "'fast' binds no two variants"),
+        (SOURCE, f"{SOURCE} ceilings={{'fp32': lambda **_: False}},", "ceiling 'fp32', or"),
+        (SOURCE, f"{SOURCE} ceilings={{'hbm': lambda **_: True}},", "ceiling 'hbm', or"),
+        (SOURCE, f"{SOURCE} ceilings={{'fp32': lambda n: n}},", "'fp32'](n) cannot be called"),
         ("import perfsuite\n", "import perfsuite, numpy\n", "imports numpy"),
         ("2 * each", "2.5 * each", "[n=4,impl=plain]: output differs from the reference"),
         ("3 * each", "2 * each", "accepts the negative control"),

@@ -63,6 +63,7 @@ def _pack(source: PackSource, listing: PackListing) -> Pack:
         variants=listing.variants,
         claims=listing.claims,
         canaries=listing.canaries,
+        ceilings=listing.ceilings,
         kernels=listing.given,
         controller=listing.controller,
         accelerator=listing.accelerator,

@@ -59,12 +59,13 @@ class PackListing:
     """All of one pack, by the origin that was asked for, or why there is nothing.
 
     ``kernels`` are the pack's own; ``given`` are those of all packs if it wants them.
-    ``canaries`` are by device.
+    ``canaries`` are by device, ``ceilings`` by link or dtype, whatever the tier.
     """
 
     origin: str
     variants: tuple[Variant, ...] = ()
     canaries: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
+    ceilings: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
     claims: tuple[ClaimInstance, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     wants_kernels: bool = False
@@ -82,6 +83,7 @@ def list_pack(source: PackSource, loaded: LoadedPack, tier: Tier) -> PackListing
         variants=tuple(variant for variants in cases.values() for variant in variants),
         claims=tuple(one for claim in loaded.claims for one in _bindings(cases[claim.case], claim)),
         canaries=_canaries(source, loaded),
+        ceilings=_ceilings(source, loaded),
         kernels=loaded.kernels,
         wants_kernels=loaded.wants_kernels,
         controller=loaded.controller,
@@ -114,6 +116,18 @@ def _canaries(source: PackSource, loaded: LoadedPack) -> dict[str, tuple[Variant
             axes = {axis: bound[axis] for axis in case.axes}
             one = _variant(case, info, axes, tier=Tier.FULL, where=where)
             found[device] = (*found.get(device, ()), one)
+    return found
+
+
+def _ceilings(source: PackSource, loaded: LoadedPack) -> dict[str, tuple[Variant, ...]]:
+    found: dict[str, tuple[Variant, ...]] = {}
+    for case in (each for each in loaded.cases.values() if each.ceilings):
+        where = f"pack {source.name!r} ({source.origin}), case {case.name!r}"
+        every = _variants(source, case, Tier.FULL)
+        for name, shows in case.ceilings.items():
+            part = f"ceilings[{name!r}]"
+            own = tuple(each for each in every if _called(shows, each.axes, part, where))
+            found[name] = (*found.get(name, ()), *own)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -46,8 +46,9 @@ def cases(
         remedy = "give --write, then --check"
         raise UsageError("--write makes the table, --check refuses another", remedy=remedy)
     project = find_project()
-    found = named(project.packs(pack, Tier.FULL), name)
-    table = table_of(found, project.baseline_folders(None)[0], sku)
+    packs = project.packs(pack, Tier.FULL)
+    found = named(packs, name)
+    table = table_of(found, project.baseline_folders(None)[0], sku, packs=packs)
     if not write and not check:
         say(table.rstrip())
         return
@@ -62,14 +63,14 @@ def cases(
     raise typer.Exit(1 if stale else 0)
 
 
-def table_of(pack: Pack, root: Path, sku: str = "") -> str:
+def table_of(pack: Pack, root: Path, sku: str = "", *, packs: Sequence[Pack] = ()) -> str:
     """Return the pack's cases as a Markdown table, with figures of a SKU under ``root``.
 
     The figures are of the SKU that has most of the pack's variants if none is named; there are
     none if there is no SKU. One row a case: of the variants that differ in their implementation
-    only, those that take longest, the slowest of them and the fastest.
+    only, those that take longest, the slowest of them and the fastest. ``packs`` have the ceilings.
     """
-    figures = _figures(pack, root, sku)
+    figures = _figures(pack, root, sku, packs)
     told = (f"slowest to fastest, `{figures.slug}`",) if figures.entries else ()
     rows = [(*_COLUMNS, *told)]
     rows.append(tuple("---" for _ in rows[0]))
@@ -193,21 +194,20 @@ class _Figures:
         return plain(f"{kind}{view.time(time_us, None)}{beside}")
 
 
-def _figures(pack: Pack, root: Path, sku: str) -> _Figures:
+def _figures(pack: Pack, root: Path, sku: str, packs: Sequence[Pack]) -> _Figures:
     known = {path.parent.name: path.parent for path in sorted(root.glob("*/sku.json"))}
     if sku and sku not in known:
         remedy = f"choose one of {', '.join(known)}" if known else "accept a run first"
         raise UsageError(
             f"there is no baseline for the SKU {sku!r}", where=str(root), remedy=remedy
         )
-    chosen = list(_stored(pack, root, [known[sku]] if sku else known.values()))
+    folders = [known[sku]] if sku else known.values()
+    chosen = [_stored(pack, root, each, packs) for each in folders]
     return max(chosen, key=lambda each: len(each.entries), default=_Figures("", {}))
 
 
-def _stored(pack: Pack, root: Path, folders: Iterable[Path]) -> Iterator[_Figures]:
+def _stored(pack: Pack, root: Path, folder: Path, packs: Sequence[Pack]) -> _Figures:
     own = {variant.id for variant in pack.variants}
-    for folder in folders:
-        baselines = Baselines.load([root], read_sku(folder))
-        peaks = with_measured(peaks_of(folder.name), baselines.entries.values())
-        found = {name: entry for name, entry in baselines.entries.items() if name in own}
-        yield _Figures(folder.name, found, peaks)
+    entries = Baselines.load([root], read_sku(folder)).entries
+    peaks = with_measured(peaks_of(folder.name), entries.values(), packs)
+    return _Figures(folder.name, {k: each for k, each in entries.items() if k in own}, peaks)

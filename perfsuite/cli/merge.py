@@ -32,7 +32,6 @@ def merge(
     """
     from perfsuite.baselines import Exceptions
     from perfsuite.closing import book_of, tell_github
-    from perfsuite.judge import Policy
     from perfsuite.merging import conclude, merged
     from perfsuite.report import write_report
     from perfsuite.terminal import Screen, exit_code, summary
@@ -41,10 +40,15 @@ def merge(
     whole = merged([project.load_run(name) for name in runs])
     roots = project.baseline_roots(baselines, pack)
     exceptions = Exceptions.load(roots, datetime.now(UTC).date())
+    packs = project.packs(pack, Tier.SMOKE)
     outcome = conclude(
-        whole, folder=project.folder, roots=roots, policy=Policy(), exceptions=exceptions
+        whole,
+        folder=project.folder,
+        roots=roots,
+        exceptions=exceptions,
+        packs=packs,
     )
-    packs, known = project.packs(pack, Tier.SMOKE), known_history(project, outcome.run)
+    known = known_history(project, outcome.run)
     book = book_of(outcome, packs, history=known, is_new=False)
     lines = [f"report: {write_report(book, folder)}", f"run: {outcome.run_file}"]
     annotations, told = tell_github(book, project.root)

@@ -20,12 +20,12 @@ def rendered(project: Project, names: Sequence[str], folder: Path, baselines: Pa
     if others:
         return write_beside((run, *others), folder)
     roots = project.baseline_roots(baselines)
-    found = find_yardstick(roots, project.folder, run=run).beside(run)
+    packs = project.packs(None, Tier.SMOKE)
+    found = find_yardstick(roots, project.folder, run=run, packs=packs).beside(run)
     # Baselines may have been accepted since: what a run was compared with, its verdicts know.
     told = {verdict.source for verdict in run.verdicts if verdict.source}
     source = told.pop() if len(told) == 1 else found.source
     entries, peaks = found.entries, found.reached
     outcome = Outcome(run, project.folder, entries, source, found.previous, peaks=peaks)
-    packs = project.packs(None, Tier.SMOKE)
     book = book_of(outcome, packs, history=known_history(project, run), is_new=False)
     return write_report(book, folder)

@@ -18,14 +18,13 @@ from perfsuite.device.facts import gpu_facts
 from perfsuite.device.gang import Gang
 from perfsuite.device.health import HealthWatch
 from perfsuite.device.kernels import CudaContext
-from perfsuite.device.nvml import Nvml
+from perfsuite.device.nvml import Nvml, arch_of
 from perfsuite.device.profiler import gpu_kernels
 from perfsuite.device.protocol import Comparison, Group, Loaded, Sample
 from perfsuite.device.stopwatch import ROWS, CudaGroup, Stopwatch
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Health, Regime
 
-HOPPER = 9
 # Queued launches beyond this many block the host inside a sample (the queue holds about 1,000).
 QUEUE_LAUNCHES = 500
 # Launches without a gap are queued in parts of that, one running and one waiting.
@@ -55,9 +54,7 @@ class CudaDevice:
                 remedy="check the driver and that this torch is a CUDA build, or use cpu",
             )
         self._properties = torch.cuda.get_device_properties(0)
-        major, minor = torch.cuda.get_device_capability(0)
-        # Suffix a unlocks wgmma and tcgen05; such code runs on this very architecture only.
-        self.arch = f"sm_{major}{minor}{'a' if major >= HOPPER else ''}"
+        self.arch = arch_of(*torch.cuda.get_device_capability(0))
         self.cache_bytes = int(self._properties.L2_cache_size)
         self._stream = torch.cuda.Stream()
         torch.cuda.set_stream(self._stream)

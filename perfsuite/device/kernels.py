@@ -94,18 +94,28 @@ def load_kernel(
 
 
 @functools.cache
-def _compile(path: str, name: str, arch: str, options: tuple[str, ...]) -> Kernel:
+def compiled(
+    path: str, names: tuple[str, ...], arch: str, options: tuple[str, ...] = ()
+) -> ObjectCode:
+    """Return kernels of a .cu file as code for ``arch``, not loaded yet: it needs no GPU.
+
+    What a process has compiled, those that it forks have too.
+    """
     if RELOCATABLE in options:
-        return ObjectCode.from_cubin(linked(path, arch, options)).get_kernel(name)
+        return ObjectCode.from_cubin(linked(path, arch, options))
     try:
-        made = _program(path, arch, options).compile("cubin", name_expressions=(name,))
-        return made.get_kernel(name)
+        return _program(path, arch, options).compile("cubin", name_expressions=names)
     except Exception as error:
         raise PerfError(
-            f"kernel {name!r} does not compile for {arch}: {error}",
+            f"kernel {', '.join(names)!r} does not compile for {arch}: {error}",
             where=path,
             remedy="fix the source; options were " + (" ".join(options) or "none"),
         ) from error
+
+
+@functools.cache
+def _compile(path: str, name: str, arch: str, options: tuple[str, ...]) -> Kernel:
+    return compiled(path, (name,), arch, options).get_kernel(name)
 
 
 @functools.cache

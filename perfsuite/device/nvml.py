@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,31 @@ REASONS = {
     0x80: "hw_power_brake",
     0x100: "display_clocks",
 }
+
+
+# Suffix a unlocks wgmma and tcgen05; such code runs on this very architecture only.
+HOPPER = 9
+
+
+def arch_of(major: int, minor: int) -> str:
+    """Return the architecture that code for a GPU of this compute capability is compiled for."""
+    return f"sm_{major}{minor}{'a' if major >= HOPPER else ''}"
+
+
+def visible_arch() -> str:
+    """Return that of the first visible GPU, without a context on it; nothing if it is not told."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ""
+    try:
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
+        handle = pynvml.nvmlDeviceGetHandleByUUID(first)
+        return arch_of(*pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    except pynvml.NVMLError:
+        return ""
+    finally:
+        pynvml.nvmlShutdown()
 
 
 class Nvml:

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cuda.core import ObjectCode
 
-from perfsuite.device.kernels import load_kernel
+from perfsuite.device.kernels import CudaKernel, compiled
+from perfsuite.device.nvml import visible_arch
 from perfsuite.device.protocol import Sample
 from perfsuite.errors import DeviceError
 
 STAMPS = Path(__file__).with_name("stamps.cu")
+STAMP, ADVANCE, SPIN = "stamp", "advance", "spin"
 ROWS = 64
 THREADS = 1024
 EMPTY_SAMPLES = 16
@@ -41,6 +44,19 @@ class CudaGroup:
         self.issue()
 
 
+def stamps(arch: str) -> ObjectCode:
+    """Return the code of the stamps, compiled once for this process and those that it forks."""
+    options = (f"-DROWS={ROWS}", f"-DAWAY_NS={AWAY_NS}ull")
+    return compiled(str(STAMPS), (STAMP, ADVANCE, SPIN), arch, options)
+
+
+def compile_ahead() -> None:
+    """Compile what every process needs, in the one that forks them: it needs no context."""
+    arch = visible_arch()
+    if arch:
+        stamps(arch)
+
+
 class Stopwatch:
     """Stamps of one GPU: ``row`` by row, a stamp before, a stamp after, and the cursor moves on."""
 
@@ -55,10 +71,9 @@ class Stopwatch:
         self._shared = int(properties.shared_memory_per_block_optin) - RESERVED_SHARED_BYTES
         self._away = torch.zeros(1, dtype=torch.int64, device="cuda")
         self._spun_ns = 0
-        options = (f"-DROWS={ROWS}", f"-DAWAY_NS={AWAY_NS}ull")
+        code = stamps(arch)
         self._stamp, self._advance, self._spin = (
-            load_kernel(STAMPS, name, arch=arch, options=options)
-            for name in ("stamp", "advance", "spin")
+            CudaKernel(code.get_kernel(name)) for name in (STAMP, ADVANCE, SPIN)
         )
         self.empty = Sample(0.0, 0.0)
         self.empty = self._empty_window()

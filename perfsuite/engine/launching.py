@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from perfsuite.calibration import FEWEST_SAMPLES, Calibration, SamplingPlan
+from perfsuite.calibration import Calibration, SamplingPlan
 from perfsuite.check import SEEDS, check
 from perfsuite.device import Sample, sampled
 from perfsuite.engine.bench import Bench
@@ -136,8 +136,8 @@ class Launching:
         tolerance = bench.device.settle_tolerance
         if self._planned().group.backend == "host" or bench.case.ranks:
             tolerance = max(tolerance, LOOSE_TOLERANCE)
-        # A sample that fills a block alone is steady enough to be a group of its own.
-        count = 1 if self._planned().samples <= FEWEST_SAMPLES else SETTLE_SAMPLES
+        # Of long samples a group needs fewer: each is itself the mean of a long time.
+        count = max(1, SETTLE_SAMPLES * self._planned().samples // bench.settings.samples)
         recent: list[float] = []
         left_us = SUSTAINED_US if self._is_sustained else 0.0
         while True:

@@ -104,6 +104,8 @@ class Case:
     ``canary`` binds all axes, by device, to the variant that watches the machine itself: it is
     measured at the start and the end of every run, whatever else is. ``tunes`` says that first
     launches are timed to choose a kernel (autotuning): they need the device to themselves.
+    ``ceilings`` says, by link ("l2", "hbm", one way "hbm_read") or dtype of operations, which
+    bindings show how fast it can be: their accepted times and ``work`` are what a SKU reaches.
     """
 
     name: str
@@ -127,6 +129,7 @@ class Case:
     target: str = ""
     canary: Mapping[str, Axes] = field(default_factory=dict)
     tunes: bool = False
+    ceilings: Mapping[str, Callable[..., bool]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not NAME.match(self.name):

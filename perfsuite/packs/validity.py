@@ -24,6 +24,7 @@ TARGET = re.compile(r"sm_\d{2,3}[af]?\Z")
 CONTROLS = frozenset({"Cc", "Cf", "Cs"})
 MOST_TEXT, MOST_UNIT = 10_000, 40
 _KINDS = ("device", "arch", "gpus", "package", "feature")
+_CALLED = ("build", "only", "waits", "work", "memory_bytes")
 
 
 # What is wrong, and what to do about it.
@@ -94,8 +95,10 @@ def _of_case(case: Case, seen: Collection[str]) -> Iterator[Fault]:
             what = f"axis {case.ranks!r} holds ranks and has the value {value!r}"
             yield what, "use whole numbers from 1 on"
     yield from _of_needs(case.needs)
-    for part in ("build", "only", "waits", "work", "memory_bytes"):
-        yield from _of_arguments(case, part)
+    parts = {part: getattr(case, part) for part in _CALLED}
+    parts |= {f"ceilings[{name!r}]": shows for name, shows in case.ceilings.items()}
+    for part, function in parts.items():
+        yield from _of_arguments(case, part, function)
 
 
 def shown(text: str) -> str:
@@ -150,9 +153,8 @@ def _of_needs(needs: Sequence[Need]) -> Iterator[Fault]:
             yield f"need gpus {need.value!r} is no number", "write gpus(2)"
 
 
-def _of_arguments(case: Case, part: str) -> Iterator[Fault]:
+def _of_arguments(case: Case, part: str, function: Callable[..., Any] | None) -> Iterator[Fault]:
     """Yield a builder or formula that cannot be called with the axes."""
-    function: Callable[..., Any] | None = getattr(case, part)
     if function is None:
         return
     try:

@@ -83,9 +83,13 @@ class Crew:
         for worker in self.workers:
             worker.await_news(max(0.0, deadline - time.monotonic()))
 
-    def close(self) -> None:
-        """End the workers; they leave side by side."""
+    def hang_up(self) -> None:
+        """Tell the workers to leave, without waiting."""
         for worker in self.workers:
             worker.hang_up()
+
+    def close(self) -> None:
+        """End the workers; they leave side by side."""
+        self.hang_up()
         for worker in self.workers:
             worker.close()

@@ -17,14 +17,13 @@ from perfsuite.panel.crew import Crew
 from perfsuite.panel.ending import EndedError, StoppedError, doubted
 from perfsuite.panel.legs import Wave, alone, blank_of, results_of, seats_of_one, seats_of_two
 from perfsuite.panel.process import Wait
+from perfsuite.panel.relay import Relay
 from perfsuite.panel.site import Site
 from perfsuite.panel.slot import Slot
 from perfsuite.panel.tracer import Tracer
 
 # The share of the device's memory that the workers measuring together may use.
 DEVICE_SHARE = 0.9
-# How long blocks wait for the next workers to have started, which would disturb them.
-AHEAD_LIMIT_S = 2.0
 
 
 def _tell_nobody(*_words: str) -> None: ...
@@ -46,9 +45,13 @@ class Panel(Closable):
         self._worker_bytes = site.worker_bytes
         self._facts: DeviceFacts | None = None
         self._crew: Crew | None = None
-        self._ahead: Crew | None = None
         self._is_stopped = threading.Event()
         self._slots = [Slot(index, site) for index in range(site.slots)]
+        self._relay = Relay(
+            lambda wave: Crew(wave, self._slots, site, self.samplings),
+            fits=lambda each_bytes: self._together(each_bytes) == len(self._slots),
+            is_hidden=not site.is_host_measured,
+        )
 
     def facts(self) -> DeviceFacts:
         """Describe the device, as one of its workers sees it; raises DeviceError."""
@@ -98,7 +101,8 @@ class Panel(Closable):
         except StoppedError:
             return
         finally:
-            self._drop_ahead()
+            self._relay.see_out()
+            self._relay.drop_ahead()
 
     def quads(self, variant: Variant, rival: Variant, *, processes: int) -> list[Result]:
         """Measure two variants of a case in the same processes, their blocks in quads.
@@ -167,7 +171,7 @@ class Panel(Closable):
                 evidence += self._conduct(wave, ahead, announce)
         except EndedError as ended:
             # The next variant's workers may have killed the server: this one gets a fair try.
-            if following and ended.is_server_lost and self._drop_ahead():
+            if following and ended.is_server_lost and self._relay.drop_ahead():
                 return self._evidence(waves, (), announce)
             raise
         return tuple(evidence)
@@ -177,13 +181,13 @@ class Panel(Closable):
     ) -> list[Evidence]:
         settings = self.site.settings
         begin = partial(self._wait, announce=announce)
-        self._crew = crew = self._take(wave)
+        self._crew = crew = self._relay.take(wave)
         try:
             crew.hear_ready(begin("start", settings.start_limit_s))
-            self._start_ahead(ahead)
+            self._relay.start_ahead(wave, ahead)
             wait = begin("prepare", settings.prepare_limit_s)
             self._prepare(crew, wait)
-            self._await_ahead()
+            self._relay.await_ahead()
             announce("measure" if wave.stage is Stage.SCREEN else "confirm")
             wait = begin("measure", settings.block_limit_s)
             for turn in range(0 if settings.check_only else settings.rounds):
@@ -191,9 +195,12 @@ class Panel(Closable):
                 list(crew.each(wire.Measure(), wire.Measured, wait, is_backwards=is_backwards))
             wait = begin("finish", settings.block_limit_s)
             finished = list(crew.each(wire.Finish(), wire.Finished, wait))
+            self._relay.let_go(crew)
+        except BaseException:
+            crew.close()
+            raise
         finally:
             self._crew = None
-            crew.close()
         found = chain.from_iterable((each.evidence, each.rival) for each in finished)
         return [replace(each, unit=self.facts().unit) for each in found if each is not None]
 
@@ -204,37 +211,12 @@ class Panel(Closable):
         # While results are checked nothing is timed, unless launches are, to choose a kernel.
         is_alone = self.site.is_host_measured or crew.wave.variant.case.tunes
         crew.check(thorough, wait, is_alone=is_alone)
+        self._relay.see_out()
         for worker in crew.workers:
             worker.tell(wire.Prepare(self.samplings.get(name)))
             sampling = worker.hear(wire.Prepared, wait).sampling
             if sampling is not None:
                 self.samplings.setdefault(name, sampling)
-
-    def _take(self, wave: Wave) -> Crew:
-        crew, self._ahead = self._ahead, None
-        if crew is not None and crew.wave == wave and not crew.is_stale:
-            return crew
-        if crew is not None:
-            crew.close()
-        return Crew(wave, self._slots, self.site, self.samplings)
-
-    def _start_ahead(self, wave: Wave | None) -> None:
-        """Hide the start of the next workers, unless the device's memory or cores are all taken."""
-        if wave is None or self.site.is_host_measured or self._ahead is not None:
-            return
-        both = [self._crew.wave, wave] if self._crew else []
-        if both and all(self._together(each.memory_bytes) == len(self._slots) for each in both):
-            self._ahead = Crew(wave, self._slots, self.site, self.samplings)
-
-    def _await_ahead(self) -> None:
-        if self._ahead is not None:
-            self._ahead.await_news(AHEAD_LIMIT_S)
-
-    def _drop_ahead(self) -> bool:
-        crew, self._ahead = self._ahead, None
-        if crew is not None:
-            crew.close()
-        return crew is not None
 
     def _wait(
         self, phase: str, limit_s: float, announce: Callable[[str], None] = _tell_nobody
@@ -244,6 +226,6 @@ class Panel(Closable):
     def _watch(self) -> None:
         if self._is_stopped.is_set():
             raise StoppedError
-        for crew in (self._crew, self._ahead):
+        for crew in (self._crew, self._relay.ahead):
             for worker in crew.workers if crew else ():
                 worker.limit(self._worker_bytes)

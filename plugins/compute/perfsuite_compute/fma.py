@@ -35,6 +35,7 @@ def _work(steps: int, impl: str) -> Work:
     work=_work,
     tags=["cuda-cores"],
     canary={"cuda": {"steps": 4096, "impl": "cuda"}, "cpu": {"steps": 256, "impl": "torch"}},
+    ceilings={"fp32": lambda impl, **_: impl == "cuda"},
     source="chains of FMA as in Volkov, 'Understanding Latency Hiding on GPUs' (2016)",
 )
 def fma(ctx: Any, steps: int, impl: str) -> Workload:

@@ -12,6 +12,8 @@ _LARGEST = 448.0  # of float8_e4m3fn
 # Hopper's fp8 tensor cores keep about 14 bits while they accumulate (DeepSeek-V3 report, section
 # 3.3.2: errors near 2 % at k = 4096), so bf16's own limit of 1e-2 is too tight for fp8.
 _FP8_TOLERANCE = 2e-2
+# Smaller multiplications do not fill a large GPU for long.
+_CEILING_FROM = 4096
 
 
 def _is_asked(m: int, n: int, k: int, impl: str) -> bool:
@@ -49,6 +51,7 @@ def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
     work=_work,
     memory_bytes=_memory_bytes,
     tags=["fp8", "tensor-cores"],
+    ceilings={"fp8": lambda m, impl, **_: m >= _CEILING_FROM and impl != "bf16"},
     source="FP8 and the Transformer Engine: chapter 6 of the book",
 )
 def fp8_gemm(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:

@@ -24,12 +24,18 @@ _IMPLS = {
 _SIZES = {"bf16": (1024, 16384), "fp32": (512, 4096), "tf32": (1024, 4096)}
 # The naive kernel takes some 30 ms at 4096 cubed: larger tells nothing more.
 _LARGEST_NAIVE = 2048
+# Sizes that show what tensor cores reach.
+_CEILING_SIZES = {"bf16": (4096, 8192), "tf32": (4096,)}
 
 
 def _is_asked(dtype: str, m: int, n: int, k: int, impl: str) -> bool:
     least, most = _SIZES[dtype]
     is_small = "cuda" not in impl or m <= _LARGEST_NAIVE
     return m == n == k and least <= m <= most and impl in _IMPLS[dtype] and is_small
+
+
+def _is_bf16_ceiling(dtype: str, m: int, **_: object) -> bool:
+    return dtype == "bf16" and m in _CEILING_SIZES[dtype]
 
 
 def _work(dtype: str, m: int, n: int, k: int, impl: str) -> Work:
@@ -79,6 +85,12 @@ _NEEDS: tuple[Need, ...] = (
     canary={
         "cuda": {"dtype": "bf16", "m": 4096, "n": 4096, "k": 4096, "impl": "torch"},
         "cpu": {"dtype": "fp32", "m": 512, "n": 512, "k": 512, "impl": "torch"},
+    },
+    ceilings={
+        # Tensor cores take both at one rate.
+        "bf16": _is_bf16_ceiling,
+        "fp16": _is_bf16_ceiling,
+        "tf32": lambda dtype, m, **_: dtype == "tf32" and m in _CEILING_SIZES[dtype],
     },
     source="tensor cores, mixed precision and shared-memory tiling: chapters 5 and 6 of the book",
 )

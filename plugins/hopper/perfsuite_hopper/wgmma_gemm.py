@@ -17,6 +17,10 @@ def _is_asked(m: int, n: int, k: int, impl: str) -> bool:
     return (m, n, k) in _SHAPES
 
 
+def _is_ceiling(m: int, impl: str, **_: object) -> bool:
+    return m in {4096, 8192} and impl in {"cublas", "gluon"}
+
+
 def _work(m: int, n: int, k: int, impl: str) -> Work:
     return gemm.work(m, n, k)
 
@@ -43,6 +47,8 @@ def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
     work=_work,
     memory_bytes=_memory_bytes,
     tags=["tensor-cores", "hopper"],
+    # Tensor cores take both at one rate.
+    ceilings={"bf16": _is_ceiling, "fp16": _is_ceiling},
     source="tensor cores and warp specialization: chapter 6 of the book; PTX ISA, "
     "'Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions'",
 )

@@ -21,6 +21,8 @@ BLOCKS_PER_SM = 4
 # Odd, so that no number of blocks shares it out evenly.
 PASSES = 2**17 + 1
 LISTED = {"plain": (1, 2, 4, 8, 16, 32), "padded": (32,), "swizzled": (32,), "vectors": (4,)}
+# Without conflicts, 4 or 16 bytes a lane.
+CEILINGS = ((1, "plain"), (4, "vectors"))
 
 
 def _is_listed(*, stride: int, impl: str) -> bool:
@@ -42,6 +44,7 @@ def _work(*, stride: int, impl: str) -> perfsuite.Work:
     work=_work,
     memory_bytes=lambda **_: 2**22,
     cold=False,
+    ceilings={"shared": lambda **axes: tuple(axes.values()) in CEILINGS},
     source=GUIDE,
 )
 def bank_conflicts(ctx: Any, *, stride: int, impl: str) -> perfsuite.Workload:

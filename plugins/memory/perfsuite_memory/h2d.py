@@ -33,6 +33,7 @@ def _memory_bytes(*, mib: int, direction: str, impl: str) -> int:
     work=_work,
     memory_bytes=_memory_bytes,
     regime=perfsuite.Regime.END_TO_END,
+    ceilings={"pcie": lambda mib, impl, **_: (mib, impl) == (256, "pinned")},
     source=BLOG,
 )
 def h2d(ctx: Any, *, mib: int, direction: str, impl: str) -> perfsuite.Workload:

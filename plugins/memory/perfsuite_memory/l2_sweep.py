@@ -19,6 +19,8 @@ WORDS_PER_TILE = 4 * THREADS * UNROLL
 READ_KIB = {"cuda": 2**20, "torch": 2**15}
 # No L2 is larger: from here on each byte comes from memory.
 FAR_KIB = 2**19
+# Footprints whose best rate stands for L2's.
+CEILING_KIB = (16384, 24576, 32768)
 
 
 def _work(*, kib: int, impl: str) -> perfsuite.Work:
@@ -47,6 +49,7 @@ def _memory_bytes(*, kib: int, impl: str) -> int:
     work=_work,
     memory_bytes=_memory_bytes,
     cold=False,
+    ceilings={"l2": lambda kib, impl: kib in CEILING_KIB and impl == "cuda"},
     source="te42kyfo/gpu-benches, gpu-l2-cache: bandwidth by footprint (H200: 10 to 11 TB/s at 3 "
     "to 9 MB, 7.5 at 48 MB, 3.9 from 145 MB)",
 )

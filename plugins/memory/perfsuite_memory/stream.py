@@ -14,6 +14,8 @@ INPUTS = {"copy": 1, "scale": 1, "add": 2, "triad": 2, "dot": 2, "init": 0, "rea
 FLOPS = {"scale": 1, "add": 1, "triad": 2, "dot": 2, "read": 1}
 REDUCTIONS = ("dot", "read")
 SCALAR = 3.0
+# The largest: what starts and ends a launch counts least.
+CEILING_N = 2**28
 # One size is no multiple of a vector; few operations suffice to see what the tail costs.
 ODD_N = 2**26 + 3
 ODD_OPS = ("copy", "triad", "dot")
@@ -70,6 +72,11 @@ def _memory_bytes(*, op: str, n: int, impl: str) -> int:
     canary={
         "cuda": {"op": "copy", "n": 2**26, "impl": "torch"},
         "cpu": {"op": "copy", "n": 2**22, "impl": "torch"},
+    },
+    ceilings={
+        "hbm": lambda op, n, **_: n == CEILING_N and op in ("copy", "scale", "add", "triad"),
+        "hbm_read": lambda op, n, **_: n == CEILING_N and op in REDUCTIONS,
+        "hbm_write": lambda op, n, **_: n == CEILING_N and op == "init",
     },
     source="McCalpin, STREAM; Deakin et al., BabelStream (copy, mul, add, triad, dot)",
 )

@@ -1,0 +1,156 @@
+"""Runs every CUDA C++ kernel of the single-GPU packs once, small and of odd size, to be watched.
+
+    export PYTORCH_NO_CUDA_MEMORY_CACHING=1
+    compute-sanitizer --tool memcheck python tests/sanitize_kernels.py
+
+and the same with ``--tool racecheck``. Each is compared with its reference as in any run. Cases'
+names as arguments choose some of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from perfsuite.device import open_device
+from perfsuite.engine import Session
+from perfsuite.model import Settings
+from perfsuite.packs import load_pack
+
+ROOT = Path(__file__).parents[1]
+# Axes by case: each value of a list is tried with each of the others.
+SMALL: dict[str, dict[str, list[Any]]] = {
+    "memory.stream": {
+        "op": ["copy", "scale", "add", "triad", "dot", "init", "read"],
+        "n": [5, 4099],
+        "impl": ["cuda"],
+    },
+    "memory.coalescing": {"n": [4096], "stride": [1, 8], "impl": ["cuda"]},
+    "memory.transpose": {"n": [33, 129], "impl": ["naive", "shared", "padded", "swizzled"]},
+    "memory.vectorized": {
+        "n": [4099],
+        "shift": [0],
+        "grid": ["full", "few"],
+        "impl": ["words", "pairs", "vectors"],
+    },
+    "memory.vectorized ": {"n": [4099], "shift": [1], "grid": ["full"], "impl": ["realigned"]},
+    "memory.reduction": {"n": [7, 4099], "impl": ["atomic", "tree", "shuffle", "vectorised"]},
+    "memory.atomics": {
+        "n": [4099],
+        "keys": ["uniform", "skewed"],
+        "impl": ["global", "elected", "shared", "shared_elected"],
+    },
+    "memory.async_prefetch": {"rows": [67], "impl": ["async"], "stages": [1, 2, 3, 4]},
+    "memory.async_prefetch ": {"rows": [67], "impl": ["sync"], "stages": [1]},
+    "memory.bank_conflicts": {"stride": [1, 32], "impl": ["plain"]},
+    "memory.bank_conflicts ": {"stride": [32], "impl": ["padded", "swizzled"]},
+    "memory.bank_conflicts  ": {"stride": [4], "impl": ["vectors"]},
+    "memory.l2_sweep": {"kib": [1003], "impl": ["cuda"]},
+    "memory.pointer_chase": {"kib": [16]},
+    "memory.readonly_cache": {
+        "n": [4099],
+        "lanes": ["same", "scattered"],
+        "impl": ["plain", "readonly", "constant", "shared"],
+    },
+    "memory.spill": {"panels": [67], "impl": ["spilled", "bounded", "twice", "split"]},
+    "memory.tiled_matmul": {"n": [64, 97], "impl": ["naive", "shared", "registers"]},
+    "compute.divergence": {
+        "n": [4099],
+        "data": ["mixed", "rare"],
+        "impl": ["branchy", "predicated", "compacted"],
+    },
+    "compute.fma": {"steps": [8], "impl": ["cuda"]},
+    "compute.gemm": {
+        "dtype": ["fp32"],
+        "m": [65],
+        "n": [67],
+        "k": [33],
+        "impl": ["cuda_naive", "cuda_tiled"],
+    },
+    "compute.gemm_ladder": {
+        "size": [264],
+        "impl": ["loop", "shared", "register", "wmma", "mma_sync", "wgmma"],
+    },
+    "compute.gemv_skinny": {"m": [1], "n": [67], "k": [2048], "impl": ["cuda"]},
+    "compute.ilp_unroll": {"n": [4099], "chains": [1, 2, 4, 8], "unroll": [8]},
+    "compute.occupancy": {
+        "n": [4099],
+        "impl": ["block_32", "block_256", "shared_2", "wide_1", "rare_path", "rare_path_bounded"],
+    },
+    "compute.redundancy": {
+        "tokens": [61],
+        "heads": [3],
+        "impl": ["cuda_recompute", "cuda_fast", "cuda_hoisted"],
+    },
+    "compute.softmax": {
+        "dtype": ["fp32", "bf16"],
+        "rows": [5],
+        "cols": [1000, 8191, 32768],
+        "impl": ["cuda"],
+    },
+    "scheduling.dynamic_parallelism": {"items": [3], "impl": ["host_each", "host_once", "device"]},
+    "scheduling.graph_conditional": {"impl": ["host_each", "while_node"]},
+    "scheduling.graph_params": {"nodes": [3], "impl": ["stream", "update", "bucketed"]},
+    "scheduling.async_alloc": {"kib": [64], "impl": ["pool", "graph"]},
+    "scheduling.green_context": {"sms": [16], "impl": ["partition"]},
+    "scheduling.persistent": {"steps": [5], "impl": ["relaunch", "persistent"]},
+    "scheduling.stream_priority": {"impl": ["high"]},
+    "scheduling.grid_sync": {
+        "steps": [5],
+        "blocks": [8],
+        "impl": ["relaunch", "atomic", "cluster"],
+    },
+    "scheduling.launch_latency": {"burst": [1], "impl": ["cuda"]},
+    "scheduling.megakernel": {"context": [77], "impl": ["eager", "persistent"]},
+    "scheduling.streams": {"kernels": [3], "impl": ["many"]},
+    "scheduling.work_queue": {
+        "lengths": ["pareto", "equal"],
+        "impl": ["static", "blocks", "queue"],
+    },
+    "hopper.tma_copy": {"size": [65552], "impl": ["vectors", "cp_async", "tma"]},
+    "hopper.cluster_dsmem": {"n": [16404], "impl": ["global_atomics", "cluster"]},
+    "hopper.wgmma_gemm": {"m": [136], "n": [136], "k": [72], "impl": ["wgmma", "mma_sync"]},
+}
+
+
+def wanted(names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield cases and axes, of the named cases if any are named."""
+    for name, axes in SMALL.items():
+        case = name.strip()
+        if names and case not in names:
+            continue
+        for values in product(*axes.values()):
+            yield case, dict(zip(axes, values, strict=True))
+
+
+def say(line: str) -> None:
+    """Tell at once: what comes after may hang."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Check one variant after the other; return how many failed."""
+    device = open_device("cuda")
+    packs: dict[str, Any] = {}
+    failed = count = 0
+    for name, axes in wanted(sys.argv[1:]):
+        pack, _, case = name.partition(".")
+        if pack not in packs:
+            packs[pack] = load_pack(pack, f"module:perfsuite_{pack}@{ROOT / 'plugins' / pack}")
+        count += 1
+        try:
+            session = Session(device, packs[pack].cases[case], axes, Settings(check_only=True), 0)
+            session.prepare(lambda _phase: None)
+        except Exception as error:  # noqa: BLE001 - the others are to be watched as well
+            failed += 1
+            say(f"failed: {name} {axes}: {type(error).__name__}: {error}")
+    say(f"{count} kernels run, {failed} failed")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(), 1))
