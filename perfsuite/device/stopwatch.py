@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,17 +46,37 @@ class CudaGroup:
         self.issue()
 
 
+# By architecture, what a server compiled for the workers that it forks.
+_ahead: dict[str, bytes] = {}
+
+
 def stamps(arch: str) -> ObjectCode:
-    """Return the code of the stamps, compiled once for this process and those that it forks."""
+    """Return the code of the stamps."""
+    if arch in _ahead:
+        return ObjectCode.from_cubin(_ahead[arch])
     options = (f"-DROWS={ROWS}", f"-DAWAY_NS={AWAY_NS}ull")
     return compiled(str(STAMPS), (STAMP, ADVANCE, SPIN), arch, options)
 
 
 def compile_ahead() -> None:
-    """Compile what every process needs, in the one that forks them: it needs no context."""
+    """Compile the stamps for processes that this one forks; nothing where that fails.
+
+    A child does it: compiling initialises CUDA, and what then forks has no GPU (cuda.core 1.2).
+    """
     arch = visible_arch()
-    if arch:
-        stamps(arch)
+    reader, writer = os.pipe()
+    pid = os.fork() if arch else -1
+    if pid == 0:
+        with contextlib.suppress(BaseException), os.fdopen(writer, "wb") as out:
+            out.write(bytes(stamps(arch).code))
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as made:
+        code = made.read()
+    if pid > 0:
+        os.waitpid(pid, 0)
+    if code:
+        _ahead[arch] = code
 
 
 class Stopwatch:
