@@ -15,7 +15,6 @@ GEMM_GROUP = 8
 # (block_m, block_n, stages, warps) and the width of a head.
 ATTENTION_TILES, HEAD = (128, 128, 3, 8), 128
 SOFTMAX_COLS = (8191, 8192, 32768)
-SOFTMAX_STAGES = {("bf16", 32768): 3}
 _WGMMA = {"sm_90a": "HGMMA"}
 _TENSOR_CORES = {**_WGMMA, "sm_100a": "UTCHMMA", "sm_103a": "UTCHMMA", "sm_120a": "HMMA"}
 # Tiles meant for Hopper's 227 KiB of shared memory do not fit the 99 of sm_120.
@@ -43,16 +42,15 @@ def _softmax_cuda(dtype: str, cols: int) -> Kernel:
 
 
 def _softmax_triton(dtype: str, cols: int) -> Kernel:
-    block, stages = 1 << (cols - 1).bit_length(), SOFTMAX_STAGES.get((dtype, cols), 1)
+    block = 1 << (cols - 1).bit_length()
     return _triton(
         f"softmax_{dtype}_{cols}_triton",
         "softmax_triton",
         "softmax_kernel",
-        signature={"x": f"*{dtype}", "y": f"*{dtype}", "rows": "i32"},
-        constants={"COLS": cols, "BLOCK": block, "STAGES": stages},
-        aligned=("x", "y", "rows"),
-        num_warps=min(16, max(4, block // 1024)),
-        **({"targets": _LARGE} if stages > 1 else {}),
+        signature={"x": f"*{dtype}", "y": f"*{dtype}"},
+        constants={"COLS": cols, "BLOCK": block},
+        aligned=("x", "y"),
+        num_warps=min(32, max(4, block // 1024)),
     )
 
 

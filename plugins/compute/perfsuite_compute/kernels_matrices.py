@@ -6,14 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import Kernel
-from perfsuite_compute import gemv_skinny
+from perfsuite_compute import gemv_skinny, mixed_gemm
 
-# Copied from the Triton modules, as in kernels.py. (block_n, block_m, warps) by rows of x.
-SKINNY_TILES = {1: (64, 16, 4), 64: (64, 64, 4), 256: (128, 128, 8)}
-SKINNY_KINDS = {"bf16": (1, 64), "int8": (64, 256), "int4": (64, 256)}
-SKINNY_STAGES = 4
-# rows, words at a time, stages, warps.
-MIXED_GEMV = (32, 128, 4, 4)
+# Copied from the Triton modules, as in kernels.py. (block_n, block_m, block_k, stages, warps) by
+# rows of x and kind of weights.
+SKINNY_TILES = {
+    (1, "bf16"): (64, 16, 128, 4, 4),
+    (64, "bf16"): (64, 64, 128, 4, 4),
+    (64, "int8"): (64, 64, 128, 4, 4),
+    (256, "int8"): (128, 128, 64, 4, 8),
+    (64, "int4"): (64, 64, 128, 4, 4),
+    (256, "int4"): (128, 256, 128, 2, 8),
+}
+SKINNY_FEW = 64
 # block_m, block_n, block_k, stages, warps.
 STREAM_K = (128, 128, 64, 5, 8)
 QUANTISED_COLS = (7168, 16384)
@@ -28,8 +33,8 @@ def kernels() -> list[Kernel]:
     """Return one kernel for each configuration that compiles to its own code."""
     return [
         *(_gemv(n, k) for n, k in ((4096, 14336), (4099, 14336))),
-        *(_skinny(kind, m) for kind, each in SKINNY_KINDS.items() for m in each),
-        *(_mixed_gemv(kind) for kind in ("int8", "int4")),
+        *(_skinny(kind, m) for m, kind in SKINNY_TILES),
+        *(_mixed_gemv(kind, n) for kind in ("int8", "int4") for n in (28672, 28671)),
         _stream_k(),
         _grouped(),
         *(_quantise(to, cols) for to in ("fp8", "int8") for cols in QUANTISED_COLS),
@@ -48,7 +53,7 @@ def _gemv(n: int, k: int) -> Kernel:
 
 
 def _skinny(kind: str, rows: int) -> Kernel:
-    block_n, block_m, warps = SKINNY_TILES[rows]
+    block_n, block_m, block_k, stages, warps = SKINNY_TILES[rows, kind]
     pointers = {
         "x_ptr": "*bf16",
         "w_ptr": {"bf16": "*bf16", "int8": "*i8", "int4": "*u8"}[kind],
@@ -66,29 +71,27 @@ def _skinny(kind: str, rows: int) -> Kernel:
             "KIND": kind,
             "BLOCK_N": block_n,
             "BLOCK_M": block_m,
-            "BLOCK_K": 128,
+            "BLOCK_K": block_k,
             "MAGIC": 0x4300,
             "OFFSET": 136.0,
+            "SCALED": rows > SKINNY_FEW,
+            "WHOLE": True,
         },
         aligned=(*pointers, "n", "k"),
         num_warps=warps,
-        num_stages=SKINNY_STAGES,
+        num_stages=stages,
         targets=TARGETS if rows == 1 else _LARGE,
         expects=_WGMMA,
     )
 
 
-def _mixed_gemv(kind: str) -> Kernel:
-    rows, words, stages, warps = MIXED_GEMV
-    pointers = {"x_ptr": "*bf16", "w_ptr": "*i32", "scale_ptr": "*fp32", "y_ptr": "*bf16"}
-    return _triton(
-        f"mixed_gemv_{kind}_triton",
-        "mixed_gemv_triton",
-        "gemv_kernel",
-        signature={**pointers, **dict.fromkeys(("n", "wide", "one"), "i32")},
-        constants={"KIND": kind, "BLOCK_N": rows, "WORDS": words, "GROUP": 16, "STAGES": stages},
-        aligned=(*pointers, "n", "wide", "one"),
-        num_warps=warps,
+def _mixed_gemv(kind: str, n: int) -> Kernel:
+    return Kernel(
+        name=f"mixed_gemv_{kind}_{n}",
+        language="cuda",
+        function="mixed_gemv",
+        file=str(Path(__file__).with_name("mixed_gemv.cu")),
+        options=mixed_gemm.cuda_options(n, 4096, kind),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import perfsuite
@@ -11,6 +12,7 @@ from perfsuite import Claim, Work, Workload, arch, cuda, package
 GROUP = 128  # weights of 4 bits that share a scale
 _LARGEST = {"int8": 127, "int4": 7}
 _BYTES = {"bf16": 2.0, "int8": 1.0, "int4": 0.5}
+_WARPS = 16  # of a block of mixed_gemv.cu, one on each multiprocessor
 # One row fewer than outputs of Llama-3.1-8B's gate and up projections: no multiple of a tile.
 _N = (28672, 28671)
 
@@ -56,11 +58,14 @@ def mixed_gemm(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
     """Multiply m rows of bf16 by the transpose of quantised weights [n, k].
 
     ``bf16`` is cuBLAS on weights that are not quantised. ``int8`` has one scale an output, applied
-    at the end; ``int4`` one for 128 weights, applied to the sums of those. With one row the time
-    is that of reading the weights, and fewer bits are less time, as long as taking them apart is
-    none: codes become the mantissas of floats in place. With 256 it is that of the tensor cores,
-    and turning weights into bf16 comes on top, again for each 128 rows. Bytes are those of each
-    format, so that the efficiency says how near to its own bound each one is.
+    at the end; ``int4`` one for 128 weights. With one row the time is that of reading the weights,
+    and fewer bits are less time, as long as taking them apart is none: CUDA C++ puts the nibbles of
+    either format into the mantissas of bf16 in place, one instruction for two, and has tensor cores
+    multiply those. The fewer bytes, the more of the time is starting, filling the SMs and draining
+    them. With 256 rows it is that of the tensor cores, and turning weights into bf16 comes on top:
+    in Triton, for int8 again for each 128 rows; for int4 once, each scaled in bf16 (with up to 64
+    rows the sums of 128 are, in fp32). Bytes are those of each format, so that the efficiency says
+    how near to its own bound each one is.
     """
 
     def make_inputs(rng: Any) -> tuple[Any, ...]:
@@ -108,19 +113,23 @@ def dequantise(w: Any, scale: Any, kind: str) -> Any:
     return ((codes.double() - 8) * scale.double()[..., None]).view(w.shape[0], -1)
 
 
+def cuda_options(n: int, k: int, kind: str) -> tuple[str, ...]:
+    """Return what mixed_gemv.cu is compiled with; k is a multiple of 16, of 128 for int4."""
+    return f"-DN={n}", f"-DK={k}", f"-DWARPS={_WARPS}", *(("-DINT4=1",) if kind == "int4" else ())
+
+
 def _launch_of(ctx: Any, m: int, n: int, k: int, impl: str) -> Callable[..., None]:
     import torch
 
     if impl == "bf16":
         return lambda x, w, scale, y: torch.mm(x, w.t(), out=y)
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
     if m == 1:
-        from perfsuite_compute import mixed_gemv_triton
-
-        run: Callable[..., None] = mixed_gemv_triton.launch(k, kind=impl)
-        return run
+        source = Path(__file__).with_name("mixed_gemv.cu")
+        run = ctx.load_cuda(source, "mixed_gemv", options=cuda_options(n, k, impl))
+        return lambda x, w, scale, y: run(sms, 32 * _WARPS, x, w, scale, y)
     from perfsuite_compute import skinny_triton
 
-    sms = torch.cuda.get_device_properties(0).multi_processor_count
     programs = skinny_triton.PROGRAMS_PER_SM * sms
     launch: Callable[..., None] = skinny_triton.launch(
         m, n, k, kind=impl, place=ctx.place, programs=programs

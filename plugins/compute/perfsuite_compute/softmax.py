@@ -54,9 +54,9 @@ def softmax(ctx: Any, dtype: str, rows: int, cols: int, impl: str) -> Workload:
     ``eager`` is the formula as it is written: maximum, difference, exponential, sum, quotient, each
     a kernel that goes through memory. ``torch``, ``triton`` and ``cuda`` are one kernel each; the
     latter two keep the row in registers. The work is one read and one write for all of them. Rows
-    of 8191 elements start at no multiple of 16 bytes: ``cuda`` takes the ragged ends apart to go on
-    with 16-byte accesses, ``triton`` falls back to one element at a time. Rows are shifted by up to
-    100 either way, as logits with outliers are: without the maximum, fp32's exponential overflows.
+    of 8191 elements start at no multiple of 16 bytes: both take the ragged ends apart, element by
+    element, to go on with 16-byte accesses. Rows are shifted by up to 100 either way, as logits
+    with outliers are: without the maximum, fp32's exponential overflows.
     """
     name = _DTYPES[dtype][0]
 

@@ -7,49 +7,61 @@ from typing import Any
 import triton
 import triton.language as tl
 
-# A row of 64 KiB fills an SM's registers: nothing would be on its way while it is computed. Its
-# programs, one an SM, copy their next rows to shared memory meanwhile.
-AHEAD_BYTES, AHEAD_COLS, STAGES = 1 << 16, 32768, 3
+LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def softmax_kernel(  # type: ignore[no-untyped-def]
-    x, y, rows, COLS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
-):
-    """Write the softmax of each ``num_programs``-th row of x to y, in fp32 registers throughout."""
-    columns = tl.arange(0, BLOCK)
+def _whole(x, y, start, columns, COLS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Write the softmax of COLS values from start on; columns are as many or more."""
     inside = columns < COLS
-    first = tl.program_id(0).to(tl.int64)
-    for later in tl.range(0, rows - tl.program_id(0), tl.num_programs(0), num_stages=STAGES):
-        start = (first + later) * COLS
-        values = tl.load(x + start + columns, mask=inside, other=-float("inf")).to(tl.float32)
-        powers = tl.exp2((values - tl.max(values, axis=0)) * 1.4426950408889634)
-        shares = powers * (1 / tl.sum(powers, axis=0))
-        tl.store(y + start + columns, shares.to(y.dtype.element_ty), inside)
+    values = tl.load(x + start + columns, mask=inside, other=-float("inf")).to(tl.float32)
+    powers = tl.exp2(values * LOG2_E - tl.max(values, axis=0) * LOG2_E)
+    shares = powers * (1 / tl.sum(powers, axis=0))
+    tl.store(y + start + columns, shares.to(y.dtype.element_ty), inside)
+
+
+@triton.jit
+def _ragged(x, y, start, columns, COLS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Do the same from any start: 16-byte accesses, LANES values each, but for both ends.
+
+    The ends are what comes before the first address and after the last that 16 divides.
+    """
+    head = ((LANES - start % LANES) % LANES).to(tl.int32)
+    body = (COLS - head) // LANES * LANES
+    at = tl.multiple_of(start + head, LANES) + columns
+    # Compared by vectors, a mask is the same for all values of one.
+    inside = columns // LANES < body // LANES
+    edges = tl.arange(0, 2 * LANES)
+    edge_at = start + tl.where(edges < head, edges, edges + body)
+    is_edge = edges < COLS - body
+    values = tl.load(x + at, mask=inside, other=-float("inf")).to(tl.float32)
+    ends = tl.load(x + edge_at, mask=is_edge, other=-float("inf")).to(tl.float32)
+    peak = tl.maximum(tl.max(values, axis=0), tl.max(ends, axis=0)) * LOG2_E
+    powers, end_powers = tl.exp2(values * LOG2_E - peak), tl.exp2(ends * LOG2_E - peak)
+    scale = 1 / (tl.sum(powers, axis=0) + tl.sum(end_powers, axis=0))
+    tl.store(y + at, (powers * scale).to(y.dtype.element_ty), inside)
+    tl.store(y + edge_at, (end_powers * scale).to(y.dtype.element_ty), is_edge)
+
+
+@triton.jit
+def softmax_kernel(x, y, COLS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Write the softmax of the row of a program's number to y, in fp32 registers throughout."""
+    LANES: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
+    columns = tl.arange(0, BLOCK)
+    start = tl.program_id(0).to(tl.int64) * COLS
+    if COLS % LANES == 0:
+        _whole(x, y, start, columns, COLS)
+    else:
+        _ragged(x, y, start, columns, COLS, LANES)
 
 
 def warps_for(cols: int) -> int:
-    """Return the warps of a program: 32 values a thread, and 64 from 32,768 columns on."""
-    return min(16, max(4, int(triton.next_power_of_2(cols)) // 1024))
-
-
-def stages_for(cols: int, element_bytes: int) -> int:
-    """Return the rows that a program has on their way at once."""
-    return STAGES if cols >= AHEAD_COLS and cols * element_bytes <= AHEAD_BYTES else 1
+    """Return the warps of a program: 32 values a thread, so that an SM holds 64 warps of them."""
+    return min(32, max(4, int(triton.next_power_of_2(cols)) // 1024))
 
 
 def softmax(x: Any, y: Any) -> None:
     """Write the softmax of each row of x to y; both are contiguous."""
     rows, cols = x.shape
-    block, stages = triton.next_power_of_2(cols), stages_for(cols, x.element_size())
-    programs = rows if stages == 1 else min(rows, _sm_count(x))
-    softmax_kernel[(programs,)](
-        x, y, rows, COLS=cols, BLOCK=block, STAGES=stages, num_warps=warps_for(cols)
-    )
-
-
-def _sm_count(x: Any) -> int:
-    import torch
-
-    # The interpreter's tensors are on the CPU; two programs make it take more than one row each.
-    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 2
+    block = triton.next_power_of_2(cols)
+    softmax_kernel[(rows,)](x, y, COLS=cols, BLOCK=block, num_warps=warps_for(cols))

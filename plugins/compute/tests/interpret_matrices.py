@@ -14,7 +14,6 @@ import torch
 from perfsuite_compute import (
     grouped_gemm_triton,
     mixed_gemm,
-    mixed_gemv_triton,
     quantize_cast,
     quantize_cast_triton,
     skinny_triton,
@@ -75,14 +74,6 @@ def mixed() -> None:
             launch(x, w, scale, y)
             want = x.double() @ mixed_gemm.dequantise(w, scale, kind).t()
             report(f"mixed {kind} {m} {n} {k}", y, want)
-        for n, k in ((1, 128), (67, 1152), (130, 2560)):
-            launch = mixed_gemv_triton.launch(k, kind=kind)
-            x = torch.randn(1, k, dtype=HALF)
-            w, scale = mixed_gemm.quantise(torch.randn(n, k), kind)
-            y = torch.full((1, n), math.nan, dtype=HALF)
-            launch(x, w, scale, y)
-            want = x.double() @ mixed_gemm.dequantise(w, scale, kind).t()
-            report(f"mixed_gemv {kind} {n} {k}", y, want)
 
 
 def quantised() -> None:

@@ -65,8 +65,15 @@ def test_cuda_softmax_reads_16_bytes_at_a_time_also_in_odd_rows() -> None:
     assert (odd, even) == (5, 4)  # 8192 x 2 bytes / 256 threads / 16, and one for the ragged ends
 
 
+def test_triton_softmax_takes_only_the_ends_of_odd_rows_one_by_one() -> None:
+    loads = {row["name"]: row["LDG"] for row in _compiled()}
+    # 8192 x 2 or 4 bytes / 256 threads / 16, and one for both ends.
+    assert loads["softmax_triton bf16 8191"] == loads["softmax_triton bf16 8192"] + 1 == 5
+    assert loads["softmax_triton fp32 8191"] == loads["softmax_triton fp32 8192"] + 1 == 9
+
+
 def test_triton_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
     pytest.importorskip("triton")
     rows = _lines("interpret.py", TRITON_INTERPRET="1")
-    assert len(rows) == 13
+    assert len(rows) == 14
     assert {row["name"]: row["error"] for row in rows if not row["error"] < 2e-3} == {}
