@@ -14,7 +14,16 @@ IMPLS = ("global", "elected", "shared", "shared_elected")
 THREADS = 512
 BLOCKS_PER_SM = 4
 BINS = 256
-OPTIONS = (f"-DTHREADS={THREADS}", f"-DBINS={BINS}")
+# Counters of a block in shared memory for each bin: one a lane, each lane's in a bank of its own.
+COPIES = 32
+# Vectors of four keys that a thread has on their way at once.
+UNROLL = 2
+OPTIONS = tuple(
+    f"-D{name}={value}"
+    for name, value in {
+        "THREADS": THREADS, "BINS": BINS, "COPIES": COPIES, "UNROLL": UNROLL,
+    }.items()
+)  # fmt: skip
 ODD_N = 2**25 + 3
 # Of skewed keys every fourth one is 0 before the others are drawn.
 HOT = 4

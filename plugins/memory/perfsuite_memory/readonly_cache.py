@@ -14,15 +14,20 @@ IMPLS = ("plain", "readonly", "constant", "shared")
 THREADS = 512
 BLOCKS_PER_SM = 4
 LANES = 32
-# 16 KiB: fits L1, but not the few KiB of cache that constant memory has of its own.
 SIZE = 4096
 LOOKUPS = 8
 # Odd, so that the lookups of a key spread over the table.
 STEP = 517
+# The table's first words again behind its last: 31 KB, which fit L1, but not the few KiB of cache
+# that constant memory has of its own.
+WORDS = SIZE + (LOOKUPS - 1) * STEP
+# Keys of a thread at once, and as many on their way.
+ITEMS = 4
 OPTIONS = tuple(
     f"-D{name}={value}"
     for name, value in {
         "THREADS": THREADS, "LOOKUPS": LOOKUPS, "STEP": STEP, "SIZE": SIZE,
+        "ITEMS": ITEMS,
     }.items()
 )  # fmt: skip
 ODD_N = 2**24 - 5
@@ -82,7 +87,7 @@ def readonly_cache(ctx: Any, *, n: int, lanes: str, impl: str) -> perfsuite.Work
 def _table(place: Any) -> Any:
     import torch
 
-    words = (torch.arange(SIZE, device=place) + 1) * MULTIPLIER
+    words = (torch.arange(WORDS, device=place) % SIZE + 1) * MULTIPLIER
     return words.to(torch.int32)
 
 
