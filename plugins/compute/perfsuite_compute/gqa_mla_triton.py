@@ -14,6 +14,7 @@ LEAST_ROWS = 16  # of a matrix product on tensor cores
 # DeepSeek's latent: 512 shared by keys and values, and 64 that carry the position.
 LATENT, ROPE = 512, 64
 MLA_HEADS, MLA_BLOCK_N, MLA_STAGES, MLA_WARPS = 64, 64, 2, 8
+AHEAD = True  # the L2 cache is asked for a block before shared memory has room for it
 
 
 @triton.jit
@@ -64,8 +65,8 @@ def decode_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _call_for(array, at, BYTES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Let one thread ask the L2 cache to fetch BYTES from array[at] on; nobody waits for them."""
+def _call_for(array, row, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Let one thread ask the L2 cache to fetch ROWS rows of bf16; nobody waits for them."""
     tl.inline_asm_elementwise(
         """
         {
@@ -78,7 +79,7 @@ def _call_for(array, at, BYTES: tl.constexpr):  # type: ignore[no-untyped-def]
         }
         """,
         "=r,l,r",
-        [(array + at).to(tl.int64), BYTES],
+        [(array + row.to(tl.int64) * WIDTH).to(tl.int64), 2 * ROWS * WIDTH],
         dtype=tl.int32, is_pure=False, pack=1,
     )  # fmt: skip
 
@@ -106,9 +107,7 @@ def mla_decode_kernel(  # type: ignore[no-untyped-def]
     for start in range(low, high, BLOCK_N):
         # Shared memory has no room for the copies of a third block, but the cache has.
         if AHEAD and start + 2 * BLOCK_N <= high:
-            bytes_each: tl.constexpr = BLOCK_N * (LATENT + ROPE) * 2
-            after = (sequence * s + start + BLOCK_N).to(tl.int64) * (LATENT + ROPE)
-            _call_for(cache, after, bytes_each)
+            _call_for(cache, sequence * s + start + BLOCK_N, BLOCK_N, LATENT + ROPE)
         latent = latent_desc.load([sequence * s + start, 0])
         rope = rope_desc.load([sequence * s + start, LATENT])
         scores = tl.dot(turned, rope.T)
@@ -181,7 +180,7 @@ def mla_decode(q: Any, cache: Any, out: Any, *, scale: float, splits: int) -> No
         LATENT=LATENT,
         ROPE=ROPE,
         BLOCK_N=MLA_BLOCK_N,
-        AHEAD=cache.is_cuda,
+        AHEAD=AHEAD and cache.is_cuda,
         num_stages=MLA_STAGES,
         num_warps=MLA_WARPS,
     )

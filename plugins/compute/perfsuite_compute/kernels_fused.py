@@ -162,7 +162,14 @@ def _mla_decode() -> Kernel:
             "rope_desc": "tensordesc<bf16[64,64]>",
             **_PARTS,
         },
-        constants={"HEADS": 128, "ROWS": 64, "LATENT": 512, "ROPE": 64, "BLOCK_N": 64, "AHEAD": True},
+        constants={
+            "HEADS": 128,
+            "ROWS": 64,
+            "LATENT": 512,
+            "ROPE": 64,
+            "BLOCK_N": 64,
+            "AHEAD": True,
+        },
         num_warps=8,
         num_stages=2,
         targets=("sm_90a",),  # its tiles are meant for Hopper's shared memory

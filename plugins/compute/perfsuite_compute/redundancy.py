@@ -13,7 +13,7 @@ SOURCE = Path(__file__).with_name("redundancy.cu")
 BASE = 10000.0
 PAIRS = 64
 THREADS = 256
-# Heads that share an angle in registers: of more, the blocks are so few that the last ones run alone.
+# Heads that share an angle in registers: with more, so few blocks remain that the last run alone.
 EACH = 4
 KERNELS = {
     "cuda_recompute": "rotate_recompute",

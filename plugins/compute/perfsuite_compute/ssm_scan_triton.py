@@ -46,7 +46,9 @@ def _taken(desc, sequence, at, column, ROWS: tl.constexpr, COLS: tl.constexpr): 
 
 
 @triton.jit
-def _fed(state, total, keys, x_desc, line, sequence, head, at, P: tl.constexpr, CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _fed(  # type: ignore[no-untyped-def]
+    state, total, keys, x_desc, line, sequence, head, at, P: tl.constexpr, CHUNK: tl.constexpr
+):
     """Return a head's state after a chunk, and the logarithm of all its decay so far."""
     values = _taken(x_desc, sequence, at, head * P, CHUNK, P)
     whole = tl.load(line + at + CHUNK - 1)
@@ -74,21 +76,21 @@ def state_kernel(  # type: ignore[no-untyped-def]
     line = since + tl.program_id(0) * EACH * chunks * CHUNK
     head = tl.program_id(0) % (heads // EACH) * EACH
     state, total = tl.zeros((N, P), dtype=tl.float32), 0.0
-    if EACH == 2:
+    if EACH > 1:
         state_2, total_2 = tl.zeros((N, P), dtype=tl.float32), 0.0
     first = tl.program_id(1) * share
     for chunk in range(first, first + share):
         at = chunk * CHUNK
         keys = _taken(b_desc, sequence, at, 0, CHUNK, N)
         state, total = _fed(state, total, keys, x_desc, line, sequence, head, at, P, CHUNK)
-        if EACH == 2:
+        if EACH > 1:
             state_2, total_2 = _fed(
                 state_2, total_2, keys, x_desc, line + chunks * CHUNK, sequence, head + 1, at,
                 P, CHUNK,
             )  # fmt: skip
     number = tl.program_id(0) * EACH * tl.num_programs(1) + tl.program_id(1)
     _leave(states, logs, number, state, total, P, N)
-    if EACH == 2:
+    if EACH > 1:
         _leave(states, logs, number + tl.num_programs(1), state_2, total_2, P, N)
 
 
@@ -135,7 +137,7 @@ def scan_kernel(  # type: ignore[no-untyped-def]
     head = tl.program_id(0) % (heads // EACH) * EACH
     line = since + row * chunks * CHUNK
     state = _begun(states, logs, row, P, N)
-    if EACH == 2:
+    if EACH > 1:
         state_2 = _begun(states, logs, row + 1, P, N)
     first = tl.program_id(1) * share
     for chunk in range(first, tl.minimum(first + share, chunks)):
@@ -147,7 +149,7 @@ def scan_kernel(  # type: ignore[no-untyped-def]
         state = _scanned(
             state, products, keys, queries, x_desc, y_desc, line, sequence, head, at, P, CHUNK
         )
-        if EACH == 2:
+        if EACH > 1:
             state_2 = _scanned(
                 state_2, products, keys, queries, x_desc, y_desc, line + chunks * CHUNK,
                 sequence, head + 1, at, P, CHUNK,

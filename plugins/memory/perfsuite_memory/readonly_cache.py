@@ -55,14 +55,17 @@ def _memory_bytes(*, n: int, lanes: str, impl: str) -> int:
     work=_work,
     memory_bytes=_memory_bytes,
     source=GUIDE,
+    version=2,
 )
 def readonly_cache(ctx: Any, *, n: int, lanes: str, impl: str) -> perfsuite.Workload:
-    """Add up eight words out of a table of 16 KiB for each of n keys.
+    """Add up eight words out of a table of 16 KiB for each of n keys, that begins again at its end.
 
     With ``same`` all lanes of a warp have one key, as coefficients and weights are read: constant
     memory is made for that. With ``scattered`` each has its own, which constant memory serves one
     after another. readonly tells the compiler that nobody writes to the table (__restrict__), which
-    lets it load ahead of stores. Whole numbers modulo 2**32, compared to the bit.
+    lets it load ahead of stores; shared has a copy in each block. Scattered lanes wait for banks,
+    which a warp's eight reads of 32 random words each meet three to four deep, not for memory.
+    Whole numbers modulo 2**32, compared to the bit.
     """
     kernel = ctx.load_cuda(SOURCE, f"look_up_{impl}", options=OPTIONS)
     blocks = resident(ctx, BLOCKS_PER_SM)
