@@ -13,12 +13,16 @@ from perfsuite_compute.attention_triton import BLOCK_M, BLOCK_N, STAGES, WARPS, 
 
 
 @triton.jit
-def _bend(scores, scale, cap):  # type: ignore[no-untyped-def]
+def _bend(scores, scale, cap, ON_GPU: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return cap tanh(scores scale / cap); cap and scale both carry the factor log2(e)."""
-    # tanh(x) = 1 - 2 / (1 + exp(2x)), the exponential as a power of two, and the quotient as the
-    # square of a root's, which takes one instruction where a division takes many.
-    root = tl.rsqrt(1 + tl.exp2(scores * (scale * (2 * 1.4426950408889634) / cap)))
-    return cap - 2 * cap * root * root
+    if ON_GPU:
+        # One instruction of the special function unit, right to 2^-11, which is less than bf16 has.
+        return cap * tl.inline_asm_elementwise(
+            "tanh.approx.f32 $0, $1;", "=r,r", [scores * (scale / cap)],
+            dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+    # tanh(x) = 1 - 2 / (1 + exp(2x)), the exponential as a power of two.
+    return cap - 2 * cap / (1 + tl.exp2(scores * (scale * (2 * 1.4426950408889634) / cap)))
 
 
 @triton.jit
@@ -32,6 +36,7 @@ def _hide(scores, columns, rows, starts):  # type: ignore[no-untyped-def]
 def interval_attention_kernel(  # type: ignore[no-untyped-def]
     q_desc, k_desc, v_desc, first_keys, out, s, scale, cap,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAPPED: tl.constexpr,
+    ON_GPU: tl.constexpr,
 ):  # fmt: skip
     """Let BLOCK_M queries of one head see the keys from their first one up to their own.
 
@@ -56,7 +61,7 @@ def interval_attention_kernel(  # type: ignore[no-untyped-def]
         scores = tl.dot(q, k.T)
         factor = scale
         if CAPPED:
-            scores = _bend(scores, scale, cap)
+            scores = _bend(scores, scale, cap, ON_GPU)
             factor = 1.0
         if (start < whole_low) | (start + BLOCK_N > start_row + 1):
             scores = _hide(scores, start + tl.arange(0, BLOCK_N), rows, starts)
@@ -86,6 +91,7 @@ def attention(q: Any, k: Any, v: Any, first_keys: Any, out: Any, *, cap: float) 
         BLOCK_M=BLOCK_M,
         BLOCK_N=BLOCK_N,
         CAPPED=cap > 0,
+        ON_GPU=q.is_cuda,
         num_stages=STAGES,
         num_warps=WARPS,
     )  # fmt: skip

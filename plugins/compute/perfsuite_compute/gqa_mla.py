@@ -87,8 +87,11 @@ def gqa_mla(ctx: Any, dtype: str, kind: str, b: int, s: int, impl: str) -> Workl
     fused attention with ``enable_gqa``. ``triton`` loads each block of the cache once for all
     heads that share it, splits the tokens among programs and joins their parts (flash decoding).
     ``mla`` reached 34 % of the tensor cores' rate on an H200 (272 TFLOP/s): beside the queries of
-    64 heads shared memory holds two blocks of the latent, and Triton asks for the next one only
-    after this one's last product, so that copies and products take turns.
+    64 heads shared memory holds two blocks of the latent, and Triton copies the next one only
+    under this one's last product. Since then that one is asked of the L2 cache beforehand. 64
+    heads do 121 operations on each byte, so that L2, too, would have to give 6.6 TB/s at the full
+    rate, and the first product's instructions are 32 keys wide, which wait for shared memory half
+    as long again as they multiply.
     """
     name = _DTYPES[dtype][0]
     heads, kv_heads, wide, narrow = MODELS[kind]

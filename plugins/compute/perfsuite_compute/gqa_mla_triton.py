@@ -14,6 +14,7 @@ LEAST_ROWS = 16  # of a matrix product on tensor cores
 # DeepSeek's latent: 512 shared by keys and values, and 64 that carry the position.
 LATENT, ROPE = 512, 64
 MLA_HEADS, MLA_BLOCK_N, MLA_STAGES, MLA_WARPS = 64, 64, 2, 8
+AHEAD = True  # the L2 cache is asked for a block before shared memory has room for it
 
 
 @triton.jit
@@ -64,10 +65,30 @@ def decode_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _call_for(array, row, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Let one thread ask the L2 cache to fetch ROWS rows of bf16; nobody waits for them."""
+    tl.inline_asm_elementwise(
+        """
+        {
+            .reg .pred first;
+            .reg .b32 thread;
+            mov.u32 thread, %tid.x;
+            setp.eq.u32 first, thread, 0;
+            @first cp.async.bulk.prefetch.L2.global [$1], $2;
+            mov.u32 $0, 0;
+        }
+        """,
+        "=r,l,r",
+        [(array + row.to(tl.int64) * WIDTH).to(tl.int64), 2 * ROWS * WIDTH],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
 def mla_decode_kernel(  # type: ignore[no-untyped-def]
-    q, latent_desc, rope_desc, sums_out, total_out, peak_out, s, share, scale,
+    q, cache, latent_desc, rope_desc, sums_out, total_out, peak_out, s, share, scale,
     HEADS: tl.constexpr, ROWS: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    BLOCK_N: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Let ROWS heads of one sequence see ``share`` tokens: the latent is key and value at once."""
     tiles: tl.constexpr = (HEADS + ROWS - 1) // ROWS
@@ -84,6 +105,9 @@ def mla_decode_kernel(  # type: ignore[no-untyped-def]
     total = tl.zeros((ROWS,), dtype=tl.float32)
     peak = tl.full((ROWS,), -1.0e30, dtype=tl.float32)
     for start in range(low, high, BLOCK_N):
+        # Shared memory has no room for the copies of a third block, but the cache has.
+        if AHEAD and start + 2 * BLOCK_N <= high:
+            _call_for(cache, sequence * s + start + BLOCK_N, BLOCK_N, LATENT + ROPE)
         latent = latent_desc.load([sequence * s + start, 0])
         rope = rope_desc.load([sequence * s + start, LATENT])
         scores = tl.dot(turned, rope.T)
@@ -144,6 +168,7 @@ def mla_decode(q: Any, cache: Any, out: Any, *, scale: float, splits: int) -> No
     shape, strides = [b * s, width], [width, 1]
     mla_decode_kernel[(b * triton.cdiv(heads, MLA_HEADS), splits)](
         q,
+        cache,
         TensorDescriptor(cache, shape, strides, [MLA_BLOCK_N, LATENT]),
         TensorDescriptor(cache, shape, strides, [MLA_BLOCK_N, ROPE]),
         *parts,
@@ -155,6 +180,7 @@ def mla_decode(q: Any, cache: Any, out: Any, *, scale: float, splits: int) -> No
         LATENT=LATENT,
         ROPE=ROPE,
         BLOCK_N=MLA_BLOCK_N,
+        AHEAD=AHEAD and cache.is_cuda,
         num_stages=MLA_STAGES,
         num_warps=MLA_WARPS,
     )

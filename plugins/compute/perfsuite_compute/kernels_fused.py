@@ -125,7 +125,7 @@ def _interval_attention(*, capped: bool) -> Kernel:
             "s": "i32",
             **dict.fromkeys(("scale", "cap"), "fp32"),
         },
-        constants={"D": 128, "BLOCK_M": 128, "BLOCK_N": 128, "CAPPED": capped},
+        constants={"D": 128, "BLOCK_M": 128, "BLOCK_N": 128, "CAPPED": capped, "ON_GPU": True},
         num_warps=8,
         num_stages=3,
         **_ON_TENSOR_CORES,
@@ -157,11 +157,19 @@ def _mla_decode() -> Kernel:
         "gqa_mla_triton.mla_decode_kernel",
         signature={
             "q": "*bf16",
+            "cache": "*bf16",
             "latent_desc": "tensordesc<bf16[64,512]>",
             "rope_desc": "tensordesc<bf16[64,64]>",
             **_PARTS,
         },
-        constants={"HEADS": 128, "ROWS": 64, "LATENT": 512, "ROPE": 64, "BLOCK_N": 64},
+        constants={
+            "HEADS": 128,
+            "ROWS": 64,
+            "LATENT": 512,
+            "ROPE": 64,
+            "BLOCK_N": 64,
+            "AHEAD": True,
+        },
         num_warps=8,
         num_stages=2,
         targets=("sm_90a",),  # its tiles are meant for Hopper's shared memory
@@ -179,10 +187,12 @@ def _join(splits: int, width: int) -> Kernel:
 
 
 def _scan() -> list[Kernel]:
-    sizes = {"P": 64, "N": 128, "BLOCK_P": 64, "CHUNK": 64}
-    arrays = {"x": "*bf16", "since": "*fp32", "b": "*bf16"}
+    sizes = {"P": 64, "N": 128, "CHUNK": 64}
+    x = y = "tensordesc<bf16[1,64,64]>"
+    b = c = "tensordesc<bf16[1,64,128]>"
     parts = dict.fromkeys(("states", "logs"), "*fp32")
-    counts = dict.fromkeys(("s", "heads", "chunks", "share"), "i32")
+    counts = dict.fromkeys(("heads", "chunks", "share"), "i32")
+    head = {"x_desc": x, "since": "*fp32", "b_desc": b}
     return [
         _triton(
             "ssm_decay",
@@ -193,16 +203,16 @@ def _scan() -> list[Kernel]:
         _triton(
             "ssm_state",
             "ssm_scan_triton.state_kernel",
-            signature={**arrays, **parts, **counts},
-            constants=sizes,
-            num_stages=3,
+            signature={**head, **parts, **counts},
+            constants={**sizes, "EACH": 2},
+            num_stages=2,
             **_ON_TENSOR_CORES,
         ),
         _triton(
             "ssm_scan",
             "ssm_scan_triton.scan_kernel",
-            signature={**arrays, "c": "*bf16", **parts, "y": "*bf16", **counts},
-            constants=sizes,
+            signature={**head, "c_desc": c, **parts, "y_desc": y, **counts},
+            constants={**sizes, "EACH": 1},
             num_stages=2,
             **_ON_TENSOR_CORES,
         ),

@@ -53,9 +53,10 @@ rotate_fast(const float4* x, float4* y, long long tokens)
     rotate_each<true>(x, y, (int)tokens);
 }
 
-// A thread keeps its two angles in registers for EACH heads.
+// A thread keeps its two angles in registers for EACH heads, whose loads it begins with: they are on
+// their way while it finds the angles.
 extern "C" __global__ void __launch_bounds__(THREADS)
-rotate_hoisted(const float4* x, float4* y, long long tokens)
+rotate_hoisted(const float4* __restrict__ x, float4* __restrict__ y, long long tokens)
 {
     const int at = blockIdx.x * THREADS + threadIdx.x;
     const int quad = at % QUADS;
@@ -64,13 +65,20 @@ rotate_hoisted(const float4* x, float4* y, long long tokens)
     if (token >= (int)tokens) {
         return;
     }
-    const float2 low = angle_of<false>(token, quad * 2);
-    const float2 high = angle_of<false>(token, quad * 2 + 1);
     const int first = (token * HEADS + begin) * QUADS + quad;
+    float4 found[EACH];
     #pragma unroll
     for (int i = 0; i < EACH; ++i) {
-        if (begin + i < HEADS) {
-            y[first + i * QUADS] = turned(x[first + i * QUADS], low, high);
+        if (HEADS % EACH == 0 || begin + i < HEADS) {
+            found[i] = x[first + i * QUADS];
+        }
+    }
+    const float2 low = angle_of<false>(token, quad * 2);
+    const float2 high = angle_of<false>(token, quad * 2 + 1);
+    #pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        if (HEADS % EACH == 0 || begin + i < HEADS) {
+            y[first + i * QUADS] = turned(found[i], low, high);
         }
     }
 }

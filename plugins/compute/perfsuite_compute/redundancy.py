@@ -13,8 +13,8 @@ SOURCE = Path(__file__).with_name("redundancy.cu")
 BASE = 10000.0
 PAIRS = 64
 THREADS = 256
-# Heads that share an angle in registers: fewer threads would not keep the memory busy.
-EACH = 8
+# Heads that share an angle in registers: with more, so few blocks remain that the last run alone.
+EACH = 4
 KERNELS = {
     "cuda_recompute": "rotate_recompute",
     "cuda_fast": "rotate_fast",
@@ -64,7 +64,7 @@ def redundancy(ctx: Any, tokens: int, heads: int, impl: str) -> Workload:
 
     The angle does not depend on the head. ``*_recompute`` finds power, cosine and sine for each
     element; ``torch_hoisted`` has a table of them from before the launch, ``cuda_hoisted`` finds
-    them once for eight heads. ``cuda_fast`` recomputes with the intrinsics of fast math: cheap, but
+    them once for four heads. ``cuda_fast`` recomputes with the intrinsics of fast math: cheap, but
     their error grows with the angle. ``max_error`` is the largest error of a rotated unit vector.
     """
     fn = (

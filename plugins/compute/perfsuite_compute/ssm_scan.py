@@ -57,6 +57,7 @@ def _memory_bytes(dtype: str, b: int, h: int, s: int, impl: str) -> int:
         cuda().when(impl="triton"),
         cuda().when(dtype="bf16"),
         arch("sm_80+").when(dtype="bf16"),
+        arch("sm_90+").when(impl="triton"),
     ),
     work=_work,
     memory_bytes=_memory_bytes,
@@ -70,10 +71,11 @@ def ssm_scan(ctx: Any, dtype: str, b: int, h: int, s: int, impl: str) -> Workloa
     within chunks of 128 the scan is attention with decays, and only chunks' states are carried
     on, all of it matrix products with the decays in memory. ``triton`` has the decays, scores and
     states of chunks in registers: its programs take a quarter of a head's tokens each, once to
-    know the state that they come to, then again from the state before them. Bytes count x once,
-    and operations those of the recurrence: chunks take about twice as many, each product of a
-    chunk waits for the one before, and x is read twice, which is why this stays below the limit
-    of either. 8191 tokens end within a chunk.
+    know the state that they come to, two heads at a time, then again from the state before them.
+    Bytes count x once, and operations those of the recurrence: chunks take about twice as many,
+    each product of a chunk waits for the one before, x is read twice, and b and c, four times as
+    wide as a head's x, come out of L2 once for each head or two, which is why this stays below the
+    limit of either. 8191 tokens end within a chunk.
     """
     import torch
 

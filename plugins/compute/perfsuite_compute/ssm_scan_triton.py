@@ -6,11 +6,15 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-CHUNK, BLOCK_P, STAGES, WARPS = 64, 64, 2, 4
-# Programs that share a head's tokens: with one a head there is one an SM, and while its products
+CHUNK, STAGES, STATE_STAGES, WARPS = 64, 2, 2, 4
+# Heads of one program, one or two: they share b and c, of which a chunk has four times as much as
+# of x. Registers hold the states of two, but not a scan's scores beside them.
+STATE_EACH, SCAN_EACH = 2, 1
+# Programs that share a head's tokens: with one there is less than one an SM, and while its products
 # wait for each other nothing else runs.
-SEGMENTS, STATE_STAGES = 4, 3
+SEGMENTS = 4
 
 
 @triton.jit
@@ -36,92 +40,126 @@ def _grown(state, keys, values, since, whole):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _taken(desc, sequence, at, column, ROWS: tl.constexpr, COLS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return a block of a sequence's rows, zeros beyond its end."""
+    return tl.reshape(desc.load([sequence, at, column]), (ROWS, COLS))
+
+
+@triton.jit
+def _fed(  # type: ignore[no-untyped-def]
+    state, total, keys, x_desc, line, sequence, head, at, P: tl.constexpr, CHUNK: tl.constexpr
+):
+    """Return a head's state after a chunk, and the logarithm of all its decay so far."""
+    values = _taken(x_desc, sequence, at, head * P, CHUNK, P)
+    whole = tl.load(line + at + CHUNK - 1)
+    logs = tl.load(line + at + tl.arange(0, CHUNK))
+    return _grown(state, keys, values, logs, whole), total + whole
+
+
+@triton.jit
+def _leave(states, logs, number, state, total, P: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    places, channels = tl.arange(0, N), tl.arange(0, P)
+    tl.store(states + (number * N + places[:, None]) * P + channels[None, :], state)
+    tl.store(logs + number, total)
+
+
+@triton.jit
 def state_kernel(  # type: ignore[no-untyped-def]
-    x, since, b, states, logs, s, heads, chunks, share,
-    P: tl.constexpr, N: tl.constexpr, BLOCK_P: tl.constexpr, CHUNK: tl.constexpr,
+    x_desc, since, b_desc, states, logs, heads, chunks, share,
+    P: tl.constexpr, N: tl.constexpr, CHUNK: tl.constexpr, EACH: tl.constexpr,
 ):  # fmt: skip
     """Write the state that each segment but the last, of ``share`` chunks, comes to from nothing.
 
     And by how much one before it decays, to base 2.
     """
-    sequence = tl.program_id(0) // heads
-    head = tl.program_id(0) % heads
-    channels = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
-    places = tl.arange(0, N)
-    steps = tl.arange(0, CHUNK)
-    state = tl.zeros((N, BLOCK_P), dtype=tl.float32)
-    total = 0.0
-    first = tl.program_id(2) * share
+    sequence = tl.program_id(0) // (heads // EACH)
+    line = since + tl.program_id(0) * EACH * chunks * CHUNK
+    head = tl.program_id(0) % (heads // EACH) * EACH
+    state, total = tl.zeros((N, P), dtype=tl.float32), 0.0
+    if EACH > 1:
+        state_2, total_2 = tl.zeros((N, P), dtype=tl.float32), 0.0
+    first = tl.program_id(1) * share
     for chunk in range(first, first + share):
-        at = chunk * CHUNK + steps
-        inside = at < s
-        token = sequence * s + at
-        line = since + (tl.program_id(0) * chunks + chunk) * CHUNK
-        keys = tl.load(b + token[:, None] * N + places[None, :], inside[:, None], 0.0)
-        where = (token[:, None] * heads + head) * P + channels[None, :]
-        values = tl.load(x + where, inside[:, None], 0.0)
-        whole = tl.load(line + CHUNK - 1)
-        state = _grown(state, keys, values, tl.load(line + steps), whole)
-        total += whole
-    segment = tl.program_id(0) * tl.num_programs(2) + tl.program_id(2)
-    tl.store(states + (segment * N + places[:, None]) * P + channels[None, :], state)
-    tl.store(logs + segment, total)
+        at = chunk * CHUNK
+        keys = _taken(b_desc, sequence, at, 0, CHUNK, N)
+        state, total = _fed(state, total, keys, x_desc, line, sequence, head, at, P, CHUNK)
+        if EACH > 1:
+            state_2, total_2 = _fed(
+                state_2, total_2, keys, x_desc, line + chunks * CHUNK, sequence, head + 1, at,
+                P, CHUNK,
+            )  # fmt: skip
+    number = tl.program_id(0) * EACH * tl.num_programs(1) + tl.program_id(1)
+    _leave(states, logs, number, state, total, P, N)
+    if EACH > 1:
+        _leave(states, logs, number + tl.num_programs(1), state_2, total_2, P, N)
 
 
 @triton.jit
-def _begun(  # type: ignore[no-untyped-def]
-    states, logs, segment, channels, P: tl.constexpr, N: tl.constexpr, BLOCK_P: tl.constexpr
-):
+def _begun(states, logs, head, P: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return the state before a segment: what is left of those that the ones before came to."""
-    places = tl.arange(0, N)
-    state = tl.zeros((N, BLOCK_P), dtype=tl.float32)
-    first = tl.program_id(0) * (tl.num_programs(2) - 1)
-    for at in range(first, first + segment):
+    places, channels = tl.arange(0, N), tl.arange(0, P)
+    state = tl.zeros((N, P), dtype=tl.float32)
+    first = head * (tl.num_programs(1) - 1)
+    for at in range(first, first + tl.program_id(1)):
         added = tl.load(states + (at * N + places[:, None]) * P + channels[None, :])
         state = state * tl.exp2(tl.load(logs + at)) + added
     return state
 
 
 @triton.jit
-def scan_kernel(  # type: ignore[no-untyped-def]
-    x, since, b, c, states, logs, y, s, heads, chunks, share,
-    P: tl.constexpr, N: tl.constexpr, BLOCK_P: tl.constexpr, CHUNK: tl.constexpr,
+def _scanned(  # type: ignore[no-untyped-def]
+    state, products, keys, queries, x_desc, y_desc, line, sequence, head, at,
+    P: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Scan one segment of one head for BLOCK_P of its channels, which do not know each other."""
-    sequence = tl.program_id(0) // heads
-    head = tl.program_id(0) % heads
-    channels = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
-    places = tl.arange(0, N)
+    """Write a head's y for one chunk and return its state after it."""
     steps = tl.arange(0, CHUNK)
-    state = _begun(states, logs, tl.program_id(2), channels, P, N, BLOCK_P)
-    first = tl.program_id(2) * share
-    for chunk in range(first, min(first + share, chunks)):
-        at = chunk * CHUNK + steps
-        # What lies beyond the end adds nothing.
-        inside = (at < s)[:, None]
-        token = (sequence * s + at)[:, None]
-        line = since + (tl.program_id(0) * chunks + chunk) * CHUNK
-        keys = tl.load(b + token * N + places[None, :], inside, 0.0)
-        queries = tl.load(c + token * N + places[None, :], inside, 0.0)
-        where = (token * heads + head) * P + channels[None, :]
-        values = tl.load(x + where, inside, 0.0)
-        logs_since = tl.load(line + steps)
-        whole = tl.load(line + CHUNK - 1)
-        # What came before the chunk, through the state.
-        result = tl.dot(queries, state.to(values.dtype)) * tl.exp2(logs_since)[:, None]
-        # Within the chunk, each step sees itself and those before it, decayed since.
-        gap = logs_since[:, None] - logs_since[None, :]
-        scores = tl.dot(queries, tl.trans(keys))
-        scores = tl.where(steps[:, None] >= steps[None, :], scores * tl.exp2(gap), 0.0)
-        result = tl.dot(scores.to(values.dtype), values, result)
-        state = _grown(state, keys, values, logs_since, whole)
-        tl.store(y + where, result.to(y.dtype.element_ty), inside)
+    values = _taken(x_desc, sequence, at, head * P, CHUNK, P)
+    since = tl.load(line + at + steps)
+    whole = tl.load(line + at + CHUNK - 1)
+    # Within the chunk, each step sees itself and those before it, decayed since.
+    gap = since[:, None] - since[None, :]
+    scores = tl.where(steps[:, None] >= steps[None, :], products * tl.exp2(gap), 0.0)
+    # What came before the chunk, through the state.
+    result = tl.dot(queries, state.to(values.dtype)) * tl.exp2(since)[:, None]
+    result = tl.dot(scores.to(values.dtype), values, result)
+    y_desc.store([sequence, at, head * P], tl.reshape(result.to(values.dtype), (1, CHUNK, P)))
+    return _grown(state, keys, values, since, whole)
+
+
+@triton.jit
+def scan_kernel(  # type: ignore[no-untyped-def]
+    x_desc, since, b_desc, c_desc, states, logs, y_desc, heads, chunks, share,
+    P: tl.constexpr, N: tl.constexpr, CHUNK: tl.constexpr, EACH: tl.constexpr,
+):  # fmt: skip
+    """Scan one segment of EACH heads, one or two."""
+    sequence = tl.program_id(0) // (heads // EACH)
+    row = tl.program_id(0) * EACH
+    head = tl.program_id(0) % (heads // EACH) * EACH
+    line = since + row * chunks * CHUNK
+    state = _begun(states, logs, row, P, N)
+    if EACH > 1:
+        state_2 = _begun(states, logs, row + 1, P, N)
+    first = tl.program_id(1) * share
+    for chunk in range(first, tl.minimum(first + share, chunks)):
+        at = chunk * CHUNK
+        # What lies beyond the end is zeros and adds nothing.
+        keys = _taken(b_desc, sequence, at, 0, CHUNK, N)
+        queries = _taken(c_desc, sequence, at, 0, CHUNK, N)
+        products = tl.dot(queries, tl.trans(keys))
+        state = _scanned(
+            state, products, keys, queries, x_desc, y_desc, line, sequence, head, at, P, CHUNK
+        )
+        if EACH > 1:
+            state_2 = _scanned(
+                state_2, products, keys, queries, x_desc, y_desc, line + chunks * CHUNK,
+                sequence, head + 1, at, P, CHUNK,
+            )  # fmt: skip
 
 
 def scan(x: Any, decay: Any, b: Any, c: Any, y: Any) -> None:
     """Write the scan of x, [batch, s, heads, p], to y; decay is logarithmic, b and c [batch, s, n].
 
-    All are contiguous and shorter than 2^31; p is a multiple of BLOCK_P, n a power of two.
+    All are contiguous and shorter than 2^31; p and n are powers of two.
     """
     import torch
 
@@ -129,22 +167,27 @@ def scan(x: Any, decay: Any, b: Any, c: Any, y: Any) -> None:
     n, chunks = b.shape[2], triton.cdiv(s, CHUNK)
     share = triton.cdiv(chunks, SEGMENTS)
     segments = triton.cdiv(chunks, share)
+    state_each, scan_each = (1 if heads % each else each for each in (STATE_EACH, SCAN_EACH))
 
     def empty(*shape: int) -> Any:
         return torch.empty(*shape, dtype=torch.float32, device=x.device)
 
+    def blocks(array: Any, width: int) -> Any:
+        flat = array.view(batch, s, -1)
+        return TensorDescriptor(flat, flat.shape, flat.stride(), [1, CHUNK, width])
+
     since = empty(batch * heads, chunks * CHUNK)
     states, logs = empty(batch * heads, segments - 1, n, p), empty(batch * heads, segments - 1)
-    sizes = {"P": p, "N": n, "BLOCK_P": BLOCK_P, "CHUNK": CHUNK}
+    sizes = {"P": p, "N": n, "CHUNK": CHUNK}
     decay_kernel[(batch * chunks,)](
         decay, since, s, chunks, HEADS=heads, PADDED=triton.next_power_of_2(heads), CHUNK=CHUNK
     )
     if segments > 1:
-        state_kernel[(batch * heads, p // BLOCK_P, segments - 1)](
-            x, since, b, states, logs, s, heads, chunks, share,
-            **sizes, num_stages=STATE_STAGES, num_warps=WARPS,
+        state_kernel[(batch * heads // state_each, segments - 1)](
+            blocks(x, p), since, blocks(b, n), states, logs, heads, chunks, share,
+            **sizes, EACH=state_each, num_stages=STATE_STAGES, num_warps=WARPS,
         )  # fmt: skip
-    scan_kernel[(batch * heads, p // BLOCK_P, segments)](
-        x, since, b, c, states, logs, y, s, heads, chunks, share,
-        **sizes, num_stages=STAGES, num_warps=WARPS,
+    scan_kernel[(batch * heads // scan_each, segments)](
+        blocks(x, p), since, blocks(b, n), blocks(c, n), states, logs, blocks(y, p),
+        heads, chunks, share, **sizes, EACH=scan_each, num_stages=STAGES, num_warps=WARPS,
     )  # fmt: skip

@@ -80,6 +80,8 @@ def test_kernels_are_right_in_the_interpreter() -> None:
         ("mla_decode", "HGMMA"),
         ("ssm_state", "HGMMA"),
         ("ssm_scan", "HGMMA"),
+        ("ssm_scan", "UTMALDG"),
+        ("ssm_scan", "UTMASTG"),
         ("norm_rms_backward", "LDGSTS"),
     ],
 )
@@ -121,9 +123,10 @@ def test_every_kernel_is_handed_over_as_it_is_launched() -> None:
         ("decode_4", {"BLOCK_N": "BLOCK_N", "num_stages": "STAGES", "num_warps": "WARPS"}),
         ("mla_decode", {"ROWS": "MLA_HEADS", "BLOCK_N": "MLA_BLOCK_N"}),
         ("mla_decode", {"num_stages": "MLA_STAGES", "num_warps": "MLA_WARPS"}),
-        ("ssm_scan", {"CHUNK": "CHUNK", "BLOCK_P": "BLOCK_P"}),
+        ("ssm_scan", {"CHUNK": "CHUNK", "EACH": "SCAN_EACH"}),
         ("ssm_scan", {"num_stages": "STAGES", "num_warps": "WARPS"}),
-        ("ssm_state", {"CHUNK": "CHUNK", "num_stages": "STATE_STAGES", "num_warps": "WARPS"}),
+        ("ssm_state", {"CHUNK": "CHUNK", "EACH": "STATE_EACH"}),
+        ("ssm_state", {"num_stages": "STATE_STAGES", "num_warps": "WARPS"}),
         ("norm_column_sum", {"BLOCK_ROWS": "SUM_ROWS", "BLOCK_COLS": "SUM_COLS"}),
     ],
 )

@@ -14,7 +14,16 @@ IMPLS = ("global", "elected", "shared", "shared_elected")
 THREADS = 512
 BLOCKS_PER_SM = 4
 BINS = 256
-OPTIONS = (f"-DTHREADS={THREADS}", f"-DBINS={BINS}")
+# Counters of a block in shared memory for each bin: one a lane, each lane's in a bank of its own.
+COPIES = 32
+# Vectors of four keys that a thread has on their way at once.
+UNROLL = 2
+OPTIONS = tuple(
+    f"-D{name}={value}"
+    for name, value in {
+        "THREADS": THREADS, "BINS": BINS, "COPIES": COPIES, "UNROLL": UNROLL,
+    }.items()
+)  # fmt: skip
 ODD_N = 2**25 + 3
 # Of skewed keys every fourth one is 0 before the others are drawn.
 HOT = 4
@@ -45,9 +54,10 @@ def atomics(ctx: Any, *, n: int, keys: str, impl: str) -> perfsuite.Workload:
     """Count how often each of 256 keys occurs: counters set to 0, then one kernel.
 
     global adds each key to the one counter there is; elected lets one lane add for all of its warp
-    that have its key; shared gives each block its own counters and adds those up at its end. Of
-    uniform keys few in a warp are equal, and electing costs more than it saves; of skewed ones a
-    quarter are. Whole numbers, compared to the bit.
+    that have its key; shared gives each block its own counters, 32 a key so that no two lanes of a
+    warp meet in a bank, and adds those up at its end; shared_elected has one a key. Of uniform keys
+    few in a warp are equal, and electing costs more than it saves; of skewed ones a quarter are.
+    Whole numbers, compared to the bit.
     """
     kernel = ctx.load_cuda(SOURCE, f"count_{impl}", options=OPTIONS)
     blocks = resident(ctx, BLOCKS_PER_SM)

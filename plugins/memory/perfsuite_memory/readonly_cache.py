@@ -14,15 +14,20 @@ IMPLS = ("plain", "readonly", "constant", "shared")
 THREADS = 512
 BLOCKS_PER_SM = 4
 LANES = 32
-# 16 KiB: fits L1, but not the few KiB of cache that constant memory has of its own.
 SIZE = 4096
 LOOKUPS = 8
 # Odd, so that the lookups of a key spread over the table.
 STEP = 517
+# The table's first words again behind its last: 31 KB, which fit L1, but not the few KiB of cache
+# that constant memory has of its own.
+WORDS = SIZE + (LOOKUPS - 1) * STEP
+# Keys of a thread at once, and as many on their way.
+ITEMS = 4
 OPTIONS = tuple(
     f"-D{name}={value}"
     for name, value in {
         "THREADS": THREADS, "LOOKUPS": LOOKUPS, "STEP": STEP, "SIZE": SIZE,
+        "ITEMS": ITEMS,
     }.items()
 )  # fmt: skip
 ODD_N = 2**24 - 5
@@ -50,14 +55,17 @@ def _memory_bytes(*, n: int, lanes: str, impl: str) -> int:
     work=_work,
     memory_bytes=_memory_bytes,
     source=GUIDE,
+    version=2,
 )
 def readonly_cache(ctx: Any, *, n: int, lanes: str, impl: str) -> perfsuite.Workload:
-    """Add up eight words out of a table of 16 KiB for each of n keys.
+    """Add up eight words out of a table of 16 KiB for each of n keys, that begins again at its end.
 
     With ``same`` all lanes of a warp have one key, as coefficients and weights are read: constant
     memory is made for that. With ``scattered`` each has its own, which constant memory serves one
     after another. readonly tells the compiler that nobody writes to the table (__restrict__), which
-    lets it load ahead of stores. Whole numbers modulo 2**32, compared to the bit.
+    lets it load ahead of stores; shared has a copy in each block. Scattered lanes wait for banks,
+    which a warp's eight reads of 32 random words each meet three to four deep, not for memory.
+    Whole numbers modulo 2**32, compared to the bit.
     """
     kernel = ctx.load_cuda(SOURCE, f"look_up_{impl}", options=OPTIONS)
     blocks = resident(ctx, BLOCKS_PER_SM)
@@ -82,7 +90,7 @@ def readonly_cache(ctx: Any, *, n: int, lanes: str, impl: str) -> perfsuite.Work
 def _table(place: Any) -> Any:
     import torch
 
-    words = (torch.arange(SIZE, device=place) + 1) * MULTIPLIER
+    words = (torch.arange(WORDS, device=place) % SIZE + 1) * MULTIPLIER
     return words.to(torch.int32)
 
 
