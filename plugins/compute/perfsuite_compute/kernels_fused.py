@@ -118,16 +118,16 @@ def _interval_attention(*, capped: bool) -> Kernel:
         "softcap_attention" if capped else "interval_attention",
         "attention_mask_triton.interval_attention_kernel",
         signature={
-            "q_desc": "tensordesc<bf16[128,128]>",
+            "q_desc": "tensordesc<bf16[64,128]>",
             **dict.fromkeys(("k_desc", "v_desc"), "tensordesc<bf16[128,128]>"),
             "first_keys": "*i32",
             "out": "*bf16",
             "s": "i32",
             **dict.fromkeys(("scale", "cap"), "fp32"),
         },
-        constants={"D": 128, "BLOCK_M": 128, "BLOCK_N": 128, "CAPPED": capped, "ON_GPU": True},
-        num_warps=8,
-        num_stages=3,
+        constants={"D": 128, "BLOCK_M": 64, "BLOCK_N": 128, "CAPPED": capped, "ON_GPU": True},
+        num_warps=4,
+        num_stages=1,
         **_ON_TENSOR_CORES,
     )
 
@@ -205,7 +205,7 @@ def _scan() -> list[Kernel]:
             "ssm_scan_triton.state_kernel",
             signature={**head, **parts, **counts},
             constants={**sizes, "EACH": 2},
-            num_stages=2,
+            num_stages=3,
             **_ON_TENSOR_CORES,
         ),
         _triton(

@@ -72,10 +72,11 @@ def ssm_scan(ctx: Any, dtype: str, b: int, h: int, s: int, impl: str) -> Workloa
     on, all of it matrix products with the decays in memory. ``triton`` has the decays, scores and
     states of chunks in registers: its programs take a quarter of a head's tokens each, once to
     know the state that they come to, two heads at a time, then again from the state before them.
-    Bytes count x once, and operations those of the recurrence: chunks take about twice as many,
-    each product of a chunk waits for the one before, x is read twice, and b and c, four times as
-    wide as a head's x, come out of L2 once for each head or two, which is why this stays below the
-    limit of either. 8191 tokens end within a chunk.
+    Bytes count x once, and operations those of the recurrence: 8192 tokens take about 238 us on an
+    H200, 28 % of a copy's rate (144 TFLOP/s). Chunks do about twice as many operations, each
+    product of a chunk waits for the one before, x is read twice, and b and c, four times as wide as
+    a head's x, come out of L2 once for each head or two, which is why this stays below the limit of
+    either. 8191 tokens end within a chunk.
     """
     import torch
 

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-CHUNK, STAGES, STATE_STAGES, WARPS = 64, 2, 2, 4
+CHUNK, STAGES, STATE_STAGES, WARPS = 64, 2, 3, 4
 # Heads of one program, one or two: they share b and c, of which a chunk has four times as much as
 # of x. Registers hold the states of two, but not a scan's scores beside them.
 STATE_EACH, SCAN_EACH = 2, 1
