@@ -1,10 +1,9 @@
 // Counts how often each of BINS values occurs among n. counts must be 0 before. Macros: THREADS,
-// BINS; COPIES of the counters in shared memory, a power of two up to 32; UNROLL. Keys lie between 0
-// and BINS - 1, and begin at a multiple of 16 bytes.
+// BINS, UNROLL. Keys lie between 0 and BINS - 1, and begin at a multiple of 16 bytes.
 
 constexpr int VECTORS = UNROLL;  // of four keys, that a thread has on their way at once
 
-struct Global {
+struct Each {
     unsigned* counts;
     __device__ __forceinline__ void add(int key) { atomicAdd(counts + key, 1u); }
 };
@@ -17,15 +16,6 @@ struct Elected {
         if (threadIdx.x % 32 == __ffs(same) - 1) {
             atomicAdd(counts + key, static_cast<unsigned>(__popc(same)));
         }
-    }
-};
-
-// Lanes count in copies of their own: with 32 of them each lane has a bank to itself, whatever the
-// keys are.
-struct Spread {
-    unsigned* counts;
-    __device__ __forceinline__ void add(int key) {
-        atomicAdd(counts + key * COPIES + threadIdx.x % COPIES, 1u);
     }
 };
 
@@ -56,27 +46,21 @@ __device__ __forceinline__ void count(const int* __restrict__ keys, long long n,
     if (first < n % 4) counter.add(keys[n / 4 * 4 + first]);
 }
 
-// Through MANY copies of counters of the block's own, added to all others' at the end.
-template <class Counter, int MANY>
+// Through counters of the block's own, added to all others' at the end.
+template <class Counter>
 __device__ __forceinline__ void count_in_block(const int* __restrict__ keys, unsigned* counts,
                                                long long n) {
-    __shared__ unsigned own[BINS * MANY];
-    for (int at = threadIdx.x; at < BINS * MANY; at += THREADS) own[at] = 0;
+    __shared__ unsigned own[BINS];
+    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) own[bin] = 0;
     __syncthreads();
     count(keys, n, Counter{own});
     __syncthreads();
-    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
-        unsigned sum = 0;
-        // Neighbours begin at neighbouring copies, so that they do not meet in a bank.
-#pragma unroll
-        for (int j = 0; j < MANY; ++j) sum += own[bin * MANY + (bin + j) % MANY];
-        atomicAdd(counts + bin, sum);
-    }
+    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) atomicAdd(counts + bin, own[bin]);
 }
 
 extern "C" __global__ __launch_bounds__(THREADS) void count_global(const int* keys,
                                                                    unsigned* counts, long long n) {
-    count(keys, n, Global{counts});
+    count(keys, n, Each{counts});
 }
 
 extern "C" __global__ __launch_bounds__(THREADS) void count_elected(const int* keys,
@@ -87,11 +71,11 @@ extern "C" __global__ __launch_bounds__(THREADS) void count_elected(const int* k
 
 extern "C" __global__ __launch_bounds__(THREADS) void count_shared(const int* keys,
                                                                    unsigned* counts, long long n) {
-    count_in_block<Spread, COPIES>(keys, counts, n);
+    count_in_block<Each>(keys, counts, n);
 }
 
 extern "C" __global__ __launch_bounds__(THREADS) void count_shared_elected(const int* keys,
                                                                            unsigned* counts,
                                                                            long long n) {
-    count_in_block<Elected, 1>(keys, counts, n);
+    count_in_block<Elected>(keys, counts, n);
 }

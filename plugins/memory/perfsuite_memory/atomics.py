@@ -10,20 +10,18 @@ from perfsuite_memory.grid import resident
 
 SOURCE = Path(__file__).with_name("atomics.cu")
 BLOG = "GPU Pro Tip: Fast Histograms Using Shared Atomics on Maxwell, NVIDIA Technical Blog, 2015"
-IMPLS = ("global", "elected", "shared", "shared_elected")
-THREADS = 512
-BLOCKS_PER_SM = 4
+THREADS = 1024
+# Counters in shared memory are added up at the end: the fewer blocks, the less of that. Other ways
+# gain by each warp there is.
+BLOCKS_PER_SM = {"global": 2, "elected": 2, "shared": 1, "shared_elected": 2}
+IMPLS = tuple(BLOCKS_PER_SM)
 BINS = 256
-# Counters of a block in shared memory for each bin: one a lane, each lane's in a bank of its own.
-COPIES = 32
 # Vectors of four keys that a thread has on their way at once.
-UNROLL = 2
+UNROLL = 4
 OPTIONS = tuple(
     f"-D{name}={value}"
-    for name, value in {
-        "THREADS": THREADS, "BINS": BINS, "COPIES": COPIES, "UNROLL": UNROLL,
-    }.items()
-)  # fmt: skip
+    for name, value in {"THREADS": THREADS, "BINS": BINS, "UNROLL": UNROLL}.items()
+)
 ODD_N = 2**25 + 3
 # Of skewed keys every fourth one is 0 before the others are drawn.
 HOT = 4
@@ -54,13 +52,17 @@ def atomics(ctx: Any, *, n: int, keys: str, impl: str) -> perfsuite.Workload:
     """Count how often each of 256 keys occurs: counters set to 0, then one kernel.
 
     global adds each key to the one counter there is; elected lets one lane add for all of its warp
-    that have its key; shared gives each block its own counters, 32 a key so that no two lanes of a
-    warp meet in a bank, and adds those up at its end; shared_elected has one a key. Of uniform keys
-    few in a warp are equal, and electing costs more than it saves; of skewed ones a quarter are.
-    Whole numbers, compared to the bit.
+    that have its key; shared gives each block its own counters, and adds those up at its end;
+    shared_elected does both. Of uniform keys few in a warp are equal, of skewed ones a quarter, and
+    electing costs more than it saves: in shared memory the hardware by itself makes one addition
+    of all lanes that add 1 to one counter. shared takes about 34.4 us on an H200, 89 % of a copy's
+    rate; about 1.4 of them are the launch that sets the counters to 0, the rest is what so short a
+    kernel needs to begin and end. The kernel's last block could do that for the next launch, but
+    had to wait for all others' additions first: two ways to L2, which take as long. Whole numbers,
+    compared to the bit.
     """
     kernel = ctx.load_cuda(SOURCE, f"count_{impl}", options=OPTIONS)
-    blocks = resident(ctx, BLOCKS_PER_SM)
+    blocks = resident(ctx, BLOCKS_PER_SM[impl])
 
     def run(drawn: Any, counts: Any) -> None:
         counts.zero_()

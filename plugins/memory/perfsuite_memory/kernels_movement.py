@@ -12,8 +12,8 @@ from perfsuite_memory import advance, copy_overlap, gather_scatter, reduction, s
 # Copied from the Triton modules, which cannot be imported where kernels are only listed; the
 # tests hold them equal.
 GATHER_ROWS = 16
-SCAN = {"BLOCK": 2048, "WINDOW": 128}
-MAXIMUM_BLOCK, RANK_BLOCK, MOST, FEW = 8192, 8192, 128, 256
+SCAN = {"BLOCK": 2048, "WINDOW": 32}
+MAXIMUM_BLOCK, RANK_BLOCK, MOST, FEW = 8192, 8192, 128, 128
 _FLOATS = "*fp32"
 
 

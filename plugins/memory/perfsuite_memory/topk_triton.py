@@ -14,8 +14,9 @@ MAXIMUM_BLOCK, MAXIMUM_WARPS = 8192, 4
 RANK_BLOCK, RANK_WARPS = 8192, 8
 # Blocks that are searched again, one a program; at least K, and the closer the more steps it takes.
 MOST = 128
-# Candidates that are ranked by comparing each with each.
-FEW = 256
+# Candidates that are ranked by comparing each with each; of 250 arrays of normal numbers one has
+# more, which then takes longer.
+FEW = 128
 
 _LEAST = tl.constexpr(-(2**31))
 
