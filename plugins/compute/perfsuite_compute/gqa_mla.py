@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import perfsuite
@@ -18,14 +19,20 @@ MLA_SCALE = (128 + 64) ** -0.5
 # Programs fill whole waves of 132 SMs with three blocks each (one, of latent attention): 3072 and
 # 768 of 396, 128 of 132.
 SPLITS = {"mha": 3, "gqa": 3, "mla": 2}
-ODD_S, _FEW = 4095, 300
-_IMPLS = {"mha": ("sdpa", "triton"), "gqa": ("torch", "sdpa", "triton"), "mla": ("torch", "triton")}
+ODD_S, LONG_S, _FEW = 4095, 16384, 300
+_IMPLS = {
+    "mha": ("sdpa", "triton"),
+    "gqa": ("torch", "sdpa", "triton"),
+    "mla": ("torch", "triton", "gluon"),
+}
 _LOST_KEYS = 16
 
 
 def _is_asked(dtype: str, kind: str, b: int, s: int, impl: str) -> bool:
     if s == ODD_S:
-        return (kind, impl) == ("gqa", "triton")
+        return (kind, impl) in {("gqa", "triton"), ("mla", "gluon")}
+    if kind == "mla" and s != LONG_S:  # a night has the fastest; all are compared in the full tier
+        return impl == "gluon"
     return impl in _IMPLS[kind]
 
 
@@ -58,19 +65,21 @@ def _memory_bytes(dtype: str, kind: str, b: int, s: int, impl: str) -> int:
         "kind": ["mha", "gqa", "mla"],
         "b": [32],
         "s": [ODD_S, 4096],
-        "impl": ["torch", "sdpa", "triton"],
+        "impl": ["torch", "sdpa", "triton", "gluon"],
     },
     smoke={"dtype": ["fp32"], "kind": ["gqa"], "b": [1], "s": [_FEW], "impl": ["torch", "sdpa"]},
-    full={"s": [ODD_S, 4096, 16384]},
+    full={"s": [ODD_S, 4096, LONG_S]},
     only=_is_asked,
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),
-        cuda().when(impl="triton"),
+        package("triton.experimental.gluon.language.nvidia.hopper").when(impl="gluon"),
+        cuda().when(impl=("triton", "gluon")),
         cuda().when(dtype="bf16"),
         arch("sm_80+").when(dtype="bf16"),
         arch("sm_90+").when(impl="triton"),
         arch("sm_90").when(impl="triton", kind="mla"),  # its tiles are Hopper's shared memory
+        arch("sm_90").when(impl="gluon"),
     ),
     work=_work,
     memory_bytes=_memory_bytes,
@@ -86,12 +95,13 @@ def gqa_mla(ctx: Any, dtype: str, kind: str, b: int, s: int, impl: str) -> Workl
     ``repeat_kv``), or multiplies by the latent with the scores in memory. ``sdpa`` is PyTorch's
     fused attention with ``enable_gqa``. ``triton`` loads each block of the cache once for all
     heads that share it, splits the tokens among programs and joins their parts (flash decoding).
-    ``mla`` reached 34 % of the tensor cores' rate on an H200 (272 TFLOP/s): beside the queries of
-    64 heads shared memory holds two blocks of the latent, and Triton copies the next one only
-    under this one's last product. Since then that one is asked of the L2 cache beforehand. 64
-    heads do 121 operations on each byte, so that L2, too, would have to give 6.6 TB/s at the full
-    rate, and the first product's instructions are 32 keys wide, which wait for shared memory half
-    as long again as they multiply.
+    With ``mla`` it reaches 33 % of the tensor cores' rate on an H200 (136 us, 268 TFLOP/s): beside
+    the queries of 64 heads shared memory holds two blocks of the latent, and Triton copies the next
+    one only under this one's last product. ``gluon`` says by hand that it is to be copied under all
+    of this one's work: about 92 us, 49 % (396 TFLOP/s). 64 heads do 121 operations on each byte, so
+    that L2, too, would have to give 6.6 TB/s at the full rate; the first product's instructions are
+    32 keys wide, which wait for shared memory half as long again as they multiply; and while the
+    powers are taken nothing multiplies, since shared memory has no room for a second program.
     """
     name = _DTYPES[dtype][0]
     heads, kv_heads, wide, narrow = MODELS[kind]
@@ -112,6 +122,10 @@ def gqa_mla(ctx: Any, dtype: str, kind: str, b: int, s: int, impl: str) -> Workl
 
 
 def _launch_of(impl: str, kind: str) -> Callable[..., Any]:
+    if impl == "gluon":
+        from perfsuite_compute import gqa_mla_gluon
+
+        return partial(gqa_mla_gluon.mla_decode, scale=MLA_SCALE, splits=SPLITS[kind])
     if impl == "triton":
         return _launch_triton(kind)
     if kind == "mla":
@@ -124,10 +138,8 @@ def _launch_triton(kind: str) -> Callable[..., Any]:
 
     splits = SPLITS[kind]
     if kind == "mla":
-        return lambda q, cache, out: gqa_mla_triton.mla_decode(
-            q, cache, out, scale=MLA_SCALE, splits=splits
-        )
-    return lambda q, k, v, out: gqa_mla_triton.decode(q, k, v, out, splits=splits)
+        return partial(gqa_mla_triton.mla_decode, scale=MLA_SCALE, splits=splits)
+    return partial(gqa_mla_triton.decode, splits=splits)
 
 
 def _launch_sdpa(q: Any, k: Any, v: Any, out: Any) -> Any:

@@ -141,14 +141,14 @@ def decode(q: Any, k: Any, v: Any, out: Any, *, splits: int) -> None:
     b, heads, d = q.shape
     kv_heads, s = k.shape[1:3]
     group, rows = heads // kv_heads, b * kv_heads * s
-    parts = _parts(b * heads, splits, d, q.device)
+    parts = parts_for(b * heads, splits, d, q.device)
     decode_kernel[(b * kv_heads, splits)](
         q,
         TensorDescriptor(k, [rows, d], [d, 1], [BLOCK_N, d]),
         TensorDescriptor(v, [rows, d], [d, 1], [BLOCK_N, d]),
         *parts,
         s,
-        _share(s, splits, BLOCK_N),
+        share_of(s, splits, BLOCK_N),
         math.log2(math.e) / math.sqrt(d),
         GROUP=group,
         ROWS=max(LEAST_ROWS, triton.next_power_of_2(group)),
@@ -164,7 +164,7 @@ def mla_decode(q: Any, cache: Any, out: Any, *, scale: float, splits: int) -> No
     """Write the attention of q, [b, heads, 576], over cache, [b, s, 576], to out (512 wide)."""
     b, heads, width = q.shape
     s = cache.shape[1]
-    parts = _parts(b * heads, splits, LATENT, q.device)
+    parts = parts_for(b * heads, splits, LATENT, q.device)
     shape, strides = [b * s, width], [width, 1]
     mla_decode_kernel[(b * triton.cdiv(heads, MLA_HEADS), splits)](
         q,
@@ -173,7 +173,7 @@ def mla_decode(q: Any, cache: Any, out: Any, *, scale: float, splits: int) -> No
         TensorDescriptor(cache, shape, strides, [MLA_BLOCK_N, ROPE]),
         *parts,
         s,
-        _share(s, splits, MLA_BLOCK_N),
+        share_of(s, splits, MLA_BLOCK_N),
         math.log2(math.e) * scale,
         HEADS=heads,
         ROWS=MLA_HEADS,
@@ -187,7 +187,8 @@ def mla_decode(q: Any, cache: Any, out: Any, *, scale: float, splits: int) -> No
     join_kernel[(b * heads,)](*parts, out, SPLITS=splits, DV=LATENT)
 
 
-def _parts(heads: int, splits: int, width: int, place: Any) -> tuple[Any, Any, Any]:
+def parts_for(heads: int, splits: int, width: int, place: Any) -> tuple[Any, Any, Any]:
+    """Return room for each split's sums (``width`` of each head), total and peak, in fp32."""
     import torch
 
     def empty(*shape: int) -> Any:
@@ -196,6 +197,6 @@ def _parts(heads: int, splits: int, width: int, place: Any) -> tuple[Any, Any, A
     return empty(width), empty(), empty()
 
 
-def _share(s: int, splits: int, block: int) -> int:
+def share_of(s: int, splits: int, block: int) -> int:
     """Return the keys of one split, whole blocks of them."""
     return int(triton.cdiv(triton.cdiv(s, splits), block)) * block

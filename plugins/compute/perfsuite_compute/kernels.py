@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import Kernel
-from perfsuite_compute import fma, gemm, kernels_fused, kernels_matrices, kernels_sm, softmax
+from perfsuite_compute import (
+    fma,
+    gemm,
+    kernels_decode,
+    kernels_fused,
+    kernels_matrices,
+    kernels_sm,
+    softmax,
+)
 
 # Copied from the Triton modules, which cannot be imported where kernels are only listed; the
 # tests hold them equal. (block_m, block_n, block_k, stages, warps) by the least size, as there.
@@ -32,6 +40,7 @@ def kernels() -> list[Kernel]:
         *(_attention(name, causal=name == "causal") for name in ("full", "causal")),
         *kernels_matrices.kernels(),
         *kernels_fused.kernels(),
+        *kernels_decode.kernels(),
         *kernels_sm.kernels(),
     ]
 

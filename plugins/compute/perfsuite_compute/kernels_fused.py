@@ -8,9 +8,9 @@ from perfsuite import Kernel
 
 NORM_COLS = (4095, 4096)
 # Tiles meant for Hopper's 227 KiB of shared memory do not fit the 99 of sm_120.
-_LARGE = ("sm_90a", "sm_100a", "sm_103a")
+LARGE = ("sm_90a", "sm_100a", "sm_103a")
 _ON_TENSOR_CORES: dict[str, Any] = {
-    "targets": _LARGE,
+    "targets": LARGE,
     "expects": {"sm_90a": "HGMMA", "sm_100a": "UTCHMMA", "sm_103a": "UTCHMMA"},
 }
 
@@ -26,9 +26,6 @@ def kernels() -> list[Kernel]:
         _swiglu(),
         *(_cross_entropy(vocab) for vocab in (50257, 65536)),
         *(_interval_attention(capped=capped) for capped in (False, True)),
-        *(_decode(group) for group in (1, 4)),
-        _mla_decode(),
-        *(_join(splits, width) for splits, width in ((3, 128), (2, 512))),
         *_scan(),
     ]
 
@@ -36,7 +33,7 @@ def kernels() -> list[Kernel]:
 def _norm_forward(op: str, cols: int) -> Kernel:
     arrays = dict.fromkeys(("x", "residual", "weight", "bias", "y", "total"), "*bf16")
     if cols % 8:
-        return _triton(
+        return triton_kernel(
             f"norm_{op}_{cols}",
             "norm_odd_triton.norm_odd_kernel",
             signature={**arrays, "eps": "fp32"},
@@ -44,7 +41,7 @@ def _norm_forward(op: str, cols: int) -> Kernel:
             num_warps=8,
         )
     constants = {"COLS": cols, "BLOCK": 4096, "CENTRED": op == "layer", "KEEPS": False}
-    return _triton(
+    return triton_kernel(
         f"norm_{op}_{cols}",
         "norm_triton.norm_forward_kernel",
         signature={**arrays, **dict.fromkeys(("mean", "rstd"), "*fp32"), "eps": "fp32"},
@@ -56,7 +53,7 @@ def _norm_forward(op: str, cols: int) -> Kernel:
 def _norm_backward(op: str) -> Kernel:
     arrays = dict.fromkeys(("dy", "dtotal", "total", "weight", "dx"), "*bf16")
     sums = dict.fromkeys(("mean", "rstd", "dweight", "dbias"), "*fp32")
-    return _triton(
+    return triton_kernel(
         f"norm_{op}_backward",
         "norm_triton.norm_backward_kernel",
         signature={**arrays, **sums, "rows": "i32"},
@@ -66,7 +63,7 @@ def _norm_backward(op: str) -> Kernel:
 
 
 def _norm_sum() -> Kernel:
-    return _triton(
+    return triton_kernel(
         "norm_column_sum",
         "norm_triton.column_sum_kernel",
         signature={"partial": "*fp32", "out": "*bf16", "rows": "i32"},
@@ -75,7 +72,7 @@ def _norm_sum() -> Kernel:
 
 
 def _chain(k: int) -> Kernel:
-    return _triton(
+    return triton_kernel(
         f"pointwise_{k}",
         "pointwise_triton.chain_kernel",
         signature={"x": "*fp32", "y": "*fp32", "n": "i32"},
@@ -85,7 +82,7 @@ def _chain(k: int) -> Kernel:
 
 def _rope() -> Kernel:
     heads = {"HEADS": 32, "PADDED": 32, "KV_HEADS": 8, "KV_PADDED": 8, "D": 128}
-    return _triton(
+    return triton_kernel(
         "rope",
         "rope_swiglu_triton.rope_kernel",
         signature=dict.fromkeys(("q", "k", "cos", "sin", "q_out", "k_out"), "*bf16"),
@@ -94,7 +91,7 @@ def _rope() -> Kernel:
 
 
 def _swiglu() -> Kernel:
-    return _triton(
+    return triton_kernel(
         "swiglu",
         "rope_swiglu_triton.swiglu_kernel",
         signature={**dict.fromkeys(("gate", "up", "out"), "*bf16"), "n": "i32"},
@@ -104,7 +101,7 @@ def _swiglu() -> Kernel:
 
 
 def _cross_entropy(vocab: int) -> Kernel:
-    return _triton(
+    return triton_kernel(
         f"cross_entropy_{vocab}",
         "cross_entropy_triton.cross_entropy_kernel",
         signature={"logits": "*bf16", "target": "*i64", "loss": "*fp32", "factor": "fp32"},
@@ -114,7 +111,7 @@ def _cross_entropy(vocab: int) -> Kernel:
 
 
 def _interval_attention(*, capped: bool) -> Kernel:
-    return _triton(
+    return triton_kernel(
         "softcap_attention" if capped else "interval_attention",
         "attention_mask_triton.interval_attention_kernel",
         signature={
@@ -132,60 +129,6 @@ def _interval_attention(*, capped: bool) -> Kernel:
     )
 
 
-_PARTS = {
-    **dict.fromkeys(("sums_out", "total_out", "peak_out"), "*fp32"),
-    **dict.fromkeys(("s", "share"), "i32"),
-    "scale": "fp32",
-}
-
-
-def _decode(group: int) -> Kernel:
-    descriptors = dict.fromkeys(("k_desc", "v_desc"), "tensordesc<bf16[64,128]>")
-    return _triton(
-        f"decode_{group}",
-        "gqa_mla_triton.decode_kernel",
-        signature={"q": "*bf16", **descriptors, **_PARTS},
-        constants={"GROUP": group, "ROWS": 16, "D": 128, "BLOCK_N": 64},
-        num_stages=3,
-        targets=_LARGE,
-    )
-
-
-def _mla_decode() -> Kernel:
-    return _triton(
-        "mla_decode",
-        "gqa_mla_triton.mla_decode_kernel",
-        signature={
-            "q": "*bf16",
-            "cache": "*bf16",
-            "latent_desc": "tensordesc<bf16[64,512]>",
-            "rope_desc": "tensordesc<bf16[64,64]>",
-            **_PARTS,
-        },
-        constants={
-            "HEADS": 128,
-            "ROWS": 64,
-            "LATENT": 512,
-            "ROPE": 64,
-            "BLOCK_N": 64,
-            "AHEAD": True,
-        },
-        num_warps=8,
-        num_stages=2,
-        targets=("sm_90a",),  # its tiles are meant for Hopper's shared memory
-        expects={"sm_90a": "HGMMA"},
-    )
-
-
-def _join(splits: int, width: int) -> Kernel:
-    return _triton(
-        f"decode_join_{splits}_{width}",
-        "gqa_mla_triton.join_kernel",
-        signature={**dict.fromkeys(("sums", "totals", "peaks"), "*fp32"), "out": "*bf16"},
-        constants={"SPLITS": splits, "DV": width},
-    )
-
-
 def _scan() -> list[Kernel]:
     sizes = {"P": 64, "N": 128, "CHUNK": 64}
     x = y = "tensordesc<bf16[1,64,64]>"
@@ -194,13 +137,13 @@ def _scan() -> list[Kernel]:
     counts = dict.fromkeys(("heads", "chunks", "share"), "i32")
     head = {"x_desc": x, "since": "*fp32", "b_desc": b}
     return [
-        _triton(
+        triton_kernel(
             "ssm_decay",
             "ssm_scan_triton.decay_kernel",
             signature={"decay": "*fp32", "since": "*fp32", "s": "i32", "chunks": "i32"},
             constants={"HEADS": 32, "PADDED": 32, "CHUNK": 64},
         ),
-        _triton(
+        triton_kernel(
             "ssm_state",
             "ssm_scan_triton.state_kernel",
             signature={**head, **parts, **counts},
@@ -208,7 +151,7 @@ def _scan() -> list[Kernel]:
             num_stages=3,
             **_ON_TENSOR_CORES,
         ),
-        _triton(
+        triton_kernel(
             "ssm_scan",
             "ssm_scan_triton.scan_kernel",
             signature={**head, "c_desc": c, **parts, "y_desc": y, **counts},
@@ -219,7 +162,7 @@ def _scan() -> list[Kernel]:
     ]
 
 
-def _triton(name: str, where: str, *, signature: dict[str, str], **fields: Any) -> Kernel:
+def triton_kernel(name: str, where: str, *, signature: dict[str, str], **fields: Any) -> Kernel:
     """Return a Triton kernel; pointers and integers are multiples of 16, as its sizes are."""
     module, function = where.split(".")
     return Kernel(

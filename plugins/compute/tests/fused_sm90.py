@@ -7,9 +7,10 @@ import json
 import sys
 
 import triton
-from perfsuite_compute.kernels_fused import kernels
+from perfsuite_compute import kernels_decode, kernels_fused
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 
 import perfsuite
 
@@ -17,7 +18,8 @@ import perfsuite
 def report(kernel: perfsuite.Kernel) -> None:
     function = getattr(importlib.import_module(kernel.module), kernel.function)
     names = function.arg_names
-    source = ASTSource(
+    kind = GluonASTSource if kernel.language == "gluon" else ASTSource
+    source = kind(
         function,
         {name: kernel.signature.get(name, "constexpr") for name in names},
         dict(kernel.constants),
@@ -38,6 +40,6 @@ def report(kernel: perfsuite.Kernel) -> None:
 
 if __name__ == "__main__":
     wanted = sys.argv[1:]
-    for each in kernels():
+    for each in (*kernels_fused.kernels(), *kernels_decode.kernels()):
         if not wanted or any(each.name.startswith(word) for word in wanted):
             report(each)

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perfsuite_compute import kernels_fused, perf_kernels, pointwise_fusion
+from perfsuite_compute import kernels_decode, kernels_fused, perf_kernels, pointwise_fusion
 
 import perfsuite
 
 HERE = Path(__file__).parent
 SHARED_LIMIT = 227 << 10  # bytes of shared memory that one block may have on sm_90
-KERNELS = {kernel.name: kernel for kernel in kernels_fused.kernels()}
+KERNELS = {kernel.name: kernel for kernel in (*kernels_fused.kernels(), *kernels_decode.kernels())}
 
 
 def _run(script: str, **environment: str) -> list[dict[str, Any]]:
@@ -43,14 +43,14 @@ def _compiled() -> dict[str, dict[str, Any]]:
 
 def test_each_kernel_compiles_for_hopper_without_spilling() -> None:
     rows = _compiled()
-    assert set(rows) == {kernel.name for kernel in kernels_fused.kernels()}
+    assert set(rows) == set(KERNELS)
     assert {name: row["stack"] for name, row in rows.items() if row["stack"]} == {}
     assert max(row["shared"] for row in rows.values()) <= SHARED_LIMIT
 
 
 def test_kernels_are_handed_over_with_the_pack_s() -> None:
     names = {kernel.name for kernel in perf_kernels()}
-    assert {kernel.name for kernel in kernels_fused.kernels()} <= names
+    assert set(KERNELS) <= names
 
 
 def test_rows_at_multiples_of_16_bytes_are_read_by_16_bytes() -> None:
@@ -78,6 +78,8 @@ def test_kernels_are_right_in_the_interpreter() -> None:
         ("softcap_attention", "HGMMA"),
         ("decode_4", "HMMA"),
         ("mla_decode", "HGMMA"),
+        ("mla_decode_gluon", "HGMMA"),
+        ("mla_decode_gluon", "UTMALDG"),
         ("ssm_state", "HGMMA"),
         ("ssm_scan", "HGMMA"),
         ("ssm_scan", "UTMALDG"),
@@ -123,6 +125,7 @@ def test_every_kernel_is_handed_over_as_it_is_launched() -> None:
         ("decode_4", {"BLOCK_N": "BLOCK_N", "num_stages": "STAGES", "num_warps": "WARPS"}),
         ("mla_decode", {"ROWS": "MLA_HEADS", "BLOCK_N": "MLA_BLOCK_N"}),
         ("mla_decode", {"num_stages": "MLA_STAGES", "num_warps": "MLA_WARPS"}),
+        ("mla_decode_gluon", {"num_warps": "WARPS"}),
         ("ssm_scan", {"CHUNK": "CHUNK", "EACH": "SCAN_EACH"}),
         ("ssm_scan", {"num_stages": "STAGES", "num_warps": "WARPS"}),
         ("ssm_state", {"CHUNK": "CHUNK", "EACH": "STATE_EACH"}),
@@ -137,6 +140,22 @@ def test_configuration_is_the_one_that_is_launched(name: str, launched: dict[str
     for field, constant in launched.items():
         given = kernel.constants[field] if field.isupper() else getattr(kernel, field)
         assert given == getattr(module, constant), field
+
+
+def test_latent_tiles_in_gluon_are_those_that_are_launched() -> None:
+    pytest.importorskip("triton")
+    from perfsuite_compute import gqa_mla_gluon as m
+
+    assert [repr(each) for each in m.layouts()] == [kernels_decode.TILE_LAYOUT] * 2
+    shapes = {
+        "q_desc": (m.ROWS, m.LATENT),
+        "q_rope_desc": (m.ROWS, m.ROPE),
+        "latent_desc": (m.BLOCK_N, m.LATENT),
+        "rope_desc": (m.BLOCK_N, m.ROPE),
+    }
+    signature = KERNELS["mla_decode_gluon"].signature
+    for name, (rows, width) in shapes.items():
+        assert signature[name].startswith(f"tensordesc<bf16[{rows}, {width}],")
 
 
 def test_chain_has_the_constants_of_its_case() -> None:
