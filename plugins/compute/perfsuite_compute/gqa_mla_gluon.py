@@ -22,7 +22,7 @@ from perfsuite_compute import gqa_mla_triton
 # 64 heads' queries and two blocks of the latent are 216 of the 227 KiB that a block may have.
 ROWS, BLOCK_N, WARPS = 64, 64, 8
 LATENT, ROPE = gqa_mla_triton.LATENT, gqa_mla_triton.ROPE
-# Triton 3.7 has another name for it.
+# Its name was another one before Triton 3.7.
 _sync = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 
 
@@ -86,7 +86,7 @@ def _attend(  # type: ignore[no-untyped-def]
 ):
     """Return sums, total and peak of the first ``seen_keys`` keys from ``row`` on.
 
-    The warps share the keys of a score's row and the columns of the latent, SPLIT of each.
+    SPLIT warps beside each other share a row's keys, and then the columns of the latent.
     """
     rows: gl.constexpr = queries[0].shape[0]
     wide: gl.constexpr = queries[0].shape[1]
