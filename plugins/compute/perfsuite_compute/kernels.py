@@ -62,7 +62,7 @@ def _softmax_triton(dtype: str, cols: int) -> Kernel:
 
 
 def _gemm_cuda(name: str, size: int) -> Kernel:
-    options = gemm.cuda_options(size, size, size)
+    options = gemm.cuda_options(f"gemm_{name}", size, size, size)
     return _cuda(f"gemm_{name}_{size}", "gemm.cu", f"gemm_{name}", options)
 
 
