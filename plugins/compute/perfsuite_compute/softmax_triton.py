@@ -62,7 +62,7 @@ def softmax_kernel(x, y, COLS: tl.constexpr, BLOCK: tl.constexpr):  # type: igno
 def softmax_ahead_kernel(  # type: ignore[no-untyped-def]
     x, y, rows, COLS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
 ):
-    """Write the softmax of each ``num_programs``-th row of x to y, with STAGES under way at once."""
+    """Write the softmax of each ``num_programs``-th row of x to y, STAGES under way at once."""
     columns = tl.arange(0, BLOCK)
     first = tl.program_id(0).to(tl.int64)
     for later in tl.range(0, rows - tl.program_id(0), tl.num_programs(0), num_stages=STAGES):

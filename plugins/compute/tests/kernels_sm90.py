@@ -120,13 +120,13 @@ def main() -> None:
         for cols in COLS:
             compile_softmax(dtype, cols)
             compile_cuda("softmax.cu", "softmax_rows", softmax.cuda_options(dtype, cols))
-    for kernel, *size in (
+    for kernel, m, n, k in (
         ("gemm_naive", 65, 67, 33),  # no whole tiles
         ("gemm_naive", 2048, 2048, 2048),
         ("gemm_tiled", 512, 512, 512),
         ("gemm_tiled", 2048, 2048, 2048),
     ):
-        compile_cuda("gemm.cu", kernel, gemm.cuda_options(kernel, *size))
+        compile_cuda("gemm.cu", kernel, gemm.cuda_options(kernel, m, n, k))
     compile_cuda("fma.cu", "fma_loop", fma.cuda_options(4096))
 
 
