@@ -120,7 +120,7 @@ SMALL: dict[str, dict[str, list[Any]]] = {
         "impl": ["relaunch", "atomic", "cluster"],
     },
     "scheduling.launch_latency": {"burst": [1], "impl": ["cuda"]},
-    "scheduling.megakernel": {"context": [77], "impl": ["eager", "persistent"]},
+    "scheduling.megakernel": {"context": [77], "impl": ["persistent"]},
     "scheduling.streams": {"kernels": [3], "impl": ["many"]},
     "scheduling.work_queue": {
         "lengths": ["pareto", "equal"],
