@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from perfsuite.clock import DeviceClock
 from perfsuite.device import Comparison, Context, Device, Group, Loaded, Rng, Sample
 from perfsuite.errors import CaseError, DeviceError, PerfError, WrongResultError
 from perfsuite.hookspecs import hookimpl
@@ -47,7 +46,6 @@ __all__ = [
     "Comparison",
     "Context",
     "Device",
-    "DeviceClock",
     "DeviceError",
     "DeviceFacts",
     "Group",

@@ -16,19 +16,19 @@ import pytest
 from citizens_data import loaded, plain
 from docs_data import ROOT, blocks_of
 
-from perfsuite import DeviceClock, DeviceError
 from perfsuite.device import Group, Sample, fake
 from perfsuite.device.fake import FakeDevice
-from perfsuite.errors import UsageError
+from perfsuite.errors import DeviceError, UsageError
 from perfsuite.history.foreign import read_benchmark
 from perfsuite.panel import inventory
+from perfsuite.testing import DeviceClock
 
 pytest_plugins = ["pytester"]
 
 # Times that no wall clock gives: a round's is 10, 20 ... seconds, and then some.
 TIMES_S = [10.0, 20.0, 30.0, 40.0, 50.0]
 CONFTEST = """
-from perfsuite import DeviceClock
+from perfsuite.testing import DeviceClock
 from perfsuite.device import fake
 class Scripted(fake.FakeDevice):
     within = between = 0.0
@@ -112,7 +112,7 @@ def test_tables_and_files_have_the_times_of_the_device(project: pytest.Pytester)
     # Of 3 to warm up, of 2 rounds with 3 each: launches 4 to 6, then 7 to 9.
     assert told(file)["test_iterations"]["stats"]["data"] == pytest.approx([5.0, 8.0])
     assert told(file)["test_others"]["stats"]["data"] == pytest.approx([5e-6] * 2, rel=1e-6)
-    centers = {point.series.variant: point.point.center for point in read_benchmark(file).points}
+    centers = {point.key.variant: point.point.center for point in read_benchmark(file).points}
     assert centers["test_work.py::test_work"] == pytest.approx(30e6)
 
 
@@ -237,7 +237,7 @@ def test_readings_come_in_pairs_around_a_timed_call(monkeypatch: pytest.MonkeyPa
 
 ON_A_GPU = """
 import pytest, torch
-from perfsuite import DeviceClock
+from perfsuite.testing import DeviceClock
 clock = DeviceClock("cuda")
 @pytest.mark.benchmark(timer=clock)
 @pytest.mark.parametrize("size", [512, 4096])
