@@ -63,7 +63,7 @@ class DeviceClock:
         Of a GPU that is what passed in the current stream. A call that put no work there, or that
         the device could not time, is a ``DeviceError``.
         """
-        # The shortest: of a function that waits for the GPU itself, the spin is a part.
+        # The shortest: a function that waits for the GPU itself waits for the spin as well.
         issue_us = [MOST_ISSUE_US]
 
         @functools.wraps(fn)
@@ -94,9 +94,8 @@ class DeviceClock:
         return {"sku": sku_of(facts).slug, "unit": facts.unit, "clock": clock}
 
     def _time_us(self, issue: Callable[[], None], spin_us: float) -> float:
-        if (
-            self._name == CPU
-        ):  # as its Device does, which may call again, and limits torch's threads
+        # As the CPU's Device does, which also limits torch's threads and may call again.
+        if self._name == CPU:
             return own_ns(issue) / 1e3
         device = self._opened()
         with self._stream:
