@@ -109,15 +109,20 @@ def gpu_samples(device: Device, call: Callable[[], Any], time_limit_s: float) ->
         return ()
     spin_us = ISSUE_MARGIN * issue_us
     runs = min(MOST_STAMPED, int(1e6 * time_limit_s / (run_us + spin_us)))
-    nothing = device.group(lambda: None, [()], 1, backend="loop")
-    empty, samples = (
-        device.sample(each, count, regime=Regime.PACED, spin_us=wait_us, flush=False)
-        for each, count, wait_us in ((nothing, EMPTY_RUNS, 0.0), (group, max(1, runs), spin_us))
-    )
+    least = least_us(device)
+    samples = device.sample(group, max(1, runs), regime=Regime.PACED, spin_us=spin_us, flush=False)
     good = [sample for sample in samples if math.isfinite(sample.time_us)]
-    least_us = min(sample.time_us for sample in empty) + SHORTEST_US
-    is_busy = good and statistics.median(sample.time_us for sample in good) > least_us
+    is_busy = good and statistics.median(sample.time_us for sample in good) > least
     return good if is_busy else ()
+
+
+def least_us(device: Device) -> float:
+    """Return what a call takes at least that puts work on the device, by two stamps around none."""
+    from perfsuite.model import Regime
+
+    nothing = device.group(lambda: None, [()], 1, backend="loop")
+    empty = device.sample(nothing, EMPTY_RUNS, regime=Regime.PACED, spin_us=0.0, flush=False)
+    return min(sample.time_us for sample in empty) + SHORTEST_US
 
 
 def _host_times(

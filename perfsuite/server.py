@@ -168,7 +168,7 @@ def main() -> None:
         if importlib.util.find_spec(module):
             importlib.import_module(module)
     _hash_triton()
-    if sys.argv[2] == "cuda" and os.environ.get("AHEAD"):
+    if sys.argv[2] == "cuda":
         importlib.import_module("perfsuite.device.stopwatch").compile_ahead()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     # What is imported now is shared with the workers; their collector need not touch it.

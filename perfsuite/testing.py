@@ -1,4 +1,4 @@
-"""What a pack's author runs to know that it is sound: ``check_pack`` and ``check_device``."""
+"""What authors' tests use: ``check_pack``, ``check_device``, and pytest-benchmark's timer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from perfsuite.baselines import shipped_by
 from perfsuite.baselines.folder import packs_in, read_pack, read_runs, read_sku
 from perfsuite.catalogue import load_catalogue
 from perfsuite.ceilings import per_launch
+from perfsuite.clock import DeviceClock
 from perfsuite.codec import StoredEntry
 from perfsuite.device import Device, open_device
 from perfsuite.device.conformance import behaviour_faults, shape_faults
@@ -28,6 +29,8 @@ from perfsuite.packs import (
     packs_at,
 )
 from perfsuite.plan import missing_need
+
+__all__ = ["DeviceClock", "check_device", "check_pack"]
 
 # Slow to import, and of no use for listing cases.
 HEAVY = ("torch", "triton", "numpy")

@@ -68,7 +68,22 @@ SMALL: dict[str, dict[str, list[Any]]] = {
         "m": [65],
         "n": [67],
         "k": [33],
-        "impl": ["cuda_naive", "cuda_tiled"],
+        "impl": ["cuda_naive"],
+    },
+    # Whole tiles: of 64, and of 128 from 2048 on.
+    "compute.gemm ": {
+        "dtype": ["fp32"],
+        "m": [64],
+        "n": [128],
+        "k": [64],
+        "impl": ["cuda_tiled"],
+    },
+    "compute.gemm  ": {
+        "dtype": ["fp32"],
+        "m": [2048],
+        "n": [2176],
+        "k": [80],
+        "impl": ["cuda_tiled"],
     },
     "compute.gemm_ladder": {
         "size": [264],
@@ -76,6 +91,7 @@ SMALL: dict[str, dict[str, list[Any]]] = {
     },
     "compute.gemv_skinny": {"m": [1], "n": [67], "k": [2048], "impl": ["cuda"]},
     "compute.ilp_unroll": {"n": [4099], "chains": [1, 2, 4, 8], "unroll": [8]},
+    "compute.mixed_gemm": {"m": [1], "n": [67], "k": [1152], "impl": ["int8", "int4"]},
     "compute.occupancy": {
         "n": [4099],
         "impl": ["block_32", "block_256", "shared_2", "wide_1", "rare_path", "rare_path_bounded"],
@@ -104,7 +120,7 @@ SMALL: dict[str, dict[str, list[Any]]] = {
         "impl": ["relaunch", "atomic", "cluster"],
     },
     "scheduling.launch_latency": {"burst": [1], "impl": ["cuda"]},
-    "scheduling.megakernel": {"context": [77], "impl": ["eager", "persistent"]},
+    "scheduling.megakernel": {"context": [77], "impl": ["persistent"]},
     "scheduling.streams": {"kernels": [3], "impl": ["many"]},
     "scheduling.work_queue": {
         "lengths": ["pareto", "equal"],

@@ -71,6 +71,28 @@ def test_figures_are_the_slowest_and_the_fastest_with_rate_and_share(tmp_path: P
     assert "GB/s, 100 %) |" in table_of(pack, tmp_path, packs=[pack, fastest])
 
 
+def test_figures_are_of_variants_that_do_the_same_work(tmp_path: Path) -> None:
+    strided = replace(_variant("torch"), id="memory.copy[n=268435456,stride=8,impl=torch]")
+    strided = replace(strided, axes={"n": 1 << 28, "stride": 8, "impl": "torch"})
+    near = replace(_variant("cuda"), id="memory.copy[n=268435456,stride=1,impl=cuda]")
+    near = replace(near, axes={"n": 1 << 28, "stride": 1, "impl": "cuda"})
+    results = finished({"a": 4000.0, "b": 500.0}).results
+    run = replace(
+        finished({"a": 1.0, "b": 1.0}),
+        variants=(strided, near),
+        results=tuple(
+            replace(each, variant=v.id) for each, v in zip(results, (strided, near), strict=True)
+        ),
+    )
+    accept(run, tmp_path, reason="r", by="b")
+    row = table_of(_pack(strided, near), tmp_path).splitlines()[2]
+    assert "| n=268435456: stride=8 `torch` 4.00 ms (" in row
+    assert " to stride=1 `cuda` 500 us (" in row
+    other = replace(near, work=replace(near.work, read_bytes=1.0) if near.work else None)
+    alone = table_of(_pack(strided, other), tmp_path).splitlines()[2]
+    assert " to " not in alone.split("|")[-2]
+
+
 def test_what_another_version_of_a_case_took_is_left_out(tmp_path: Path) -> None:
     _baselines(tmp_path, {"torch": 600.0, "cuda": 500.0})
     newer = _variant("cuda")

@@ -48,7 +48,7 @@ def listing() -> Iterator[str]:
     """Yield each public name with what belongs to it, one a line."""
     for name in sorted(perfsuite.__all__):
         yield from entries(f"perfsuite.{name}", getattr(perfsuite, name))
-    for name in ("check_device", "check_pack"):
+    for name in sorted(testing.__all__):
         yield from entries(f"perfsuite.testing.{name}", getattr(testing, name))
     for home in (hookspecs, hookspecs.Controller):
         for name, hook in inspect.getmembers(home, inspect.isfunction):

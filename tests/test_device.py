@@ -173,3 +173,28 @@ def test_a_wait_beside_the_stamps_is_not_taken_off(monkeypatch: pytest.MonkeyPat
     group = device.group(lambda x: time.sleep(0.002), [(1,)], 1, backend="loop")
     (sample,) = device.sample(group, 1, regime=Regime.PACED, spin_us=0, flush=False)
     assert sample.time_us >= 2000
+
+
+def test_stamps_are_compiled_ahead_in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.core")
+    from perfsuite.device import stopwatch
+
+    monkeypatch.setattr(stopwatch, "_ahead", {})
+    stopwatch.compile_ahead()  # no GPU is visible here
+    assert not stopwatch._ahead
+    monkeypatch.setattr(stopwatch, "visible_arch", lambda: "sm_90a")
+    stopwatch.compile_ahead()
+    assert stopwatch._ahead["sm_90a"].startswith(b"\x7fELF")
+    assert stopwatch.stamps("sm_90a").code == stopwatch._ahead["sm_90a"]
+
+
+def test_stamps_that_do_not_compile_ahead_are_left_to_the_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("cuda.core")
+    from perfsuite.device import stopwatch
+
+    monkeypatch.setattr(stopwatch, "_ahead", {})
+    monkeypatch.setattr(stopwatch, "visible_arch", lambda: "sm_1")
+    stopwatch.compile_ahead()
+    assert not stopwatch._ahead

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -161,19 +161,18 @@ class _Figures:
     peaks: Peaks = GENERIC
 
     def of(self, variants: Sequence[Variant]) -> str:
-        """Return the slowest and the fastest of the implementations, where times are longest."""
+        """Return the slowest and the fastest of those that do the same work, where most can."""
         timed = [each for each in variants if self._time(each) is not None]
-        groups: dict[str, list[Variant]] = {}
-        for variant in timed:
-            rest = {name: value for name, value in variant.axes.items() if name != "impl"}
-            groups.setdefault(", ".join(f"{k}={v}" for k, v in rest.items()), []).append(variant)
-        if not groups:
+        if not timed:
             return ""
-        # Most implementations first: where a few run, they cannot be told apart from the rest.
-        where = max(groups, key=lambda name: (len(groups[name]), self._longest(groups[name])))
-        ordered = sorted(groups[where], key=lambda each: -(self._time(each) or 0.0))
+        # Most variants first: where a few run, they cannot be told apart from the rest.
+        chosen = max(_of_same_work(timed), key=lambda each: (len(each), self._longest(each)))
+        ordered = sorted(chosen, key=lambda each: -(self._time(each) or 0.0))
         ends = [ordered[0], *ordered[-1:]] if len(ordered) > 1 else ordered
-        return f"{where + ': ' if where else ''}{' to '.join(map(self._one, ends))}"
+        common = dict(axis for axis in ends[0].axes.items() if axis in ends[-1].axes.items())
+        where = _axes(common.items())
+        told = " to ".join(self._one(each, common) for each in ends)
+        return f"{where + ': ' if where else ''}{told}"
 
     def _time(self, variant: Variant) -> float | None:
         entry = self.entries.get(variant.id)
@@ -184,14 +183,36 @@ class _Figures:
     def _longest(self, variants: Sequence[Variant]) -> float:
         return max(self._time(variant) or 0.0 for variant in variants)
 
-    def _one(self, variant: Variant) -> str:
+    def _one(self, variant: Variant, common: Mapping[str, object]) -> str:
         time_us = self._time(variant)
         rate, share = rate_of(variant.work, time_us, self.peaks)
         told = [rate] if rate != view.NOTHING else []
         told += [view.share(share)] if share is not None else []
         kind = f"`{variant.axes['impl']}` " if "impl" in variant.axes else ""
+        own = _axes(axis for axis in variant.axes.items() if axis[0] not in common)
         beside = f" ({', '.join(told)})" if told else ""
-        return plain(f"{kind}{view.time(time_us, None)}{beside}")
+        return plain(f"{own + ' ' if own else ''}{kind}{view.time(time_us, None)}{beside}")
+
+
+def _axes(axes: Iterable[tuple[str, object]]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in axes if name != "impl")
+
+
+def _of_same_work(variants: Sequence[Variant]) -> list[list[Variant]]:
+    """Return variants together that count the same work, or differ in the implementation alone."""
+    groups: list[list[Variant]] = []
+    for variant in variants:
+        mine = [each for each in groups if any(_is_alike(variant, other) for other in each)]
+        groups = [each for each in groups if each not in mine]
+        groups.append([*(other for each in mine for other in each), variant])
+    return groups
+
+
+def _is_alike(one: Variant, other: Variant) -> bool:
+    if one.work is not None and one.work == other.work:
+        return True
+    mine, theirs = ({k: v for k, v in each.axes.items() if k != "impl"} for each in (one, other))
+    return mine == theirs
 
 
 def _figures(pack: Pack, root: Path, sku: str, packs: Sequence[Pack]) -> _Figures:

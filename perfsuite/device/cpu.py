@@ -107,21 +107,7 @@ class CpuDevice:
 
     def facts(self) -> DeviceFacts:
         """Describe the processor and the software on it."""
-        cores = len(os.sched_getaffinity(0))
-        model = cpu_model()
-        return DeviceFacts(
-            device="cpu",
-            name=model,
-            unit=machine_unit(),
-            identity={"vendor": "cpu", "name": model, "cores": str(cores)},
-            environment={
-                **software(),
-                "os": " ".join((platform.system(), platform.machine(), *platform.libc_ver())),
-            },
-            arch="cpu",
-            features=compilers(),
-            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        )
+        return cpu_facts()
 
     def context(self, seed: int) -> CpuContext:
         """Return a builder's context."""
@@ -218,6 +204,25 @@ class CpuDevice:
 
     def close(self) -> None:
         """Hold nothing."""
+
+
+def cpu_facts() -> DeviceFacts:
+    """Describe the processor and the software on it, without taking anything of it."""
+    cores = len(os.sched_getaffinity(0))
+    model = cpu_model()
+    return DeviceFacts(
+        device="cpu",
+        name=model,
+        unit=machine_unit(),
+        identity={"vendor": "cpu", "name": model, "cores": str(cores)},
+        environment={
+            **software(),
+            "os": " ".join((platform.system(), platform.machine(), *platform.libc_ver())),
+        },
+        arch="cpu",
+        features=compilers(),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    )
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
 // Two fp32 matrix multiplications, c = a b, all row-major. The sizes are macros: SIZE_M, SIZE_N,
-// SIZE_K and TILE (the side of the square of c that a block of gemm_tiled makes).
+// SIZE_K and, for gemm_tiled, TILE (the side of the square of c that a block makes).
 
 // What is written first: one thread for each element of c, operands straight from global memory.
 // Neighbouring threads take neighbouring columns, so b and c are coalesced and a is broadcast.
@@ -17,6 +17,7 @@ extern "C" __global__ void gemm_naive(const float* a, const float* b, float* c)
     c[row * SIZE_N + column] = sum;
 }
 
+#ifdef TILE
 constexpr int STEP = 16;           // columns of a and rows of b that are in shared memory at once
 constexpr int SIDE = 16;           // a block has SIDE x SIDE threads
 constexpr int OWN = TILE / SIDE;   // each thread makes OWN x OWN elements of c
@@ -108,3 +109,4 @@ gemm_tiled(const float* a, const float* b, float* c)
         }
     }
 }
+#endif

@@ -102,7 +102,8 @@ def gemm(ctx: Any, dtype: str, m: int, n: int, k: int, impl: str) -> Workload:
     lacks warp specialisation (the warps that multiply also issue the copies), clusters with
     multicast, and kernels chosen for each shape. ``cuda_naive`` is the kernel that is written
     first, one thread for each element of c; ``cuda_tiled`` works from tiles in shared memory and
-    registers. Both are fp32 on CUDA cores: their ceiling is that of ``torch`` in fp32.
+    registers, and takes sizes that are whole tiles only. Both are fp32 on CUDA cores: their ceiling
+    is that of ``torch`` in fp32.
     """
     import torch
 
@@ -139,19 +140,24 @@ def _launch_torch(a: Any, b: Any, c: Any) -> None:
     torch.mm(a, b, out=c)
 
 
-def cuda_options(m: int, n: int, k: int) -> tuple[str, ...]:
-    """Return the macros of gemm.cu: tiles of 128 leave SMs idle below 2048."""
-    tile = 128 if min(m, n) >= 2048 else 64  # noqa: PLR2004
-    return (f"-DSIZE_M={m}", f"-DSIZE_N={n}", f"-DSIZE_K={k}", f"-DTILE={tile}")
+def tile_for(m: int, n: int) -> int:
+    """Return the side of gemm_tiled's tiles: those of 128 leave SMs idle below 2048."""
+    return 128 if min(m, n) >= 2048 else 64  # noqa: PLR2004
+
+
+def cuda_options(kernel: str, m: int, n: int, k: int) -> tuple[str, ...]:
+    """Return the macros of gemm.cu; gemm_tiled takes whole tiles, of k a multiple of 16."""
+    tile = (f"-DTILE={tile_for(m, n)}",) if kernel == "gemm_tiled" else ()
+    return (f"-DSIZE_M={m}", f"-DSIZE_N={n}", f"-DSIZE_K={k}", *tile)
 
 
 def _launch_cuda(ctx: Any, m: int, n: int, k: int, *, kernel: str) -> Callable[..., None]:
-    options = cuda_options(m, n, k)
+    options = cuda_options(kernel, m, n, k)
     run = ctx.load_cuda(Path(__file__).with_name("gemm.cu"), kernel, options=options)
     if kernel == "gemm_naive":
         grid, block = (-(-n // 32), -(-m // 32)), (32, 32)
     else:
-        tile = int(options[-1].rpartition("=")[2])
+        tile = tile_for(m, n)
         grid, block = (n // tile, m // tile), (256, 1)
 
     def launch(a: Any, b: Any, c: Any) -> None:

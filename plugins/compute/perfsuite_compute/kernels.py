@@ -23,6 +23,8 @@ GEMM_GROUP = 8
 # (block_m, block_n, stages, warps) and the width of a head.
 ATTENTION_TILES, HEAD = (128, 128, 3, 8), 128
 SOFTMAX_COLS = (8191, 8192, 32768)
+# The dtype and columns of rows that are copied ahead, and how many are.
+SOFTMAX_AHEAD, SOFTMAX_STAGES = ("bf16", 32768), 3
 _WGMMA = {"sm_90a": "HGMMA"}
 _TENSOR_CORES = {**_WGMMA, "sm_100a": "UTCHMMA", "sm_103a": "UTCHMMA", "sm_120a": "HMMA"}
 # Tiles meant for Hopper's 227 KiB of shared memory do not fit the 99 of sm_120.
@@ -52,19 +54,24 @@ def _softmax_cuda(dtype: str, cols: int) -> Kernel:
 
 def _softmax_triton(dtype: str, cols: int) -> Kernel:
     block = 1 << (cols - 1).bit_length()
+    is_ahead = (dtype, cols) == SOFTMAX_AHEAD
     return _triton(
         f"softmax_{dtype}_{cols}_triton",
         "softmax_triton",
-        "softmax_kernel",
-        signature={"x": f"*{dtype}", "y": f"*{dtype}"},
-        constants={"COLS": cols, "BLOCK": block},
-        aligned=("x", "y"),
+        "softmax_ahead_kernel" if is_ahead else "softmax_kernel",
+        signature={"x": f"*{dtype}", "y": f"*{dtype}", **({"rows": "i32"} if is_ahead else {})},
+        constants={
+            "COLS": cols,
+            "BLOCK": block,
+            **({"STAGES": SOFTMAX_STAGES} if is_ahead else {}),
+        },
+        aligned=("x", "y", "rows") if is_ahead else ("x", "y"),
         num_warps=min(32, max(4, block // 1024)),
     )
 
 
 def _gemm_cuda(name: str, size: int) -> Kernel:
-    options = gemm.cuda_options(size, size, size)
+    options = gemm.cuda_options(f"gemm_{name}", size, size, size)
     return _cuda(f"gemm_{name}_{size}", "gemm.cu", f"gemm_{name}", options)
 
 

@@ -14,9 +14,9 @@ SKINNY_TILES = {
     (1, "bf16"): (64, 16, 128, 4, 4),
     (64, "bf16"): (64, 64, 128, 4, 4),
     (64, "int8"): (64, 64, 128, 4, 4),
-    (256, "int8"): (128, 128, 64, 4, 8),
-    (64, "int4"): (64, 64, 128, 4, 4),
-    (256, "int4"): (128, 256, 128, 2, 8),
+    (256, "int8"): (128, 256, 64, 5, 8),
+    (64, "int4"): (128, 64, 128, 4, 8),
+    (256, "int4"): (128, 256, 128, 3, 8),
 }
 SKINNY_FEW = 64
 # block_m, block_n, block_k, stages, warps.
@@ -62,11 +62,15 @@ def _skinny(kind: str, rows: int) -> Kernel:
         "partial_ptr": "*fp32",
         "arrived_ptr": "*i32",
     }
+    # There are tiles enough for all multiprocessors with many rows: k is not split, and Triton
+    # compiles for that.
+    is_split = rows <= SKINNY_FEW
+    sizes = ("m", "n", "k", "steps", *(("splits",) if is_split else ()))
     return _triton(
         f"skinny_{kind}_{rows}_triton",
         "skinny_triton",
         "skinny_kernel",
-        signature={**pointers, **dict.fromkeys(("m", "n", "k", "steps", "splits"), "i32")},
+        signature={**pointers, **dict.fromkeys(sizes, "i32")},
         constants={
             "KIND": kind,
             "BLOCK_N": block_n,
@@ -74,8 +78,9 @@ def _skinny(kind: str, rows: int) -> Kernel:
             "BLOCK_K": block_k,
             "MAGIC": 0x4300,
             "OFFSET": 136.0,
-            "SCALED": rows > SKINNY_FEW,
+            "SCALED": not is_split,
             "WHOLE": True,
+            **({} if is_split else {"splits": 1}),
         },
         aligned=(*pointers, "n", "k"),
         num_warps=warps,

@@ -16,12 +16,14 @@
 // have them to spare. PTX ISA, "Matrix Fragments for mma.m16n8k16".
 
 constexpr int ROWS = 4;   // outputs that a warp takes at a time, by twos
-constexpr int DEPTH = 3;  // chunks of 512 bytes of each that it has on their way: 96 KiB of 16 warps
+// DEPTH is the chunks of 512 bytes of each that it has on their way: 64 KiB or more of 16 warps.
 #ifdef INT4
+constexpr int DEPTH = 3;
 constexpr int ROW_BYTES = K / 2;
 constexpr unsigned UPPER = 0x43004300u;             // stored with 8 added
 constexpr unsigned ZERO_LOWER = 0xc308c308u;        // -136: what a code of 0 is multiplied as
 #else
+constexpr int DEPTH = 2;
 constexpr int ROW_BYTES = K;
 constexpr unsigned UPPER = 0x43084308u;             // two's complement: its highest bit is flipped
 constexpr unsigned ZERO_LOWER = 0xc300c300u;        // -128

@@ -128,13 +128,13 @@ def skinny_kernel(  # type: ignore[no-untyped-def]
 def tiles_for(m: int, kind: str) -> tuple[int, int, int, int, int]:
     """Return (block_n, block_m, block_k, stages, warps) for m rows and weights of ``kind``.
 
-    With more than FEW rows tensor cores wait for weights to become bf16: two programs of int8 fit
-    a multiprocessor, so that one multiplies meanwhile; for int4 a tile has all of 256 rows, and
-    each weight is taken apart once.
+    With more than FEW rows tensor cores wait for weights to become bf16: a tile has all of 256
+    rows, so that each weight is converted once, and as many stages as shared memory has room for.
     """
     if m <= FEW:
-        return 64, max(FEWEST, triton.next_power_of_2(m)), 128, 4, 4
-    return (128, 256, GROUP, 2, 8) if kind == "int4" else (128, 128, 64, 4, 8)
+        outs, warps = (128, 8) if kind == "int4" else (64, 4)
+        return outs, max(FEWEST, triton.next_power_of_2(m)), 128, 4, warps
+    return (128, 256, GROUP, 3, 8) if kind == "int4" else (128, 256, 64, 5, 8)
 
 
 def launch(m: int, n: int, k: int, *, kind: str, place: str, programs: int) -> Any:

@@ -55,7 +55,10 @@ def softmax(ctx: Any, dtype: str, rows: int, cols: int, impl: str) -> Workload:
     a kernel that goes through memory. ``torch``, ``triton`` and ``cuda`` are one kernel each; the
     latter two keep the row in registers. The work is one read and one write for all of them. Rows
     of 8191 elements start at no multiple of 16 bytes: both take the ragged ends apart, element by
-    element, to go on with 16-byte accesses. Rows are shifted by up to 100 either way, as logits
+    element, to go on with 16-byte accesses. From 8191 columns on both reach 92 % of a copy's rate
+    and more on an H200 but for Triton's 32768 of bf16 (83 %): it keeps them as fp32, which fill an
+    SM's registers, and copies the next rows ahead to shared memory; CUDA C++ (94 %) keeps them as
+    bf16, so that two blocks fit. Rows are shifted by up to 100 either way, as logits
     with outliers are: without the maximum, fp32's exponential overflows.
     """
     name = _DTYPES[dtype][0]

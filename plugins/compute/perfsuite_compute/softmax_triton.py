@@ -8,6 +8,9 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+# A row of 64 KiB takes an SM's registers once it is fp32: nothing would be on its way while it is
+# computed. Programs, one an SM, copy their next rows to shared memory meanwhile.
+AHEAD_COLS, AHEAD_BYTES, STAGES = 32768, 65536, 3
 
 
 @triton.jit
@@ -55,6 +58,22 @@ def softmax_kernel(x, y, COLS: tl.constexpr, BLOCK: tl.constexpr):  # type: igno
         _ragged(x, y, start, columns, COLS, LANES)
 
 
+@triton.jit
+def softmax_ahead_kernel(  # type: ignore[no-untyped-def]
+    x, y, rows, COLS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
+):
+    """Write the softmax of each ``num_programs``-th row of x to y, STAGES under way at once."""
+    columns = tl.arange(0, BLOCK)
+    first = tl.program_id(0).to(tl.int64)
+    for later in tl.range(0, rows - tl.program_id(0), tl.num_programs(0), num_stages=STAGES):
+        _whole(x, y, (first + later) * COLS, columns, COLS)
+
+
+def is_ahead(cols: int, element_bytes: int) -> bool:
+    """Whether programs go through several rows and copy the next ones while they compute one."""
+    return cols == AHEAD_COLS and cols * element_bytes <= AHEAD_BYTES
+
+
 def warps_for(cols: int) -> int:
     """Return the warps of a program: 32 values a thread, so that an SM holds 64 warps of them."""
     return min(32, max(4, int(triton.next_power_of_2(cols)) // 1024))
@@ -63,5 +82,16 @@ def warps_for(cols: int) -> int:
 def softmax(x: Any, y: Any) -> None:
     """Write the softmax of each row of x to y; both are contiguous."""
     rows, cols = x.shape
-    block = triton.next_power_of_2(cols)
-    softmax_kernel[(rows,)](x, y, COLS=cols, BLOCK=block, num_warps=warps_for(cols))
+    options = {"COLS": cols, "BLOCK": triton.next_power_of_2(cols), "num_warps": warps_for(cols)}
+    if is_ahead(cols, x.element_size()):
+        programs = min(rows, _multiprocessors(x))
+        softmax_ahead_kernel[(programs,)](x, y, rows, STAGES=STAGES, **options)
+    else:
+        softmax_kernel[(rows,)](x, y, **options)
+
+
+def _multiprocessors(x: Any) -> int:
+    import torch
+
+    # The interpreter's tensors are on the CPU; two programs make it take more than one row each.
+    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 2

@@ -52,13 +52,16 @@ def main() -> None:
             file.flush()
             usage = run_tool("--dump-resource-usage", file.name)
             sass = run_tool("-sass", file.name)
-        opcodes = Counter(re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)", sass))
+        listing = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)", sass)
+        uses = [at for at, opcode in enumerate(listing) if opcode.startswith("FFMA")]
         row = {
             "name": kernel.name,
             "spilled": sum(int(size) for size in re.findall(r"(?:STACK|LOCAL):(\d+)", usage)),
             "registers": max(int(count) for count in re.findall(r"REG:(\d+)", usage)),
             "shared": shared,
-            "opcodes": opcodes,
+            "opcodes": Counter(listing),
+            # Global loads before the first product: what a thread has on its way at once.
+            "loads_ahead": sum(each.startswith("LDG") for each in listing[: min(uses, default=0)]),
         }
         sys.stdout.write(json.dumps(row) + "\n")
 

@@ -29,7 +29,14 @@ def main() -> None:
         a, b, c = normal(m, k), normal(k, n), torch.full((m, n), math.nan, dtype=torch.float16)
         gemm_triton.gemm(a, b, c)
         report(f"gemm {m} {n} {k}", c, a.double() @ b.double())
-    for rows, cols, dtype in ((3, 64, 4), (9, 1001, 4), (9, 1001, 2), (3, 5, 4), (3, 8191, 4)):
+    for rows, cols, dtype in (
+        (3, 64, 4),
+        (9, 1001, 4),
+        (9, 1001, 2),
+        (3, 5, 4),
+        (3, 8191, 4),
+        (5, 32768, 2),
+    ):
         x = normal(rows, cols, dtype={2: torch.float16, 4: torch.float32}[dtype]) + 100
         y = torch.full_like(x, math.nan)
         softmax_triton.softmax(x, y)

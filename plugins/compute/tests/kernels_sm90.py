@@ -19,7 +19,7 @@ from triton.compiler import ASTSource
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 FOLDER = Path(gemm.__file__).parent
 COLS = (1024, 8191, 8192, 32768)
-OPCODES = ("HGMMA", "UTMALDG", "LDG", "LDL", "STL")
+OPCODES = ("HGMMA", "UTMALDG", "LDG", "LDGSTS", "LDL", "STL")
 
 
 def report(name: str, cubin: bytes, *, shared: int = 0, opcodes: bool = False) -> None:
@@ -75,6 +75,16 @@ def compile_cuda(file: str, kernel: str, options: tuple[str, ...]) -> None:
     report(name, bytes(made.code), opcodes="BF16" in name and "819" in name)
 
 
+def compile_softmax(dtype: str, cols: int) -> None:
+    types = {"x": f"*{dtype}", "y": f"*{dtype}", "rows": "i32"}
+    options = {"COLS": cols, "BLOCK": triton.next_power_of_2(cols)}
+    options["num_warps"] = softmax_triton.warps_for(cols)
+    kernel = softmax_triton.softmax_kernel
+    if softmax_triton.is_ahead(cols, {"bf16": 2, "fp32": 4}[dtype]):
+        kernel, options["STAGES"] = softmax_triton.softmax_ahead_kernel, softmax_triton.STAGES
+    compile_triton(f"softmax_triton {dtype} {cols}", kernel, types, **options)
+
+
 def main() -> None:
     for size in (1024, 8192):
         m, n, k, stages, warps = gemm_triton.tiles_for(size, size)
@@ -108,18 +118,15 @@ def main() -> None:
         )
     for dtype in ("bf16", "fp32"):
         for cols in COLS:
-            compile_triton(
-                f"softmax_triton {dtype} {cols}",
-                softmax_triton.softmax_kernel,
-                {"x": f"*{dtype}", "y": f"*{dtype}"},
-                COLS=cols,
-                BLOCK=triton.next_power_of_2(cols),
-                num_warps=softmax_triton.warps_for(cols),
-            )
+            compile_softmax(dtype, cols)
             compile_cuda("softmax.cu", "softmax_rows", softmax.cuda_options(dtype, cols))
-    for size in (512, 2048):
-        compile_cuda("gemm.cu", "gemm_naive", gemm.cuda_options(size, size, size))
-        compile_cuda("gemm.cu", "gemm_tiled", gemm.cuda_options(size, size, size))
+    for kernel, m, n, k in (
+        ("gemm_naive", 65, 67, 33),  # no whole tiles
+        ("gemm_naive", 2048, 2048, 2048),
+        ("gemm_tiled", 512, 512, 512),
+        ("gemm_tiled", 2048, 2048, 2048),
+    ):
+        compile_cuda("gemm.cu", kernel, gemm.cuda_options(kernel, m, n, k))
     compile_cuda("fma.cu", "fma_loop", fma.cuda_options(4096))
 
 

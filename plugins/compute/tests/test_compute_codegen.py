@@ -36,6 +36,10 @@ def test_configurations_are_those_that_are_launched() -> None:
     for cols in kernels.SOFTMAX_COLS:
         kernel = KERNELS[f"softmax_bf16_{cols}_triton"]
         assert kernel.num_warps == softmax_triton.warps_for(cols)
+        is_ahead = softmax_triton.is_ahead(cols, 2)
+        assert kernel.function == ("softmax_ahead_kernel" if is_ahead else "softmax_kernel")
+        assert kernel.constants.get("STAGES") == (softmax_triton.STAGES if is_ahead else None)
+        assert not softmax_triton.is_ahead(cols, 4)
         assert cols <= float(kernel.constants["BLOCK"]) < 2 * cols
 
 

@@ -72,8 +72,15 @@ def test_triton_softmax_takes_only_the_ends_of_odd_rows_one_by_one() -> None:
     assert loads["softmax_triton fp32 8191"] == loads["softmax_triton fp32 8192"] + 1 == 9
 
 
+def test_triton_softmax_copies_wide_rows_ahead() -> None:
+    row = next(row for row in _compiled() if row["name"] == "softmax_triton bf16 32768")
+    # Two rows before the loop and one in it, 32 values a thread; nothing is loaded otherwise.
+    assert row["LDGSTS"] == 3 * 32 * 2 // 16
+    assert not row["LDG"]
+
+
 def test_triton_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
     pytest.importorskip("triton")
     rows = _lines("interpret.py", TRITON_INTERPRET="1")
-    assert len(rows) == 14
+    assert len(rows) == 15
     assert {row["name"]: row["error"] for row in rows if not row["error"] < 2e-3} == {}

@@ -1,0 +1,263 @@
+"""DeviceClock: pytest-benchmark's own tables, files and comparisons have the device's times."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from citizens_data import loaded, plain
+from docs_data import ROOT, blocks_of
+
+from perfsuite.device import Group, Sample, fake
+from perfsuite.device.fake import FakeDevice
+from perfsuite.errors import DeviceError, UsageError
+from perfsuite.history.foreign import read_benchmark
+from perfsuite.panel import inventory
+from perfsuite.testing import DeviceClock
+
+pytest_plugins = ["pytester"]
+
+# Times that no wall clock gives: a round's is 10, 20 ... seconds, and then some.
+TIMES_S = [10.0, 20.0, 30.0, 40.0, 50.0]
+CONFTEST = """
+from perfsuite.testing import DeviceClock
+from perfsuite.device import fake
+class Scripted(fake.FakeDevice):
+    within = between = 0.0
+fake.DEFAULT_US = 1.5
+device = Scripted()
+clock, context = DeviceClock(device), device.context(0)
+"""
+TESTS = """
+import sys, pytest
+from conftest import clock, context
+calls = []
+def work(factor):
+    calls.append(factor)
+    context.spend(1e6 * factor * len(calls))
+    return len(calls)
+@pytest.mark.benchmark(timer=clock)
+def test_work(benchmark):
+    benchmark.extra_info.update(clock.extra_info())
+    last = benchmark.pedantic(clock.timed(work), args=(10 * SLOWER,), rounds=5)
+    assert last == len(calls) == (5 if benchmark.enabled else 1)
+    assert "torch" not in sys.modules
+@pytest.mark.benchmark(timer=clock)
+def test_iterations(benchmark):
+    calls.clear()
+    benchmark.pedantic(clock.timed(work), args=(1,), rounds=2, iterations=3, warmup_rounds=1)
+@pytest.mark.benchmark(timer=clock)
+def test_others(benchmark):
+    benchmark.pedantic(clock.timed(context.spend), args=(5.0,), rounds=2)
+"""
+WRONG = """
+import pytest
+from conftest import clock, context
+@pytest.mark.benchmark(timer=clock)
+def test_automatic(benchmark):
+    benchmark(clock.timed(context.spend), 5.0)
+@pytest.mark.benchmark(timer=clock)
+def test_untimed(benchmark):
+    benchmark.pedantic(context.spend, args=(5.0,), rounds=1)
+@pytest.mark.benchmark(timer=clock)
+def test_raising(benchmark):
+    benchmark.pedantic(clock.timed(int), args=("x",), rounds=2)
+@pytest.mark.benchmark(timer=clock)
+def test_right(benchmark):
+    benchmark.pedantic(clock.timed(context.spend), args=(5.0,), rounds=2)
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A folder whose conftest has a clock of a device that takes what it is told."""
+    for name in [name for name in os.environ if name.startswith("PYTEST_XDIST")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeini("[pytest]\nfilterwarnings = error\naddopts = --strict-markers\n")
+    pytester.makeconftest(CONFTEST)
+    return pytester
+
+
+def bench(project: pytest.Pytester, *args: str, slower: float = 1.0) -> pytest.RunResult:
+    project.makepyfile(test_work=TESTS.replace("SLOWER", str(slower)))
+    return plain(project, *loaded("pytest_benchmark.plugin"), "test_work.py", *args)
+
+
+def told(file: Path) -> dict[str, Any]:
+    return {one["name"]: one for one in json.loads(file.read_text("utf-8"))["benchmarks"]}
+
+
+def test_tables_and_files_have_the_times_of_the_device(project: pytest.Pytester) -> None:
+    result = bench(project, "--benchmark-json=b.json", "--benchmark-columns=min,max,rounds")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(
+        ["Name (time in us)*", "test_others * 5.0000 (1.0) * 2", "test_work * 50,000,000.0000 * 5"]
+    )
+    file = project.path / "b.json"
+    work = told(file)["test_work"]
+    assert work["stats"]["data"] == pytest.approx(TIMES_S, rel=1e-12)
+    assert work["stats"]["median"] == pytest.approx(30.0)
+    assert work["extra_info"] == {"sku": "fake", "unit": "fa4e00000000", "clock": "fake"}
+    assert work["options"]["timer"] == "DeviceClock('fake')"
+    # Of 3 to warm up, of 2 rounds with 3 each: launches 4 to 6, then 7 to 9.
+    assert told(file)["test_iterations"]["stats"]["data"] == pytest.approx([5.0, 8.0])
+    assert told(file)["test_others"]["stats"]["data"] == pytest.approx([5e-6] * 2, rel=1e-6)
+    centers = {point.key.variant: point.point.center for point in read_benchmark(file).points}
+    assert centers["test_work.py::test_work"] == pytest.approx(30e6)
+
+
+def test_a_saved_file_is_compared_with(project: pytest.Pytester) -> None:
+    assert bench(project, "--benchmark-save=before").ret == 0
+    compared = ("--benchmark-compare=0001", "--benchmark-compare-fail=median:{}%")
+    result = bench(project, compared[0], compared[1].format(21), slower=1.2)
+    assert result.ret == 0
+    result = bench(project, compared[0], compared[1].format(19), slower=1.2)
+    assert result.ret != 0
+    result.stderr.fnmatch_lines(["*Performance has regressed*"])
+
+
+def test_without_benchmarks_a_timed_function_runs_once(project: pytest.Pytester) -> None:
+    # test_work counts the calls.
+    bench(project, "--benchmark-disable").assert_outcomes(passed=3)
+
+
+def test_what_the_clock_does_not_see_is_an_error(project: pytest.Pytester) -> None:
+    project.makepyfile(test_wrong=WRONG)
+    result = plain(project, *loaded("pytest_benchmark.plugin"), "test_wrong.py")
+    result.assert_outcomes(passed=1, failed=3)
+    said = "*UsageError: DeviceClock('fake') was read twice without a timed call between"
+    result.stdout.fnmatch_lines(
+        ["*_ test_automatic _*", said, "*_ test_untimed _*", said, "*_ test_raising _*", "*ValueE*"]
+    )
+
+
+def test_the_example_of_the_page_runs(project: pytest.Pytester) -> None:
+    loaded("torch")  # not imported: pytester would take it out of this process again
+    (page,) = [b for b in blocks_of(ROOT / "docs" / "pytest.md") if "file" in b.said]
+    (project.path / page.said["file"]).write_text(page.text, encoding="utf-8")
+    args = (page.said["file"], "--benchmark-json=b.json")
+    plain(project, *loaded("pytest_benchmark.plugin"), *args).assert_outcomes(passed=1)
+    (found,) = told(project.path / "b.json").values()
+    assert len(found["stats"]["data"]) == 20
+    assert found["extra_info"].keys() == {"sku", "unit", "clock"}
+
+
+def test_the_cpu_s_clock_is_the_host_s() -> None:
+    clock = DeviceClock("cpu")
+    start = clock()
+    began = time.perf_counter()
+    assert clock.timed(sum)(range(100_000)) == sum(range(100_000))
+    most = time.perf_counter() - began
+    assert 0 < clock() - start <= most
+
+
+def test_the_cpu_s_facts_leave_torch_s_threads_alone() -> None:
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    found = DeviceClock("cpu").extra_info()
+    assert (found["clock"], torch.get_num_threads()) == ("host", threads)
+    assert found["sku"].startswith("cpu-")
+
+
+@pytest.mark.parametrize("ask", [DeviceClock.extra_info, lambda clock: clock.timed(len)("abc")])
+def test_a_device_that_cannot_be_opened_says_why(ask: Callable[[DeviceClock], object]) -> None:
+    with pytest.raises(DeviceError, match=r"unknown device 'gpu'\n  do: choose one of cpu, cuda"):
+        ask(DeviceClock("gpu"))
+    if importlib.util.find_spec("torch") and not inventory():
+        with pytest.raises(DeviceError, match=r"no CUDA GPU|needs cuda"):
+            ask(DeviceClock("cuda"))
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda"])
+def test_without_torch_that_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for module in ("cpu", "guest"):
+        monkeypatch.delitem(sys.modules, f"perfsuite.device.{module}", raising=False)
+    with pytest.raises(DeviceError, match=rf"device '{name}' needs torch"):
+        DeviceClock(name).extra_info()
+
+
+@pytest.mark.parametrize("time_us", [1.5, math.nan])
+def test_a_call_without_work_has_no_time(time_us: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Idle(FakeDevice):
+        def sample(self, group: Group, count: int, **conditions: Any) -> list[Sample]:
+            del conditions
+            group()
+            return [Sample(time_us if count == 1 else 1.5)] * count
+
+    clock = DeviceClock(Idle())
+    clock()
+    with pytest.raises(DeviceError, match=r"saw (1.5|nan) us of a timed call"):
+        clock.timed(len)("abc")
+    assert clock() == 0.0
+
+
+def test_a_spin_lasts_as_long_as_the_fastest_issue(monkeypatch: pytest.MonkeyPatch) -> None:
+    spins: list[float] = []
+
+    class Noted(FakeDevice):
+        def sample(self, group: Group, count: int, **conditions: Any) -> list[Sample]:
+            spins.append(conditions["spin_us"])
+            return super().sample(group, count, **conditions)
+
+    monkeypatch.setattr(fake, "DEFAULT_US", 1.5)
+    device = Noted()
+    call = DeviceClock(device).timed(device.context(0).spend)
+    for _ in range(3):
+        call(5.0)
+    empty, first, *rest = spins
+    assert (empty, first) == (0.0, 26_000.0)
+    assert all(0 < spin < first for spin in rest)
+    assert rest == sorted(rest, reverse=True)
+
+
+def test_readings_come_in_pairs_around_a_timed_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake, "DEFAULT_US", 1.5)
+    device = FakeDevice()
+    clock = DeviceClock(device)
+    call = clock.timed(device.context(0).spend)
+    call(5.0)  # outside of a round, as the last one of several iterations
+    assert clock() > 0
+    with pytest.raises(UsageError, match="read twice"):
+        clock()
+    start = clock()
+    call(5.0)
+    assert clock() - start == pytest.approx(5e-6, rel=0.05)
+
+
+ON_A_GPU = """
+import pytest, torch
+from perfsuite.testing import DeviceClock
+clock = DeviceClock("cuda")
+@pytest.mark.benchmark(timer=clock)
+@pytest.mark.parametrize("size", [512, 4096])
+def test_gpu(benchmark, size):
+    x = torch.randn(size, size, device="cuda")
+    stream = torch.cuda.current_stream()
+    benchmark.extra_info.update(clock.extra_info())
+    product = benchmark.pedantic(clock.timed(torch.matmul), args=(x, x), warmup_rounds=1, rounds=9)
+    torch.testing.assert_close(product, x @ x)
+    assert torch.cuda.current_stream() == stream
+    with pytest.raises(Exception, match="no work"):
+        clock.timed(sum)(range(9))
+"""
+
+
+@pytest.mark.skipif(not inventory(), reason="needs a GPU")
+def test_a_gpu_s_times_are_in_the_file(project: pytest.Pytester) -> None:
+    project.makepyfile(test_gpu=ON_A_GPU)
+    args = ("test_gpu.py", "--benchmark-json=b.json")
+    plain(project, *loaded("pytest_benchmark.plugin"), *args).assert_outcomes(passed=2)
+    small, large = told(project.path / "b.json").values()
+    assert small["extra_info"]["clock"] == "cuda"
+    assert 0.5e-6 < small["stats"]["median"] < large["stats"]["median"] < 0.1
