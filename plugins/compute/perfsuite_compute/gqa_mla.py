@@ -19,20 +19,22 @@ MLA_SCALE = (128 + 64) ** -0.5
 # Programs fill whole waves of 132 SMs with three blocks each (one, of latent attention): 3072 and
 # 768 of 396, 128 of 132.
 SPLITS = {"mha": 3, "gqa": 3, "mla": 2}
-ODD_S, LONG_S, _FEW = 4095, 16384, 300
+ODD_S, LONG_S, LONG_ODD_S, _FEW = 4095, 16384, 16383, 300
 _IMPLS = {
     "mha": ("sdpa", "triton"),
     "gqa": ("torch", "sdpa", "triton"),
     "mla": ("torch", "triton", "gluon"),
 }
+_ODD = {ODD_S: ("mla", "gluon"), LONG_ODD_S: ("gqa", "triton")}
 _LOST_KEYS = 16
 
 
 def _is_asked(dtype: str, kind: str, b: int, s: int, impl: str) -> bool:
-    if s == ODD_S:
-        return (kind, impl) in {("gqa", "triton"), ("mla", "gluon")}
-    if kind == "mla" and s != LONG_S:  # a night has the fastest; all are compared in the full tier
-        return impl == "gluon"
+    if s in _ODD:
+        return (kind, impl) == _ODD[s]
+    # A night has the first and the fastest of these; the full tier compares them all.
+    if (kind, impl) == ("mla", "triton"):
+        return s == LONG_S
     return impl in _IMPLS[kind]
 
 
@@ -68,7 +70,7 @@ def _memory_bytes(dtype: str, kind: str, b: int, s: int, impl: str) -> int:
         "impl": ["torch", "sdpa", "triton", "gluon"],
     },
     smoke={"dtype": ["fp32"], "kind": ["gqa"], "b": [1], "s": [_FEW], "impl": ["torch", "sdpa"]},
-    full={"s": [ODD_S, 4096, LONG_S]},
+    full={"s": [ODD_S, 4096, LONG_ODD_S, LONG_S]},
     only=_is_asked,
     needs=(
         package("torch"),
