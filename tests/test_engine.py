@@ -237,6 +237,23 @@ def test_streams_left_running_are_an_error_of_the_case() -> None:
         prepared(copying(10.0), Unjoined(seed=1))
 
 
+@pytest.mark.parametrize(("spend_us", "launches"), [(1.0, 32), (40.0, 13), (90.0, 6), (200.0, 1)])
+def test_a_launch_is_estimated_in_groups_no_longer_than_a_sample(
+    spend_us: float, launches: int
+) -> None:
+    made: list[int] = []
+
+    class Counting(FakeDevice):
+        def group(self, fn: Any, sets: Any, launches: int, *, backend: str) -> Any:
+            made.append(launches)
+            return super().group(fn, sets, launches, backend=backend)
+
+    prepared(copying(spend_us), Counting(seed=1))
+    *estimated, chosen = made
+    assert max(estimated) == launches
+    assert chosen == pytest.approx(500.0 / spend_us, rel=0.5)
+
+
 class Wandering(FakeDevice):
     """Gets slower with each sample, so that nothing settles."""
 

@@ -108,13 +108,13 @@ def test_a_scenario_whose_control_passes_is_refused() -> None:
         measured(played(lambda seed: ([1.0, 2.0], {"ttft_ms": 5.0}), [1.0, 2.0]))
 
 
-def launched(**fields: Any) -> Case:
+def launched(spend_us: float = 20.0, **fields: Any) -> Case:
     @case(axes={"n": [1]}, source="made up", metrics=[Metric("launches")], **fields)
     def run(ctx: Any, n: int) -> Workload:
         """Copy."""
 
         def fn(x: list[float], y: list[float]) -> None:
-            ctx.spend(20.0)
+            ctx.spend(spend_us)
             y[:] = x
 
         return Workload(
@@ -132,6 +132,12 @@ def test_awaited_launches_have_the_devices_own_time_beside() -> None:
     (block,) = measured(launched(regime=Regime.END_TO_END)).blocks
     assert len(block.metrics["device_us"]) == 5
     assert all(19.0 < time_us < 21.0 for time_us in block.metrics["device_us"])
+
+
+def test_long_awaited_launches_have_fewer_times_beside() -> None:
+    blocks = measured(launched(30e3, regime=Regime.END_TO_END), turns=2).blocks
+    assert [len(block.metrics["device_us"]) for block in blocks] == [3, 3]
+    assert [len(block.time_us) for block in blocks] == [5, 5]
 
 
 def test_paced_launches_have_no_second_device_time() -> None:

@@ -24,8 +24,6 @@ LOOSE_TOLERANCE = 0.02
 BAD_REASONS = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "ecc_error"})
 # What disturbs often passes as soon as it came.
 NAP_S = 0.3
-# The device's own time stands beside the host's, which is what is judged: a few will do.
-BESIDE_SAMPLES = 5
 # A power cap takes a tenth of a second to pull the clock down (H200): until well after that,
 # launches without a gap look steadier than they will be. After another worker's turn a part of it
 # will do.
@@ -212,17 +210,18 @@ class Launching:
     def _device_times(self) -> dict[str, tuple[float, ...]]:
         """Return the device's own time of launches that are otherwise timed by the host."""
         plan = self._planned()
-        if plan.beside is None:
+        beside = plan.beside
+        if beside is None:
             return {}
         samples = sampled(
             self._bench.device,
-            plan.beside,
-            BESIDE_SAMPLES,
+            beside.group,
+            beside.samples,
             regime=Regime.PACED,
-            spin_us=plan.beside_spin_us,
+            spin_us=beside.spin_us,
             flush=plan.flush,
         )
-        times = [s.time_us / plan.beside.launches for s in samples if s.time_us > 0]
+        times = [s.time_us / beside.group.launches for s in samples if s.time_us > 0]
         return {"device_us": tuple(times)} if times else {}
 
     def _energies(self) -> dict[str, tuple[float, ...]]:
