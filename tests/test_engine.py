@@ -270,6 +270,23 @@ def test_what_does_not_settle_is_noted() -> None:
     assert "did not settle" in evidence.notes[0]
 
 
+@pytest.mark.parametrize(("spend_us", "most"), [(10.0, 160), (30e3, 20)])
+def test_launches_that_only_scatter_settle_soon(spend_us: float, most: int) -> None:
+    taken: list[int] = []
+
+    class Scattering(FakeDevice):
+        within = 0.2
+
+        def sample(self, group: Group, count: int, **conditions: Any) -> list[Sample]:
+            taken.append(count)
+            return super().sample(group, count, **conditions)
+
+    session = session_of(copying(spend_us), Scattering(seed=1))
+    session.prepare(lambda phase: None)
+    assert session.finish().settled
+    assert sum(taken) < most
+
+
 def checked(*, is_thorough: bool = True, **parts: Callable[..., Any]) -> None:
     """Check a workload that doubles numbers, with some of its parts replaced."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from perfsuite.engine.steadiness import AGREEING, SCATTERING, Groups
+from perfsuite.engine.steadiness import AGREEING, SCATTERING, SCATTERING_LONG, Groups
 
 TOLERANCE = 0.002
 # As many groups as fit the time limit on a GPU.
@@ -17,13 +17,15 @@ MOST = 280
 SEEDS = range(25)
 
 
-def settled_at(level: Callable[[int], float], noise: float, seed: int) -> int:
+def settled_at(
+    level: Callable[[int], float], noise: float, seed: int, *, row: int = SCATTERING
+) -> int:
     """Return after how many groups of four samples a level with noise is steady, MOST if never.
 
     Without a tolerance, that three of them agree by luck is left out.
     """
     draw = random.Random(seed)  # noqa: S311 - noise, not secrets
-    groups = Groups(0.0)
+    groups = Groups(0.0, row=row)
     for index in range(MOST):
         samples = [level(index) * (1 + draw.gauss(0, noise)) for _ in range(4)]
         groups.add(statistics.median(samples))
@@ -45,20 +47,22 @@ def test_groups_that_agree_are_steady_at_once() -> None:
     assert not steady(1.0, 1.0)
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.03, 0.1])
-def test_what_scatters_about_one_level_settles_soon(noise: float) -> None:
-    found = sorted(settled_at(lambda index: 1.0, noise, seed) for seed in SEEDS)
-    assert found[len(found) // 2] <= SCATTERING
-    assert found[-1] <= 2.5 * SCATTERING
+@pytest.mark.parametrize("row", [SCATTERING, SCATTERING_LONG])
+@pytest.mark.parametrize("noise", [0.01, 0.1])
+def test_what_scatters_about_one_level_settles_soon(noise: float, row: int) -> None:
+    found = sorted(settled_at(lambda index: 1.0, noise, seed, row=row) for seed in SEEDS)
+    assert found[0] >= row
+    assert found[len(found) // 2] <= row + 1
+    assert found[-1] <= 2.5 * row
 
 
-@pytest.mark.parametrize("noise", [0.001, 0.01, 0.02])
+@pytest.mark.parametrize(("row", "noise"), [(SCATTERING, 0.02), (SCATTERING_LONG, 0.005)])
 @pytest.mark.parametrize("pace", [-0.01, 0.01])
-def test_a_drift_does_not_settle(pace: float, noise: float) -> None:
+def test_a_drift_does_not_settle(pace: float, noise: float, row: int) -> None:
     def level(index: int) -> float:
         return math.exp(pace * index)
 
-    assert all(settled_at(level, noise, seed) == MOST for seed in SEEDS)
+    assert all(settled_at(level, noise, seed, row=row) == MOST for seed in SEEDS)
 
 
 def test_a_drift_of_noise_alone_is_no_reason_to_wait() -> None:
@@ -73,6 +77,11 @@ def test_a_warm_up_is_over_before_what_scatters_is_steady() -> None:
     left = sorted(level(settled_at(level, 0.03, seed)) - 1 for seed in SEEDS)
     # Of 10 %, less than the error of a block of 16 such samples.
     assert left[int(0.9 * len(left))] < 0.03 / math.sqrt(16)
+
+
+def test_groups_that_lost_their_times_are_not_steady() -> None:
+    for lost in (math.inf, math.nan):
+        assert not steady(*[1.0, lost, 1.1] * SCATTERING)
 
 
 def test_a_step_is_outlasted() -> None:

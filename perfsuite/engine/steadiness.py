@@ -12,17 +12,19 @@ AGREEING = 3
 # Launches that scatter by themselves (blocks that race for work, a host that is late) agree so
 # closely by luck alone, after seconds. They are steady when a row of this many shows no drift: the
 # means of its halves differ by no more than their standard error. Halves of a straight line are
-# six errors apart. As simulated, a decay hidden in 1 % of noise is left no earlier for it.
-SCATTERING = 16
+# six errors apart. As simulated, a decay hidden in 1 % of noise is left no earlier for it. Half as
+# many long samples, one a group, still take several times as long as 16 groups of short ones.
+SCATTERING, SCATTERING_LONG = 16, 8
 MOST_ERRORS = 1.0
 
 
 class Groups:
     """The levels of groups of samples, in their order."""
 
-    def __init__(self, tolerance: float) -> None:
+    def __init__(self, tolerance: float, *, row: int = SCATTERING) -> None:
         self._tolerance = tolerance
-        self._levels: deque[float] = deque(maxlen=SCATTERING)
+        self._row = row
+        self._levels: deque[float] = deque(maxlen=row)
 
     def add(self, level: float) -> None:
         """Add the level of one more group, positive."""
@@ -31,7 +33,7 @@ class Groups:
     @property
     def are_steady(self) -> bool:
         """Say whether the last groups agree, or scatter without a drift."""
-        return _agree(self._last, self._tolerance) or _has_no_drift(tuple(self._levels))
+        return _agree(self._last, self._tolerance) or self._have_no_drift
 
     def why_not(self, limit_s: float) -> str:
         """Return a note on what did not settle within ``limit_s``."""
@@ -42,19 +44,19 @@ class Groups:
         return f"did not settle within {limit_s:g} s ({why})"
 
     @property
+    def _have_no_drift(self) -> bool:
+        if len(self._levels) < self._row:
+            return False
+        levels, half = tuple(self._levels), self._row // 2
+        early, late = levels[:half], levels[half:]
+        apart = abs(statistics.fmean(late) - statistics.fmean(early))
+        error = math.sqrt((statistics.variance(early) + statistics.variance(late)) / half)
+        return apart <= MOST_ERRORS * error
+
+    @property
     def _last(self) -> Sequence[float]:
         return tuple(self._levels)[-AGREEING:]
 
 
 def _agree(last: Sequence[float], tolerance: float) -> bool:
     return len(last) == AGREEING and max(last) - min(last) <= tolerance * min(last)
-
-
-def _has_no_drift(levels: Sequence[float]) -> bool:
-    half = SCATTERING // 2
-    if len(levels) < SCATTERING:
-        return False
-    early, late = levels[:half], levels[half:]
-    apart = abs(statistics.fmean(late) - statistics.fmean(early))
-    error = math.sqrt((statistics.variance(early) + statistics.variance(late)) / half)
-    return apart <= MOST_ERRORS * error
