@@ -29,22 +29,31 @@ COMPUTE_HEAVY = 50.0
 BLOCK_US, OWN_CLOCK_BLOCK_US = 150_000.0, 60_000.0
 # Of samples so long that a block holds no more, three: each is itself the mean of a long time.
 FEWEST_SAMPLES = 3
+# Launches of a group by which one is estimated: alone, then as many as a sample will have, at most.
 ESTIMATE_LAUNCHES = (1, 32)
 # How far a sample may be from the wanted length before another process's sampling is not taken
 # over: launches that follow each other closely overlap, so their number is part of what is timed.
 MOST_STRETCH = 4.0
 ESTIMATE_SAMPLES = 3
 ESTIMATE_SPIN_US = 200.0
+# The device's own time stands beside the host's, which is what is judged: a few will do.
+BESIDE_SAMPLES = 5
 SHORTEST_US = 0.05
 ISSUE_MARGIN = 1.3
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingPlan:
-    """How a variant is sampled; ``spin_us`` before each sample is ``pace`` times its length.
+class Beside:
+    """A group whose device time is told beside the host's: ``samples`` a block."""
 
-    ``beside`` is a group whose device time is told beside the host's, if the device has a clock.
-    """
+    group: Group
+    spin_us: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """How a variant is sampled; ``spin_us`` before each sample is ``pace`` times its length."""
 
     group: Group
     sets: int
@@ -53,8 +62,7 @@ class SamplingPlan:
     spin_us: float
     flush: bool
     notes: tuple[str, ...] = ()
-    beside: Group | None = None
-    beside_spin_us: float = 0.0
+    beside: Beside | None = None
 
 
 class Calibration:
@@ -93,21 +101,10 @@ class Calibration:
         warm = f"only the first of {launches} launches of a sample is cold"
         notes = (warm,) if flush and launches > 1 else ()
         pace, spin_us = self._spin(group, launch_us * launches)
-        beside = self._beside(workload, sets, launches)
         block_us = OWN_CLOCK_BLOCK_US if self._has_own_clock else BLOCK_US
-        samples = int(block_us / (launch_us * launches + spin_us))
-        samples = max(FEWEST_SAMPLES, min(self.settings.samples, samples))
-        return SamplingPlan(
-            group,
-            wanted,
-            samples,
-            pace,
-            spin_us,
-            flush,
-            notes,
-            beside,
-            ISSUE_MARGIN * self._issue_us(beside) if beside else 0.0,
-        )
+        samples = _fitting(block_us, launch_us * launches + spin_us, most=self.settings.samples)
+        beside = self._beside(workload, sets, launches, launch_us * launches)
+        return SamplingPlan(group, wanted, samples, pace, spin_us, flush, notes, beside)
 
     @property
     def _has_own_clock(self) -> bool:
@@ -126,7 +123,9 @@ class Calibration:
     def _launch_us(self, workload: Workload, sets: list[tuple[Any, ...]]) -> float:
         """Estimate one launch: alone first, then in a longer group when it is short."""
         launch_us = SHORTEST_US
-        for launches in ESTIMATE_LAUNCHES:
+        for most in ESTIMATE_LAUNCHES:
+            # A graph of many more launches than are wanted takes long to make, and to start.
+            launches = min(most, math.ceil(self.settings.sample_us / launch_us))
             group = self._group(workload, sets, launches)
             samples = sampled(
                 self.device,
@@ -162,11 +161,14 @@ class Calibration:
         return self.device.group(workload.fn, sets, launches, backend=backend)
 
     def _beside(
-        self, workload: Workload, sets: list[tuple[Any, ...]], launches: int
-    ) -> Group | None:
+        self, workload: Workload, sets: list[tuple[Any, ...]], launches: int, sample_us: float
+    ) -> Beside | None:
         if self._has_own_clock or not self.device.has_cycles:
             return None
-        return self.device.group(workload.fn, sets, launches, backend="loop")
+        group = self.device.group(workload.fn, sets, launches, backend="loop")
+        spin_us = ISSUE_MARGIN * self._issue_us(group)
+        samples = _fitting(OWN_CLOCK_BLOCK_US, sample_us + spin_us, most=BESIDE_SAMPLES)
+        return Beside(group, spin_us, samples)
 
     def _wanted_sets(self, workload: Workload, inputs: tuple[Any, ...]) -> int:
         if not self.case.cold or not workload.rotates:
@@ -193,6 +195,11 @@ class Calibration:
         issued = time.perf_counter() - started
         self.device.synchronize()
         return self.device.agree(issued * 1e6)
+
+
+def _fitting(block_us: float, sample_us: float, *, most: int) -> int:
+    """Return how many samples a block holds."""
+    return max(FEWEST_SAMPLES, min(most, int(block_us / sample_us)))
 
 
 def _is_near(known: Sampling, chosen: Sampling) -> bool:

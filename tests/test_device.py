@@ -15,6 +15,7 @@ from perfsuite.device import open_device
 from perfsuite.device.inventory import _visible
 from perfsuite.errors import DeviceError
 from perfsuite.model import Regime
+from perfsuite.panel import inventory
 
 GPUS = [{"index": i, "uuid": f"GPU-{i}a", "name": "X"} for i in range(3)]
 
@@ -46,6 +47,18 @@ def test_one_wrong_element_in_a_million_is_seen() -> None:
     comparison = compare(y, x)
     assert comparison.error < comparison.limit
     assert "element 77" in comparison.reason
+
+
+@pytest.mark.skipif(not inventory(), reason="needs a GPU")
+def test_what_came_back_to_the_host_is_compared_on_the_gpu() -> None:
+    import torch
+
+    x = torch.randn(1 << 20, generator=torch.Generator().manual_seed(1))
+    assert compare(x, x.cuda(), 0).is_right
+    assert compare(x, x.double().cuda() + 1e-9).is_right
+    y = x.clone()
+    y[77] += 0.01
+    assert "element 77" in compare(y, x.cuda()).reason
 
 
 def test_nan_and_shape_are_seen() -> None:

@@ -237,6 +237,23 @@ def test_streams_left_running_are_an_error_of_the_case() -> None:
         prepared(copying(10.0), Unjoined(seed=1))
 
 
+@pytest.mark.parametrize(("spend_us", "launches"), [(1.0, 32), (40.0, 13), (90.0, 6), (200.0, 1)])
+def test_a_launch_is_estimated_in_groups_no_longer_than_a_sample(
+    spend_us: float, launches: int
+) -> None:
+    made: list[int] = []
+
+    class Counting(FakeDevice):
+        def group(self, fn: Any, sets: Any, launches: int, *, backend: str) -> Any:
+            made.append(launches)
+            return super().group(fn, sets, launches, backend=backend)
+
+    prepared(copying(spend_us), Counting(seed=1))
+    *estimated, chosen = made
+    assert max(estimated) == launches
+    assert chosen == pytest.approx(500.0 / spend_us, rel=0.5)
+
+
 class Wandering(FakeDevice):
     """Gets slower with each sample, so that nothing settles."""
 
@@ -251,6 +268,23 @@ def test_what_does_not_settle_is_noted() -> None:
     evidence = session.finish()
     assert not evidence.settled
     assert "did not settle" in evidence.notes[0]
+
+
+@pytest.mark.parametrize(("spend_us", "most"), [(10.0, 160), (30e3, 20)])
+def test_launches_that_only_scatter_settle_soon(spend_us: float, most: int) -> None:
+    taken: list[int] = []
+
+    class Scattering(FakeDevice):
+        within = 0.2
+
+        def sample(self, group: Group, count: int, **conditions: Any) -> list[Sample]:
+            taken.append(count)
+            return super().sample(group, count, **conditions)
+
+    session = session_of(copying(spend_us), Scattering(seed=1))
+    session.prepare(lambda phase: None)
+    assert session.finish().settled
+    assert sum(taken) < most
 
 
 def checked(*, is_thorough: bool = True, **parts: Callable[..., Any]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from perfsuite import Inspection, Metric, Regime, Scenario, Workload, case
 from perfsuite.device.fake import FakeDevice
-from perfsuite.engine import Session
+from perfsuite.engine import Quads, Session, playing
 from perfsuite.errors import CaseError, WrongResultError
 from perfsuite.model import Case, Evidence, Settings
 
@@ -36,10 +36,13 @@ def inspected(
     return inspect
 
 
-def measured(chosen: Case, device: FakeDevice | None = None) -> Evidence:
+def measured(
+    chosen: Case, device: FakeDevice | None = None, *, turns: int = 1, is_paired: bool = False
+) -> Evidence:
     session = Session(device or FakeDevice(seed=1), chosen, {"n": 1}, Settings(), 7)
     session.prepare(lambda phase: None)
-    session.block()
+    for _ in range(turns):
+        session.block(is_paired=is_paired)
     return session.finish()
 
 
@@ -105,13 +108,13 @@ def test_a_scenario_whose_control_passes_is_refused() -> None:
         measured(played(lambda seed: ([1.0, 2.0], {"ttft_ms": 5.0}), [1.0, 2.0]))
 
 
-def launched(**fields: Any) -> Case:
+def launched(spend_us: float = 20.0, **fields: Any) -> Case:
     @case(axes={"n": [1]}, source="made up", metrics=[Metric("launches")], **fields)
     def run(ctx: Any, n: int) -> Workload:
         """Copy."""
 
         def fn(x: list[float], y: list[float]) -> None:
-            ctx.spend(20.0)
+            ctx.spend(spend_us)
             y[:] = x
 
         return Workload(
@@ -129,6 +132,12 @@ def test_awaited_launches_have_the_devices_own_time_beside() -> None:
     (block,) = measured(launched(regime=Regime.END_TO_END)).blocks
     assert len(block.metrics["device_us"]) == 5
     assert all(19.0 < time_us < 21.0 for time_us in block.metrics["device_us"])
+
+
+def test_long_awaited_launches_have_fewer_times_beside() -> None:
+    blocks = measured(launched(30e3, regime=Regime.END_TO_END), turns=2).blocks
+    assert [len(block.metrics["device_us"]) for block in blocks] == [3, 3]
+    assert [len(block.time_us) for block in blocks] == [5, 5]
 
 
 def test_paced_launches_have_no_second_device_time() -> None:
@@ -162,3 +171,48 @@ def test_a_scenario_that_is_wrong_later_is_wrong() -> None:
 def test_a_play_without_metrics_is_told_what_to_return() -> None:
     with pytest.raises(CaseError, match="not its output and a mapping"):
         measured(played(lambda seed: [1.0, 2.0], [1.0, 3.0]))  # type: ignore[arg-type, return-value]
+
+
+def serve_well(seed: int) -> tuple[list[float], dict[str, float]]:
+    return [1.0, 2.0], {"ttft_ms": 5.0}
+
+
+def test_short_plays_take_every_turn() -> None:
+    assert len(measured(played(serve_well, [1.0, 3.0]), turns=3).blocks) == 3
+
+
+@pytest.mark.parametrize(("most_us", "blocks"), [(-1.0, 1), (1e9, 3)])
+def test_long_plays_let_turns_pass(
+    most_us: float, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(playing, "PLAYS_US", most_us)
+    chosen = played(serve_well, [1.0, 3.0])
+    assert len(measured(chosen, turns=3).blocks) == blocks
+    assert len(measured(chosen, turns=3, is_paired=True).blocks) == 3
+
+
+class LongElsewhere(FakeDevice):
+    """A rank whose peer plays for a minute."""
+
+    def agree(self, value: float) -> float:
+        return max(value, 60e6)
+
+
+def test_ranks_let_turns_pass_together() -> None:
+    evidence = measured(played(serve_well, [1.0, 3.0]), LongElsewhere(seed=1), turns=3)
+    assert len(evidence.blocks) == 1
+
+
+def test_both_sides_of_a_quad_are_played_whatever_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(playing, "PLAYS_US", -1.0)
+    chosen = played(serve_well, [1.0, 3.0])
+    own, rival = (
+        Session(FakeDevice(seed=1), chosen, {"n": 1}, Settings(), seed) for seed in (7, 8)
+    )
+    quads = Quads(own, rival, sampling=None, seed=7)
+    quads.prepare(lambda phase: None)
+    for _ in range(3):
+        quads.block()
+    assert [len(side.blocks) for side in quads.finish()] == [6, 6]

@@ -12,20 +12,18 @@ from perfsuite.calibration import Calibration, SamplingPlan
 from perfsuite.check import SEEDS, check
 from perfsuite.device import Sample, sampled
 from perfsuite.engine.bench import Bench
+from perfsuite.engine.steadiness import SCATTERING, SCATTERING_LONG, Groups
 from perfsuite.errors import CaseError, DisturbedError
 from perfsuite.model import Block, Evidence, Health, Regime, Sampling, Workload
 
 VOIDED_MOST = 0.2
 SETTLE_SAMPLES = 4
-SETTLE_GROUPS = 3
 # Host time jitters more than a GPU's, and so do collectives (2 ranks, H200: half of all never came
 # within 0.2 %): waiting for steadier ones would never end.
 LOOSE_TOLERANCE = 0.02
 BAD_REASONS = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "ecc_error"})
 # What disturbs often passes as soon as it came.
 NAP_S = 0.3
-# The device's own time stands beside the host's, which is what is judged: a few will do.
-BESIDE_SAMPLES = 5
 # A power cap takes a tenth of a second to pull the clock down (H200): until well after that,
 # launches without a gap look steadier than they will be. After another worker's turn a part of it
 # will do.
@@ -47,6 +45,11 @@ class Launching:
         self._settled = True
         self._joules: float | None = None
         self._plan: SamplingPlan | None = None
+
+    @property
+    def has_enough(self) -> bool:
+        """Say no: blocks are as short as they may be."""
+        return False
 
     def check(self, announce: Callable[[str], None], *, is_thorough: bool) -> None:
         """Compare with the reference; raises CaseError, WrongResultError, DeviceError."""
@@ -129,7 +132,7 @@ class Launching:
         return plan
 
     def _settle(self) -> bool:
-        """Launch until three consecutive groups agree, or the time is over; say which."""
+        """Launch until groups are steady, or the time is over; say which."""
         bench = self._bench
         limit_s = min(bench.settings.settle_s, bench.device.settle_s)
         deadline = time.monotonic() + limit_s
@@ -138,18 +141,18 @@ class Launching:
             tolerance = max(tolerance, LOOSE_TOLERANCE)
         # Of long samples a group needs fewer: each is itself the mean of a long time.
         count = max(1, SETTLE_SAMPLES * self._planned().samples // bench.settings.samples)
-        recent: list[float] = []
+        groups = Groups(tolerance, row=SCATTERING if count > 1 else SCATTERING_LONG)
         left_us = SUSTAINED_US if self._is_sustained else 0.0
         while True:
             samples = self._sample(count)
             left_us -= sum(s.time_us for s in samples if s.time_us > 0)
-            recent = [*recent[1 - SETTLE_GROUPS :], statistics.median(map(self._level, samples))]
-            state = STEADY if _is_steady(recent, tolerance) and not left_us > 0 else UNSTEADY
+            groups.add(statistics.median(map(self._level, samples)))
+            state = STEADY if groups.are_steady and not left_us > 0 else UNSTEADY
             if state and time.monotonic() > deadline:
                 state = LATE
             state = bench.device.agree(state)
             if state == LATE:
-                bench.log.notes.append(_unsettled(recent, limit_s))
+                bench.log.notes.append(groups.why_not(limit_s))
             if state != UNSTEADY:
                 return state == STEADY
 
@@ -207,17 +210,18 @@ class Launching:
     def _device_times(self) -> dict[str, tuple[float, ...]]:
         """Return the device's own time of launches that are otherwise timed by the host."""
         plan = self._planned()
-        if plan.beside is None:
+        beside = plan.beside
+        if beside is None:
             return {}
         samples = sampled(
             self._bench.device,
-            plan.beside,
-            BESIDE_SAMPLES,
+            beside.group,
+            beside.samples,
             regime=Regime.PACED,
-            spin_us=plan.beside_spin_us,
+            spin_us=beside.spin_us,
             flush=plan.flush,
         )
-        times = [s.time_us / plan.beside.launches for s in samples if s.time_us > 0]
+        times = [s.time_us / beside.group.launches for s in samples if s.time_us > 0]
         return {"device_us": tuple(times)} if times else {}
 
     def _energies(self) -> dict[str, tuple[float, ...]]:
@@ -236,14 +240,3 @@ def _disturbance(health: Health, foreign_most: float) -> str:
     if (health.foreign_percent or 0.0) > foreign_most:
         found.append(f"foreign load of {health.foreign_percent:.0f} %")
     return ", ".join(found)
-
-
-def _is_steady(recent: list[float], tolerance: float) -> bool:
-    return len(recent) == SETTLE_GROUPS and max(recent) - min(recent) <= tolerance * min(recent)
-
-
-def _unsettled(recent: list[float], limit_s: float) -> str:
-    why = f"only {len(recent)} of {SETTLE_GROUPS} groups fitted"
-    if len(recent) == SETTLE_GROUPS:
-        why = f"last {len(recent)} groups differ by {max(recent) / min(recent) - 1:.2%}"
-    return f"did not settle within {limit_s:g} s ({why})"

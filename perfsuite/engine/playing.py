@@ -10,6 +10,10 @@ from perfsuite.check import check_play, check_scenario, played
 from perfsuite.engine.bench import Bench
 from perfsuite.model import Block, Evidence, Sampling, Scenario
 
+# What the plays of one process may take together, if they are more than one: a play of seconds is
+# itself long, and what is judged is one value of each process, of which there are several.
+PLAYS_US = 2e6
+
 
 class Playing:
     """The measuring of a scenario: wall time and service metrics of each play."""
@@ -19,6 +23,14 @@ class Playing:
         self._scenario = scenario
         self._error: float | None = None
         self._expected: Any = None
+
+    @property
+    def has_enough(self) -> bool:
+        """Say whether one more play as long as the last is too much, on any rank."""
+        times_us = [time_us for block in self._bench.log.blocks for time_us in block.time_us]
+        if not times_us:
+            return False
+        return self._bench.device.agree(sum(times_us) + times_us[-1]) > PLAYS_US
 
     def check(self, announce: Callable[[str], None], *, is_thorough: bool) -> None:
         """Check one play, which warms up as well; raises WrongResultError or CaseError."""
@@ -39,7 +51,7 @@ class Playing:
         """Do nothing more."""
 
     def block(self) -> None:
-        """Play once: a play is long and holds many requests."""
+        """Play once: a play may hold many requests."""
         with self._bench.timed("measure"):
             self._play()
 

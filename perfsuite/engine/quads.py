@@ -43,7 +43,7 @@ class Quads:
     def block(self) -> None:
         """Take four turns."""
         for side in self._order.choice(QUADS):
-            self._sides[side].block()
+            self._sides[side].block(is_paired=True)
 
     def finish(self) -> tuple[Evidence, Evidence]:
         """Return what both have to say; the blocks of one quad are two by two."""

@@ -31,6 +31,10 @@ from perfsuite.model import (
 class Part(Protocol):
     """How one kind of workload is measured."""
 
+    @property
+    def has_enough(self) -> bool:
+        """Say whether more turns would only cost time."""
+
     def check(self, announce: Callable[[str], None], *, is_thorough: bool) -> None:
         """Have a wrong result refused; raises WrongResultError, CaseError, DeviceError."""
 
@@ -76,9 +80,14 @@ class Session:
             self.check(announce)
         self._prepared().prepare(announce, sampling)
 
-    def block(self) -> None:
-        """Take one turn's samples, again if the device was disturbed meanwhile."""
-        self._prepared().block()
+    def block(self, *, is_paired: bool = False) -> None:
+        """Take one turn's samples, again if the device was disturbed meanwhile.
+
+        What has enough lets its turn pass, unless another's block ``is_paired`` with it.
+        """
+        part = self._prepared()
+        if is_paired or not part.has_enough:
+            part.block()
 
     def finish(self) -> Evidence:
         """Return all that this process has to say about the variant."""

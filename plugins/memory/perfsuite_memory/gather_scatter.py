@@ -175,14 +175,18 @@ def _added(values: Any, index: Any, out: Any) -> Any:
 
 
 def _jagged_sums(values: Any, ends: Any, out: Any, order: Any = None) -> Any:
-    """Subtract prefix sums in float64, some columns at a time."""
+    """Subtract prefix sums in float64, some columns at a time.
+
+    Each column is made contiguous: along rows torch scans with one thread a column, which takes
+    seconds (H200, a million rows).
+    """
     import torch
 
     parts = []
     for part in values.split(COLUMNS_AT_ONCE, dim=1):
-        sums = (part if order is None else part[order]).double().cumsum(0)
-        sums = torch.cat([sums.new_zeros(1, sums.shape[1]), sums])
-        parts.append(sums[ends[1:]] - sums[ends[:-1]])
+        columns = (part if order is None else part[order]).T.contiguous()
+        sums = torch.nn.functional.pad(columns.double().cumsum(1), (1, 0))
+        parts.append((sums[:, ends[1:]] - sums[:, ends[:-1]]).T)
     return torch.cat(parts, dim=1)
 
 
