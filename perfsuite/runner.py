@@ -204,7 +204,14 @@ class _Work:
         run = replace(run, notes=(*notes, *run.notes), left_out=fit.left_out(run))
         run = replace(run, notes=(*fit.told(run), *run.notes))
         entries = self.judging.yardstick.entries
-        tracing = Tracing(self.run_file, self.desks, entries, self.samplings, self.limit)
+        tracing = Tracing(
+            self.run_file,
+            self.desks,
+            entries,
+            self.samplings,
+            self.limit,
+            has_counters=request.counters,
+        )
         run = tracing.take(run, self.listener.note)
         phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}
         wall_s, units = time.monotonic() - self.started, units_of(self.desks, run.variants)

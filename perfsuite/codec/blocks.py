@@ -15,7 +15,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from perfsuite.codec.text import check_schema, convert, encode, read_json, to_plain
+from perfsuite.codec.text import (
+    check_schema,
+    convert,
+    encode,
+    kernels_to_plain,
+    read_json,
+    to_plain,
+)
 from perfsuite.errors import StoreError
 from perfsuite.model import BaselineEntry, BaselineMetric
 from perfsuite.model.metric import DIRECTIONS
@@ -92,6 +99,7 @@ def baseline_text(sku: str, pack: str, entries: Mapping[str, StoredEntry]) -> by
 def _block(variant: str, stored: StoredEntry) -> str:
     entry = to_plain(stored.entry)
     del entry["variant"], entry["metrics"]
+    entry["kernels"] = kernels_to_plain(entry["kernels"])
     traced = "".join(_rows(name, entry.pop(name)) for name in ("kernels", "codes"))
     for name in ("sampling", "work_class", "load"):  # no diff for what an older entry does not say
         if not entry[name]:
