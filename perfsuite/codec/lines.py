@@ -12,14 +12,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from perfsuite.codec.text import (
-    check_schema,
-    convert,
-    encode,
-    kernels_to_plain,
-    read_json,
-    to_plain,
-)
+from perfsuite.codec.blocks import kernels_to_plain
+from perfsuite.codec.text import check_schema, convert, encode, read_json, to_plain
 from perfsuite.errors import StoreError
 from perfsuite.model import Result, Run, Trace, Variant
 
