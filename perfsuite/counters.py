@@ -38,7 +38,7 @@ DENIED = "ERR_NVGPUCTRPERM"
 _DRIVER, _STATUS = Path("/proc/driver/nvidia/params"), Path("/proc/self/status")
 _CAP_SYS_ADMIN = 21
 # What the program itself says of its end tells more.
-_SAID = re.compile(r"==ERROR==\s*(?!The application returned)(.+)")
+_SAID = re.compile(r"==ERROR==\s*+(?!The application returned)(.+)")
 _UNNAMED = re.compile(r"<unnamed>::|\(anonymous namespace\)::")
 _COLUMNS = ("ID", "Kernel Name", "Block Size", "Grid Size")
 

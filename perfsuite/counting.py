@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from perfsuite import wire, worker
@@ -13,17 +14,22 @@ from perfsuite.errors import PerfError
 GRACE_S = 5
 
 
-def main() -> None:
-    """Launch the variant of the file that is the first argument, within the seconds that follow."""
-    signal.alarm(int(sys.argv[2]) + GRACE_S)
-    request = wire.decode(Path(sys.argv[1]).read_bytes())
+def main(arguments: Sequence[str]) -> str | None:
+    """Launch the variant of the file that comes first, within the seconds that come second.
+
+    Returns why that cannot be, if so; raises what the variant raises.
+    """
+    path, limit_s = arguments
+    signal.alarm(int(limit_s) + GRACE_S)
+    request = wire.decode(Path(path).read_bytes())
     if not isinstance(request, wire.TraceOne):
-        sys.exit(f"{sys.argv[1]} asks for {type(request).__name__}, not for one variant")
+        return f"{path} asks for {type(request).__name__}, not for one variant"
     try:
         worker.show(request.job)
     except PerfError as error:
-        sys.exit(wire.plain(error.what.partition("\n")[0]))
+        return wire.plain(error.what.partition("\n")[0])
+    return None
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main(sys.argv[1:]))
