@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import tempfile
 import textwrap
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arms_data import PACK as ARMS_PACK
+from arms_data import PLANTED, commit, last, perf, project_in
 from explained_data import explained
 from store_data import SKU
 from test_runner import Log, request
@@ -37,6 +40,8 @@ from perfsuite.report.render import render
 from perfsuite.report.why import headline
 from perfsuite.runner import Outcome, execute
 from perfsuite.runs import load_run
+
+pytest_plugins = ["pytester"]
 
 BLOCK, GRID = (256, 1, 1), (132, 1, 1)
 SCALE = TracedKernel(name="scale_rows", count=1, duration_us=9.0, grid=GRID, block=BLOCK)
@@ -212,7 +217,7 @@ def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
         script = textwrap.dedent(NCU).format(python=sys.executable, mode=mode, **paths)
         (folder / "ncu").write_text(script, "utf-8")
         (folder / "ncu").chmod(0o755)
-        monkeypatch.setenv("PATH", str(folder))
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
         return calls
 
     return make
@@ -263,6 +268,28 @@ def test_a_run_says_what_was_counted_otherwise(
     assert headline(found).endswith(
         "sectors read 4.19\u202fM \u2192 8.39\u202fM, bank conflicts 4.19\u202fM \u2192 8.39\u202fM"
     )
+
+
+@pytest.mark.parametrize("where", ["option", "ini"])
+def test_both_arms_are_counted_as_option_or_ini_say(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    ncu: Callable[..., Path],
+    where: str,
+) -> None:
+    project = project_in(pytester, monkeypatch)
+    calls = ncu(log(("scale_rows", 4096)))
+    kernel = 'ctx.run_kernel("scale_rows", speed.US[impl], grid=(132, 1, 1), block=(256, 1, 1))'
+    commit(project.path, acme=ARMS_PACK.replace("ctx.spend(speed.US[impl])", kernel))
+    (project.path / "speed.py").write_text(PLANTED, "utf-8")
+    if where == "ini":
+        project.makeini("[pytest]\nperf_counters = true\n")
+    option = ("--perf-counters",) if where == "option" else ()
+    perf(project, "--perf-against=main", "--perf-select", "impl=two", *option)
+    found = [(trace.arm, trace.kernels[0].counters) for trace in last(project).traces]
+    every = dict.fromkeys(METRICS, 4096.0)
+    assert found == [(Arm.A, every), (Arm.B, every)]
+    assert len(calls.read_text("utf-8").splitlines()) == 2
 
 
 def test_a_stored_entry_without_counters_is_counted_when_that_is_asked_for(
