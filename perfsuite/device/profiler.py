@@ -33,10 +33,10 @@ def gpu_kernels(issue: Callable[[], object]) -> list[TracedKernel]:
 def shown(issue: Callable[[], object]) -> None:
     """Call ``issue`` between the start and the stop that NVIDIA's profilers wait for."""
     torch.cuda.synchronize()
-    torch.cuda.cudart().cudaProfilerStart()
+    torch.cuda.profiler.start()
     issue()
     torch.cuda.synchronize()
-    torch.cuda.cudart().cudaProfilerStop()
+    torch.cuda.profiler.stop()
 
 
 def kernels_of(events: list[dict[str, Any]]) -> list[TracedKernel]:
