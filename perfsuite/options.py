@@ -126,6 +126,10 @@ OPTIONS: Mapping[str, Option] = {
     "--perf-profile": _flag(
         "tell at the end where the run's own time went: by phase, device and variant"
     ),
+    "--perf-counters": _flag(
+        "count memory sectors and bank conflicts of the kernels that are traced, with NVIDIA's "
+        "Nsight Compute (ncu) on the PATH"
+    ),
     "--perf-resume": _flag("continue the last run if it was interrupted, keeping what it measured"),
     "--perf-resume-if-any": _flag(
         "as --perf-resume where there is a run to continue, of this code and request; else anew"
@@ -171,6 +175,11 @@ INI: Mapping[str, Option] = {
         "help": "URL of the history; empty: none",
         "default": "sqlite:///.perfsuite/history.db",
     },
+    "perf_counters": {
+        "help": "count what traced kernels do in each run, as --perf-counters has it",
+        "type": "bool",
+        "default": False,
+    },
     "perf_exit_codes": {
         "help": "exit with 10 to 17 for what fails or is in doubt, as docs/ci.md has them",
         "type": "bool",
@@ -189,6 +198,7 @@ def options_of(config: pytest.Config) -> Options:
         **{
             **values,
             "root": config.rootpath,
+            "counters": values["counters"] or config.getini("perf_counters"),
             "pack": tuple(map(Path, values["pack"])),
             "repo": Path(values["repo"]) if values["repo"] else None,
             "report": config.rootpath / values["report"],

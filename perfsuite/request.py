@@ -55,6 +55,7 @@ class Options:
     resume_if_any: bool = False
     time: float | None = None
     shard: tuple[int, int] | None = None
+    counters: bool = False
 
     def failing_statuses(self) -> frozenset[str]:
         """Return the statuses that fail a test."""
@@ -186,6 +187,7 @@ def request_of(
         exceptions=Exceptions.load(options.baselines, datetime.now(UTC).date()),
         time_s=options.time or float("inf"),
         shard=chosen.shard,
+        counters=options.counters,
     )
 
 

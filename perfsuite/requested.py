@@ -31,3 +31,4 @@ class Request:
     exceptions: Exceptions = field(default_factory=Exceptions)
     time_s: float = float("inf")
     shard: Shard | None = None
+    counters: bool = False

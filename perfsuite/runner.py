@@ -72,7 +72,7 @@ def execute(request: Request, listener: Listener) -> Outcome:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
             limit = replace(limit, spent_s=spent_s(interrupted, len(desks)))
         judging = Judging(yardstick, request.policy, arms, request.exceptions)
-        work = _Work(listener, desks, file, judging, limit)
+        work = _Work(listener, desks, file, judging, limit, has_counters=request.counters)
         work.phases_s["open"] = work.started - limit.started
         for note in notes:
             listener.note(note)
@@ -92,6 +92,7 @@ class _Work:
     run_file: RunFile
     judging: Judging
     limit: TimeLimit
+    has_counters: bool = False
 
     def __post_init__(self) -> None:
         self.facts = self.run_file.run.facts
@@ -204,7 +205,14 @@ class _Work:
         run = replace(run, notes=(*notes, *run.notes), left_out=fit.left_out(run))
         run = replace(run, notes=(*fit.told(run), *run.notes))
         entries = self.judging.yardstick.entries
-        tracing = Tracing(self.run_file, self.desks, entries, self.samplings, self.limit)
+        tracing = Tracing(
+            self.run_file,
+            self.desks,
+            entries,
+            self.samplings,
+            self.limit,
+            has_counters=self.has_counters,
+        )
         run = tracing.take(run, self.listener.note)
         phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}
         wall_s, units = time.monotonic() - self.started, units_of(self.desks, run.variants)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from perfsuite.files import replace_file
 from perfsuite.model import Arm, BaselineEntry, Code, Regime, Run, Sampling, Trace, Variant, Word
-from perfsuite.panel import GangPanel, Tracer
+from perfsuite.panel import Counter, GangPanel, Tracer
 from perfsuite.runs import RunFile
 from perfsuite.sites import Desk, share_out
 from perfsuite.time_limit import TimeLimit
@@ -22,6 +22,8 @@ MOVED = frozenset({Word.SLOWER, Word.FASTER, Word.UNCLEAR, Word.OVER_BUDGET})
 # How long another trace may begin: of what moved, and of what is only to be stored. What is left
 # of the latter is taken by later runs.
 MOVED_S, NEW_S = 60.0, 20.0
+# How long another variant may begin to be counted, what moved first.
+COUNTED_S = 60.0
 MOST_DIFF_LINES = 200
 # Of longer texts a diff takes seconds, and nobody reads it.
 MOST_PTX_LINES = 20_000
@@ -33,7 +35,7 @@ class Tracing:
     """The traces of a run, which are stored in its file; PTX is kept beside, by its hash.
 
     ``entries`` are what variants without an arm A are compared with, ``samplings`` how all were
-    sampled.
+    sampled. With ``has_counters`` Nsight Compute counts what was traced, where it is there.
     """
 
     run_file: RunFile
@@ -41,6 +43,9 @@ class Tracing:
     entries: Mapping[str, BaselineEntry]
     samplings: Mapping[str, Sampling]
     limit: TimeLimit = field(default_factory=TimeLimit)
+    has_counters: bool = False
+    _counter: Counter | None = None
+    _uncounted: list[Trace] = field(default_factory=list)
     _compared: set[str] = field(default_factory=set)
     _moved: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -49,6 +54,7 @@ class Tracing:
     def take(self, run: Run, tell: Callable[[str], None]) -> Run:
         """Trace what the judged run needs; return it with what that took, and what was cut."""
         self._compared = {result.variant for result in run.aside if result.arm is Arm.A}
+        self._counter = Counter(self.desks[0].panel.site) if self.has_counters else None
         moved, untraced = self._wanted(run)
         if not moved and not untraced:
             return run
@@ -60,12 +66,13 @@ class Tracing:
         self._moved = {each.id for each in moved}
         self._share(arms, Arm.A, MOVED_S / 2)
         self._share([*moved, *untraced], Arm.B, MOVED_S / (2 if arms else 1))
+        told = self._counter.note(COUNTED_S) if self._counter else ""
         what = f"{self._left} kernel traces were not taken: the limits are {MOVED_S:g} s for what "
         what += f"moved and {NEW_S:g} s for what is new"
         what += f", within {self.limit}" if self.limit.is_set else ""
         return replace(
             run,
-            notes=(*run.notes, *([what] if self._left else [])),
+            notes=(*run.notes, *([what] if self._left else []), *([told] if told else [])),
             phases_s={**run.phases_s, "trace": time.monotonic() - started},
         )
 
@@ -80,6 +87,8 @@ class Tracing:
     def _is_known(self, variant: Variant) -> bool:
         entry = self.entries.get(variant.id)
         is_stored = entry is not None and bool(entry.kernels)
+        if is_stored and entry and self._counter and not self._counter.refused:
+            is_stored = any(kernel.counters for kernel in entry.kernels)
         return is_stored or variant.id in self._compared or variant.is_gang
 
     def _share(self, variants: Sequence[Variant], arm: Arm, moved_s: float) -> None:
@@ -107,6 +116,18 @@ class Tracing:
         for gang in (variant for variant in wanted if variant.is_gang):
             self._keep(Trace(variant=gang.id, arm=arm, reason="ranks are not traced"), {})
         share_out(self.desks, [variant for variant in wanted if not variant.is_gang], trace)
+        if self._counter:
+            # As the traces of what moved, where both arms are counted.
+            part = moved_s / MOVED_S if self._compared else 1.0
+            self._counter.left_s = min(part * COUNTED_S, self.limit.left_s())
+            self._count(self._counter, {variant.id: variant for variant in wanted})
+
+    def _count(self, counter: Counter, variants: Mapping[str, Variant]) -> None:
+        """Store the traces that waited for their counters, what moved first."""
+        waiting, self._uncounted = self._uncounted, []
+        for trace in sorted(waiting, key=lambda each: each.variant not in self._moved):
+            kernels = counter.counted(variants[trace.variant], trace.arm, trace.kernels)
+            self.run_file.append_trace(replace(trace, kernels=kernels))
 
     def _trace(self, tracer: Tracer, variant: Variant, arm: Arm) -> None:
         sampling = self.samplings.get(variant.id)
@@ -121,7 +142,11 @@ class Tracing:
                 shelf.put(name, text)
             before = {code.name: code for code in self._before(trace)}
             codes = tuple(shelf.compared(code, before.get(code.name)) for code in trace.codes)
-            self.run_file.append_trace(replace(trace, codes=codes))
+            trace = replace(trace, codes=codes)
+            if self._counter and trace.kernels:
+                self._uncounted.append(trace)
+            else:
+                self.run_file.append_trace(trace)
 
     def _before(self, trace: Trace) -> Iterator[Code]:
         if trace.arm is Arm.A:

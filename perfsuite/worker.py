@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from perfsuite import wire
 from perfsuite.device import Device, Gang, described, forget_compiled, join, open_device
-from perfsuite.engine import Quads, Session, dissect
+from perfsuite.engine import Quads, Session, dissect, show_once
 from perfsuite.errors import DisturbedError, PackError, PerfError, WrongResultError
 from perfsuite.isolation import isolate, leave
 from perfsuite.model import Case, Evidence, Status
@@ -171,6 +171,15 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - any answer but silence is the answer
             return _reason(error)
         return ""
+
+
+def show(job: wire.Job) -> None:
+    """Launch a variant once, warm, for the profiler that this process runs under."""
+    _import_from(job)
+    device = _opened(job, None)
+    show_once(device, partial(_measuring(job, device).launches, 1))
+    _refuse_strangers(job)
+    device.close()
 
 
 def _session(job: wire.Job, device: Device) -> Session | Quads:

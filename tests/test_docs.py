@@ -23,7 +23,7 @@ sys.path.insert(0, str(SITE))
 REASONS = {
     "installs from a network": 9,
     "needs a GPU": 8,
-    "needs ncu": 2,
+    "needs ncu": 3,
     "needs another tool": 8,
 }
 # On the fake device, of the one pack that a page makes, in two processes of each variant.

@@ -46,11 +46,16 @@ def merge(old: BaselineEntry, new: BaselineEntry, *, is_other_code: bool) -> Mer
         for what, is_new in (
             ("sampling", new.sampling and not old.sampling),
             ("kernels", new.kernels and not old.kernels),
+            ("counters", old.kernels and _has_counters(new) and not _has_counters(old)),
             ("artefact", new.artefact and not old.artefact),
         )
         if is_new
     ]
     return Merged(_joined(old, new), "; ".join(moves + added + recorded))
+
+
+def _has_counters(entry: BaselineEntry) -> bool:
+    return any(kernel.counters for kernel in entry.kernels)
 
 
 def pooled_entry(entries: Sequence[BaselineEntry]) -> BaselineEntry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from perfsuite.baselines import Baselines, Root
 from perfsuite.cli.project import say, say_table
+from perfsuite.counters import obstacles
 from perfsuite.model import DeviceFacts, Health, Pack, Regime, Settings
 from perfsuite.noise import prior_for
 from perfsuite.panel import inventory
@@ -47,6 +49,18 @@ def say_software() -> None:
         say(f"A run takes the GPUs of one product; these with CUDA_VISIBLE_DEVICES={uuids}")
     if not products:
         say("No NVIDIA GPU, or its driver does not answer: runs use the CPU")
+    for text in _counters() if products else ():
+        say(f"Counters (--perf-counters): {text}")
+
+
+def _counters() -> Iterator[str]:
+    """Yield with what counters would be read, and what stands against it."""
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        yield "none, NVIDIA's Nsight Compute (ncu) is not on the PATH"
+        return
+    against = list(obstacles())
+    yield from [f"none, {each}" for each in against] or [f"by {ncu}"]
 
 
 def _version(distribution: str) -> str:

@@ -9,7 +9,7 @@ of its own, which is the same whoever accepts the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -92,6 +92,7 @@ def baseline_text(sku: str, pack: str, entries: Mapping[str, StoredEntry]) -> by
 def _block(variant: str, stored: StoredEntry) -> str:
     entry = to_plain(stored.entry)
     del entry["variant"], entry["metrics"]
+    entry["kernels"] = kernels_to_plain(entry["kernels"])
     traced = "".join(_rows(name, entry.pop(name)) for name in ("kernels", "codes"))
     for name in ("sampling", "work_class", "load"):  # no diff for what an older entry does not say
         if not entry[name]:
@@ -115,6 +116,25 @@ def _rows(name: str, items: list[dict[str, Any]]) -> str:
     """Return a list as more of an entry, one line an item; nothing for none."""
     text = ",\n".join(f"    {_text(item)}" for item in items)
     return f',\n  "{name}": [\n{text}\n  ]' if items else ""
+
+
+def kernels_to_plain(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return plain kernels without counters where there are none, whole counts as integers.
+
+    So a file that has none reads as it was written before there were any.
+    """
+    return [
+        {
+            **{key: item for key, item in each.items() if key != "counters"},
+            **({"counters": dict(_whole(each["counters"]))} if each["counters"] else {}),
+        }
+        for each in items
+    ]
+
+
+def _whole(counters: dict[str, float]) -> Iterator[tuple[str, float]]:
+    for name, count in counters.items():
+        yield name, int(count) if float(count).is_integer() else count
 
 
 def _text(value: object) -> str:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from perfsuite.codec.blocks import kernels_to_plain
 from perfsuite.codec.text import check_schema, convert, encode, read_json, to_plain
 from perfsuite.errors import StoreError
 from perfsuite.model import Result, Run, Trace, Variant
@@ -61,7 +62,8 @@ def result_line(result: Result) -> bytes:
 
 def trace_line(trace: Trace) -> bytes:
     """Return the line of one trace."""
-    return _line("trace", to_plain(trace))
+    plain = to_plain(trace)
+    return _line("trace", {**plain, "kernels": kernels_to_plain(plain["kernels"])})
 
 
 def end_lines(run: Run) -> bytes:

@@ -20,7 +20,7 @@ from perfsuite.device.gang import Gang
 from perfsuite.device.host import cpu_model, last_level_cache, machine_unit
 from perfsuite.device.load import Load, own_ns
 from perfsuite.device.profiler import cpu_operators
-from perfsuite.device.protocol import Comparison, Group, Loaded, Sample
+from perfsuite.device.protocol import Comparison, Device, Group, Loaded, Sample
 from perfsuite.device.software import compilers, software
 from perfsuite.device.speed import SLOWED_MOST, SPEED
 from perfsuite.errors import DeviceError
@@ -87,6 +87,7 @@ class CpuDevice:
     busy_s = 0.0
     spun_s = 0.0
     traced = staticmethod(cpu_operators)
+    shown = Device.shown
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         del seed

@@ -19,7 +19,7 @@ from perfsuite.device.gang import Gang
 from perfsuite.device.health import HealthWatch
 from perfsuite.device.kernels import CudaContext
 from perfsuite.device.nvml import Nvml, arch_of
-from perfsuite.device.profiler import gpu_kernels
+from perfsuite.device.profiler import gpu_kernels, shown
 from perfsuite.device.protocol import Comparison, Group, Loaded, Sample
 from perfsuite.device.stopwatch import ROWS, CudaGroup, Stopwatch
 from perfsuite.errors import DeviceError
@@ -46,6 +46,7 @@ class CudaDevice:
     foreign_most = 2.0
     busy_s = spun_s = 0.0
     traced = staticmethod(gpu_kernels)
+    shown = staticmethod(shown)
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         if not torch.cuda.is_available():

@@ -13,7 +13,7 @@ from typing import Any
 
 from perfsuite.device.fake_rng import POISON, FakeRng
 from perfsuite.device.gang import Gang
-from perfsuite.device.protocol import Comparison, Group, Loaded, Sample
+from perfsuite.device.protocol import Comparison, Device, Group, Loaded, Sample
 from perfsuite.errors import DeviceError
 from perfsuite.model import DeviceFacts, Gpu, Health, Regime, TracedKernel
 
@@ -98,6 +98,7 @@ class FakeDevice:
     spun_s = 0.0
     within = 0.002
     between = 0.0005
+    shown = Device.shown
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         self._gang = gang or Gang()

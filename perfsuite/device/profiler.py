@@ -30,6 +30,15 @@ def gpu_kernels(issue: Callable[[], object]) -> list[TracedKernel]:
     return kernels_of(found["traceEvents"])
 
 
+def shown(issue: Callable[[], object]) -> None:
+    """Call ``issue`` between the start and the stop that NVIDIA's profilers wait for."""
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    issue()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
+
+
 def kernels_of(events: list[dict[str, Any]]) -> list[TracedKernel]:
     """Return the kernels among the events of Kineto's trace, whose times are microseconds."""
     found = [event for event in events if event.get("cat") in GPU_KINDS]

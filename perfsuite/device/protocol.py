@@ -206,6 +206,11 @@ class Device(Protocol):
         issue()
         return ()
 
+    def shown(self, issue: Callable[[], object]) -> None:
+        """Call ``issue`` where a profiler that this process runs under looks, and wait for it."""
+        issue()
+        self.synchronize()
+
     def loaded(self) -> Sequence[Loaded]:
         """Return the kernels that were compiled for what ran on this device, as far as known."""
         return ()

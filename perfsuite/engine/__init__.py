@@ -2,6 +2,6 @@
 
 from perfsuite.engine.quads import Quads
 from perfsuite.engine.session import Session
-from perfsuite.engine.tracing import dissect
+from perfsuite.engine.tracing import dissect, show_once
 
-__all__ = ["Quads", "Session", "dissect"]
+__all__ = ["Quads", "Session", "dissect", "show_once"]

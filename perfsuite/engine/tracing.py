@@ -50,13 +50,7 @@ def dissect(device: Device, build: Callable[[], Sequence[Callable[[], object]]])
     # A graph that is made before CUPTI is there hides its kernels from it.
     device.traced(lambda: None)
     launches = build()
-    for index in range(WARM_UP):
-        started = time.monotonic()
-        launches[index % len(launches)]()
-        device.synchronize()
-        once_s = time.monotonic() - started
-        if once_s > LONGEST_S:
-            break
+    once_s = _warmed_up(device, launches)
     count = 1 if once_s > LONGEST_S else max(FEWEST, min(MOST, int(LONG_S / max(once_s, 1e-9))))
 
     def issue() -> None:
@@ -72,6 +66,25 @@ def dissect(device: Device, build: Callable[[], Sequence[Callable[[], object]]])
     own = {loaded.hash: loaded for loaded in device.loaded() if loaded.ptx}
     codes = tuple(_codes(kept, list(own.values())))
     return Anatomy(kept, codes, {code.ptx: own[code.ptx].ptx for code in codes}, reason)
+
+
+def show_once(device: Device, build: Callable[[], Sequence[Callable[[], object]]]) -> None:
+    """Launch once, warm, for the profiler that this process runs under."""
+    launches = build()
+    _warmed_up(device, launches)
+    device.shown(launches[0])
+
+
+def _warmed_up(device: Device, launches: Sequence[Callable[[], object]]) -> float:
+    """Return the seconds that a launch took after a few."""
+    for index in range(WARM_UP):
+        started = time.monotonic()
+        launches[index % len(launches)]()
+        device.synchronize()
+        once_s = time.monotonic() - started
+        if once_s > LONGEST_S:
+            break
+    return once_s
 
 
 def _grouped(seen: Sequence[TracedKernel], launches: int) -> Iterator[TracedKernel]:

@@ -13,6 +13,8 @@ from perfsuite.model import Code, Health, TracedKernel
 LEAST_SHARE, LEAST_US = 0.01, 0.05
 # What explains less of a change than this is no cause of it.
 LEAST_OF_CHANGE = 0.2
+# What is counted is nearly exact: others use L2 and DRAM too, and blocks meet in another order.
+LEAST_COUNTED_SHARE, LEAST_COUNTED = 0.02, 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,15 @@ class KernelChange:
     delta_us: float
     share: float | None = None
     code: CodeChange | None = None
+
+    @property
+    def counters(self) -> tuple[tuple[str, float, float], ...]:
+        """What was counted otherwise before than now, where both were counted."""
+        if self.before is None or self.now is None:
+            return ()
+        old, new = self.before.counters, self.now.counters
+        pairs = ((name, old[name], new[name]) for name in new if name in old)
+        return tuple(each for each in pairs if _differ(*each[1:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +136,7 @@ class Explanation:
         if self.is_fine or self.is_clock or not self.change_us or self.rest_us is None:
             return False
         return self.rest_us / self.change_us > 1 / 2
+
+
+def _differ(old: float, new: float) -> bool:
+    return abs(new - old) > max(LEAST_COUNTED, LEAST_COUNTED_SHARE * max(old, new))

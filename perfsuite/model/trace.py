@@ -19,6 +19,10 @@ class TracedKernel:
     """A kernel that a launch runs ``count`` times, ``duration_us`` each (median), shaped alike.
 
     On the CPU it is one of torch's operators, without what those that it calls take.
+    ``counters`` is what Nsight Compute counts of one run of it, where that was asked for:
+    ``requests_read`` and ``requests_written`` of warps to global memory, the ``sectors_read`` and
+    ``sectors_written`` (32 bytes each) that they touch, those of L2 and of DRAM whoever asks
+    (``l2_sectors_read``, ``dram_sectors_written``...), and ``bank_conflicts`` of shared memory.
     """
 
     name: str
@@ -28,6 +32,7 @@ class TracedKernel:
     block: tuple[int, ...] = ()
     registers: int = 0
     shared_bytes: int = 0
+    counters: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def function(self) -> str:

@@ -1,5 +1,6 @@
 """The controller's side of measuring: servers, turns, time limits, and every death as a result."""
 
+from perfsuite.panel.counter import Counter
 from perfsuite.panel.gang import GangPanel
 from perfsuite.panel.inventory import inventory
 from perfsuite.panel.lock import UnitLock
@@ -10,6 +11,7 @@ from perfsuite.panel.tracer import Tracer
 
 __all__ = [
     "Code",
+    "Counter",
     "GangPanel",
     "Panel",
     "Site",

@@ -9,7 +9,16 @@ from perfsuite.explain import Explanation, KernelChange, Kind
 from perfsuite.model import TracedKernel
 from perfsuite.report import view
 from perfsuite.report.subject import Subject
-from perfsuite.report.why import MOST_FACTS, differences, middle, percent, shape_of, signed
+from perfsuite.report.why import (
+    MOST_FACTS,
+    counted_words,
+    counter_name,
+    differences,
+    middle,
+    percent,
+    shape_of,
+    signed,
+)
 
 MOST_ROWS = 40
 
@@ -26,6 +35,7 @@ class Row:
     delta: str
     share: str
     details: str
+    counters: str = ""
 
 
 def rows(subject: Subject) -> list[Row]:
@@ -80,7 +90,23 @@ def _row(each: KernelChange) -> Row:
         delta=signed(each.delta_us) if each.kind is not Kind.SAME else "",
         share=percent(each.share) if each.share is not None and each.kind is not Kind.SAME else "",
         details="; ".join(_details(each)),
+        counters="; ".join(_counters(each)),
     )
+
+
+def has_counters(shown: list[Row]) -> bool:
+    """Say whether anything was counted of these kernels."""
+    return any(row.counters for row in shown)
+
+
+def _counters(each: KernelChange) -> Iterator[str]:
+    """Yield what was counted: what differs, then what else there was of it."""
+    yield from counted_words(each)
+    told = {name for name, _, _ in each.counters}
+    kernel = each.now or each.before
+    for name, count in (kernel.counters if kernel else {}).items():
+        if count and name not in told:
+            yield f"{counter_name(name)} {view.flow(count, '')}"
 
 
 def _details(each: KernelChange) -> Iterator[str]:

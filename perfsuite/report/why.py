@@ -97,14 +97,31 @@ def _cause(cause: KernelChange) -> str:
         role = role_of(new)
         what = f"another kernel for the {role}" if role else "another kernel"
         switch = f"library switch, {what}" if cause.code is None else what
-        times = f"{_time(new)} instead of {_time(old)}"
-        return f"{switch}: {_name(new)} instead of {_name(old)}, {times}{_share(cause)}"
+        times = f"{_time(new)} instead of {_time(old)}{_share(cause)}{_counted(cause)}"
+        return f"{switch}: {_name(new)} instead of {_name(old)}, {times}"
     if new.count != old.count:
         counts = f"{view.often(new.count)} times a launch instead of"
         return f"{_name(new)} runs {counts} {view.often(old.count)}{_share(cause)}"
     times = f"{view.time(new.duration_us, None)} instead of"
     what = f"{_name(new)} takes {times} {view.time(old.duration_us, None)}{_share(cause)}"
-    return f"{what}{_code(cause)}"
+    return f"{what}{_code(cause)}{_counted(cause)}"
+
+
+def _counted(cause: KernelChange) -> str:
+    told = ", ".join(list(counted_words(cause))[:MOST_FACTS])
+    return f", {told}" if told else ""
+
+
+def counted_words(each: KernelChange) -> Iterator[str]:
+    """Yield what was counted otherwise: sectors read 4.2 M to 8.4 M."""
+    for name, old, new in each.counters:
+        yield f"{counter_name(name)} {view.flow(old, '')} {ARROW} {view.flow(new, '')}"
+
+
+def counter_name(name: str) -> str:
+    """Return a counter's name as people write it."""
+    words = name.replace("_", " ")
+    return words.replace("l2 ", "L2 ").replace("dram ", "DRAM ")
 
 
 def _between(explanation: Explanation) -> str:
