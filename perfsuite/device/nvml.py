@@ -40,7 +40,8 @@ def visible_arch() -> str:
     except pynvml.NVMLError:
         return ""
     try:
-        first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        first, *_ = visible.split(",")
         handle = pynvml.nvmlDeviceGetHandleByUUID(first)
         return arch_of(*pynvml.nvmlDeviceGetCudaComputeCapability(handle))
     except pynvml.NVMLError:

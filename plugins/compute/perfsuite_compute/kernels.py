@@ -67,6 +67,7 @@ def _softmax_triton(dtype: str, cols: int) -> Kernel:
         },
         aligned=("x", "y", "rows") if is_ahead else ("x", "y"),
         num_warps=min(32, max(4, block // 1024)),
+        **({"targets": _LARGE} if is_ahead else {}),
     )
 
 

@@ -83,11 +83,21 @@ def softmax(x: Any, y: Any) -> None:
     """Write the softmax of each row of x to y; both are contiguous."""
     rows, cols = x.shape
     options = {"COLS": cols, "BLOCK": triton.next_power_of_2(cols), "num_warps": warps_for(cols)}
-    if is_ahead(cols, x.element_size()):
+    if is_ahead(cols, x.element_size()) and _has_room(x):
         programs = min(rows, _multiprocessors(x))
         softmax_ahead_kernel[(programs,)](x, y, rows, STAGES=STAGES, **options)
     else:
         softmax_kernel[(rows,)](x, y, **options)
+
+
+def _has_room(x: Any) -> bool:
+    """Whether a block may have the shared memory for two rows on their way: not on sm_120."""
+    import torch
+
+    if not x.is_cuda:
+        return True
+    most = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin
+    return int(most) > (STAGES - 1) * AHEAD_BYTES
 
 
 def _multiprocessors(x: Any) -> int:
