@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+import pytest
 from store_data import variant
+from test_panel import SITE, STEADY, measure, nasty
 
-from perfsuite.model import Stage
+from perfsuite.model import Stage, Status
+from perfsuite.panel import Panel
 from perfsuite.panel.crew import Crew
 from perfsuite.panel.legs import Seat, Wave
+from perfsuite.panel.process import Wait
 from perfsuite.panel.relay import Relay
 
 ROOM = 100
@@ -97,3 +101,33 @@ def test_crew_of_another_wave_or_of_a_dead_server_is_not_taken() -> None:
     on.relay.take(on.relay.ahead.wave)
     assert on.said == ["start 2", "close 2", "start 3", "start 4", "close 4", "start 4"]
     assert not on.relay.drop_ahead()
+
+
+def _said_of(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list to which checks and ends of the panel's crews will be added, by axes."""
+    said: list[str] = []
+    check, close = Crew.check, Crew.close
+
+    def checking(crew: Crew, thorough: int, wait: Wait, *, is_alone: bool) -> None:
+        said.append(f"check {crew.wave.variant.axes}")
+        if is_alone and panel._relay.ahead:
+            assert all(worker._connection.poll() for worker in panel._relay.ahead.workers)
+        check(crew, thorough, wait, is_alone=is_alone)
+
+    def closing(crew: Crew) -> None:
+        close(crew)
+        said.append(f"close {crew.wave.variant.axes}")
+
+    monkeypatch.setattr(Crew, "check", checking)
+    monkeypatch.setattr(Crew, "close", closing)
+    return said
+
+
+def test_crew_before_one_that_failed_is_gone_when_the_next_one_checks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, _, last = STEADY
+    with Panel(SITE) as panel:
+        said = _said_of(panel, monkeypatch)
+        measure(panel, first, nasty("raise"), last)
+    assert said.index(f"close {first.axes}") < said.index(f"check {last.axes}")

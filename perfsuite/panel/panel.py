@@ -198,6 +198,8 @@ class Panel(Closable):
             self._relay.let_go(crew)
         except BaseException:
             crew.close()
+            # Whoever is checked next was not counted in when the one before was let go.
+            self._relay.see_out()
             raise
         finally:
             self._crew = None
