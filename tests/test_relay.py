@@ -131,3 +131,11 @@ def test_crew_before_one_that_failed_is_gone_when_the_next_one_checks(
         said = _said_of(panel, monkeypatch)
         measure(panel, first, nasty("raise"), last)
     assert said.index(f"close {first.axes}") < said.index(f"check {last.axes}")
+
+
+def test_one_slot_s_memory_is_counted_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Panel(replace(SITE, slots=1)) as panel:
+        said = _said_of(panel, monkeypatch)
+        large = [replace(each, memory_bytes=panel.facts().memory_bytes // 2) for each in STEADY]
+        measure(panel, *large, processes=1)
+    assert said.index(f"close {large[0].axes}") < said.index(f"check {large[1].axes}")

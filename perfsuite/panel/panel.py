@@ -49,7 +49,7 @@ class Panel(Closable):
         self._slots = [Slot(index, site) for index in range(site.slots)]
         self._relay = Relay(
             lambda wave: Crew(wave, self._slots, site, self.samplings),
-            fits=lambda each_bytes: self._together(each_bytes) == len(self._slots),
+            fits=self._fits,
             is_hidden=not site.is_host_measured,
         )
 
@@ -140,9 +140,11 @@ class Panel(Closable):
         return [Wave(variant, stage, each) for each in seats]
 
     def _together(self, each_bytes: int) -> int:
-        memory_bytes, slots = self.facts().memory_bytes, len(self._slots)
-        fits = not memory_bytes or each_bytes * slots <= DEVICE_SHARE * memory_bytes
-        return slots if fits else 1
+        return len(self._slots) if self._fits(each_bytes) else 1
+
+    def _fits(self, each_bytes: int) -> bool:
+        memory_bytes = self.facts().memory_bytes
+        return not memory_bytes or each_bytes * len(self._slots) <= DEVICE_SHARE * memory_bytes
 
     def _results(
         self, waves: Sequence[Wave], following: Sequence[Wave], announce: Callable[[str], None]
