@@ -139,3 +139,10 @@ def test_one_slot_s_memory_is_counted_as_well(monkeypatch: pytest.MonkeyPatch) -
         large = [replace(each, memory_bytes=panel.facts().memory_bytes // 2) for each in STEADY]
         measure(panel, *large, processes=1)
     assert said.index(f"close {large[0].axes}") < said.index(f"check {large[1].axes}")
+
+
+def test_quads_that_fail_leave_no_crew_behind() -> None:
+    with Panel(replace(SITE, slots=1)) as panel:
+        (result,) = panel.quads(nasty("raise"), nasty("wrong"), processes=2)
+        assert result.status is Status.ERROR
+        assert panel._relay.ahead is None

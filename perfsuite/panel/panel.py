@@ -116,6 +116,8 @@ class Panel(Closable):
             return self._results(waves, (), _tell_nobody)
         except StoppedError:
             return []
+        finally:
+            self._relay.drop_ahead()
 
     def tracer(self) -> Tracer:
         """Return what traces variants; nothing is measured meanwhile."""
