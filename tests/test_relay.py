@@ -133,6 +133,17 @@ def test_crew_before_one_that_failed_is_gone_when_the_next_one_checks(
     assert said.index(f"close {first.axes}") < said.index(f"check {last.axes}")
 
 
+def test_nothing_starts_or_leaves_beside_a_check_that_times_launches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second, last = STEADY
+    tuned = replace(second, case=replace(second.case, tunes=True))
+    with Panel(SITE) as panel:
+        said = _said_of(panel, monkeypatch)
+        assert [each.status for each in measure(panel, first, tuned, last)] == [Status.OK] * 3
+    assert said.index(f"close {first.axes}") < said.index(f"check {tuned.axes}")
+
+
 def test_one_slot_s_memory_is_counted_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     with Panel(replace(SITE, slots=1)) as panel:
         said = _said_of(panel, monkeypatch)

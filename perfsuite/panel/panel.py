@@ -216,6 +216,9 @@ class Panel(Closable):
         thorough = 2 if name in self.compared else 1
         # While results are checked nothing is timed, unless launches are, to choose a kernel.
         is_alone = self.site.is_host_measured or crew.wave.variant.case.tunes
+        if is_alone:
+            self._relay.see_out()
+            self._relay.await_ahead()
         crew.check(thorough, wait, is_alone=is_alone)
         self._relay.see_out()
         for worker in crew.workers:
