@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 import textwrap
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from perfsuite.errors import DeviceError
 from perfsuite.explain import Side, explain
 from perfsuite.model import Arm, Change, Gpu, Trace, TracedKernel, Variant
 from perfsuite.panel import Counter, Site
+from perfsuite.panel.process import resident_bytes
 from perfsuite.report.render import render
 from perfsuite.report.why import headline
 from perfsuite.runner import Outcome, execute
@@ -370,6 +372,21 @@ def test_an_ncu_that_cannot_count_is_a_note(
     ncu("")
     (tmp_path / "bin" / "ncu").write_text(script, "utf-8")
     assert said in count().told()
+
+
+def test_what_ncu_leaves_running_is_ended(
+    tmp_path: Path, count: Callable[[], Counting], ncu: Callable[..., Path]
+) -> None:
+    ncu("")
+    script = f"#!/bin/sh\nsleep 60 &\necho $! >> '{tmp_path / 'left'}'\n"
+    (tmp_path / "bin" / "ncu").write_text(script, "utf-8")
+    assert "ncu counted no kernel" in count().told()
+    left = (tmp_path / "left").read_text("utf-8").split()
+    assert len(left) == 2
+    deadline = time.monotonic() + 5
+    while any(map(resident_bytes, map(int, left))) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [resident_bytes(int(pid)) for pid in left] == [0, 0]
 
 
 def test_a_machine_without_ncu_says_so_once(
