@@ -67,7 +67,14 @@ def read(text: str) -> list[Counted]:
     first = next((index for index, line in enumerate(lines) if line.startswith('"ID",')), None)
     if first is None:
         raise DeviceError("ncu counted no kernel")
-    rows = csv.DictReader(line for line in lines[first:] if line.startswith('"'))
+    try:
+        return _table([line for line in lines[first:] if line.startswith('"')])
+    except csv.Error as error:
+        raise DeviceError(f"ncu's table cannot be read: {error}") from error
+
+
+def _table(lines: Sequence[str]) -> list[Counted]:
+    rows = csv.DictReader(lines)
     if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
         raise DeviceError(f"this ncu writes no column {missing[0]!r}: it is too old or too new")
     # The line below the names holds the units, and has no number of a kernel.

@@ -100,6 +100,7 @@ def test_what_a_chip_does_not_count_is_left_out() -> None:
         ("", "counted no kernel"),
         ("==ERROR== The application returned an error code (1).", "counted no kernel"),
         ('"ID","Process ID","Kernel Name"\n', "no column 'Block Size': it is too old or too new"),
+        (log(("f" * 200_000, 1)), "ncu's table cannot be read: field larger than field limit"),
     ],
 )
 def test_a_log_without_counters_says_why(text: str, said: str) -> None:
