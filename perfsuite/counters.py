@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -94,9 +95,10 @@ def _counted(row: Mapping[str, str | None]) -> Counted:
 def _number(text: str | None) -> float | None:
     """Return a number, thousands apart or not; None of what this chip does not count."""
     try:
-        return float((text or "").replace(",", ""))
+        number = float((text or "").replace(",", ""))
     except ValueError:  # "n/a"
         return None
+    return number if math.isfinite(number) else None
 
 
 def _shape(text: str | None) -> tuple[int, ...]:
