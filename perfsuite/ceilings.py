@@ -57,5 +57,6 @@ def _reached(
     for name, variant in declared:
         clock = known.get((variant.id, variant.case.version))
         amount, is_link = per_launch(variant.work or Work(), name)
-        if clock and clock.center > 0:
+        # A rate of 0 would be divided by.
+        if clock and clock.center > 0 and amount > 0:
             yield 1e6 * amount / clock.center, variant.id, name, is_link

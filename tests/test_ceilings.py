@@ -163,6 +163,17 @@ def test_ceiling_is_the_best_that_is_accepted_of_its_cases(packs: Sequence[Pack]
     assert roofline.efficiency(l2, H200, 200.0) is None
 
 
+def test_ceiling_without_work_of_it_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "acme.py").write_text(VENDOR, "utf-8")
+    (vendor,) = load_catalogue(packs_at(tmp_path / "acme.py"), tier=Tier.FULL)
+    own = replace(vendor.ceilings["fp7"][0], work=Work(read_bytes=1))
+    entry = _accepted(own.id, 5.0, own.case.version)
+    found = with_measured(H200, [entry], [replace(vendor, ceilings={"fp8": (own,)})])
+    assert found == H200
+    gemm = Work(flops=1e9, rate_dtype="fp8")
+    assert roofline.efficiency(gemm, found, 200.0) == roofline.efficiency(gemm, H200, 200.0)
+
+
 def test_of_a_product_that_is_not_listed_no_share_is_told(packs: Sequence[Pack]) -> None:
     entry = _accepted("memory.stream[op=copy,n=268435456,impl=torch]", 500.0)
     assert with_measured(GENERIC, [entry], packs) is GENERIC
