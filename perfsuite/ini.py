@@ -55,11 +55,24 @@ def _of_toml(path: Path) -> Mapping[str, Any] | None:
     document = tomllib.loads(path.read_text(encoding="utf-8"))
     if "pytest" in path.name:
         return document.get("pytest")
-    own = document.get("tool", {}).get("pytest")
-    return None if own is None else own.get("ini_options", own)
+    tables = document.get("tool", {}).get("pytest", {})
+    own = {name: value for name, value in tables.items() if name != "ini_options"}
+    older = tables.get("ini_options")
+    if own and older:
+        raise UsageError(
+            "[tool.pytest] and [tool.pytest.ini_options] both have settings",
+            where=str(path),
+            remedy="move them to one of the two; pytest refuses both",
+        )
+    return own or older
 
 
 def _of_ini(path: Path, section: str) -> Mapping[str, Any] | None:
-    parser = configparser.ConfigParser(interpolation=None)
-    parser.read(path, encoding="utf-8")
-    return dict(parser[section]) if parser.has_section(section) else None
+    # As iniconfig, which pytest has read it: no section's values are others' too.
+    parser = configparser.ConfigParser(interpolation=None, default_section="")
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(path, encoding="utf-8-sig")
+    if not parser.has_section(section):
+        return None
+    lines = {name: value.split("\n") for name, value in parser[section].items()}
+    return {name: "\n".join(filter(None, value)) for name, value in lines.items()}

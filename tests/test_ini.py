@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.config.findpaths import locate_config
@@ -64,3 +66,51 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: st
     with pytest.raises(UsageError, match="not valid") as caught:
         text_of(tmp_path, "perf_history", "")
     assert name in str(caught.value)
+
+
+ODD = {
+    "a default section is one like others": (
+        "tox.ini",
+        "[DEFAULT]\nperf_history = x\n[pytest]\nperf_baselines = a\n",
+    ),
+    "names have cases": ("pytest.ini", "[pytest]\nPERF_HISTORY = x\n"),
+    "the value stands on the next lines": (
+        "pytest.ini",
+        "[pytest]\nperf_history =\n    sqlite:///x\nperf_baselines =\n    a\n\n    # no\n    b\n",
+    ),
+    "a percent sign is none of ours": ("pytest.ini", "[pytest]\nperf_history = a%40b\n"),
+    "an empty table is none": ("pyproject.toml", "[tool.pytest]\n"),
+    "an empty table of ini options is one": ("pyproject.toml", "[tool.pytest.ini_options]\n"),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_odd_files_are_read_as_pytest_reads_them(tmp_path: Path, what: str) -> None:
+    name, text = ODD[what]
+    write(tmp_path, "setup.cfg")
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    found = locate_config(tmp_path, [tmp_path])[2]
+    theirs: dict[str, Any] = {key: getattr(value, "value", value) for key, value in found.items()}
+    assert text_of(tmp_path, "perf_history", "none") == theirs.get("perf_history", "none")
+    paths = theirs.get("perf_baselines", "")
+    words = shlex.split(paths) if isinstance(paths, str) else paths
+    assert paths_of(tmp_path, "perf_baselines", []) == tuple(tmp_path / word for word in words)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pytest.ini", "\ufeff[pytest]\nperf_history = x\n"),
+        ("pyproject.toml", '[tool.pytest]\nperf_history = "x"\n[tool.pytest.ini_options]\n'),
+    ],
+)
+def test_odd_files_are_read_as_by_newer_pytests(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert text_of(tmp_path, "perf_history", "none") == "x"
+
+
+def test_a_file_with_both_kinds_of_tables_is_refused_as_by_pytest(tmp_path: Path) -> None:
+    both = "[tool.pytest]\nverbosity = 1\n[tool.pytest.ini_options]\nperf_history = 'x'\n"
+    (tmp_path / "pyproject.toml").write_text(both, encoding="utf-8")
+    with pytest.raises(UsageError, match="ini_options"):
+        text_of(tmp_path, "perf_history", "")
