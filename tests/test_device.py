@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -209,5 +211,25 @@ def test_stamps_that_do_not_compile_ahead_are_left_to_the_workers(
 
     monkeypatch.setattr(stopwatch, "_ahead", {})
     monkeypatch.setattr(stopwatch, "visible_arch", lambda: "sm_1")
+    stopwatch.compile_ahead()
+    assert not stopwatch._ahead
+
+
+def test_stamps_of_a_child_that_dies_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.core")
+    from perfsuite.device import stopwatch
+
+    class Code:
+        @property
+        def code(self) -> bytes:
+            os.write(pipe[1], b"\x7fELF and no more")
+            os.kill(os.getpid(), signal.SIGKILL)
+            return b""
+
+    pipe = os.pipe()
+    monkeypatch.setattr(stopwatch, "_ahead", {})
+    monkeypatch.setattr(stopwatch, "visible_arch", lambda: "sm_90a")
+    monkeypatch.setattr(stopwatch, "stamps", lambda _arch: Code())
+    monkeypatch.setattr(os, "pipe", lambda: pipe)
     stopwatch.compile_ahead()
     assert not stopwatch._ahead

@@ -67,15 +67,16 @@ def compile_ahead() -> None:
     reader, writer = os.pipe()
     pid = os.fork() if arch else -1
     if pid == 0:
-        with contextlib.suppress(BaseException), os.fdopen(writer, "wb") as out:
-            out.write(bytes(stamps(arch).code))
-        os._exit(0)
+        with contextlib.suppress(BaseException):
+            with os.fdopen(writer, "wb") as out:
+                out.write(bytes(stamps(arch).code))
+            os._exit(0)
+        os._exit(1)
     os.close(writer)
     with os.fdopen(reader, "rb") as made:
         code = made.read()
-    if pid > 0:
-        os.waitpid(pid, 0)
-    if code:
+    # What a child wrote that was killed meanwhile is no code.
+    if pid > 0 and os.waitpid(pid, 0)[1] == 0:
         _ahead[arch] = code
 
 
