@@ -93,7 +93,7 @@ if [ "$nights" -gt 0 ] && [ "$finished" -ge "$nights" ] && [ -z "${PERF_SHARD:-}
     scratch=$(mktemp -d)
     folder=$(perfsuite baseline folders | head -n 1) # the one that is written to
     name=${folder#"$PWD/"}
-    [ "$name" != "$folder" ] || name=$(basename "$folder") # one that lies elsewhere
+    case $name in /* | *..*) name=$(basename "$folder") ;; esac # one that lies elsewhere
     mkdir -p "$scratch/a/$name" "$scratch/b/$name"
     [ -d "$folder" ] && cp -R "$folder/." "$scratch/a/$name/" && cp -R "$folder/." "$scratch/b/$name/"
     perfsuite baseline propose --nights "$nights" --baselines "$scratch/b/$name" \

@@ -169,9 +169,14 @@ def test_a_proposal_is_asked_for_after_enough_nights_and_changes_no_baseline(pro
     assert (project / "perf-night" / "proposal.txt").exists() is (is_known.returncode == 0)
 
 
-def test_the_proposal_is_of_the_folder_that_the_projects_ini_names(project: Path) -> None:
+@pytest.mark.parametrize(
+    ("folder", "in_patch"), [("perf/accepted", "perf/accepted"), ("../accepted", "accepted")]
+)
+def test_the_proposal_is_of_the_folder_that_the_projects_ini_names(
+    project: Path, folder: str, in_patch: str
+) -> None:
     (project / "go").touch()
-    (project / "pytest.ini").write_text("[pytest]\nperf_baselines = perf/accepted\n")
+    (project / "pytest.ini").write_text(f"[pytest]\nperf_baselines = {folder}\n")
     assert night(project)[0] == 0
     accept = [sys.executable, "-m", "perfsuite.cli", "baseline", "accept"]
     subprocess.run(
@@ -181,7 +186,7 @@ def test_the_proposal_is_of_the_folder_that_the_projects_ini_names(project: Path
         capture_output=True,
         check=True,
     )
-    accepted = project / "perf" / "accepted"
+    accepted = project / folder
     before = {path: path.read_bytes() for path in accepted.rglob("*.json")}
     assert before
     code, told = night(project, PERF_NIGHTS="1", FACTOR="0.5")
@@ -190,7 +195,7 @@ def test_the_proposal_is_of_the_folder_that_the_projects_ini_names(project: Path
     page, patch = ((out / name).read_text("utf-8") for name in ("proposal.md", "proposal.patch"))
     assert "acme.double[us=400]" in page.replace("\\", "")
     assert "| faster" in page
-    assert "+++ b/perf/accepted/" in patch
+    assert f"+++ b/{in_patch}/" in patch
     assert {path: path.read_bytes() for path in accepted.rglob("*.json")} == before
 
 
