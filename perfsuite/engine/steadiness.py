@@ -12,8 +12,10 @@ AGREEING = 3
 # Launches that scatter by themselves (blocks that race for work, a host that is late) agree so
 # closely by luck alone, after seconds. They are steady when a row of this many shows no drift: the
 # means of its halves differ by no more than their standard error. Halves of a straight line are
-# six errors apart. As simulated, a decay hidden in 1 % of noise is left no earlier for it. Half as
-# many long samples, one a group, still take several times as long as 16 groups of short ones.
+# six errors apart, four in the short row. As simulated, a decay hidden in 1 % of noise is left no
+# earlier for the long row, whose groups are of four samples. Half as many long samples, one a
+# group, still take several times as long as 16 groups of short ones: of those that scatter by 1 %
+# a decay that takes 50 groups may be left when most of it is still to come.
 SCATTERING, SCATTERING_LONG = 16, 8
 MOST_ERRORS = 1.0
 
