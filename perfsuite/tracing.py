@@ -88,7 +88,9 @@ class Tracing:
         entry = self.entries.get(variant.id)
         is_stored = entry is not None and bool(entry.kernels)
         if is_stored and entry and self._counter and not self._counter.refused:
-            is_stored = any(kernel.counters for kernel in entry.kernels)
+            # Copies and fills by the driver, which have no shape, are never counted.
+            shaped = [kernel for kernel in entry.kernels if kernel.grid]
+            is_stored = not shaped or any(kernel.counters for kernel in shaped)
         return is_stored or variant.id in self._compared or variant.is_gang
 
     def _share(self, variants: Sequence[Variant], arm: Arm, moved_s: float) -> None:

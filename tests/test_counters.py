@@ -306,6 +306,20 @@ def test_a_stored_entry_without_counters_is_counted_when_that_is_asked_for(
     assert execute(request(tmp_path, PACK), Log()).run.traces == ()
 
 
+def test_what_no_counter_is_of_is_not_asked_for_again(
+    tmp_path: Path, ncu: Callable[..., Path]
+) -> None:
+    calls = ncu(log(("scale_rows", 4096)))
+    copies = PACK.replace(", grid=(132, 1, 1), block=(256, 1, 1)", "")
+    assert copies != PACK
+    plain = execute(request(tmp_path, copies), Log())
+    assert [len(trace.kernels) for trace in plain.run.traces] == [1, 1]
+    accept(plain.run, tmp_path / "baselines", reason="first", by="Ann")
+    counted = execute(request(tmp_path, copies, counters=True), Log())
+    assert counted.run.traces == ()
+    assert not calls.exists()
+
+
 def test_a_refusal_is_a_note_and_the_kernels_stay(tmp_path: Path, ncu: Callable[..., Path]) -> None:
     calls = ncu(DENIED)
     outcome = whole(tmp_path)
