@@ -150,6 +150,9 @@ def say(line: str) -> None:
 
 def main() -> int:
     """Check one variant after the other; return how many failed."""
+    if unknown := set(sys.argv[1:]) - {name.strip() for name in SMALL}:
+        say(f"not in the list: {', '.join(sorted(unknown))}")
+        return len(unknown)
     device = open_device("cuda")
     packs: dict[str, Any] = {}
     failed = count = 0

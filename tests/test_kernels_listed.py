@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import sanitize_kernels
 
 from perfsuite import Kernel
+from perfsuite.model import Case
+from perfsuite.packs import load_pack
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 PACKS = ("blackwell", "compute", "hopper", "inference", "memory", "scheduling")
@@ -107,3 +111,23 @@ def test_kernels_are_found_behind_bounds_templates_and_comments() -> None:
     assert cuda_kernels(text) == {"first", "second", "third"}
     text = "@triton.jit\ndef a(x):\n    b(x)\n@triton.jit\ndef b(x): pass\ndef c(): pass\n"
     assert triton_kernels(text) == {"a"}
+
+
+def test_what_is_run_under_the_sanitizer_are_cases_with_their_axes() -> None:
+    cases: dict[str, Mapping[str, Case]] = {}
+    for name, axes in sanitize_kernels.wanted([]):
+        pack, _, case = name.partition(".")
+        if pack not in cases:
+            cases[pack] = load_pack(pack, f"module:perfsuite_{pack}@{PLUGINS / pack}").cases
+        assert case in cases[pack]
+        assert set(axes) == set(cases[pack][case].axes), name
+        if "impl" in axes:
+            assert axes["impl"] in cases[pack][case].axes["impl"], name
+
+
+def test_the_sanitizer_s_list_refuses_a_case_that_is_not_in_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["sanitize_kernels.py", "memory.stream", "memory.steam"])
+    assert sanitize_kernels.main() == 1
+    assert "memory.steam" in capsys.readouterr().out
