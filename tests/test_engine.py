@@ -287,6 +287,25 @@ def test_launches_that_only_scatter_settle_soon(spend_us: float, most: int) -> N
     assert sum(taken) < most
 
 
+@pytest.mark.parametrize("time_us", [float("nan"), 0.0])
+def test_one_sample_in_eight_without_a_time_keeps_nothing_from_settling(time_us: float) -> None:
+    class Scattering(FakeDevice):
+        within = 0.2
+        taken = 0
+
+        def sample(self, group: Group, count: int, **conditions: Any) -> list[Sample]:
+            samples = super().sample(group, count, **conditions)
+            first, self.taken = self.taken, self.taken + count
+            lost = [(first + index) % 8 == 7 for index in range(count)]
+            return [Sample(time_us) if no else s for no, s in zip(lost, samples, strict=True)]
+
+    device = Scattering(seed=1)
+    session = session_of(copying(30e3), device)
+    session.prepare(lambda phase: None)
+    assert session.finish().settled
+    assert device.taken < 30
+
+
 def checked(*, is_thorough: bool = True, **parts: Callable[..., Any]) -> None:
     """Check a workload that doubles numbers, with some of its parts replaced."""
 

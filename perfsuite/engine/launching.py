@@ -144,9 +144,10 @@ class Launching:
         groups = Groups(tolerance, row=SCATTERING if count > 1 else SCATTERING_LONG)
         left_us = SUSTAINED_US if self._is_sustained else 0.0
         while True:
-            samples = self._sample(count)
-            left_us -= sum(s.time_us for s in samples if s.time_us > 0)
-            groups.add(statistics.median(map(self._level, samples)))
+            samples = [s for s in self._sample(count) if 0 < s.time_us < math.inf]
+            left_us -= sum(s.time_us for s in samples)
+            if samples:  # a level that is no number would spoil the whole row
+                groups.add(statistics.median(map(self._level, samples)))
             state = STEADY if groups.are_steady and not left_us > 0 else UNSTEADY
             if state and time.monotonic() > deadline:
                 state = LATE
