@@ -122,7 +122,8 @@ def least_us(device: Device) -> float:
 
     nothing = device.group(lambda: None, [()], 1, backend="loop")
     empty = device.sample(nothing, EMPTY_RUNS, regime=Regime.PACED, spin_us=0.0, flush=False)
-    return min(sample.time_us for sample in empty) + SHORTEST_US
+    times_us = (sample.time_us for sample in empty if math.isfinite(sample.time_us))
+    return min(times_us, default=math.inf) + SHORTEST_US
 
 
 def _host_times(

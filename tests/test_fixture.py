@@ -6,10 +6,11 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from perfsuite.device import Group, fake
+from perfsuite.device import Group, Sample, fake
 from perfsuite.device.fake import FakeDevice
 from perfsuite.fixture import EMPTY_RUNS, MOST_RUNS, Look, PerfFixture, gpu_samples, take_look
 from perfsuite.panel import inventory
@@ -81,6 +82,23 @@ def test_work_on_the_gpu_is_timed_by_its_clocks(device: FakeDevice) -> None:
     assert len(samples) > EMPTY_RUNS
     assert {round(sample.time_us / 50, 1) for sample in samples} == {1.0}
     assert {round(sample.cycles / 50 / fake.CLOCK_MHZ, 1) for sample in samples} == {1.0}
+
+
+@pytest.mark.parametrize(("lost", "is_timed"), [(1, True), (EMPTY_RUNS, False)])
+def test_stamps_lost_around_nothing_spoil_a_look_only_if_all_are(
+    device: FakeDevice, lost: int, *, is_timed: bool
+) -> None:
+    del device
+
+    class Losing(FakeDevice):
+        def sample(self, group: Group, count: int, **conditions: Any) -> list[Sample]:
+            samples = super().sample(group, count, **conditions)
+            is_empty = count == EMPTY_RUNS
+            return [Sample(math.nan)] * lost + samples[lost:] if is_empty else samples
+
+    losing = Losing(seed=1)
+    context = losing.context(seed=1)
+    assert bool(gpu_samples(losing, lambda: context.spend(50.0), 0.5)) is is_timed
 
 
 def test_a_call_that_leaves_the_gpu_alone_is_the_host_s(device: FakeDevice) -> None:
