@@ -270,7 +270,7 @@ def test_what_does_not_settle_is_noted() -> None:
     assert "did not settle" in evidence.notes[0]
 
 
-@pytest.mark.parametrize(("spend_us", "most"), [(10.0, 160), (30e3, 20)])
+@pytest.mark.parametrize(("spend_us", "most"), [(10.0, 160), (30e3, 28)])
 def test_launches_that_only_scatter_settle_soon(spend_us: float, most: int) -> None:
     taken: list[int] = []
 

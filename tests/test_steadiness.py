@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from perfsuite.engine.steadiness import AGREEING, SCATTERING, SCATTERING_LONG, Groups
+from perfsuite.engine.steadiness import AGREEING, SCATTERING, Groups
 
 TOLERANCE = 0.002
 # As many groups as fit the time limit on a GPU.
@@ -17,18 +17,16 @@ MOST = 280
 SEEDS = range(25)
 
 
-def settled_at(
-    level: Callable[[int], float], noise: float, seed: int, *, row: int = SCATTERING
-) -> int:
-    """Return after how many groups of four samples a level with noise is steady, MOST if never.
+def settled_at(level: Callable[[int], float], noise: float, seed: int, *, samples: int = 4) -> int:
+    """Return after how many groups of samples a level with noise is steady, MOST if never.
 
     Without a tolerance, that three of them agree by luck is left out.
     """
     draw = random.Random(seed)  # noqa: S311 - noise, not secrets
-    groups = Groups(0.0, row=row)
+    groups = Groups(0.0)
     for index in range(MOST):
-        samples = [level(index) * (1 + draw.gauss(0, noise)) for _ in range(4)]
-        groups.add(statistics.median(samples))
+        drawn = [level(index) * (1 + draw.gauss(0, noise)) for _ in range(samples)]
+        groups.add(statistics.median(drawn))
         if groups.are_steady:
             return index + 1
     return MOST
@@ -47,22 +45,30 @@ def test_groups_that_agree_are_steady_at_once() -> None:
     assert not steady(1.0, 1.0)
 
 
-@pytest.mark.parametrize("row", [SCATTERING, SCATTERING_LONG])
+@pytest.mark.parametrize("samples", [1, 4])
 @pytest.mark.parametrize("noise", [0.01, 0.1])
-def test_what_scatters_about_one_level_settles_soon(noise: float, row: int) -> None:
-    found = sorted(settled_at(lambda index: 1.0, noise, seed, row=row) for seed in SEEDS)
-    assert found[0] >= row
-    assert found[len(found) // 2] <= row + 1
-    assert found[-1] <= 2.5 * row
+def test_what_scatters_about_one_level_settles_soon(noise: float, samples: int) -> None:
+    found = sorted(settled_at(lambda index: 1.0, noise, seed, samples=samples) for seed in SEEDS)
+    assert found[0] >= SCATTERING
+    assert found[len(found) // 2] <= SCATTERING + 1
+    assert found[-1] <= 2.5 * SCATTERING
 
 
-@pytest.mark.parametrize(("row", "noise"), [(SCATTERING, 0.02), (SCATTERING_LONG, 0.005)])
+@pytest.mark.parametrize(("samples", "noise"), [(4, 0.02), (1, 0.01)])
 @pytest.mark.parametrize("pace", [-0.01, 0.01])
-def test_a_drift_does_not_settle(pace: float, noise: float, row: int) -> None:
+def test_a_drift_does_not_settle(pace: float, noise: float, samples: int) -> None:
     def level(index: int) -> float:
         return math.exp(pace * index)
 
-    assert all(settled_at(level, noise, seed, row=row) == MOST for seed in SEEDS)
+    assert all(settled_at(level, noise, seed, samples=samples) == MOST for seed in SEEDS)
+
+
+def test_single_samples_that_scatter_hide_no_long_decay() -> None:
+    def level(index: int) -> float:
+        return 1 + 0.1 * math.exp(-index / 50)
+
+    left = sorted(level(settled_at(level, 0.005, seed, samples=1)) - 1 for seed in SEEDS)
+    assert left[len(left) // 2] < 0.04
 
 
 def test_a_drift_of_noise_alone_is_no_reason_to_wait() -> None:

@@ -12,7 +12,7 @@ from perfsuite.calibration import Calibration, SamplingPlan
 from perfsuite.check import SEEDS, check
 from perfsuite.device import Sample, sampled
 from perfsuite.engine.bench import Bench
-from perfsuite.engine.steadiness import SCATTERING, SCATTERING_LONG, Groups
+from perfsuite.engine.steadiness import Groups
 from perfsuite.errors import CaseError, DisturbedError
 from perfsuite.model import Block, Evidence, Health, Regime, Sampling, Workload
 
@@ -141,7 +141,7 @@ class Launching:
             tolerance = max(tolerance, LOOSE_TOLERANCE)
         # Of long samples a group needs fewer: each is itself the mean of a long time.
         count = max(1, SETTLE_SAMPLES * self._planned().samples // bench.settings.samples)
-        groups = Groups(tolerance, row=SCATTERING if count > 1 else SCATTERING_LONG)
+        groups = Groups(tolerance)
         left_us = SUSTAINED_US if self._is_sustained else 0.0
         while True:
             samples = [s for s in self._sample(count) if 0 < s.time_us < math.inf]

@@ -12,21 +12,19 @@ AGREEING = 3
 # Launches that scatter by themselves (blocks that race for work, a host that is late) agree so
 # closely by luck alone, after seconds. They are steady when a row of this many shows no drift: the
 # means of its halves differ by no more than their standard error. Halves of a straight line are
-# six errors apart, four in the short row. As simulated, a decay hidden in 1 % of noise is left no
-# earlier for the long row, whose groups are of four samples. Half as many long samples, one a
-# group, still take several times as long as 16 groups of short ones: of those that scatter by 1 %
-# a decay that takes 50 groups may be left when most of it is still to come.
-SCATTERING, SCATTERING_LONG = 16, 8
+# six errors apart. As simulated, a decay hidden in 1 % of noise is left no earlier for it where a
+# group is of four samples. Of single long ones that scatter by 1 %, one that takes 50 groups is left
+# with 6 of its 10 % to come (4 of 10 without this); by 0.5 %, with 3.
+SCATTERING = 16
 MOST_ERRORS = 1.0
 
 
 class Groups:
     """The levels of groups of samples, in their order."""
 
-    def __init__(self, tolerance: float, *, row: int = SCATTERING) -> None:
+    def __init__(self, tolerance: float) -> None:
         self._tolerance = tolerance
-        self._row = row
-        self._levels: deque[float] = deque(maxlen=row)
+        self._levels: deque[float] = deque(maxlen=SCATTERING)
 
     def add(self, level: float) -> None:
         """Add the level of one more group, positive."""
@@ -47,9 +45,9 @@ class Groups:
 
     @property
     def _have_no_drift(self) -> bool:
-        if len(self._levels) < self._row:
+        if len(self._levels) < SCATTERING:
             return False
-        levels, half = tuple(self._levels), self._row // 2
+        levels, half = tuple(self._levels), SCATTERING // 2
         early, late = levels[:half], levels[half:]
         apart = abs(statistics.fmean(late) - statistics.fmean(early))
         error = math.sqrt((statistics.variance(early) + statistics.variance(late)) / half)
