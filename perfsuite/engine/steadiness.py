@@ -13,8 +13,8 @@ AGREEING = 3
 # closely by luck alone, after seconds. They are steady when a row of this many shows no drift: the
 # means of its halves differ by no more than their standard error. Halves of a straight line are
 # six errors apart. As simulated, a decay hidden in 1 % of noise is left no earlier for it where a
-# group is of four samples. Of single long ones that scatter by 1 %, one that takes 50 groups is left
-# with 6 of its 10 % to come (4 of 10 without this); by 0.5 %, with 3.
+# group is of four samples. Of single long ones that scatter by 1 %, one of 50 groups is left with 6
+# of its 10 % to come (4 of 10 without this); by 0.5 %, with 3.
 SCATTERING = 16
 MOST_ERRORS = 1.0
 
