@@ -28,6 +28,7 @@ SMALL: dict[str, dict[str, list[Any]]] = {
         "n": [5, 4099],
         "impl": ["cuda"],
     },
+    "memory.copy_overlap": {"mib": [1], "impl": ["serial", "two"]},
     "memory.coalescing": {"n": [4096], "stride": [1, 8], "impl": ["cuda"]},
     "memory.transpose": {"n": [33, 129], "impl": ["naive", "shared", "padded", "swizzled"]},
     "memory.vectorized": {

@@ -28,6 +28,9 @@ EXEMPT = {
 
 
 def kernels_of(pack: str) -> tuple[Kernel, ...]:
+    folder = str(PLUGINS / pack)
+    if folder not in sys.path:  # where packs are not installed
+        sys.path.append(folder)
     return tuple(importlib.import_module(f"perfsuite_{pack}").perf_kernels())
 
 
