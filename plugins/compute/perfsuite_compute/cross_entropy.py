@@ -80,6 +80,9 @@ def cross_entropy(ctx: Any, dtype: str, tokens: int, width: int, vocab: int, imp
     is the memory that a launch takes, then the trips of the logits. 50,257 is GPT-2's vocabulary:
     rows of logits start at no multiple of 16 bytes, for which cuBLAS has no fast kernels. The
     latter two have rows of logits further apart, and multiply the last word by itself.
+
+    On an H200 ``triton`` takes 2.4 ms for 65,536 words, 84 % of the rate of bf16 products: by their
+    bytes the trips of the logits are 0.12 ms of it, the rest is what the three products lack.
     """
     import torch
 

@@ -61,6 +61,8 @@ def tiled_matmul(ctx: Any, *, n: int, impl: str) -> perfsuite.Workload:
     naive fetches each float n times, from L1 at best; shared n / 32 times, but still two words of
     shared memory for each product; registers keeps 8 x 8 results in a thread, so that every word
     from shared memory serves eight products. torch calls the vendor's library, without TF32.
+    registers reaches 89 % of its rate on an H200 (385 us against 341 for 2048): its tiles pass
+    through registers on their way to shared memory, which costs instructions between the products.
     """
 
     def wrong(a: Any, b: Any, out: Any) -> None:
