@@ -51,7 +51,7 @@ class Relay:
     def let_go(self, crew: Crew) -> None:
         """Tell a crew that has finished to leave; seen out later if the next one fits beside it.
 
-        A GPU takes a while to free what a process had: 0.2 s (H200).
+        Freeing what a process had on a GPU takes a while.
         """
         self._leaving = crew
         crew.hang_up()
