@@ -1,4 +1,4 @@
-"""Makes a worker's death cheap and telling, and its leaving quick."""
+"""Makes a worker's death cheap and telling, and its leaving quick; waits for a child's end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import random
 import resource
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +17,7 @@ from typing import NoReturn
 PADDING_BYTES = 64 << 20
 # If memory runs out, the kernel is to choose the worker, not the controller.
 OOM_SCORE = "800"
+_POLL_S = 0.002
 
 
 def isolate() -> bytearray:
@@ -28,6 +30,16 @@ def isolate() -> bytearray:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # files, as promised
     return bytearray(random.SystemRandom().randrange(PADDING_BYTES))
+
+
+def has_exited(pid: int, limit_s: float) -> bool:
+    """Wait for a child to end without taking its status, at most ``limit_s``."""
+    deadline = time.monotonic() + limit_s
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def leave() -> NoReturn:

@@ -10,7 +10,6 @@ import importlib.util
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -19,6 +18,7 @@ from typing import NoReturn
 
 from perfsuite import wire, worker
 from perfsuite.device.speed import SPEED
+from perfsuite.isolation import has_exited
 
 # No pack: workers must be fresh. Triton only where there is a GPU: without one its interpreter may
 # be asked for later, by an environment variable that it reads when it is imported.
@@ -29,7 +29,6 @@ PRELOAD = {
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_POLL_S = 0.002
 _KILL_LIMIT_S = 10.0
 _ORPHAN_PASSES = 20
 
@@ -93,10 +92,10 @@ class Server:
         pid = request.pid
         if pid not in self._workers:
             return wire.Exited(pid, None)
-        is_forced = not _has_exited(pid, request.grace_s)
+        is_forced = not has_exited(pid, request.grace_s)
         # While it is not waited for, its id cannot be another's: kill its group only now.
         _kill_group(pid)
-        if not _has_exited(pid, _KILL_LIMIT_S):
+        if not has_exited(pid, _KILL_LIMIT_S):
             return wire.Exited(pid, None, is_forced)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         self._workers.discard(pid)
@@ -112,18 +111,8 @@ class Server:
             for pid in orphans:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                if _has_exited(pid, _KILL_LIMIT_S):
+                if has_exited(pid, _KILL_LIMIT_S):
                     os.waitpid(pid, 0)
-
-
-def _has_exited(pid: int, limit_s: float) -> bool:
-    """Wait for a child to end without taking its status, at most ``limit_s``."""
-    deadline = time.monotonic() + limit_s
-    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_POLL_S)
-    return True
 
 
 def _kill_group(pid: int) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from perfsuite import wire
 from perfsuite.counters import DENIED, Counted, command, joined, read
 from perfsuite.errors import DeviceError
+from perfsuite.isolation import has_exited
 from perfsuite.model import Arm, Stage, TracedKernel, Variant
 from perfsuite.panel.ending import tail
 from perfsuite.panel.job import Turn, job_of
@@ -23,7 +24,6 @@ from perfsuite.panel.site import Site
 
 # Starting Python and torch takes most of it; ncu runs each kernel once for every few counters.
 ONE_S = 30.0
-POLL_S = 0.02
 DEVICES = ("cuda", "fake")
 
 
@@ -112,7 +112,7 @@ def _run(words: Sequence[str], limit_s: float, environment: Mapping[str, str]) -
         ) as process,
     ):
         try:
-            has_ended = _has_ended(process.pid, limit_s)
+            has_ended = has_exited(process.pid, limit_s)
         finally:
             # Not waited for yet, its id is still its group's, in which is what it left running.
             os.killpg(process.pid, signal.SIGKILL)
@@ -121,13 +121,3 @@ def _run(words: Sequence[str], limit_s: float, environment: Mapping[str, str]) -
             raise DeviceError(f"it took longer than its limit of {limit_s:.0f} s")
         said = tail(output).strip().rpartition("\n")[2]
     return "" if code == 0 else said or f"ncu ended with exit code {code}"
-
-
-def _has_ended(pid: int, limit_s: float) -> bool:
-    """Wait for a child to end without taking its status, at most ``limit_s``."""
-    deadline = time.monotonic() + limit_s
-    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(POLL_S)
-    return True
