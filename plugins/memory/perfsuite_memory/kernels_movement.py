@@ -13,7 +13,7 @@ from perfsuite_memory import advance, copy_overlap, gather_scatter, reduction, s
 # tests hold them equal.
 GATHER_ROWS = 16
 SCAN = {"BLOCK": 2048, "WINDOW": 32}
-MAXIMUM_BLOCK, RANK_BLOCK, MOST, FEW = 8192, 8192, 128, 128
+MAXIMUM_BLOCK, RANK_BLOCK, MOST, FEW = 32768, 8192, 128, 128
 _FLOATS = "*fp32"
 
 
@@ -51,7 +51,7 @@ def _scans() -> list[Kernel]:
     last = {"K": k, "FEW": FEW, "ALL": MOST * k}
     found = (
         ("scan_kernel", scan, SCAN, {"num_warps": 1}),
-        ("maximum_kernel", maximum, {"BLOCK": MAXIMUM_BLOCK}, {"num_warps": 4}),
+        ("maximum_kernel", maximum, {"BLOCK": MAXIMUM_BLOCK}, {"num_warps": 8}),
         ("candidates_kernel", search, parent, {"num_warps": 8}),
         ("top_kernel", {**chosen, "out_ptr": _FLOATS}, last, {"num_warps": 8}),
     )

@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 
 # Elements of a block whose largest is noted.
-MAXIMUM_BLOCK, MAXIMUM_WARPS = 8192, 4
-# Blocks of an array of 2^26: each program that chooses among their maxima holds all of them.
+MAXIMUM_BLOCK, MAXIMUM_WARPS = 32768, 8
+# Blocks of an array of 2^28: each program that chooses among their maxima holds all of them.
 RANK_BLOCK, RANK_WARPS = 8192, 8
 # Blocks that are searched again, one a program; at least K, and the closer the more steps it takes.
 MOST = 128

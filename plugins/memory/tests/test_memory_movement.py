@@ -147,7 +147,7 @@ def test_triton_configurations_are_those_that_are_launched() -> None:
     for name in ("MAXIMUM_BLOCK", "RANK_BLOCK", "MOST", "FEW"):
         assert getattr(topk_triton, name) == getattr(kernels_movement, name)
     # All maxima of the largest array are ranked at once.
-    assert topk_triton.RANK_BLOCK * topk_triton.MAXIMUM_BLOCK >= scan_sort_topk.LARGE_N
+    assert topk_triton.RANK_BLOCK * topk_triton.MAXIMUM_BLOCK >= scan_sort_topk.TOP_N
     assert min(topk_triton.MOST, topk_triton.FEW) >= scan_sort_topk.K
     assert gather_scatter_triton.ROWS == kernels_movement.GATHER_ROWS
     assert gather_scatter_triton.DIM == gather_scatter.DIM
