@@ -89,6 +89,11 @@ class WorkerProcess:
         """Say whether the server that forked it is gone."""
         return self._generation != self._slot.generation or not self._slot.is_alive
 
+    @property
+    def is_fit(self) -> bool:
+        """Say whether it lives, and the server that forked it."""
+        return not self.is_orphan and resident_bytes(self.pid) > 0
+
     def await_news(self, limit_s: float) -> None:
         """Wait until it has said something or is gone, at most this long."""
         with contextlib.suppress(OSError):

@@ -14,16 +14,23 @@ AHEAD_LIMIT_S = 2.0
 class Relay:
     """Hides starts and ends of workers behind checks, which are not timed.
 
-    ``start`` makes a crew; ``fits`` says whether the processes of all slots can hold so many bytes
-    each. Nothing is hidden where the host is what is measured.
+    ``start`` makes a crew, ``stand_by`` prepares for one that is still to come; ``fits`` says
+    whether the processes of all slots can hold so many bytes each. Nothing is hidden where the host
+    is what is measured.
     """
 
     def __init__(
-        self, start: Callable[[Wave], Crew], *, fits: Callable[[int], bool], is_hidden: bool
+        self,
+        start: Callable[[Wave], Crew],
+        stand_by: Callable[[], None],
+        *,
+        fits: Callable[[int], bool],
+        is_hidden: bool,
     ) -> None:
         self.ahead: Crew | None = None
         self._leaving: Crew | None = None
         self._start = start
+        self._stand_by = stand_by
         self._fits = fits
         self._is_hidden = is_hidden
 
@@ -42,6 +49,8 @@ class Relay:
             return
         if self._fits(now.memory_bytes) and self._fits(following.memory_bytes):
             self.ahead = self._start(following)
+            # Those after the next ones begin now too: what follows is not to be disturbed.
+            self._stand_by()
 
     def await_ahead(self) -> None:
         """Wait until the next crew has started, for a while."""

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import IO
@@ -31,6 +32,7 @@ class Slot:
         self.index = index
         self.generation = 0
         self._site = site
+        self._standing: WorkerProcess | None = None
         self._launch()
 
     @property
@@ -52,8 +54,25 @@ class Slot:
             raise self._hopeless(lost) from lost
         return self._server.pid
 
+    def stand_by(self) -> None:
+        """Fork the next worker now, which begins to open the device; raises DeviceError."""
+        if self._standing is None:
+            worker = self._forked()
+            worker.tell(wire.WarmUp(self._site.device))
+            self._standing = worker
+
     def fork(self) -> WorkerProcess:
-        """Return a fresh worker, of a new server if the old one died; raises DeviceError."""
+        """Return a fresh worker, the one that stands by if it can; raises DeviceError."""
+        worker, self._standing = self._standing, None
+        if worker is not None and worker.is_fit:
+            worker.started = time.monotonic()
+            return worker
+        if worker is not None:
+            worker.close()
+        return self._forked()
+
+    def _forked(self) -> WorkerProcess:
+        """Return a new worker, of a new server if the old one died; raises DeviceError."""
         try:
             return self._fork()
         except ServerLostError:
@@ -69,6 +88,8 @@ class Slot:
 
     def close(self) -> None:
         """End the server, which ends its workers."""
+        if self._standing is not None:
+            self._standing.close()
         self._control.close()
         try:
             self._server.wait(LEAVE_LIMIT_S)

@@ -34,6 +34,7 @@ from perfsuite.wire.messages import (
     Start,
     Traced,
     TraceOne,
+    WarmUp,
 )
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ __all__ = [
     "Start",
     "TraceOne",
     "Traced",
+    "WarmUp",
     "decode",
     "encode",
     "plain",

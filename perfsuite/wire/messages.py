@@ -100,6 +100,13 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmUp:
+    """Panel to worker: a job will follow; do what opening this device begins with."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
 class Describe:
     """Panel to worker: open the device and say what it is."""
 
@@ -217,27 +224,6 @@ class Failed:
     reason: str
 
 
-Message = (
-    Ping
-    | Hello
-    | Fork
-    | Forked
-    | Reap
-    | Exited
-    | Describe
-    | Described
-    | Start
-    | Ready
-    | Check
-    | Checked
-    | Prepare
-    | Progress
-    | Prepared
-    | Measure
-    | Measured
-    | Finish
-    | Finished
-    | TraceOne
-    | Traced
-    | Failed
-)
+_Asked = Ping | Fork | Reap | WarmUp | Describe | Start | Check | Prepare | Measure | Finish
+_Answer = Hello | Forked | Exited | Described | Ready | Checked | Prepared | Measured | Finished
+Message = _Asked | _Answer | Progress | TraceOne | Traced | Failed
