@@ -147,9 +147,15 @@ SEEN = {
     # The chase is unrolled eight times; two loads come before it.
     "pointer_chase_chase": {"LDG.E": 10},
     "tiled_matmul_matmul_shared": {"FFMA": 32, "BAR.SYNC.DEFER_BLOCKING": 2},
-    # 64 products of 8 + 8 floats, four vectors, for each of eight steps; with the epilogue twice.
-    "tiled_matmul_matmul_registers": {"FFMA": 1024, "LDS.128": 64, "LDG.E.128.CONSTANT": 4},
-    "tiled_matmul_matmul_registers_odd": {"FFMA": 1024, "LDS.128": 64, "LDG.E.128.CONSTANT": 0},
+    # 128 products of 8 + 16 floats, six vectors, for each of eight steps, and the first step's six.
+    # Copies of three stages: floats of a, which are turned, and vectors of b, or floats of both.
+    "tiled_matmul_matmul_registers": {
+        "FFMA": 1024,
+        "LDS.128": 54,
+        "LDGSTS.E": 3 * 8,
+        "LDGSTS.E.BYPASS.128": 3 * 2,
+    },
+    "tiled_matmul_matmul_registers_odd": {"FFMA": 1024, "LDS.128": 54, "LDGSTS.E": 3 * (8 + 8)},
     "async_prefetch_filter_sync": {"LDG.E.128.CONSTANT": 1, "STS.128": 1, "LDS.128": 4},
     **{
         f"async_prefetch_filter_async_{n}": {"LDGSTS.E.BYPASS.128": n, "LDG.E.128.CONSTANT": 0}
