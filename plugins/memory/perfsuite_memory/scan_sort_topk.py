@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import perfsuite
+from perfsuite_memory.grid import resident
 
 Launch = Callable[..., Any]
 
+SOURCE = Path(__file__).with_name("scan.cu")
 K = 64
 # Two short kernels follow the one that looks for the largest: of 2^26 they were a seventh of it.
 SORT_N, LARGE_N, TOP_N = 2**24, 2**26, 2**28
@@ -17,10 +20,14 @@ SORT_N, LARGE_N, TOP_N = 2**24, 2**26, 2**28
 ODD_N = LARGE_N + 3
 SMALL_N = 2**18
 IMPLEMENTATIONS = {
-    "scan": ("torch", "cupy", "triton"),
+    "scan": ("torch", "cupy", "triton", "cuda"),
     "sort": ("torch", "cupy"),
     "topk": ("torch", "triton"),
 }
+# Geometry of scan.cu: tiles of 8192, three of them in the ring of each of two blocks.
+SCANNERS, REDUCERS, VECTORS, STAGES, BLOCKS, LOOK = 8, 4, 8, 3, 2, 2
+SCAN_TILE = SCANNERS * VECTORS * 32 * 4
+SCAN_THREADS = 32 * (2 + REDUCERS + SCANNERS)
 # Elements of a row of the reference's prefix sums.
 ROW = 256
 
@@ -31,7 +38,7 @@ def _is_listed(*, op: str, n: int, impl: str) -> bool:
     if n == SMALL_N:
         return impl == "torch"
     if n == ODD_N:
-        return (op, impl) == ("scan", "triton")
+        return op == "scan" and impl in ("triton", "cuda")
     return n == {"scan": LARGE_N, "sort": SORT_N, "topk": TOP_N}[op]
 
 
@@ -47,14 +54,16 @@ def _memory_bytes(*, op: str, n: int, impl: str) -> int:
 @perfsuite.case(
     axes={
         "op": ["scan", "sort", "topk"],
-        "n": [SORT_N, LARGE_N, ODD_N, TOP_N],
-        "impl": ["torch", "cupy", "triton"],
+        "n": [SORT_N, LARGE_N, TOP_N],
+        "impl": ["torch", "cupy", "triton", "cuda"],
     },
     smoke={"op": ["scan", "topk"], "n": [SMALL_N]},
+    full={"op": ["scan"], "n": [ODD_N]},
     only=_is_listed,
     waits=lambda impl, **_: impl == "torch",
     needs=[
-        perfsuite.cuda().when(impl=["cupy", "triton"]),
+        perfsuite.cuda().when(impl=["cupy", "triton", "cuda"]),
+        perfsuite.arch("sm_90+").when(impl="cuda"),
         perfsuite.package("cupy").when(impl="cupy"),
         perfsuite.package("triton").when(impl="triton"),
     ],
@@ -69,9 +78,9 @@ def scan_sort_topk(ctx: Any, *, op: str, n: int, impl: str) -> perfsuite.Workloa
 
     cupy goes to CUB. triton scans in one pass with decoupled look-back; for the largest it notes
     the maximum of each block of 32768, and searches again only blocks above what 64 maxima reach.
-    On an H200 the scan takes about 144 us, 85 % of a copy's rate: each tile waits in registers for
+    On an H200 its scan takes about 144 us, 85 % of a copy's rate: each tile waits in registers for
     the sum before it, which reaches it through L2 a microsecond after it was known, and meanwhile
-    asks for nothing.
+    asks for nothing. cuda has the next tiles on their way to shared memory while one waits.
     """
     references: dict[str, Launch] = {"scan": _scanned, "sort": _sorted, "topk": _largest}
     wrongs = {"scan": _without_carry, "sort": _as_unsigned, "topk": _without_tail}
@@ -101,6 +110,8 @@ def _launch(ctx: Any, op: str, n: int, impl: str) -> Launch:
 
     if impl == "cupy":
         return _cupy(op)
+    if impl == "cuda":
+        return _scan_cuda(ctx, n)
     if impl == "triton":
         from perfsuite_memory import scan_sort_topk_triton, topk_triton
 
@@ -117,6 +128,31 @@ def _launch(ctx: Any, op: str, n: int, impl: str) -> Launch:
         "topk": lambda x, out: torch.topk(x, K).values,
     }
     return launches[op]
+
+
+def _scan_cuda(ctx: Any, n: int) -> Launch:
+    import torch
+
+    kernel = ctx.load_cuda(SOURCE, "scan", options=options())
+    tiles = -(-n // SCAN_TILE)
+    # A ticket and a word a tile, which launches leave so that the next one needs no zeros.
+    state = torch.zeros(1 + tiles, dtype=torch.int64, device=ctx.place)
+    blocks = min(tiles, resident(ctx, BLOCKS))
+    shared_bytes = STAGES * SCAN_TILE * 4
+    return lambda x, out: kernel(blocks, SCAN_THREADS, x, out, state, n, shared_bytes=shared_bytes)
+
+
+def options() -> tuple[str, ...]:
+    """Return the options that scan.cu is compiled with."""
+    macros = {
+        "SCANNERS": SCANNERS,
+        "REDUCERS": REDUCERS,
+        "VECTORS": VECTORS,
+        "STAGES": STAGES,
+        "BLOCKS": BLOCKS,
+        "LOOK": LOOK,
+    }
+    return tuple(f"-D{name}={value}" for name, value in macros.items())
 
 
 def _cupy(op: str) -> Launch:

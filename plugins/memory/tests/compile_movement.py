@@ -24,7 +24,12 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 def compile_cuda(kernel: Kernel) -> bytes:
     """Return the machine code that NVRTC makes."""
     macros = [tuple(option[2:].split("=")) for option in kernel.options]
-    chosen = ProgramOptions(std="c++17", arch="sm_90a", define_macro=macros or None)
+    chosen = ProgramOptions(
+        std="c++17",
+        arch="sm_90a",
+        define_macro=macros or None,
+        include_path=[str(Path(kernel.file).parent)],
+    )
     program = Program(Path(kernel.file).read_text(encoding="utf-8"), "c++", chosen)
     return bytes(program.compile("cubin", name_expressions=(kernel.function,)).code)
 
