@@ -37,9 +37,7 @@ def _is_listed(*, op: str, n: int, impl: str) -> bool:
         return False
     if n == SMALL_N:
         return impl == "torch"
-    if n == ODD_N:
-        return op == "scan" and impl in ("triton", "cuda")
-    return n == {"scan": LARGE_N, "sort": SORT_N, "topk": TOP_N}[op]
+    return n in {"scan": (ODD_N, LARGE_N), "sort": (SORT_N,), "topk": (TOP_N,)}[op]
 
 
 def _work(*, op: str, n: int, impl: str) -> perfsuite.Work:
@@ -54,11 +52,11 @@ def _memory_bytes(*, op: str, n: int, impl: str) -> int:
 @perfsuite.case(
     axes={
         "op": ["scan", "sort", "topk"],
-        "n": [SORT_N, LARGE_N, TOP_N],
+        "n": [SORT_N, ODD_N, TOP_N],
         "impl": ["torch", "cupy", "triton", "cuda"],
     },
     smoke={"op": ["scan", "topk"], "n": [SMALL_N]},
-    full={"op": ["scan"], "n": [ODD_N]},
+    full={"op": ["scan"], "n": [LARGE_N]},
     only=_is_listed,
     waits=lambda impl, **_: impl == "torch",
     needs=[
