@@ -178,9 +178,10 @@ __device__ void look_back(Ring& ring, Word* words) {
         own = tile;
         sum_to_own = before + total;
         if (lane == 0) publish(words + tile, sum_to_own, mark | PREFIX);
-        if (lane < SCANNERS) ring.sums[at.slot][lane] = before + within;
-        __syncwarp();
-        if (lane == 0) barrier_arrive(&ring.ready[at.slot]);
+        if (lane < SCANNERS) {
+            ring.sums[at.slot][lane] = before + within;
+            barrier_arrive(&ring.ready[at.slot]);
+        }
     }
 }
 
@@ -235,7 +236,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS) void scan(const int* x,
         for (int slot = 0; slot < STAGES; ++slot) {
             barrier_init(&ring.full[slot], 1);
             barrier_init(&ring.summed[slot], REDUCERS);
-            barrier_init(&ring.ready[slot], 1);
+            barrier_init(&ring.ready[slot], SCANNERS);
             barrier_init(&ring.empty[slot], SCANNERS);
         }
         barriers_ready();
