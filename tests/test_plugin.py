@@ -351,14 +351,14 @@ def test_on_github_failures_are_annotated_and_the_step_has_a_summary(
 
 
 def test_elsewhere_nothing_is_annotated(project: pytest.Pytester) -> None:
-    perf(project).stdout.no_fnmatch_line("::*")
+    perf(project, "--perf-processes=1").stdout.no_fnmatch_line("::*")
 
 
 @pytest.mark.parametrize("args", [(), ("-v",), ("-q",), ("--tb=no",), ("-rA",), ("-q", "-q")])
 def test_the_summary_is_last_whatever_pytest_says(
     project: pytest.Pytester, args: tuple[str, ...]
 ) -> None:
-    lines = perf(project, *args).outlines
+    lines = perf(project, "--perf-processes=1", *args).outlines
     start = next(index for index, line in enumerate(lines) if "= perfsuite =" in line)
     assert lines[start + 1].startswith("4 variants on ")
     own = [line for line in lines[start:] if not line.startswith("=")]
