@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -69,6 +70,25 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return project_in(pytester, monkeypatch)
 
 
+@pytest.fixture(scope="module")
+def compared_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a project with a planted change and its comparison is kept, once there is one."""
+    return tmp_path_factory.mktemp("compared") / "project"
+
+
+@pytest.fixture
+def compared(project: pytest.Pytester, compared_once: Path) -> pytest.Pytester:
+    """A project with a planted change that was compared with main: a copy for each test."""
+    if compared_once.exists():
+        shutil.copytree(compared_once, project.path, dirs_exist_ok=True, symlinks=True)
+        return project
+    (project.path / "speed.py").write_text(PLANTED, encoding="utf-8")
+    result = perf(project, "--perf-against=main")
+    result.stdout.fnmatch_lines(["*again * --perf-against=main*", "compared with revision *(main)"])
+    shutil.copytree(project.path, compared_once, symlinks=True)
+    return project
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     folder = tmp_path / "repository"
@@ -79,12 +99,9 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_a_change_since_the_revision_is_found_and_what_did_not_change_is_the_same(
-    project: pytest.Pytester,
+    compared: pytest.Pytester,
 ) -> None:
-    (project.path / "speed.py").write_text(PLANTED, encoding="utf-8")
-    result = perf(project, "--perf-against=main")
-    result.stdout.fnmatch_lines(["*again * --perf-against=main*", "compared with revision *(main)"])
-    run, short = last(project), git(project.path, "rev-parse", "--short=7", "HEAD")
+    run, short = last(compared), git(compared.path, "rev-parse", "--short=7", "HEAD")
     found = verdicts(run)
     assert words(run) == {"one": "same", "two": "slower"}
     slower = found["two"]
@@ -92,7 +109,7 @@ def test_a_change_since_the_revision_is_found_and_what_did_not_change_is_the_sam
     assert slower.changes[0].theta == pytest.approx(0.3, abs=0.01)
     assert "elapsed_us" in slower.reason
     assert "6 processes against 6 on the same unit" in slower.reason
-    text = page(project)
+    text = page(compared)
     assert f"revision {short} (main)" in text
     assert "A against B" in text
 
@@ -117,10 +134,8 @@ def test_a_change_inside_the_gate_is_confirmed_and_found(project: pytest.Pyteste
     assert Counter(result.stage.value for result in run.results) == {"screen": 2, "confirm": 1}
 
 
-def test_arm_a_is_stored_aside_and_is_nobodys_baseline(project: pytest.Pytester) -> None:
-    (project.path / "speed.py").write_text(PLANTED, encoding="utf-8")
-    perf(project, "--perf-against=main")
-    run = last(project)
+def test_arm_a_is_stored_aside_and_is_nobodys_baseline(compared: pytest.Pytester) -> None:
+    run = last(compared)
     assert {result.arm for result in run.results} == {Arm.B}
     assert Counter(result.arm for result in run.aside) == {Arm.A: 3}
     entry = next(entry for name, entry in entries_of(run).items() if "two" in name)
@@ -128,8 +143,8 @@ def test_arm_a_is_stored_aside_and_is_nobodys_baseline(project: pytest.Pytester)
     assert len(entry.metrics["time_us"].values["fa4e00000000"]) == 9
     samplings = {(r.variant, p.sampling) for r in (*run.results, *run.aside) for p in r.evidence}
     assert len(samplings) == len(run.variants)
-    perf(project)
-    assert words(last(project)) == {"one": "same", "two": "new"}
+    perf(compared)
+    assert words(last(compared)) == {"one": "same", "two": "new"}
 
 
 def test_what_the_revision_lacks_is_judged_as_in_any_run(project: pytest.Pytester) -> None:

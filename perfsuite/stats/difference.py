@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -38,14 +39,20 @@ class Difference:
 
     def p_beyond(self, threshold: float) -> float:
         """Return the one-sided p-value of a change beyond ``threshold`` in theta's direction."""
-        excess = abs(self.theta) - threshold
-        low, high = math.log(SMALLEST_P), math.log(0.5)
-        for _ in range(40):
-            middle = (low + high) / 2
-            is_within = self.reach(1 - math.exp(middle)) < abs(excess)
-            low, high = (low, middle) if is_within else (middle, high)
-        return math.exp(high) if excess > 0 else 1 - math.exp(high)
+        return _p_beyond(self, threshold)
 
     def detectable(self, threshold: float, alpha: float, power: float = 0.9) -> float:
         """Return the smallest log change called slower or faster with this power."""
         return threshold + self.reach(1 - alpha / 2) + self.reach(power)
+
+
+# A judgement asks twice: for the family that its change belongs to, and for the verdict.
+@functools.lru_cache(maxsize=1024)
+def _p_beyond(difference: Difference, threshold: float) -> float:
+    excess = abs(difference.theta) - threshold
+    low, high = math.log(SMALLEST_P), math.log(0.5)
+    for _ in range(40):
+        middle = (low + high) / 2
+        is_within = difference.reach(1 - math.exp(middle)) < abs(excess)
+        low, high = (low, middle) if is_within else (middle, high)
+    return math.exp(high) if excess > 0 else 1 - math.exp(high)

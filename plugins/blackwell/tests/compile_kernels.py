@@ -1,7 +1,7 @@
 """Compiles the pack's kernels with no GPU, and prints what each takes as JSON lines.
 
-Arguments: name:target ... One process a target is enough: only kernels that the target can run are
-compiled, since the compiler aborts its process on others.
+Arguments: the targets. One process is enough for all: only kernels that the target can run are
+compiled for it, since the compiler aborts its process on others.
 """
 
 from __future__ import annotations
