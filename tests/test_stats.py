@@ -168,18 +168,6 @@ def test_false_discovery_rate_follows_benjamini_and_hochberg() -> None:
     assert stats.accepted([], 0.05) == []
 
 
-def test_false_discoveries_are_scipy_s() -> None:
-    from scipy.stats import false_discovery_control
-
-    rnd = random.Random(7)  # noqa: S311 - made-up p-values, with ties and certainties among them
-    for _ in range(200):
-        drawn = [rnd.choice([0.0, 1.0, rnd.random() ** 3]) for _ in range(rnd.randint(1, 12))]
-        told = [*drawn, *rnd.sample(drawn, rnd.randint(0, len(drawn)))]
-        for rate in (0.01, 0.05, 0.3):
-            expected = [bool(p <= rate) for p in false_discovery_control(told)]
-            assert stats.accepted(told, rate) == expected
-
-
 @pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf]])
 def test_no_estimate_without_finite_values(values: list[float]) -> None:
     with pytest.raises(ValueError, match="values"):

@@ -103,11 +103,9 @@ def accepted(p_values: Sequence[float], rate: float) -> list[bool]:
     """Say which hypotheses are rejected at this false discovery rate (Benjamini-Hochberg)."""
     if not p_values:
         return []
-    # By hand: scipy.stats takes longer to import than all else that a judgement needs.
-    ranked = sorted(_finite(p_values))
-    passed = (p for rank, p in enumerate(ranked, 1) if p * (len(ranked) / rank) <= rate)
-    largest = max(passed, default=-math.inf)
-    return [p <= largest for p in p_values]
+    from scipy.stats import false_discovery_control
+
+    return [bool(p <= rate) for p in false_discovery_control(_finite(p_values))]
 
 
 def _finite(values: Sequence[float]) -> Sequence[float]:
