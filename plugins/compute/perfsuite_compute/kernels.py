@@ -21,7 +21,7 @@ from perfsuite_compute import (
 GEMM_TILES = {2048: (128, 256, 64, 4, 8), 1024: (64, 128, 64, 4, 4)}
 GEMM_GROUP = 8
 # (block_m, block_n, stages, warps) and the width of a head.
-ATTENTION_TILES, HEAD = (128, 128, 3, 8), 128
+ATTENTION_TILES, HEAD = (64, 128, 1, 4), 128
 SOFTMAX_COLS = (8191, 8192, 32768)
 # The dtype and columns of rows that are copied ahead, and how many are.
 SOFTMAX_AHEAD, SOFTMAX_STAGES = ("bf16", 32768), 3
