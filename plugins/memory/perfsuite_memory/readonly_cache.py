@@ -65,10 +65,10 @@ def readonly_cache(ctx: Any, *, n: int, lanes: str, impl: str) -> perfsuite.Work
     With ``same`` all lanes of a warp have one key, as coefficients and weights are read: constant
     memory is made for that. With ``scattered`` each has its own, which constant memory serves one
     after another. readonly tells the compiler that nobody writes to the table (__restrict__), which
-    lets it load ahead of stores; shared has a copy in each block. With ``same`` 2^24 keys took
-    about 38 us on an H200, 81 % of a copy's rate: 3 are what a kernel needs to begin and end, and a
-    warp goes through L1 ten times for its 32 keys, which occupies each SM's one port for 21 us as
-    counted, not all of them while memory is waited for. Scattered lanes wait for banks, which a
+    lets it load ahead of stores; shared has a copy in each block. With ``same`` 2^26 keys take
+    154 us on an H200, 80 % of a copy's rate, 2^24 no less of it: a warp goes through L1 ten times
+    for its 32 keys, which by count occupies each SM's one port for 80 us, not all of them while
+    memory is waited for. Scattered lanes wait for banks, which a
     warp's eight reads of 32 random words each meet three to four deep, not for memory. Whole
     numbers modulo 2**32, compared to the bit.
     """
