@@ -215,6 +215,8 @@ class _Work:
         )
         run = tracing.take(run, self.listener.note)
         phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}
-        wall_s, units = time.monotonic() - self.started, units_of(self.desks, run.variants)
+        # With what was measured before an interruption.
+        wall_s = self.limit.spent_s + time.monotonic() - self.started
+        units = units_of(self.desks, run.variants)
         run = replace(run, wall_s=round(wall_s, 3), units=units, phases_s=phases_s)
         return self.run_file.finish(run)

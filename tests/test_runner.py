@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import textwrap
 from dataclasses import replace
@@ -199,13 +200,15 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     # Cut the stored run back to its plan and first result, as a kill would leave it.
     lines = whole.run_file.read_bytes().splitlines(keepends=True)
     results = [i for i, line in enumerate(lines) if b'"kind":"result"' in line]
-    whole.run_file.write_bytes(b"".join(lines[: results[0] + 1]) + b'{"kind":"resu')
+    kept = re.sub(rb'"wall_s":[0-9.]+', b'"wall_s":100.0', lines[results[0]])
+    whole.run_file.write_bytes(b"".join([*lines[: results[0]], kept]) + b'{"kind":"resu')
     log = Log()
     resumed = execute(replace(asked, resume=True), log)
     assert resumed.run.id == whole.run.id
     assert len(log.done) == 1
     assert words(resumed) == ["new", "new"]
-    assert resumed.run.results[0] == whole.run.results[0]
+    assert resumed.run.results[0] == replace(whole.run.results[0], wall_s=100.0)
+    assert 100.0 < resumed.run.wall_s < 200.0
 
 
 def test_nothing_to_resume_is_a_usage_error(tmp_path: Path) -> None:
