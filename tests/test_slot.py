@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
-from test_panel import SITE, STEADY, measure
+from test_panel import SITE, STEADY, measure, nasty
 
 from perfsuite.model import Status
 from perfsuite.panel import Panel
-from perfsuite.panel.process import resident_bytes
+from perfsuite.panel.process import GRACE_S, resident_bytes
 from perfsuite.panel.slot import Slot
 
 
@@ -69,6 +70,20 @@ def test_closed_slot_leaves_no_worker_that_stands_by() -> None:
     slot.close()
     assert select.select([pidfd], [], [], 0)[0]
     os.close(pidfd)
+
+
+def test_worker_that_hangs_standing_by_does_not_hold_up_the_end(slot: Slot) -> None:
+    os.kill(_standing(slot), signal.SIGSTOP)
+    begun = time.monotonic()
+    slot.close()
+    assert time.monotonic() - begun < GRACE_S
+
+
+def test_variant_that_ends_what_stands_by_or_started_ahead_harms_no_other() -> None:
+    first, *others = STEADY
+    with Panel(SITE) as panel:
+        results = measure(panel, first, nasty("end_siblings"), *others)
+    assert [(result.status, result.reason) for result in results] == [(Status.OK, "")] * 4
 
 
 def test_variants_are_measured_by_workers_that_stood_by(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,8 +39,8 @@ class Crew:
 
     @property
     def is_stale(self) -> bool:
-        """Say whether it lost a worker to a server's death that may be another variant's doing."""
-        return any(worker.is_orphan for worker in self.workers)
+        """Say whether a worker or its server died, which may be another variant's doing."""
+        return not all(worker.is_fit for worker in self.workers)
 
     def hear_ready(self, wait: Wait) -> None:
         """Wait until all have started; the time limit counts from each one's start."""

@@ -89,6 +89,7 @@ class Slot:
     def close(self) -> None:
         """End the server, which ends its workers."""
         if self._standing is not None:
+            self._standing.kill()  # it has nothing to finish, and the driver may keep it waiting
             self._standing.close()
         self._control.close()
         try:

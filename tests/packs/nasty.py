@@ -64,6 +64,14 @@ def _end_server(_values: list[float]) -> list[float]:
     return []
 
 
+def _end_siblings(values: list[float]) -> list[float]:
+    server = os.getppid()
+    children = Path(f"/proc/{server}/task/{server}/children").read_text(encoding="ascii").split()
+    for pid in {int(child) for child in children} - {os.getpid()}:
+        os.kill(pid, signal.SIGKILL)
+    return _double(values)
+
+
 def _garble(_values: list[float]) -> list[float]:
     for handle in Path("/proc/self/fd").iterdir():
         if handle.exists() and stat.S_ISSOCK(handle.stat().st_mode):
@@ -81,6 +89,7 @@ FUNCTIONS: dict[str, Callable[[list[float]], Any]] = {
     "flood": _flood,
     "fork_and_die": _fork_and_die,
     "end_server": _end_server,
+    "end_siblings": _end_siblings,
     "garble": _garble,
     "wrong": lambda values: [3 * value for value in values],
     "nan": lambda values: [float("nan") for _ in values],

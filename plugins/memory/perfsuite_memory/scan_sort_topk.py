@@ -30,6 +30,9 @@ SCAN_TILE = SCANNERS * VECTORS * 32 * 4
 SCAN_THREADS = 32 * (2 + REDUCERS + SCANNERS)
 # Elements of a row of the reference's prefix sums.
 ROW = 256
+# Bytes an element that torch takes beside input and result: prefix sums, thrice, in float64;
+# a sort's keys and 64-bit places, from one buffer to another.
+REFERENCE_BYTES = {"scan": 26, "sort": 33, "topk": 33}
 
 
 def _is_listed(*, op: str, n: int, impl: str) -> bool:
@@ -45,8 +48,7 @@ def _work(*, op: str, n: int, impl: str) -> perfsuite.Work:
 
 
 def _memory_bytes(*, op: str, n: int, impl: str) -> int:
-    # Keys twice; sorted they have 64-bit places, and go from one buffer to another.
-    return (2 * 4 + (0 if op == "scan" else 2 * 12)) * n
+    return (2 * 4 + REFERENCE_BYTES[op]) * n
 
 
 @perfsuite.case(

@@ -49,6 +49,7 @@ def _memory_bytes(*, n: int, impl: str) -> int:
     waits=lambda impl, **_: impl == "torch",
     needs=[
         perfsuite.cuda().when(impl=[*GEOMETRY, "triton"]),
+        perfsuite.arch("sm_80+").when(impl=[*GEOMETRY]),
         perfsuite.package("triton").when(impl="triton"),
     ],
     work=_work,
@@ -110,7 +111,7 @@ CLAIMS = (
         by=3.0,
         source=f"{BOEHM}, 4092 x 4092 on an A6000: 2980 to 15972 GFLOP/s",
         at={"n": (2048,)},
-        needs=(perfsuite.cuda(),),
+        needs=(perfsuite.cuda(), perfsuite.arch("sm_80+")),
     ),
     perfsuite.Claim(
         name="shared_over_naive",
@@ -120,6 +121,6 @@ CLAIMS = (
         by=1.2,
         source=f"{BOEHM}, 4092 x 4092 on an A6000: 1987 (coalesced) to 2980 GFLOP/s",
         at={"n": (2048,)},
-        needs=(perfsuite.cuda(),),
+        needs=(perfsuite.cuda(), perfsuite.arch("sm_80+")),
     ),
 )

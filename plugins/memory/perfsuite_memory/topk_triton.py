@@ -1,4 +1,4 @@
-"""The largest of many, in one pass and two short kernels, in Triton; n < 2**31."""
+"""The largest of many, in one pass and two short kernels, in Triton; n <= 2**28."""
 
 from __future__ import annotations
 

@@ -216,6 +216,17 @@ def test_a_night_takes_at_most_eight_variants_of_a_case() -> None:
         assert all(case.memory_bytes(**axes) <= 4 << 30 for axes in listed), case.name
 
 
+@pytest.mark.parametrize("module", [tiled_matmul, async_prefetch])
+def test_what_copies_ahead_asks_for_a_gpu_that_can(module: Any) -> None:
+    # All kernels of a file are compiled, also those beside the one that holds cp.async.
+    assert "cp.async" in module.SOURCE.read_text(encoding="utf-8")
+    case = getattr(module, module.SOURCE.stem)
+    impls = [impl for impl in case.axes["impl"] if impl not in {"torch", "triton"}]
+    asks = [need for need in case.needs if (need.kind, need.value) == ("arch", "sm_80+")]
+    assert all(any(need.applies({"impl": impl}) for need in asks) for impl in impls)
+    assert all(perfsuite.arch("sm_80+") in claim.needs for claim in module.CLAIMS)
+
+
 def test_triton_is_right_on_sizes_with_tails() -> None:
     pytest.importorskip("triton")
     pytest.importorskip("torch")

@@ -1,0 +1,101 @@
+"""The script of CI, with a tox that only notes what it is asked for."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / ".ci" / "run"
+LIMIT_S = 20
+MADE = ("-e lint --notest", "-e tests --notest", "-e lint", "-e perf --notest")
+STEPS = (*MADE, "-e tests", "-e perf")
+# Stands for tox, in a folder of which the name of each file is a step that fails or takes long.
+TOX = """#!/bin/bash
+shift
+echo "$$ $*" >>asked
+[[ ! -e "long/$*" ]] || sleep 60
+[[ ! -e "failing/$*" ]] || { echo "$* went wrong"; exit 3; }
+"""
+VENV = """#!/bin/bash
+mkdir -p .venv-ci/bin
+cp tox .venv-ci/bin/tox
+ln -sf /bin/true .venv-ci/bin/pip
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[[str, str], subprocess.Popen[str]]:
+    programs = {"python3": VENV} | dict.fromkeys(("chromium", "initdb", "apt-get"), "#!/bin/bash\n")
+    for name, text in {**programs, "../checkout/tox": TOX}.items():
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        (tmp_path / "checkout").mkdir(exist_ok=True)
+        program.write_text(text, encoding="utf-8")
+        program.chmod(0o755)
+    for folder in ("long", "failing", ".ci"):
+        (tmp_path / "checkout" / folder).mkdir()
+    shutil.copy(SCRIPT, tmp_path / "checkout" / ".ci")
+
+    def run(kind: str, step: str) -> subprocess.Popen[str]:
+        (tmp_path / "checkout" / kind / step).touch()
+        return subprocess.Popen(
+            [tmp_path / "checkout" / ".ci" / "run"],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    return run
+
+
+def _asked(folder: Path) -> dict[str, int]:
+    notes = folder / "checkout" / "asked"
+    lines = notes.read_text(encoding="utf-8").splitlines() if notes.exists() else []
+    return {words: int(pid) for pid, _, words in (line.partition(" ") for line in lines)}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_step_that_fails_fails_ci_and_shows_why(
+    tmp_path: Path, start: Callable[[str, str], subprocess.Popen[str]], step: str
+) -> None:
+    process = start("failing", step)
+    said, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode not in {0, None}
+    assert f"{step} went wrong" in said
+    assert ("-e tests" in _asked(tmp_path)) is (step in STEPS[-2:])
+
+
+def test_all_steps_run_where_none_fails(
+    tmp_path: Path, start: Callable[[str, str], subprocess.Popen[str]]
+) -> None:
+    process = start("failing", "none")
+    process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+    assert set(_asked(tmp_path)) == set(STEPS)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_ci_leaves_no_installation_behind(
+    tmp_path: Path, start: Callable[[str, str], subprocess.Popen[str]], number: signal.Signals
+) -> None:
+    (tmp_path / "checkout" / "long" / "-e lint").touch()
+    process = start("long", "-e tests --notest")
+    while not {"-e lint", "-e tests --notest"} <= _asked(tmp_path).keys():
+        time.sleep(0.01)
+    making = os.pidfd_open(_asked(tmp_path)["-e tests --notest"])
+    os.killpg(process.pid, number)
+    process.communicate(timeout=LIMIT_S)
+    assert process.returncode == -number
+    assert select.select([making], [], [], LIMIT_S)[0]
+    os.close(making)
