@@ -56,6 +56,7 @@ class Worker:
         match wire.receive(self._connection):
             case wire.WarmUp(device=name):
                 warm_up(name)
+                self._tell(wire.Warm())
                 self.run()
             case wire.Describe(device=name, accelerator=own):
                 wire.send(self._connection, wire.Described(described(name, own)))

@@ -14,7 +14,8 @@ from perfsuite.panel import Panel
 from perfsuite.panel.crew import Crew
 from perfsuite.panel.legs import Seat, Wave
 from perfsuite.panel.process import Wait
-from perfsuite.panel.relay import Relay
+from perfsuite.panel.relay import AHEAD_LIMIT_S, Relay
+from perfsuite.panel.slot import Slot
 
 ROOM = 100
 
@@ -37,6 +38,20 @@ class _Crew:
 
 
 @dataclass
+class _Slot:
+    """A slot that notes what it is told."""
+
+    said: list[str]
+
+    def stand_by(self) -> None:
+        self.said.append("stand by")
+
+    def await_standing(self, limit_s: float) -> None:
+        assert 0 < limit_s <= AHEAD_LIMIT_S
+        self.said.append("await it")
+
+
+@dataclass
 class _Stage:
     """A relay whose crews say what is done with them."""
 
@@ -46,7 +61,7 @@ class _Stage:
     def __post_init__(self) -> None:
         self.relay = Relay(
             self.start,
-            lambda: self.said.append("stand by"),
+            [cast("Slot", _Slot(self.said))],
             fits=lambda each: each <= ROOM,
             is_hidden=self.is_hidden,
         )
@@ -68,12 +83,12 @@ def test_next_crew_starts_and_the_last_one_leaves_beside_it() -> None:
     on.relay.start_ahead(first, second)
     on.relay.await_ahead()
     on.relay.let_go(crew)
-    assert on.said == ["start 30", "start 40", "stand by", "await 40", "hang up 30"]
+    assert on.said == ["start 30", "start 40", "stand by", "await 40", "await it", "hang up 30"]
     on.relay.take(second)
     on.relay.see_out()
-    assert on.said[5:] == ["close 30"]
+    assert on.said[6:] == ["close 30"]
     on.relay.see_out()
-    assert on.said[6:] == []
+    assert on.said[7:] == []
 
 
 def test_crew_is_seen_out_first_where_both_would_not_fit() -> None:

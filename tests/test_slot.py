@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 from test_panel import SITE, STEADY, measure, nasty
 
+from perfsuite import wire
 from perfsuite.model import Status
 from perfsuite.panel import Panel
 from perfsuite.panel.process import GRACE_S, resident_bytes
@@ -39,6 +40,26 @@ def test_worker_that_stands_by_is_forked_once_and_taken_once(slot: Slot) -> None
     assert second.pid != pid
     for worker in (first, second):
         worker.close()
+
+
+def test_worker_that_is_taken_has_nothing_left_to_say_of_standing_by(slot: Slot) -> None:
+    slot.await_standing(10.0)
+    worker = slot.fork()
+    begun = time.monotonic()
+    worker.await_news(0.2)
+    assert time.monotonic() - begun >= 0.2
+    worker.close()
+
+
+def test_a_slot_waits_for_the_worker_that_stands_by(slot: Slot) -> None:
+    slot.fork().close()
+    worker = slot._standing = slot.fork()  # it is told nothing, and says nothing
+    begun = time.monotonic()
+    slot.await_standing(0.2)
+    assert time.monotonic() - begun >= 0.2
+    worker.tell(wire.WarmUp("fake"))
+    slot.await_standing(10.0)
+    assert time.monotonic() - begun < 5.0
 
 
 def test_worker_that_died_standing_by_is_replaced(slot: Slot) -> None:

@@ -45,6 +45,7 @@ MESSAGES: list[wire.Message] = [
     wire.Exited(2, -11, is_forced=True),
     wire.Exited(2, None),
     wire.WarmUp("fake"),
+    wire.Warm(),
     wire.Describe("fake"),
     wire.Described(DeviceFacts(device="fake", name="x", unit="u", identity={"vendor": "v"})),
     wire.Start(JOB),

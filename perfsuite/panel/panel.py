@@ -49,7 +49,7 @@ class Panel(Closable):
         self._slots = [Slot(index, site) for index in range(site.slots)]
         self._relay = Relay(
             lambda wave: Crew(wave, self._slots, site, self.samplings),
-            self._stand_by,
+            self._slots,
             fits=self._fits,
             is_hidden=not site.is_host_measured,
         )
@@ -144,10 +144,6 @@ class Panel(Closable):
 
     def _together(self, each_bytes: int) -> int:
         return len(self._slots) if self._fits(each_bytes) else 1
-
-    def _stand_by(self) -> None:
-        for slot in self._slots:
-            slot.stand_by()
 
     def _fits(self, each_bytes: int) -> bool:
         memory_bytes = self.facts().memory_bytes

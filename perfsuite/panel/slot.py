@@ -61,10 +61,16 @@ class Slot:
             worker.tell(wire.WarmUp(self._site.device))
             self._standing = worker
 
+    def await_standing(self, limit_s: float) -> None:
+        """Wait until the worker that stands by has done what it was told to, at most this long."""
+        if self._standing is not None:
+            self._standing.await_news(limit_s)
+
     def fork(self) -> WorkerProcess:
         """Return a fresh worker, the one that stands by if it can; raises DeviceError."""
         worker, self._standing = self._standing, None
         if worker is not None and worker.is_fit:
+            worker.skip_news()
             worker.started = time.monotonic()
             return worker
         if worker is not None:

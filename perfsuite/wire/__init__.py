@@ -34,6 +34,7 @@ from perfsuite.wire.messages import (
     Start,
     Traced,
     TraceOne,
+    Warm,
     WarmUp,
 )
 
@@ -67,6 +68,7 @@ __all__ = [
     "Start",
     "TraceOne",
     "Traced",
+    "Warm",
     "WarmUp",
     "decode",
     "encode",

@@ -107,6 +107,11 @@ class WarmUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Warm:
+    """Worker to panel: the answer to ``WarmUp``, whatever came of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Describe:
     """Panel to worker: open the device and say what it is."""
 
@@ -226,4 +231,4 @@ class Failed:
 
 _Asked = Ping | Fork | Reap | WarmUp | Describe | Start | Check | Prepare | Measure | Finish
 _Answer = Hello | Forked | Exited | Described | Ready | Checked | Prepared | Measured | Finished
-Message = _Asked | _Answer | Progress | TraceOne | Traced | Failed
+Message = _Asked | _Answer | Warm | Progress | TraceOne | Traced | Failed

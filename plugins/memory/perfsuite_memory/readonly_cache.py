@@ -30,8 +30,7 @@ OPTIONS = tuple(
         "ITEMS": ITEMS,
     }.items()
 )  # fmt: skip
-# As many as the ceiling's copy has: of 2^24 keys, 31 us at that rate, a tenth of the time would be
-# what any kernel needs to begin and end.
+# As many as the ceiling's copy has, beside which a kernel's beginning and end are nothing.
 ODD_N = 2**26 - 5
 # Knuth's multiplicative hash, as in readonly_cache.cu.
 MULTIPLIER = 2654435761
