@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -166,6 +167,13 @@ def test_false_discovery_rate_follows_benjamini_and_hochberg() -> None:
     assert stats.accepted([0.01, 0.02, 0.03, 0.9], 0.05) == [True, True, True, False]
     assert stats.accepted([0.04, 0.9, 0.9, 0.9], 0.05) == [False] * 4
     assert stats.accepted([], 0.05) == []
+
+
+def test_what_nothing_stands_out_of_needs_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    assert stats.accepted([0.06, 0.9], 0.05) == [False, False]
+    with pytest.raises(ImportError):
+        stats.accepted([0.04, 0.9], 0.05)
 
 
 @pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf]])
