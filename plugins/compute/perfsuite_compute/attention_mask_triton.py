@@ -9,11 +9,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from perfsuite_compute.attention_triton import store, weigh
-
-# Not those of attention without a mask: few blocks of keys count, so that small programs, three on
-# an SM, that fill each other's waits gain more than one that copies ahead in stages.
-BLOCK_M, BLOCK_N, STAGES, WARPS = 64, 128, 1, 4
+from perfsuite_compute.attention_triton import BLOCK_M, BLOCK_N, STAGES, WARPS, store, weigh
 
 
 @triton.jit
