@@ -5,8 +5,17 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+from kept_folder import Fill, filling_once
+
 # A developer's team has a history; what tests make up does not belong there.
 os.environ.pop("PERFSUITE_HISTORY", None)
 # A shell's background job ignores Ctrl-C, and so would all that the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module")
+def fill(tmp_path_factory: pytest.TempPathFactory) -> Fill:
+    """What a module's tests start from, made by the first of them alone."""
+    return filling_once(tmp_path_factory.mktemp("kept") / "folder")

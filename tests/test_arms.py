@@ -6,7 +6,6 @@ import json
 import math
 import os
 import random
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -30,6 +29,7 @@ from arms_data import (
     verdicts,
     words,
 )
+from kept_folder import Fill
 
 from perfsuite.catalogue import load_catalogue
 from perfsuite.errors import PackError, UsageError
@@ -70,22 +70,16 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return project_in(pytester, monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def compared_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a project with a planted change and its comparison is kept, once there is one."""
-    return tmp_path_factory.mktemp("compared") / "project"
-
-
 @pytest.fixture
-def compared(project: pytest.Pytester, compared_once: Path) -> pytest.Pytester:
-    """A project with a planted change that was compared with main: a copy for each test."""
-    if compared_once.exists():
-        shutil.copytree(compared_once, project.path, dirs_exist_ok=True, symlinks=True)
-        return project
-    (project.path / "speed.py").write_text(PLANTED, encoding="utf-8")
-    result = perf(project, "--perf-against=main")
-    result.stdout.fnmatch_lines(["*again * --perf-against=main*", "compared with revision *(main)"])
-    shutil.copytree(project.path, compared_once, symlinks=True)
+def compared(project: pytest.Pytester, fill: Fill) -> pytest.Pytester:
+    """A project with a planted change that was compared with main."""
+
+    def compare() -> None:
+        (project.path / "speed.py").write_text(PLANTED, encoding="utf-8")
+        told = ["*again * --perf-against=main*", "compared with revision *(main)"]
+        perf(project, "--perf-against=main").stdout.fnmatch_lines(told)
+
+    fill(project.path, compare)
     return project
 
 

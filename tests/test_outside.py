@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from installed import call, environment, install
+from kept_folder import Fill
 
 from perfsuite.baselines import Baselines, Shipped, shipped_by
 from perfsuite.baselines.folder import read_sku
@@ -194,23 +195,19 @@ def test_what_is_no_pack_is_a_clear_error(folder: pytest.Pytester, pack: str) ->
     result.stderr.fnmatch_lines([f"*'{pack}' is no pack", "*where: /*", "*do: name a .py file*"])
 
 
-@pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the baselines of a release are kept, once they are measured."""
-    return tmp_path_factory.mktemp("release") / "baselines"
-
-
 @pytest.fixture
-def shipped(folder: pytest.Pytester, release: Path) -> Path:
-    """A pack folder that ships the baseline of a run, the same for all tests; the shipped file."""
-    place = make_pack_folder(folder, "")
-    if not release.exists():
+def shipped(folder: pytest.Pytester, fill: Fill) -> Path:
+    """A pack folder that ships the baseline of a run; the shipped file."""
+    baselines = make_pack_folder(folder, "") / "acme_made" / "baselines"
+
+    def release() -> None:
         accept = ("--perf-select=n=1,pack=acme", "--perf-accept", "--perf-reason=release")
         perf(folder, *accept, pack="vendor").assert_outcomes(passed=1)
-        (folder.path / "baselines").rename(release)
+        (folder.path / "baselines").rename(baselines)
         shutil.rmtree(folder.path / ".perfsuite")
-    shutil.copytree(release, place / "acme_made" / "baselines")
-    return place / "acme_made" / "baselines" / "fake" / "acme.json"
+
+    fill(baselines, release)
+    return baselines / "fake" / "acme.json"
 
 
 def compared_with(folder: pytest.Pytester, *args: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from kept_folder import Fill
 
 from perfsuite.request import Chosen
 from perfsuite.session import PerfSession
@@ -90,22 +90,16 @@ def perf(project: pytest.Pytester, *args: str) -> pytest.RunResult:
     return run(project, "--perf", *only, *args)
 
 
-@pytest.fixture(scope="module")
-def measured_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the state of one run of the pack's double is kept, once there is one."""
-    return tmp_path_factory.mktemp("measured") / "state"
-
-
 @pytest.fixture
-def later(project: pytest.Pytester, measured_once: Path) -> pytest.Pytester:
-    """A project whose double was measured before: by the first test that asks, for all of them."""
-    if measured_once.exists():
-        shutil.copytree(measured_once, project.path / ".perfsuite")
-    else:
+def later(project: pytest.Pytester, fill: Fill) -> pytest.Pytester:
+    """A project whose double was measured before."""
+
+    def measure() -> None:
         result = perf(project, *ONLY_DOUBLE)
         result.assert_outcomes(passed=3)
         assert "history" not in result.stdout.str()
-        shutil.copytree(project.path / ".perfsuite", measured_once)
+
+    fill(project.path / ".perfsuite", measure)
     return project
 
 

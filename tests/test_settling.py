@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from arms_data import BEFORE, commit, git, last, page, perf, project_in, verdicts, words
+from kept_folder import Fill
 from test_runner import Log, request
 
 from perfsuite.codec import end_lines, read_run
@@ -30,22 +30,16 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return project_in(pytester, monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def accepted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a project with baselines is kept, once they are measured."""
-    return tmp_path_factory.mktemp("accepted") / "project"
-
-
 @pytest.fixture
-def elsewhere(project: pytest.Pytester, accepted: Path) -> pytest.Pytester:
-    """A project whose baseline was measured on another card, one commit ago: a copy for each."""
-    if accepted.exists():
-        shutil.copytree(accepted, project.path, dirs_exist_ok=True)
-        return project
-    perf(project, "--perf-accept", REASON)
-    edit(project, "*.json", SEEN, NEVER_SEEN)
-    commit(project.path)
-    shutil.copytree(project.path, accepted)
+def elsewhere(project: pytest.Pytester, fill: Fill) -> pytest.Pytester:
+    """A project whose baseline was measured on another card, one commit ago."""
+
+    def accept() -> None:
+        perf(project, "--perf-accept", REASON)
+        edit(project, "*.json", SEEN, NEVER_SEEN)
+        commit(project.path)
+
+    fill(project.path, accept)
     return project
 
 
