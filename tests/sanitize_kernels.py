@@ -56,7 +56,6 @@ SMALL: dict[str, dict[str, list[Any]]] = {
         "lanes": ["same", "scattered"],
         "impl": ["plain", "readonly", "constant", "shared"],
     },
-    "memory.scan_sort_topk": {"op": ["scan"], "n": [5, 4099, 70001], "impl": ["cuda"]},
     "memory.spill": {"panels": [67], "impl": ["spilled", "bounded", "twice", "split"]},
     "memory.tiled_matmul": {"n": [64, 97], "impl": ["naive", "shared", "registers"]},
     "compute.divergence": {

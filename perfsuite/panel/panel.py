@@ -195,7 +195,7 @@ class Panel(Closable):
             self._relay.await_ahead()
             announce("measure" if wave.stage is Stage.SCREEN else "confirm")
             wait = begin("measure", settings.block_limit_s)
-            for turn in range(0 if settings.check_only else settings.rounds):
+            for turn in range(self._rounds(wave)):
                 is_backwards = wave.is_paired and turn % 2 == 1
                 list(crew.each(wire.Measure(), wire.Measured, wait, is_backwards=is_backwards))
             wait = begin("finish", settings.block_limit_s)
@@ -210,6 +210,11 @@ class Panel(Closable):
             self._crew = None
         found = chain.from_iterable((each.evidence, each.rival) for each in finished)
         return [replace(each, unit=self.facts().unit) for each in found if each is not None]
+
+    def _rounds(self, wave: Wave) -> int:
+        # What is paired is compared more finely than two runs are.
+        stage = Stage.CONFIRM if wave.is_paired else wave.stage
+        return self.site.settings.rounds_of(stage, self.facts().clocks)
 
     def _prepare(self, crew: Crew, wait: Wait) -> None:
         name = crew.wave.variant.id

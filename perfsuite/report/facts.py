@@ -129,7 +129,7 @@ def of_settings(settings: Settings) -> tuple[Fact, ...]:
         (
             ("Processes per variant", f"{settings.processes}, fresh for each variant"),
             ("To confirm a change", f"{settings.confirm_processes} other processes"),
-            ("Samples per process", f"{rounds * samples} in {view.count(rounds, 'block')}"),
+            ("Samples per process", f"up to {rounds * samples} in {view.count(rounds, 'block')}"),
             ("Shortest sample", view.time(settings.sample_us, None)),
             ("Settling for at most", view.duration(settings.settle_s)),
             ("Time limit to prepare", view.duration(settings.prepare_limit_s)),

@@ -47,7 +47,7 @@ def _heads_at_once(heads: int, s: int) -> int:
         "dtype": ["bf16"],
         "b": [4],
         "h": [32],
-        "s": [2048, 4096],
+        "s": [4096],
         "d": [128],
         "causal": [False, True],
         "impl": ["math", "sdpa", "cudnn", "triton"],

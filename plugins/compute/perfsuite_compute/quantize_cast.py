@@ -27,10 +27,11 @@ def _memory_bytes(to: str, rows: int, cols: int, impl: str) -> int:
     axes={
         "to": ["fp8", "int8"],
         "rows": [8192],
-        "cols": [7168, 16384],
+        "cols": [7168],
         "impl": ["eager", "triton"],
     },
     smoke={"rows": [256], "cols": [1024]},
+    full={"cols": [7168, 16384]},
     waits=lambda impl, **_: impl == "eager",
     needs=(
         package("torch"),

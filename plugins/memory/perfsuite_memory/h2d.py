@@ -26,9 +26,9 @@ def _memory_bytes(*, mib: int, direction: str, impl: str) -> int:
 
 
 @perfsuite.case(
-    axes={"mib": [16, 64, 256], "direction": ["h2d", "d2h"], "impl": ["pageable", "pinned"]},
+    axes={"mib": [16, 256], "direction": ["h2d", "d2h"], "impl": ["pageable", "pinned"]},
     smoke={"mib": [16]},
-    full={"mib": [1, 1024]},
+    full={"mib": [1, 64, 1024]},
     needs=[perfsuite.cuda()],
     work=_work,
     memory_bytes=_memory_bytes,

@@ -56,18 +56,15 @@ def _scans() -> list[Kernel]:
         ("top_kernel", {**chosen, "out_ptr": _FLOATS}, last, {"num_warps": 8}),
     )
     return [
-        _cuda(scan_sort_topk.SOURCE, "scan", scan_sort_topk.options()),
-        *(
-            _triton(
-                "scan_sort_topk_triton" if types is scan else "topk_triton",
-                name,
-                types,
-                constants,
-                aligned=(*types,),
-                **warps,
-            )
-            for name, types, constants, warps in found
-        ),
+        _triton(
+            "scan_sort_topk_triton" if types is scan else "topk_triton",
+            name,
+            types,
+            constants,
+            aligned=(*types,),
+            **warps,
+        )
+        for name, types, constants, warps in found
     ]
 
 

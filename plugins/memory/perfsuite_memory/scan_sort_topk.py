@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite_memory.grid import resident
 
 Launch = Callable[..., Any]
 
-SOURCE = Path(__file__).with_name("scan.cu")
 K = 64
 # Two short kernels follow the one that looks for the largest: of 2^26 they were a seventh of it.
 SORT_N, LARGE_N, TOP_N = 2**24, 2**26, 2**28
@@ -20,14 +17,10 @@ SORT_N, LARGE_N, TOP_N = 2**24, 2**26, 2**28
 ODD_N = LARGE_N + 3
 SMALL_N = 2**18
 IMPLEMENTATIONS = {
-    "scan": ("torch", "cupy", "triton", "cuda"),
+    "scan": ("torch", "cupy", "triton"),
     "sort": ("torch", "cupy"),
     "topk": ("torch", "triton"),
 }
-# Geometry of scan.cu: tiles of 8192, three of them in the ring of each of two blocks.
-SCANNERS, REDUCERS, VECTORS, STAGES, BLOCKS, LOOK = 8, 4, 8, 3, 2, 2
-SCAN_TILE = SCANNERS * VECTORS * 32 * 4
-SCAN_THREADS = 32 * (2 + REDUCERS + SCANNERS)
 # Elements of a row of the reference's prefix sums.
 ROW = 256
 # Bytes an element that torch takes beside input and result: prefix sums, thrice, in float64;
@@ -55,15 +48,14 @@ def _memory_bytes(*, op: str, n: int, impl: str) -> int:
     axes={
         "op": ["scan", "sort", "topk"],
         "n": [SORT_N, ODD_N, TOP_N],
-        "impl": ["torch", "cupy", "triton", "cuda"],
+        "impl": ["torch", "cupy", "triton"],
     },
     smoke={"op": ["scan", "topk"], "n": [SMALL_N]},
     full={"op": ["scan"], "n": [LARGE_N]},
     only=_is_listed,
     waits=lambda impl, **_: impl == "torch",
     needs=[
-        perfsuite.cuda().when(impl=["cupy", "triton", "cuda"]),
-        perfsuite.arch("sm_90+").when(impl="cuda"),
+        perfsuite.cuda().when(impl=["cupy", "triton"]),
         perfsuite.package("cupy").when(impl="cupy"),
         perfsuite.package("triton").when(impl="triton"),
     ],
@@ -80,7 +72,8 @@ def scan_sort_topk(ctx: Any, *, op: str, n: int, impl: str) -> perfsuite.Workloa
     the maximum of each block of 32768, and searches again only blocks above what 64 maxima reach.
     On an H200 its scan takes about 144 us, 85 % of a copy's rate: each tile waits in registers for
     the sum before it, which reaches it through L2 a microsecond after it was known, and meanwhile
-    asks for nothing. cuda has the next tiles on their way to shared memory while one waits.
+    asks for nothing. Blocks that stay, with the next tiles on their way to shared memory (TMA)
+    while one warp looks back, took 217 us at best.
     """
     references: dict[str, Launch] = {"scan": _scanned, "sort": _sorted, "topk": _largest}
     wrongs = {"scan": _without_carry, "sort": _as_unsigned, "topk": _without_tail}
@@ -110,8 +103,6 @@ def _launch(ctx: Any, op: str, n: int, impl: str) -> Launch:
 
     if impl == "cupy":
         return _cupy(op)
-    if impl == "cuda":
-        return _scan_cuda(ctx, n)
     if impl == "triton":
         from perfsuite_memory import scan_sort_topk_triton, topk_triton
 
@@ -128,31 +119,6 @@ def _launch(ctx: Any, op: str, n: int, impl: str) -> Launch:
         "topk": lambda x, out: torch.topk(x, K).values,
     }
     return launches[op]
-
-
-def _scan_cuda(ctx: Any, n: int) -> Launch:
-    import torch
-
-    kernel = ctx.load_cuda(SOURCE, "scan", options=options())
-    tiles = -(-n // SCAN_TILE)
-    # A ticket and a word a tile, which launches leave so that the next one needs no zeros.
-    state = torch.zeros(1 + tiles, dtype=torch.int64, device=ctx.place)
-    blocks = min(tiles, resident(ctx, BLOCKS))
-    shared_bytes = STAGES * SCAN_TILE * 4
-    return lambda x, out: kernel(blocks, SCAN_THREADS, x, out, state, n, shared_bytes=shared_bytes)
-
-
-def options() -> tuple[str, ...]:
-    """Return the options that scan.cu is compiled with."""
-    macros = {
-        "SCANNERS": SCANNERS,
-        "REDUCERS": REDUCERS,
-        "VECTORS": VECTORS,
-        "STAGES": STAGES,
-        "BLOCKS": BLOCKS,
-        "LOOK": LOOK,
-    }
-    return tuple(f"-D{name}={value}" for name, value in macros.items())
 
 
 def _cupy(op: str) -> Launch:

@@ -80,7 +80,6 @@ class PlayedContext:
         assert f"{name}(" in path.read_text(encoding="utf-8")
         plays: dict[str, Callable[..., None]] = {
             "reduction_atomic": _play_atomic,
-            "scan": _play_scan,
         }
         return plays.get(name, _play_sums)
 
@@ -97,21 +96,6 @@ def _play_sums(grid: int, block: int, x: Any, sums: Any, n: int) -> None:
     parts = x.new_zeros(-(-n // (grid * block)), grid, block)
     parts.view(-1)[:n] = x.reshape(-1)
     sums.copy_(parts.sum((0, 2)).view(sums.shape))
-
-
-def _play_scan(
-    grid: int, block: int, x: Any, out: Any, state: Any, n: int, *, shared_bytes: int
-) -> None:
-    tiles = -(-n // scan_sort_topk.SCAN_TILE)
-    assert n == x.numel() == out.numel()
-    assert 1 <= grid <= tiles
-    assert block == scan_sort_topk.SCAN_THREADS <= 1024
-    assert shared_bytes == 4 * scan_sort_topk.STAGES * scan_sort_topk.SCAN_TILE
-    # A launch takes a ticket for each tile and block, and writes each tile's word.
-    assert state.numel() == 1 + tiles
-    assert int(state[0]) % (tiles + grid) == 0
-    state[0] += tiles + grid
-    out.copy_(x.cumsum(0))
 
 
 def _check(case: perfsuite.Case, ctx: Any = None, **axes: Any) -> float | None:
@@ -191,30 +175,6 @@ def test_scan_looks_back_by_atomics_and_reads_vectors(opcodes: Opcodes) -> None:
     assert _starting(counts, "LDG.E.128") == 16 + 2
     assert _starting(counts, "STG.E.128") == 16 + 2
     assert _starting(counts, "ATOMG") >= 2
-
-
-@pytest.mark.parametrize("n", [5, 4099, 70001])
-def test_scan_is_launched_with_room_for_its_state_and_tiles(n: int) -> None:
-    case = scan_sort_topk.scan_sort_topk
-    assert _check(case, PlayedContext(), op="scan", n=n, impl="cuda") == 0
-
-
-def test_scan_asks_for_tiles_ahead_and_writes_vectors(opcodes: Opcodes) -> None:
-    counts = opcodes["scan"]
-    assert _starting(counts, "UBLKCP") == 1
-    assert _starting(counts, "LDS.128") >= scan_sort_topk.VECTORS
-    assert _starting(counts, "STG.E.EF.128") == scan_sort_topk.VECTORS
-    # Sum and prefix go out as words of 64 bits, and LOOK of them are read at once.
-    assert _starting(counts, "STG.E.64.STRONG.GPU") >= 2
-    assert _starting(counts, "LDG.E.64.STRONG.GPU") == scan_sort_topk.LOOK
-    # One barrier for the whole block, before the tiles.
-    assert _starting(counts, "BAR.SYNC") == 1
-
-
-def test_rings_of_the_scan_fit_into_an_sm_of_hopper() -> None:
-    a_block = scan_sort_topk.STAGES * scan_sort_topk.SCAN_TILE * 4 + 1024 + 1024
-    assert a_block * scan_sort_topk.BLOCKS <= 228 * 1024
-    assert scan_sort_topk.SCANNERS <= 32
 
 
 def test_rounds_stay_a_loop(opcodes: Opcodes) -> None:
