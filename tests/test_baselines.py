@@ -15,7 +15,17 @@ from store_data import FACTS, OTHER_UNIT, SKU, UNIT, file_size_limit, finished, 
 
 from perfsuite.baselines import Accepted, Baselines, accept
 from perfsuite.errors import StoreError, UsageError
-from perfsuite.model import Result, Revision, Run, Sampling, Status, Verdict, Word, variant_id
+from perfsuite.model import (
+    Regime,
+    Result,
+    Revision,
+    Run,
+    Sampling,
+    Status,
+    Verdict,
+    Word,
+    variant_id,
+)
 from perfsuite.runs import RunFile
 
 GOLD = Path(__file__).parent / "gold" / "baselines"
@@ -188,6 +198,25 @@ def test_units_that_disagree_replace_and_say_so(tmp_path: Path) -> None:
     assert done.changed == {COPY: f"other code; values of other units dropped: {UNIT}"}
     assert entry is not None
     assert set(entry.metrics["time_us"].values) == {OTHER_UNIT}
+
+
+@pytest.mark.parametrize(
+    ("artefact", "regime", "is_kept"),
+    [("aa", Regime.PACED, True), ("", Regime.END_TO_END, True), ("", Regime.PACED, False)],
+)
+def test_units_that_disagree_are_kept_where_time_says_nothing_of_code(
+    tmp_path: Path, *, artefact: str, regime: Regime, is_kept: bool
+) -> None:
+    for unit, time_us in ((UNIT, 12.5), (OTHER_UNIT, 14.0)):
+        run = finished({"copy": time_us}, unit=unit, run_id=unit)
+        processes = tuple(replace(p, artefact=artefact) for p in run.results[0].evidence)
+        variant = replace(run.variants[0], case=replace(run.variants[0].case, regime=regime))
+        results = (replace(run.results[0], evidence=processes),)
+        done = take(replace(run, results=results, variants=(variant,)), tmp_path)
+    entry = load(tmp_path).entry(COPY)
+    assert entry is not None
+    assert (set(entry.metrics["time_us"].values) == {UNIT, OTHER_UNIT}) == is_kept
+    assert ("dropped" in done.changed[COPY]) != is_kept
 
 
 def test_a_change_that_a_verdict_found_drops_other_units(tmp_path: Path) -> None:
