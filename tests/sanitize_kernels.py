@@ -3,13 +3,14 @@
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1
     compute-sanitizer --tool memcheck python tests/sanitize_kernels.py
 
-and the same with ``--tool racecheck``. Each is compared with its reference as in any run. Cases'
-names as arguments choose some of them.
+and the same with ``--tool racecheck``. Each is compared with its reference as in any run, and named
+before it begins. Cases' names as arguments choose some of them.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -143,9 +144,9 @@ def wanted(names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield case, dict(zip(axes, values, strict=True))
 
 
-def say(line: str) -> None:
+def say(words: str, end: str = "\n") -> None:
     """Tell at once: what comes after may hang."""
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{words}{end}")
     sys.stdout.flush()
 
 
@@ -162,12 +163,16 @@ def main() -> int:
         if pack not in packs:
             packs[pack] = load_pack(pack, f"module:perfsuite_{pack}@{ROOT / 'plugins' / pack}")
         count += 1
+        say(f"{name} {axes}: ", end="")
+        started = time.monotonic()
         try:
             session = Session(device, packs[pack].cases[case], axes, Settings(check_only=True), 0)
             session.prepare(lambda _phase: None)
         except Exception as error:  # noqa: BLE001 - the others are to be watched as well
             failed += 1
-            say(f"failed: {name} {axes}: {type(error).__name__}: {error}")
+            say(f"failed: {type(error).__name__}: {error}")
+        else:
+            say(f"{time.monotonic() - started:.1f} s")
     say(f"{count} kernels run, {failed} failed")
     return failed
 

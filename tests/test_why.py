@@ -27,7 +27,7 @@ from perfsuite.runs import load_run
 from perfsuite.yardstick import find_yardstick
 
 PLANTED = Path(__file__).parent / "packs" / "planted.py"
-QUICK = Settings(samples=5, sample_us=50.0)
+QUICK = Settings(screen_rounds=3, samples=5, sample_us=50.0)
 CPU = Settings(processes=2, confirm_processes=2, rounds=2, samples=4)
 # A sort that takes ten times as long as all before it.
 CPU_PACK = """
