@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from perfsuite import wire
-from perfsuite.device import Device, Gang, described, forget_compiled, join, open_device, warm_up
+from perfsuite.device import Device, Gang, described, forget_compiled, join, open_device
 from perfsuite.engine import Quads, Session, dissect, show_once
 from perfsuite.errors import DisturbedError, PackError, PerfError, WrongResultError
 from perfsuite.isolation import isolate, leave
@@ -54,10 +54,6 @@ class Worker:
     def run(self) -> None:
         """Do what the panel asks, in its order, to the end; raises what the variant raises."""
         match wire.receive(self._connection):
-            case wire.WarmUp(device=name):
-                warm_up(name)
-                self._tell(wire.Warm())
-                self.run()
             case wire.Describe(device=name, accelerator=own):
                 wire.send(self._connection, wire.Described(described(name, own)))
             case wire.Start(job=job) if job.ranks:

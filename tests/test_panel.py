@@ -154,6 +154,13 @@ def test_output_of_a_failing_variant_is_kept(panel: Panel) -> None:
     assert "Segmentation fault" in crashed.output
 
 
+def test_variant_that_ends_what_started_ahead_harms_no_other() -> None:
+    first, *others = STEADY
+    with Panel(SITE) as panel:
+        results = measure(panel, first, nasty("end_siblings"), *others)
+    assert [(result.status, result.reason) for result in results] == [(Status.OK, "")] * 4
+
+
 def test_result_carries_stage_version_unit_and_slots(panel: Panel) -> None:
     (result,) = measure(panel, STEADY[0], stage=Stage.CONFIRM, processes=5)
     assert (result.variant, result.stage, result.case_version) == (

@@ -14,8 +14,7 @@ from perfsuite.panel import Panel
 from perfsuite.panel.crew import Crew
 from perfsuite.panel.legs import Seat, Wave
 from perfsuite.panel.process import Wait
-from perfsuite.panel.relay import AHEAD_LIMIT_S, Relay
-from perfsuite.panel.slot import Slot
+from perfsuite.panel.relay import Relay
 
 ROOM = 100
 
@@ -38,20 +37,6 @@ class _Crew:
 
 
 @dataclass
-class _Slot:
-    """A slot that notes what it is told."""
-
-    said: list[str]
-
-    def stand_by(self) -> None:
-        self.said.append("stand by")
-
-    def await_standing(self, limit_s: float) -> None:
-        assert 0 < limit_s <= AHEAD_LIMIT_S
-        self.said.append("await it")
-
-
-@dataclass
 class _Stage:
     """A relay whose crews say what is done with them."""
 
@@ -59,12 +44,7 @@ class _Stage:
     said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.relay = Relay(
-            self.start,
-            [cast("Slot", _Slot(self.said))],
-            fits=lambda each: each <= ROOM,
-            is_hidden=self.is_hidden,
-        )
+        self.relay = Relay(self.start, fits=lambda each: each <= ROOM, is_hidden=self.is_hidden)
 
     def start(self, wave: Wave) -> Crew:
         self.said.append(f"start {wave.memory_bytes}")
@@ -83,12 +63,12 @@ def test_next_crew_starts_and_the_last_one_leaves_beside_it() -> None:
     on.relay.start_ahead(first, second)
     on.relay.await_ahead()
     on.relay.let_go(crew)
-    assert on.said == ["start 30", "start 40", "stand by", "await 40", "await it", "hang up 30"]
+    assert on.said == ["start 30", "start 40", "await 40", "hang up 30"]
     on.relay.take(second)
     on.relay.see_out()
-    assert on.said[6:] == ["close 30"]
+    assert on.said[4:] == ["close 30"]
     on.relay.see_out()
-    assert on.said[7:] == []
+    assert on.said[5:] == []
 
 
 def test_crew_is_seen_out_first_where_both_would_not_fit() -> None:
@@ -96,7 +76,7 @@ def test_crew_is_seen_out_first_where_both_would_not_fit() -> None:
     crew = on.relay.take(_wave(60))
     on.relay.start_ahead(_wave(60), _wave(70))
     on.relay.let_go(crew)
-    assert on.said == ["start 60", "start 70", "stand by", "hang up 60", "close 60"]
+    assert on.said == ["start 60", "start 70", "hang up 60", "close 60"]
 
 
 def test_nothing_starts_beside_a_crew_that_fills_the_device_or_the_host() -> None:
@@ -119,8 +99,7 @@ def test_crew_of_another_wave_or_of_a_dead_server_is_not_taken() -> None:
     assert on.relay.ahead is not None
     cast("_Crew", on.relay.ahead).is_stale = True
     on.relay.take(on.relay.ahead.wave)
-    ahead = ["start 4", "stand by", "close 4", "start 4"]
-    assert on.said == ["start 2", "stand by", "close 2", "start 3", *ahead]
+    assert on.said == ["start 2", "close 2", "start 3", "start 4", "close 4", "start 4"]
     assert not on.relay.drop_ahead()
 
 

@@ -44,8 +44,6 @@ MESSAGES: list[wire.Message] = [
     wire.Reap(2, 0.5),
     wire.Exited(2, -11, is_forced=True),
     wire.Exited(2, None),
-    wire.WarmUp("fake"),
-    wire.Warm(),
     wire.Describe("fake"),
     wire.Described(DeviceFacts(device="fake", name="x", unit="u", identity={"vendor": "v"})),
     wire.Start(JOB),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import sys
 from collections.abc import Iterable
@@ -42,13 +41,6 @@ def open_device(
     module, _, attribute = BUILT_IN[name].partition(":")
     kind = getattr(importlib.import_module(module), attribute)
     return cast("Device", kind(seed=seed, gang=gang))
-
-
-def warm_up(name: str) -> None:
-    """Do what opening a device begins with and takes nothing of it; no error: opening has them."""
-    if name == "cuda":
-        with contextlib.suppress(Exception):
-            importlib.import_module("torch").cuda.init()
 
 
 def _open_own(accelerator: Accelerator, seed: int) -> Device:

@@ -49,7 +49,6 @@ class Panel(Closable):
         self._slots = [Slot(index, site) for index in range(site.slots)]
         self._relay = Relay(
             lambda wave: Crew(wave, self._slots, site, self.samplings),
-            self._slots,
             fits=self._fits,
             is_hidden=not site.is_host_measured,
         )

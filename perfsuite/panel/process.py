@@ -99,12 +99,6 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             self._connection.poll(limit_s)
 
-    def skip_news(self) -> None:
-        """Forget what it has said so far; its end shows when its answer is awaited."""
-        with contextlib.suppress(EOFError, OSError, PerfError):
-            while self._connection.poll(0):
-                wire.receive(self._connection)
-
     def tell(self, message: wire.Message) -> None:
         """Send a message; a worker that is gone is noticed when its answer is awaited."""
         with contextlib.suppress(OSError):

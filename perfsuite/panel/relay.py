@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from perfsuite.panel.crew import Crew
 from perfsuite.panel.legs import Wave
-from perfsuite.panel.slot import Slot
 
 # How long blocks wait for the next workers to have started, which would disturb them.
 AHEAD_LIMIT_S = 2.0
@@ -16,23 +14,16 @@ AHEAD_LIMIT_S = 2.0
 class Relay:
     """Hides starts and ends of workers behind checks, which are not timed.
 
-    ``start`` makes a crew, in ``slots`` workers stand by for one that is still to come; ``fits``
-    says whether the processes of all slots can hold so many bytes each. Nothing is hidden where the
-    host is what is measured.
+    ``start`` makes a crew; ``fits`` says whether the processes of all slots can hold so many bytes
+    each. Nothing is hidden where the host is what is measured.
     """
 
     def __init__(
-        self,
-        start: Callable[[Wave], Crew],
-        slots: Sequence[Slot],
-        *,
-        fits: Callable[[int], bool],
-        is_hidden: bool,
+        self, start: Callable[[Wave], Crew], *, fits: Callable[[int], bool], is_hidden: bool
     ) -> None:
         self.ahead: Crew | None = None
         self._leaving: Crew | None = None
         self._start = start
-        self._slots = slots
         self._fits = fits
         self._is_hidden = is_hidden
 
@@ -51,17 +42,11 @@ class Relay:
             return
         if self._fits(now.memory_bytes) and self._fits(following.memory_bytes):
             self.ahead = self._start(following)
-            # Those after the next ones begin now too: what follows is not to be disturbed.
-            for slot in self._slots:
-                slot.stand_by()
 
     def await_ahead(self) -> None:
-        """Wait until the next crew has started, and those stand by that follow it, for a while."""
-        deadline = time.monotonic() + AHEAD_LIMIT_S
+        """Wait until the next crew has started, for a while."""
         if self.ahead is not None:
             self.ahead.await_news(AHEAD_LIMIT_S)
-        for slot in self._slots:
-            slot.await_standing(max(0.0, deadline - time.monotonic()))
 
     def let_go(self, crew: Crew) -> None:
         """Tell a crew that has finished to leave; seen out later if the next one fits beside it.

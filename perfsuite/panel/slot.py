@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import IO
@@ -32,7 +31,6 @@ class Slot:
         self.index = index
         self.generation = 0
         self._site = site
-        self._standing: WorkerProcess | None = None
         self._launch()
 
     @property
@@ -54,31 +52,8 @@ class Slot:
             raise self._hopeless(lost) from lost
         return self._server.pid
 
-    def stand_by(self) -> None:
-        """Fork the next worker now, which begins to open the device; raises DeviceError."""
-        if self._standing is None:
-            worker = self._forked()
-            worker.tell(wire.WarmUp(self._site.device))
-            self._standing = worker
-
-    def await_standing(self, limit_s: float) -> None:
-        """Wait until the worker that stands by has done what it was told to, at most this long."""
-        if self._standing is not None:
-            self._standing.await_news(limit_s)
-
     def fork(self) -> WorkerProcess:
-        """Return a fresh worker, the one that stands by if it can; raises DeviceError."""
-        worker, self._standing = self._standing, None
-        if worker is not None and worker.is_fit:
-            worker.skip_news()
-            worker.started = time.monotonic()
-            return worker
-        if worker is not None:
-            worker.close()
-        return self._forked()
-
-    def _forked(self) -> WorkerProcess:
-        """Return a new worker, of a new server if the old one died; raises DeviceError."""
+        """Return a fresh worker, of a new server if the old one died; raises DeviceError."""
         try:
             return self._fork()
         except ServerLostError:
@@ -94,9 +69,6 @@ class Slot:
 
     def close(self) -> None:
         """End the server, which ends its workers."""
-        if self._standing is not None:
-            self._standing.kill()  # it has nothing to finish, and the driver may keep it waiting
-            self._standing.close()
         self._control.close()
         try:
             self._server.wait(LEAVE_LIMIT_S)

@@ -34,8 +34,6 @@ from perfsuite.wire.messages import (
     Start,
     Traced,
     TraceOne,
-    Warm,
-    WarmUp,
 )
 
 if TYPE_CHECKING:
@@ -68,8 +66,6 @@ __all__ = [
     "Start",
     "TraceOne",
     "Traced",
-    "Warm",
-    "WarmUp",
     "decode",
     "encode",
     "plain",

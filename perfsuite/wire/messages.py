@@ -100,18 +100,6 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
-class WarmUp:
-    """Panel to worker: a job will follow; do what opening this device begins with."""
-
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
-class Warm:
-    """Worker to panel: the answer to ``WarmUp``, whatever came of it."""
-
-
-@dataclass(frozen=True, slots=True)
 class Describe:
     """Panel to worker: open the device and say what it is."""
 
@@ -229,6 +217,6 @@ class Failed:
     reason: str
 
 
-_Asked = Ping | Fork | Reap | WarmUp | Describe | Start | Check | Prepare | Measure | Finish
+_Asked = Ping | Fork | Reap | Describe | Start | Check | Prepare | Measure | Finish
 _Answer = Hello | Forked | Exited | Described | Ready | Checked | Prepared | Measured | Finished
-Message = _Asked | _Answer | Warm | Progress | TraceOne | Traced | Failed
+Message = _Asked | _Answer | Progress | TraceOne | Traced | Failed
