@@ -9,6 +9,7 @@ from itertools import groupby
 
 from perfsuite.arms import of_one_code
 from perfsuite.errors import PerfError
+from perfsuite.judge import IN_TURNS
 from perfsuite.model import Revision, Run, Verdict, Word
 from perfsuite.requested import Request
 from perfsuite.revision import RevisionOptions
@@ -127,20 +128,26 @@ class _Settling:
                 self.answers[name] = replace(mine, reason=f"{mine.reason}; {told}")
 
     def _answer(self, mine: Verdict, found: Verdict, revision: Revision) -> Verdict:
-        """Return a change of the code as found; else why it is still unclear.
+        """Return a change of the code as found, *same* for none, else why it is still unclear.
 
-        What is no change of the repository's code may be one of what it uses from outside.
+        What is no change of the repository's code may be one of what it uses from outside: where
+        that is known to be another, it is named and left unclear.
         """
         if found.word in {Word.SLOWER, Word.FASTER}:
             return self.request.exceptions.applied([found], self.outcome.run)[0]
         if found.word is not Word.SAME:
             return replace(mine, reason=f"{mine.reason}; {revision} in turns: {found.reason}")
-        causes = ", ".join(["this card", *self._differing(mine.variant)])
         told = f"{revision} is the same in turns on this card"
+        if causes := ", ".join(self._differing(mine.variant)):
+            causes = f"not the repository's code, but what it runs on (this card, {causes})"
+            return replace(mine, reason=f"{told}: {causes}; {mine.reason}")
         return replace(
             mine,
-            reason=f"{told}: not the repository's code, but what it runs on ({causes}); "
-            f"{mine.reason}",
+            word=Word.SAME,
+            reason=f"{told}, which is what differs; {mine.reason}",
+            confirmation=IN_TURNS,
+            fails=False,
+            card="",
         )
 
     def _differing(self, variant: str) -> Iterator[str]:

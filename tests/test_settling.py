@@ -94,10 +94,10 @@ def test_a_card_that_differs_is_no_change_of_the_code(elsewhere: pytest.Pytester
         assert value == pytest.approx(96, rel=0.02)
     assert perf(elsewhere).ret == 0
     run = last(elsewhere)
-    # Not the same: what the repository uses from outside has not been asked.
-    assert set(words(run).values()) == {"unclear"}
-    reason = verdicts(run)["two"].reason
-    assert "is the same in turns on this card: not the repository's code" in reason
+    assert set(words(run).values()) == {"same"}
+    two = verdicts(run)["two"]
+    assert (two.confirmation, two.card, two.fails) == ("A against B", "", False)
+    assert "is the same in turns on this card, which is what differs" in two.reason
 
 
 def scaled(project: pytest.Pytester, factor: float) -> list[float]:
