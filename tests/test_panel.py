@@ -181,6 +181,46 @@ def test_slots_take_turns(panel: Panel) -> None:
     assert all(earlier < later for earlier, later in pairwise(starts))
 
 
+@pytest.mark.parametrize(
+    ("stage", "clocks", "check_only", "count"),
+    [
+        (Stage.SCREEN, ("time_us", "cycles"), False, 2),
+        (Stage.SCREEN, ("time_us",), False, 3),
+        (Stage.CONFIRM, ("time_us", "cycles"), False, 3),
+        (Stage.CANARY_START, ("time_us", "cycles"), False, 3),
+        (Stage.CONFIRM, ("time_us",), True, 0),
+    ],
+)
+def test_a_screen_by_a_device_s_own_clock_takes_fewer_blocks(
+    *, stage: Stage, clocks: tuple[str, ...], check_only: bool, count: int
+) -> None:
+    assert Settings(check_only=check_only).rounds_of(stage, clocks) == count
+    assert Settings(check_only=check_only, rounds=1).rounds_of(stage, clocks) == min(count, 1)
+
+
+@pytest.mark.parametrize(
+    ("stage", "share", "is_compared", "count"),
+    [
+        (Stage.SCREEN, 0.0, False, 1),
+        (Stage.CONFIRM, 0.0, False, 2),
+        (Stage.SCREEN, 0.0, True, 2),
+        (Stage.SCREEN, 0.5, True, 2),
+    ],
+)
+def test_what_confirms_or_is_of_two_arms_takes_all_blocks(
+    *, stage: Stage, share: float, is_compared: bool, count: int
+) -> None:
+    settings = replace(SITE.settings, screen_rounds=1)
+    with Panel(replace(SITE, settings=settings)) as panel:
+        # Of half of the device's memory no two processes fit beside each other.
+        memory_bytes = int(share * panel.facts().memory_bytes)
+        variant = make_variant("steady", "double", n=100, memory_bytes=memory_bytes)
+        panel.compared = frozenset({variant.id} if is_compared else ())
+        results = measure(panel, variant, stage=stage)
+    assert len(results) == (2 if is_compared else 1)
+    assert {len(one.blocks) for result in results for one in result.evidence} == {count}
+
+
 def test_all_processes_sample_as_the_first_did(panel: Panel) -> None:
     first, again = (measure(panel, STEADY[0], stage=stage)[0] for stage in STAGES)
     assert len({process.sampling for process in (*first.evidence, *again.evidence)}) == 1

@@ -211,8 +211,8 @@ class Panel(Closable):
         return [replace(each, unit=self.facts().unit) for each in found if each is not None]
 
     def _rounds(self, wave: Wave) -> int:
-        # What is paired is compared more finely than two runs are.
-        stage = Stage.CONFIRM if wave.is_paired else wave.stage
+        # Arms are compared more finely than two runs are, also where no two processes fit at once.
+        stage = Stage.CONFIRM if wave.variant.id in self.compared else wave.stage
         return self.site.settings.rounds_of(stage, self.facts().clocks)
 
     def _prepare(self, crew: Crew, wait: Wait) -> None:
