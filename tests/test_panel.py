@@ -181,6 +181,49 @@ def test_slots_take_turns(panel: Panel) -> None:
     assert all(earlier < later for earlier, later in pairwise(starts))
 
 
+@pytest.mark.parametrize(
+    ("stage", "is_paced", "check_only", "count"),
+    [
+        (Stage.SCREEN, True, False, 2),
+        (Stage.SCREEN, False, False, 3),
+        (Stage.CONFIRM, True, False, 3),
+        (Stage.CANARY_START, True, False, 3),
+        (Stage.CONFIRM, False, True, 0),
+    ],
+)
+def test_a_screen_of_what_is_paced_takes_fewer_blocks(
+    *, stage: Stage, is_paced: bool, check_only: bool, count: int
+) -> None:
+    settings = Settings(check_only=check_only)
+    assert settings.rounds_of(stage, is_paced=is_paced) == count
+    assert replace(settings, rounds=1).rounds_of(stage, is_paced=is_paced) == min(count, 1)
+
+
+@pytest.mark.parametrize(
+    ("stage", "share", "is_compared", "regime", "count"),
+    [
+        (Stage.SCREEN, 0.0, False, Regime.PACED, 1),
+        (Stage.SCREEN, 0.0, False, Regime.END_TO_END, 2),
+        (Stage.CONFIRM, 0.0, False, Regime.PACED, 2),
+        (Stage.SCREEN, 0.0, True, Regime.PACED, 2),
+        (Stage.SCREEN, 0.5, True, Regime.PACED, 2),
+    ],
+)
+def test_what_confirms_is_the_host_s_or_of_two_arms_takes_all_blocks(
+    *, stage: Stage, share: float, is_compared: bool, regime: Regime, count: int
+) -> None:
+    settings = replace(SITE.settings, screen_rounds=1)
+    with Panel(replace(SITE, settings=settings)) as panel:
+        # Of half of the device's memory no two processes fit beside each other.
+        memory_bytes = int(share * panel.facts().memory_bytes)
+        variant = make_variant("steady", "double", n=100, memory_bytes=memory_bytes)
+        variant = replace(variant, case=replace(variant.case, regime=regime))
+        panel.compared = frozenset({variant.id} if is_compared else ())
+        results = measure(panel, variant, stage=stage)
+    assert len(results) == (2 if is_compared else 1)
+    assert {len(one.blocks) for result in results for one in result.evidence} == {count}
+
+
 def test_all_processes_sample_as_the_first_did(panel: Panel) -> None:
     first, again = (measure(panel, STEADY[0], stage=stage)[0] for stage in STAGES)
     assert len({process.sampling for process in (*first.evidence, *again.evidence)}) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
@@ -40,8 +40,9 @@ class Stage(StrEnum):
 class Settings:
     """How a run measures; times in seconds unless the name says otherwise.
 
-    A process takes a block of ``samples`` in each of its ``rounds``. Of a screen by a device's own
-    clock ``screen_rounds`` are enough: what processes and cards differ by is what is left then.
+    A process takes a block of ``samples`` in each of its ``rounds``. Of a screen of what a
+    device times itself, paced, ``screen_rounds`` are enough: what is left then is what processes
+    and cards differ by.
     """
 
     processes: int = 3
@@ -62,17 +63,17 @@ class Settings:
             if getattr(self, name) < 1:
                 raise ValueError(f"Settings.{name} must be at least 1, not {getattr(self, name)}")
 
-    def rounds_of(self, stage: Stage, clocks: Sequence[str]) -> int:
-        """Return how many blocks a process takes on a device with these clocks.
+    def rounds_of(self, stage: Stage, *, is_paced: bool) -> int:
+        """Return how many blocks a process takes, paced by a device's own clock or not.
 
         Of 932 comparisons between two H200s three blocks left 168 unclear, two 168, one 170; the
         changes that would be found, of 1.8 % in the middle, differed by 0.02 % between three and
-        two. Blocks by a CPU's clock scatter more.
+        two. Blocks by a host's clock scatter more.
         """
         if self.check_only:
             return 0
-        is_screen = stage is Stage.SCREEN and "cycles" in clocks
-        return min(self.rounds, self.screen_rounds) if is_screen else self.rounds
+        is_short = is_paced and stage is Stage.SCREEN
+        return min(self.rounds, self.screen_rounds) if is_short else self.rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

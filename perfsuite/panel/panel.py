@@ -12,7 +12,7 @@ from itertools import chain, zip_longest
 from perfsuite import wire
 from perfsuite.errors import DeviceError
 from perfsuite.files import Closable
-from perfsuite.model import Arm, DeviceFacts, Evidence, Result, Sampling, Stage, Variant
+from perfsuite.model import Arm, DeviceFacts, Evidence, Regime, Result, Sampling, Stage, Variant
 from perfsuite.panel.crew import Crew
 from perfsuite.panel.ending import EndedError, StoppedError, doubted
 from perfsuite.panel.legs import Wave, alone, blank_of, results_of, seats_of_one, seats_of_two
@@ -211,9 +211,10 @@ class Panel(Closable):
         return [replace(each, unit=self.facts().unit) for each in found if each is not None]
 
     def _rounds(self, wave: Wave) -> int:
-        # What is paired is compared more finely than two runs are.
-        stage = Stage.CONFIRM if wave.is_paired else wave.stage
-        return self.site.settings.rounds_of(stage, self.facts().clocks)
+        # Arms are compared more finely than two runs are, also where no two processes fit at once.
+        stage = Stage.CONFIRM if wave.variant.id in self.compared else wave.stage
+        is_paced = wave.variant.case.regime is Regime.PACED and "cycles" in self.facts().clocks
+        return self.site.settings.rounds_of(stage, is_paced=is_paced)
 
     def _prepare(self, crew: Crew, wait: Wait) -> None:
         name = crew.wave.variant.id

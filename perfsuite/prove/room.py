@@ -120,6 +120,7 @@ class Room:
             self.file.append(wave)
 
         processes = panel.site.settings.processes
+        # Of what confirms a run takes a block more: what is found here is found there.
         panel.measure(variants, Stage.SCREEN, processes=processes, on_result=take)
 
     def _fresh_turn(self) -> None:

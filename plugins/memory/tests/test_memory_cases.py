@@ -6,6 +6,7 @@ import itertools
 import math
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import perfsuite_memory
@@ -45,7 +46,22 @@ def test_claims_name_values_of_their_case() -> None:
         for axis, value in bound:
             tiers = (case.axes, case.smoke, case.full)
             assert any(value in tier.get(axis, ()) for tier in tiers), (claim.name, axis, value)
-        assert all(set(values) & set(case.axes[axis]) for axis, values in claim.at.items())
+        pairs = _others(case, claim, claim.faster) & _others(case, claim, claim.than)
+        assert pairs, f"{claim.name} relates no two variants of a night"
+
+
+def _others(
+    case: perfsuite.Case, claim: perfsuite.Claim, side: Mapping[str, Any]
+) -> set[tuple[tuple[str, Any], ...]]:
+    """Return what the other axes of a claim's side are bound to in the nightly tier."""
+    allowed = {**case.axes, **claim.at, **{axis: (value,) for axis, value in side.items()}}
+    listed = {axis: set(case.axes[axis]) & set(values) for axis, values in allowed.items()}
+    bound = [dict(zip(listed, each, strict=True)) for each in itertools.product(*listed.values())]
+    return {
+        tuple((axis, value) for axis, value in axes.items() if axis not in side)
+        for axes in bound
+        if case.only is None or case.only(**axes)
+    }
 
 
 @pytest.mark.parametrize(("case", "axes"), SMALL, ids=_name)
