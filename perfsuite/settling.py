@@ -155,6 +155,8 @@ class _Settling:
         run = self.outcome.run
         before = run.environments.get(self.outcome.baselines[variant].run, {})
         now = run.facts.environment
+        if not before:
+            yield "software of which no facts are stored"
         yield from sorted(k for k in before.keys() & now.keys() if before[k] != now[k])
 
 

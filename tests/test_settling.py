@@ -127,6 +127,17 @@ def test_other_software_may_be_the_cause_and_is_named(elsewhere: pytest.Pytester
     assert "what it runs on (this card, driver)" in reason
 
 
+def test_software_of_which_nothing_is_known_may_be_the_cause(elsewhere: pytest.Pytester) -> None:
+    scaled(elsewhere, 0.96)
+    for file in (elsewhere.path / "baselines").rglob("runs/*.json"):
+        facts = json.loads(file.read_text(encoding="utf-8"))
+        file.write_text(json.dumps({**facts, "environment": {}}), encoding="utf-8")
+    commit(elsewhere.path)
+    perf(elsewhere)
+    assert words(last(elsewhere)) == {"one": "unclear", "two": "unclear"}
+    assert "of which no facts are stored" in verdicts(last(elsewhere))["two"].reason
+
+
 def test_nothing_is_settled_beyond_the_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
