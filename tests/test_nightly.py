@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,22 @@ def stopped_night(project: Path, how: signal.Signals) -> tuple[int, str]:
         script.send_signal(how)
         told, _ = script.communicate(timeout=60)
     return script.returncode, told
+
+
+@pytest.fixture
+def deaf() -> Iterator[None]:
+    """Ignore INT in what is started, as a shell does for what it puts in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("deaf")
+def test_a_night_in_the_background_is_stopped_too(project: Path) -> None:
+    code, told = stopped_night(project, signal.SIGTERM)
+    assert (code, "start again" in told) == (2, True), told
+    (run,) = runs(project)
+    assert not run.finished
 
 
 def runs(project: Path) -> list[Run]:
@@ -197,6 +214,34 @@ def test_the_proposal_is_of_the_folder_that_the_projects_ini_names(
     assert "| faster" in page
     assert f"+++ b/{in_patch}/" in patch
     assert {path: path.read_bytes() for path in accepted.rglob("*.json")} == before
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"PERF_DOCTOR": "stopp"}, {"PERF_NIGHTS": "five"}, {"PERF_NIGHTS": "-1"}]
+)
+def test_a_wrong_setting_is_told_before_anything_is_deleted(
+    project: Path, wrong: dict[str, str]
+) -> None:
+    kept = project / "perf-night" / "summary.md"
+    kept.parent.mkdir()
+    kept.touch()
+    code, told = night(project, **wrong)
+    assert code == 4
+    assert f"not '{wrong.get('PERF_DOCTOR', 'warn')}'" in told
+    assert kept.exists()
+    assert runs(project) == []
+
+
+def test_the_proposal_is_of_the_right_folder_where_the_project_is_a_link(project: Path) -> None:
+    (project / "go").touch()
+    (project / "pytest.ini").write_text("[pytest]\nperf_baselines = perf/accepted\n")
+    link = project / "tmp" / "link"
+    link.symlink_to(project)
+    # PWD is how bash knows by which name a folder was entered.
+    code, told = night(link, PERF_NIGHTS="1", PWD=str(link), TMPDIR=str(project / "tmp"))
+    assert code == 0, told
+    patch = (project / "perf-night" / "proposal.patch").read_text("utf-8")
+    assert "+++ b/perf/accepted/" in patch
 
 
 @pytest.fixture
