@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from perfsuite.model import Run
 from perfsuite.runs import list_runs, load_run
@@ -289,6 +291,26 @@ def test_shards_of_a_night_are_merged_and_what_is_left_out_is_no_failure(project
     assert "nothing was measured: ended with 0" in told
     # An earlier night's run is no result of this one.
     assert not [*(project / "perf-night").glob("*.jsonl.gz")]
+
+
+def test_what_shards_say_is_proposed_by_the_workflow_once_they_are_merged(project: Path) -> None:
+    (project / "go").touch()
+    subprocess.run(["git", "init", "-q", project], check=True)
+    for shard in ("1/2", "2/2"):
+        out = f"parts/{shard[0]}"
+        assert night(project, PERF_SHARD=shard, PERF_OUT=out)[0] == 0
+    # On a machine that has the shards' files alone, as the workflow's.
+    shutil.rmtree(project / ".perfsuite")
+    jobs = YAML(typ="safe").load(ROOT / ".github" / "workflows" / "nightly.yml")["jobs"]
+    told = {step.get("name"): step.get("run") for step in jobs["merge"]["steps"]}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    for name in ("Merge", "Propose"):
+        command = ["bash", "-e", "-o", "pipefail", "-c", told[name]]
+        subprocess.run(command, cwd=project, env=environment(project, PATH=path), check=True)
+    patch = (project / "perf-night" / "proposal.patch").read_text("utf-8")
+    assert "+++ b/baselines/fake/acme.json" in patch
+    assert patch.count("acme.double[us=") == VARIANTS
+    assert set(jobs["propose"]["needs"]) == {"night", "merge"}
 
 
 def test_a_second_night_at_once_leaves_the_first_one_its_folder(project: Path) -> None:
