@@ -22,6 +22,10 @@ set -m # the run has a process group of its own, or it would not hear INT in the
 
 out=${PERF_OUT:-perf-night} python=${PYTHON:-python3} device=${PERF_DEVICE:-auto}
 tier=${PERF_TIER:-nightly} nights=${PERF_NIGHTS:-5}
+if ! [[ ${PERF_DOCTOR:-stop} =~ ^(stop|warn)$ && $nights =~ ^[0-9]+$ ]]; then
+    echo "nightly: PERF_DOCTOR is stop or warn, PERF_NIGHTS a number; not '${PERF_DOCTOR:-}' and '$nights'"
+    exit 4
+fi
 mkdir -p "$out" || exit 21
 # Of two nights at once the second would delete what the first one reports.
 exec 9<"$out"
@@ -57,7 +61,10 @@ trap stop INT TERM HUP
 options=(--perf-resume-if-any "--perf-tier=$tier" "--perf-device=$device")
 [ -n "${PERF_TIME:-}" ] && options+=("--perf-time=$PERF_TIME")
 [ -n "${PERF_SHARD:-}" ] && options+=("--perf-shard=$PERF_SHARD")
-"$python" -m pytest --perf -o perf_exit_codes=true "${options[@]}" \
+# Where this script was itself put in the background (&, nohup), INT is ignored, by Python as well.
+heed='import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])'
+"$python" -c "$heed" -m pytest --perf -o perf_exit_codes=true "${options[@]}" \
     "--junitxml=$out/junit.xml" "--perf-report=$out/reports" "$@" </dev/null &
 run=$!
 # A signal ends the waiting, not the run.
@@ -92,7 +99,7 @@ if [ "$nights" -gt 0 ] && [ "$finished" -ge "$nights" ] && [ -z "${PERF_SHARD:-}
     # In a copy: what nobody has reviewed is no yardstick for the next night.
     scratch=$(mktemp -d)
     folder=$(perfsuite baseline folders | head -n 1) # the one that is written to
-    name=${folder#"$PWD/"}
+    name=${folder#"$(pwd -P)/"}
     case $name in /* | *..*) name=$(basename "$folder") ;; esac # one that lies elsewhere
     mkdir -p "$scratch/a/$name" "$scratch/b/$name"
     [ -d "$folder" ] && cp -R "$folder/." "$scratch/a/$name/" && cp -R "$folder/." "$scratch/b/$name/"

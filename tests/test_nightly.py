@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from perfsuite.model import Run
 from perfsuite.runs import list_runs, load_run
@@ -98,6 +101,22 @@ def stopped_night(project: Path, how: signal.Signals) -> tuple[int, str]:
         script.send_signal(how)
         told, _ = script.communicate(timeout=60)
     return script.returncode, told
+
+
+@pytest.fixture
+def deaf() -> Iterator[None]:
+    """Ignore INT in what is started, as a shell does for what it puts in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("deaf")
+def test_a_night_in_the_background_is_stopped_too(project: Path) -> None:
+    code, told = stopped_night(project, signal.SIGTERM)
+    assert (code, "start again" in told) == (2, True), told
+    (run,) = runs(project)
+    assert not run.finished
 
 
 def runs(project: Path) -> list[Run]:
@@ -199,6 +218,34 @@ def test_the_proposal_is_of_the_folder_that_the_projects_ini_names(
     assert {path: path.read_bytes() for path in accepted.rglob("*.json")} == before
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"PERF_DOCTOR": "stopp"}, {"PERF_NIGHTS": "five"}, {"PERF_NIGHTS": "-1"}]
+)
+def test_a_wrong_setting_is_told_before_anything_is_deleted(
+    project: Path, wrong: dict[str, str]
+) -> None:
+    kept = project / "perf-night" / "summary.md"
+    kept.parent.mkdir()
+    kept.touch()
+    code, told = night(project, **wrong)
+    assert code == 4
+    assert f"not '{wrong.get('PERF_DOCTOR', 'warn')}'" in told
+    assert kept.exists()
+    assert runs(project) == []
+
+
+def test_the_proposal_is_of_the_right_folder_where_the_project_is_a_link(project: Path) -> None:
+    (project / "go").touch()
+    (project / "pytest.ini").write_text("[pytest]\nperf_baselines = perf/accepted\n")
+    link = project / "tmp" / "link"
+    link.symlink_to(project)
+    # PWD is how bash knows by which name a folder was entered.
+    code, told = night(link, PERF_NIGHTS="1", PWD=str(link), TMPDIR=str(project / "tmp"))
+    assert code == 0, told
+    patch = (project / "perf-night" / "proposal.patch").read_text("utf-8")
+    assert "+++ b/perf/accepted/" in patch
+
+
 @pytest.fixture
 def stub(project: Path) -> Path:
     """A Python that answers as a doctor who sees a busy machine."""
@@ -244,6 +291,26 @@ def test_shards_of_a_night_are_merged_and_what_is_left_out_is_no_failure(project
     assert "nothing was measured: ended with 0" in told
     # An earlier night's run is no result of this one.
     assert not [*(project / "perf-night").glob("*.jsonl.gz")]
+
+
+def test_what_shards_say_is_proposed_by_the_workflow_once_they_are_merged(project: Path) -> None:
+    (project / "go").touch()
+    subprocess.run(["git", "init", "-q", project], check=True)
+    for shard in ("1/2", "2/2"):
+        out = f"parts/{shard[0]}"
+        assert night(project, PERF_SHARD=shard, PERF_OUT=out)[0] == 0
+    # On a machine that has the shards' files alone, as the workflow's.
+    shutil.rmtree(project / ".perfsuite")
+    jobs = YAML(typ="safe").load(ROOT / ".github" / "workflows" / "nightly.yml")["jobs"]
+    told = {step.get("name"): step.get("run") for step in jobs["merge"]["steps"]}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    for name in ("Merge", "Propose"):
+        command = ["bash", "-e", "-o", "pipefail", "-c", told[name]]
+        subprocess.run(command, cwd=project, env=environment(project, PATH=path), check=True)
+    patch = (project / "perf-night" / "proposal.patch").read_text("utf-8")
+    assert "+++ b/baselines/fake/acme.json" in patch
+    assert patch.count("acme.double[us=") == VARIANTS
+    assert set(jobs["propose"]["needs"]) == {"night", "merge"}
 
 
 def test_a_second_night_at_once_leaves_the_first_one_its_folder(project: Path) -> None:
