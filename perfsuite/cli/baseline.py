@@ -186,7 +186,8 @@ def lint(
     problems = [problem for root in roots for problem in linter.problems(root)]
     for problem in problems:
         say(plain(str(problem)))
-    say(f"{len(problems)} problems in {', '.join(map(str, roots))}")
+    counted = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    say(f"{counted} in {', '.join(map(str, roots))}")
     raise typer.Exit(1 if problems else 0)
 
 
