@@ -17,7 +17,8 @@
 #   PERFSUITE_HISTORY    URL of the history, which may hold a password
 #
 # Exit status: the run's (docs/ci.md), 20 if the machine would spoil the comparison, 21 if it cannot
-# be looked at or another night writes to PERF_OUT. Stopped by INT or TERM it ends with 2 and keeps what was measured: start it again.
+# be looked at or another night writes to PERF_OUT, 4 if a setting above is none. Stopped by INT or
+# TERM it ends with 2 and keeps what was measured: start it again.
 set -uo pipefail
 set -m # the run has a process group of its own, or it would not hear INT in the background
 
