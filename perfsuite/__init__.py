@@ -88,12 +88,18 @@ _Values = Mapping[str, Sequence[Scalar]]
 
 
 def case(
-    *, axes: _Values, smoke: _Values | None = None, full: _Values | None = None, **fields: Any
+    *,
+    axes: _Values,
+    smoke: _Values | None = None,
+    full: _Values | None = None,
+    full_only: Sequence[_Values] = (),
+    **fields: Any,
 ) -> Callable[[Callable[..., Buildable]], Case]:
     """Make a case of a builder ``build(ctx, **axes) -> Workload``; its docstring says what it is.
 
     ``axes`` are the nightly values by name, in the order they stand in ids; ``smoke`` and ``full``
-    replace the values of some axes in those tiers. Other fields are those of ``Case``.
+    replace the values of some axes in those tiers. What matches one of ``full_only``, values by
+    axis, is in the full tier alone. Other fields are those of ``Case``.
     """
 
     def wrap(build: Callable[..., Buildable]) -> Case:
@@ -103,6 +109,7 @@ def case(
             axes=_frozen(axes),
             smoke=_frozen(smoke or {}),
             full=_frozen(full or {}),
+            full_only=tuple(map(_frozen, full_only)),
             needs=tuple(fields.pop("needs", ())),
             budgets=tuple(fields.pop("budgets", ())),
             tags=tuple(fields.pop("tags", ())),

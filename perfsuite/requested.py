@@ -32,3 +32,4 @@ class Request:
     time_s: float = float("inf")
     shard: Shard | None = None
     counters: bool = False
+    traces: bool = True

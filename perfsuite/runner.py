@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
+from perfsuite import turns
 from perfsuite.arms import open_arms
 from perfsuite.canaries import canaries_for, watch
 from perfsuite.judge import wants_confirmation
@@ -72,7 +73,7 @@ def execute(request: Request, listener: Listener) -> Outcome:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
             limit = replace(limit, spent_s=spent_s(interrupted, len(desks)))
         judging = Judging(yardstick, request.policy, arms, request.exceptions)
-        work = _Work(listener, desks, file, judging, limit, has_counters=request.counters)
+        work = _Work(listener, desks, file, judging, limit)
         work.phases_s["open"] = work.started - limit.started
         for note in notes:
             listener.note(note)
@@ -92,7 +93,6 @@ class _Work:
     run_file: RunFile
     judging: Judging
     limit: TimeLimit
-    has_counters: bool = False
 
     def __post_init__(self) -> None:
         self.facts = self.run_file.run.facts
@@ -114,14 +114,23 @@ class _Work:
         self._watch(Stage.CANARY_START)
         self._measure(chosen, Stage.SCREEN, settings.processes)
         verdicts = {v.variant: v for v in self._judge(Stage.SCREEN)}
-        doubtful = [v for v in variants if v.id in verdicts and wants_confirmation(verdicts[v.id])]
+        asked = self._asked(verdicts, request)
+        doubtful = [v for v in variants if v.id in verdicts.keys() - asked]
+        doubtful = [v for v in doubtful if wants_confirmation(verdicts[v.id])]
         if doubtful and not settings.check_only:
             self.listener.note(f"confirming {len(doubtful)} of {len(verdicts)} in fresh processes")
             again = order(self._left(doubtful, Stage.CONFIRM), settings.seed)
             self._measure(again, Stage.CONFIRM, settings.confirm_processes)
             verdicts = self._confirmed(verdicts, {variant.id for variant in doubtful})
         self._watch(Stage.CANARY_END)
-        return self._finish(verdicts, notes, fit)
+        return self._finish(verdicts, notes, fit, request)
+
+    def _asked(self, verdicts: Mapping[str, Verdict], request: Request) -> frozenset[str]:
+        """Return what is to be decided in turns instead of confirmed."""
+        run, found = self.run_file.run, self.judging.yardstick
+        return turns.decided(
+            verdicts.values(), request, entries=found.entries, commits=found.commits, own=run.commit
+        )
 
     def _left(self, variants: Sequence[Variant], stage: Stage) -> list[Variant]:
         kept = self._results(stage).keys() - self.judging.arms.unmeasured(self.run_file.run, stage)
@@ -196,7 +205,9 @@ class _Work:
     def _results(self, stage: Stage) -> dict[str, Result]:
         return {r.variant: r for r in self.run_file.run.results if r.stage is stage}
 
-    def _finish(self, verdicts: Mapping[str, Verdict], notes: Sequence[str], fit: Fit) -> Run:
+    def _finish(
+        self, verdicts: Mapping[str, Verdict], notes: Sequence[str], fit: Fit, request: Request
+    ) -> Run:
         claims = Claims(self.run_file, self.desks, self.judging.policy, self.samplings, self.limit)
         judged = claims.verdicts(self.listener.note)
         started = time.monotonic()
@@ -211,9 +222,9 @@ class _Work:
             entries,
             self.samplings,
             self.limit,
-            has_counters=self.has_counters,
+            has_counters=request.counters,
         )
-        run = tracing.take(run, self.listener.note)
+        run = tracing.take(run, self.listener.note) if request.traces else run
         phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}
         # With what was measured before an interruption.
         wall_s = self.limit.spent_s + time.monotonic() - self.started

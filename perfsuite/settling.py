@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from perfsuite import turns
 from perfsuite.arms import of_one_code
 from perfsuite.errors import PerfError
 from perfsuite.judge import IN_TURNS
-from perfsuite.model import Revision, Run, Verdict, Word
+from perfsuite.model import Revision, Run, Stage, Verdict, Word
 from perfsuite.requested import Request
 from perfsuite.revision import RevisionOptions
 from perfsuite.runner import Listener, Outcome, execute
 from perfsuite.runs import RunFile
 from perfsuite.time_limit import TimeLimit
 
-# What is measured in turns at most; of more, those that moved furthest.
-MOST = 20
 # Runs and checkouts of this room, in the state folder: nobody's earlier run, none to resume.
 FOLDER = "settled"
-DIRTY = "-dirty"
-# As runs and baselines name it; a name, which anything may have, is none.
-COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 def settle(outcome: Outcome, request: Request, listener: Listener) -> Outcome:
@@ -31,29 +26,28 @@ def settle(outcome: Outcome, request: Request, listener: Listener) -> Outcome:
 
     What was found before is in the run file either way; Ctrl-C leaves the rest unclear.
     """
-    doubted = sorted((v for v in outcome.run.verdicts if v.card), key=_size, reverse=True)
+    # First those that were not confirmed, since this is to decide them.
+    confirmed = {r.variant for r in outcome.run.results if r.stage is Stage.CONFIRM}
+    doubted = turns.by_size(v for v in outcome.run.verdicts if v.card)
+    doubted.sort(key=lambda verdict: verdict.variant in confirmed)
     if request.against is not None or not doubted:
         return outcome
     limit = TimeLimit(request.time_s, spent_s=outcome.run.wall_s)
     settling = _Settling(outcome, request, listener, limit)
     is_interrupted = False
     try:
-        settling.ask(doubted[:MOST])
+        settling.ask(doubted[: turns.MOST])
     except KeyboardInterrupt:
         is_interrupted = True
         settling.notes.append("interrupted while the baseline's code was measured in turns")
-    if left := len(doubted[MOST:]):
-        settling.leave(left, f"{MOST} at most are")
+    if left := len(doubted[turns.MOST :]):
+        settling.leave(left, f"{turns.MOST} at most are")
     settled = settling.run
     try:
         settled = RunFile.amend(outcome.run_file, settled)
     except (PerfError, OSError) as error:
         listener.note(f"the run file lacks what was found in turns: {_first_line(error)}")
     return replace(outcome, run=settled, is_interrupted=is_interrupted)
-
-
-def _size(verdict: Verdict) -> float:
-    return max((abs(change.theta) for change in verdict.changes), default=0.0)
 
 
 @dataclass
@@ -81,7 +75,8 @@ class _Settling:
         """Measure each revision that baselines come from with the variants that it is asked of."""
         for commit, verdicts in groupby(sorted(doubted, key=self._commit), key=self._commit):
             asked = {verdict.variant: verdict for verdict in verdicts}
-            why = f"{self.limit} left no time" if self.limit.is_over() else self._refusal(commit)
+            why = turns.refusal(commit, self.outcome.run.commit)
+            why = f"{self.limit} left no time" if self.limit.is_over() else why
             try:
                 if not why:
                     say = f"{len(asked)} unclear on a card never seen: measuring {commit} in turns"
@@ -95,14 +90,6 @@ class _Settling:
     def _commit(self, verdict: Verdict) -> str:
         return self.outcome.commits.get(self.outcome.baselines[verdict.variant].run, "")
 
-    def _refusal(self, commit: str) -> str:
-        """Say why a commit cannot be measured beside the tree, or nothing."""
-        if not COMMIT.fullmatch(commit.removesuffix(DIRTY)):
-            return "it names no commit of this repository"
-        if commit.endswith(DIRTY):
-            return f"it is in no commit ({commit})"
-        return f"it is this very commit, {commit}" if commit == self.outcome.run.commit else ""
-
     def _measure(self, commit: str, asked: Mapping[str, Verdict]) -> None:
         question = replace(
             self.request,
@@ -112,6 +99,8 @@ class _Settling:
             resume_if_any=False,
             time_s=self.limit.left_s(),
             shard=None,
+            # The run that asks has traced what moved, and nobody reads these.
+            traces=False,
             against=RevisionOptions(rev=commit, project=self.request.root),
             folder=self.request.folder / FOLDER,
         )

@@ -1,6 +1,6 @@
 """Runs every CUDA C++ kernel of the single-GPU packs once, small and of odd size, to be watched.
 
-    export PYTORCH_NO_CUDA_MEMORY_CACHING=1
+    export PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=.
     compute-sanitizer --tool memcheck python tests/sanitize_kernels.py
 
 and the same with ``--tool racecheck``. Each is compared with its reference as in any run, and named

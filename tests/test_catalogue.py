@@ -92,6 +92,21 @@ def test_what_waits_is_left_to_nightly(tmp_path: Path) -> None:
     assert [str(variant.tier) for variant in pack.variants] == ["smoke"] + ["nightly"] * 4
 
 
+def test_what_is_for_the_full_tier_only_is_in_no_other(tmp_path: Path) -> None:
+    text = COPY.replace("only=lambda", "full_only=[{'n': [1, 20]}], only=lambda", 1)
+    assert ids(listed(tmp_path, text, Tier.SMOKE)) == []
+    assert ids(listed(tmp_path, text, Tier.NIGHTLY)) == ["[n=10,impl=a]", "[n=10,impl=b]"]
+    pack = listed(tmp_path, text, Tier.FULL)
+    assert ids(pack) == ids(listed(tmp_path, COPY, Tier.FULL))
+    tiers = [str(variant.tier) for variant in pack.variants]
+    assert sorted(tiers) == ["full"] * 5 + ["nightly"] * 2
+
+
+def test_full_only_names_values_of_the_tiers(tmp_path: Path) -> None:
+    text = COPY.replace("only=lambda", "full_only=[{'n': [1, 21]}], only=lambda", 1)
+    assert "full_only names 21 of axis 'n', which no tier has" in listed(tmp_path, text).error
+
+
 def test_a_variant_carries_its_case(tmp_path: Path) -> None:
     variant = listed(tmp_path, COPY).variants[0]
     assert variant.axes == {"n": 1, "impl": "a"}

@@ -63,6 +63,37 @@ def test_what_came_back_to_the_host_is_compared_on_the_gpu() -> None:
     assert "element 77" in compare(y, x.cuda()).reason
 
 
+# Ten products on another stream, for whose end the launch waits, or not.
+LEAVES_BEHIND = """
+import torch
+from perfsuite.device import open_device
+
+device, side = open_device("cuda"), torch.cuda.Stream()
+x = device.rng(1).randn(4096, 4096)
+
+def launch(x, *, joins):
+    here = torch.cuda.current_stream()
+    side.wait_stream(here)
+    with torch.cuda.stream(side):
+        for _ in range(10):
+            torch.mm(x, x)
+    if joins:
+        here.wait_stream(side)
+
+for joins in (True, False):
+    group = device.group(lambda x: launch(x, joins=joins), [(x,)], 1, backend="loop")
+    assert device.joins_streams(group) is joins
+"""
+
+
+@pytest.mark.skipif(not inventory(), reason="needs a GPU")
+def test_what_a_launch_leaves_behind_is_seen_on_the_gpu() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES_BEHIND], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_nan_and_shape_are_seen() -> None:
     import torch
 

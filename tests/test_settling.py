@@ -14,6 +14,7 @@ from kept_folder import Fill
 from test_runner import Log, request
 
 from perfsuite.codec import end_lines, read_run
+from perfsuite.model import Stage
 from perfsuite.runner import execute
 from perfsuite.runs import entries_of, list_runs
 from perfsuite.settling import settle
@@ -69,6 +70,25 @@ def test_a_change_of_the_code_is_found_on_a_card_never_seen(elsewhere: pytest.Py
     assert "A against B" in text
     # What was measured for it is nobody's last run, and none to resume.
     assert len(list_runs(elsewhere.path / ".perfsuite")) == 2
+
+
+def confirmed(project: pytest.Pytester) -> set[str]:
+    return {r.variant for r in last(project).results if r.stage is Stage.CONFIRM}
+
+
+def test_what_turns_decide_is_not_measured_again_before(elsewhere: pytest.Pytester) -> None:
+    (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    perf(elsewhere)
+    assert words(last(elsewhere))["two"] == "slower"
+    assert not any("impl=two" in name for name in confirmed(elsewhere))
+
+
+def test_what_no_turns_decide_is_confirmed(elsewhere: pytest.Pytester) -> None:
+    (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    edit(elsewhere, "runs/*.json", '"commit": "', '"commit": "ffffff')
+    perf(elsewhere)
+    assert words(last(elsewhere))["two"] == "unclear"
+    assert any("impl=two" in name for name in confirmed(elsewhere))
 
 
 WAIVER = """[[waiver]]
@@ -216,7 +236,7 @@ def test_ctrl_c_leaves_the_rest_unclear_and_ends_the_session(elsewhere: pytest.P
 
 
 def test_more_than_can_be_asked_is_told(elsewhere: pytest.Pytester) -> None:
-    more = "from perfsuite import settling\nsettling.MOST = 1\n"
+    more = "from perfsuite import turns\nturns.MOST = 1\n"
     (elsewhere.path / "conftest.py").write_text(more, encoding="utf-8")
     scaled(elsewhere, 0.96)
     perf(elsewhere)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from perfsuite.catalogue.tiers import bindings, is_full_only
 from perfsuite.errors import PackError
 from perfsuite.model import (
     Accelerator,
@@ -19,7 +19,6 @@ from perfsuite.model import (
     Claim,
     ClaimInstance,
     Kernel,
-    Scalar,
     Tier,
     Variant,
     Work,
@@ -28,6 +27,7 @@ from perfsuite.model import (
 from perfsuite.packs import LoadedPack, PackSource
 
 T = TypeVar("T")
+_ORDER = tuple(Tier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +95,22 @@ def _variants(source: PackSource, case: Case, tier: Tier) -> list[Variant]:
     where = f"pack {source.name!r} ({source.origin}), case {case.name!r}"
     info = _info(source.name, case)
     found: dict[str, Variant] = {}
-    for axes, first in _bound(case, tier):
+    for axes, first in bindings(case, tier):
         name = variant_id(source.name, case.name, axes)
         if name in found or not (case.only is None or _called(case.only, axes, "only", where)):
             continue
-        waits = first is Tier.SMOKE and case.waits and _called(case.waits, axes, "waits", where)
-        if waits and tier is Tier.SMOKE:
-            continue
-        own = Tier.NIGHTLY if waits else first
-        found[name] = _variant(case, info, axes, tier=own, where=where)
+        own = _own_tier(case, axes, first, where)
+        if _ORDER.index(own) <= _ORDER.index(tier):
+            found[name] = _variant(case, info, axes, tier=own, where=where)
     return list(found.values())
+
+
+def _own_tier(case: Case, axes: Axes, first: Tier, where: str) -> Tier:
+    """Return the tier of a binding, whose values are ``first`` of that tier."""
+    if is_full_only(case, axes):
+        return Tier.FULL
+    waits = first is Tier.SMOKE and case.waits and _called(case.waits, axes, "waits", where)
+    return Tier.NIGHTLY if waits else first
 
 
 def _canaries(source: PackSource, loaded: LoadedPack) -> dict[str, tuple[Variant, ...]]:
@@ -140,23 +146,6 @@ def _variant(case: Case, info: CaseInfo, axes: Axes, *, tier: Tier, where: str) 
         work=_work(case, axes, where),
         memory_bytes=_memory_bytes(case, axes, where),
     )
-
-
-def _bound(case: Case, tier: Tier) -> Iterator[tuple[dict[str, Scalar], Tier]]:
-    """Yield the bindings of the axes tier by tier, up to ``tier``: each contains those before."""
-    replaced: Mapping[Tier, Mapping[str, tuple[Scalar, ...]]] = {
-        Tier.SMOKE: case.smoke,
-        Tier.NIGHTLY: {},
-        Tier.FULL: case.full,
-    }
-    done: list[Mapping[str, tuple[Scalar, ...]]] = []
-    for each, some in replaced.items():
-        axes = {**case.axes, **some}
-        for values in itertools.product(*axes.values()) if axes not in done else ():
-            yield dict(zip(axes, values, strict=True)), each
-        if each is tier:
-            return
-        done.append(axes)
 
 
 def _called(function: Callable[..., T], axes: Axes, part: str, where: str) -> T:

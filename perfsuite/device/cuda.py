@@ -17,6 +17,7 @@ from perfsuite.device.energy import joules_per_group
 from perfsuite.device.facts import gpu_facts
 from perfsuite.device.gang import Gang
 from perfsuite.device.health import HealthWatch
+from perfsuite.device.joining import joins_streams
 from perfsuite.device.kernels import CudaContext
 from perfsuite.device.nvml import Nvml, arch_of
 from perfsuite.device.profiler import gpu_kernels, shown
@@ -29,9 +30,6 @@ from perfsuite.model import DeviceFacts, Health, Regime
 QUEUE_LAUNCHES = 500
 # Launches without a gap are queued in parts of that, one running and one waiting.
 QUEUE_PARTS = 8
-# A synchronisation takes longer after a long wait (H200: 45 us after 6 ms, 120 after 40 ms).
-JOIN_SLACK_S, JOIN_SLACK_SHARE = 50e-6, 0.005
-JOIN_TRIES = 20
 
 
 class CudaDevice:
@@ -145,23 +143,15 @@ class CudaDevice:
         return samples
 
     def joins_streams(self, group: Group) -> bool:
-        """Compare waiting for the measuring stream with waiting for the whole device.
-
-        The host may be late for other reasons, work left behind is late every time.
-        """
-        for _ in range(JOIN_TRIES):
-            torch.cuda.synchronize()
-            self._watch.reset()
-            begun = time.perf_counter()
-            group()
-            self._stream.synchronize()
-            ended = time.perf_counter()
-            torch.cuda.synchronize()
-            late_s = time.perf_counter() - ended - JOIN_SLACK_SHARE * (ended - begun)
-            # Ranks that did not agree would launch unequally often.
-            if self._gang.agree(late_s) < JOIN_SLACK_S:
-                return True
-        return False
+        """Say whether all that a launch starts ends before the measuring stream does."""
+        self._watch.reset()
+        return joins_streams(
+            group,
+            self._watch.spin,
+            wait_stream=self._stream.synchronize,
+            wait_device=torch.cuda.synchronize,
+            agree=self._gang.agree,
+        )
 
     def agree(self, value: float) -> float:
         """Return the largest value among the ranks."""

@@ -98,6 +98,7 @@ class Case:
     """A named workload with axes, as a pack declares it; lives only where the pack is loaded.
 
     ``only`` says which bindings exist, ``waits`` which of the smoke tier's are left to nightly.
+    What has for each axis of one of ``full_only`` one of its values is left to the full tier.
     ``metrics`` declares what its workloads report besides the two clocks. ``ranks`` names the
     axis that holds how many ranks run one launch together, ``target`` the axis that holds a
     compilation target: such variants are stored by target, whatever machine they run on.
@@ -115,6 +116,7 @@ class Case:
     full: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
     only: Callable[..., bool] | None = None
     waits: Callable[..., bool] | None = None
+    full_only: tuple[Mapping[str, tuple[Scalar, ...]], ...] = ()
     needs: tuple[Need, ...] = ()
     work: Callable[..., Work] | None = None
     memory_bytes: Callable[..., int] | None = None
@@ -134,7 +136,7 @@ class Case:
     def __post_init__(self) -> None:
         if not NAME.match(self.name):
             raise ValueError(f"case name {self.name!r} must match {NAME.pattern}")
-        for tier in (self.axes, self.smoke, self.full):
+        for tier in (self.axes, self.smoke, self.full, *self.full_only):
             for axis, values in tier.items():
                 if axis not in self.axes:
                     raise ValueError(f"axis {axis!r} of a tier is not an axis of the case")

@@ -90,15 +90,24 @@ def _of_case(case: Case, seen: Collection[str]) -> Iterator[Fault]:
             remedy = f"rename it; {', '.join(RESERVED)} mean other things in a selection"
             yield f"axis {axis!r} has a reserved name", remedy
         yield from _of_values(case, axis)
-    for value in known_values(case, case.ranks):
-        if type(value) is not int or value < 1:
-            what = f"axis {case.ranks!r} holds ranks and has the value {value!r}"
-            yield what, "use whole numbers from 1 on"
+    yield from _of_named(case)
     yield from _of_needs(case.needs)
     parts = {part: getattr(case, part) for part in _CALLED}
     parts |= {f"ceilings[{name!r}]": shows for name, shows in case.ceilings.items()}
     for part, function in parts.items():
         yield from _of_arguments(case, part, function)
+
+
+def _of_named(case: Case) -> Iterator[Fault]:
+    """Yield values that mean something and cannot."""
+    for axis, value in ((a, v) for each in case.full_only for a in each for v in each[a]):
+        if value not in known_values(case, axis):
+            what = f"full_only names {value!r} of axis {axis!r}, which no tier has"
+            yield what, "name values of the tiers"
+    for value in known_values(case, case.ranks):
+        if type(value) is not int or value < 1:
+            what = f"axis {case.ranks!r} holds ranks and has the value {value!r}"
+            yield what, "use whole numbers from 1 on"
 
 
 def shown(text: str) -> str:

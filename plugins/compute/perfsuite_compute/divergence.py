@@ -39,6 +39,7 @@ def _memory_bytes(n: int, data: str, impl: str) -> int:
     },
     smoke={"n": [ODD_N]},
     only=_is_asked,
+    full_only=[{"data": ["rare"], "impl": ["predicated"]}],
     needs=(package("torch"), cuda()),
     memory_bytes=_memory_bytes,
     tags=["divergence"],

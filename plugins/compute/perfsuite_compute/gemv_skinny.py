@@ -46,7 +46,7 @@ def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
     smoke={"m": [1], "n": [2048], "k": [2048]},
     full={"m": [1, 4, 16, 64], "n": [4096, _ODD, 28672], "k": [14336, 4096]},
     only=_is_asked,
-    waits=lambda impl, **_: impl == "torch",
+    full_only=[{"k": [2048], "impl": ["torch"]}, {"n": [_ODD], "impl": ["torch"]}],
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),

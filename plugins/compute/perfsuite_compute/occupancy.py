@@ -67,6 +67,7 @@ def _memory_bytes(n: int, impl: str) -> int:
     smoke={"n": [ODD_N], "impl": ["block_256"]},
     full={"impl": list(IMPLS)},
     only=_is_asked,
+    full_only=[{"impl": ["shared_2"]}],
     needs=(package("torch"), cuda()),
     work=_work,
     memory_bytes=_memory_bytes,

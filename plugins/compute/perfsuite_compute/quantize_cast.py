@@ -32,7 +32,7 @@ def _memory_bytes(to: str, rows: int, cols: int, impl: str) -> int:
     },
     smoke={"rows": [256], "cols": [1024]},
     full={"cols": [7168, 16384]},
-    waits=lambda impl, **_: impl == "eager",
+    full_only=[{"rows": [256], "impl": ["eager"]}],
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),

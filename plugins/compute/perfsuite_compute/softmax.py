@@ -37,6 +37,10 @@ def _memory_bytes(dtype: str, rows: int, cols: int, impl: str) -> int:
     },
     smoke={"dtype": ["fp32"], "rows": [1024], "cols": [1024]},
     only=_is_asked,
+    full_only=[
+        {"dtype": ["fp32"], "cols": [8191, 32768]},
+        {"impl": ["eager", "torch"], "cols": [8191, 32768]},
+    ],
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),

@@ -43,7 +43,7 @@ def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
     },
     smoke={"m": [128], "n": [512], "k": [512]},
     only=_is_asked,
-    waits=lambda impl, **_: impl == "dense",
+    full_only=[{"n": [4096]}, {"m": [128], "impl": ["dense"]}],
     needs=(
         package("torch"),
         cuda().when(impl="cusparselt"),

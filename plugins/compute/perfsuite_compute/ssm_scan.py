@@ -50,7 +50,7 @@ def _memory_bytes(dtype: str, b: int, h: int, s: int, impl: str) -> int:
     },
     smoke={"dtype": ["fp32"], "b": [1], "h": [2], "s": [256], "impl": ["chunked"]},
     only=_is_asked,
-    waits=lambda impl, **_: impl == "chunked",
+    full_only=[{"dtype": ["fp32"]}],
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),

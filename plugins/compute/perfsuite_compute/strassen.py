@@ -44,6 +44,7 @@ def _memory_bytes(dtype: str, n: int, impl: str) -> int:
     axes={"dtype": ["bf16", "fp32"], "n": [4096, _ODD, 8192], "impl": list(LEVELS)},
     smoke={"dtype": ["fp32"], "n": [512], "impl": ["torch", "strassen_1"]},
     only=_is_asked,
+    full_only=[{"n": [_ODD]}, {"dtype": ["bf16"], "impl": ["strassen_2"]}],
     needs=(package("torch"), cuda().when(dtype="bf16")),
     work=_work,
     memory_bytes=_memory_bytes,

@@ -44,6 +44,7 @@ def _memory_bytes(*, n: int, keys: str, impl: str) -> int:
     axes={"n": [ODD_N], "keys": ["uniform", "skewed"], "impl": list(IMPLS)},
     smoke={"keys": ["skewed"], "impl": ["global", "shared"]},
     full={"n": [2**20, ODD_N]},
+    full_only=[{"keys": ["uniform"], "impl": ["elected", "shared_elected"]}],
     needs=[perfsuite.cuda()],
     work=_work,
     memory_bytes=_memory_bytes,

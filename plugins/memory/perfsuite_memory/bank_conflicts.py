@@ -40,6 +40,7 @@ def _work(*, stride: int, impl: str) -> perfsuite.Work:
     smoke={"stride": [1, 32], "impl": ["plain", "padded"]},
     full={"stride": [1, 2, 4, 8, 16, 32]},
     only=_is_listed,
+    full_only=[{"stride": [2, 8]}],
     needs=[perfsuite.cuda()],
     work=_work,
     memory_bytes=lambda **_: 2**22,

@@ -49,7 +49,7 @@ def _memory_bytes(*, width: int, seq: int, impl: str) -> int:
     axes={"width": [1024], "seq": [2048], "impl": ["none", "selective", "full"]},
     smoke={"width": [64], "seq": [32], "impl": ["none"]},
     full={"seq": [512, 1024]},
-    waits=lambda impl, **_: impl == "none",
+    full_only=[{"width": [64]}],
     needs=[perfsuite.package("torch")],
     work=_work,
     memory_bytes=_memory_bytes,

@@ -12,7 +12,7 @@ from perfsuite_memory import advance, copy_overlap, gather_scatter, reduction, s
 # Copied from the Triton modules, which cannot be imported where kernels are only listed; the
 # tests hold them equal.
 GATHER_ROWS = 16
-SCAN = {"BLOCK": 2048, "WINDOW": 32}
+SCAN = {"BLOCK": 4096, "WINDOW": 32}
 MAXIMUM_BLOCK, RANK_BLOCK, MOST, FEW = 32768, 8192, 128, 128
 _FLOATS = "*fp32"
 

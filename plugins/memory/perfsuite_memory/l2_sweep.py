@@ -42,6 +42,7 @@ def _memory_bytes(*, kib: int, impl: str) -> int:
     axes={"kib": [1003, 4096, 16384, 24576, 32768, 49152, 2**20], "impl": ["cuda"]},
     smoke={"kib": [256, 32768], "impl": ["torch"]},
     full={"kib": [512, 1003, 2048, 8192, 40960, 65536, 98304, 131072, 262144]},
+    full_only=[{"kib": [24576]}, {"kib": [32768], "impl": ["torch"]}],
     needs=[
         perfsuite.cuda().when(impl="cuda"),
         perfsuite.Need("device", "cpu").when(impl="torch"),

@@ -1,7 +1,7 @@
 // out[i] = sum over j < LOOKUPS of table[key[i] + j * STEP], modulo 2^32: a small table that every
 // thread reads, by four ways. Its first SIZE words come again behind them, so that no lookup needs a
 // division: integer arithmetic, at half the rate of other, would be the limit. Macros: THREADS,
-// LOOKUPS, STEP, SIZE; ITEMS, the keys a thread has at once.
+// LOOKUPS, STEP, SIZE.
 
 constexpr unsigned WORDS = SIZE + (LOOKUPS - 1) * STEP;
 
@@ -29,34 +29,35 @@ __device__ __forceinline__ unsigned look_up(Table table, unsigned key) {
     return sum;
 }
 
-// Takes tiles of ITEMS keys a thread in turn, the next tile's keys on their way while this one's are
-// looked up. Neighbours take neighbouring keys, not four each: a warp's lanes are to agree.
+// Takes 16 bytes of keys a thread in turn, the next ones on their way while these are looked up. A
+// warp whose keys agree by 32 then asks for four words at once, which L1 finds in one cycle, and
+// shared memory unless two of them lie in one bank.
 template <class Table>
 __device__ __forceinline__ void look_up_all(Table table, const unsigned* keys, unsigned* out,
                                             long long n) {
-    constexpr int TILE = THREADS * ITEMS;
-    const long long whole = n / TILE * TILE;
-    const long long step = static_cast<long long>(gridDim.x) * TILE;
-    long long i = static_cast<long long>(blockIdx.x) * TILE + threadIdx.x;
-    unsigned next[ITEMS];
-    if (i < whole) {
-#pragma unroll
-        for (int j = 0; j < ITEMS; ++j) next[j] = keys[i + j * THREADS];
+    const long long vectors = n / 4, step = static_cast<long long>(gridDim.x) * THREADS;
+    long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
+    // One block has come to the rest, of three words at most.
+    if (i < n - 4 * vectors) out[4 * vectors + i] = look_up(table, keys[4 * vectors + i]);
+    const uint4* from = reinterpret_cast<const uint4*>(keys);
+    uint4* to = reinterpret_cast<uint4*>(out);
+    uint4 next;
+    if (i < vectors) next = from[i];
+    for (; i < vectors; i += step) {
+        const uint4 now = next;
+        if (i + step < vectors) next = from[i + step];
+        to[i] = {look_up(table, now.x), look_up(table, now.y), look_up(table, now.z),
+                 look_up(table, now.w)};
     }
-    while (i < whole) {
-        unsigned now[ITEMS];
-#pragma unroll
-        for (int j = 0; j < ITEMS; ++j) now[j] = next[j];
-        if (i + step < whole) {
-#pragma unroll
-            for (int j = 0; j < ITEMS; ++j) next[j] = keys[i + step + j * THREADS];
-        }
-#pragma unroll
-        for (int j = 0; j < ITEMS; ++j) out[i + j * THREADS] = look_up(table, now[j]);
-        i += step;
-    }
-    // One block has come to the rest, less than a tile.
-    for (; i < n; i += THREADS) out[i] = look_up(table, keys[i]);
+}
+
+// The same by words, so that a warp's lanes want one word at once wherever their keys agree.
+template <class Table>
+__device__ __forceinline__ void look_up_words(Table table, const unsigned* keys, unsigned* out,
+                                              long long n) {
+    const long long step = static_cast<long long>(gridDim.x) * THREADS;
+    long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
+    for (; i < n; i += step) out[i] = look_up(table, keys[i]);
 }
 
 // Nothing says that out is not a part of the table, so that the compiler must expect each store to
@@ -76,7 +77,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void look_up_readonly(
 // Serves a warp whose lanes all want one word at once, and different words one after another.
 extern "C" __global__ __launch_bounds__(THREADS) void look_up_constant(
     const unsigned*, const unsigned* __restrict__ keys, unsigned* __restrict__ out, long long n) {
-    look_up_all([](int at) { return constant.word[at]; }, keys, out, n);
+    look_up_words([](int at) { return constant.word[at]; }, keys, out, n);
 }
 
 // A copy for each block: lanes are held up where they meet in a bank, not in a line.

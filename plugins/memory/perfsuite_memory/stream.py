@@ -62,7 +62,11 @@ def _memory_bytes(*, op: str, n: int, impl: str) -> int:
     },
     smoke={"op": ["copy", "triad", "dot"], "n": [2**22]},
     only=_is_listed,
-    waits=lambda op, **_: op == "dot",
+    full_only=[
+        {"op": ["dot"], "n": [2**22]},
+        {"op": ["triad", "dot"], "n": [2**26, ODD_N]},
+        {"op": ["scale", "add"]},
+    ],
     needs=[
         perfsuite.cuda().when(impl=["triton", "cuda"]),
         perfsuite.package("triton").when(impl="triton"),

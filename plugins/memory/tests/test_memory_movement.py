@@ -172,8 +172,8 @@ def test_library_orders_and_adds_and_the_mistake_is_refused(op: str, n: int) -> 
 def test_scan_looks_back_by_atomics_and_reads_vectors(opcodes: Opcodes) -> None:
     counts = opcodes["scan_triton"]
     # A whole tile's and a part of the last one's, where n is a multiple of 16.
-    assert _starting(counts, "LDG.E.128") == 16 + 2
-    assert _starting(counts, "STG.E.128") == 16 + 2
+    assert _starting(counts, "LDG.E.128") == 32 + 4
+    assert _starting(counts, "STG.E.128") == 32 + 4
     assert _starting(counts, "ATOMG") >= 2
 
 

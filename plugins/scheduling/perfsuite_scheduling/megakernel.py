@@ -47,6 +47,7 @@ def _memory_bytes(context: int, impl: str) -> int:
 @perfsuite.case(
     axes={"context": [777, 1024], "impl": ["eager", "graph", "persistent"]},
     full={"context": [129, 777, 1024, 2048]},
+    full_only=[{"context": [777], "impl": ["eager", "graph"]}],
     needs=(package("torch"), cuda(), arch("sm_90+")),
     work=_work,
     memory_bytes=_memory_bytes,
