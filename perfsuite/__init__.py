@@ -109,7 +109,7 @@ def case(
             axes=_frozen(axes),
             smoke=_frozen(smoke or {}),
             full=_frozen(full or {}),
-            full_only=tuple(map(_frozen, full_only)),
+            full_only=_bindings(full_only),
             needs=tuple(fields.pop("needs", ())),
             budgets=tuple(fields.pop("budgets", ())),
             tags=tuple(fields.pop("tags", ())),
@@ -122,6 +122,17 @@ def case(
 
 def _frozen(values: _Values) -> dict[str, tuple[Scalar, ...]]:
     return {name: tuple(chosen) for name, chosen in values.items()}
+
+
+def _bindings(given: Sequence[_Values]) -> tuple[dict[str, tuple[Scalar, ...]], ...]:
+    is_list = isinstance(given, Sequence) and not isinstance(given, str)
+    for each in given if is_list else ({},):
+        values = each.values() if isinstance(each, Mapping) else ()
+        if not values or not all(
+            isinstance(v, Sequence) and not isinstance(v, str) for v in values
+        ):
+            raise ValueError(f'full_only={given!r} is no list such as [{{"n": [64]}}]')
+    return tuple(map(_frozen, given))
 
 
 def cuda() -> Need:

@@ -91,14 +91,13 @@ class Calibration:
         wanted, launches = sampling.sets, sampling.launches
         flush = self.case.cold and (not workload.rotates or wanted < rotated)
         sets += [self._inputs(workload, index) for index in range(1, wanted)]
-        # By one launch: the wait for a sample of thousands of kernels is late without any stream.
-        if not self.device.joins_streams(self._group(workload, sets[:1], 1)):
+        group = self._group(workload, sets, launches)
+        if not self.device.joins_streams(group):
             raise CaseError(
                 "a launch returns before all its streams have joined the measuring stream",
                 where=self.case.name,
                 remedy="make the measuring stream wait for every stream the launch uses",
             )
-        group = self._group(workload, sets, launches)
         warm = f"only the first of {launches} launches of a sample is cold"
         notes = (warm,) if flush and launches > 1 else ()
         pace, spin_us = self._spin(group, launch_us * launches)

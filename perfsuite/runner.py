@@ -114,7 +114,10 @@ class _Work:
         self._watch(Stage.CANARY_START)
         self._measure(chosen, Stage.SCREEN, settings.processes)
         verdicts = {v.variant: v for v in self._judge(Stage.SCREEN)}
-        asked = self._asked(verdicts, request)
+        # Another card of this machine would be asked by a confirmation.
+        is_alone, found = len(self.desks) == 1, self.judging.yardstick
+        run = self.run_file.run
+        asked = turns.decided(verdicts.values(), request, run, found) if is_alone else set()
         doubtful = [v for v in variants if v.id in verdicts.keys() - asked]
         doubtful = [v for v in doubtful if wants_confirmation(verdicts[v.id])]
         if doubtful and not settings.check_only:
@@ -124,13 +127,6 @@ class _Work:
             verdicts = self._confirmed(verdicts, {variant.id for variant in doubtful})
         self._watch(Stage.CANARY_END)
         return self._finish(verdicts, notes, fit, request)
-
-    def _asked(self, verdicts: Mapping[str, Verdict], request: Request) -> frozenset[str]:
-        """Return what is to be decided in turns instead of confirmed."""
-        run, found = self.run_file.run, self.judging.yardstick
-        return turns.decided(
-            verdicts.values(), request, entries=found.entries, commits=found.commits, own=run.commit
-        )
 
     def _left(self, variants: Sequence[Variant], stage: Stage) -> list[Variant]:
         kept = self._results(stage).keys() - self.judging.arms.unmeasured(self.run_file.run, stage)

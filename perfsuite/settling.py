@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -93,7 +93,7 @@ class _Settling:
     def _measure(self, commit: str, asked: Mapping[str, Verdict]) -> None:
         question = replace(
             self.request,
-            variants=tuple(each for each in self.request.variants if each.id in asked),
+            variants=tuple(each for each in self.outcome.run.variants if each.id in asked),
             claims=(),
             resume=False,
             resume_if_any=False,
@@ -114,7 +114,10 @@ class _Settling:
             else:
                 why = of_one.get(name) or (found and found.reason)
                 told = f"in turns with {commit}: {why or 'it was not measured'}"
-                self.answers[name] = replace(mine, reason=f"{mine.reason}; {told}")
+                # By fresh processes against the baseline it may be clear, as a confirmation is.
+                is_same = found is not None and found.word is Word.SAME
+                kept = found if found and is_same else mine
+                self.answers[name] = replace(kept, reason=f"{kept.reason}; {told}")
 
     def _answer(self, mine: Verdict, found: Verdict, revision: Revision) -> Verdict:
         """Return a change of the code as found, *same* for none, else why it is still unclear.
@@ -127,7 +130,9 @@ class _Settling:
         if found.word is not Word.SAME:
             return replace(mine, reason=f"{mine.reason}; {revision} in turns: {found.reason}")
         told = f"{revision} is the same in turns on this card"
-        if causes := ", ".join(self._differing(mine.variant)):
+        run, source = self.outcome.run, self.outcome.baselines[mine.variant].run
+        before = run.environments.get(source, {})
+        if causes := ", ".join(turns.differing(before, run.facts.environment)):
             causes = f"not the repository's code, but what it runs on (this card, {causes})"
             return replace(mine, reason=f"{told}: {causes}; {mine.reason}")
         return replace(
@@ -138,15 +143,6 @@ class _Settling:
             fails=False,
             card="",
         )
-
-    def _differing(self, variant: str) -> Iterator[str]:
-        """Yield what of the software is another than when the baseline was measured."""
-        run = self.outcome.run
-        before = run.environments.get(self.outcome.baselines[variant].run, {})
-        now = run.facts.environment
-        if not before:
-            yield "software of which no facts are stored"
-        yield from sorted(k for k in before.keys() & now.keys() if before[k] != now[k])
 
 
 def _first_line(error: Exception) -> str:

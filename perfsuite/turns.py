@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from pathlib import Path
 
 from perfsuite.errors import PerfError
-from perfsuite.model import BaselineEntry, Verdict
+from perfsuite.model import Run, Verdict, Word
 from perfsuite.requested import Request
 from perfsuite.revision import repository_of, revision_of
+from perfsuite.yardstick import Yardstick
 
-# What is measured in turns at most; of more, those that moved furthest.
-MOST = 20
+# What is measured in turns at most; of more, those that moved furthest. On an H200 that no entry
+# knew 11 of 126 variants were doubted (docs/measured.md), and a night of three packs has 488.
+MOST = 40
 DIRTY = "-dirty"
 # As runs and baselines name it; a name, which anything may have, is none.
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
@@ -32,27 +35,36 @@ def by_size(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return sorted(verdicts, key=_size, reverse=True)
 
 
-def decided(
-    verdicts: Iterable[Verdict],
-    request: Request,
-    *,
-    entries: Mapping[str, BaselineEntry],
-    commits: Mapping[str, str],
-    own: str,
-) -> frozenset[str]:
-    """Return the variants whose doubt a single card is, and that its commit can be asked about.
+def differing(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """Yield what of the software is another than when the baseline was measured."""
+    if not before:
+        yield "software of which no facts are stored"
+    yield from sorted(k for k in before.keys() & now.keys() if before[k] != now[k])
 
-    More processes on that card would not tell the card from the code, so that they need none.
-    ``commits`` are by run, those that ``entries`` come from; ``own`` is this run's.
+
+def decided(verdicts: Iterable[Verdict], request: Request, run: Run, found: Yardstick) -> set[str]:
+    """Return the variants that are unclear for a card's sake, which a commit can be asked about.
+
+    More processes on that card would not tell the card from the code, so that these need none. A
+    shard's are confirmed, for it is judged anew when it is merged; and where time is limited, for
+    turns come last.
     """
-    doubted = [verdict for verdict in verdicts if verdict.card]
-    if request.against is not None or not doubted:
-        return frozenset()
-    named = {v.variant: commits.get(entries[v.variant].run, "") for v in doubted}
-    known = {name for name in {*named.values()} if not refusal(name, own)}
+    doubted = [v for v in verdicts if v.card and v.word is Word.UNCLEAR]
+    is_whole = request.against is None and request.shard is None and request.time_s == inf
+    if not is_whole or not doubted:
+        return set()
+    sources = {v.variant: found.entries[v.variant].run for v in doubted}
+    known = {found.commits.get(source, "") for source in sources.values()}
+    known = {commit for commit in known if not refusal(commit, run.commit)}
     known &= _existing(request.root, known)
-    askable = [verdict for verdict in doubted if named[verdict.variant] in known]
-    return frozenset(verdict.variant for verdict in by_size(askable)[:MOST])
+    usable = {
+        source
+        for source in sources.values()
+        if found.commits.get(source, "") in known
+        and not any(differing(found.environments.get(source, {}), run.facts.environment))
+    }
+    askable = [verdict for verdict in doubted if sources[verdict.variant] in usable]
+    return {verdict.variant for verdict in by_size(askable)[:MOST]}
 
 
 def _existing(root: Path, commits: Iterable[str]) -> set[str]:

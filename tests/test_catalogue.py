@@ -102,9 +102,21 @@ def test_what_is_for_the_full_tier_only_is_in_no_other(tmp_path: Path) -> None:
     assert sorted(tiers) == ["full"] * 5 + ["nightly"] * 2
 
 
-def test_full_only_names_values_of_the_tiers(tmp_path: Path) -> None:
-    text = COPY.replace("only=lambda", "full_only=[{'n': [1, 21]}], only=lambda", 1)
-    assert "full_only names 21 of axis 'n', which no tier has" in listed(tmp_path, text).error
+@pytest.mark.parametrize("value", ["21", "True", "1.0"])
+def test_full_only_names_values_of_the_tiers(value: str, tmp_path: Path) -> None:
+    text = COPY.replace("only=lambda", f"full_only=[{{'n': [1, {value}]}}], only=lambda", 1)
+    error = listed(tmp_path, text).error
+    assert f"full_only names {value} of axis 'n', which no tier has" in error
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["{}", "{'n': [10]}", "[{}]", "[{'impl': 'ab'}]", "['n']", "'n'", "[{'n': 10}]", "None"],
+)
+def test_full_only_is_a_list_of_bindings(value: str, tmp_path: Path) -> None:
+    text = COPY.replace("only=lambda", f"full_only={value}, only=lambda", 1)
+    error = listed(tmp_path, text).error
+    assert f'full_only={value} is no list such as [{{"n": [64]}}]' in error
 
 
 def test_a_variant_carries_its_case(tmp_path: Path) -> None:

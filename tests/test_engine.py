@@ -237,21 +237,6 @@ def test_streams_left_running_are_an_error_of_the_case() -> None:
         prepared(copying(10.0), Unjoined(seed=1))
 
 
-def test_whether_streams_have_joined_is_asked_of_one_launch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[int] = []
-
-    def joins(self: FakeDevice, group: Group) -> bool:
-        del self
-        asked.append(group.launches)
-        return True
-
-    monkeypatch.setattr(FakeDevice, "joins_streams", joins)
-    evidence = prepared(copying(10.0), FakeDevice(seed=1)).finish()
-    assert (asked, evidence.launches > 10) == ([1], True)
-
-
 @pytest.mark.parametrize(("spend_us", "launches"), [(1.0, 32), (40.0, 13), (90.0, 6), (200.0, 1)])
 def test_a_launch_is_estimated_in_groups_no_longer_than_a_sample(
     spend_us: float, launches: int

@@ -72,7 +72,37 @@ def test_a_slow_device_is_not_the_launch_s_doing(
     assert made.joins()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_left_behind_is_seen_among_late_answers(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)  # noqa: S311 - no secret
+    made = device(
+        monkeypatch,
+        work_us=500.0,
+        left_us=200.0,
+        answer_us=lambda: 400.0 if rng.random() < 0.1 else 10.0,
+    )
+    assert not made.joins()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_device_that_is_slow_by_chance_is_believed(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)  # noqa: S311 - no secret
+    made = device(
+        monkeypatch, work_us=7_400.0, left_us=0.0, answer_us=lambda: rng.lognormvariate(5.5, 1.0)
+    )
+    assert made.joins()
+
+
 def test_ranks_launch_until_the_latest_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     made = device(monkeypatch, work_us=500.0, left_us=0.0, answer_us=lambda: 10.0)
-    another_s = iter([1.0, 1.0, 1.0, -1.0])
-    assert (made.joins(lambda own: max(own, next(another_s))), made.launches) == (True, 2)
+    another_s = iter([1.0, 1.0, -1.0])
+    assert (made.joins(lambda own: max(own, next(another_s))), made.launches) == (True, 3)
+
+
+def test_one_rank_that_leaves_work_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = device(monkeypatch, work_us=500.0, left_us=0.0, answer_us=lambda: 10.0)
+    assert not made.joins(lambda own: max(own, 1.0))

@@ -91,6 +91,40 @@ def test_what_no_turns_decide_is_confirmed(elsewhere: pytest.Pytester) -> None:
     assert any("impl=two" in name for name in confirmed(elsewhere))
 
 
+@pytest.mark.parametrize("option", ["--perf-time=10m", "--perf-shard=1/1"])
+def test_what_turns_may_not_come_to_is_confirmed(elsewhere: pytest.Pytester, option: str) -> None:
+    (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    perf(elsewhere, option)
+    assert any("impl=two" in name for name in confirmed(elsewhere))
+    assert words(last(elsewhere))["two"] == "slower"
+
+
+def test_other_software_has_it_confirmed(elsewhere: pytest.Pytester) -> None:
+    edit(elsewhere, "runs/*.json", "fake 1.0", "fake 0.9")
+    (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    perf(elsewhere)
+    assert any("impl=two" in name for name in confirmed(elsewhere))
+
+
+def test_a_checkout_that_does_not_run_leaves_what_fresh_processes_say(
+    elsewhere: pytest.Pytester,
+) -> None:
+    # The baseline's commit imports what no checkout has: a module that was built.
+    old = git(elsewhere.path, "rev-parse", "--short=12", "HEAD~")
+    scaled(elsewhere, 0.96)
+    pack = elsewhere.path / "acme.py"
+    (elsewhere.path / ".gitignore").write_text("built.py\n.perfsuite/\nreports/\ntmp/\n")
+    (elsewhere.path / "built.py").write_text("")
+    pack.write_text("import built\n" + pack.read_text(encoding="utf-8"), encoding="utf-8")
+    new = commit(elsewhere.path)
+    edit(elsewhere, "runs/*.json", old, new[:12])
+    commit(elsewhere.path)
+    perf(elsewhere)
+    two = verdicts(last(elsewhere))["two"]
+    assert two.word.value == "unclear"
+    assert "in turns with" in two.reason
+
+
 WAIVER = """[[waiver]]
 select = "impl=two"
 reason = "known"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from perfsuite.baselines.exceptions import Exceptions
 from perfsuite.baselines.merge import other_kind, pooled_entry
-from perfsuite.judge import Against, judge_machine
+from perfsuite.judge import IN_TURNS, Against, judge_machine
 from perfsuite.model import BaselineEntry, Result, Run, Sku, Stage, Status, Variant, Verdict, Word
 from perfsuite.runs import entries_of
 from perfsuite.sku import blocked_by, fingerprint_differs, sku_for
@@ -95,13 +95,24 @@ def told_by(run: Run, exceptions: Exceptions, skus: Mapping[str, Mapping[str, st
         verdict = verdicts.get(name)
         if name in away:
             why = str(away[name].excepted)
-        elif not why and (verdict is None or verdict.word in NO_LEVEL):
-            why = f"{verdict.word}: {verdict.reason}" if verdict else "it was not judged"
+        why = why or _no_level(verdict, asked)
         if why:
             left_out[name] = why
     entries = entries_of(replace(run, results=tuple(_evidence(asked))))
     kept = {name: e for name, e in entries.items() if name in variants and name not in left_out}
     return Told(run, kept, left_out)
+
+
+def _no_level(verdict: Verdict | None, asked: Iterable[Result]) -> str:
+    """Say why what was measured of a variant tells no level, or nothing."""
+    if verdict is None:
+        return "it was not judged"
+    if verdict.word in NO_LEVEL:
+        return f"{verdict.word}: {verdict.reason}"
+    fresh = {result.variant for result in asked if result.stage is Stage.CONFIRM}
+    if verdict.confirmation == IN_TURNS and verdict.variant not in fresh:
+        return "decided in turns: its screen was chosen for its time"
+    return ""
 
 
 def _failure(name: str, asked: Iterable[Result]) -> str:

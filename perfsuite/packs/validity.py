@@ -101,7 +101,9 @@ def _of_case(case: Case, seen: Collection[str]) -> Iterator[Fault]:
 def _of_named(case: Case) -> Iterator[Fault]:
     """Yield values that mean something and cannot."""
     for axis, value in ((a, v) for each in case.full_only for a in each for v in each[a]):
-        if value not in known_values(case, axis):
+        if not any(
+            value == known and type(value) is type(known) for known in known_values(case, axis)
+        ):
             what = f"full_only names {value!r} of axis {axis!r}, which no tier has"
             yield what, "name values of the tiers"
     for value in known_values(case, case.ranks):

@@ -108,6 +108,17 @@ def accepted(p_values: Sequence[float], rate: float) -> list[bool]:
     return [bool(p <= rate) for p in false_discovery_control(_finite(p_values))]
 
 
+def is_greater(values: Sequence[float], others: Sequence[float], chance: float) -> bool:
+    """Say whether values are greater than others, by their ranks (Mann and Whitney, one-sided).
+
+    So they are called with this chance at most where both are drawn alike.
+    """
+    from scipy.stats import mannwhitneyu
+
+    found = mannwhitneyu(_finite(values), _finite(others), alternative="greater")
+    return bool(found.pvalue < chance)
+
+
 def _finite(values: Sequence[float]) -> Sequence[float]:
     if not values:
         raise ValueError("no values to estimate from")

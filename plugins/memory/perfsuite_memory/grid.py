@@ -6,7 +6,7 @@ from typing import Any
 
 
 def resident(ctx: Any, blocks_per_sm: int) -> int:
-    """Return the blocks of a grid that fills the GPU once; a CPU counts as one SM."""
+    """Return the blocks of a grid with so many for each SM; a CPU counts as one SM."""
     import torch
 
     if torch.device(ctx.place).type != "cuda":
