@@ -109,7 +109,7 @@ def case(
             axes=_frozen(axes),
             smoke=_frozen(smoke or {}),
             full=_frozen(full or {}),
-            full_only=_bindings(full_only),
+            full_only=_frozen_bindings(full_only),
             needs=tuple(fields.pop("needs", ())),
             budgets=tuple(fields.pop("budgets", ())),
             tags=tuple(fields.pop("tags", ())),
@@ -124,7 +124,7 @@ def _frozen(values: _Values) -> dict[str, tuple[Scalar, ...]]:
     return {name: tuple(chosen) for name, chosen in values.items()}
 
 
-def _bindings(given: Sequence[_Values]) -> tuple[dict[str, tuple[Scalar, ...]], ...]:
+def _frozen_bindings(given: Sequence[_Values]) -> tuple[dict[str, tuple[Scalar, ...]], ...]:
     is_list = isinstance(given, Sequence) and not isinstance(given, str)
     for each in given if is_list else ({},):
         values = each.values() if isinstance(each, Mapping) else ()

@@ -114,10 +114,8 @@ class _Work:
         self._watch(Stage.CANARY_START)
         self._measure(chosen, Stage.SCREEN, settings.processes)
         verdicts = {v.variant: v for v in self._judge(Stage.SCREEN)}
-        # Another card of this machine would be asked by a confirmation.
-        is_alone, found = len(self.desks) == 1, self.judging.yardstick
-        run = self.run_file.run
-        asked = turns.decided(verdicts.values(), request, run, found) if is_alone else set()
+        run, found = self.run_file.run, self.judging.yardstick
+        asked = turns.decided(verdicts.values(), request, run, found, devices=len(self.desks))
         doubtful = [v for v in variants if v.id in verdicts.keys() - asked]
         doubtful = [v for v in doubtful if wants_confirmation(verdicts[v.id])]
         if doubtful and not settings.check_only:

@@ -114,9 +114,10 @@ class _Settling:
             else:
                 why = of_one.get(name) or (found and found.reason)
                 told = f"in turns with {commit}: {why or 'it was not measured'}"
-                # By fresh processes against the baseline it may be clear, as a confirmation is.
-                is_same = found is not None and found.word is Word.SAME
-                kept = found if found and is_same else mine
+                # Against the baseline fresh processes may be clear, as in a confirmation; that code
+                # is the same as itself says nothing.
+                is_other = found is not None and found.source != str(run.against)
+                kept = found if found and is_other and found.word is Word.SAME else mine
                 self.answers[name] = replace(kept, reason=f"{kept.reason}; {told}")
 
     def _answer(self, mine: Verdict, found: Verdict, revision: Revision) -> Verdict:

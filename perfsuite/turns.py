@@ -42,16 +42,18 @@ def differing(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str
     yield from sorted(k for k in before.keys() & now.keys() if before[k] != now[k])
 
 
-def decided(verdicts: Iterable[Verdict], request: Request, run: Run, found: Yardstick) -> set[str]:
+def decided(
+    verdicts: Iterable[Verdict], request: Request, run: Run, found: Yardstick, *, devices: int
+) -> set[str]:
     """Return the variants that are unclear for a card's sake, which a commit can be asked about.
 
-    More processes on that card would not tell the card from the code, so that these need none. A
-    shard's are confirmed, for it is judged anew when it is merged; and where time is limited, for
-    turns come last.
+    More processes on that card would not tell the card from the code, so that these need none. Of
+    several ``devices`` another is asked by a confirmation. A shard's are confirmed, for it is
+    judged anew when it is merged; and where time is limited, for turns come last.
     """
     doubted = [v for v in verdicts if v.card and v.word is Word.UNCLEAR]
     is_whole = request.against is None and request.shard is None and request.time_s == inf
-    if not is_whole or not doubted:
+    if devices > 1 or not is_whole or not doubted:
         return set()
     sources = {v.variant: found.entries[v.variant].run for v in doubted}
     known = {found.commits.get(source, "") for source in sources.values()}

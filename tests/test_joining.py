@@ -61,17 +61,6 @@ def test_what_is_left_behind_is_seen_however_slow_the_device(
     assert (made.joins(), made.launches) == (False, joining.TRIES)
 
 
-@pytest.mark.parametrize("work_us", [20.0, 7_400.0, 12_000.0])
-def test_a_slow_device_is_not_the_launch_s_doing(
-    work_us: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = random.Random(5)  # noqa: S311 - no secret
-    made = device(
-        monkeypatch, work_us=work_us, left_us=0.0, answer_us=lambda: rng.uniform(200.0, 3000.0)
-    )
-    assert made.joins()
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_left_behind_is_seen_among_late_answers(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -86,15 +75,14 @@ def test_what_is_left_behind_is_seen_among_late_answers(
     assert not made.joins()
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_device_that_is_slow_by_chance_is_believed(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("work_us", [20.0, 7_400.0, 12_000.0])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_slow_device_is_not_the_launch_s_doing(
+    work_us: float, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng = random.Random(seed)  # noqa: S311 - no secret
-    made = device(
-        monkeypatch, work_us=7_400.0, left_us=0.0, answer_us=lambda: rng.lognormvariate(5.5, 1.0)
-    )
-    assert made.joins()
+    late_us = random.Random(seed).lognormvariate  # noqa: S311 - no secret
+    made = device(monkeypatch, work_us=work_us, left_us=0.0, answer_us=lambda: late_us(7.0, 1.0))
+    assert (made.joins(), made.launches > 1) == (True, True)
 
 
 def test_ranks_launch_until_the_latest_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_other_software_has_it_confirmed(elsewhere: pytest.Pytester) -> None:
     assert any("impl=two" in name for name in confirmed(elsewhere))
 
 
-def test_a_checkout_that_does_not_run_leaves_what_fresh_processes_say(
+def test_a_checkout_that_does_not_run_leaves_it_unclear(
     elsewhere: pytest.Pytester,
 ) -> None:
     # The baseline's commit imports what no checkout has: a module that was built.
@@ -123,6 +123,39 @@ def test_a_checkout_that_does_not_run_leaves_what_fresh_processes_say(
     two = verdicts(last(elsewhere))["two"]
     assert two.word.value == "unclear"
     assert "in turns with" in two.reason
+
+
+# What was measured in turns says *same*, of what SOURCE names; nothing of it is the repository's.
+SAYS_SAME = """
+from dataclasses import replace
+from perfsuite import settling
+from perfsuite.model import Word
+
+measured = settling.execute
+
+def execute(request, listener):
+    outcome = measured(request, listener)
+    run = outcome.run
+    told = [replace(v, word=Word.SAME, source=SOURCE, card="") for v in run.verdicts]
+    return replace(outcome, run=replace(run, verdicts=tuple(told)))
+
+settling.execute = execute
+settling.of_one_code = lambda run: [(v.variant, "nothing of it") for v in run.verdicts]
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "word"), [("'baseline fake'", "same"), ("str(run.against)", "unclear")]
+)
+def test_without_the_other_revision_only_the_baseline_can_say_same(
+    elsewhere: pytest.Pytester, source: str, word: str
+) -> None:
+    text = SAYS_SAME.replace("SOURCE", source)
+    (elsewhere.path / "conftest.py").write_text(text, encoding="utf-8")
+    (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    perf(elsewhere)
+    two = verdicts(last(elsewhere))["two"]
+    assert (two.word.value, "nothing of it" in two.reason) == (word, True)
 
 
 WAIVER = """[[waiver]]

@@ -64,9 +64,9 @@ def readonly_cache(ctx: Any, *, n: int, lanes: str, impl: str) -> perfsuite.Work
     memory serves one after another. readonly tells the compiler that nobody writes to the table
     (__restrict__), which lets it load ahead of stores; shared has a copy in each block. With
     ``same`` plain and readonly loads of 2^26 keys take 137 us on an H200, 92 % of a copy's rate,
-    shared 140. With eight words it is 158 and 141, for then L1 is asked so often that it is what
-    the former two wait for. Scattered lanes wait for L1, which looks at four lines in a cycle, or
-    for the banks of shared memory. Whole numbers modulo 2**32, compared to the bit.
+    shared 140, by a sweep. With eight words it is 158 and 141, for then L1 is asked so often that
+    it is what the former two wait for. Scattered lanes wait for L1, which looks at four lines in a
+    cycle, or for the banks of shared memory. Whole numbers modulo 2**32, compared to the bit.
     """
     kernel = ctx.load_cuda(SOURCE, f"look_up_{impl}", options=OPTIONS)
     blocks = resident(ctx, BLOCKS_PER_SM)
