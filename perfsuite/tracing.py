@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from perfsuite.files import replace_file
@@ -18,10 +19,11 @@ from perfsuite.runs import RunFile
 from perfsuite.sites import Desk, share_out
 from perfsuite.time_limit import TimeLimit
 
-MOVED = frozenset({Word.SLOWER, Word.FASTER, Word.UNCLEAR, Word.OVER_BUDGET})
-# How long another trace may begin: of what moved, and of what is only to be stored. What is left
-# of the latter is taken by later runs.
-MOVED_S, NEW_S = 60.0, 20.0
+MOVED = frozenset({Word.SLOWER, Word.FASTER, Word.OVER_BUDGET})
+# How long another trace may begin of what moved, of what is unclear (of a night on a card never
+# seen one in ten, mostly without a change to explain), and of what is only to be stored. What is
+# left of the last is taken by later runs.
+LIMITS_S = {"moved": 60.0, "is unclear": 20.0, "is new": 20.0}
 # How long another variant may begin to be counted, what moved first.
 COUNTED_S = 60.0
 MOST_DIFF_LINES = 200
@@ -47,7 +49,7 @@ class Tracing:
     _counter: Counter | None = None
     _uncounted: list[Trace] = field(default_factory=list)
     _compared: set[str] = field(default_factory=set)
-    _moved: set[str] = field(default_factory=set)
+    _kinds: dict[str, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _left: int = 0
 
@@ -55,20 +57,21 @@ class Tracing:
         """Trace what the judged run needs; return it with what that took, and what was cut."""
         self._compared = {result.variant for result in run.aside if result.arm is Arm.A}
         self._counter = Counter(self.desks[0].panel.site) if self.has_counters else None
-        moved, untraced = self._wanted(run)
-        if not moved and not untraced:
+        self._kinds = dict(self._wanted(run))
+        if not self._kinds:
             return run
-        count = len(moved) + len(untraced)
+        count = len(self._kinds)
         tell(f"tracing the kernels of {count} {'variant' if count == 1 else 'variants'}")
         started = time.monotonic()
-        # Half of the time is arm B's.
-        arms = [each for each in moved if each.id in self._compared]
-        self._moved = {each.id for each in moved}
-        self._share(arms, Arm.A, MOVED_S / 2)
-        self._share([*moved, *untraced], Arm.B, MOVED_S / (2 if arms else 1))
+        variants = sorted(
+            (each for each in run.variants if each.id in self._kinds),
+            key=lambda each: list(LIMITS_S).index(self._kinds[each.id]),
+        )
+        self._share([each for each in variants if each.id in self._compared], Arm.A)
+        self._share(variants, Arm.B)
         told = self._counter.note(COUNTED_S) if self._counter else ""
-        what = f"{self._left} kernel traces were not taken: the limits are {MOVED_S:g} s for what "
-        what += f"moved and {NEW_S:g} s for what is new"
+        limits = ", ".join(f"{limit_s:g} s for what {kind}" for kind, limit_s in LIMITS_S.items())
+        what = f"{self._left} kernel traces were not taken: the limits are {limits}"
         what += f", within {self.limit}" if self.limit.is_set else ""
         return replace(
             run,
@@ -76,13 +79,19 @@ class Tracing:
             phases_s={**run.phases_s, "trace": time.monotonic() - started},
         )
 
-    def _wanted(self, run: Run) -> tuple[list[Variant], list[Variant]]:
-        """Return the variants whose change is to be explained, and those to be stored."""
+    def _wanted(self, run: Run) -> Iterator[tuple[str, str]]:
+        """Yield the variants that moved, are unclear, or are only to be stored, with which."""
         words = {verdict.variant: verdict.word for verdict in run.verdicts}
-        timed = [v for v in run.variants if v.id in words and v.case.regime is not Regime.EXACT]
-        moved = [v for v in timed if words[v.id] in MOVED]
-        untraced = [v for v in timed if words[v.id] not in MOVED and not self._is_known(v)]
-        return moved, untraced
+        for variant in run.variants:
+            word = words.get(variant.id)
+            if word is None or variant.case.regime is Regime.EXACT:
+                continue
+            if word in MOVED:
+                yield variant.id, "moved"
+            elif word is Word.UNCLEAR:
+                yield variant.id, "is unclear"
+            elif not self._is_known(variant):
+                yield variant.id, "is new"
 
     def _is_known(self, variant: Variant) -> bool:
         entry = self.entries.get(variant.id)
@@ -93,41 +102,46 @@ class Tracing:
             is_stored = not shaped or any(kernel.counters for kernel in shaped)
         return is_stored or variant.id in self._compared or variant.is_gang
 
-    def _share(self, variants: Sequence[Variant], arm: Arm, moved_s: float) -> None:
+    def _share(self, variants: Sequence[Variant], arm: Arm) -> None:
         known = {trace.variant for trace in self.run_file.run.traces if trace.arm is arm}
-
-        whole_s = self.limit.left_s()
-
-        def trace(desk: Desk, share: Sequence[Variant]) -> None:
-            if isinstance(desk.panel, GangPanel):
-                return
-            left_s = {True: min(moved_s, whole_s), False: min(NEW_S, whole_s)}
-            if whole_s <= 0:  # not even what starting takes
-                self._left += len(share)
-                return
-            with desk.panel.tracer() as tracer:
-                for variant in share:
-                    started, is_moved = time.monotonic(), variant.id in self._moved
-                    if left_s[is_moved] > 0:
-                        self._trace(tracer, variant, arm)
-                    else:
-                        self._left += 1
-                    left_s[is_moved] -= time.monotonic() - started
-
         wanted = [variant for variant in variants if variant.id not in known]
         for gang in (variant for variant in wanted if variant.is_gang):
             self._keep(Trace(variant=gang.id, arm=arm, reason="ranks are not traced"), {})
-        share_out(self.desks, [variant for variant in wanted if not variant.is_gang], trace)
+        share_out(
+            self.desks,
+            [variant for variant in wanted if not variant.is_gang],
+            partial(self._trace_each, arm=arm),
+        )
         if self._counter:
-            # As the traces of what moved, where both arms are counted.
-            part = moved_s / MOVED_S if self._compared else 1.0
-            self._counter.left_s = min(part * COUNTED_S, self.limit.left_s())
+            self._counter.left_s = min(self._part * COUNTED_S, self.limit.left_s())
             self._count(self._counter, {variant.id: variant for variant in wanted})
+
+    @property
+    def _part(self) -> float:
+        """The part of the time that is an arm's."""
+        return 1 / 2 if self._compared else 1.0
+
+    def _trace_each(self, desk: Desk, share: Sequence[Variant], *, arm: Arm) -> None:
+        if isinstance(desk.panel, GangPanel):
+            return
+        whole_s = self.limit.left_s()
+        if whole_s <= 0:  # not even what starting takes
+            self._left += len(share)
+            return
+        left_s = {kind: min(self._part * limit, whole_s) for kind, limit in LIMITS_S.items()}
+        with desk.panel.tracer() as tracer:
+            for variant in share:
+                started, kind = time.monotonic(), self._kinds[variant.id]
+                if left_s[kind] > 0:
+                    self._trace(tracer, variant, arm)
+                else:
+                    self._left += 1
+                left_s[kind] -= time.monotonic() - started
 
     def _count(self, counter: Counter, variants: Mapping[str, Variant]) -> None:
         """Store the traces that waited for their counters, what moved first."""
         waiting, self._uncounted = self._uncounted, []
-        for trace in sorted(waiting, key=lambda each: each.variant not in self._moved):
+        for trace in sorted(waiting, key=lambda each: self._kinds[each.variant] != "moved"):
             kernels = counter.counted(variants[trace.variant], trace.arm, trace.kernels)
             self.run_file.append_trace(replace(trace, kernels=kernels))
 

@@ -151,7 +151,7 @@ def find_yardstick(
     """
     variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
     skus = {name: sku_for(variant, run.facts, own=run.sku) for name, variant in variants.items()}
-    stored = {sku.slug: Baselines.load(roots, sku) for sku in (run.sku, *skus.values())}
+    stored = Baselines.load_each(roots, (run.sku, *skus.values()))
     known = _Known({name: stored[sku.slug] for name, sku in skus.items()})
     previous = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=run.id)
     earlier = {name: variants[name] for name in known.without_sku}

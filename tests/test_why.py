@@ -24,6 +24,7 @@ from perfsuite.report.why import headline
 from perfsuite.requested import Request
 from perfsuite.runner import Outcome, execute
 from perfsuite.runs import load_run
+from perfsuite.tracing import LIMITS_S
 from perfsuite.yardstick import find_yardstick
 
 PLANTED = Path(__file__).parent / "packs" / "planted.py"
@@ -78,8 +79,9 @@ GPU_PACK = """
         '''Copy or multiply matrices.'''
         import torch
 
+        now = int(IS_NOW and kind == "slower")
         copy = ctx.load_cuda(
-            Path(__file__).with_name("copy.cu"), "copy_rows", options=[f"-DNOW={int(IS_NOW)}"]
+            Path(__file__).with_name("copy.cu"), "copy_rows", options=[f"-DNOW={now}"]
         )
         other = torch.empty(2**24, device="cuda")
 
@@ -279,7 +281,7 @@ def test_the_traces_of_a_run_end_with_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("perfsuite.tracing.NEW_S", -1.0)
+    monkeypatch.setitem(LIMITS_S, "is new", -1.0)
     run = execute(request(tmp_path, PLANTED.read_text(encoding="utf-8")), Silent()).run
     assert run.traces == ()
     assert run.notes[-1].startswith("8 kernel traces were not taken: the limits are 60 s for ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,6 +66,12 @@ class Baselines:
             notes=tuple(notes),
             runs={name: facts for each in (*own, *theirs) for name, facts in each.runs.items()},
         )
+
+    @classmethod
+    def load_each(cls, roots: Sequence[Root], skus: Iterable[Sku]) -> dict[str, Baselines]:
+        """Read the folders of several SKUs, by slug; one that is named for each variant, once."""
+        several = {sku.slug: sku for sku in skus}
+        return {slug: cls.load(roots, sku) for slug, sku in several.items()}
 
     @property
     def entries(self) -> dict[str, BaselineEntry]:

@@ -18,7 +18,7 @@ def moves_of(run: Run, roots: Sequence[Root]) -> Iterator[BaselineMove]:
         for variant in run.variants
         if variant.id in measured
     }
-    stored = {sku.slug: Baselines.load(roots, sku) for sku in skus.values()}
+    stored = Baselines.load_each(roots, skus.values())
     for name, sku in skus.items():
         known = stored[sku.slug].stored.get(name)
         if known is None:
