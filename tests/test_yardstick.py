@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import store_data as data
 
-from perfsuite.baselines import accept
+from perfsuite.baselines import accept, load, moves_of
 from perfsuite.model import (
     ClaimInstance,
     ClaimVerdict,
@@ -70,6 +71,19 @@ def test_all_entries_of_a_sku_are_known_whatever_is_run(tmp_path: Path) -> None:
         "memory.copy",
         "memory.fill",
     }
+
+
+def test_a_sku_s_baselines_are_read_once_however_many_variants_are_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = data.finished({"copy": 100.0, "fill": 50.0, "sum": 20.0})
+    root = tmp_path / "baselines"
+    accept(run, root, reason="first numbers", by="Ann")
+    read: list[str] = []
+    monkeypatch.setattr(load, "read_sku", lambda folder: read.append(folder.name) or run.sku)
+    assert len(find_yardstick([root], tmp_path, run=run).entries) == len(run.variants)
+    assert {move.key.variant for move in moves_of(run, [root])} == {v.id for v in run.variants}
+    assert read == [run.sku.slug] * 2
 
 
 def is_excused(before: dict[str, float]) -> bool:

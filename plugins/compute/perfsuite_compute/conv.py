@@ -93,7 +93,10 @@ def _memory_bytes(dtype: str, layer: str, n: int, impl: str) -> int:
     smoke={"dtype": ["fp32"], "layer": ["tiny"], "n": [2]},
     full={"layer": ["stem", "conv2", "conv3", "conv4"]},
     only=_is_asked,
-    full_only=[{"dtype": ["tf32"], "layer": ["conv4"]}, {"layer": ["conv4"], "impl": ["nchw"]}],
+    full_only=[
+        {"dtype": ["tf32"], "layer": ["conv4"]},
+        {"layer": ["conv4", "tiny"], "impl": ["nchw"]},
+    ],
     needs=(
         package("torch"),
         cuda().when(dtype=("tf32", "bf16")),

@@ -59,7 +59,7 @@ def _memory_bytes(dtype: str, tokens: int, width: int, vocab: int, impl: str) ->
     },
     full={"vocab": [GPT2_VOCAB, VOCAB, _WIDE_VOCAB]},
     only=_is_asked,
-    full_only=[{"vocab": [GPT2_VOCAB], "impl": ["eager"]}],
+    full_only=[{"vocab": [GPT2_VOCAB, 1000], "impl": ["eager"]}],
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),

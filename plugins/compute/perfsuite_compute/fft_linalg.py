@@ -62,7 +62,7 @@ def _memory_bytes(op: str, n: int, impl: str) -> int:
     },
     smoke={"op": ["fft", "cholesky"], "n": [256, 512], "impl": ["library"]},
     only=_is_asked,
-    full_only=[{"n": [256, 512]}],
+    full_only=[{"n": [256, 512, 2047]}],
     needs=(package("torch"), cuda().when(op="spmm"), cuda().when(impl="plain")),
     work=_work,
     memory_bytes=_memory_bytes,

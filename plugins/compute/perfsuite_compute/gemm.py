@@ -77,7 +77,11 @@ _NEEDS: tuple[Need, ...] = (
         "k": [1024, 2048, 4096, 8192, 16384],
     },
     only=_is_asked,
-    full_only=[{"dtype": ["fp32"], "m": [1024]}, {"dtype": ["bf16", "tf32"], "m": [2048]}],
+    full_only=[
+        {"dtype": ["fp32"], "m": [1024]},
+        {"dtype": ["bf16", "tf32"], "m": [2048]},
+        {"m": [512], "impl": ["cuda_naive"]},
+    ],
     needs=_NEEDS,
     work=_work,
     memory_bytes=_memory_bytes,

@@ -72,7 +72,7 @@ def _memory_bytes(dtype: str, kind: str, b: int, s: int, impl: str) -> int:
     smoke={"dtype": ["fp32"], "kind": ["gqa"], "b": [1], "s": [_FEW], "impl": ["torch", "sdpa"]},
     full={"s": [ODD_S, 4096, LONG_ODD_S, LONG_S]},
     only=_is_asked,
-    full_only=[{"kind": ["mha"], "impl": ["sdpa"]}],
+    full_only=[{"kind": ["mha"], "impl": ["sdpa"]}, {"s": [_FEW], "impl": ["torch"]}],
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),

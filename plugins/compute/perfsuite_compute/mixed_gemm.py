@@ -43,7 +43,7 @@ def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
     smoke={"m": [1], "n": [1024], "k": [1024]},
     full={"m": [1, 16, 64, 256]},
     only=_is_asked,
-    full_only=[{"n": [1024], "impl": ["bf16"]}, {"n": [28671], "impl": ["int8"]}],
+    full_only=[{"n": [1024], "impl": ["bf16", "int8"]}, {"n": [28671], "impl": ["int8"]}],
     needs=(
         package("torch"),
         package("triton").when(impl=("int8", "int4")),

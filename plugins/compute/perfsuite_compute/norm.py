@@ -58,6 +58,7 @@ def _memory_bytes(dtype: str, op: str, direction: str, rows: int, cols: int, imp
     },
     full={"cols": [ODD, 4096, WIDE]},
     only=_is_asked,
+    full_only=[{"rows": [256], "impl": ["eager"]}],
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),

@@ -23,7 +23,7 @@ def _is_asked(k: int, n: int, impl: str) -> bool:
     smoke={"k": [4], "n": [_SMALL_N], "impl": ["eager"]},
     full={"k": [2, 4, 8, 16]},
     only=_is_asked,
-    full_only=[{"n": [_SMALL_N]}],
+    full_only=[{"n": [_SMALL_N]}, {"n": [ODD_N], "impl": ["compile"]}],
     needs=(
         package("torch"),
         package("triton").when(impl=("compile", "triton")),

@@ -32,7 +32,7 @@ def _memory_bytes(to: str, rows: int, cols: int, impl: str) -> int:
     },
     smoke={"rows": [256], "cols": [1024]},
     full={"cols": [7168, 16384]},
-    full_only=[{"rows": [256], "impl": ["eager"]}],
+    full_only=[{"rows": [256], "impl": ["eager"]}, {"rows": [256], "to": ["int8"]}],
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),

@@ -51,7 +51,10 @@ def _memory_bytes(tokens: int, heads: int, impl: str) -> int:
     axes={"tokens": [4096, 4093], "heads": [32, 31], "impl": list(_IMPLS)},
     smoke={"tokens": [256], "heads": [4], "impl": ["torch_recompute", "torch_hoisted"]},
     only=_is_asked,
-    full_only=[{"tokens": [4093], "impl": ["cuda_recompute"]}],
+    full_only=[
+        {"tokens": [4093], "impl": ["cuda_recompute"]},
+        {"tokens": [256], "impl": ["torch_recompute"]},
+    ],
     needs=(package("torch"), cuda().when(impl=list(KERNELS))),
     work=_work,
     memory_bytes=_memory_bytes,

@@ -51,7 +51,7 @@ def _memory_bytes(dtype: str, op: str, tokens: int, width: int, impl: str) -> in
     },
     smoke={"dtype": ["fp32"], "tokens": [_FEW], "width": [1024], "impl": ["eager"]},
     only=_is_asked,
-    full_only=[{"tokens": [_FEW]}],
+    full_only=[{"tokens": [_FEW]}, {"op": ["swiglu"], "impl": ["compile"]}],
     needs=(
         package("torch"),
         package("triton").when(impl=("compile", "triton")),

@@ -40,6 +40,7 @@ def _memory_bytes(dtype: str, rows: int, cols: int, impl: str) -> int:
     full_only=[
         {"dtype": ["fp32"], "cols": [8191, 32768]},
         {"impl": ["eager", "torch"], "cols": [8191, 32768]},
+        {"impl": ["eager", "cuda"], "cols": [1024]},
     ],
     needs=(
         package("torch"),

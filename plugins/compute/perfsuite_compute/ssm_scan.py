@@ -12,7 +12,9 @@ _DTYPES = {"bf16": ("bfloat16", 2), "fp32": ("float32", 4)}
 # Mamba-2's width of a head and of a state; one b and c for all heads.
 P, N = 64, 128
 CHUNK = 128
-SHORT, ODD_S, LONG = 512, 8191, 8192
+# The loop's launches of that many tokens are all queued before the first begins: the GPU's queue
+# holds about 1,000, and of more the host's time is timed.
+SHORT, ODD_S, LONG = 256, 8191, 8192
 _IMPLS = {LONG: ("chunked", "triton"), ODD_S: ("triton",)}
 
 

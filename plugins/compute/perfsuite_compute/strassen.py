@@ -44,7 +44,11 @@ def _memory_bytes(dtype: str, n: int, impl: str) -> int:
     axes={"dtype": ["bf16", "fp32"], "n": [4096, _ODD, 8192], "impl": list(LEVELS)},
     smoke={"dtype": ["fp32"], "n": [512], "impl": ["torch", "strassen_1"]},
     only=_is_asked,
-    full_only=[{"n": [_ODD]}, {"dtype": ["bf16"], "impl": ["strassen_2"]}],
+    full_only=[
+        {"n": [_ODD]},
+        {"dtype": ["bf16"], "impl": ["strassen_2"]},
+        {"n": [512], "impl": ["torch"]},
+    ],
     needs=(package("torch"), cuda().when(dtype="bf16")),
     work=_work,
     memory_bytes=_memory_bytes,

@@ -41,7 +41,7 @@ def _memory_bytes(op: str, n: int, impl: str) -> int:
     full={"impl": ["torch", "triton", "numba", "cupy"]},
     only=_is_asked,
     waits=lambda impl, **_: impl == "torch",
-    full_only=[{"op": ["rowsum"], "n": [10]}],
+    full_only=[{"op": ["rowsum"], "n": [10]}, {"n": [2**20 + 3], "impl": ["torch"]}],
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),

@@ -34,7 +34,11 @@ def _memory_bytes(*, n: int, stride: int, impl: str) -> int:
     axes={"n": [N], "stride": [1, 2, 8, 32], "impl": ["torch", "triton", "cuda"]},
     smoke={"n": [2**21], "stride": [1, 8]},
     full={"n": [N, ODD_N], "stride": [1, 2, 4, 8, 16, 32]},
-    full_only=[{"stride": [2]}],
+    full_only=[
+        {"stride": [2]},
+        {"n": [2**21], "impl": ["cuda"]},
+        {"n": [2**21], "stride": [1], "impl": ["triton"]},
+    ],
     needs=[
         perfsuite.cuda().when(impl=["triton", "cuda"]),
         perfsuite.package("triton").when(impl="triton"),

@@ -66,6 +66,9 @@ def _memory_bytes(*, op: str, n: int, impl: str) -> int:
         {"op": ["dot"], "n": [2**22]},
         {"op": ["triad", "dot"], "n": [2**26, ODD_N]},
         {"op": ["scale", "add"]},
+        {"n": [ODD_N], "impl": ["torch"]},
+        {"op": ["triad"], "n": [2**22], "impl": ["triton", "cuda"]},
+        {"op": ["copy"], "n": [2**22], "impl": ["cuda"]},
     ],
     needs=[
         perfsuite.cuda().when(impl=["triton", "cuda"]),

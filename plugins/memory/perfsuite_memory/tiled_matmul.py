@@ -46,7 +46,7 @@ def _memory_bytes(*, n: int, impl: str) -> int:
     smoke={"n": [512], "impl": ["torch"]},
     full={"n": [1024, 2048, ODD_N, 4096]},
     only=_is_listed,
-    full_only=[{"n": [512], "impl": ["torch"]}],
+    full_only=[{"n": [512], "impl": ["torch"]}, {"n": [ODD_N], "impl": ["shared"]}],
     needs=[
         perfsuite.cuda().when(impl=[*GEOMETRY, "triton"]),
         perfsuite.arch("sm_80+").when(impl=[*GEOMETRY]),

@@ -34,7 +34,10 @@ def _memory_bytes(*, n: int, impl: str) -> int:
     axes={"n": [8191, 8192], "impl": ["torch", *KERNELS, "triton"]},
     smoke={"n": [2048]},
     full={"n": [1024, 4096, 16384]},
-    full_only=[{"n": [8191], "impl": ["naive", "shared", "padded"]}],
+    full_only=[
+        {"n": [8191], "impl": ["naive", "shared", "padded"]},
+        {"n": [2048], "impl": list(KERNELS)},
+    ],
     needs=[
         perfsuite.cuda().when(impl=[*KERNELS, "triton"]),
         perfsuite.package("triton").when(impl="triton"),

@@ -33,6 +33,7 @@ def _work(kib: int, impl: str) -> Work:
     # The driver cuts the small one out of 2 MiB that it has, and maps memory for the large one.
     axes={"kib": [64, 16384], "impl": ["malloc", "pool", "graph", "kept"]},
     smoke={"kib": [64]},
+    full_only=[{"kib": [16384], "impl": ["graph", "kept"]}],
     needs=(package("torch"), cuda()),
     work=_work,
     regime=Regime.END_TO_END,

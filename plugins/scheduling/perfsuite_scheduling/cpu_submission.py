@@ -30,6 +30,7 @@ def _memory_bytes(n: int, impl: str) -> int:
 @perfsuite.case(
     axes={"n": [4096, 2**22], "impl": ["one", "threads", "batched", "graph"]},
     smoke={"n": [4096], "impl": ["one", "batched"]},
+    full_only=[{"n": [2**22], "impl": ["threads", "batched"]}],
     needs=(package("torch"), cuda().when(impl=("threads", "graph")), cuda().when(n=2**22)),
     work=_work,
     memory_bytes=_memory_bytes,

@@ -19,7 +19,7 @@ def _work(steps: int, blocks: int, impl: str) -> Work:
 
 
 @perfsuite.case(
-    axes={"steps": [64], "blocks": [8, 128], "impl": ["relaunch", *FUNCTIONS]},
+    axes={"steps": [64], "blocks": [128], "impl": ["relaunch", *FUNCTIONS]},
     full={"steps": [16, 63, 64, 256], "blocks": [8, 32, 128]},
     needs=(package("torch"), cuda(), arch("sm_90+").when(impl="cluster")),
     work=_work,

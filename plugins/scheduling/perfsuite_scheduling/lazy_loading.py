@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -28,18 +27,19 @@ _LIMIT_S = 50.0
     metrics=[Metric(name, "ms") for name in _TOLD],
     regime=Regime.END_TO_END,
     cold=False,
+    version=2,
     tags=["start"],
     source="CUDA C++ Programming Guide, Lazy Loading: CUDA_MODULE_LOADING",
 )
 def lazy_loading(ctx: Any, impl: str) -> Scenario:
-    """Start a process, load the GPU library of torch with all that it needs, and run one GEMM.
+    """Start a process, load cuBLAS, and run one GEMM.
 
-    The process is a child, so that nothing of it stays in the one that measures; it loads the
-    shared libraries without Python's torch, whose import takes longer than what this is about.
-    ``eager`` and ``lazy`` are values of CUDA_MODULE_LOADING: all kernels of all libraries are
-    brought to the GPU at the start, or each when it is first launched. ``load_ms`` is the
-    runtime's start, ``first_gemm_ms`` what lazy loading has put off. A 64 x 64 product of ones and
-    the mode that the driver says it is in are checked. ``time_us`` is the whole child's.
+    The process is a child, so that nothing of it stays in the one that measures; it calls cuBLAS
+    and the driver without torch, whose import takes longer than what this is about. ``eager`` and
+    ``lazy`` are values of CUDA_MODULE_LOADING: all kernels of the library are brought to the GPU
+    at its start, or each when it is first launched. ``load_ms`` is the library's start,
+    ``first_gemm_ms`` what lazy loading has put off. A 64 x 64 product of ones and the mode that
+    the driver says it is in are checked. ``time_us`` is the whole child's.
     """
     del ctx
     library = _library()
@@ -63,12 +63,15 @@ def lazy_loading(ctx: Any, impl: str) -> Scenario:
 
 
 def _library() -> str:
-    spec = importlib.util.find_spec("torch")
-    for folder in (spec and spec.submodule_search_locations) or ():
-        path = Path(folder, "lib", "libtorch_cuda.so")
-        if path.is_file():
-            return str(path)
-    raise CaseError("torch has no libtorch_cuda.so beside it", remedy="install a wheel of torch")
+    """Return the cuBLAS that torch has brought into this process."""
+    import torch
+
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        path = line.partition("/")[2]
+        if path.rpartition("/")[2].startswith("libcublas.so"):
+            return f"/{path}"
+    what = f"torch {torch.__version__} has not loaded libcublas.so"
+    raise CaseError(what, remedy="install a CUDA build of torch")
 
 
 def child_times(library: str, impl: str) -> dict[str, float]:
