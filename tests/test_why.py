@@ -67,9 +67,8 @@ GPU_PACK = """
 
     def work(kind):
         size = 4 * 4096**2
-        return perfsuite.Work(
-            read_bytes=size, write_bytes=size, flops=2 * 4096**3 if kind == "switched" else 0
-        )
+        flops = 2 * 4096**3 if kind == "switched" else 0
+        return perfsuite.Work(read_bytes=size, write_bytes=size, flops=flops, rate_dtype="tf32")
 
     @perfsuite.case(
         axes={"kind": ["slower", "extra", "switched"]},
