@@ -13,7 +13,10 @@ from perfsuite.revision import RevisionOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is to be run and how it is judged; folders are the project's."""
+    """What is to be run and how it is judged; folders are the project's.
+
+    If it ``is_brief``, what is unclear is not measured again and nothing is traced.
+    """
 
     variants: tuple[Variant, ...]
     claims: tuple[ClaimInstance, ...]
@@ -32,4 +35,4 @@ class Request:
     time_s: float = float("inf")
     shard: Shard | None = None
     counters: bool = False
-    traces: bool = True
+    is_brief: bool = False

@@ -24,6 +24,7 @@ from perfsuite.model import (
     Status,
     Variant,
     Verdict,
+    Word,
 )
 from perfsuite.outcome import Listener, Outcome
 from perfsuite.plan import missing_need, order
@@ -116,7 +117,8 @@ class _Work:
         verdicts = {v.variant: v for v in self._judge(Stage.SCREEN)}
         run, found = self.run_file.run, self.judging.yardstick
         asked = turns.decided(verdicts.values(), request, run, found, devices=len(self.desks))
-        doubtful = [v for v in variants if v.id in verdicts.keys() - asked]
+        left = {v.variant for v in verdicts.values() if request.is_brief and v.word is Word.UNCLEAR}
+        doubtful = [v for v in variants if v.id in verdicts.keys() - asked - left]
         doubtful = [v for v in doubtful if wants_confirmation(verdicts[v.id])]
         if doubtful and not settings.check_only:
             self.listener.note(f"confirming {len(doubtful)} of {len(verdicts)} in fresh processes")
@@ -218,7 +220,7 @@ class _Work:
             self.limit,
             has_counters=request.counters,
         )
-        run = tracing.take(run, self.listener.note) if request.traces else run
+        run = run if request.is_brief else tracing.take(run, self.listener.note)
         phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}
         # With what was measured before an interruption.
         wall_s = self.limit.spent_s + time.monotonic() - self.started

@@ -23,7 +23,7 @@ MOVED = frozenset({Word.SLOWER, Word.FASTER, Word.OVER_BUDGET})
 # How long another trace may begin of what moved, of what is unclear (of a night on a card never
 # seen one in ten, mostly without a change to explain), and of what is only to be stored. What is
 # left of the last is taken by later runs.
-LIMITS_S = {"moved": 60.0, "is unclear": 20.0, "is new": 20.0}
+LIMITS_S = {"moved": 60.0, "is unclear": 10.0, "is new": 10.0}
 # How long another variant may begin to be counted, what moved first.
 COUNTED_S = 60.0
 MOST_DIFF_LINES = 200
@@ -63,10 +63,7 @@ class Tracing:
         count = len(self._kinds)
         tell(f"tracing the kernels of {count} {'variant' if count == 1 else 'variants'}")
         started = time.monotonic()
-        variants = sorted(
-            (each for each in run.variants if each.id in self._kinds),
-            key=lambda each: list(LIMITS_S).index(self._kinds[each.id]),
-        )
+        variants = self._by_need(run)
         self._share([each for each in variants if each.id in self._compared], Arm.A)
         self._share(variants, Arm.B)
         told = self._counter.note(COUNTED_S) if self._counter else ""
@@ -92,6 +89,16 @@ class Tracing:
                 yield variant.id, "is unclear"
             elif not self._is_known(variant):
                 yield variant.id, "is new"
+
+    def _by_need(self, run: Run) -> list[Variant]:
+        """Return what is wanted, of each kind that first which luck explains least."""
+        luck = {
+            verdict.variant: min((change.p_value for change in verdict.changes), default=1.0)
+            for verdict in run.verdicts
+        }
+        kinds = {name: list(LIMITS_S).index(kind) for name, kind in self._kinds.items()}
+        wanted = [variant for variant in run.variants if variant.id in kinds]
+        return sorted(wanted, key=lambda each: (kinds[each.id], luck[each.id]))
 
     def _is_known(self, variant: Variant) -> bool:
         entry = self.entries.get(variant.id)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from store_data import SKU, finished
@@ -21,10 +22,10 @@ from perfsuite.device.fake import FakeDevice
 from perfsuite.engine import dissect
 from perfsuite.engine.tracing import MOST_KERNELS, artefact_of
 from perfsuite.errors import PerfError
-from perfsuite.model import Arm, Code, Run, Trace, TracedKernel
+from perfsuite.model import Arm, Change, Code, Run, Trace, TracedKernel, Verdict, Word
 from perfsuite.panel import Panel, tracer
 from perfsuite.runs import RunFile, load_run
-from perfsuite.tracing import MOST_DIFF_LINES, Shelf
+from perfsuite.tracing import MOST_DIFF_LINES, Shelf, Tracing
 
 COPY = "memory.copy[n=1024]"
 KERNELS = (
@@ -269,3 +270,44 @@ def test_a_long_diff_is_cut_and_says_so(tmp_path: Path) -> None:
 def test_a_hash_that_is_a_path_leads_nowhere(tmp_path: Path) -> None:
     Shelf(tmp_path / "artefacts").put("../../etc/passwd", "x")
     assert list(tmp_path.rglob("*")) == []
+
+
+def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path) -> None:
+    changes = {
+        "fresh": (Word.NEW, 1.0),
+        "noisy": (Word.UNCLEAR, 0.4),
+        "likely": (Word.UNCLEAR, 0.01),
+        "alike": (Word.SAME, 0.9),
+        "slow": (Word.SLOWER, 0.001),
+    }
+    run = finished(dict.fromkeys(changes, 10.0))
+    change = Change(
+        metric="time_us",
+        unit="us",
+        baseline=10.0,
+        current=11.0,
+        theta=0.1,
+        low=0.0,
+        high=0.2,
+        threshold=0.01,
+        gate=0.02,
+        detectable=0.01,
+        p_value=1.0,
+    )
+    verdicts = [
+        Verdict(
+            variant=f"memory.{name}[n=1024]",
+            word=word,
+            reason="",
+            changes=(replace(change, p_value=p),),
+        )
+        for name, (word, p) in changes.items()
+    ]
+    desk = MagicMock()
+    tracer = desk.panel.tracer.return_value.__enter__.return_value
+    tracer.trace.return_value = wire.Traced((), reason="a test")
+    file = Mock(path=tmp_path / "runs" / "x.jsonl", run=run)
+    run = replace(run, verdicts=tuple(verdicts))
+    Tracing(file, [desk], {}, {}).take(run, Mock())
+    traced = [call.args[0].case.name for call in tracer.trace.call_args_list]
+    assert traced == ["slow", "likely", "noisy", "fresh", "alike"]

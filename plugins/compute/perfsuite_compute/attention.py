@@ -55,7 +55,11 @@ def _heads_at_once(heads: int, s: int) -> int:
     smoke={"dtype": ["fp32", "bf16"], "b": [1], "h": [8], "s": [512]},
     full={"s": [2048, 4096, 8192]},
     only=_is_asked,
-    full_only=[{"s": [512], "causal": [False]}, {"s": [512], "impl": ["math", "cudnn"]}],
+    full_only=[
+        {"s": [512], "causal": [False]},
+        {"s": [512], "impl": ["math", "cudnn"]},
+        {"causal": [False], "impl": ["math", "sdpa"]},
+    ],
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),

@@ -68,7 +68,7 @@ def _memory_bytes(dtype: str, mask: str, h: int, s: int, impl: str) -> int:
     smoke={"dtype": ["fp32"], "mask": ["window"], "h": [2], "s": [_SMALL_S], "impl": ["masked"]},
     full={"s": [4096, ODD_S, 8192, LONG_S]},
     only=_is_asked,
-    full_only=[{"s": [_SMALL_S]}],
+    full_only=[{"s": [_SMALL_S]}, {"mask": ["softcap"], "impl": ["masked"]}],
     needs=(
         package("torch"),
         package("triton").when(impl=("flex", "triton")),

@@ -94,7 +94,7 @@ def _memory_bytes(dtype: str, layer: str, n: int, impl: str) -> int:
     full={"layer": ["stem", "conv2", "conv3", "conv4"]},
     only=_is_asked,
     full_only=[
-        {"dtype": ["tf32"], "layer": ["conv4"]},
+        {"dtype": ["tf32"]},
         {"layer": ["conv4", "tiny"], "impl": ["nchw"]},
     ],
     needs=(

@@ -54,7 +54,11 @@ def _memory_bytes(m: int, impl: str) -> int:
     smoke={"m": [256]},
     full={"m": [2048, 4096, _ODD, 8192]},
     only=_is_asked,
-    full_only=[{"m": [256], "impl": ["fp64", "int8x4", "int8x6", "bf16x3"]}, {"m": [_ODD]}],
+    full_only=[
+        {"impl": ["int8x4"]},
+        {"m": [256], "impl": ["fp64", "int8x4", "int8x6", "bf16x3"]},
+        {"m": [_ODD]},
+    ],
     needs=(package("torch"), cuda()),
     work=_work,
     memory_bytes=_memory_bytes,

@@ -47,7 +47,7 @@ def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
     },
     smoke={"m": [2048], "n": [2048], "k": [2048]},
     only=_is_asked,
-    full_only=[{"m": [2048], "impl": ["bf16", "fp8_tensorwise"]}],
+    full_only=[{"m": [2048, 4096], "impl": ["bf16", "fp8_tensorwise"]}],
     needs=(package("torch"), cuda(), arch("sm_89+")),
     work=_work,
     memory_bytes=_memory_bytes,

@@ -50,7 +50,7 @@ def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
     smoke={"m": [513], "n": [520], "k": [512]},
     full={"m": [256, 1536, 1601, 4096], "n": [256, 1408, 10922, 10944], "k": [4096, 8192, 65536]},
     only=_is_asked,
-    full_only=[{"m": [513], "impl": ["torch", "tiles"]}],
+    full_only=[{"m": [513], "impl": ["torch", "tiles"]}, {"m": [1601], "impl": ["tiles"]}],
     needs=(
         package("torch"),
         package("triton").when(impl=("tiles", "stream_k")),

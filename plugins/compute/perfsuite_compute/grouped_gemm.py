@@ -57,7 +57,10 @@ def _memory_bytes(rows: int, experts: int, k: int, skew: str, impl: str) -> int:
     },
     smoke={"rows": [256], "experts": [8], "k": [256], "skew": ["zipf"], "impl": ["loop", "triton"]},
     full={"experts": [8, 64, 256]},
-    full_only=[{"rows": [256], "impl": ["loop"]}, {"skew": ["equal"], "impl": ["loop", "padded"]}],
+    full_only=[
+        {"rows": [256], "impl": ["loop"]},
+        {"skew": ["equal"], "impl": ["torch", "loop", "padded"]},
+    ],
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),

@@ -39,7 +39,7 @@ def _work(n: int, chains: int, unroll: int) -> Work:
     axes={"n": [N, ODD_N], "chains": [1, 2, 4, 8], "unroll": [1, 8]},
     smoke={"n": [ODD_N]},
     only=_is_asked,
-    full_only=[{"chains": [2]}],
+    full_only=[{"chains": [2]}, {"chains": [8], "unroll": [1]}],
     needs=(package("torch"), cuda()),
     work=_work,
     cold=False,

@@ -47,7 +47,7 @@ def _memory_bytes(*, rows: int, impl: str, stages: int) -> int:
     axes={"rows": [ROWS, ODD_ROWS], "impl": ["sync", "async"], "stages": [1, 2, 3, 4]},
     smoke={"rows": [ROWS], "stages": [1, 4]},
     only=_is_listed,
-    full_only=[{"stages": [3]}],
+    full_only=[{"stages": [3]}, {"rows": [ODD_ROWS], "impl": ["sync"]}],
     needs=[perfsuite.cuda(), perfsuite.arch("sm_80+")],
     work=_work,
     memory_bytes=_memory_bytes,

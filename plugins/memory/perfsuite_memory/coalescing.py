@@ -36,6 +36,7 @@ def _memory_bytes(*, n: int, stride: int, impl: str) -> int:
     full={"n": [N, ODD_N], "stride": [1, 2, 4, 8, 16, 32]},
     full_only=[
         {"stride": [2]},
+        {"stride": [32], "impl": ["torch"]},
         {"n": [2**21], "impl": ["cuda"]},
         {"n": [2**21], "stride": [1], "impl": ["triton"]},
     ],

@@ -70,7 +70,10 @@ def _memory_bytes(*, op: str, order: str, rows: int, impl: str) -> int:
     smoke={"op": ["gather"], "order": ["random"], "rows": [SMALL_ROWS]},
     full={"rows": [2**16, 2**20, 2**22]},
     only=_is_listed,
-    full_only=[{"op": ["index_add"], "order": ["sorted"]}],
+    full_only=[
+        {"op": ["index_add"], "order": ["sorted"]},
+        {"op": ["gather"], "order": ["sorted"], "impl": ["torch"]},
+    ],
     needs=[
         perfsuite.cuda().when(impl="triton"),
         perfsuite.package("triton").when(impl="triton"),

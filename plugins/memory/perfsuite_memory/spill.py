@@ -34,7 +34,7 @@ def _memory_bytes(*, panels: int, impl: str) -> int:
 @perfsuite.case(
     axes={"panels": [PANELS, ODD_PANELS], "impl": list(GEOMETRY)},
     smoke={"panels": [PANELS], "impl": ["spilled", "bounded"]},
-    full_only=[{"panels": [ODD_PANELS], "impl": ["bounded", "twice"]}],
+    full_only=[{"panels": [ODD_PANELS], "impl": ["spilled", "bounded", "twice"]}],
     needs=[perfsuite.cuda()],
     work=_work,
     memory_bytes=_memory_bytes,

@@ -67,6 +67,7 @@ def _memory_bytes(*, op: str, n: int, impl: str) -> int:
         {"op": ["triad", "dot"], "n": [2**26, ODD_N]},
         {"op": ["scale", "add"]},
         {"n": [ODD_N], "impl": ["torch"]},
+        {"n": [2**26], "impl": ["triton", "cuda"]},
         {"op": ["triad"], "n": [2**22], "impl": ["triton", "cuda"]},
         {"op": ["copy"], "n": [2**22], "impl": ["cuda"]},
     ],

@@ -35,7 +35,7 @@ def _memory_bytes(*, n: int, impl: str) -> int:
     smoke={"n": [2048]},
     full={"n": [1024, 4096, 16384]},
     full_only=[
-        {"n": [8191], "impl": ["naive", "shared", "padded"]},
+        {"n": [8191], "impl": ["torch", "naive", "shared", "padded"]},
         {"n": [2048], "impl": list(KERNELS)},
     ],
     needs=[

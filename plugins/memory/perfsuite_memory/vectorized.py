@@ -43,6 +43,7 @@ def _memory_bytes(*, n: int, shift: int, grid: str, impl: str) -> int:
     axes={"n": [ODD_N], "shift": [0, 1], "grid": ["full", "few"], "impl": list(WIDTHS)},
     smoke={"shift": [0], "grid": ["full"], "impl": ["words", "vectors"]},
     full={"n": [2**26, ODD_N]},
+    full_only=[{"grid": ["few"], "impl": ["pairs"]}],
     only=_is_listed,
     needs=[perfsuite.cuda()],
     work=_work,

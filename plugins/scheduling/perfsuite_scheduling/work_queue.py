@@ -53,6 +53,7 @@ def _memory_bytes(lengths: str, impl: str) -> int:
     axes={"lengths": ["equal", "pareto"], "impl": ["static", "blocks", "queue"]},
     smoke={"lengths": ["pareto"]},
     full={"lengths": ["equal", "pareto", "rising"]},
+    full_only=[{"lengths": ["equal"], "impl": ["blocks"]}],
     needs=(package("torch"), cuda()),
     memory_bytes=_memory_bytes,
     metrics=[counting.KERNELS],
