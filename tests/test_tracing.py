@@ -310,4 +310,4 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
     run = replace(run, verdicts=tuple(verdicts))
     Tracing(file, [desk], {}, {}).take(run, Mock())
     traced = [call.args[0].case.name for call in tracer.trace.call_args_list]
-    assert traced == ["slow", "likely", "noisy", "fresh", "alike"]
+    assert traced == ["slow", "likely", "noisy", "alike", "fresh"]
