@@ -63,7 +63,7 @@ def readonly_cache(ctx: Any, *, n: int, lanes: str, impl: str) -> perfsuite.Work
     made for that, if the table fits its cache. With ``scattered`` each is its own, which constant
     memory serves one after another. readonly tells the compiler that nobody writes to the table
     (__restrict__), which lets it load ahead of stores; shared has a copy in each block. With
-    ``same`` plain and readonly loads of 2^26 keys take 136 us on an H200, 90 % of a copy's rate,
+    ``same`` plain and readonly loads of 2^26 keys take 136 us on an H200, 93 % of a copy's rate,
     shared 138. With eight words it is 158 and 141, by a sweep, for then L1 is asked so often that
     it is what the former two wait for. Scattered lanes wait for L1, which looks at four lines in a
     cycle, or for the banks of shared memory. Whole numbers modulo 2**32, compared to the bit.
