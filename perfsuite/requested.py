@@ -15,7 +15,8 @@ from perfsuite.revision import RevisionOptions
 class Request:
     """What is to be run and how it is judged; folders are the project's.
 
-    If it ``is_brief``, what is unclear is not measured again and nothing is traced.
+    If it ``is_brief``, what is unclear is measured again only if it seems to have moved, and
+    nothing is traced but what has.
     """
 
     variants: tuple[Variant, ...]

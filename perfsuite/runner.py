@@ -24,7 +24,6 @@ from perfsuite.model import (
     Status,
     Variant,
     Verdict,
-    Word,
 )
 from perfsuite.outcome import Listener, Outcome
 from perfsuite.plan import missing_need, order
@@ -117,9 +116,9 @@ class _Work:
         verdicts = {v.variant: v for v in self._judge(Stage.SCREEN)}
         run, found = self.run_file.run, self.judging.yardstick
         asked = turns.decided(verdicts.values(), request, run, found, devices=len(self.desks))
-        left = {v.variant for v in verdicts.values() if request.is_brief and v.word is Word.UNCLEAR}
-        doubtful = [v for v in variants if v.id in verdicts.keys() - asked - left]
-        doubtful = [v for v in doubtful if wants_confirmation(verdicts[v.id])]
+        wants = partial(wants_confirmation, is_brief=request.is_brief)
+        doubtful = [v for v in variants if v.id in verdicts.keys() - asked]
+        doubtful = [v for v in doubtful if wants(verdicts[v.id])]
         if doubtful and not settings.check_only:
             self.listener.note(f"confirming {len(doubtful)} of {len(verdicts)} in fresh processes")
             again = order(self._left(doubtful, Stage.CONFIRM), settings.seed)
@@ -219,8 +218,9 @@ class _Work:
             self.samplings,
             self.limit,
             has_counters=request.counters,
+            is_brief=request.is_brief,
         )
-        run = run if request.is_brief else tracing.take(run, self.listener.note)
+        run = tracing.take(run, self.listener.note)
         phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}
         # With what was measured before an interruption.
         wall_s = self.limit.spent_s + time.monotonic() - self.started

@@ -10,7 +10,7 @@ from perfsuite import turns
 from perfsuite.arms import of_one_code
 from perfsuite.errors import PerfError
 from perfsuite.judge import IN_TURNS
-from perfsuite.model import Revision, Run, Stage, Verdict, Word
+from perfsuite.model import Arm, Revision, Run, Stage, Trace, Verdict, Word
 from perfsuite.requested import Request
 from perfsuite.revision import RevisionOptions
 from perfsuite.runner import Listener, Outcome, execute
@@ -44,15 +44,19 @@ def settle(outcome: Outcome, request: Request, listener: Listener) -> Outcome:
         settling.leave(left, f"{turns.MOST} at most are")
     settled = settling.run
     try:
-        settled = RunFile.amend(outcome.run_file, settled)
+        settled = RunFile.amend(outcome.run_file, settled, traces=settling.traces)
     except (PerfError, OSError) as error:
+        settled = replace(settled, traces=(*settled.traces, *settling.traces))
         listener.note(f"the run file lacks what was found in turns: {_first_line(error)}")
     return replace(outcome, run=settled, is_interrupted=is_interrupted)
 
 
 @dataclass
 class _Settling:
-    """The doubted verdicts of one run, the answers found so far, and what was not asked."""
+    """The doubted verdicts of one run, the answers found so far, and what was not asked.
+
+    ``traces`` are of what the answers call slower or faster: the run that asks saw no cause to.
+    """
 
     outcome: Outcome
     request: Request
@@ -60,6 +64,7 @@ class _Settling:
     limit: TimeLimit
     answers: dict[str, Verdict] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
 
     @property
     def run(self) -> Run:
@@ -99,13 +104,13 @@ class _Settling:
             resume_if_any=False,
             time_s=self.limit.left_s(),
             shard=None,
-            # What three processes of each arm left unclear, six made no clearer (H200, 3 of 3
-            # variants); what moved is traced by the run that asks.
+            # A night may have forty of these to ask.
             is_brief=True,
             against=RevisionOptions(rev=commit, project=self.request.root),
             folder=self.request.folder / FOLDER,
         )
         run = execute(question, self.listener).run
+        self.traces += [trace for trace in run.traces if trace.arm is Arm.B]
         said = {verdict.variant: verdict for verdict in run.verdicts}
         of_one = dict(of_one_code(run))
         for name, mine in asked.items():

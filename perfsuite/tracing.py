@@ -37,7 +37,8 @@ class Tracing:
     """The traces of a run, which are stored in its file; PTX is kept beside, by its hash.
 
     ``entries`` are what variants without an arm A are compared with, ``samplings`` how all were
-    sampled. With ``has_counters`` Nsight Compute counts what was traced, where it is there.
+    sampled. With ``has_counters`` Nsight Compute counts what was traced, where it is there. If it
+    ``is_brief``, nothing is traced but what moved.
     """
 
     run_file: RunFile
@@ -46,6 +47,7 @@ class Tracing:
     samplings: Mapping[str, Sampling]
     limit: TimeLimit = field(default_factory=TimeLimit)
     has_counters: bool = False
+    is_brief: bool = False
     _counter: Counter | None = None
     _uncounted: list[Trace] = field(default_factory=list)
     _compared: set[str] = field(default_factory=set)
@@ -85,15 +87,20 @@ class Tracing:
                 continue
             if word in MOVED:
                 yield variant.id, "moved"
+            elif self.is_brief:
+                continue
             elif word is Word.UNCLEAR:
                 yield variant.id, "is unclear"
             elif not self._is_known(variant):
                 yield variant.id, "is new"
 
     def _by_need(self, run: Run) -> list[Variant]:
-        """Return what is wanted, of each kind that first which luck explains least."""
+        """Return what is wanted, of each kind that first which luck explains least.
+
+        What has no entry at all stands before what has one without kernels.
+        """
         luck = {
-            verdict.variant: min((change.p_value for change in verdict.changes), default=1.0)
+            verdict.variant: min((change.p_value for change in verdict.changes), default=0.0)
             for verdict in run.verdicts
         }
         kinds = {name: list(LIMITS_S).index(kind) for name, kind in self._kinds.items()}
@@ -135,7 +142,9 @@ class Tracing:
         if whole_s <= 0:  # not even what starting takes
             self._left += len(share)
             return
-        left_s = {kind: min(self._part * limit, whole_s) for kind, limit in LIMITS_S.items()}
+        # What is new is traced in one arm alone.
+        parts = {kind: 1.0 if kind == "is new" else self._part for kind in LIMITS_S}
+        left_s = {kind: min(parts[kind] * limit, whole_s) for kind, limit in LIMITS_S.items()}
         with desk.panel.tracer() as tracer:
             for variant in share:
                 started, kind = time.monotonic(), self._kinds[variant.id]

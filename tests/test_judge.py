@@ -175,6 +175,18 @@ def test_slower_inside_the_gate_does_not_fail() -> None:
     assert (found.word, found.fails) == (Word.SLOWER, False)
 
 
+@pytest.mark.parametrize(("p_value", "is_wanted"), [(0.05, True), (0.5, False)])
+def test_in_brief_only_what_seems_to_have_moved_is_measured_again(
+    p_value: float, *, is_wanted: bool
+) -> None:
+    found = verdict(result(processes(6, time=0.05, clock=-0.05)), entry(processes(5)))
+    change = replace(found.changes[0], threshold=0.0025, gate=0.01, p_value=p_value)
+    unclear = replace(found, word=Word.UNCLEAR, changes=(change,))
+    assert wants_confirmation(unclear)
+    assert wants_confirmation(unclear, is_brief=True) is is_wanted
+    assert wants_confirmation(replace(unclear, word=Word.SLOWER), is_brief=True)
+
+
 def test_faster_code_is_faster_and_wants_confirmation_from_a_screen() -> None:
     found = verdict(result(processes(3, time=-0.03), stage=Stage.SCREEN), entry(processes(5)))
     assert (found.word, found.fails, found.confirmation) == (Word.FASTER, False, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,38 @@ def test_what_turns_decide_is_not_measured_again_before(elsewhere: pytest.Pytest
     perf(elsewhere)
     assert words(last(elsewhere))["two"] == "slower"
     assert not any("impl=two" in name for name in confirmed(elsewhere))
+
+
+def test_what_turns_find_slower_is_traced_although_the_run_saw_no_cause_to(
+    elsewhere: pytest.Pytester,
+) -> None:
+    none = "from perfsuite.tracing import LIMITS_S\nLIMITS_S['is unclear'] = -1.0\n"
+    (elsewhere.path / "conftest.py").write_text(none, encoding="utf-8")
+    (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    perf(elsewhere)
+    run = last(elsewhere)
+    assert words(run)["two"] == "slower"
+    assert sum("impl=two" in trace.variant for trace in run.traces) == 1
+
+
+def test_what_turns_leave_unclear_is_measured_again_only_if_it_seems_to_have_moved(
+    elsewhere: pytest.Pytester,
+) -> None:
+    told = """
+        from perfsuite import runner
+        wants = runner.wants_confirmation
+        def told(verdict, *, is_brief):
+            with open("asked.txt", "a") as file:
+                file.write(f"{is_brief} ")
+            return wants(verdict, is_brief=is_brief)
+        runner.wants_confirmation = told
+    """
+    (elsewhere.path / "conftest.py").write_text(textwrap.dedent(told), encoding="utf-8")
+    (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    perf(elsewhere)
+    asked = (elsewhere.path / "asked.txt").read_text(encoding="utf-8").split()
+    assert asked == sorted(asked)
+    assert {"False", "True"} == set(asked)
 
 
 def test_what_no_turns_decide_is_confirmed(elsewhere: pytest.Pytester) -> None:

@@ -106,7 +106,8 @@ def read_run(data: bytes, *, where: str) -> Run:
     for number, line in enumerate(lines, 2):
         place = f"{where}, line {number}"
         kind, values = _kind_and_values(line, where=where, number=number)
-        if kind in measured and not run.finished:
+        # What is judged again may be traced before.
+        if kind in measured and (kind == "trace" or not run.finished):
             measured[kind].append(convert(values, _MEASURED[kind], where=place))
             continue
         whole = _with_cases(values, place) if kind == "plan" else values

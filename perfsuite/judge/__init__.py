@@ -71,12 +71,13 @@ def learned(against: Against, variants: Sequence[Variant]) -> Against:
     return replace(against, priors=priors_of(against.known, variants, against))
 
 
-def wants_confirmation(verdict: Verdict) -> bool:
+def wants_confirmation(verdict: Verdict, *, is_brief: bool = False) -> bool:
     """Say whether fresh processes should measure this variant again.
 
-    What seems to have moved beyond the threshold is, although it may be inside the gate.
+    What seems to have moved beyond the threshold is, although it may be inside the gate. If it
+    ``is_brief``, what is unclear is not, unless it seems to have moved.
     """
-    if verdict.word is Word.SAME:
+    if verdict.word is Word.SAME or (is_brief and verdict.word is Word.UNCLEAR):
         return any(is_suspect(change) for change in verdict.changes)
     return verdict.word in {Word.UNCLEAR, *MOVED}
 

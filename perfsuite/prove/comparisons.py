@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import random
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from perfsuite.judge import Against, judge, wants_confirmation
 from perfsuite.model import (
     BaselineEntry,
-    Block,
-    Evidence,
     Result,
-    Run,
     Stage,
-    Status,
     Variant,
     Verdict,
     Word,
 )
-from perfsuite.prove.raw import Process, Raw, Wave
+from perfsuite.prove.deck import deck_of, entry_of, result_of
+from perfsuite.prove.raw import Raw, Wave
 from perfsuite.prove.subjects import Subject, subjects_of
-from perfsuite.runs import entries_of
-
-Deck = dict[tuple[str, str], list[Wave]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,14 +147,25 @@ class Comparing:
         return self._verdicts([case, *family], Stage.CONFIRM)[0], True
 
     def _settled(self, case: _Case, verdict: Verdict) -> Verdict:
-        """Return what A against B says of what an unseen unit leaves unclear."""
+        """Return what A against B says of what an unseen unit leaves unclear.
+
+        As a run does, by one wave of each arm, then by as many as confirm where something seems to
+        have moved. A run takes fresh ones for these; here the first is among them.
+        """
         if not verdict.card:
             return verdict
         base, name = case.subject.base, case.variant.id
         entry = replace(entry_of(self._raw, base, [self._here[base.id]]), variant=name)
         against = replace(self._against, arms=frozenset({name}))
-        both = {name: case.confirm}, {name: entry}
-        (found,) = judge(both[0], variants=[case.variant], entries=both[1], against=against)
+        first = case.confirm.evidence[: self._raw.header.settings.processes]
+
+        def say(result: Result) -> Verdict:
+            results, entries = {name: result}, {name: entry}
+            return judge(results, variants=[case.variant], entries=entries, against=against)[0]
+
+        found = say(replace(case.confirm, evidence=first))
+        if wants_confirmation(found, is_brief=True):
+            found = say(case.confirm)
         return found if found.word in {Word.SLOWER, Word.FASTER} else verdict
 
     def _verdicts(self, cases: Sequence[_Case], stage: Stage) -> tuple[Verdict, ...]:
@@ -188,63 +191,3 @@ class Comparing:
         return Comparison(
             subject=case.subject, change=case.change, before=before, unit=unit, verdict=verdict
         )
-
-
-def deck_of(raw: Raw, seed: int | None = None) -> Deck:
-    """Return the whole waves of warm servers by variant and unit, their processes mixed by seed."""
-    size = raw.header.settings.processes
-    found: dict[tuple[str, str], list[Wave]] = defaultdict(list)
-    for wave in raw.waves:
-        if not wave.fresh and len(wave.processes) == size:
-            found[wave.variant, wave.unit].append(wave)
-    if seed is not None:
-        for (variant, unit), waves in found.items():
-            processes = [process for wave in waves for process in wave.processes]
-            random.Random(f"{seed} {variant} {unit}").shuffle(processes)  # noqa: S311 - an order
-            for index, wave in enumerate(waves):
-                mixed = tuple(processes[index * size : (index + 1) * size])
-                waves[index] = replace(wave, processes=mixed)
-    return found
-
-
-def result_of(variant: Variant, stage: Stage, waves: Sequence[Wave]) -> Result:
-    """Return waves as the result of a stage."""
-    return Result(
-        variant=variant.id,
-        status=Status.OK,
-        stage=stage,
-        case_version=variant.case.version,
-        evidence=tuple(_evidence(process, wave) for wave in waves for process in wave.processes),
-    )
-
-
-def _evidence(process: Process, wave: Wave) -> Evidence:
-    blocks = [
-        Block(time_us=(time_us,), cycles=process.cycles[index : index + 1])
-        for index, time_us in enumerate(process.time_us)
-    ]
-    return Evidence(
-        slot=0,
-        seed=0,
-        unit=wave.unit,
-        launches=wave.launches,
-        backend=wave.backend,
-        pace=wave.pace,
-        sets=wave.sets,
-        blocks=tuple(blocks),
-    )
-
-
-def entry_of(raw: Raw, variant: Variant, waves: Sequence[Wave]) -> BaselineEntry:
-    """Return waves as the product would store them as a baseline."""
-    run = Run(
-        id="proof",
-        started="",
-        command="",
-        sku=raw.header.sku,
-        facts=raw.header.facts,
-        settings=raw.header.settings,
-        variants=(variant,),
-        results=(result_of(variant, Stage.SCREEN, waves),),
-    )
-    return entries_of(run)[variant.id]

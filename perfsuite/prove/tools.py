@@ -16,7 +16,7 @@ import numpy as np
 from perfsuite.judge import Against, judge
 from perfsuite.judge.change import CLOCK_LIMIT
 from perfsuite.model import Stage, Variant
-from perfsuite.prove.comparisons import entry_of, result_of
+from perfsuite.prove.deck import entry_of, result_of
 from perfsuite.prove.peers import CUPTI
 from perfsuite.prove.raw import Raw, Wave
 from perfsuite.prove.subjects import subjects_of

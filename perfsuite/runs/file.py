@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -99,12 +100,17 @@ class RunFile(Closable):
         return cls(path, descriptor=descriptor, run=run)
 
     @classmethod
-    def amend(cls, path: Path, run: Run) -> Run:
-        """Put the verdicts and notes of ``run`` behind those that its finished file ends with."""
+    def amend(cls, path: Path, run: Run, *, traces: Iterable[Trace] = ()) -> Run:
+        """Put verdicts and notes of ``run`` behind those that its finished file ends with.
+
+        ``traces`` are more of it, which later ones of a variant take the place of.
+        """
         with refusing("cannot open the run file", path, remedy="make it writable"):
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         with cls(path, descriptor=descriptor, run=run) as file:
             _lock(descriptor, path)
+            for trace in traces:
+                file.append_trace(trace)
             return file.finish(run)
 
     def append(self, result: Result) -> Result:

@@ -56,7 +56,7 @@ def _memory_bytes(m: int, impl: str) -> int:
     only=_is_asked,
     full_only=[
         {"impl": ["int8x4"]},
-        {"m": [256], "impl": ["fp64", "int8x4", "int8x6", "bf16x3"]},
+        {"m": [256], "impl": ["fp64", "int8x6", "bf16x3"]},
         {"m": [_ODD]},
     ],
     needs=(package("torch"), cuda()),

@@ -209,6 +209,27 @@ def test_child_that_cannot_load_its_library_is_quoted() -> None:
         lazy_loading.child_times("/no/such/library.so", "lazy")
 
 
+def test_cublas_is_the_one_that_torch_has_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    line = "7f00 r-xp 00000000 00:00 1 "
+    maps = f"{line}\n{line}/my libs/libcublasLt.so.13\n{line}/my libs/libcublas.so.13\n"
+    asked: list[str] = []
+
+    def child_times(library: str, impl: str) -> dict[str, float]:
+        asked.append(library)
+        return dict.fromkeys(("sum", "mode", "context_ms", "map_ms", "load_ms", "first_gemm_ms"), 1)
+
+    monkeypatch.setattr(lazy_loading, "child_times", child_times)
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: maps)
+    built = lazy_loading.lazy_loading.build(None, impl="lazy")
+    assert isinstance(built, perfsuite.Scenario)
+    built.play(0)
+    assert asked == ["/my libs/libcublas.so.13"]
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: line)
+    with pytest.raises(perfsuite.CaseError, match="has not loaded libcublas"):
+        lazy_loading.lazy_loading.build(None, impl="lazy")
+
+
 def test_other_loading_mode_is_refused() -> None:
     torch = pytest.importorskip("torch")
     for impl in ("eager", "lazy"):
