@@ -6,7 +6,7 @@ import fcntl
 import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,15 +103,13 @@ class RunFile(Closable):
     def amend(cls, path: Path, run: Run, *, traces: Iterable[Trace] = ()) -> Run:
         """Put verdicts and notes of ``run`` behind those that its finished file ends with.
 
-        ``traces`` are more of it, which later ones of a variant take the place of.
+        Of a variant that has a trace already, the one in ``traces`` holds from now on.
         """
         with refusing("cannot open the run file", path, remedy="make it writable"):
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         with cls(path, descriptor=descriptor, run=run) as file:
             _lock(descriptor, path)
-            for trace in traces:
-                file.append_trace(trace)
-            return file.finish(run)
+            return file.finish(run, traces=tuple(traces))
 
     def append(self, result: Result) -> Result:
         """Put a result on disk and return it as stored: samples have six digits."""
@@ -128,18 +126,21 @@ class RunFile(Closable):
         self._write(trace_line(trace))
         self.run = replace(self.run, traces=(*self.run.traces, trace))
 
-    def finish(self, run: Run) -> Run:
-        """End the file with verdicts, claims, notes and units of ``run``; return it as stored."""
+    def finish(self, run: Run, *, traces: Sequence[Trace] = ()) -> Run:
+        """End the file with verdicts, claims, notes and units of ``run``; return it as stored.
+
+        With more ``traces`` at once: what ends with one of them alone counts as interrupted.
+        """
         notes = dict.fromkeys((*self.run.notes, *run.notes))
         ended = replace(
             run,
             results=self.run.results,
             aside=self.run.aside,
-            traces=self.run.traces,
+            traces=(*self.run.traces, *traces),
             notes=tuple(notes),
             finished=run.finished or datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        self._write(end_lines(ended))
+        self._write(b"".join(map(trace_line, traces)) + end_lines(ended))
         self.run = ended
         self.close()
         return ended
