@@ -16,6 +16,7 @@ from perfsuite.yardstick import Yardstick
 # What is measured in turns at most; of more, those that moved furthest. Each takes some 4 s, and of
 # a night of 489 variants on a card never seen 46 were doubted at first (H200, docs/measured.md).
 MOST = 40
+OF_THE_CARD = frozenset({"vbios", "nvlinks"})
 DIRTY = "-dirty"
 # As runs and baselines name it; a name, which anything may have, is none.
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
@@ -36,10 +37,14 @@ def by_size(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def differing(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """Yield what of the software is another than when the baseline was measured."""
+    """Yield what of the software is another than when the baseline was measured.
+
+    Not what comes with the card, or with its place: that is a card never seen.
+    """
     if not before:
         yield "software of which no facts are stored"
-    yield from sorted(k for k in before.keys() & now.keys() if before[k] != now[k])
+    known = before.keys() & now.keys() - OF_THE_CARD
+    yield from sorted(key for key in known if before[key] != now[key])
 
 
 def decided(

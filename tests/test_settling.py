@@ -19,6 +19,7 @@ from perfsuite.model import Stage
 from perfsuite.runner import execute
 from perfsuite.runs import entries_of, list_runs
 from perfsuite.settling import settle
+from perfsuite.turns import differing
 
 pytest_plugins = ["pytester"]
 
@@ -245,6 +246,12 @@ def test_other_software_may_be_the_cause_and_is_named(elsewhere: pytest.Pytester
     assert words(last(elsewhere)) == {"one": "unclear", "two": "unclear"}
     reason = verdicts(last(elsewhere))["two"].reason
     assert "what it runs on (this card, driver)" in reason
+
+
+def test_what_comes_with_the_card_is_no_other_software() -> None:
+    before = {"driver": "580", "vbios": "96.00", "nvlinks": "18"}
+    assert [*differing(before, {"driver": "580", "vbios": "97.00", "nvlinks": "0"})] == []
+    assert [*differing(before, {**before, "driver": "590", "torch": "2.13"})] == ["driver"]
 
 
 def test_software_of_which_nothing_is_known_may_be_the_cause(elsewhere: pytest.Pytester) -> None:
