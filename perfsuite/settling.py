@@ -110,7 +110,10 @@ class _Settling:
             folder=self.request.folder / FOLDER,
         )
         run = execute(question, self.listener).run
-        self.traces += [trace for trace in run.traces if trace.arm is Arm.B]
+        known = {trace.variant for trace in self.outcome.run.traces}
+        own = (trace for trace in run.traces if trace.arm is Arm.B)
+        # One that failed must not take the place of what the run that asks has.
+        self.traces += [each for each in own if each.kernels or each.variant not in known]
         said = {verdict.variant: verdict for verdict in run.verdicts}
         of_one = dict(of_one_code(run))
         for name, mine in asked.items():

@@ -13,9 +13,10 @@ from perfsuite.requested import Request
 from perfsuite.revision import repository_of, revision_of
 from perfsuite.yardstick import Yardstick
 
-# What is measured in turns at most; of more, those that moved furthest. Each takes some 4 s, and of
-# a night of 489 variants on a card never seen 46 were doubted at first (H200, docs/measured.md).
+# What is measured in turns at most; of more, those that moved furthest. Of a night of 489 variants
+# on a card never seen 46 were doubted at first (H200, docs/measured.md).
 MOST = 40
+# Facts of a run's environment that turns on one card hold still and that nobody installs.
 OF_THE_CARD = frozenset({"vbios", "nvlinks"})
 DIRTY = "-dirty"
 # As runs and baselines name it; a name, which anything may have, is none.
