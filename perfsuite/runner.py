@@ -14,6 +14,7 @@ from functools import partial
 from perfsuite import turns
 from perfsuite.arms import open_arms
 from perfsuite.canaries import canaries_for, watch
+from perfsuite.desks import Desks
 from perfsuite.judge import wants_confirmation
 from perfsuite.judging import Judging
 from perfsuite.model import (
@@ -38,7 +39,7 @@ from perfsuite.resumption import (
     spent_s,
 )
 from perfsuite.runs import RunFile
-from perfsuite.sites import Desk, count_on, idle_gpus, measure_on, open_desks, units_of
+from perfsuite.sites import Desk, count_on, idle_gpus, measure_on, units_of
 from perfsuite.time_limit import CONFIRM_END, SCREEN_END, Fit, TimeLimit, fit_of
 from perfsuite.tracing import Tracing
 from perfsuite.yardstick import find_yardstick
@@ -49,18 +50,21 @@ __all__ = ["Listener", "Outcome", "execute"]
 ESTIMATE_S = {"cuda": 0.5, "cpu": 2.0}
 
 
-def execute(request: Request, listener: Listener) -> Outcome:
-    """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done."""
+def execute(request: Request, listener: Listener, desks: Desks | None = None) -> Outcome:
+    """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done.
+
+    ``desks`` are those of another run of the same device, which are left open.
+    """
     limit = TimeLimit(request.time_s)
     interrupted = interrupted_run(request)
     asked = interrupted or request
     with ExitStack() as stack:
         arms = open_arms(request, asked.variants, stack)
-        desks = open_desks(request.device, request.packs, asked.settings, stack, arms=arms.code)
-        notes = list(idle_gpus(desks))
-        facts, settings = desks[0].facts, request.settings
-        canaries = canaries_for(request.variants, request.packs, facts, settings=settings)
-        run = new_run(request, facts, canaries, against=arms.revision)
+        kept = desks or stack.enter_context(Desks())
+        opened = kept.of(request.device, request.packs, asked.settings, arms.code)
+        notes = list(idle_gpus(opened))
+        facts = opened[0].facts
+        run = new_run(request, facts, canaries_for(request, facts), against=arms.revision)
         if interrupted and not request.resume and (why := refusal(run, interrupted)[0]):
             notes.append(f"not resumed, started anew: {why}")
             interrupted = None
@@ -71,9 +75,9 @@ def execute(request: Request, listener: Listener) -> Outcome:
         file = stack.enter_context(open_run_file(request.folder, run, interrupted))
         if interrupted:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
-            limit = replace(limit, spent_s=spent_s(interrupted, len(desks)))
+            limit = replace(limit, spent_s=spent_s(interrupted, len(opened)))
         judging = Judging(yardstick, request.policy, arms, request.exceptions)
-        work = _Work(listener, desks, file, judging, limit)
+        work = _Work(listener, opened, file, judging, limit)
         work.phases_s["open"] = work.started - limit.started
         for note in notes:
             listener.note(note)
@@ -125,7 +129,7 @@ class _Work:
             self._measure(again, Stage.CONFIRM, settings.confirm_processes)
             verdicts = self._confirmed(verdicts, {variant.id for variant in doubtful})
         self._watch(Stage.CANARY_END)
-        return self._finish(verdicts, notes, fit, request)
+        return self._finish(verdicts, notes, fit, request, asked)
 
     def _left(self, variants: Sequence[Variant], stage: Stage) -> list[Variant]:
         kept = self._results(stage).keys() - self.judging.arms.unmeasured(self.run_file.run, stage)
@@ -201,7 +205,12 @@ class _Work:
         return {r.variant: r for r in self.run_file.run.results if r.stage is stage}
 
     def _finish(
-        self, verdicts: Mapping[str, Verdict], notes: Sequence[str], fit: Fit, request: Request
+        self,
+        verdicts: Mapping[str, Verdict],
+        notes: Sequence[str],
+        fit: Fit,
+        request: Request,
+        asked: AbstractSet[str],
     ) -> Run:
         claims = Claims(self.run_file, self.desks, self.judging.policy, self.samplings, self.limit)
         judged = claims.verdicts(self.listener.note)
@@ -219,6 +228,7 @@ class _Work:
             self.limit,
             has_counters=request.counters,
             is_brief=request.is_brief,
+            asked=asked,
         )
         run = tracing.take(run, self.listener.note)
         phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}

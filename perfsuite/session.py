@@ -139,14 +139,13 @@ class PerfSession:
     def _measure(self, variants: list[Variant], claims: list[ClaimInstance]) -> None:
         from perfsuite.closing import book_of, close, keep
         from perfsuite.request import request_of
-        from perfsuite.runner import execute
-        from perfsuite.settling import settle
+        from perfsuite.settling import settled
         from perfsuite.terminal import Ticker, accounts_of
 
         assert self.chosen is not None  # noqa: S101 - collection came first
         request = request_of(self.options, self.chosen, variants=variants, claims=claims)
         with Ticker(self._write) as ticker:
-            outcome = settle(execute(request, ticker), request, ticker)
+            outcome = settled(request, ticker)
         kept = keep(outcome, self.options)
         self.book = book_of(outcome, self.chosen.packs, history=kept.series)
         self.accounts = accounts_of(self.book, self.options)

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from perfsuite import turns
 from perfsuite.arms import of_one_code
+from perfsuite.desks import Desks
 from perfsuite.errors import PerfError
 from perfsuite.judge import IN_TURNS
 from perfsuite.model import Arm, Revision, Run, Stage, Trace, Verdict, Word
@@ -21,10 +22,19 @@ from perfsuite.time_limit import TimeLimit
 FOLDER = "settled"
 
 
-def settle(outcome: Outcome, request: Request, listener: Listener) -> Outcome:
+def settled(request: Request, listener: Listener) -> Outcome:
+    """Execute a request and settle it on the same desks; raises as ``execute`` does."""
+    with Desks() as desks:
+        return settle(execute(request, listener, desks), request, listener, desks)
+
+
+def settle(
+    outcome: Outcome, request: Request, listener: Listener, desks: Desks | None = None
+) -> Outcome:
     """Return the outcome with what the baseline's own revision, measured beside the tree, decides.
 
-    What was found before is in the run file either way; Ctrl-C leaves the rest unclear.
+    What was found before is in the run file either way; Ctrl-C leaves the rest unclear. ``desks``
+    are those of the run that asks.
     """
     # First those that were not confirmed, since this is to decide them.
     confirmed = {r.variant for r in outcome.run.results if r.stage is Stage.CONFIRM}
@@ -33,7 +43,7 @@ def settle(outcome: Outcome, request: Request, listener: Listener) -> Outcome:
     if request.against is not None or not doubted:
         return outcome
     limit = TimeLimit(request.time_s, spent_s=outcome.run.wall_s)
-    settling = _Settling(outcome, request, listener, limit)
+    settling = _Settling(outcome, request, listener, limit, desks)
     is_interrupted = False
     try:
         settling.ask(doubted[: turns.MOST])
@@ -42,13 +52,13 @@ def settle(outcome: Outcome, request: Request, listener: Listener) -> Outcome:
         settling.notes.append("interrupted while the baseline's code was measured in turns")
     if left := len(doubted[turns.MOST :]):
         settling.leave(left, f"{turns.MOST} at most are")
-    settled = settling.run
+    run = settling.run
     try:
-        settled = RunFile.amend(outcome.run_file, settled, traces=settling.traces)
+        run = RunFile.amend(outcome.run_file, run, traces=settling.traces)
     except (PerfError, OSError) as error:
-        settled = replace(settled, traces=(*settled.traces, *settling.traces))
+        run = replace(run, traces=(*run.traces, *settling.traces))
         listener.note(f"the run file lacks what was found in turns: {_first_line(error)}")
-    return replace(outcome, run=settled, is_interrupted=is_interrupted)
+    return replace(outcome, run=run, is_interrupted=is_interrupted)
 
 
 @dataclass
@@ -62,6 +72,7 @@ class _Settling:
     request: Request
     listener: Listener
     limit: TimeLimit
+    desks: Desks | None
     answers: dict[str, Verdict] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
@@ -109,7 +120,7 @@ class _Settling:
             against=RevisionOptions(rev=commit, project=self.request.root),
             folder=self.request.folder / FOLDER,
         )
-        run = execute(question, self.listener).run
+        run = execute(question, self.listener, self.desks).run
         known = {trace.variant for trace in self.outcome.run.traces}
         own = (trace for trace in run.traces if trace.arm is Arm.B)
         # One that failed must not take the place of what the run that asks has.

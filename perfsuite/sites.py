@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from perfsuite.device.fake import fake_gpus
 from perfsuite.errors import DeviceError
-from perfsuite.model import Accelerator, Arm, DeviceFacts, Gpu, Pack, Settings, Variant
+from perfsuite.model import Accelerator, DeviceFacts, Gpu, Pack, Settings, Variant
 from perfsuite.packs import chosen_accelerator
-from perfsuite.panel import Code, GangPanel, Panel, Site, UnitLock, gang_unit, inventory
+from perfsuite.panel import GangPanel, Panel, Site, UnitLock, gang_unit, inventory
 
 T = TypeVar("T")
 
@@ -41,8 +41,6 @@ def open_desks(
     packs: Sequence[Pack],
     settings: Settings,
     stack: ExitStack,
-    *,
-    arms: Mapping[Arm, Code] | None = None,
 ) -> tuple[Desk, ...]:
     """Open panels on all units of one product, or on the one device named; raises DeviceError.
 
@@ -57,7 +55,6 @@ def open_desks(
         settings=settings,
         origins={pack.name: pack.origin for pack in packs if not pack.error},
         kernels=tuple(kernel for pack in packs for kernel in pack.kernels),
-        arms=arms or {},
     )
     sites = [replace(site, gpus=(gpu,)) for gpu in chosen]
     if own:

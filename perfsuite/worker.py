@@ -101,7 +101,7 @@ class Worker:
         while following is not None:
             job = following.job
             self._device = device = _opened(job, None)
-            launches = partial(_measuring(job, device).launches, following.sets)
+            launches = partial(_measuring(job, device, _case(job)).launches, following.sets)
             found = dissect(device, launches)
             _refuse_strangers(job)
             self._tell(wire.Traced(found.kernels, found.codes, found.texts, found.reason))
@@ -135,8 +135,10 @@ class Worker:
         if is_first:
             self._join(job)
         _import_from(job)
+        # A driver may serve one process at a time: the first opens the device while others load.
+        case = _case(job) if job.slot else None
         self._device = _opened(job, self._gang)
-        session = _session(job, self._device)
+        session = _session(job, self._device, case or _case(job))
         start_s = round(time.monotonic() - started, 6)
         self._tell(wire.Ready())
         while True:
@@ -177,21 +179,21 @@ def show(job: wire.Job) -> None:
     """Launch a variant once, warm, for the profiler that this process runs under."""
     _import_from(job)
     device = _opened(job, None)
-    show_once(device, partial(_measuring(job, device).launches, 1))
+    show_once(device, partial(_measuring(job, device, _case(job)).launches, 1))
     _refuse_strangers(job)
     device.close()
 
 
-def _session(job: wire.Job, device: Device) -> Session | Quads:
-    session = _measuring(job, device)
+def _session(job: wire.Job, device: Device, case: Case) -> Session | Quads:
+    session = _measuring(job, device, case)
     if job.rival is None:
         return session
-    rival = _measuring(replace(job, axes=job.rival.axes), device)
+    rival = _measuring(replace(job, axes=job.rival.axes), device, case)
     return Quads(session, rival, sampling=job.rival.sampling, seed=job.seed)
 
 
-def _measuring(job: wire.Job, device: Device) -> Session:
-    return Session(device, _case(job), job.axes, job.settings, job.seed)
+def _measuring(job: wire.Job, device: Device, case: Case) -> Session:
+    return Session(device, case, job.axes, job.settings, job.seed)
 
 
 def _opened(job: wire.Job, gang: Gang | None) -> Device:

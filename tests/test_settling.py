@@ -78,6 +78,35 @@ def confirmed(project: pytest.Pytester) -> set[str]:
     return {r.variant for r in last(project).results if r.stage is Stage.CONFIRM}
 
 
+ONE_SERVER_EACH = """
+from perfsuite.panel import slot
+
+launched = []
+
+def launch(self, real=slot.Slot._launch):
+    launched.append(self.index)
+    real(self)
+
+slot.Slot._launch = launch
+
+def pytest_unconfigure():
+    with open("launched.txt", "w", encoding="utf-8") as out:
+        out.write(" ".join(map(str, sorted(launched))))
+"""
+
+
+def test_turns_are_measured_by_the_servers_of_the_run_that_asks(
+    elsewhere: pytest.Pytester,
+) -> None:
+    (elsewhere.path / "conftest.py").write_text(ONE_SERVER_EACH, encoding="utf-8")
+    (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
+    perf(elsewhere)
+    two = verdicts(last(elsewhere))["two"]
+    assert (two.word.value, two.confirmation) == ("slower", "A against B")
+    launched = (elsewhere.path / "launched.txt").read_text(encoding="utf-8").split()
+    assert launched == sorted(set(launched))
+
+
 def test_what_turns_decide_is_not_measured_again_before(elsewhere: pytest.Pytester) -> None:
     (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
     perf(elsewhere)
@@ -167,8 +196,10 @@ from perfsuite.model import Word
 
 measured = settling.execute
 
-def execute(request, listener):
-    outcome = measured(request, listener)
+def execute(request, *rest):
+    outcome = measured(request, *rest)
+    if request.against is None:
+        return outcome
     run = outcome.run
     told = [replace(v, word=Word.SAME, source=SOURCE, card="") for v in run.verdicts]
     return replace(outcome, run=replace(run, verdicts=tuple(told)))
@@ -331,10 +362,22 @@ def test_a_folder_in_the_way_loses_nothing(elsewhere: pytest.Pytester) -> None:
     assert "1 not measured in turns with the baseline's code" in notes(elsewhere)
 
 
+STOPS = """
+from perfsuite import settling
+
+measured = settling.execute
+
+def execute(request, *rest):
+    if request.against is not None:
+        raise KeyboardInterrupt
+    return measured(request, *rest)
+
+settling.execute = execute
+"""
+
+
 def test_ctrl_c_leaves_the_rest_unclear_and_ends_the_session(elsewhere: pytest.Pytester) -> None:
-    stop = "from perfsuite import settling\ndef stop(*_):\n    raise KeyboardInterrupt\n"
-    stop += "settling.execute = stop\n"
-    (elsewhere.path / "conftest.py").write_text(stop, encoding="utf-8")
+    (elsewhere.path / "conftest.py").write_text(STOPS, encoding="utf-8")
     (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
     result = perf(elsewhere)
     assert result.ret == pytest.ExitCode.INTERRUPTED

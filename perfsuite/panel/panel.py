@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, zip_longest
@@ -18,7 +18,7 @@ from perfsuite.panel.ending import EndedError, StoppedError, doubted
 from perfsuite.panel.legs import Wave, alone, blank_of, results_of, seats_of_one, seats_of_two
 from perfsuite.panel.process import Wait
 from perfsuite.panel.relay import Relay
-from perfsuite.panel.site import Site
+from perfsuite.panel.site import Code, Site
 from perfsuite.panel.slot import Slot
 from perfsuite.panel.tracer import Tracer
 
@@ -48,10 +48,14 @@ class Panel(Closable):
         self._is_stopped = threading.Event()
         self._slots = [Slot(index, site) for index in range(site.slots)]
         self._relay = Relay(
-            lambda wave: Crew(wave, self._slots, site, self.samplings),
+            lambda wave: Crew(wave, self._slots, self.site, self.samplings),
             fits=self._fits,
             is_hidden=not site.is_host_measured,
         )
+
+    def compare(self, arms: Mapping[Arm, Code]) -> None:
+        """Load the code of these arms from now on, or of none."""
+        self.site, self.compared = replace(self.site, arms=arms), frozenset()
 
     def facts(self) -> DeviceFacts:
         """Describe the device, as one of its workers sees it; raises DeviceError."""

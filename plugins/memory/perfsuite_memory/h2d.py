@@ -29,7 +29,7 @@ def _memory_bytes(*, mib: int, direction: str, impl: str) -> int:
     axes={"mib": [16, 256], "direction": ["h2d", "d2h"], "impl": ["pageable", "pinned"]},
     smoke={"mib": [16]},
     full={"mib": [1, 64, 1024]},
-    full_only=[{"mib": [16], "direction": ["d2h"]}],
+    full_only=[{"mib": [256], "impl": ["pageable"]}],
     needs=[perfsuite.cuda()],
     work=_work,
     memory_bytes=_memory_bytes,

@@ -34,7 +34,10 @@ class Lane:
 
         self._device.set_current()  # in this thread
         values = (ctypes.c_uint32 * VALUES)(*range(VALUES))
-        _asked(self._driver.cuMemcpyHtoD(self._place, ctypes.addressof(values), _BYTES))
+        # In this stream: a copy of so few bytes may return before they have arrived, and the stream
+        # does not wait for the default one, as other streams would.
+        copied = self._place, ctypes.addressof(values), _BYTES, self._stream.handle
+        _asked(self._driver.cuMemcpyHtoDAsync(*copied))
         config = LaunchConfig(grid=BLOCKS, block=THREADS)
         times_us = []
         for _ in range(jobs):
