@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from perfsuite import wire
-from perfsuite.device import Device, Gang, described, forget_compiled, join, open_device
+from perfsuite.device import Device, Gang, described, forget_compiled, join, open_device, waking
 from perfsuite.engine import Quads, Session, dissect, show_once
 from perfsuite.errors import DisturbedError, PackError, PerfError, WrongResultError
 from perfsuite.isolation import isolate, leave
@@ -134,11 +134,7 @@ class Worker:
         started = time.monotonic()
         if is_first:
             self._join(job)
-        _import_from(job)
-        # A driver may serve one process at a time: the first opens the device while others load.
-        case = _case(job) if job.slot else None
-        self._device = _opened(job, self._gang)
-        session = _session(job, self._device, case or _case(job))
+        session = self._begun(job)
         start_s = round(time.monotonic() - started, 6)
         self._tell(wire.Ready())
         while True:
@@ -158,6 +154,13 @@ class Worker:
                     return
                 case other:
                     raise PerfError(f"a worker at work cannot answer {other!r}")
+
+    def _begun(self, job: wire.Job) -> Session | Quads:
+        _import_from(job)
+        with waking(job.device):
+            case = _case(job)
+        self._device = _opened(job, self._gang)
+        return _session(job, self._device, case)
 
     def _announce(self, phase: str) -> None:
         self._tell(wire.Progress(phase))

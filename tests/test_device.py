@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfsuite.device import open_device
+from perfsuite.device import open_device, waking
 from perfsuite.device.inventory import _visible
 from perfsuite.errors import DeviceError
 from perfsuite.model import Regime
@@ -25,6 +26,23 @@ GPUS = [{"index": i, "uuid": f"GPU-{i}a", "name": "X"} for i in range(3)]
 def test_an_unknown_device_is_named() -> None:
     with pytest.raises(DeviceError, match="'tpu'"):
         open_device("tpu")
+
+
+def test_a_gpu_wakes_in_another_thread_and_may_fail_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    woken = []
+
+    def synchronize() -> None:
+        woken.append(threading.get_ident())
+        raise RuntimeError("no driver")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    for name in ("cpu", "cuda"):
+        with waking(name):
+            pass
+    assert len(woken) == 1
+    assert woken[0] != threading.get_ident()
 
 
 def compare(got: Any, want: Any, tolerance: float | None = None) -> Any:
@@ -66,7 +84,7 @@ def test_what_came_back_to_the_host_is_compared_on_the_gpu() -> None:
 # Ten products on another stream, for whose end the launch waits, or not.
 LEAVES_BEHIND = """
 import torch
-from perfsuite.device import open_device
+from perfsuite.device import open_device, waking
 
 device, side = open_device("cuda"), torch.cuda.Stream()
 x = device.rng(1).randn(4096, 4096)

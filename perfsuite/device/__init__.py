@@ -3,7 +3,7 @@
 from perfsuite.device.compiled import forget_compiled
 from perfsuite.device.conformance import sampled
 from perfsuite.device.gang import Gang, join, join_elastic
-from perfsuite.device.opening import described, open_device
+from perfsuite.device.opening import described, open_device, waking
 from perfsuite.device.protocol import (
     Comparison,
     Context,
@@ -29,4 +29,5 @@ __all__ = [
     "join_elastic",
     "open_device",
     "sampled",
+    "waking",
 ]

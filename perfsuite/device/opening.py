@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import cast
 
 from perfsuite.device.conformance import facts_faults, shape_faults
@@ -64,6 +66,22 @@ def _open_own(accelerator: Accelerator, seed: int) -> Device:
         ) from error
     _refuse(accelerator, shape_faults(device))
     return device
+
+
+@contextmanager
+def waking(name: str) -> Iterator[None]:
+    """Have a GPU's driver make this process's context meanwhile, which takes tenths of a second.
+
+    What fails there fails again, with its reason, when the device is opened.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        if name == "cuda":
+            pool.submit(_wake)
+        yield
+
+
+def _wake() -> None:
+    importlib.import_module("torch").cuda.synchronize()
 
 
 def described(name: str, accelerator: Accelerator | None) -> DeviceFacts:
