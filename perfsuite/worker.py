@@ -157,7 +157,7 @@ class Worker:
 
     def _begun(self, job: wire.Job) -> Session | Quads:
         _import_from(job)
-        with waking(job.device):
+        with waking(job.device, gang=self._gang):
             case = _case(job)
         self._device = _opened(job, self._gang)
         return _session(job, self._device, case)

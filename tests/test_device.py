@@ -38,8 +38,8 @@ def test_a_gpu_wakes_in_another_thread_and_may_fail_there(monkeypatch: pytest.Mo
         raise RuntimeError("no driver")
 
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    for name in ("cpu", "cuda"):
-        with waking(name):
+    for name, gang in (("cpu", None), ("cuda", None), ("cuda", Gang(1, 2))):
+        with waking(name, gang=gang):
             pass
     assert len(woken) == 1
     assert woken[0] != threading.get_ident()

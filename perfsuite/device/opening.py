@@ -69,13 +69,14 @@ def _open_own(accelerator: Accelerator, seed: int) -> Device:
 
 
 @contextmanager
-def waking(name: str) -> Iterator[None]:
+def waking(name: str, *, gang: Gang | None = None) -> Iterator[None]:
     """Have a GPU's driver make this process's context meanwhile, which takes tenths of a second.
 
-    What fails there fails again, with its reason, when the device is opened.
+    What fails there fails again, with its reason, when the device is opened. A rank has joined its
+    gang on a GPU of its own, which only the thread that joined knows.
     """
     with ThreadPoolExecutor(1) as pool:
-        if name == "cuda":
+        if name == "cuda" and gang is None:
             pool.submit(_wake)
         yield
 
