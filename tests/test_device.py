@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from perfsuite.device import open_device, waking
+from perfsuite.device import Gang, open_device, waking
 from perfsuite.device.inventory import _visible
 from perfsuite.errors import DeviceError
 from perfsuite.model import Regime
@@ -84,7 +84,7 @@ def test_what_came_back_to_the_host_is_compared_on_the_gpu() -> None:
 # Ten products on another stream, for whose end the launch waits, or not.
 LEAVES_BEHIND = """
 import torch
-from perfsuite.device import open_device, waking
+from perfsuite.device import open_device
 
 device, side = open_device("cuda"), torch.cuda.Stream()
 x = device.rng(1).randn(4096, 4096)
