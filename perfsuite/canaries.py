@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from perfsuite.model import DeviceFacts, Regime, Result, Stage, Status, Variant
+from perfsuite.model import DeviceFacts, Pack, Regime, Result, Settings, Stage, Status, Variant
 from perfsuite.plan import missing_need
-from perfsuite.requested import Request
 from perfsuite.sites import Desk, measure_on_all
 
 # What fewer variants say of the machine, their own verdicts say already.
@@ -18,16 +17,15 @@ PROCESSES = {"cpu": 1}
 MOST_PROCESSES = 2
 
 
-def canaries_for(request: Request, facts: DeviceFacts) -> tuple[Variant, ...]:
-    """Return the packs' canaries that this device can run; none for a run of a few variants.
-
-    A brief run has none: its arms are measured in turns, within seconds of each other.
-    """
-    timed = [v for v in request.variants if v.case.regime is not Regime.EXACT]
+def canaries_for(
+    variants: Iterable[Variant], packs: Iterable[Pack], facts: DeviceFacts, *, settings: Settings
+) -> tuple[Variant, ...]:
+    """Return the packs' canaries that this device can run; none for a run of a few variants."""
+    timed = [v for v in variants if v.case.regime is not Regime.EXACT]
     runnable = sum(not missing_need(v, facts) for v in timed)
-    if request.settings.check_only or request.is_brief or runnable < FEWEST_TIMED:
+    if settings.check_only or runnable < FEWEST_TIMED:
         return ()
-    found = [v for pack in request.packs for v in pack.canaries.get(facts.device, ())]
+    found = [v for pack in packs for v in pack.canaries.get(facts.device, ())]
     return tuple(v for v in found if not missing_need(v, facts))
 
 

@@ -60,11 +60,12 @@ def execute(request: Request, listener: Listener, desks: Desks | None = None) ->
     asked = interrupted or request
     with ExitStack() as stack:
         arms = open_arms(request, asked.variants, stack)
-        kept = desks or stack.enter_context(Desks())
-        opened = kept.of(request.device, request.packs, asked.settings, arms.code)
+        place = desks or stack.enter_context(Desks())
+        opened = place.of(request.device, request.packs, asked.settings, arms.code)
         notes = list(idle_gpus(opened))
-        facts = opened[0].facts
-        run = new_run(request, facts, canaries_for(request, facts), against=arms.revision)
+        facts, settings = opened[0].facts, request.settings
+        canaries = canaries_for(request.variants, request.packs, facts, settings=settings)
+        run = new_run(request, facts, canaries, against=arms.revision)
         if interrupted and not request.resume and (why := refusal(run, interrupted)[0]):
             notes.append(f"not resumed, started anew: {why}")
             interrupted = None
@@ -82,9 +83,14 @@ def execute(request: Request, listener: Listener, desks: Desks | None = None) ->
         for note in notes:
             listener.note(note)
         found = yardstick.beside(run := work.run(request, notes))
-    baselines, previous = found.entries, found.previous
     return Outcome(
-        run, file.path, baselines, found.source, previous, found.commits, peaks=found.reached
+        run,
+        file.path,
+        found.entries,
+        found.source,
+        found.previous,
+        found.commits,
+        peaks=found.reached,
     )
 
 
@@ -129,7 +135,7 @@ class _Work:
             self._measure(again, Stage.CONFIRM, settings.confirm_processes)
             verdicts = self._confirmed(verdicts, {variant.id for variant in doubtful})
         self._watch(Stage.CANARY_END)
-        return self._finish(verdicts, notes, fit, request, asked)
+        return self._finish(verdicts, notes, fit, request)
 
     def _left(self, variants: Sequence[Variant], stage: Stage) -> list[Variant]:
         kept = self._results(stage).keys() - self.judging.arms.unmeasured(self.run_file.run, stage)
@@ -205,12 +211,7 @@ class _Work:
         return {r.variant: r for r in self.run_file.run.results if r.stage is stage}
 
     def _finish(
-        self,
-        verdicts: Mapping[str, Verdict],
-        notes: Sequence[str],
-        fit: Fit,
-        request: Request,
-        asked: AbstractSet[str],
+        self, verdicts: Mapping[str, Verdict], notes: Sequence[str], fit: Fit, request: Request
     ) -> Run:
         claims = Claims(self.run_file, self.desks, self.judging.policy, self.samplings, self.limit)
         judged = claims.verdicts(self.listener.note)
@@ -228,7 +229,6 @@ class _Work:
             self.limit,
             has_counters=request.counters,
             is_brief=request.is_brief,
-            asked=asked,
         )
         run = tracing.take(run, self.listener.note)
         phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}

@@ -49,6 +49,8 @@ def settle(
         settling.ask(doubted[: turns.MOST])
     except KeyboardInterrupt:
         is_interrupted = True
+        if desks is not None:
+            desks.close()  # a second Ctrl-C may have left a thread that still measures
         settling.notes.append("interrupted while the baseline's code was measured in turns")
     if left := len(doubted[turns.MOST :]):
         settling.leave(left, f"{turns.MOST} at most are")

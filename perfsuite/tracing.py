@@ -8,7 +8,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -39,8 +38,7 @@ class Tracing:
 
     ``entries`` are what variants without an arm A are compared with, ``samplings`` how all were
     sampled. With ``has_counters`` Nsight Compute counts what was traced, where it is there. If it
-    ``is_brief``, nothing is traced but what moved. What turns are ``asked`` about is traced by
-    them, if it moved.
+    ``is_brief``, nothing is traced but what moved.
     """
 
     run_file: RunFile
@@ -50,7 +48,6 @@ class Tracing:
     limit: TimeLimit = field(default_factory=TimeLimit)
     has_counters: bool = False
     is_brief: bool = False
-    asked: AbstractSet[str] = frozenset()
     _counter: Counter | None = None
     _uncounted: list[Trace] = field(default_factory=list)
     _compared: set[str] = field(default_factory=set)
@@ -90,7 +87,7 @@ class Tracing:
                 continue
             if word in MOVED:
                 yield variant.id, "moved"
-            elif self.is_brief or variant.id in self.asked:
+            elif self.is_brief:
                 continue
             elif word is Word.UNCLEAR:
                 yield variant.id, "is unclear"

@@ -100,8 +100,9 @@ class Worker:
         following: wire.TraceOne | None = request
         while following is not None:
             job = following.job
+            case = _case(job)
             self._device = device = _opened(job, None)
-            launches = partial(_measuring(job, device, _case(job)).launches, following.sets)
+            launches = partial(_measuring(job, device, case).launches, following.sets)
             found = dissect(device, launches)
             _refuse_strangers(job)
             self._tell(wire.Traced(found.kernels, found.codes, found.texts, found.reason))
@@ -181,8 +182,9 @@ class Worker:
 def show(job: wire.Job) -> None:
     """Launch a variant once, warm, for the profiler that this process runs under."""
     _import_from(job)
+    case = _case(job)
     device = _opened(job, None)
-    show_once(device, partial(_measuring(job, device, _case(job)).launches, 1))
+    show_once(device, partial(_measuring(job, device, case).launches, 1))
     _refuse_strangers(job)
     device.close()
 

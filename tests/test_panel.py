@@ -313,6 +313,16 @@ def test_stopped_panel_hands_over_what_it_has() -> None:
     assert [result.variant for result in results] == [STEADY[0].id]
 
 
+def test_a_stopped_panel_begins_anew_for_another_run() -> None:
+    with Panel(SITE) as reused:
+        reused.stop()
+        assert measure(reused, STEADY[0], processes=1) == []
+        reused.compared = frozenset({STEADY[0].id})
+        reused.compare({})
+        (result,) = measure(reused, STEADY[0], processes=1)
+        assert (result.status, len(result.evidence)) == (Status.OK, 1)
+
+
 def test_closed_panel_leaves_no_process() -> None:
     with Panel(SITE) as short:
         pidfds = [os.pidfd_open(pid) for pid in short.ping()]

@@ -276,8 +276,6 @@ def test_a_run_of_few_timed_variants_needs_no_canary(tmp_path: Path) -> None:
     assert outcome.run.canaries == ()
     checked = replace(asked, settings=replace(QUICK, check_only=True))
     assert execute(checked, Log()).run.canaries == ()
-    # Arms are measured in turns: what the machine does meanwhile happens to both.
-    assert execute(replace(asked, is_brief=True), Log()).run.canaries == ()
 
 
 def test_a_shifted_machine_is_one_verdict_and_no_later_yardstick(

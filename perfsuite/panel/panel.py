@@ -47,15 +47,12 @@ class Panel(Closable):
         self._crew: Crew | None = None
         self._is_stopped = threading.Event()
         self._slots = [Slot(index, site) for index in range(site.slots)]
-        self._relay = Relay(
-            lambda wave: Crew(wave, self._slots, self.site, self.samplings),
-            fits=self._fits,
-            is_hidden=not site.is_host_measured,
-        )
+        self._relay = Relay(self._started, fits=self._fits, is_hidden=not site.is_host_measured)
 
     def compare(self, arms: Mapping[Arm, Code]) -> None:
-        """Load the code of these arms from now on, or of none."""
+        """Begin anew with the code of these arms, or of none; also where ``stop`` was called."""
         self.site, self.compared = replace(self.site, arms=arms), frozenset()
+        self._is_stopped.clear()
 
     def facts(self) -> DeviceFacts:
         """Describe the device, as one of its workers sees it; raises DeviceError."""
@@ -135,6 +132,9 @@ class Panel(Closable):
         """End all servers and workers."""
         for slot in self._slots:
             slot.close()
+
+    def _started(self, wave: Wave) -> Crew:
+        return Crew(wave, self._slots, self.site, self.samplings)
 
     def _waves(self, variant: Variant, stage: Stage, processes: int) -> Sequence[Wave]:
         together, slots = self._together(variant.memory_bytes), len(self._slots)

@@ -27,7 +27,7 @@ def _memory_bytes(*, mib: int, direction: str, impl: str) -> int:
 
 @perfsuite.case(
     axes={"mib": [16, 256], "direction": ["h2d", "d2h"], "impl": ["pageable", "pinned"]},
-    smoke={"mib": [16]},
+    smoke={"mib": [16], "direction": ["h2d"]},
     full={"mib": [1, 64, 1024]},
     full_only=[{"mib": [256], "impl": ["pageable"]}],
     needs=[perfsuite.cuda()],
