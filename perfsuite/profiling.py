@@ -22,6 +22,7 @@ PHASES = {
     "measure": "samples",
     "judge": "verdicts",
     "trace": "kernels of what moved or is new",
+    "turns": "the baseline's code, where one card says little",
     "report": "pages",
     "other": "waits for workers, what failed",
 }

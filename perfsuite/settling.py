@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -78,13 +79,20 @@ class _Settling:
     answers: dict[str, Verdict] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
 
     @property
     def run(self) -> Run:
-        """The run with the answers in their verdicts' place."""
-        run = self.outcome.run
+        """The run with the answers in their verdicts' place, and the time that they took."""
+        run, spent_s = self.outcome.run, time.monotonic() - self.started
         verdicts = tuple(self.answers.get(verdict.variant, verdict) for verdict in run.verdicts)
-        return replace(run, verdicts=verdicts, notes=(*run.notes, *self.notes))
+        return replace(
+            run,
+            verdicts=verdicts,
+            notes=(*run.notes, *self.notes),
+            wall_s=round(run.wall_s + spent_s, 3),
+            phases_s={**run.phases_s, "turns": round(spent_s, 3)},
+        )
 
     def leave(self, count: int, why: str) -> None:
         self.notes.append(f"{count} not measured in turns with the baseline's code: {why}")

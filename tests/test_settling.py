@@ -70,6 +70,8 @@ def test_a_change_of_the_code_is_found_on_a_card_never_seen(elsewhere: pytest.Py
     assert slower.card == ""
     text = page(elsewhere)
     assert "A against B" in text
+    # Turns are part of what the run took.
+    assert run.wall_s > run.phases_s["turns"] > 0
     # What was measured for it is nobody's last run, and none to resume.
     assert len(list_runs(elsewhere.path / ".perfsuite")) == 2
 
