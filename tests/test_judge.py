@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from perfsuite.judge import Against, Policy, judge, judge_claims, wants_confirmation
+from perfsuite.judge.words import limit
 from perfsuite.model import (
     BaselineEntry,
     BaselineMetric,
@@ -561,3 +562,11 @@ def test_claim_on_a_variant_that_was_not_selected_does_not_apply() -> None:
     instance = ClaimInstance(id="i", pack="p", name="x", faster="f", than="t", by=2, source="s")
     (found,) = judge_claims([instance], {}, facts=FACTS)
     assert found.reason == "t was not part of the run"
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(0.0025, "0.25 %"), (0.155, "15.5 %"), (0.9996, "100 %"), (132.7, "13270 %")],
+)
+def test_a_limit_has_three_digits_and_no_power_of_ten(share: float, words: str) -> None:
+    assert limit(share) == words

@@ -57,11 +57,11 @@ def _finding(word: Word, shift: Shift, change: Change, policy: Policy) -> str:
     # More is better there, and the sign says what is worse.
     worse = " worse" if shift.metric.better == "higher" else ""
     code = f"{name}{percent(change.theta)}{worse} ({span}"
-    found = f"from {_limit(change.detectable)} on a change would be found"
+    found = f"from {limit(change.detectable)} on a change would be found"
     if word is Word.SAME:
-        return f"{code}, inside the gate of {_limit(shift.gate)}); {found}"
+        return f"{code}, inside the gate of {limit(shift.gate)}); {found}"
     if word in {Word.SLOWER, Word.FASTER}:
-        return f"{code}, threshold {_limit(shift.threshold)})"
+        return f"{code}, threshold {limit(shift.threshold)})"
     why = "the SM clock moved too far to tell the code's part; " if shift.is_clock_lost else ""
     return f"{code}); {why}{found}"
 
@@ -75,5 +75,6 @@ def _evidence(shift: Shift) -> str:
     return f"{text}, {count} apart from the others"
 
 
-def _limit(share: float) -> str:
-    return f"{100 * share:.3g} %"
+def limit(share: float) -> str:
+    """Return a share of 1 in percent, with three digits, or all that lie before the point."""
+    return f"{100 * share:{'.3g' if share < 1 else '.0f'}} %"
