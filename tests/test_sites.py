@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from test_runner import QUICK, WATCHED, Log, request
 
-from perfsuite.model import Gpu, Run, Stage
+from perfsuite.desks import Desks
+from perfsuite.model import Gpu, Run, Settings, Stage
+from perfsuite.panel.process import resident_bytes
 from perfsuite.runner import execute
 from perfsuite.sites import products_of
 
@@ -59,3 +61,14 @@ def test_a_node_of_two_products_measures_the_first_and_names_the_other(
 def test_boards_of_one_product_are_told_apart() -> None:
     cards = [Gpu(index=n, uuid=str(n), name="H", board=board) for n, board in enumerate("aab")]
     assert [[gpu.index for gpu in group] for group in products_of(cards)] == [[0, 1], [2]]
+
+
+def test_desks_are_kept_for_runs_of_the_same_settings(tmp_path: Path) -> None:
+    asked = request(tmp_path)
+    with Desks() as desks:
+        first = desks.of("fake", asked.packs, Settings(processes=1), {})
+        assert desks.of("fake", asked.packs, Settings(processes=1), {}) is first
+        (server,) = first[0].panel.ping()
+        other = desks.of("fake", asked.packs, Settings(processes=2), {})
+        assert resident_bytes(server) == 0
+        assert len(other[0].panel.ping()) == 2
