@@ -45,7 +45,8 @@ class Profile:
     """The cost of a run: ``devices`` were held for ``wall_s``.
 
     ``busy`` is the share of that time in which launches of samples ran, ``spin`` the share of
-    pacing beside it; ``slowest`` names variants with their seconds, all stages together.
+    pacing beside it; what ran in turns is another run's, and in neither. ``slowest`` names variants
+    with their seconds, all stages together.
     """
 
     wall_s: float

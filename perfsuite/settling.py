@@ -29,9 +29,7 @@ def settled(request: Request, listener: Listener) -> Outcome:
         return settle(execute(request, listener, desks), request, listener, desks)
 
 
-def settle(
-    outcome: Outcome, request: Request, listener: Listener, desks: Desks | None = None
-) -> Outcome:
+def settle(outcome: Outcome, request: Request, listener: Listener, desks: Desks) -> Outcome:
     """Return the outcome with what the baseline's own revision, measured beside the tree, decides.
 
     What was found before is in the run file either way; Ctrl-C leaves the rest unclear. ``desks``
@@ -50,8 +48,7 @@ def settle(
         settling.ask(doubted[: turns.MOST])
     except KeyboardInterrupt:
         is_interrupted = True
-        if desks is not None:
-            desks.close()  # a second Ctrl-C may have left a thread that still measures
+        desks.close()  # a second Ctrl-C may have left a thread that still measures
         settling.notes.append("interrupted while the baseline's code was measured in turns")
     if left := len(doubted[turns.MOST :]):
         settling.leave(left, f"{turns.MOST} at most are")
@@ -75,7 +72,7 @@ class _Settling:
     request: Request
     listener: Listener
     limit: TimeLimit
-    desks: Desks | None
+    desks: Desks
     answers: dict[str, Verdict] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)

@@ -15,6 +15,7 @@ from kept_folder import Fill
 from test_runner import Log, request
 
 from perfsuite.codec import end_lines, read_run
+from perfsuite.desks import Desks
 from perfsuite.model import Stage
 from perfsuite.runner import execute
 from perfsuite.runs import entries_of, list_runs
@@ -309,7 +310,8 @@ def test_nothing_is_settled_beyond_the_time_limit(
     outcome = replace(
         outcome, run=replace(run, verdicts=doubted, wall_s=60.0), baselines=entries_of(run)
     )
-    (note,) = settle(outcome, replace(asked, time_s=60.0), Log()).run.notes[len(run.notes) :]
+    found = settle(outcome, replace(asked, time_s=60.0), Log(), Desks())
+    (note,) = found.run.notes[len(run.notes) :]
     assert note.endswith("the baseline's code: --perf-time 1m left no time")
 
 
