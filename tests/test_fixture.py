@@ -25,6 +25,13 @@ def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
     return FakeDevice(seed=1)
 
 
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process in which nobody has touched a GPU, whatever the tests before this one did."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+
+
+@pytest.mark.usefixtures("host")
 def test_a_look_holds_what_the_first_call_returned() -> None:
     calls: list[int] = []
 
@@ -38,6 +45,7 @@ def test_a_look_holds_what_the_first_call_returned() -> None:
     assert len(calls) == 2
 
 
+@pytest.mark.usefixtures("host")
 def test_a_look_ends_after_its_most_runs() -> None:
     look = take_look("a test", lambda: None, time_limit_s=60.0)
     assert look.runs == MOST_RUNS
