@@ -207,4 +207,4 @@ def _is_near(known: Sampling, chosen: Sampling) -> bool:
 
 
 def _is_compute_heavy(work: Work | None) -> bool:
-    return work is None or work.flops > COMPUTE_HEAVY * work.bytes
+    return not (work and work.bytes) or work.flops > COMPUTE_HEAVY * work.bytes

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator
 from perfsuite.model import BaselineEntry, Pack, Variant, Work
 from perfsuite.roofline import Peaks, Rate
 
+# What a ceiling is of.
+BYTES, FLOP, STARTS = "bytes", "FLOP", "starts"
+
 
 def with_measured(peaks: Peaks, entries: Iterable[BaselineEntry], packs: Iterable[Pack]) -> Peaks:
     """Return a product's peaks with what its baselines' ceiling cases reach, where they do.
@@ -23,24 +26,30 @@ def with_measured(peaks: Peaks, entries: Iterable[BaselineEntry], packs: Iterabl
     ]
     # The best stands last.
     reached = sorted(_reached(declared, entries))
-    links, operations = (
+    links, operations, starts = (
         {
             name: Rate(rate, measured=True, source=f"{variant}, accepted baseline")
-            for rate, variant, name, is_link in reached
-            if is_link is kind
+            for rate, variant, name, of in reached
+            if of == kind
         }
-        for kind in (True, False)
+        for kind in (BYTES, FLOP, STARTS)
     )
     if peaks.is_generic:
-        return Peaks(links, operations) if reached else peaks
-    return Peaks({**peaks.links, **links}, {**peaks.operations, **operations})
+        return Peaks(links, operations, starts=starts) if reached else peaks
+    return Peaks(
+        {**peaks.links, **links},
+        {**peaks.operations, **operations},
+        starts={**peaks.starts, **starts},
+    )
 
 
-def per_launch(work: Work, ceiling: str) -> tuple[float, bool]:
-    """Return the bytes of a launch on the link that a ceiling is of and True, else its FLOP."""
+def per_launch(work: Work, ceiling: str) -> tuple[float, str]:
+    """Return what a launch has of a ceiling and its kind: bytes on a link, kernels, else FLOP."""
     ways = {"": work.bytes, "_read": work.read_bytes, "_write": work.write_bytes}
     moved = ways.get(ceiling.removeprefix(work.link))
-    return (work.flops, False) if moved is None else (moved, True)
+    if moved is not None:
+        return moved, BYTES
+    return (work.kernels, STARTS) if ceiling == work.start else (work.flops, FLOP)
 
 
 def _is_own(variant: Variant, pack: Pack) -> bool:
@@ -51,12 +60,12 @@ def _is_own(variant: Variant, pack: Pack) -> bool:
 
 def _reached(
     declared: Iterable[tuple[str, Variant]], entries: Iterable[BaselineEntry]
-) -> Iterator[tuple[float, str, str, bool]]:
+) -> Iterator[tuple[float, str, str, str]]:
     """Yield what accepted times say: a rate per second, of which variant, and what it is of."""
     known = {(each.variant, each.case_version): each.metrics.get("time_us") for each in entries}
     for name, variant in declared:
         clock = known.get((variant.id, variant.case.version))
-        amount, is_link = per_launch(variant.work or Work(), name)
+        amount, kind = per_launch(variant.work or Work(), name)
         # A rate of 0 would be divided by.
         if clock and clock.center > 0 and amount > 0:
-            yield 1e6 * amount / clock.center, variant.id, name, is_link
+            yield 1e6 * amount / clock.center, variant.id, name, kind

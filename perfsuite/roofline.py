@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from perfsuite.model import Variant, Work
 
@@ -35,11 +35,15 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """The upper rates of a product: ``links`` in bytes/s, ``operations`` in FLOP/s by dtype."""
+    """A product's upper rates: ``links`` in bytes/s, ``operations`` in FLOP/s by dtype.
+
+    ``starts`` are kernels/s, each behind the one before, by what starts them.
+    """
 
     links: Mapping[str, Rate]
     operations: Mapping[str, Rate]
     is_generic: bool = False
+    starts: Mapping[str, Rate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +131,13 @@ def peaks_of(slug: str) -> Peaks:
 
 def bound_us(work: Work, peaks: Peaks) -> float | None:
     """Return the least time of one launch; None if no work is stated or its rate is not known."""
-    limits = _limits_us(work, peaks)
+    limits = (*_limits_us(work, peaks), _starts_us(work, peaks))
     return max(limits) if any(limits) else None
+
+
+def is_held_by_starts(work: Work, peaks: Peaks) -> bool:
+    """Say whether starting its kernels takes longer than what they move and compute."""
+    return _starts_us(work, peaks) > max(_limits_us(work, peaks))
 
 
 def efficiency(work: Work, peaks: Peaks, time_us: float) -> float | None:
@@ -168,12 +177,14 @@ def link_of(work: Work, peaks: Peaks) -> str:
 
 
 def rates(work: Work, time_us: float, peaks: Peaks) -> tuple[Metric, ...]:
-    """Return bytes and operations per second and the share of the ceiling, where stated."""
+    """Return bytes, operations and kernels per time and the share of the ceiling, where stated."""
     found = []
     if work.bytes:
         found.append(Metric("gb_per_s", work.bytes / time_us / 1e3, "GB/s"))
     if work.flops:
         found.append(Metric("tflop_per_s", work.flops / time_us / 1e6, "TFLOP/s"))
+    if work.kernels:
+        found.append(Metric("kernels_per_ms", 1e3 * work.kernels / time_us, "kernels/ms"))
     share = efficiency(work, peaks, time_us)
     if share is not None:
         found.append(Metric("ceiling_percent", 100 * share, "% of ceiling"))
@@ -185,6 +196,11 @@ def _limits_us(work: Work, peaks: Peaks) -> tuple[float, float]:
     link = peaks.links.get(link_of(work, peaks))
     compute = 1e6 * work.flops / operations.value if operations else 0.0
     return compute, 1e6 * work.bytes / link.value if link else 0.0
+
+
+def _starts_us(work: Work, peaks: Peaks) -> float:
+    rate = peaks.starts.get(work.start)
+    return 1e6 * work.kernels / rate.value if rate else 0.0
 
 
 def _is_unexplained(bound: float, peaks: Peaks, time_us: float | None) -> bool:

@@ -117,7 +117,9 @@ def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
         yield note, "let the module of perf_controller import light things, and mark its hooks"
     yield from _shipped_faults(listed)
     for variant in listed.variants:
-        if variant.work is not None and not variant.work.bytes + variant.work.flops:
+        if variant.work is not None and not (
+            variant.work.bytes + variant.work.flops + variant.work.kernels
+        ):
             remedy = "correct the case's work, or leave it out if a launch has none"
             yield f"the work of {variant.id} is zero", remedy
     for name in loaded.cases.keys() - {variant.case.name for variant in listed.variants}:

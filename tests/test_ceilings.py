@@ -13,11 +13,12 @@ from perfsuite import roofline
 from perfsuite.baselines import Baselines, accept
 from perfsuite.baselines.folder import read_sku
 from perfsuite.catalogue import load_catalogue
-from perfsuite.ceilings import per_launch, with_measured
+from perfsuite.ceilings import BYTES, FLOP, STARTS, per_launch, with_measured
 from perfsuite.cli.project import Project
 from perfsuite.cli.rendering import rendered
 from perfsuite.model import BaselineEntry, BaselineMetric, Pack, Tier, Work
 from perfsuite.packs import packs_at
+from perfsuite.report.rates import rate_of
 from perfsuite.roofline import GENERIC, PEAKS, Rate, link_of, peaks_of
 from perfsuite.yardstick import find_yardstick
 
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 H200 = PEAKS["nvidia-h200"]
 IMPLS = ("torch", "triton", "cuda")
 ADD = "memory.stream[op=add,n=268435456,impl=cuda]"
+STARTS_US = {"relaunch": 256.0, "graph": 128.0}
 VENDOR = """
 import perfsuite
 from perfsuite import Work, case, on_device
@@ -85,11 +87,17 @@ OPERATIONS = {
     "tf32": _gemms("compute.gemm[dtype=tf32,", ("torch",), 4096),
     "fp32": {"compute.fma[steps=4096,impl=cuda]": 2.0**35},
 }
+KINDS = dict.fromkeys(LINKS, BYTES) | dict.fromkeys(OPERATIONS, FLOP)
+# Kernels of one launch.
+STARTED = {
+    "launch": {"scheduling.persistent[steps=128,impl=relaunch]": 128.0},
+    "graph_node": {"scheduling.persistent[steps=128,impl=graph]": 128.0},
+}
 
 
 @pytest.fixture(scope="module")
 def packs() -> Sequence[Pack]:
-    folders = [ROOT / "plugins" / name for name in ("memory", "compute", "hopper")]
+    folders = [ROOT / "plugins" / name for name in ("memory", "compute", "hopper", "scheduling")]
     return load_catalogue([one for each in folders for one in packs_at(each)], tier=Tier.SMOKE)
 
 
@@ -118,13 +126,14 @@ def test_packs_declare_what_is_a_ceiling_whatever_the_tier(packs: Sequence[Pack]
         (name, each) for pack in packs for name, own in pack.ceilings.items() for each in own
     ]:
         assert variant.work is not None
-        amount, is_link = per_launch(variant.work, name)
+        amount, kind = per_launch(variant.work, name)
         found.setdefault(name, {})[variant.id] = amount
-        assert is_link == (name in LINKS)
+        assert kind == KINDS.get(name, STARTS)
         # A ceiling is what the roofline holds such work against.
-        held = link_of(variant.work, H200) if is_link else variant.work.rate_dtype
+        by = {BYTES: link_of(variant.work, H200), FLOP: variant.work.rate_dtype}
+        held = by.get(kind, variant.work.start)
         assert held == name or (held, name) == ("bf16", "fp16")
-    assert found == LINKS | OPERATIONS
+    assert found == LINKS | OPERATIONS | STARTED
 
 
 @pytest.mark.parametrize("slug", ["nvidia-h200-0282-000", "nvidia-h200-0282-001"])
@@ -141,6 +150,8 @@ def test_stored_baselines_give_the_peaks_of_these_ceilings(
     peaks = with_measured(peaks_of(slug), entries.values(), packs)
     assert peaks.links == {**H200.links, **links}
     assert peaks.operations == {**H200.operations, **operations}
+    assert peaks.starts == _rates(STARTED, times)
+    assert peaks.starts["graph_node"].value > peaks.starts["launch"].value > 0
 
 
 def test_ceiling_is_the_best_that_is_accepted_of_its_cases(packs: Sequence[Pack]) -> None:
@@ -161,6 +172,23 @@ def test_ceiling_is_the_best_that_is_accepted_of_its_cases(packs: Sequence[Pack]
     l2 = Work(read_bytes=2**30, link="l2")
     assert roofline.efficiency(l2, found, 200.0) == pytest.approx(0.507, abs=1e-3)
     assert roofline.efficiency(l2, H200, 200.0) is None
+
+
+def test_kernels_in_a_row_are_held_against_what_starts_them(packs: Sequence[Pack]) -> None:
+    times = {f"scheduling.persistent[steps=128,impl={impl}]": us for impl, us in STARTS_US.items()}
+    found = with_measured(H200, [_accepted(*each) for each in times.items()], packs)
+    chain = Work(read_bytes=8192, write_bytes=8192, kernels=64)
+    assert roofline.efficiency(chain, found, 160.0) == pytest.approx(0.8)
+    graph = replace(chain, start="graph_node")
+    assert roofline.efficiency(graph, found, 160.0) == pytest.approx(0.4)
+    assert rate_of(graph, 160.0, found)[0] == "400\u202fkernels/ms"
+    # Not where nothing is known of starts, nor where the bytes take longer.
+    assert roofline.efficiency(graph, H200, 160.0) == pytest.approx(2.3e-5, rel=0.1)
+    large = replace(graph, read_bytes=2**30)
+    assert not roofline.is_held_by_starts(large, found)
+    assert rate_of(large, 300.0, found)[0].endswith("GB/s")
+    # What holds a launch up for its noise is another question.
+    assert roofline.work_class(graph, found, 64.0) == roofline.UNKNOWN
 
 
 def test_ceiling_without_work_of_it_changes_nothing(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class PackListing:
     """All of one pack, by the origin that was asked for, or why there is nothing.
 
     ``kernels`` are the pack's own; ``given`` are those of all packs if it wants them.
-    ``canaries`` are by device, ``ceilings`` by link or dtype, whatever the tier.
+    ``canaries`` are by device, ``ceilings`` by link, dtype or start, whatever the tier.
     """
 
     origin: str
@@ -168,7 +168,7 @@ def _work(case: Case, axes: Axes, where: str) -> Work | None:
     if case.work is None:
         return None
     work = _called(case.work, axes, "work", where)
-    if not isinstance(work, Work) or not math.isfinite(work.bytes + work.flops):
+    if not isinstance(work, Work) or not math.isfinite(work.bytes + work.flops + work.kernels):
         raise PackError(
             f"work({_bound_text(axes)}) returned {work!r}",
             where=where,

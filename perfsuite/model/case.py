@@ -44,7 +44,8 @@ class Work:
 
     ``rate_dtype`` names the tensor-core or vector rate the operations run at ("bf16", "fp8",
     "fp32", ...). ``link`` is what the bytes travel on: "hbm", "pcie" or "nvlink"; or what on the
-    chip hands them over: "l2" or "shared".
+    chip hands them over: "l2" or "shared". ``kernels`` are run one behind the other where that is
+    what takes the time; ``start`` says from where: "launch", a stream, or "graph_node", a graph.
     """
 
     read_bytes: float = 0
@@ -52,9 +53,11 @@ class Work:
     flops: float = 0
     rate_dtype: str = ""
     link: str = "hbm"
+    kernels: float = 0
+    start: str = "launch"
 
     def __post_init__(self) -> None:
-        for name in ("read_bytes", "write_bytes", "flops"):
+        for name in ("read_bytes", "write_bytes", "flops", "kernels"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"Work.{name} must be >= 0, not {getattr(self, name)!r}")
 
@@ -105,8 +108,9 @@ class Case:
     ``canary`` binds all axes, by device, to the variant that watches the machine itself: it is
     measured at the start and the end of every run, whatever else is. ``tunes`` says that first
     launches are timed to choose a kernel (autotuning): they need the device to themselves.
-    ``ceilings`` says, by link ("l2", "hbm", one way "hbm_read") or dtype of operations, which
-    bindings show how fast it can be: their accepted times and ``work`` are what a SKU reaches.
+    ``ceilings`` says, by link ("l2", "hbm", one way "hbm_read"), dtype of operations or what
+    starts kernels ("launch", "graph_node"), which bindings show how fast it can be: their accepted
+    times and ``work`` are what a SKU reaches.
     """
 
     name: str

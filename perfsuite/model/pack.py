@@ -57,8 +57,8 @@ class Pack:
     """What the catalogue knows of one pack: its variants, claims and kernels, or why it has none.
 
     ``origin`` loads it again in a worker: ``module:NAME@FOLDER`` (FOLDER is put on sys.path; empty
-    when the pack is installed) or ``file:PATH``. ``canaries`` are by device, ``ceilings`` by link
-    or dtype. ``controller`` is the module of its hooks for pytest's process.
+    when the pack is installed) or ``file:PATH``. ``canaries`` are by device, ``ceilings`` by link,
+    dtype or start. ``controller`` is the module of its hooks for pytest's process.
     """
 
     name: str

@@ -42,7 +42,7 @@ def rates(subject: Subject, peaks: roofline.Peaks) -> Iterator[Compared]:
         return
     found = (roofline.rates(work, time, peaks) if time else () for time in (now, before))
     values, old = ({rate.name: rate for rate in side} for side in found)
-    for name in ("gb_per_s", "tflop_per_s"):
+    for name in ("gb_per_s", "tflop_per_s", "kernels_per_ms"):
         if name in values:
             rate, was = values[name], old.get(name)
             yield Compared(

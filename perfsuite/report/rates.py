@@ -14,7 +14,10 @@ def rate_of(work: Work | None, time_us: float | None, peaks: Peaks) -> tuple[str
         return view.NOTHING, None
     found = {metric.name: metric for metric in roofline.rates(work, time_us, peaks)}
     by_flops = work.flops and roofline.work_class(work, peaks) != roofline.MEMORY
-    metric = found.get("tflop_per_s" if by_flops else "gb_per_s") or found.get("tflop_per_s")
+    limit = "tflop_per_s" if by_flops else "gb_per_s"
+    if roofline.is_held_by_starts(work, peaks):
+        limit = "kernels_per_ms"
+    metric = found.get(limit) or found.get("tflop_per_s") or found.get("kernels_per_ms")
     if metric is None:
         return view.NOTHING, None
     return view.rate(metric.value, metric.unit), roofline.efficiency(work, peaks, time_us)

@@ -110,6 +110,8 @@ def place(subject: Subject, peaks: roofline.Peaks) -> Place | None:
     work, now = subject.variant.work, subject.now()
     if work is None or not now or not (work.flops or work.bytes):
         return None
+    if roofline.is_held_by_starts(work, peaks):  # neither axis says why it takes its time
+        return None
     amount = work.flops or work.bytes
     verdict, base = subject.verdict, subject.baseline()
     has_moved = verdict is not None and verdict.word in MOVED and subject.change is not None

@@ -13,7 +13,8 @@ _VALUE_BYTES = 4
 
 def _work(n: int, impl: str) -> Work:
     moved = n * smoothing.N * _VALUE_BYTES
-    return Work(read_bytes=moved, write_bytes=moved)
+    start = "graph_node" if impl == "graph" else "launch"
+    return Work(read_bytes=moved, write_bytes=moved, kernels=n, start=start)
 
 
 @perfsuite.case(

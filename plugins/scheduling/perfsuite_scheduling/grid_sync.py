@@ -15,7 +15,8 @@ _VALUE_BYTES = 4
 
 def _work(steps: int, blocks: int, impl: str) -> Work:
     moved = steps * smoothing.N * _VALUE_BYTES
-    return Work(read_bytes=moved, write_bytes=moved)
+    kernels = steps if impl == "relaunch" else 0
+    return Work(read_bytes=moved, write_bytes=moved, kernels=kernels)
 
 
 @perfsuite.case(

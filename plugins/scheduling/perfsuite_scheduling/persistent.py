@@ -10,21 +10,30 @@ from perfsuite import Claim, Work, Workload, cuda, package
 from perfsuite_scheduling import counting, smoothing
 
 _VALUE_BYTES = 4
+_MANY = 128
 
 
 def _work(steps: int, impl: str) -> Work:
     moved = steps * smoothing.N * _VALUE_BYTES
-    return Work(read_bytes=moved, write_bytes=moved)
+    if impl == "persistent":
+        return Work(read_bytes=moved, write_bytes=moved)
+    start = "graph_node" if impl == "graph" else "launch"
+    return Work(read_bytes=moved, write_bytes=moved, kernels=steps, start=start)
 
 
 @perfsuite.case(
-    axes={"steps": [128], "impl": ["relaunch", "graph", "persistent"]},
-    full={"steps": [16, 128, 256]},
+    axes={"steps": [_MANY], "impl": ["relaunch", "graph", "persistent"]},
+    full={"steps": [16, _MANY, 256]},
     needs=(package("torch"), cuda()),
     work=_work,
     metrics=[counting.KERNELS],
     cold=False,
     tags=["launch", "persistent"],
+    # How soon one small kernel follows another: nothing but that is left of these.
+    ceilings={
+        "launch": lambda steps, impl: (steps, impl) == (_MANY, "relaunch"),
+        "graph_node": lambda steps, impl: (steps, impl) == (_MANY, "graph"),
+    },
     source="persistent kernels: AI Systems Performance Engineering, chapters 6 and 7; "
     "te42kyfo/gpu-benches, gpu-small-kernels",
 )
