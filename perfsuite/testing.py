@@ -134,6 +134,10 @@ def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
         if (f"{listed.name}.{claim.case}", claim.name) not in bound:
             what = f"claim {claim.name!r} binds no two variants in any tier"
             yield what, "check its faster, than and at, and the case's only"
+        own = {metric.name for case in loaded.cases.values() for metric in case.metrics}
+        if claim.metric not in own | {"", "peak_bytes"}:
+            what = f"claim {claim.name!r} is about {claim.metric!r}, which no case declares"
+            yield what, "name one of the case's metrics, or peak_bytes"
 
 
 def _shipped_faults(listed: Pack) -> Iterator[Fault]:

@@ -132,10 +132,9 @@ class Yardstick:
         )
 
     def _held(self, claim: ClaimInstance) -> bool:
+        metric = claim.metric or "time_us"
         than, faster = (
-            entry.metrics["time_us"].center
-            if entry is not None and "time_us" in entry.metrics
-            else None
+            entry.metrics[metric].center if entry is not None and metric in entry.metrics else None
             for entry in (self.entries.get(claim.than), self.entries.get(claim.faster))
         )
         return than is not None and faster is not None and than >= claim.by * faster

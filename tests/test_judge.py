@@ -544,6 +544,33 @@ def test_claims_are_held_broken_or_unclear_by_their_interval() -> None:
     assert found.reason.startswith("3x (95 % interval 2.9")
 
 
+def test_claim_about_a_metric_is_held_or_broken_by_its_value_alone() -> None:
+    def judged(by: float, **less: float) -> ClaimVerdict:
+        sides = {
+            name: replace(one, evidence=tuple(replace(each, exact=exact) for each in one.evidence))
+            for name, one, exact in (
+                ("f", result(processes(3)), less),
+                ("t", result(processes(3)), {"peak_bytes": 1000.0}),
+            )
+        }
+        instance = ClaimInstance(
+            id="p:x", pack="p", name="x", faster="f", than="t", by=by, source="a book",
+            metric="peak_bytes",
+        )  # fmt: skip
+        (found,) = judge_claims([instance], sides, facts=FACTS)
+        return found
+
+    held, broken = judged(4.0, peak_bytes=250.0), judged(4.0, peak_bytes=251.0)
+    assert (held.word, held.ratio, held.low, held.fails) == (ClaimWord.HELD, 4.0, 4.0, False)
+    assert held.reason == "4x: peak_bytes 1000 -> 250, 4x claimed"
+    assert (broken.word, broken.fails) == (ClaimWord.BROKEN, True)
+    # One that takes none at all has no ratio, and is the best there is.
+    none = judged(4.0, peak_bytes=0.0)
+    assert (none.word, none.ratio) == (ClaimWord.HELD, None)
+    absent = judged(4.0, kernels=1.0)
+    assert (absent.word, absent.reason) == (ClaimWord.NOT_APPLICABLE, "f has no peak_bytes")
+
+
 def test_broken_claim_need_not_fail_the_run() -> None:
     assert not claim(4.0, 3.0, policy=Policy(fail_on=("slower",))).fails
 

@@ -228,6 +228,7 @@ def _bindings(variants: Sequence[Variant], claim: Claim) -> Iterator[ClaimInstan
             needs=claim.needs,
             file=case.file,
             line=case.line,
+            metric=claim.metric,
         )
 
 

@@ -142,13 +142,16 @@ def _facts(name: str, variants: Sequence[Variant], pack: Pack) -> tuple[str, ...
     sentence = _SENTENCE.match(doc)
     kinds = dict.fromkeys(str(v.axes["impl"]) for v in variants if "impl" in v.axes)
     ids = {variant.id for variant in variants}
-    claims = {claim.name: claim.by for claim in pack.claims if claim.faster in ids}
+    claims = {claim.name: claim for claim in pack.claims if claim.faster in ids}
     return (
         f"`{name}`",
         (sentence[1] if sentence else doc).removesuffix(".").replace("|", "\\|"),
         ", ".join(f"`{kind}`" for kind in kinds),
         variants[0].case.regime.value.replace("_", " "),
-        ", ".join(f"`{claim}` {by:g} {view.TIMES}" for claim, by in claims.items()),
+        ", ".join(
+            f"`{name}` {claim.by:g} {view.TIMES} {claim.metric}".rstrip()
+            for name, claim in claims.items()
+        ),
     )
 
 

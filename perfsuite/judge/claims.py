@@ -34,7 +34,7 @@ def judge_claims(
     """Return what became of each claim; ``unmet`` gives reasons by claim id not to apply it.
 
     Held if the interval of than / faster reaches nowhere below the ratio asked for, broken if it
-    ends below it, else unclear.
+    ends below it, else unclear. What is about an exact metric is held or broken.
     """
     fails = "broken" in (policy or Policy()).fail_on
     return tuple(
@@ -52,6 +52,8 @@ def _judge(
     fails: bool,
 ) -> ClaimVerdict:
     reason = unmet or _missing(claim, results)
+    if claim.metric and not reason:
+        return _by_metric(claim, results, fails=fails)
     logs: list[list[float]] = []
     try:
         if not reason:
@@ -115,6 +117,27 @@ def _decided(
         reason += f", {'still open' if word is ClaimWord.UNCLEAR else 'decided'} {how}"
     return _outcome(
         claim, word, reason, span=(found, low, high), fails=fails and word is ClaimWord.BROKEN
+    )
+
+
+def _by_metric(claim: ClaimInstance, results: Mapping[str, Result], *, fails: bool) -> ClaimVerdict:
+    """Judge a claim by the medians of both sides' processes, which hardly ever differ."""
+    sides = []
+    for side in (claim.than, claim.faster):
+        told = [each.exact.get(claim.metric, math.nan) for each in results[side].evidence]
+        if not told or any(map(math.isnan, told)):
+            return _outcome(claim, ClaimWord.NOT_APPLICABLE, f"{side} has no {claim.metric}")
+        sides.append(median(told))
+    than, faster = sides
+    is_held = than >= claim.by * faster and than > 0
+    found = than / faster if faster > 0 else None
+    reason = f"{claim.metric} {than:.6g} -> {faster:.6g}, {claim.by:g}x claimed"
+    return _outcome(
+        claim,
+        ClaimWord.HELD if is_held else ClaimWord.BROKEN,
+        reason if found is None else f"{found:.3g}x: {reason}",
+        span=None if found is None else (found, found, found),
+        fails=fails and not is_held,
     )
 
 

@@ -15,7 +15,8 @@ class Claim:
     """A relation between variants with a ratio from a source.
 
     "Variants of ``case`` with axes ``faster`` take at most 1/``by`` of the time of those with axes
-    ``than``", the other axes equal; ``at`` narrows it to some values of the other axes.
+    ``than``", the other axes equal; ``at`` narrows it to some values of the other axes. With
+    ``metric`` it is about that exact metric, as "peak_bytes", instead of the time.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Claim:
     source: str
     at: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
     needs: tuple[Need, ...] = ()
+    metric: str = ""
 
     def __post_init__(self) -> None:
         if not self.source:
@@ -50,6 +52,7 @@ class ClaimInstance:
     needs: tuple[Need, ...] = ()
     file: str = ""
     line: int = 0
+    metric: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

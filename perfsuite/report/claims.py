@@ -104,7 +104,8 @@ def _than(instance: ClaimInstance | None) -> str:
     own, other = (
         [axis for axis in side if axis not in set(sides[1 - at])] for at, side in enumerate(sides)
     )
-    return f"{' '.join(own)} over {' '.join(other)}" if own and other else ""
+    what = f" in {instance.metric}" if instance.metric else ""
+    return f"{' '.join(own)} over {' '.join(other)}{what}" if own and other else ""
 
 
 def _both(instance: ClaimInstance) -> tuple[str, str]:

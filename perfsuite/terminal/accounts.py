@@ -131,7 +131,7 @@ def _of_claim(claim: ClaimInstance, verdict: ClaimVerdict, options: Options) -> 
         f"{verdict.word.value}: {claim.id}",
         _line("asked for", f"{view.ratio(verdict.required)} ({verdict.source})"),
         _line("found", f"{view.ratio(verdict.ratio)} ({view.ratios(verdict.low, verdict.high)})"),
-        _line("faster", claim.faster),
+        _line("less" if claim.metric else "faster", claim.faster),
         _line("than", claim.than),
         _line("reason", verdict.reason),
         _line("again", claim_command(claim, options)),
