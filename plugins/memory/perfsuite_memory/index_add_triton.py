@@ -18,7 +18,7 @@ SUM_ROWS, SUM_WARPS = 8, 2
 
 
 @triton.jit
-def add_kernel(  # type: ignore[no-untyped-def]
+def index_add_kernel(  # type: ignore[no-untyped-def]
     values_ptr, index_ptr, out_ptr, count, DIM: tl.constexpr, ROWS: tl.constexpr
 ):
     """Add ROWS rows to where their indices say, float by float and in any order."""
@@ -33,7 +33,7 @@ def add_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def link_kernel(index_ptr, head_ptr, next_ptr, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def index_link_kernel(index_ptr, head_ptr, next_ptr, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Put each row at the head of its sum's list; rows are counted from 1, and 0 ends a list."""
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = places < count
@@ -43,7 +43,7 @@ def link_kernel(index_ptr, head_ptr, next_ptr, count, BLOCK: tl.constexpr):  # t
 
 
 @triton.jit
-def list_sum_kernel(  # type: ignore[no-untyped-def]
+def index_sum_kernel(  # type: ignore[no-untyped-def]
     values_ptr, head_ptr, next_ptr, out_ptr, sums, DIM: tl.constexpr, ROWS: tl.constexpr
 ):
     """Add up the rows of ROWS lists.
@@ -72,7 +72,7 @@ def atomics(values: Any, index: Any, out: Any) -> None:
     count = index.numel()
     out.zero_()
     grid = (triton.cdiv(count, ADD_ROWS),)
-    add_kernel[grid](values, index, out, count, DIM=DIM, ROWS=ADD_ROWS, num_warps=ADD_WARPS)
+    index_add_kernel[grid](values, index, out, count, DIM=DIM, ROWS=ADD_ROWS, num_warps=ADD_WARPS)
 
 
 def lists(count: int, sums: int, zeros: Callable[[int], Any]) -> Callable[[Any, Any, Any], None]:
@@ -81,10 +81,10 @@ def lists(count: int, sums: int, zeros: Callable[[int], Any]) -> Callable[[Any, 
 
     def launch(values: Any, index: Any, out: Any) -> None:
         head.zero_()
-        link_kernel[(triton.cdiv(count, LINK_BLOCK),)](
+        index_link_kernel[(triton.cdiv(count, LINK_BLOCK),)](
             index, head, after, count, BLOCK=LINK_BLOCK, num_warps=LINK_WARPS
         )
-        list_sum_kernel[(triton.cdiv(sums, SUM_ROWS),)](
+        index_sum_kernel[(triton.cdiv(sums, SUM_ROWS),)](
             values, head, after, out, sums, DIM=DIM, ROWS=SUM_ROWS, num_warps=SUM_WARPS
         )
 

@@ -44,33 +44,26 @@ def _gathers() -> list[Kernel]:
 
 
 def _index_adds() -> list[Kernel]:
-    values = {"values_ptr": _FLOATS}
-    index = {"index_ptr": "*i64"}
+    values, index, out = {"values_ptr": _FLOATS}, {"index_ptr": "*i64"}, {"out_ptr": _FLOATS}
     links = {"head_ptr": "*i32", "next_ptr": "*i32"}
-    out = {"out_ptr": _FLOATS}
-    row = {"DIM": gather_scatter.DIM}
+    dim = {"DIM": gather_scatter.DIM}
+    add, link, total = ({**values, **index, **out}, {**index, **links}, {**values, **links, **out})
     found = (
-        ("add_kernel", {**values, **index, **out}, "count", {**row, "ROWS": ADD["ROWS"]}, ADD),
-        ("link_kernel", {**index, **links}, "count", {"BLOCK": LINK["BLOCK"]}, LINK),
-        (
-            "list_sum_kernel",
-            {**values, **links, **out},
-            "sums",
-            {**row, "ROWS": LIST_SUM["ROWS"]},
-            LIST_SUM,
-        ),
+        # The number of sums is a multiple of 16, that of indices is not.
+        ("index_add_kernel", add, {"count": "i32"}, (*add,), {**dim, **ADD}),
+        ("index_link_kernel", link, {"count": "i32"}, (*link,), LINK),
+        ("index_sum_kernel", total, {"sums": "i32"}, (*total, "sums"), {**dim, **LIST_SUM}),
     )
     return [
         _triton(
             "index_add_triton",
             name,
-            {**pointers, size: "i32"},
-            constants,
-            # Of the two sizes the number of sums is a multiple of 16.
-            aligned=(*pointers, *(["sums"] if size == "sums" else [])),
-            num_warps=launched["WARPS"],
+            {**pointers, **size},
+            {key: value for key, value in constants.items() if key != "WARPS"},
+            aligned=aligned,
+            num_warps=constants["WARPS"],
         )
-        for name, pointers, size, constants, launched in found
+        for name, pointers, size, aligned, constants in found
     ]
 
 

@@ -167,7 +167,7 @@ def test_rows_are_moved_sixteen_bytes_an_access(opcodes: Opcodes) -> None:
 
 
 def test_sums_take_four_floats_an_atomic_or_one_atomic_a_row(opcodes: Opcodes) -> None:
-    add, link, total = (opcodes[f"{name}_triton"] for name in ("add", "link", "list_sum"))
+    add, link, total = (opcodes[f"index_{name}_triton"] for name in ("add", "link", "sum"))
     atomics = {code for code in add if code.startswith(("RED", "ATOM"))}
     assert len(atomics) == 1
     assert "F32x4" in atomics.pop()
