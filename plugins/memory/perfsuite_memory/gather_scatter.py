@@ -12,6 +12,7 @@ Launch = Callable[..., Any]
 DIM = 128  # floats a row: 512 bytes, whole sectors wherever it lies
 ROW_BYTES = 4 * DIM
 INDEX_BYTES = 8
+LINK_BYTES = 4
 # Rows of a run, on average.
 RUN = 32
 # Columns that the reference sums at once in float64, and rows that it gathers at once.
@@ -19,7 +20,7 @@ COLUMNS_AT_ONCE, ROWS_AT_ONCE = 16, 2**16
 SMALL_ROWS = 2**14
 LISTED: dict[str, dict[str, tuple[str, ...]]] = {
     "gather": {"random": ("torch", "triton"), "sorted": ("torch", "triton")},
-    "index_add": {"random": ("torch",), "sorted": ("torch",)},
+    "index_add": dict.fromkeys(("random", "sorted"), ("torch", "lists", "atomics")),
     "jagged_sum": {"sorted": ("torch", "triton")},
 }
 
@@ -57,7 +58,8 @@ def _work(*, op: str, order: str, rows: int, impl: str) -> perfsuite.Work:
 
 
 def _memory_bytes(*, op: str, order: str, rows: int, impl: str) -> int:
-    return 2 * rows * ROW_BYTES + rows * INDEX_BYTES
+    scratch = 2 * LINK_BYTES * rows if impl == "lists" else 0
+    return 2 * rows * ROW_BYTES + rows * INDEX_BYTES + scratch
 
 
 @perfsuite.case(
@@ -65,18 +67,19 @@ def _memory_bytes(*, op: str, order: str, rows: int, impl: str) -> int:
         "op": ["gather", "index_add", "jagged_sum"],
         "order": ["random", "sorted"],
         "rows": [2**20],
-        "impl": ["torch", "triton"],
+        "impl": ["torch", "triton", "lists", "atomics"],
     },
     smoke={"op": ["gather"], "order": ["random"], "rows": [SMALL_ROWS]},
     full={"rows": [2**16, 2**20, 2**22]},
     only=_is_listed,
     full_only=[
         {"op": ["index_add"], "order": ["sorted"]},
+        {"op": ["index_add"], "impl": ["atomics"]},
         {"op": ["gather"], "order": ["sorted"], "impl": ["torch"]},
     ],
     needs=[
-        perfsuite.cuda().when(impl="triton"),
-        perfsuite.package("triton").when(impl="triton"),
+        perfsuite.cuda().when(impl=["triton", "lists", "atomics"]),
+        perfsuite.package("triton").when(impl=["triton", "lists", "atomics"]),
     ],
     work=_work,
     memory_bytes=_memory_bytes,
@@ -91,8 +94,12 @@ def gather_scatter(ctx: Any, *, op: str, order: str, rows: int, impl: str) -> pe
     gather out[i] = table[index[i]], an embedding (random: a shuffled table, each row once);
     index_add out[index[i]] += values[i], its gradient; jagged_sum adds up runs of 32 rows on
     average, whose ends are given.
+
+    index_add by torch, and by atomics in Triton, is zeros and an atomic addition for each float, or
+    for four neighbours at once: L2 takes in each row of the table to change it, and a row that is
+    added to later once more. lists has an atomic operation a row: it links the rows that go to the
+    same place, then adds up each list, and writes each row of the table once.
     """
-    del ctx
     makers = {"gather": _gather_inputs, "index_add": _add_inputs, "jagged_sum": _jagged_inputs}
     references: dict[str, Launch] = {
         "gather": _gathered,
@@ -101,7 +108,7 @@ def gather_scatter(ctx: Any, *, op: str, order: str, rows: int, impl: str) -> pe
     }
     wrongs = {"gather": _without_last, "index_add": _last_one_wins, "jagged_sum": _ends_too_early}
     return perfsuite.Workload(
-        fn=_launch(op, impl),
+        fn=_launch(ctx, op, rows, impl),
         make_inputs=lambda rng: makers[op](rng, rows, order),
         reference=references[op],
         wrong=wrongs[op],
@@ -110,9 +117,18 @@ def gather_scatter(ctx: Any, *, op: str, order: str, rows: int, impl: str) -> pe
     )
 
 
-def _launch(op: str, impl: str) -> Launch:
+def _launch(ctx: Any, op: str, rows: int, impl: str) -> Launch:
     import torch
 
+    if impl in ("lists", "atomics"):
+        from perfsuite_memory import index_add_triton
+
+        def zeros(count: int) -> Any:
+            return torch.zeros(count, dtype=torch.int32, device=ctx.place)
+
+        if impl == "atomics":
+            return index_add_triton.atomics
+        return index_add_triton.lists(picked(rows), rows, zeros)
     if impl == "triton":
         from perfsuite_memory import gather_scatter_triton
 

@@ -1,4 +1,4 @@
-"""Transfers between host and device: pageable against page-locked host memory."""
+"""Transfers between host and device: from pageable and page-locked memory, and by a kernel."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import perfsuite
+from perfsuite_memory import stream
 
 BLOG = "Harris, How to Optimize Data Transfers in CUDA C/C++, NVIDIA Technical Blog, 2012"
-PLACES = {"pageable": "host", "pinned": "pinned"}
+PLACES = {"pageable": "host", "pinned": "pinned", "zero_copy": "pinned"}
 
 
 def _work(*, mib: int, direction: str, impl: str) -> perfsuite.Work:
@@ -26,22 +27,25 @@ def _memory_bytes(*, mib: int, direction: str, impl: str) -> int:
 
 
 @perfsuite.case(
-    axes={"mib": [16, 256], "direction": ["h2d", "d2h"], "impl": ["pageable", "pinned"]},
+    axes={"mib": [16, 256], "direction": ["h2d", "d2h"], "impl": list(PLACES)},
     smoke={"mib": [16], "direction": ["h2d"]},
     full={"mib": [1, 64, 1024]},
-    full_only=[{"mib": [256], "impl": ["pageable"]}],
+    full_only=[{"mib": [256], "impl": ["pageable"]}, {"impl": ["zero_copy"]}],
     needs=[perfsuite.cuda()],
     work=_work,
     memory_bytes=_memory_bytes,
     regime=perfsuite.Regime.END_TO_END,
     ceilings={"pcie": lambda mib, impl, **_: (mib, impl) == (256, "pinned")},
-    source=BLOG,
+    source=f"{BLOG}; CUDA C++ Best Practices Guide, Zero Copy",
 )
 def h2d(ctx: Any, *, mib: int, direction: str, impl: str) -> perfsuite.Workload:
-    """Copy a buffer over the link and wait for it; pageable memory goes through a staging copy."""
-    del ctx
+    """Copy a buffer over the link and wait for it; pageable memory goes through a staging copy.
+
+    zero_copy has no copy engine: stream's copy kernel reads page-locked memory over the link, or
+    writes it, at the host's own address, which is valid on the GPU.
+    """
     n = mib * 2**20 // 4
-    is_pinned = impl == "pinned"
+    is_pinned = PLACES[impl] == "pinned"
     places = (PLACES[impl], "device") if direction == "h2d" else ("device", PLACES[impl])
 
     def wrong(source: Any, target: Any) -> None:
@@ -49,7 +53,9 @@ def h2d(ctx: Any, *, mib: int, direction: str, impl: str) -> perfsuite.Workload:
         target[: n - 1024].copy_(source[: n - 1024])
 
     return perfsuite.Workload(
-        fn=lambda source, target: target.copy_(source, non_blocking=is_pinned),
+        fn=stream.launch_of(ctx, op="copy", n=n, impl="cuda")
+        if impl == "zero_copy"
+        else lambda source, target: target.copy_(source, non_blocking=is_pinned),
         make_inputs=lambda rng: (rng.randn(n, place=places[0]), rng.empty(n, place=places[1])),
         reference=_by_other_path(is_pinned=is_pinned),
         wrong=wrong,

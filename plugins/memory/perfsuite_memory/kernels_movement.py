@@ -12,6 +12,9 @@ from perfsuite_memory import advance, copy_overlap, gather_scatter, reduction, s
 # Copied from the Triton modules, which cannot be imported where kernels are only listed; the
 # tests hold them equal.
 GATHER_ROWS = 16
+ADD = {"ROWS": 16, "WARPS": 4}
+LINK = {"BLOCK": 512, "WARPS": 4}
+LIST_SUM = {"ROWS": 8, "WARPS": 2}
 SCAN = {"BLOCK": 4096, "WINDOW": 32}
 MAXIMUM_BLOCK, RANK_BLOCK, MOST, FEW = 32768, 8192, 128, 128
 _FLOATS = "*fp32"
@@ -19,7 +22,7 @@ _FLOATS = "*fp32"
 
 def kernels() -> list[Kernel]:
     """Return one kernel for each function and configuration that compiles to its own code."""
-    return [*_reductions(), *_gathers(), *_scans(), _advance()]
+    return [*_reductions(), *_gathers(), *_index_adds(), *_scans(), _advance()]
 
 
 def _reductions() -> list[Kernel]:
@@ -37,6 +40,30 @@ def _gathers() -> list[Kernel]:
     return [
         _triton(module, "gather_kernel", {**table, "count": "i32"}, constants, aligned=(*table,)),
         _triton(module, "jagged_kernel", runs, constants, aligned=(*runs,)),
+    ]
+
+
+def _index_adds() -> list[Kernel]:
+    values, index, out = {"values_ptr": _FLOATS}, {"index_ptr": "*i64"}, {"out_ptr": _FLOATS}
+    links = {"head_ptr": "*i32", "next_ptr": "*i32"}
+    dim = {"DIM": gather_scatter.DIM}
+    add, link, total = ({**values, **index, **out}, {**index, **links}, {**values, **links, **out})
+    found = (
+        # The number of sums is a multiple of 16, that of indices is not.
+        ("index_add_kernel", add, {"count": "i32"}, (*add,), {**dim, **ADD}),
+        ("index_link_kernel", link, {"count": "i32"}, (*link,), LINK),
+        ("index_sum_kernel", total, {"sums": "i32"}, (*total, "sums"), {**dim, **LIST_SUM}),
+    )
+    return [
+        _triton(
+            "index_add_triton",
+            name,
+            {**pointers, **size},
+            {key: value for key, value in constants.items() if key != "WARPS"},
+            aligned=aligned,
+            num_warps=constants["WARPS"],
+        )
+        for name, pointers, size, aligned, constants in found
     ]
 
 

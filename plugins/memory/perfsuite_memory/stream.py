@@ -89,7 +89,10 @@ def _memory_bytes(*, op: str, n: int, impl: str) -> int:
     source="McCalpin, STREAM; Deakin et al., BabelStream (copy, mul, add, triad, dot)",
 )
 def stream(ctx: Any, *, op: str, n: int, impl: str) -> perfsuite.Workload:
-    """Move n floats through one operation; the best copy is the ceiling of the machine.
+    """Move n floats through one operation; what the largest arrays reach is memory's ceiling.
+
+    The best of copy, scale, add and triad is that of what goes both ways (on an H200 add), the best
+    of dot and read that of reads, and the best of init that of writes.
 
     copy o=x, scale o=3x, add o=x+y, triad o=x+3y, dot o=sum(xy), init o=3, read o=sum(x).
     """

@@ -28,14 +28,20 @@ def report(name: str, got: Any, want: Any) -> None:
 
 def rows_moved() -> None:
     """Gather and add up rows."""
-    for op in ("gather", "jagged_sum"):
-        for rows in (4, 64, 250):
+    triton = {"op": "gather", "order": "sorted", "impl": "triton"}
+    variants = [triton, {**triton, "op": "jagged_sum"}]
+    added = {**triton, "op": "index_add", "order": "random"}
+    variants += [{**added, "impl": "lists"}, {**added, "impl": "atomics"}]
+    for axes in variants:
+        for rows in (32, 64, 250):
             build = gather_scatter.gather_scatter.build
-            workload: Any = build(None, op=op, order="sorted", rows=max(rows, 32), impl="triton")
-            inputs = workload.make_inputs(TensorRng("cpu", rows))
-            inputs[-1].fill_(float("nan"))
-            workload.fn(*inputs)
-            report(f"{op} {rows}", inputs[-1], workload.reference(*inputs))
+            workload: Any = build(Context(), rows=rows, **axes)
+            # Twice: what a launch leaves behind is not in the next one's way.
+            for seed in range(2):
+                inputs = workload.make_inputs(TensorRng("cpu", rows + seed))
+                inputs[-1].fill_(float("nan"))
+                workload.fn(*inputs)
+                report(f"{axes} {rows}", inputs[-1], workload.reference(*inputs))
 
 
 def scans_and_tops() -> None:

@@ -98,6 +98,24 @@ def test_host_copies_agree_with_the_reference_and_the_control_does_not() -> None
     assert not torch.equal(target, workload.reference(source, target))
 
 
+@pytest.mark.parametrize("direction", ["h2d", "d2h"])
+def test_a_kernel_copies_page_locked_memory_itself(direction: str) -> None:
+    torch = pytest.importorskip("torch")
+    launched = []
+
+    class Context:
+        def load_cuda(self, path: Any, name: str, **_: Any) -> Any:
+            assert (path.name, name) == ("stream.cu", "stream_copy")
+            return lambda tiles, threads, x, out, n: launched.append((tiles * threads, n))
+
+    workload = h2d.h2d.build(Context(), mib=1, direction=direction, impl="zero_copy")
+    assert isinstance(workload, perfsuite.Workload)
+    source, target = torch.randn(2**18), torch.full((2**18,), math.nan)
+    workload.fn(source, target)
+    assert launched == [(2**18 // 4, 2**18)]
+    assert h2d.PLACES["zero_copy"] == "pinned"
+
+
 def _words(case: perfsuite.Case, **axes: Any) -> float:
     assert case.work is not None
     return case.work(**axes).bytes / 4

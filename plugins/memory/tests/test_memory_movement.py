@@ -143,6 +143,7 @@ def test_triton_kernels_are_right_in_the_interpreter() -> None:
 def test_triton_configurations_are_those_that_are_launched() -> None:
     pytest.importorskip("triton")
     from perfsuite_memory import gather_scatter_triton, topk_triton
+    from perfsuite_memory import index_add_triton as adds
     from perfsuite_memory import scan_sort_topk_triton as scans
 
     assert {"BLOCK": scans.SCAN_BLOCK, "WINDOW": scans.WINDOW} == kernels_movement.SCAN
@@ -153,13 +154,26 @@ def test_triton_configurations_are_those_that_are_launched() -> None:
     assert topk_triton.RANK_BLOCK * topk_triton.MAXIMUM_BLOCK >= scan_sort_topk.TOP_N
     assert min(topk_triton.MOST, topk_triton.FEW) >= scan_sort_topk.K
     assert gather_scatter_triton.ROWS == kernels_movement.GATHER_ROWS
-    assert gather_scatter_triton.DIM == gather_scatter.DIM
+    assert gather_scatter_triton.DIM == adds.DIM == gather_scatter.DIM
+    assert {"ROWS": adds.ADD_ROWS, "WARPS": adds.ADD_WARPS} == kernels_movement.ADD
+    assert {"BLOCK": adds.LINK_BLOCK, "WARPS": adds.LINK_WARPS} == kernels_movement.LINK
+    assert {"ROWS": adds.SUM_ROWS, "WARPS": adds.SUM_WARPS} == kernels_movement.LIST_SUM
 
 
 def test_rows_are_moved_sixteen_bytes_an_access(opcodes: Opcodes) -> None:
     assert _starting(opcodes["gather_triton"], "LDG.E.128") == 4
     assert _starting(opcodes["gather_triton"], "STG.E.128") == 4
     assert _starting(opcodes["jagged_triton"], "LDG.E.128") >= 4
+
+
+def test_sums_take_four_floats_an_atomic_or_one_atomic_a_row(opcodes: Opcodes) -> None:
+    add, link, total = (opcodes[f"index_{name}_triton"] for name in ("add", "link", "sum"))
+    atomics = {code for code in add if code.startswith(("RED", "ATOM"))}
+    assert len(atomics) == 1
+    assert "F32x4" in atomics.pop()
+    assert _starting(link, "ATOMG.E.EXCH") == 4
+    assert not _starting(total, "RED") + _starting(total, "ATOM")
+    assert min(_starting(total, "LDG.E.EF.128"), _starting(total, "STG.E.128")) >= 4
 
 
 @pytest.mark.parametrize("op", list(scan_sort_topk.IMPLEMENTATIONS))
@@ -216,6 +230,9 @@ def bindings(case: perfsuite.Case, tier: str) -> list[dict[str, Any]]:
     """Return the axes of the variants that a tier lists."""
     import itertools
 
+    from perfsuite.catalogue.tiers import is_full_only
+
     axes = {**case.axes, **{"smoke": case.smoke, "nightly": {}, "full": case.full}[tier]}
     every = [dict(zip(axes, v, strict=True)) for v in itertools.product(*axes.values())]
-    return [bound for bound in every if case.only is None or case.only(**bound)]
+    listed = [bound for bound in every if case.only is None or case.only(**bound)]
+    return [bound for bound in listed if tier == "full" or not is_full_only(case, bound)]
