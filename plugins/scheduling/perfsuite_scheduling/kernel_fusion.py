@@ -8,7 +8,6 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Regime, Work, Workload, cuda, package
-from perfsuite_scheduling import counting
 
 _VALUE_BYTES = 4
 _SLOPE = math.sqrt(2 / math.pi)
@@ -36,7 +35,7 @@ def _memory_bytes(n: int, impl: str) -> int:
     ),
     work=_work,
     memory_bytes=_memory_bytes,
-    metrics=[counting.KERNELS],
+    metrics=[perfsuite.KERNELS],
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch", "fusion"],
@@ -57,7 +56,7 @@ def kernel_fusion(ctx: Any, n: int, impl: str) -> Workload:
         import torch
 
         x, y = torch.zeros(2, n, device=ctx.place)
-        return {"kernels": counting.count_kernels(ctx, lambda: launch(x, y))}
+        return {"kernels": perfsuite.count_kernels(ctx, lambda: launch(x, y))}
 
     return Workload(
         fn=launch,

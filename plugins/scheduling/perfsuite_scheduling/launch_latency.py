@@ -8,7 +8,6 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Regime, Workload, cuda, package
-from perfsuite_scheduling import counting
 
 SOURCE = Path(__file__).with_name("launch_latency.cu")
 Add = Callable[[Any, Any], Any]
@@ -22,7 +21,7 @@ Add = Callable[[Any, Any], Any]
         package("triton").when(impl="triton"),
         cuda().when(impl=("triton", "cuda")),
     ),
-    metrics=[counting.KERNELS],
+    metrics=[perfsuite.KERNELS],
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch"],
@@ -49,7 +48,7 @@ def launch_latency(ctx: Any, burst: int, impl: str) -> Workload:
         import torch
 
         x, y = (torch.zeros(1, dtype=torch.int32, device=ctx.place) for _ in range(2))
-        return {"kernels": counting.count_kernels(ctx, lambda: launch(x, y))}
+        return {"kernels": perfsuite.count_kernels(ctx, lambda: launch(x, y))}
 
     return Workload(
         fn=launch,

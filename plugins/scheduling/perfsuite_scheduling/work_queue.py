@@ -9,7 +9,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Workload, cuda, package
-from perfsuite_scheduling import congruence, counting
+from perfsuite_scheduling import congruence
 
 SOURCE = Path(__file__).with_name("work_queue.cu")
 # Two blocks of 1024 threads fill a multiprocessor, however the items come to them.
@@ -56,7 +56,7 @@ def _memory_bytes(lengths: str, impl: str) -> int:
     full_only=[{"lengths": ["equal"], "impl": ["blocks"]}],
     needs=(package("torch"), cuda()),
     memory_bytes=_memory_bytes,
-    metrics=[counting.KERNELS],
+    metrics=[perfsuite.KERNELS],
     cold=False,
     tags=["load_balance", "persistent"],
     source="atomic work queues: AI Systems Performance Engineering, chapters 6 and 7",
@@ -78,7 +78,7 @@ def work_queue(ctx: Any, lengths: str, impl: str) -> Workload:
 
     def exact() -> dict[str, float]:
         x, y = torch.zeros(2, ITEMS, THREADS, dtype=torch.int32, device=ctx.place)
-        return {"kernels": counting.count_kernels(ctx, lambda: run(rounds, x, y))}
+        return {"kernels": perfsuite.count_kernels(ctx, lambda: run(rounds, x, y))}
 
     return Workload(
         fn=run,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perfsuite_scheduling import congruence, counting, perf_cases, smoothing, streams, work_queue
+from perfsuite_scheduling import congruence, perf_cases, smoothing, streams, work_queue
 
 import perfsuite
 
@@ -186,7 +186,7 @@ class PlayedGraph:
 @pytest.mark.parametrize("n", [1, 2, 33])
 def test_replayed_graph_gets_each_launch_s_data(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr(counting, "capture", PlayedGraph)
+    monkeypatch.setattr(perfsuite, "capture", PlayedGraph)
     workload = CASES["cuda_graph"].build(PlayedContext(), n=n, impl="graph")
     assert _check(workload) is not None
 
