@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,10 @@ def numba_add() -> Callable[[Any, Any], None]:
     def add_one(source: Any, target: Any) -> None:
         target[0] = source[0] + 1
 
-    kernel = cuda.jit(add_one)
+    kernel, stream_at = cuda.jit(add_one), cache(cuda.external_stream)
 
     def add(source: Any, target: Any) -> None:
-        stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
+        stream = stream_at(torch.cuda.current_stream().cuda_stream)
         arrays = (cuda.as_cuda_array(tensor, sync=False) for tensor in (source, target))
         kernel[1, 1, stream](*arrays)
 
@@ -35,9 +36,10 @@ def cupy_add() -> Callable[[Any, Any], None]:
 
     cupy: Any = import_module("cupy")  # it may be missing, and has no types
     kernel = cupy.RawKernel(SOURCE.read_text(encoding="utf-8"), "add_one")
+    stream_at = cache(cupy.cuda.ExternalStream)
 
     def add(source: Any, target: Any) -> None:
-        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+        with stream_at(torch.cuda.current_stream().cuda_stream):
             kernel((1,), (1,), (source.data_ptr(), target.data_ptr()))
 
     return add
