@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from perfsuite.device import Comparison, Context, Device, Group, Loaded, Rng, Sample
+from perfsuite.device import (
+    KERNELS,
+    Comparison,
+    Context,
+    Device,
+    Group,
+    Loaded,
+    Rng,
+    Sample,
+    capture,
+    count_kernels,
+    count_operators,
+)
 from perfsuite.errors import CaseError, DeviceError, PerfError, WrongResultError
 from perfsuite.hookspecs import hookimpl
 from perfsuite.machine_code import MachineCode, Opcodes, facts_of, read_code
@@ -38,6 +50,7 @@ from perfsuite.model import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "KERNELS",
     "Accelerator",
     "Budget",
     "Case",
@@ -73,7 +86,10 @@ __all__ = [
     "Workload",
     "WrongResultError",
     "arch",
+    "capture",
     "case",
+    "count_kernels",
+    "count_operators",
     "cuda",
     "facts_of",
     "feature",

@@ -2,6 +2,7 @@
 
 from perfsuite.device.compiled import forget_compiled
 from perfsuite.device.conformance import sampled
+from perfsuite.device.counted import KERNELS, capture, count_kernels, count_operators
 from perfsuite.device.gang import Gang, join, join_elastic
 from perfsuite.device.opening import described, open_device, waking
 from perfsuite.device.protocol import (
@@ -15,6 +16,7 @@ from perfsuite.device.protocol import (
 )
 
 __all__ = [
+    "KERNELS",
     "Comparison",
     "Context",
     "Device",
@@ -23,6 +25,9 @@ __all__ = [
     "Loaded",
     "Rng",
     "Sample",
+    "capture",
+    "count_kernels",
+    "count_operators",
     "described",
     "forget_compiled",
     "join",

@@ -7,6 +7,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Work, Workload, cuda, package
+from perfsuite_compute.counting import kernels_of
 
 _DTYPES = {"bf16": ("bfloat16", 2), "fp32": ("float32", 4)}
 EPS = 1e-6
@@ -67,6 +68,7 @@ def _memory_bytes(dtype: str, op: str, direction: str, rows: int, cols: int, imp
     ),
     work=_work,
     memory_bytes=_memory_bytes,
+    metrics=[perfsuite.KERNELS],
     tags=["fusion", "reduction"],
     source="kernel fusion: chapter 8 of the book; Liger Kernel (arXiv:2410.10989), section 3.2",
 )
@@ -100,6 +102,7 @@ def norm(
         make_inputs=make_inputs,
         reference=_reference(centred=centred),
         wrong=_wrong(centred=centred),
+        exact=kernels_of(ctx, launch, make_inputs),
     )
 
 

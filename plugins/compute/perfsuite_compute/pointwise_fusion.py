@@ -7,6 +7,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Work, Workload, cuda, package
+from perfsuite_compute.counting import kernels_of
 
 _N = 2**26
 ODD_N = _N - 1
@@ -34,6 +35,7 @@ def _is_asked(k: int, n: int, impl: str) -> bool:
     work=lambda k, n, impl: Work(read_bytes=4 * n, write_bytes=4 * n),
     # Input, output and two temporaries of the eager one; float64 twice in the reference.
     memory_bytes=lambda k, n, impl: (4 * 4 + 3 * 8) * n,
+    metrics=[perfsuite.KERNELS],
     tags=["fusion"],
     source="operator fusion: chapter 7 of the book; H. He, Making Deep Learning Go Brrrr",
 )
@@ -48,11 +50,13 @@ def pointwise_fusion(ctx: Any, k: int, n: int, impl: str) -> Workload:
     def make_inputs(rng: Any) -> tuple[Any, ...]:
         return rng.randn(n), rng.empty(n)
 
+    launch = _launch_of(impl, k)
     return Workload(
-        fn=_launch_of(impl, k),
+        fn=launch,
         make_inputs=make_inputs,
         reference=_reference(k),
         wrong=lambda x, y: _chain(x, k - 1),
+        exact=kernels_of(ctx, launch, make_inputs),
     )
 
 

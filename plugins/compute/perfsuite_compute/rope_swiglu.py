@@ -7,6 +7,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Work, Workload, cuda, package
+from perfsuite_compute.counting import kernels_of
 
 _DTYPES = {"bf16": ("bfloat16", 2), "fp32": ("float32", 4)}
 # Llama-3-8B: 32 heads and 8 of keys, 128 wide; 14,336 columns between the two halves of its MLP.
@@ -60,6 +61,7 @@ def _memory_bytes(dtype: str, op: str, tokens: int, width: int, impl: str) -> in
     ),
     work=_work,
     memory_bytes=_memory_bytes,
+    metrics=[perfsuite.KERNELS],
     tags=["fusion"],
     source="kernel fusion: chapter 8 of the book; Liger Kernel (arXiv:2410.10989), section 3.2",
 )
@@ -72,19 +74,23 @@ def rope_swiglu(ctx: Any, dtype: str, op: str, tokens: int, width: int, impl: st
     torch.compile, ``triton`` one kernel by hand, which reads a token's angles once for all heads.
     """
     make_inputs = _inputs_of(_DTYPES[dtype][0], op, tokens, width)
+    launch = (_launch_rope if op == "rope" else _launch_swiglu)(impl)
+    exact = kernels_of(ctx, launch, make_inputs)
     if op == "rope":
         return Workload(
-            fn=_launch_rope(impl),
+            fn=launch,
             make_inputs=make_inputs,
             reference=_rotate_as_complex,
             # The pairs of one convention with the angles of the other, a common mix-up.
             wrong=lambda *inputs: _rotate(*inputs[:4], half=_rotate_neighbours),
+            exact=exact,
         )
     return Workload(
-        fn=_launch_swiglu(impl),
+        fn=launch,
         make_inputs=make_inputs,
         reference=lambda gate, up, out: gate.double() / (1 + (-gate.double()).exp()) * up.double(),
         wrong=lambda gate, up, out: gate.sigmoid() * up,
+        exact=exact,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Work, Workload, cuda, package
+from perfsuite_compute.counting import kernels_of
 
 _DTYPES = {"bf16": ("bfloat16", 2), "fp32": ("float32", 4)}
 _SHAPES = {(1024, 1024), (8192, 8191), (8192, 8192), (4096, 32768)}
@@ -50,6 +51,7 @@ def _memory_bytes(dtype: str, rows: int, cols: int, impl: str) -> int:
     ),
     work=_work,
     memory_bytes=_memory_bytes,
+    metrics=[perfsuite.KERNELS],
     tags=["fusion", "reduction"],
     source="kernel fusion: chapter 8 of the book; Triton tutorial 02, fused softmax",
 )
@@ -73,11 +75,13 @@ def softmax(ctx: Any, dtype: str, rows: int, cols: int, impl: str) -> Workload:
         x += 200 * rng.rand(rows, 1, dtype=name) - 100
         return x, rng.empty(rows, cols, dtype=name)
 
+    launch = _launch_of(ctx, dtype, rows, cols, impl)
     return Workload(
-        fn=_launch_of(ctx, dtype, rows, cols, impl),
+        fn=launch,
         make_inputs=make_inputs,
         reference=_reference,
         wrong=_without_maximum,
+        exact=kernels_of(ctx, launch, make_inputs),
     )
 
 

@@ -127,6 +127,22 @@ def test_work_counts_each_tensor_once(name: str) -> None:
     assert case.work(**axes).bytes == sum(x.nbytes for x in inputs)
 
 
+@pytest.mark.parametrize(
+    ("name", "axes", "count"),
+    [
+        ("softmax", {"dtype": "fp32", "rows": 4, "cols": 8, "impl": "eager"}, 5),
+        ("softmax", {"dtype": "fp32", "rows": 4, "cols": 8, "impl": "torch"}, 1),
+        ("pointwise_fusion", {"k": 16, "n": 64, "impl": "eager"}, 16),
+        ("rope_swiglu", {"dtype": "fp32", "op": "swiglu", "tokens": 4, "width": 8}, 2),
+    ],
+)
+def test_what_a_launch_starts_is_counted(name: str, axes: Axes, count: float) -> None:
+    exact = _built(CASES[name], **{"impl": "eager", **axes}).exact
+    assert exact is not None
+    assert exact() == {"kernels": count}
+    assert CASES[name].metrics == (perfsuite.KERNELS,)
+
+
 def test_causal_work_is_that_of_the_pairs_that_are_seen() -> None:
     work = CASES["attention"].work
     assert work is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Regime, Work, Workload, cuda, package
-from perfsuite_scheduling import counting, smoothing
+from perfsuite_scheduling import smoothing
 
 # Pieces of work, each two kernels with the workspace between them.
 PIECES = 16
@@ -55,7 +55,7 @@ def async_alloc(ctx: Any, kib: int, impl: str) -> Workload:
     run = _pieces(ctx, {"malloc": _malloc, "kept": _kept}.get(impl, _pool)(ctx, kib << 10))
     graph: Any = None
     if impl == "graph":
-        graph = counting.capture(lambda: run(x, y))
+        graph = perfsuite.capture(lambda: run(x, y))
         graph.instantiate()
 
     def replay(x: Any, y: Any) -> Any:

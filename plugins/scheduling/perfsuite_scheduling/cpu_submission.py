@@ -8,7 +8,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Regime, Work, Workload, cuda, package
-from perfsuite_scheduling import counting, smoothing
+from perfsuite_scheduling import smoothing
 
 REQUESTS = 4
 STEPS = 32
@@ -34,7 +34,7 @@ def _memory_bytes(n: int, impl: str) -> int:
     needs=(package("torch"), cuda().when(impl=("threads", "graph")), cuda().when(n=2**22)),
     work=_work,
     memory_bytes=_memory_bytes,
-    metrics=[counting.KERNELS],
+    metrics=[perfsuite.KERNELS],
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch", "graph", "streams"],
@@ -58,7 +58,7 @@ def cpu_submission(ctx: Any, n: int, impl: str) -> Workload:
 
     def exact() -> dict[str, float]:
         run = _batched if impl == "batched" else _one_by_one  # the others issue the same
-        return {"kernels": counting.count_kernels(ctx, lambda: run(x, y))}
+        return {"kernels": perfsuite.count_kernels(ctx, lambda: run(x, y))}
 
     return Workload(
         fn=launch,
@@ -93,7 +93,7 @@ def _launch_of(impl: str, x: Any, y: Any) -> Callable[[Any, Any], Any]:
     if impl == "threads":
         return _threaded()
     if impl == "graph":
-        graph = counting.capture(lambda: _one_by_one(x, y))
+        graph = perfsuite.capture(lambda: _one_by_one(x, y))
         graph.instantiate()
 
         def replay(x: Any, y: Any) -> Any:

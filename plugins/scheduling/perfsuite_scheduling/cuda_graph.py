@@ -6,7 +6,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Regime, Work, Workload, cuda, package
-from perfsuite_scheduling import counting, smoothing
+from perfsuite_scheduling import smoothing
 
 _VALUE_BYTES = 4
 
@@ -22,7 +22,7 @@ def _work(n: int, impl: str) -> Work:
     full={"n": [1, 8, 32, 128, 200]},
     needs=(package("torch"), cuda()),
     work=_work,
-    metrics=[counting.KERNELS],
+    metrics=[perfsuite.KERNELS],
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch", "graph"],
@@ -42,7 +42,7 @@ def cuda_graph(ctx: Any, n: int, impl: str) -> Workload:
     chain = smoothing.load_chain(ctx, n)
     graph: Any = None
     if impl == "graph":
-        graph = counting.capture(lambda: chain(x, y, scratch))
+        graph = perfsuite.capture(lambda: chain(x, y, scratch))
         graph.instantiate()
 
     def make_inputs(rng: Any) -> tuple[Any, ...]:
@@ -57,9 +57,7 @@ def cuda_graph(ctx: Any, n: int, impl: str) -> Workload:
         return y
 
     def exact() -> dict[str, float]:
-        if graph is not None:
-            return {"kernels": counting.graph_kernels(graph)}
-        return {"kernels": counting.count_kernels(ctx, lambda: chain(x, y, scratch))}
+        return {"kernels": perfsuite.count_kernels(ctx, lambda: chain(x, y, scratch))}
 
     return Workload(
         fn=stream if graph is None else replay,

@@ -46,7 +46,7 @@ def dynamic_parallelism(ctx: Any, items: int, impl: str) -> Workload:
         import torch
 
         x, y = torch.zeros(2, items, MOST, dtype=torch.int32, device=ctx.place)
-        seen = counting.operators(lambda: run(x, y))
+        seen = perfsuite.count_operators(lambda: run(x, y))
         return {"host_reads": float(sum(seen[name] for name in _READS))}
 
     return Workload(

@@ -67,7 +67,7 @@ def graph_conditional(ctx: Any, impl: str) -> Workload:
     def exact() -> dict[str, float]:
         for tensor, value in zip((a, b), LONGEST, strict=True):
             tensor.fill_(value)
-        return {"host_reads": float(counting.operators(run)[counting.READ])}
+        return {"host_reads": float(perfsuite.count_operators(run)[counting.READ])}
 
     return Workload(
         fn=launch,

@@ -10,7 +10,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Regime, Work, Workload, cuda, package
-from perfsuite_scheduling import congruence, counting, driver_graph
+from perfsuite_scheduling import congruence, driver_graph
 
 SOURCE = Path(__file__).with_name("graph_params.cu")
 THREADS = 256
@@ -133,7 +133,7 @@ def _bucketed(ctx: Any, start: Serve, nodes: int) -> Serve:
     rooms = {}
     for size in BUCKETS:
         x, y = torch.zeros(2, size, dtype=torch.int32, device=ctx.place)
-        graph = counting.capture(partial(_streamed(start, nodes), x, y))
+        graph = perfsuite.capture(partial(_streamed(start, nodes), x, y))
         graph.instantiate()
         rooms[size] = (graph, x, y)
 

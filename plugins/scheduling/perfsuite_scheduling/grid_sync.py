@@ -7,7 +7,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Work, Workload, arch, cuda, package
-from perfsuite_scheduling import counting, smoothing
+from perfsuite_scheduling import smoothing
 
 FUNCTIONS = {"atomic": "steps", "cluster": "steps_cluster"}
 _VALUE_BYTES = 4
@@ -26,7 +26,7 @@ def _work(steps: int, blocks: int, impl: str) -> Work:
     full_only=[{"blocks": [8], "impl": ["relaunch", "atomic"]}],
     needs=(package("torch"), cuda(), arch("sm_90+").when(impl="cluster")),
     work=_work,
-    metrics=[counting.KERNELS],
+    metrics=[perfsuite.KERNELS],
     cold=False,
     tags=["synchronisation", "persistent", "clusters"],
     source="grid-wide synchronisation and thread block clusters: AI Systems Performance "
@@ -51,7 +51,7 @@ def grid_sync(ctx: Any, steps: int, blocks: int, impl: str) -> Workload:
 
     def exact() -> dict[str, float]:
         x, y = torch.zeros(2, smoothing.N, device=ctx.place)
-        return {"kernels": counting.count_kernels(ctx, lambda: run(x, y, scratch))}
+        return {"kernels": perfsuite.count_kernels(ctx, lambda: run(x, y, scratch))}
 
     return Workload(
         fn=lambda x, y: run(x, y, scratch),

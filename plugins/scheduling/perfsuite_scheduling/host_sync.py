@@ -60,7 +60,7 @@ def host_sync(ctx: Any, samples: int, steps: int, impl: str) -> Workload:
         import torch
 
         x = torch.ones(512, FEATURES, device=ctx.place)
-        reads = counting.operators(lambda: run(x, x[:, 0], steps))[counting.READ]
+        reads = perfsuite.count_operators(lambda: run(x, x[:, 0], steps))[counting.READ]
         return {"host_reads": float(reads)}
 
     return Workload(

@@ -39,7 +39,7 @@ def _pdl(*, early: bool) -> Kernel:
 
 
 KERNELS: tuple[Kernel, ...] = (
-    _cuda(launch_latency.SOURCE, "add_one"),
+    *(_cuda(launch_latency.SOURCE, name) for name in launch_latency.FUNCTIONS.values()),
     *(_cuda(smoothing.SOURCE, name, smoothing.OPTIONS) for name in ("step", "steps")),
     _cuda(streams.SOURCE, "advance", streams.OPTIONS),
     *(_cuda(work_queue.SOURCE, name, work_queue.OPTIONS) for name in work_queue.FUNCTIONS.values()),

@@ -8,21 +8,27 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Regime, Workload, cuda, package
-from perfsuite_scheduling import counting
 
 SOURCE = Path(__file__).with_name("launch_latency.cu")
+# The kernel of each implementation in CUDA C++, and the numbers it is given beside two pointers:
+# they add up to one.
+FUNCTIONS = {"cuda": "add_one", "cuda_5": "add_one_5", "cuda_19": "add_one_19"}
+_NUMBERS = {"cuda": (), "cuda_5": (1, -1, 1), "cuda_19": (1, *(-1, 1) * 8)}
 Add = Callable[[Any, Any], Any]
 
 
 @perfsuite.case(
     axes={"burst": [1, 64], "impl": ["torch", "triton", "cuda"]},
+    full={"impl": ["torch", "triton", *FUNCTIONS, "numba", "cupy"]},
     waits=lambda burst, **_: burst == 1,
     needs=(
         package("torch"),
         package("triton").when(impl="triton"),
-        cuda().when(impl=("triton", "cuda")),
+        package("numba_cuda").when(impl="numba"),
+        package("cupy").when(impl="cupy"),
+        cuda().when(impl=("triton", *FUNCTIONS, "numba", "cupy")),
     ),
-    metrics=[counting.KERNELS],
+    metrics=[perfsuite.KERNELS],
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch"],
@@ -36,7 +42,9 @@ def launch_latency(ctx: Any, burst: int, impl: str) -> Workload:
     A burst of 1 is the time from the call to the result; one of 64 shows what each further launch
     costs the host, since the GPU is done with a kernel before the next one is issued. Every kernel
     reads what the one before it wrote, so a launch that gets lost is seen. On a CPU the ``torch``
-    variant is what an operator costs without a GPU behind it.
+    variant is what an operator costs without a GPU behind it. ``cuda_5`` and ``cuda_19`` are
+    ``cuda`` with 5 and 19 arguments instead of 2: what an argument costs. ``numba`` and ``cupy``
+    (its RawKernel) are told torch's stream at each launch; numba makes arrays of the tensors too.
     """
     add = _adder(ctx, impl)
 
@@ -49,7 +57,7 @@ def launch_latency(ctx: Any, burst: int, impl: str) -> Workload:
         import torch
 
         x, y = (torch.zeros(1, dtype=torch.int32, device=ctx.place) for _ in range(2))
-        return {"kernels": counting.count_kernels(ctx, lambda: launch(x, y))}
+        return {"kernels": perfsuite.count_kernels(ctx, lambda: launch(x, y))}
 
     return Workload(
         fn=launch,
@@ -77,8 +85,13 @@ def _adder(ctx: Any, impl: str) -> Add:
         from perfsuite_scheduling.launch_latency_triton import add_one
 
         return add_one
-    kernel = ctx.load_cuda(SOURCE, "add_one")
-    return lambda source, target: kernel(1, 1, source, target)
+    if impl in {"numba", "cupy"}:
+        from perfsuite_scheduling import launch_latency_python
+
+        made: Add = getattr(launch_latency_python, f"{impl}_add")()
+        return made
+    kernel, numbers = ctx.load_cuda(SOURCE, FUNCTIONS[impl]), _NUMBERS[impl]
+    return lambda source, target: kernel(1, 1, source, target, *numbers)
 
 
 CASES: tuple[perfsuite.Case | Claim, ...] = (launch_latency,)

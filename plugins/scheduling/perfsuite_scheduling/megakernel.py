@@ -9,7 +9,6 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Work, Workload, arch, cuda, package
-from perfsuite_scheduling import counting
 from perfsuite_scheduling.work_queue import multiprocessors
 
 SOURCE = Path(__file__).with_name("megakernel.cu")
@@ -51,7 +50,7 @@ def _memory_bytes(context: int, impl: str) -> int:
     needs=(package("torch"), cuda(), arch("sm_90+")),
     work=_work,
     memory_bytes=_memory_bytes,
-    metrics=[counting.KERNELS],
+    metrics=[perfsuite.KERNELS],
     tags=["launch", "persistent", "decode"],
     source="HazyResearch, Look Ma, No Bubbles! Designing a Low-Latency Megakernel for Llama-1B; "
     "shapes: Llama 3.2 1B",
@@ -80,7 +79,7 @@ def megakernel(ctx: Any, context: int, impl: str) -> Workload:
         x, y = torch.zeros(2, HIDDEN, **kind)
         weights = tuple(torch.zeros(*shape, **kind) for shape in _SHAPES)
         cache = tuple(torch.zeros(2, KV_HEADS, context, SIDE, **kind))
-        return {"kernels": counting.count_kernels(ctx, lambda: run(x, weights, cache, y))}
+        return {"kernels": perfsuite.count_kernels(ctx, lambda: run(x, weights, cache, y))}
 
     return Workload(
         fn=run,

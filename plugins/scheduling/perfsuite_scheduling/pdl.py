@@ -6,7 +6,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Work, Workload, arch, cuda, package
-from perfsuite_scheduling import counting, smoothing
+from perfsuite_scheduling import smoothing
 
 _VALUE_BYTES = 4
 
@@ -23,7 +23,7 @@ def _work(steps: int, impl: str) -> Work:
     full={"steps": [16, 64, 128]},
     needs=(package("torch"), package("triton"), cuda(), arch("sm_90+")),
     work=_work,
-    metrics=[counting.KERNELS],
+    metrics=[perfsuite.KERNELS],
     cold=False,
     tags=["launch", "pdl"],
     source="NVIDIA, CUDA C++ Programming Guide, Programmatic Dependent Launch and Synchronization",
@@ -46,7 +46,7 @@ def pdl(ctx: Any, steps: int, impl: str) -> Workload:
 
     def exact() -> dict[str, float]:
         x, y = torch.zeros(2, smoothing.N, device=ctx.place)
-        return {"kernels": counting.count_kernels(ctx, lambda: launch(x, y))}
+        return {"kernels": perfsuite.count_kernels(ctx, lambda: launch(x, y))}
 
     return Workload(
         fn=launch,

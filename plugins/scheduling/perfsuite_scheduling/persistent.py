@@ -7,7 +7,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Work, Workload, cuda, package
-from perfsuite_scheduling import counting, smoothing
+from perfsuite_scheduling import smoothing
 
 _VALUE_BYTES = 4
 _MANY = 128
@@ -26,7 +26,7 @@ def _work(steps: int, impl: str) -> Work:
     full={"steps": [16, _MANY, 256]},
     needs=(package("torch"), cuda()),
     work=_work,
-    metrics=[counting.KERNELS],
+    metrics=[perfsuite.KERNELS],
     cold=False,
     tags=["launch", "persistent"],
     # How soon one small kernel follows another: nothing but that is left of these.
@@ -53,7 +53,7 @@ def persistent(ctx: Any, steps: int, impl: str) -> Workload:
 
     def exact() -> dict[str, float]:
         x, y = torch.zeros(2, smoothing.N, device=ctx.place)
-        return {"kernels": counting.count_kernels(ctx, lambda: run(x, y, scratch))}
+        return {"kernels": perfsuite.count_kernels(ctx, lambda: run(x, y, scratch))}
 
     return Workload(
         fn=lambda x, y: run(x, y, scratch),

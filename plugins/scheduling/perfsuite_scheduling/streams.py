@@ -8,7 +8,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Workload, cuda, package
-from perfsuite_scheduling import congruence, counting
+from perfsuite_scheduling import congruence
 
 SOURCE = Path(__file__).with_name("streams.cu")
 # 16 blocks of 8 warps: an eighth of a GPU with 132 multiprocessors, and few warps on each of those.
@@ -23,7 +23,7 @@ _N = BLOCKS * THREADS
     axes={"kernels": [16], "impl": ["one", "many"]},
     full={"kernels": [4, 8, 16]},
     needs=(package("torch"), cuda()),
-    metrics=[counting.KERNELS],
+    metrics=[perfsuite.KERNELS],
     cold=False,
     tags=["streams", "overlap"],
     source="concurrent kernels on streams: AI Systems Performance Engineering, chapter 7",
@@ -48,7 +48,7 @@ def streams(ctx: Any, kernels: int, impl: str) -> Workload:
 
     def exact() -> dict[str, float]:
         x, y = torch.zeros(2, kernels, _N, dtype=torch.int32, device=ctx.place)
-        return {"kernels": counting.count_kernels(ctx, lambda: run(x, y))}
+        return {"kernels": perfsuite.count_kernels(ctx, lambda: run(x, y))}
 
     return Workload(
         fn=run,

@@ -43,21 +43,22 @@ struct Queue {
 
 // Each block takes the next item when it is done with one. The last block to find the queue empty
 // sets it back for the next launch: by then every other block has taken its last ticket.
-extern "C" __global__ void __launch_bounds__(THREADS)
-atomic_queue(const int* rounds, const unsigned* from, unsigned* to, Queue* queue)
+template <typename ItemOf>
+__device__ __forceinline__ void work_off(Queue* queue, const int* rounds, const unsigned* from,
+                                         unsigned* to, ItemOf item_of)
 {
-    __shared__ unsigned ticket;
+    __shared__ unsigned shared_ticket;
     while (true) {
         if (threadIdx.x == 0) {
-            ticket = atomicAdd(&queue->next, 1u);
+            shared_ticket = atomicAdd(&queue->next, 1u);
         }
         __syncthreads();
-        const unsigned item = ticket;
+        const unsigned ticket = shared_ticket;
         __syncthreads();  // nobody may take the next ticket before all have read this one
-        if (item >= ITEMS) {
+        if (ticket >= ITEMS) {
             break;
         }
-        do_item(item, rounds, from, to);
+        do_item(item_of(ticket), rounds, from, to);
     }
     if (threadIdx.x == 0) {
         __threadfence();  // the last ticket is taken before this block counts as finished
@@ -66,4 +67,19 @@ atomic_queue(const int* rounds, const unsigned* from, unsigned* to, Queue* queue
             queue->finished = 0;
         }
     }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+atomic_queue(const int* rounds, const unsigned* from, unsigned* to, Queue* queue)
+{
+    work_off(queue, rounds, from, to, [](unsigned ticket) { return static_cast<int>(ticket); });
+}
+
+// The same in an order of the items, the longest first: no long one is begun last.
+extern "C" __global__ void __launch_bounds__(THREADS)
+sorted_queue(const int* rounds, const unsigned* from, unsigned* to, Queue* queue,
+             const long long* order)
+{
+    work_off(queue, rounds, from, to,
+             [order](unsigned ticket) { return static_cast<int>(order[ticket]); });
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Workload, cuda, package
-from perfsuite_scheduling import congruence, counting
+from perfsuite_scheduling import congruence
 
 SOURCE = Path(__file__).with_name("work_queue.cu")
 # Two blocks of 1024 threads fill a multiprocessor, however the items come to them.
@@ -17,7 +17,12 @@ THREADS = 1024
 BLOCKS_PER_SM = 2
 ITEMS = 4096
 OPTIONS = (f"-DTHREADS={THREADS}", f"-DITEMS={ITEMS}")
-FUNCTIONS = {"static": "static_split", "blocks": "block_each", "queue": "atomic_queue"}
+FUNCTIONS = {
+    "static": "static_split",
+    "blocks": "block_each",
+    "queue": "atomic_queue",
+    "sorted": "sorted_queue",
+}
 _N = ITEMS * THREADS
 _VALUE_BYTES = 4
 # The longest item takes 64 times the shortest, and 12 times the mean.
@@ -52,11 +57,11 @@ def _memory_bytes(lengths: str, impl: str) -> int:
 @perfsuite.case(
     axes={"lengths": ["equal", "pareto"], "impl": ["static", "blocks", "queue"]},
     smoke={"lengths": ["pareto"]},
-    full={"lengths": ["equal", "pareto", "rising"]},
+    full={"lengths": ["equal", "pareto", "rising"], "impl": [*FUNCTIONS]},
     full_only=[{"lengths": ["equal"], "impl": ["blocks"]}],
     needs=(package("torch"), cuda()),
     memory_bytes=_memory_bytes,
-    metrics=[counting.KERNELS],
+    metrics=[perfsuite.KERNELS],
     cold=False,
     tags=["load_balance", "persistent"],
     source="atomic work queues: AI Systems Performance Engineering, chapters 6 and 7",
@@ -66,10 +71,12 @@ def work_queue(ctx: Any, lengths: str, impl: str) -> Workload:
 
     ``static`` gives each of two blocks a multiprocessor the same number of neighbouring items;
     ``queue`` has the same blocks take the next item from a counter when they are done with one;
-    ``blocks`` starts a block for each item. With ``pareto`` lengths a few items take most of the
-    time; with ``equal`` ones the queue has nothing to win and shows what it costs. A round is exact
-    arithmetic on whole numbers modulo 2**32, so results are compared to the bit; no rate of such
-    operations is known, so that no work is stated.
+    ``blocks`` starts a block for each item. ``sorted`` is the queue with the longest items first,
+    so that no long one is begun last; torch sorts them in each launch, for lengths come with the
+    items, and so their order is part of the time. With ``pareto`` lengths a few items take most of
+    the time; with ``equal`` ones the queue has nothing to win and shows what it costs. A round is
+    exact arithmetic on whole numbers modulo 2**32, so results are compared to the bit; no rate of
+    such operations is known, so that no work is stated.
     """
     import torch
 
@@ -78,7 +85,7 @@ def work_queue(ctx: Any, lengths: str, impl: str) -> Workload:
 
     def exact() -> dict[str, float]:
         x, y = torch.zeros(2, ITEMS, THREADS, dtype=torch.int32, device=ctx.place)
-        return {"kernels": counting.count_kernels(ctx, lambda: run(rounds, x, y))}
+        return {"kernels": perfsuite.count_kernels(ctx, lambda: run(rounds, x, y))}
 
     return Workload(
         fn=run,
@@ -99,9 +106,18 @@ def _launch_of(ctx: Any, impl: str) -> Callable[[Any, Any, Any], None]:
 
     kernel = ctx.load_cuda(SOURCE, FUNCTIONS[impl], options=OPTIONS)
     grid = ITEMS if impl == "blocks" else BLOCKS_PER_SM * multiprocessors()
+    if impl in {"static", "blocks"}:
+        return lambda rounds, x, y: kernel(grid, THREADS, rounds, x, y)
     # Zero once: the last block of each launch leaves the queue as the next one needs it.
-    queue = (torch.zeros(2, dtype=torch.int32, device=ctx.place),) if impl == "queue" else ()
-    return lambda rounds, x, y: kernel(grid, THREADS, rounds, x, y, *queue)
+    queue = torch.zeros(2, dtype=torch.int32, device=ctx.place)
+    if impl == "queue":
+        return lambda rounds, x, y: kernel(grid, THREADS, rounds, x, y, queue)
+
+    def longest_first(rounds: Any, x: Any, y: Any) -> None:
+        order = rounds.argsort(descending=True)
+        kernel(grid, THREADS, rounds, x, y, queue, order)
+
+    return longest_first
 
 
 def multiprocessors() -> int:

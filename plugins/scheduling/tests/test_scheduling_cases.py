@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perfsuite_scheduling import congruence, counting, perf_cases, smoothing, streams, work_queue
+from perfsuite_scheduling import congruence, perf_cases, smoothing, streams, work_queue
 
 import perfsuite
 
@@ -93,18 +93,22 @@ class PlayedContext:
         assert f"{name}(" in path.read_text(encoding="utf-8")
         return {
             "add_one": _play_add_one,
+            "add_one_5": _play_add_one,
+            "add_one_19": _play_add_one,
             "step": _play_step,
             "steps": _play_steps,
             "advance": _play_advance,
             "static_split": _play_items,
             "block_each": _play_items,
             "atomic_queue": _play_items,
+            "sorted_queue": _play_items,
         }[name]
 
 
-def _play_add_one(grid: int, block: int, source: Any, target: Any) -> None:
+def _play_add_one(grid: int, block: int, source: Any, target: Any, *numbers: int) -> None:
     assert grid * block == source.numel()
-    target.copy_(source + 1)
+    assert len(numbers) in {0, 3, 17}
+    target.copy_(source + (sum(numbers) if numbers else 1))
 
 
 def _play_step(grid: int, block: int, source: Any, target: Any) -> None:
@@ -128,7 +132,11 @@ def _play_advance(grid: int, block: int, source: Any, target: Any) -> None:
 
 def _play_items(grid: int, block: int, rounds: Any, x: Any, y: Any, *queue: Any) -> None:
     assert block == work_queue.THREADS
-    assert [each.tolist() for each in queue] == [[0, 0]] * (len(queue) > 0)
+    assert [each.tolist() for each in queue[:1]] == [[0, 0]] * (len(queue) > 0)
+    for order in queue[1:]:
+        assert order.dtype.itemsize == 8
+        assert order.unique().tolist() == list(range(work_queue.ITEMS))
+        assert rounds[order].tolist() == sorted(rounds.tolist(), reverse=True)
     assert grid == (2 * 7 if queue else grid)
     y.copy_(congruence.advance(x, rounds[:, None]))
 
@@ -148,14 +156,14 @@ def small_queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("name", "axes"),
     [
-        ("launch_latency", {"burst": 3, "impl": "cuda"}),
+        *(("launch_latency", {"burst": 3, "impl": i}) for i in ("cuda", "cuda_5", "cuda_19")),
         *(("cuda_graph", {"n": n, "impl": "stream"}) for n in (1, 2, 33)),
         ("persistent", {"steps": 16, "impl": "relaunch"}),
         ("persistent", {"steps": 16, "impl": "graph"}),
         ("persistent", {"steps": 16, "impl": "persistent"}),
         ("persistent", {"steps": 256, "impl": "persistent"}),
         ("streams", {"kernels": 4, "impl": "one"}),
-        *(("work_queue", {"lengths": "pareto", "impl": i}) for i in ("static", "blocks", "queue")),
+        *(("work_queue", {"lengths": "pareto", "impl": i}) for i in work_queue.FUNCTIONS),
         ("work_queue", {"lengths": "equal", "impl": "queue"}),
     ],
 )
@@ -186,7 +194,7 @@ class PlayedGraph:
 @pytest.mark.parametrize("n", [1, 2, 33])
 def test_replayed_graph_gets_each_launch_s_data(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr(counting, "capture", PlayedGraph)
+    monkeypatch.setattr(perfsuite, "capture", PlayedGraph)
     workload = CASES["cuda_graph"].build(PlayedContext(), n=n, impl="graph")
     assert _check(workload) is not None
 

@@ -15,7 +15,6 @@ import pytest
 from perfsuite_scheduling import (
     cluster_scheduler,
     congruence,
-    counting,
     cpu_submission,
     dynamic_parallelism,
     green_context,
@@ -90,7 +89,7 @@ def test_graph_of_requests_is_replayed_on_each_launch_s_data(
     pytest.importorskip("torch")
     from perfsuite.device import open_device
 
-    monkeypatch.setattr(counting, "capture", PlayedGraph)
+    monkeypatch.setattr(perfsuite, "capture", PlayedGraph)
     context = open_device("cpu").context(3)
     assert _check(cpu_submission.cpu_submission.build(context, n=100, impl="graph")) is not None
 

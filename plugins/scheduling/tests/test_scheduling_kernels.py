@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perfsuite_scheduling import perf_kernels
+from perfsuite_scheduling import perf_kernels, work_queue
 
 HERE = Path(__file__).parent
 Opcodes = dict[tuple[str, str], Counter[str]]
@@ -74,9 +74,9 @@ def test_barrier_is_one_atomic_and_drops_the_first_level_cache(
 def test_only_the_queue_takes_tickets(opcodes: Opcodes, target: str) -> None:
     taken = {
         kind: opcodes[f"work_queue.{kind}", target]["ATOMG"]
-        for kind in ("static_split", "block_each", "atomic_queue")
+        for kind in work_queue.FUNCTIONS.values()
     }
-    assert taken == {"static_split": 0, "block_each": 0, "atomic_queue": 2}
+    assert taken == {"static_split": 0, "block_each": 0, "atomic_queue": 2, "sorted_queue": 2}
 
 
 def test_rounds_stay_a_loop(opcodes: Opcodes) -> None:

@@ -139,6 +139,13 @@ def test_lengths_leave_the_queue_enough_to_win(lengths: str, workers: int) -> No
     assert _static(rounds, workers) > 1.4 * _queued(rounds, workers)
 
 
+@pytest.mark.parametrize("lengths", ["pareto", "rising"])
+def test_longest_first_the_queue_is_as_fast_as_with_equal_items(lengths: str) -> None:
+    rounds = work_queue.rounds_of(lengths)
+    longest_first = _queued(tuple(sorted(rounds, reverse=True)), 264)
+    assert longest_first < 1.02 * sum(rounds) / 264 < 0.9 * _queued(rounds, 264)
+
+
 @pytest.mark.parametrize("schedule", [_static, _queued])
 def test_equal_lengths_leave_the_queue_nothing_to_win(
     schedule: Callable[[tuple[int, ...], int], int],

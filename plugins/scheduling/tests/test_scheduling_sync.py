@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from perfsuite_scheduling import (
-    counting,
     driver_graph,
     graph_conditional,
     graph_params,
@@ -80,7 +79,7 @@ def ctx(monkeypatch: pytest.MonkeyPatch) -> PlayedContext:
     def capture(launch: Callable[[], Any]) -> PlayedGraph:
         return PlayedGraph([launch])
 
-    monkeypatch.setattr(counting, "capture", capture)
+    monkeypatch.setattr(perfsuite, "capture", capture)
     return found
 
 
