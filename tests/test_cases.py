@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from store_data import SKU, finished, variant
 from perfsuite.baselines import accept
 from perfsuite.catalogue import load_catalogue
 from perfsuite.cli import main
-from perfsuite.cli.cases import BEGIN, END, differing_rows, put, readme_of, table_of
+from perfsuite.cli.cases import BEGIN, END, differing_rows, put, readme_of, stored_sku, table_of
 from perfsuite.errors import UsageError
 from perfsuite.model import ClaimInstance, Pack, Regime, Tier, Variant
 from perfsuite.packs import discover
@@ -118,7 +119,14 @@ def test_table_is_put_between_its_marks_and_compared_without_figures(tmp_path: P
     assert put(readme, full)
     assert not put(readme, full)
     assert readme.read_text(encoding="utf-8") == f"# pack\n\n{BEGIN}\n{full}{END}\n\nafter\n"
-    assert differing_rows(readme, plain) == []
+    assert len(differing_rows(readme, plain)) == 6
+    assert stored_sku(readme, tmp_path) == SKU.slug
+    assert stored_sku(readme, tmp_path / "elsewhere") == ""
+    _baselines(tmp_path, {"torch": 700.0, "cuda": 500.0})
+    assert [("600 us" in row) for row in differing_rows(readme, table_of(pack, tmp_path))] == [
+        False,
+        True,
+    ]
     other = table_of(_pack(_variant("torch", doc="Other.")), tmp_path)
     assert [("Other" in row) for row in differing_rows(readme, other)] == [True, False]
 
@@ -162,12 +170,18 @@ def test_readme_of_another_encoding_is_refused_and_left_alone(tmp_path: Path) ->
     assert readme.read_bytes() == before
 
 
+@pytest.fixture(scope="module")
+def packs() -> Mapping[str, Pack]:
+    return {pack.name: pack for pack in load_catalogue([*PACKS.values()], tier=Tier.FULL)}
+
+
 @pytest.mark.parametrize("name", TABLED)
-def test_readme_of_a_pack_is_not_stale(name: str) -> None:
-    (pack,) = load_catalogue([PACKS[name]], tier=Tier.FULL)
+def test_readme_of_a_pack_is_not_stale(name: str, packs: Mapping[str, Pack]) -> None:
+    pack, root = packs[name], ROOT / "baselines"
     assert not pack.error
     assert readme_of(pack) == ROOT / "plugins" / name / "README.md"
-    assert differing_rows(readme_of(pack), table_of(pack, ROOT / "baselines")) == []
+    table = table_of(pack, root, stored_sku(readme_of(pack), root), packs=tuple(packs.values()))
+    assert differing_rows(readme_of(pack), table) == []
 
 
 def test_command_prints_compares_and_writes(

@@ -29,6 +29,7 @@ BEGIN, END = "<!-- perfsuite cases -->", "<!-- perfsuite cases end -->"
 TIME = "time_us"
 _COLUMNS = ("case", "what it does", "implementations", "measured", "claims")
 _BETWEEN = re.compile(f"{re.escape(BEGIN)}(\r?\n)(.*?){re.escape(END)}", re.DOTALL)
+_SLUG = re.compile(r"slowest to fastest, `([A-Za-z0-9._+-]+)`")
 _SENTENCE = re.compile(r"(.+?[.])(?:\s|\Z)", re.DOTALL)
 
 
@@ -36,9 +37,11 @@ _SENTENCE = re.compile(r"(.+?[.])(?:\s|\Z)", re.DOTALL)
 def cases(
     name: Annotated[str, typer.Argument(metavar="PACK", help="The pack's name")],
     *,
-    sku: Annotated[str, typer.Option(help="Whose figures; the SKU that has most of them")] = "",
+    sku: Annotated[
+        str, typer.Option(help="Whose figures; the README's SKU, else the one that has most")
+    ] = "",
     write: Annotated[bool, typer.Option("--write", help="Put it into the pack's README")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Compare the README, but figures")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare the README with it")] = False,
     pack: Packs = None,
 ) -> None:
     """Make the table of a pack's cases for its README; exit code 1 if --check finds it stale."""
@@ -48,11 +51,12 @@ def cases(
     project = find_project()
     packs = project.packs(pack, Tier.FULL)
     found = named(packs, name)
-    table = table_of(found, project.baseline_folders(None)[0], sku, packs=packs)
+    root = project.baseline_folders(None)[0]
     if not write and not check:
-        say(table.rstrip())
+        say(table_of(found, root, sku, packs=packs).rstrip())
         return
     readme = readme_of(found)
+    table = table_of(found, root, sku or stored_sku(readme, root), packs=packs)
     if write:
         say(f"{'wrote' if put(readme, table) else 'nothing to change in'} {readme}")
         return
@@ -93,12 +97,18 @@ def put(readme: Path, table: str) -> bool:
 
 
 def differing_rows(readme: Path, table: str) -> list[str]:
-    """Return the rows that the README lacks, has beyond the table, or has elsewhere; no figures."""
-    now, stored = _without_figures(table), _without_figures(_place(readme)[2])
+    """Return the rows that the README lacks, has beyond the table, or has elsewhere."""
+    now, stored = table.splitlines(), _place(readme)[2].splitlines()
     found = [row for row in (*now, *stored) if (row in now) != (row in stored)]
     if found:
         return found
     return [row for row, there in zip_longest(now, stored, fillvalue="") if row != there]
+
+
+def stored_sku(readme: Path, root: Path) -> str:
+    """Return the SKU whose figures the README's table has; empty if there is none under root."""
+    found = _SLUG.search(_place(readme)[2])
+    return found[1] if found and (root / found[1] / "sku.json").is_file() else ""
 
 
 def readme_of(pack: Pack) -> Path:
@@ -123,11 +133,6 @@ def _place(readme: Path) -> re.Match[str]:
         remedy = f"write {BEGIN} and {END} on lines of their own, where the table is to stand"
         raise UsageError("the README has no place for the table", where=str(readme), remedy=remedy)
     return found
-
-
-def _without_figures(table: str) -> list[str]:
-    cells = [re.split(r"(?<!\\)\|", row)[1 : len(_COLUMNS) + 1] for row in table.splitlines()]
-    return [" | ".join(cell.strip() for cell in row) for row in cells if row]
 
 
 def _by_case(variants: Sequence[Variant]) -> dict[str, list[Variant]]:
