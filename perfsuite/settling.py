@@ -157,7 +157,7 @@ class _Settling:
             return self.request.exceptions.applied([found], self.outcome.run)[0]
         if found.word is not Word.SAME:
             return replace(mine, reason=f"{mine.reason}; {revision} in turns: {found.reason}")
-        told = f"{revision} is the same in turns on this card"
+        told = f"{revision} is the same in turns on this card ({_first_clause(found.reason)})"
         run, source = self.outcome.run, self.outcome.baselines[mine.variant].run
         before = run.environments.get(source, {})
         if causes := ", ".join(turns.differing(before, run.facts.environment)):
@@ -171,6 +171,11 @@ class _Settling:
             fails=False,
             card="",
         )
+
+
+def _first_clause(reason: str) -> str:
+    """Return what was found of how much; the limits of turns are not those of the verdict."""
+    return reason.partition("; from ")[0]
 
 
 def _first_line(error: Exception) -> str:

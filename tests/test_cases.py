@@ -109,7 +109,7 @@ def test_unknown_sku_is_refused(tmp_path: Path) -> None:
     assert told.value.remedy == "accept a run first"
 
 
-def test_table_is_put_between_its_marks_and_compared_without_figures(tmp_path: Path) -> None:
+def test_table_is_put_between_its_marks_and_compared(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"# pack\n\n{BEGIN}\n{END}\n\nafter\n", encoding="utf-8")
     pack = _pack(_variant("torch"), _variant("cuda"))

@@ -65,6 +65,13 @@ def test_a_kernel_that_went_explains_a_faster_launch() -> None:
     assert said(found) == "add_rows, 20.0 µs of a launch, is gone (100 % of the change)"
 
 
+def test_kernels_that_moved_the_other_way_explain_nothing() -> None:
+    now = replace(SCALE, duration_us=158.0)
+    found = explain(change(900.0, 880.0), side(SCALE), side(now))
+    told = "traced, its kernels moved by +58.0 µs, which does not explain -20.0 µs"
+    assert said(found).replace("\u2212", "-") == told
+
+
 def test_kernels_of_one_name_are_told_apart_by_shape() -> None:
     small = replace(SCALE, grid=(8, 1, 1), duration_us=9.0)
     found = explain(change(109.0, 119.0), side(SCALE, small), side(

@@ -252,7 +252,10 @@ def test_a_card_that_differs_is_no_change_of_the_code(elsewhere: pytest.Pytester
     assert set(words(run).values()) == {"same"}
     two = verdicts(run)["two"]
     assert (two.confirmation, two.card, two.fails) == ("A against B", "", False)
-    assert "is the same in turns on this card, which is what differs" in two.reason
+    # How much was found, and the gate that it lies inside.
+    told, _, rest = two.reason.partition(" is the same in turns on this card (time ")
+    assert told.startswith("revision ")
+    assert "inside the gate of 1 %), which is what differs; " in rest
 
 
 def scaled(project: pytest.Pytester, factor: float) -> list[float]:

@@ -46,6 +46,9 @@ class Project:
         if name and Path(name).is_file():
             return load_run(Path(name))
         known = list_runs(self.folder)
+        if Path(name).suffix or Path(name).name != name:
+            remedy = "name a run file that is there, or a run's id"
+            raise UsageError("there is no such file", where=name, remedy=remedy)
         path = run_path(self.folder, name) if name else next(iter(known), None)
         if path is None or not path.is_file():
             ids = ", ".join(known_path.stem for known_path in known[:3])

@@ -22,7 +22,10 @@ def percent(share: float) -> str:
 def timed_reason(word: Word, shift: Shift, change: Change, policy: Policy) -> str:
     """Say what moved, how surely, what the limit was and what both clocks did."""
     if shift.metric is not TIME:
-        return f"{shift.metric.name} {_ends(change)}: {_finding(word, shift, change, policy)}"
+        # The change is not the ratio of these: stray processes count less in it.
+        medians = f"{change.baseline:.6g} and {change.current:.6g} {change.unit}".strip()
+        found = _finding(word, shift, change, policy)
+        return f"{shift.metric.name}, medians {medians}: {found}"
     parts = [_clocks(shift, word), _finding(word, shift, change, policy), _evidence(shift)]
     return "; ".join(part for part in parts if part)
 

@@ -125,13 +125,16 @@ def counter_name(name: str) -> str:
 
 
 def _between(explanation: Explanation) -> str:
-    rest = signed(explanation.rest_us or 0.0)
-    share = view.share((explanation.rest_us or 0.0) / (explanation.change_us or 1.0))
+    rest_us, change_us = explanation.rest_us or 0.0, explanation.change_us or 1.0
+    rest, share = signed(rest_us), view.share(rest_us / change_us)
     if recompiled := [each for each in explanation.kernels if each.code and not each.code.is_same]:
         return (
             f"{_cause(recompiled[0])}; {rest} ({share}) show only where launches follow each "
             "other: they are traced one by one"
         )
+    if rest_us / change_us > MOST_SHARE:
+        kernels = signed(change_us - rest_us)
+        return f"traced, its kernels moved by {kernels}, which does not explain {signed(change_us)}"
     how = "gaps between kernels and what launching takes"
     return f"{rest} are in no kernel ({share} of the change): {how}"
 

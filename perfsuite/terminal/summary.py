@@ -144,7 +144,7 @@ def _groups(book: Book, screen: Screen) -> tuple[_Group, ...]:
             len(others),
         ),
         _Group(skips, "skipped for {} reasons: see the report", 1, len(book.skips)),
-        _Group(notes, "note: {} notes are in the report", 1, len(book.run.notes)),
+        _Group(notes, "note: {} more in the report", 1, len(book.run.notes)),
     )
 
 
