@@ -59,10 +59,8 @@ def _gemms(case: str, impls: Iterable[str], *sizes: int) -> dict[str, float]:
     return {f"{case}m={m},n={m},k={m},impl={impl}]": 2.0 * m**3 for m in sizes for impl in impls}
 
 
-BF16 = {
-    **_gemms("compute.gemm[dtype=bf16,", ("torch", "triton"), 4096, 8192),
-    **_gemms("hopper.wgmma_gemm[", ("cublas", "gluon"), 4096, 8192),
-}
+HOPPER = _gemms("hopper.wgmma_gemm[", ("cublas", "gluon"), 4096, 8192)
+BF16 = {**_gemms("compute.gemm[dtype=bf16,", ("torch", "triton"), 4096, 8192), **HOPPER}
 # Bytes or operations of one launch.
 LINKS = {
     "hbm": _stream({"copy": 2, "scale": 2, "add": 3, "triad": 3}),
@@ -80,7 +78,9 @@ LINKS = {
 }
 OPERATIONS = {
     "bf16": BF16,
-    "fp16": BF16,
+    "fp16": {**_gemms("compute.gemm[dtype=fp16,", ("torch",), 8192), **HOPPER},
+    "int8": _gemms("compute.gemm[dtype=int8,", ("torch",), 8192),
+    "fp64": _gemms("compute.gemm[dtype=fp64,", ("torch",), 4096),
     "fp8": _gemms("compute.fp8_gemm[", ("fp8_tensorwise", "fp8_rowwise"), 4096, 8192),
     "tf32": _gemms("compute.gemm[dtype=tf32,", ("torch",), 4096),
     "fp32": {"compute.fma[steps=4096,impl=cuda]": 2.0**35},
@@ -137,7 +137,7 @@ def test_stored_baselines_give_the_peaks_of_these_ceilings(
     times = {name: clock.center for name, clock in clocks.items() if clock and clock.center > 0}
     links, operations = _rates(LINKS, times), _rates(OPERATIONS, times)
     assert {"hbm", "hbm_read", "hbm_write", "pcie"} <= links.keys()
-    assert {"bf16", "fp16", "fp8", "tf32"} <= operations.keys()
+    assert {"bf16", "fp8", "tf32"} <= operations.keys()
     peaks = with_measured(peaks_of(slug), entries.values(), packs)
     assert peaks.links == {**H200.links, **links}
     assert peaks.operations == {**H200.operations, **operations}
