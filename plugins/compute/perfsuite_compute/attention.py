@@ -81,7 +81,7 @@ def attention(
     is PyTorch's fused attention, held to its own kernels: FlashAttention-2, and the
     memory-efficient one for fp32 on a GPU, which the former does not take. ``cudnn`` is the
     vendor's kernel through the same call. ``triton`` is FlashAttention-2's forward pass; what it
-    lacks against ``cudnn`` (about a seventh on an H200, of causal heads a fifteenth) is warp
+    lacks against ``cudnn`` (about a seventh on an H200, of causal heads a tenth) is warp
     specialisation: a block's softmax and its products take turns, and only other blocks' overlap.
     With ``causal`` a query sees the keys up to its own, and the work is that of the pairs it sees.
     """

@@ -63,7 +63,8 @@ def softmax(ctx: Any, dtype: str, rows: int, cols: int, impl: str) -> Workload:
     element, to go on with 16-byte accesses. From 8191 columns on both reach 92 % of a copy's rate
     and more on an H200 but for Triton's 32768 of bf16 (83 %): it keeps them as fp32, which fill an
     SM's registers, and copies the next rows ahead to shared memory; CUDA C++ (94 %) keeps them as
-    bf16, so that two blocks fit. Rows are shifted by up to 100 either way, as logits
+    bf16, so that two blocks fit. ``torch`` breaks its claim of 3 times ``eager`` there with 8192
+    columns: 2.27 times in bf16, 2.67 in fp32. Rows are shifted by up to 100 either way, as logits
     with outliers are: without the maximum, fp32's exponential overflows.
     """
     name = _DTYPES[dtype][0]
