@@ -73,9 +73,9 @@ def gemm_shapes(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
     loads fit it: 10944 is more work in less time. ``tiles`` gives each program whole tiles, and
     with 143 of them for 132 multiprocessors most wait for the second wave; ``stream_k`` splits the
     k of the eleven that are left over among all, and adds up the parts (the paper's hybrid). Whole
-    tiles stay whole: equal shares of all steps, the paper's first form, let each program be at
-    another step of k than its neighbours, and what these read together no longer comes in one trip
-    to the L2 cache. ``torch`` is cuBLAS, which picks another tile for each shape.
+    tiles stay whole: with equal shares of all steps, the paper's first form, each program is at
+    another step of k than its neighbours, and they no longer read the same rows and columns at the
+    same time. ``torch`` is cuBLAS, which picks another tile for each shape.
     """
 
     def make_inputs(rng: Any) -> tuple[Any, ...]:

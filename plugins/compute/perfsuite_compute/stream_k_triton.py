@@ -121,7 +121,7 @@ def shares_of(m: int, n: int, k: int, *, programs: int, is_streamed: bool) -> tu
     """Return how many tiles stay whole, and in how many parts each other is taken.
 
     Of tiles that fill a wave none is split: programs that walk k side by side read the same rows
-    and columns at the same time, and one trip to the L2 cache serves several.
+    and columns at the same time (the paper's section on data-parallel hybrids).
     """
     tiles = triton.cdiv(m, BLOCK_M) * triton.cdiv(n, BLOCK_N)
     left = tiles % programs
