@@ -12,6 +12,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     """Return the pack's cases and claims."""
     from perfsuite_compute import (
         attention,
+        attention_backward,
         attention_mask,
         conv,
         cross_entropy,
@@ -40,6 +41,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *fma.CASES,
         *softmax.CASES,
         *attention.CASES,
+        *attention_backward.CASES,
         *matrices.cases(),
         *norm.CASES,
         *pointwise_fusion.CASES,

@@ -9,6 +9,7 @@ import perfsuite
 from perfsuite import Work, Workload, cuda, package
 
 _DTYPES = {"bf16": ("bfloat16", 2), "fp32": ("float32", 4)}
+_IMPLS = ("eager", "chunked", "triton")
 GPT2_VOCAB, VOCAB, _WIDE_VOCAB = 50257, 65536, 131072
 # Logits of half of the tokens live at a time: fewer would read the weight's gradient oftener.
 CHUNKS = 2
@@ -35,7 +36,7 @@ def _work(dtype: str, tokens: int, width: int, vocab: int, impl: str) -> Work:
 
 def _memory_bytes(dtype: str, tokens: int, width: int, vocab: int, impl: str) -> int:
     size = _DTYPES[dtype][1]
-    rows = tokens if impl == "eager" else -(-tokens // CHUNKS)
+    rows = tokens if impl in ("eager", "compile") else -(-tokens // CHUNKS)
     # Logits and gradient in the dtype and in fp32, and one of each more on the way back.
     logits = rows * vocab * (3 * size + 3 * 4)
     reference = 8 * (3 * min(tokens, _REFERENCE_ROWS) * vocab + 3 * vocab * width)
@@ -48,7 +49,7 @@ def _memory_bytes(dtype: str, tokens: int, width: int, vocab: int, impl: str) ->
         "tokens": [2048],
         "width": [2048],
         "vocab": [GPT2_VOCAB, VOCAB],
-        "impl": ["eager", "chunked", "triton"],
+        "impl": list(_IMPLS),
     },
     smoke={
         "dtype": ["fp32"],
@@ -57,13 +58,13 @@ def _memory_bytes(dtype: str, tokens: int, width: int, vocab: int, impl: str) ->
         "vocab": [1000],
         "impl": ["eager", "chunked"],
     },
-    full={"vocab": [GPT2_VOCAB, VOCAB, _WIDE_VOCAB]},
+    full={"vocab": [GPT2_VOCAB, VOCAB, _WIDE_VOCAB], "impl": [*_IMPLS, "compile"]},
     only=_is_asked,
     full_only=[{"vocab": [GPT2_VOCAB, 1000], "impl": ["eager"]}],
     needs=(
         package("torch"),
-        package("triton").when(impl="triton"),
-        cuda().when(impl="triton"),
+        package("triton").when(impl=("triton", "compile")),
+        cuda().when(impl=("triton", "compile")),
         cuda().when(dtype="bf16"),
     ),
     work=_work,
@@ -74,13 +75,14 @@ def _memory_bytes(dtype: str, tokens: int, width: int, vocab: int, impl: str) ->
 def cross_entropy(ctx: Any, dtype: str, tokens: int, width: int, vocab: int, impl: str) -> Workload:
     """Take the mean cross-entropy of ``tokens`` rows against a vocabulary, and both gradients.
 
-    ``eager`` holds all logits, once more in fp32, and their gradients. ``chunked`` goes through
-    half of the tokens at a time and writes the gradient down by hand, with PyTorch's own
-    operations. ``triton`` does the same with one kernel between the matrix products, which writes
-    the gradient over the logits (Liger's fused linear cross-entropy). What they differ in first
-    is the memory that a launch takes, then the trips of the logits. 50,257 is GPT-2's vocabulary:
-    rows of logits start at no multiple of 16 bytes, for which cuBLAS has no fast kernels. The
-    latter two have rows of logits further apart, and multiply the last word by itself.
+    ``eager`` holds all logits, once more in fp32, and their gradients; ``compile`` is the same
+    through torch.compile, forward and back. ``chunked`` goes through half of the tokens at a time
+    and writes the gradient down by hand, with PyTorch's own operations. ``triton`` does the same
+    with one kernel between the matrix products, which writes the gradient over the logits (Liger's
+    fused linear cross-entropy). What they differ in first is the memory that a launch takes, then
+    the trips of the logits. 50,257 is GPT-2's vocabulary: rows of logits start at no multiple of 16
+    bytes, for which cuBLAS has no fast kernels. The latter two have rows of logits further apart,
+    and multiply the last word by itself.
 
     On an H200 ``triton`` takes 2.4 ms for 65,536 words, 84 % of the rate of bf16 products, and as
     long as cuBLAS takes for three products of random matrices of these sizes alone (2.44 ms).
@@ -95,13 +97,8 @@ def cross_entropy(ctx: Any, dtype: str, tokens: int, width: int, vocab: int, imp
         x, weight = rng.randn(tokens, width, dtype=name), rng.randn(vocab, width, dtype=name)
         return x, weight.mul_(width**-0.5), rng.randint(0, vocab, tokens, dtype="int64")
 
-    launches = {
-        "eager": _launch_eager,
-        "chunked": _chunked(_by_torch),
-        "triton": _chunked(_by_triton),
-    }
     return Workload(
-        fn=launches[impl],
+        fn=_launch_of(impl),
         make_inputs=make_inputs,
         reference=_reference,
         wrong=_chunked(_by_torch, moves=False),
@@ -110,15 +107,31 @@ def cross_entropy(ctx: Any, dtype: str, tokens: int, width: int, vocab: int, imp
     )
 
 
-def _launch_eager(x: Any, weight: Any, target: Any) -> tuple[Any, ...]:
-    import torch
+def _launch_of(impl: str) -> Callable[..., tuple[Any, ...]]:
+    from perfsuite_compute.compiling import compiled
+
+    if impl in ("chunked", "triton"):
+        return _chunked(_by_torch if impl == "chunked" else _by_triton)
+    return _walked(compiled(_loss) if impl == "compile" else _loss)
+
+
+def _loss(x: Any, weight: Any, target: Any) -> Any:
     from torch.nn import functional
 
-    leaves = [each.detach().requires_grad_() for each in (x, weight)]
-    with torch.enable_grad():
-        logits = functional.linear(*leaves)
-        loss = functional.cross_entropy(logits.float(), target)
-    return loss.detach(), *torch.autograd.grad(loss, leaves)
+    return functional.cross_entropy(functional.linear(x, weight).float(), target)
+
+
+def _walked(loss_of: Callable[[Any, Any, Any], Any]) -> Callable[..., tuple[Any, ...]]:
+    """Return the launch that takes the loss, and its gradients by autograd."""
+    import torch
+
+    def launch(x: Any, weight: Any, target: Any) -> tuple[Any, ...]:
+        leaves = [each.detach().requires_grad_() for each in (x, weight)]
+        with torch.enable_grad():
+            loss = loss_of(leaves[0], leaves[1], target)
+        return loss.detach(), *torch.autograd.grad(loss, leaves)
+
+    return launch
 
 
 # Returns the gradient of some logits, which may lie where they were, and adds to the losses.

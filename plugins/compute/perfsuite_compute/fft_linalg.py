@@ -79,6 +79,11 @@ def fft_linalg(ctx: Any, op: str, n: int, impl: str) -> Workload:
     an n x n matrix in float64; cuSOLVER, or panel by panel in torch. ``spmm``: a sparse matrix of
     32 fp32 entries a row times a dense one of 64 columns; cuSPARSE, or the gather and the atomic
     additions of a graph network written by hand.
+
+    What keeps the libraries far from a ceiling: a row of a sparse product gathers 32 rows of the
+    dense matrix, in all 1 GiB by count, mostly out of the L2 cache, where the work has each row of
+    it once. Each column of a factor waits for those before it, and what can be multiplied at once
+    shrinks as it goes.
     """
     build = {"fft": _fft, "cholesky": _cholesky, "spmm": _spmm}[op]
     return build(n, impl)

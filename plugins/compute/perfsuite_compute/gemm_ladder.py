@@ -105,6 +105,12 @@ def gemm_ladder(ctx: Any, size: int, impl: str) -> Workload:
     boxes, which one warpgroup does nothing but start, while two multiply 64 x 256 an instruction
     from shared memory, tile after tile. ``torch`` is cuBLAS, the end of the ladder. What the last
     rung's parts are worth, ``wgmma_gemm`` and ``warp_specialization`` of the hopper pack tell.
+
+    On an H200 ``wgmma`` took 40.0 us at 2040, and cuBLAS 24.0 at 2048 (in ``gemm``). Few SMs idle:
+    16 x 8 tiles of 128 x 256 are 128 for 132 SMs, of which 97 % can be used at most. But each SM
+    has one tile only, so that nothing else goes on while its first slots fill and while its sums
+    are stored; and rows of 4080 bytes start within a line of 128, so that each row of a box, as
+    long as a line, lies in two.
     """
     return Workload(
         fn=launch_torch if impl == "torch" else _launch_cuda(ctx, RUNGS[impl]),

@@ -10,6 +10,8 @@ from perfsuite import Claim, Work, Workload, arch, cuda, package
 
 # (m, n, k) by what each shows. The tiles of `tiles` and `stream_k` are 128 x 128: 12 x 11 of them
 # are one for each of an H200's 132 multiprocessors, 13 x 11 are one wave and a twelfth of the next.
+# What each can reach there: 128 steps of k a program for one wave, 256 for `tiles` with two, 139
+# for `stream_k`. cuBLAS has tiles of other heights, of which one wave may do.
 WAVE = ((1536, 1408, 8192), (1601, 1408, 8192))
 # The inner size of a SwiGLU layer of width 4096 as it comes out of 8/3 x 4096, and as it should be.
 ALIGNMENT = ((4096, 10922, 4096), (4096, 10944, 4096))
@@ -59,6 +61,7 @@ def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
     ),
     work=_work,
     memory_bytes=_memory_bytes,
+    version=2,
     tags=["tensor-cores", "wave-quantisation", "stream-k"],
     source="Osama et al., Stream-K (arXiv:2301.03598); dimensions and alignment: NVIDIA, Matrix "
     "Multiplication Background User's Guide",
@@ -68,9 +71,11 @@ def gemm_shapes(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
 
     A row of 10922 elements starts at no multiple of 16 bytes, so that neither bulk copies nor wide
     loads fit it: 10944 is more work in less time. ``tiles`` gives each program whole tiles, and
-    with 143 of them for 132 multiprocessors most wait for the second wave; ``stream_k`` gives each
-    the same number of steps of k and adds up the tiles that two programs share. ``torch`` is
-    cuBLAS, which picks another tile for each shape.
+    with 143 of them for 132 multiprocessors most wait for the second wave; ``stream_k`` splits the
+    k of the eleven that are left over among all, and adds up the parts (the paper's hybrid). Whole
+    tiles stay whole: with equal shares of all steps, the paper's first form, each program is at
+    another step of k than its neighbours, and they no longer read the same rows and columns at the
+    same time. ``torch`` is cuBLAS, which picks another tile for each shape.
     """
 
     def make_inputs(rng: Any) -> tuple[Any, ...]:

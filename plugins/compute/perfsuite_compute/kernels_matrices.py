@@ -21,6 +21,7 @@ SKINNY_TILES = {
 SKINNY_FEW = 64
 # block_m, block_n, block_k, stages, warps.
 STREAM_K = (128, 128, 64, 5, 8)
+STREAM_K_HOW = (1, 8, 16)  # rows of tiles in a group, rows of a slice, parts read at once
 QUANTISED_COLS = (7168, 16384)
 GROUPED = (128, 256, 64, 4, 8)
 # 128 KiB of stages and more do not fit the 99 of sm_120.
@@ -102,6 +103,7 @@ def _mixed_gemv(kind: str, n: int) -> Kernel:
 
 def _stream_k() -> Kernel:
     m, n, k, stages, warps = STREAM_K
+    group, rows, parts = STREAM_K_HOW
     return _triton(
         "stream_k_triton",
         "stream_k_triton",
@@ -110,12 +112,20 @@ def _stream_k() -> Kernel:
             "a_desc": f"tensordesc<bf16[{m},{k}]>",
             "b_desc": f"tensordesc<bf16[{k},{n}]>",
             "c_desc": f"tensordesc<bf16[{m},{n}]>",
+            "slice_desc": f"tensordesc<bf16[{rows},{n}]>",
             "partial_ptr": "*fp32",
-            "arrived_ptr": "*i32",
-            **dict.fromkeys(("m", "n", "k", "share"), "i32"),
+            "counts_ptr": "*i32",
+            **dict.fromkeys(("m", "n", "k", "whole", "peers"), "i32"),
         },
-        constants={"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP": 8},
-        aligned=("partial_ptr", "arrived_ptr", "n", "k"),
+        constants={
+            "BLOCK_M": m,
+            "BLOCK_N": n,
+            "BLOCK_K": k,
+            "GROUP": group,
+            "SLICE": rows,
+            "AT_ONCE": parts,
+        },
+        aligned=("partial_ptr", "counts_ptr", "n", "k"),
         num_warps=warps,
         num_stages=stages,
         targets=_LARGE,

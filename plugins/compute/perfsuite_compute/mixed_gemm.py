@@ -72,7 +72,7 @@ def mixed_gemm(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
     warps have rows left (57344 x 8192 weights reach 93 and 88 %, by a sweep). The rest goes with
     the bytes: a warp asks for more only after the 190 instructions that 2 KiB take, which by count
     keep the pipe for whole numbers busy for a third of the time and more. 256 rows took about
-    128 us in int8 and 146 in int4, 73 and 64 % of the rate of cuBLAS in bf16: tensor cores wait
+    127 us in int8 and 146 in int4, 70 and 61 % of the rate of cuBLAS in bf16: tensor cores wait
     while warps turn the next weights into bf16, and a tile's sums take the registers of a second
     program, which would multiply meanwhile.
     """

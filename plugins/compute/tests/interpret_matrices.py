@@ -40,7 +40,14 @@ def skinny() -> None:
 
 
 def stream_k() -> None:
-    for m, n, k, programs in ((128, 128, 64, 1), (136, 200, 328, 3), (264, 136, 1032, 7)):
+    # One tile; one left over; whole tiles and two left over; more parts than are read at once.
+    shapes = (
+        (128, 128, 64, 1),
+        (264, 200, 328, 5),
+        (392, 264, 1032, 5),
+        (136, 72, 1288, 40),
+    )
+    for m, n, k, programs in shapes:
         for is_streamed in (False, True):
             launch = stream_k_triton.launch(
                 m, n, k, is_streamed=is_streamed, place="cpu", programs=programs

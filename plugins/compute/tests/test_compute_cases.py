@@ -92,6 +92,19 @@ def test_bf16_is_within_its_tolerance(name: str, axes: Axes) -> None:
     assert 1e-4 < error < 1e-2
 
 
+def test_gradients_of_attention_are_right_and_a_forgotten_mask_is_refused() -> None:
+    axes = {"dtype": "fp32", "b": 2, "h": 3, "s": 65, "d": 16, "impl": "math"}
+    assert _check(_built(CASES["attention_backward"], **axes)) is not None
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [("fp16", 1e-2), ("int8", 0.0), ("fp64", 1e-12)])
+def test_rates_of_other_dtypes_are_of_right_products(dtype: str, limit: float) -> None:
+    axes = {"dtype": dtype, "m": 64, "n": 32, "k": 128, "impl": "torch"}
+    error = _check(_built(CASES["gemm"], **axes))
+    assert error is not None
+    assert error <= limit
+
+
 @pytest.mark.parametrize(
     ("name", "axes"),
     [

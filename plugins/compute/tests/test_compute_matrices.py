@@ -90,7 +90,7 @@ def test_quantised_row_is_read_by_16_bytes_and_converts_nothing(kind: str, n: in
 
 def test_triton_matrix_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
     rows = _lines("interpret_matrices.py", TRITON_INTERPRET="1")
-    assert len(rows) == 45
+    assert len(rows) == 49
     errors = {row["name"]: row["error"] for row in rows}
     # The interpreter truncates to fp8 where a GPU rounds: no code is off by more than one.
     limits = {"quantised fp8": 1e-2, "quantised int8": 1e-30}
@@ -124,6 +124,21 @@ def test_quantised_weights_are_near_the_weights(kind: str) -> None:
     assert (back - w.double()).abs().max() <= 0.51 * float(scale.max())
 
 
+@pytest.mark.parametrize(
+    ("programs", "whole", "peers"),
+    # As many multiprocessors as an H200, as an H100 on PCIe and as a B200 have.
+    [(132, 132, 12), (114, 114, 3), (148, 143, 1)],
+)
+def test_only_the_tiles_that_fill_no_wave_are_split(programs: int, whole: int, peers: int) -> None:
+    pytest.importorskip("triton")
+    from perfsuite_compute.stream_k_triton import shares_of
+
+    odd = shares_of(1601, 1408, 8192, programs=programs, is_streamed=True)
+    assert odd == (whole, peers)
+    assert shares_of(1601, 1408, 8192, programs=programs, is_streamed=False) == (143, 1)
+    assert shares_of(1536, 1408, 8192, programs=132, is_streamed=True) == (132, 1)
+
+
 def test_launched_tiles_are_those_handed_over() -> None:
     pytest.importorskip("triton")
     from perfsuite_compute import (
@@ -140,6 +155,8 @@ def test_launched_tiles_are_those_handed_over() -> None:
     ):
         tile = module.BLOCK_M, module.BLOCK_N, module.BLOCK_K
         assert (*tile, module.STAGES, module.WARPS) == handed
+    how = stream_k_triton.GROUP, stream_k_triton.SLICE, stream_k_triton.AT_ONCE
+    assert how == kernels_matrices.STREAM_K_HOW
     assert skinny_triton.FEW == kernels_matrices.SKINNY_FEW
 
 

@@ -47,8 +47,7 @@ def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
     work=_work,
     memory_bytes=_memory_bytes,
     tags=["tensor-cores", "hopper"],
-    # Tensor cores take both at one rate.
-    ceilings={"bf16": _is_ceiling, "fp16": _is_ceiling},
+    ceilings={"bf16": _is_ceiling},
     source="tensor cores and warp specialization: chapter 6 of the book; PTX ISA, "
     "'Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions'",
 )
