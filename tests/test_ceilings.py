@@ -84,7 +84,10 @@ OPERATIONS = {
     "bf16": BF16,
     "fp16": _gemms("compute.gemm[dtype=fp16,", ("torch",), 8192),
     "int8": _gemms("compute.gemm[dtype=int8,", ("torch",), 8192),
-    "fp64": _gemms("compute.gemm[dtype=fp64,", ("torch",), 4096),
+    "fp64": {
+        **_gemms("compute.gemm[dtype=fp64,", ("torch",), 4096),
+        "compute.fp64_emulation[m=4096,impl=fp64]": 2.0 * 4096**3,
+    },
     "fp8": _gemms("compute.fp8_gemm[", ("fp8_tensorwise", "fp8_rowwise"), 4096, 8192),
     "tf32": _gemms("compute.gemm[dtype=tf32,", ("torch",), 4096),
     "fp32": {"compute.fma[steps=4096,impl=cuda]": 2.0**35},

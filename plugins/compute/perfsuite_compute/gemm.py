@@ -95,6 +95,7 @@ _NEEDS: tuple[Need, ...] = (
         {"dtype": ["fp32"], "m": [1024]},
         {"dtype": ["bf16", "tf32"], "m": [2048]},
         {"m": [512], "impl": ["cuda_naive"]},
+        {"dtype": ["fp64"]},  # fp64_emulation measures the same at night
     ],
     needs=_NEEDS,
     work=_work,

@@ -99,8 +99,9 @@ def norm(
         grads = [rng.randn(rows, cols, dtype=name) for _ in range(2 if trains else 0)]
         return x, residual, weight, rng.randn(cols, dtype=name), *grads
 
+    launch = _launch_of(ctx, impl, centred=centred)
     return Workload(
-        fn=_launch_of(ctx, impl, centred=centred),
+        fn=launch,
         make_inputs=make_inputs,
         reference=_reference(centred=centred),
         wrong=_wrong(centred=centred),

@@ -30,7 +30,11 @@ def _memory_bytes(*, mib: int, direction: str, impl: str) -> int:
     axes={"mib": [16, 256], "direction": ["h2d", "d2h"], "impl": list(PLACES)},
     smoke={"mib": [16], "direction": ["h2d"]},
     full={"mib": [1, 64, 1024]},
-    full_only=[{"mib": [256], "impl": ["pageable"]}, {"impl": ["zero_copy"]}],
+    full_only=[
+        {"mib": [256], "impl": ["pageable"]},
+        {"direction": ["d2h"], "impl": ["pageable"]},
+        {"impl": ["zero_copy"]},
+    ],
     needs=[perfsuite.cuda()],
     work=_work,
     memory_bytes=_memory_bytes,
