@@ -139,9 +139,11 @@ SMALL: dict[str, dict[str, list[Any]]] = {
 }
 
 
-def wanted(names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield cases and axes, of the named cases if any are named."""
-    for name, axes in SMALL.items():
+def wanted(
+    names: list[str], table: dict[str, dict[str, list[Any]]] = SMALL
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield cases and axes of a table, of the named cases if any are named."""
+    for name, axes in table.items():
         case = name.strip()
         if names and case not in names:
             continue
@@ -155,16 +157,16 @@ def say(words: str, end: str = "\n") -> None:
     sys.stdout.flush()
 
 
-def main() -> int:
-    """Check one variant after the other; return how many failed."""
+def main(table: dict[str, dict[str, list[Any]]] = SMALL) -> int:
+    """Check one variant of a table after the other; return how many failed."""
     names = [word for word in sys.argv[1:] if word != ONLY_LAUNCH]
-    if unknown := set(names) - {name.strip() for name in SMALL}:
+    if unknown := set(names) - {name.strip() for name in table}:
         say(f"not in the list: {', '.join(sorted(unknown))}")
         return len(unknown)
     device = open_device("cuda")
     packs: dict[str, Any] = {}
     failed = count = 0
-    for name, axes in wanted(names):
+    for name, axes in wanted(names, table):
         pack, _, case = name.partition(".")
         if pack not in packs:
             packs[pack] = load_pack(pack, f"module:perfsuite_{pack}@{ROOT / 'plugins' / pack}")

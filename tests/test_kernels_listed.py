@@ -8,7 +8,9 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import odd_kernels
 import pytest
 import sanitize_kernels
 
@@ -116,9 +118,12 @@ def test_kernels_are_found_behind_bounds_templates_and_comments() -> None:
     assert triton_kernels(text) == {"a"}
 
 
-def test_what_is_run_under_the_sanitizer_are_cases_with_their_axes() -> None:
+@pytest.mark.parametrize("table", [sanitize_kernels.SMALL, odd_kernels.ODD])
+def test_what_is_run_by_hand_on_a_gpu_are_cases_with_their_axes(
+    table: dict[str, dict[str, list[Any]]],
+) -> None:
     cases: dict[str, Mapping[str, Case]] = {}
-    for name, axes in sanitize_kernels.wanted([]):
+    for name, axes in sanitize_kernels.wanted([], table):
         pack, _, case = name.partition(".")
         if pack not in cases:
             cases[pack] = load_pack(pack, f"module:perfsuite_{pack}@{PLUGINS / pack}").cases
