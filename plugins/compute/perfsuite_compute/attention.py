@@ -216,8 +216,8 @@ CASES: tuple[perfsuite.Case | Claim, ...] = (
             metric="peak_bytes",
             at={"dtype": ("bf16",), "b": (4,), "h": (32,), "s": (_LENGTH, 8192), "d": (_WIDTH,)},
             needs=(cuda(),),
-            source="FlashAttention (arXiv:2205.14135), section 4.3: up to 20 times less memory "
-            "than exact attention, linear in the length",
+            source="README of Dao-AILab/flash-attention: 10 times less memory than standard "
+            "attention at a length of 2048, 20 times at 4096",
         )
         for impl in ("sdpa", "cudnn", "triton")
     ),
