@@ -10,7 +10,7 @@ from perfsuite_memory import advance
 
 BLOG = "Harris, How to Overlap Data Transfers in CUDA C/C++, NVIDIA Technical Blog, 2012"
 # Streams, and pieces that the buffer is cut into and given to them in turn.
-PIPELINES = {"serial": (1, 1), "two": (2, 8), "four": (4, 8), "sixteen": (4, 16)}
+PIPELINES = {"serial": (1, 1), "two": (2, 8), "four": (4, 8), "thirty_two": (4, 32)}
 # As long as a copy: on an H200 64 MiB cross the link in 1.22 to 1.25 ms (h2d), and 1024 rounds on
 # them take the 2.06 ms that are left of serial's 4.53 ms without its two copies.
 ROUNDS = 600
@@ -44,11 +44,11 @@ def copy_overlap(ctx: Any, *, mib: int, impl: str) -> perfsuite.Workload:
 
     serial does all of it on one stream at once; the others cut it into pieces and give each in turn
     to a stream with a buffer of its own, so that both directions and the work overlap: two and four
-    8 pieces to as many streams, sixteen 16 pieces to four. Copy, rounds and copy take equally long,
-    so the link, whose share is that of one direction, is busy in 1 of serial's 3 stages at most
-    (33 %). Enough streams take c pieces in c + 2 stages, since the first must come in before any
-    work and the last go out after it: four 8 of 10 (80 %), sixteen 16 of 18 (89 %). On two streams
-    a piece waits until the last but one is out, 4 times 3 stages and 1: 8 of 13 (62 %).
+    8 pieces to as many streams, thirty_two 32 pieces to four. Copy, rounds and copy take equally
+    long, so the link, whose share is that of one direction, is busy in 1 of serial's 3 stages at
+    most (33 %). Enough streams take c pieces in c + 2 stages, since the first must come in before
+    any work and the last go out after it: four 8 of 10 (80 %), thirty_two 32 of 34 (94 %). On two
+    streams a piece waits until the last but one is out, 4 times 3 stages and 1: 8 of 13 (62 %).
     """
     n = mib * 2**20 // 4
     step = advance.load(ctx, ROUNDS)

@@ -70,7 +70,7 @@ def test_serial_copies_in_and_out_and_an_early_copy_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("impl", "stages"), [("serial", 3), ("two", 13), ("four", 10), ("sixteen", 18)]
+    ("impl", "stages"), [("serial", 3), ("two", 13), ("four", 10), ("thirty_two", 34)]
 )
 def test_pieces_take_as_many_stages_as_is_said(impl: str, stages: int) -> None:
     streams, pieces = copy_overlap.PIPELINES[impl]
