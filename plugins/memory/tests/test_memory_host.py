@@ -69,20 +69,6 @@ def test_serial_copies_in_and_out_and_an_early_copy_is_refused(
     assert [torch.equal(out, want) for out in outputs] == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("impl", "stages"), [("serial", 3), ("two", 13), ("four", 10), ("thirty_two", 34)]
-)
-def test_pieces_take_as_many_stages_as_is_said(impl: str, stages: int) -> None:
-    streams, pieces = copy_overlap.PIPELINES[impl]
-    free, ready = [0, 0, 0], [0] * streams
-    for piece in range(pieces):
-        for stage in range(3):
-            # A stream does one thing after the other, and so does each engine.
-            ended = 1 + max(free[stage], ready[piece % streams])
-            free[stage] = ready[piece % streams] = ended
-    assert free[2] == stages
-
-
 def test_trace_fills_the_slots_first_and_has_small_and_large_blocks() -> None:
     trace = allocator.trace_of(256)
     assert [slot for slot, _ in trace[: allocator.SLOTS]] == list(range(allocator.SLOTS))
