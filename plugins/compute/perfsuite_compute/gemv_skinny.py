@@ -64,7 +64,7 @@ def gemv_skinny(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
     ``torch`` is cuBLAS, which has tiles of outputs too few for all multiprocessors where n is
     small. ``triton`` splits k so that there are programs for all of them; ``cuda`` has a warp for
     each output and no tensor cores, which one row does not need. For 4096 outputs ``cuda`` took
-    about 28 us on an H200 (95 % of a copy's rate), the other two about 31 (83, 85 %): so short a
+    about 28 us on an H200 (95 % of the ceiling), the other two about 31 (83, 85 %): so short a
     kernel spends the rest on starting, filling its SMs and draining them.
     """
 

@@ -66,7 +66,7 @@ def mixed_gemm(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
     are, in fp32). Bytes are those of each format, so that the efficiency says how near to its own
     bound each one is.
 
-    On an H200 one row took about 35 us in int8 and 21 in int4, 76 and 68 % of a copy's rate; for
+    On an H200 one row took about 35 us in int8 and 21 in int4, 76 and 68 % of the ceiling; for
     as many bytes as int8's ``gemv_skinny`` needs 28. Fixed is some 5 us in both: starting, turning
     x into the tensor cores' order before the first product, and a last turn in which two of five
     warps have rows left (57344 x 8192 weights reach 93 and 88 %, by a sweep). The rest goes with
