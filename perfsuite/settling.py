@@ -157,7 +157,8 @@ class _Settling:
             return self.request.exceptions.applied([found], self.outcome.run)[0]
         if found.word is not Word.SAME:
             return replace(mine, reason=f"{mine.reason}; {revision} in turns: {found.reason}")
-        told = f"{revision} is the same in turns on this card ({_first_clause(found.reason)})"
+        told = f"{revision} is the same in turns on this card"
+        how_much = f"in turns {_first_clause(found.reason)}"
         run, source = self.outcome.run, self.outcome.baselines[mine.variant].run
         before = run.environments.get(source, {})
         if causes := ", ".join(turns.differing(before, run.facts.environment)):
@@ -166,7 +167,7 @@ class _Settling:
         return replace(
             mine,
             word=Word.SAME,
-            reason=f"{told}, which is what differs; {mine.reason}",
+            reason=f"{told}, which is what differs; {how_much}; {mine.reason}",
             confirmation=IN_TURNS,
             fails=False,
             card="",

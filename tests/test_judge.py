@@ -153,7 +153,7 @@ def test_a_against_b_judges_time_beside_code() -> None:
     found = verdict(now, entry(processes(6)), against=arms)
     assert (found.word, found.confirmation) == (Word.SLOWER, "A against B")
     assert "code +0.00 %" in found.reason
-    assert "elapsed_us 1400" in found.reason
+    assert "elapsed_us, medians 1400" in found.reason
     assert verdict(now, entry(processes(6))).word is Word.SAME
 
 

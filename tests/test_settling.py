@@ -253,9 +253,10 @@ def test_a_card_that_differs_is_no_change_of_the_code(elsewhere: pytest.Pytester
     two = verdicts(run)["two"]
     assert (two.confirmation, two.card, two.fails) == ("A against B", "", False)
     # How much was found, and the gate that it lies inside.
-    told, _, rest = two.reason.partition(" is the same in turns on this card (time ")
+    told, _, rest = two.reason.partition(", which is what differs; in turns time ")
     assert told.startswith("revision ")
-    assert "inside the gate of 1 %), which is what differs; " in rest
+    assert told.endswith(" is the same in turns on this card")
+    assert "inside the gate of 1 %); time +4." in rest
 
 
 def scaled(project: pytest.Pytester, factor: float) -> list[float]:
