@@ -567,6 +567,7 @@ def test_claim_about_a_metric_is_held_or_broken_by_its_value_alone() -> None:
     # One that takes none at all has no ratio, and is the best there is.
     none = judged(4.0, peak_bytes=0.0)
     assert (none.word, none.ratio) == (ClaimWord.HELD, None)
+    assert judged(4.0, peak_bytes=1000.0).word is ClaimWord.BROKEN
     absent = judged(4.0, kernels=1.0)
     assert (absent.word, absent.reason) == (ClaimWord.NOT_APPLICABLE, "f has no peak_bytes")
 

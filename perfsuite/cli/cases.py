@@ -154,7 +154,7 @@ def _facts(name: str, variants: Sequence[Variant], pack: Pack) -> tuple[str, ...
         ", ".join(f"`{kind}`" for kind in kinds),
         variants[0].case.regime.value.replace("_", " "),
         ", ".join(
-            f"`{name}` {claim.by:g} {view.TIMES} {claim.metric}".rstrip()
+            f"`{name}` {claim.by:g} {view.TIMES}{claim.metric and f' less {claim.metric}'}"
             for name, claim in claims.items()
         ),
     )

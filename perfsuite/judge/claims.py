@@ -129,7 +129,7 @@ def _by_metric(claim: ClaimInstance, results: Mapping[str, Result], *, fails: bo
             return _outcome(claim, ClaimWord.NOT_APPLICABLE, f"{side} has no {claim.metric}")
         sides.append(median(told))
     than, faster = sides
-    is_held = than >= claim.by * faster and than > 0
+    is_held = than >= claim.by * faster
     found = than / faster if faster > 0 else None
     reason = f"{claim.metric} {than:.6g} -> {faster:.6g}, {claim.by:g}x claimed"
     return _outcome(

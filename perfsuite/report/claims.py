@@ -104,8 +104,11 @@ def _than(instance: ClaimInstance | None) -> str:
     own, other = (
         [axis for axis in side if axis not in set(sides[1 - at])] for at, side in enumerate(sides)
     )
-    what = f" in {instance.metric}" if instance.metric else ""
-    return f"{' '.join(own)} over {' '.join(other)}{what}" if own and other else ""
+    if not own or not other:
+        return ""
+    if instance.metric:  # less of it is better: the ratio is of the other one's
+        return f"{instance.metric} of {' '.join(other)} over {' '.join(own)}"
+    return f"{' '.join(own)} over {' '.join(other)}"
 
 
 def _both(instance: ClaimInstance) -> tuple[str, str]:

@@ -130,7 +130,7 @@ def _of_claim(claim: ClaimInstance, verdict: ClaimVerdict, options: Options) -> 
     lines = [
         f"{verdict.word.value}: {claim.id}",
         _line("asked for", f"{view.ratio(verdict.required)} ({verdict.source})"),
-        _line("found", f"{view.ratio(verdict.ratio)} ({view.ratios(verdict.low, verdict.high)})"),
+        *_found(verdict),
         _line("less" if claim.metric else "faster", claim.faster),
         _line("than", claim.than),
         _line("reason", verdict.reason),
@@ -150,6 +150,12 @@ def _of_claim(claim: ClaimInstance, verdict: ClaimVerdict, options: Options) -> 
         text=plain(verdict.reason) if skipped else "\n".join(map(plain, lines)),
         properties=tuple(told),
     )
+
+
+def _found(verdict: ClaimVerdict) -> Iterator[str]:
+    if verdict.ratio is not None:
+        span = f" ({view.ratios(verdict.low, verdict.high)})" if verdict.low != verdict.high else ""
+        yield _line("found", f"{view.ratio(verdict.ratio)}{span}")
 
 
 def claim_command(claim: ClaimInstance, options: Options) -> str:

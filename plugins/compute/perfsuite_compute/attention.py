@@ -219,6 +219,7 @@ CASES: tuple[perfsuite.Case | Claim, ...] = (
             source="README of Dao-AILab/flash-attention: 10 times less memory than standard "
             "attention at a length of 2048, 20 times at 4096",
         )
-        for impl in ("sdpa", "cudnn", "triton")
+        # triton's result is among its inputs, and so counted for nothing.
+        for impl in ("sdpa", "cudnn")
     ),
 )

@@ -109,7 +109,7 @@ _NEEDS: tuple[Need, ...] = (
     source="tensor cores, mixed precision and shared-memory tiling: chapters 5 and 6 of the book",
 )
 def gemm(ctx: Any, dtype: str, m: int, n: int, k: int, impl: str) -> Workload:
-    """Multiply two matrices: c = a b, all row-major, c in the operands' dtype.
+    """Multiply two matrices: c = a b, all row-major, c in the operands' dtype (int32 of int8).
 
     ``torch`` is cuBLAS: fp32 on the CUDA cores, all else on tensor cores. int8 has int32 sums and
     takes b by columns, as its kernels do; fp16, int8 and fp64 are there for the rate they reach.

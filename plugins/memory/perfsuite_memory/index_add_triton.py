@@ -1,4 +1,4 @@
-"""Rows added by index in Triton: an atomic addition a float, or a list of rows for each sum."""
+"""Rows added by index in Triton: an atomic addition of four floats, or a list for each sum."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUM_ROWS, SUM_WARPS = 8, 2
 def index_add_kernel(  # type: ignore[no-untyped-def]
     values_ptr, index_ptr, out_ptr, count, DIM: tl.constexpr, ROWS: tl.constexpr
 ):
-    """Add ROWS rows to where their indices say, float by float and in any order."""
+    """Add ROWS rows to where their indices say, four floats at once and in any order."""
     places = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, DIM)[None, :]
     mask = places < count

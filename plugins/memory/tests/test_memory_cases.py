@@ -98,8 +98,10 @@ def test_host_copies_agree_with_the_reference_and_the_control_does_not() -> None
     assert not torch.equal(target, workload.reference(source, target))
 
 
-@pytest.mark.parametrize("direction", ["h2d", "d2h"])
-def test_a_kernel_copies_page_locked_memory_itself(direction: str) -> None:
+@pytest.mark.parametrize(
+    ("direction", "places"), [("h2d", ["pinned", "device"]), ("d2h", ["device", "pinned"])]
+)
+def test_a_kernel_copies_page_locked_memory_itself(direction: str, places: list[str]) -> None:
     torch = pytest.importorskip("torch")
     launched = []
 
@@ -113,7 +115,14 @@ def test_a_kernel_copies_page_locked_memory_itself(direction: str) -> None:
     source, target = torch.randn(2**18), torch.full((2**18,), math.nan)
     workload.fn(source, target)
     assert launched == [(2**18 // 4, 2**18)]
-    assert h2d.PLACES["zero_copy"] == "pinned"
+
+    class Rng:
+        def randn(self, _n: int, *, place: str) -> str:
+            return place
+
+        empty = randn
+
+    assert list(workload.make_inputs(Rng())) == places
 
 
 def _words(case: perfsuite.Case, **axes: Any) -> float:
