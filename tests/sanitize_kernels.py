@@ -7,8 +7,10 @@ and the same with ``--tool racecheck``. (cuda-bindings asks the driver for what 
 errors that it gets are no kernel's.) Each is compared with its reference as in any run, and named
 before it begins. Cases' names as arguments choose some of them. With ``--launch`` each is launched
 once and compared with nothing: racecheck breaks off with an internal error of its own in cuBLAS's
-bf16 kernels, which some cases' references or mistakes launch. ``--kernel-name kne=NAME`` of
-compute-sanitizer, once for each kernel, leaves torch's own out and saves most of the time.
+bf16 kernels, which some cases' references or mistakes launch, and without its cache torch refuses
+to allocate while a graph is captured, as ``sorted`` of ``scheduling.work_queue`` does. ``--kernel-
+name kne=NAME`` of compute-sanitizer, once for each kernel, leaves torch's own out and saves most of
+the time.
 """
 
 from __future__ import annotations
