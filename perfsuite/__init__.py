@@ -17,6 +17,7 @@ from perfsuite.device import (
     capture,
     count_kernels,
     count_operators,
+    graph_kernels,
 )
 from perfsuite.errors import CaseError, DeviceError, PerfError, WrongResultError
 from perfsuite.hookspecs import hookimpl
@@ -94,6 +95,7 @@ __all__ = [
     "facts_of",
     "feature",
     "gpus",
+    "graph_kernels",
     "hookimpl",
     "on_device",
     "package",

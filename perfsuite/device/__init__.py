@@ -2,7 +2,13 @@
 
 from perfsuite.device.compiled import forget_compiled
 from perfsuite.device.conformance import sampled
-from perfsuite.device.counted import KERNELS, capture, count_kernels, count_operators
+from perfsuite.device.counted import (
+    KERNELS,
+    capture,
+    count_kernels,
+    count_operators,
+    graph_kernels,
+)
 from perfsuite.device.gang import Gang, join, join_elastic
 from perfsuite.device.opening import described, open_device, waking
 from perfsuite.device.protocol import (
@@ -30,6 +36,7 @@ __all__ = [
     "count_operators",
     "described",
     "forget_compiled",
+    "graph_kernels",
     "join",
     "join_elastic",
     "open_device",

@@ -15,7 +15,8 @@ KERNELS = Metric("kernels", better="lower")
 def count_kernels(ctx: Any, launch: Callable[[], Any]) -> float:
     """Return the kernels, copies and fills one launch starts; torch's operators on a CPU.
 
-    A CUDA graph that the launch replays is one node of another kind, and counts for nothing.
+    A CUDA graph that the launch replays is one node of another kind, and counts for nothing: ask
+    ``graph_kernels`` about it.
     It is a number for ``Workload.exact`` of a case that declares the metric ``KERNELS``.
     """
     if ctx.device == "cuda":
