@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfsuite import wire, worker
+from perfsuite.boundary import plain
 from perfsuite.errors import PerfError
 
 # Beyond the limit of those who started it, who may be gone.
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str]) -> str | None:
     try:
         worker.show(request.job)
     except PerfError as error:
-        return wire.plain(error.what.partition("\n")[0])
+        return plain(error.what.partition("\n")[0])
     return None
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from perfsuite import wire
+from perfsuite.boundary import plain
 from perfsuite.device import Device, Gang, described, forget_compiled, join, open_device, waking
 from perfsuite.engine import Quads, Session, dissect, show_once
 from perfsuite.errors import DisturbedError, PackError, PerfError, WrongResultError
@@ -244,6 +245,6 @@ def _refuse_strangers(job: wire.Job) -> bool:
 def _reason(error: BaseException) -> str:
     """Return one line: a deliberate error's own words, else its type and first line."""
     if isinstance(error, PerfError):
-        return wire.plain(error.what.partition("\n")[0])
-    first = wire.plain(str(error).strip().partition("\n")[0])
+        return plain(error.what.partition("\n")[0])
+    first = plain(str(error).strip().partition("\n")[0])
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

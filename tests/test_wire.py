@@ -8,6 +8,7 @@ from multiprocessing import Pipe
 import pytest
 
 from perfsuite import wire
+from perfsuite.boundary import plain
 from perfsuite.errors import PerfError
 from perfsuite.model import (
     Block,
@@ -132,6 +133,12 @@ def test_nan_among_samples_is_refused() -> None:
 
 
 def test_text_of_cases_is_made_plain() -> None:
-    assert wire.plain("a\tb\nc") == "a\tb\nc"
-    assert wire.plain("red \x1b[31m\x00") == "red \ufffd[31m\ufffd"
-    wire.encode(wire.Failed(Status.ERROR, wire.plain("half \ud800")))
+    assert plain("a\tb\nc") == "a\tb\nc"
+    assert plain("red \x1b[31m\x00") == "red \ufffd[31m\ufffd"
+    assert plain("left \u202e turn") == "left \ufffd turn"
+    assert plain("1\u202f000 ok") == "1\u202f000 ok"
+    wire.encode(wire.Failed(Status.ERROR, plain("half \ud800")))
+
+
+def test_a_long_text_loses_its_middle_and_says_so() -> None:
+    assert plain("a" * 50 + "b" * 50, most=20) == "a" * 10 + " [80 characters left out] " + "b" * 10

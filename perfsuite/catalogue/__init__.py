@@ -17,10 +17,10 @@ from typing import IO
 import msgspec
 
 import perfsuite
+from perfsuite.boundary import plain
 from perfsuite.catalogue.listing import PackListing, Request
 from perfsuite.model import Pack, Tier
 from perfsuite.packs import PackSource, Place
-from perfsuite.wire import plain
 
 # The child itself ends a pack at the time limit; this is for a child that does not.
 GRACE_S = 5.0

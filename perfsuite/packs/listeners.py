@@ -14,13 +14,13 @@ from typing import Any, TypeVar, cast
 
 import pluggy
 
+from perfsuite.boundary import NAME_CHARACTERS, PAGE_CHARACTERS, plain
 from perfsuite.errors import PerfError
 from perfsuite.hookspecs import Controller
 from perfsuite.model import Pack, Run, Section
 from perfsuite.packs.loader import import_folder, told
 from perfsuite.packs.sources import GROUP
-from perfsuite.packs.validity import Place, shown
-from perfsuite.wire import plain
+from perfsuite.packs.validity import Place
 
 T = TypeVar("T")
 
@@ -165,8 +165,8 @@ def _sections(returned: Sequence[Any]) -> Iterator[Section]:
             rows = section.rows
             more = f" The table ends after {MOST_ROWS} of {len(rows)} rows."
             yield Section(
-                title=shown(section.title),
-                text=shown(section.text) + more * (len(rows) > MOST_ROWS),
-                columns=tuple(map(shown, section.columns)),
-                rows=tuple(tuple(map(shown, row)) for row in rows[:MOST_ROWS]),
+                title=plain(section.title, most=NAME_CHARACTERS),
+                text=plain(section.text, most=PAGE_CHARACTERS) + more * (len(rows) > MOST_ROWS),
+                columns=tuple(map(plain, section.columns)),
+                rows=tuple(tuple(map(plain, row)) for row in rows[:MOST_ROWS]),
             )

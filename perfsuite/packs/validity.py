@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unicodedata import category
 
+from perfsuite.boundary import plain
 from perfsuite.errors import PackError
 from perfsuite.model import Case, Claim, Kernel, Need, Scalar
 from perfsuite.model.case import NAME, VALUE, format_value
@@ -20,8 +20,6 @@ RESERVED = ("pack", "case", "tag")
 
 ARCH = re.compile(r"sm_(\d+)([af]?)(\+?)\Z")
 TARGET = re.compile(r"sm_\d{2,3}[af]?\Z")
-# Escape sequences, what turns the direction of text, halves of characters.
-CONTROLS = frozenset({"Cc", "Cf", "Cs"})
 MOST_TEXT, MOST_UNIT = 10_000, 40
 _KINDS = ("device", "arch", "gpus", "package", "feature")
 _CALLED = ("build", "only", "waits", "work", "memory_bytes")
@@ -112,18 +110,12 @@ def _of_named(case: Case) -> Iterator[Fault]:
             yield what, "use whole numbers from 1 on"
 
 
-def shown(text: str) -> str:
-    """Return a text with replacements for what would garble a terminal or a page."""
-    odd = {c for c in set(text) - {"\n", "\t"} if category(c) in CONTROLS}
-    return "".join("\N{REPLACEMENT CHARACTER}" if c in odd else c for c in text)
-
-
 def _of_texts(texts: Iterable[Any], most: int = MOST_TEXT) -> Iterator[Fault]:
     """Yield texts that would garble a terminal or a page."""
     for text in ("" if each is None else each for each in texts):
         if not isinstance(text, str):
             yield f"{text!r} is a {type(text).__name__}", "write a text"
-        elif shown(text) != text:
+        elif plain(text, most=len(text)) != text:
             yield f"the text {text[:60]!r} has control characters", "leave them out"
         elif len(text) > most:
             yield f"the text {text[:60]!r}... has more than {most} characters", "shorten it"

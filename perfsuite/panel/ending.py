@@ -7,7 +7,7 @@ import signal
 from dataclasses import replace
 from typing import IO
 
-from perfsuite import wire
+from perfsuite.boundary import plain
 from perfsuite.model import Arm, Result, Status
 
 TAIL_CHARACTERS = 4000
@@ -69,7 +69,7 @@ def tail(output: IO[bytes]) -> str:
     size = os.fstat(output.fileno()).st_size
     start = max(0, size - 4 * TAIL_CHARACTERS)
     text = os.pread(output.fileno(), size - start, start).decode(errors="replace")
-    return wire.plain(text[-TAIL_CHARACTERS:])
+    return plain(text[-TAIL_CHARACTERS:])
 
 
 def exit_words(code: int | None) -> str:

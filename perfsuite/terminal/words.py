@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from perfsuite import boundary
 from perfsuite.report import view
 
 ID_WIDTH = 36
-# What is told may come from a pack: no control character of it reaches the terminal.
-_CONTROLS = {chr(code): "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 _PLAIN = str.maketrans(
     {
-        **_CONTROLS,
         view.SPACE: " ",
         view.MINUS: "-",
         view.NOTHING: "-",
@@ -20,8 +18,8 @@ _PLAIN = str.maketrans(
 
 
 def plain(text: str) -> str:
-    """Return text without the report's finer characters and without control characters."""
-    return text.translate(_PLAIN)
+    """Return text without the report's finer characters, and with nothing a terminal obeys."""
+    return boundary.plain(text.translate(_PLAIN), instead="?")
 
 
 def shortened(variant: str, most: int = ID_WIDTH) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from perfsuite.boundary import MESSAGE_BYTES
 from perfsuite.errors import PerfError
 from perfsuite.wire.messages import (
     Check,
@@ -68,13 +69,9 @@ __all__ = [
     "Traced",
     "decode",
     "encode",
-    "plain",
     "receive",
     "send",
 ]
-
-# What is longer than this was not written by us.
-MOST_BYTES = 256 << 20
 
 Reply = TypeVar("Reply", bound=Message)
 
@@ -115,10 +112,4 @@ def send(connection: Connection, message: Message) -> None:
 
 def receive(connection: Connection) -> Message:
     """Wait for a message; raises EOFError or OSError when the other side is gone."""
-    return decode(connection.recv_bytes(MOST_BYTES))
-
-
-def plain(text: str) -> str:
-    """Return text that any file, page and terminal can hold: no control characters, no halves."""
-    kept = (c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return "".join(kept)
+    return decode(connection.recv_bytes(MESSAGE_BYTES))
