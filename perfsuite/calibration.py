@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfsuite.check import SEEDS
+from perfsuite.check import SEEDS, Given, given
 from perfsuite.device import Device, Group, sampled
 from perfsuite.errors import CaseError, DisturbedError
 from perfsuite.model import Axes, Case, Regime, Sampling, Settings, Work, Workload
@@ -53,7 +54,10 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """How a variant is sampled; ``spin_us`` before each sample is ``pace`` times its length."""
+    """How a variant is sampled; ``spin_us`` before each sample is ``pace`` times its length.
+
+    ``data`` are the input sets that launches rotate over.
+    """
 
     group: Group
     sets: int
@@ -63,6 +67,7 @@ class SamplingPlan:
     flush: bool
     notes: tuple[str, ...] = ()
     beside: Beside | None = None
+    data: tuple[Given, ...] = ()
 
 
 class Calibration:
@@ -84,7 +89,7 @@ class Calibration:
         """
         sets = [self._inputs(workload, 0)]
         launch_us = self._launch_us(workload, sets)
-        rotated = int(self.device.agree(self._wanted_sets(workload, sets[0])))
+        rotated = int(self.device.agree(self._wanted_sets(workload, sets[0].arguments)))
         sampling = self._sampling(rotated, launch_us)
         if known and known.sets in {1, rotated} and _is_near(known, sampling):
             sampling = known
@@ -104,7 +109,9 @@ class Calibration:
         block_us = OWN_CLOCK_BLOCK_US if self._has_own_clock else BLOCK_US
         samples = _fitting(block_us, launch_us * launches + spin_us, most=self.settings.samples)
         beside = self._beside(workload, sets, launches, launch_us * launches)
-        return SamplingPlan(group, wanted, samples, pace, spin_us, flush, notes, beside)
+        return SamplingPlan(
+            group, wanted, samples, pace, spin_us, flush, notes, beside, tuple(sets)
+        )
 
     @property
     def _has_own_clock(self) -> bool:
@@ -117,10 +124,10 @@ class Calibration:
             rotated = 1
         return Sampling(rotated * math.ceil(fewest / rotated), rotated)
 
-    def _inputs(self, workload: Workload, index: int) -> tuple[Any, ...]:
-        return workload.make_inputs(self.device.rng(self.seed * SEEDS + index))
+    def _inputs(self, workload: Workload, index: int) -> Given:
+        return given(self.device, workload, self.seed * SEEDS + index)
 
-    def _launch_us(self, workload: Workload, sets: list[tuple[Any, ...]]) -> float:
+    def _launch_us(self, workload: Workload, sets: Sequence[Given]) -> float:
         """Estimate one launch: alone first, then in a longer group when it is short."""
         launch_us = SHORTEST_US
         for most in ESTIMATE_LAUNCHES:
@@ -153,19 +160,19 @@ class Calibration:
             return ESTIMATE_SPIN_US
         return max(ESTIMATE_SPIN_US, ISSUE_MARGIN * self._issue_us(group))
 
-    def _group(self, workload: Workload, sets: list[tuple[Any, ...]], launches: int) -> Group:
+    def _group(self, workload: Workload, sets: Sequence[Given], launches: int) -> Group:
         """Make a group; a single launch needs no graph, whose copy nodes may take other paths."""
         backend = "graph" if workload.captures and launches > 1 else "loop"
         if self.case.regime is Regime.END_TO_END:
             backend = "host"
-        return self.device.group(workload.fn, sets, launches, backend=backend)
+        return self.device.group(workload.fn, _arguments(sets), launches, backend=backend)
 
     def _beside(
-        self, workload: Workload, sets: list[tuple[Any, ...]], launches: int, sample_us: float
+        self, workload: Workload, sets: Sequence[Given], launches: int, sample_us: float
     ) -> Beside | None:
         if self._has_own_clock or not self.device.has_cycles:
             return None
-        group = self.device.group(workload.fn, sets, launches, backend="loop")
+        group = self.device.group(workload.fn, _arguments(sets), launches, backend="loop")
         spin_us = ISSUE_MARGIN * self._issue_us(group)
         samples = _fitting(OWN_CLOCK_BLOCK_US, sample_us + spin_us, most=BESIDE_SAMPLES)
         return Beside(group, spin_us, samples)
@@ -195,6 +202,10 @@ class Calibration:
         issued = time.perf_counter() - started
         self.device.synchronize()
         return self.device.agree(issued * 1e6)
+
+
+def _arguments(sets: Sequence[Given]) -> list[tuple[Any, ...]]:
+    return [each.arguments for each in sets]
 
 
 def _fitting(block_us: float, sample_us: float, *, most: int) -> int:

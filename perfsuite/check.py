@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any
 
-from perfsuite.device import Comparison, Device
+from perfsuite.device import Comparison, Device, Group
 from perfsuite.errors import CaseError, WrongResultError
 from perfsuite.model import Scenario, Workload
 
 # Seeds of one worker are this far apart, so that its input sets and checks never share data.
 SEEDS = 1000
 CHECK_SEEDS = (SEEDS - 2, SEEDS - 1)
+RECHECK_SEED = SEEDS - 3
+# So many launches of a process are compared after it was timed, unless they take longer than that.
+# A result that is wrong once in twenty is among the 60 of three processes with 95 %.
+RECHECKS, RECHECK_S = 20, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The arguments of one launch, and those of them that it writes."""
+
+    arguments: tuple[Any, ...]
+    outputs: Sequence[Any]
+    seed: int
+
+
+def given(device: Device, workload: Workload, seed: int) -> Given:
+    """Make the arguments of one launch."""
+    rng = device.rng(seed)
+    arguments = workload.make_inputs(rng)
+    return Given(arguments, rng.outputs, seed)
 
 
 def check(
@@ -26,24 +50,151 @@ def check(
     """
     previous: Any = None
     for offset in CHECK_SEEDS if is_thorough else CHECK_SEEDS[:1]:
-        rng = device.rng(seed * SEEDS + offset)
-        inputs = workload.make_inputs(rng)
-        expected = workload.reference(*inputs)
+        data = given(device, workload, seed * SEEDS + offset)
+        expected = workload.reference(*data.arguments)
         # The allocator hands a freed output out again: without poison an unwritten output would
         # hold what the last launch wrote there.
-        device.poison([previous])
+        device.poison(_known(previous))
         previous = None
-        previous = _launch(device, workload.fn, inputs, rng.outputs)
-        comparison = _compare(device, workload, previous, rng.outputs, expected)
-        if not comparison.is_right:
-            raise WrongResultError(
-                f"output differs from the reference: {comparison.reason}",
-                where=where,
-                remedy="fix the implementation, or its tolerance if the reference is right",
-            )
+        previous = _launch(device, workload.fn, data)
+        comparison = _compare(device, workload, previous, data, expected)
+        _refuse_wrong(comparison, "output differs from the reference", where)
     if is_thorough:
-        _refuse_control(device, workload, (inputs, rng.outputs, expected), where)
+        _refuse_control(device, workload, data, expected, where)
     return comparison.error if math.isfinite(comparison.error) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A workload that was timed: the group that was, over these input sets, so many launches."""
+
+    workload: Workload
+    group: Group
+    sets: Sequence[Given]
+    launches: int
+    where: str
+
+
+class Recheck:
+    """Compares what launches return once they were timed; raises WrongResultError, CaseError.
+
+    What was right three times may be wrong from the fourth launch on. First, the inputs must be as
+    they were made. Then each input set gets other data where it lies, which what a function kept of
+    earlier launches does not answer; outputs are poisoned; the timed group is issued once more; and
+    single launches follow. Ranks of a gang take the same steps.
+    """
+
+    def __init__(self, device: Device, timed: Timed, seed: int) -> None:
+        self._device = device
+        self._timed = timed
+        self._last = timed.sets[(timed.group.launches - 1) % len(timed.sets)]
+        self._others = [each for each in timed.sets if each is not self._last]
+        random.Random(seed).shuffle(self._others)  # noqa: S311 - an order, not a secret
+        self._fresh_seed = seed * SEEDS + RECHECK_SEED
+        self._is_in_place = False
+
+    def run(self) -> None:
+        """Do so."""
+        timed = self._timed
+        if timed.group.backend != "graph" and not self._device.joins_streams(timed.group):
+            raise self._wrong("a launch returns before all its streams have joined")
+        returned = self._again()
+        self._refuse_changed(returned)
+        fresh = given(self._device, timed.workload, self._fresh_seed)
+        if not self._refilled(timed.sets, fresh):
+            self._others.clear()
+        expected = timed.workload.reference(*self._last.arguments)
+        self._clear(timed.sets, returned, fresh)
+        returned = self._again()
+        self._compare(returned, self._last, expected)
+        if returned is None and timed.group.backend == "graph":
+            for each in self._while_time_is_left(self._others):
+                self._compare(None, each, expected)
+        for each in self._while_time_is_left(islice(cycle([*self._others, self._last]), RECHECKS)):
+            self._clear([each], returned, fresh)
+            returned = None
+            returned = timed.workload.fn(*each.arguments)
+            self._device.synchronize()
+            self._compare(returned, each, expected)
+
+    def _again(self) -> Any:
+        """Issue what was timed once more, and return what its last launch returned."""
+        timed = self._timed
+        returned = self._device.again(timed.group, timed.workload.fn, self._last.arguments)
+        self._device.synchronize()
+        return returned
+
+    def _refuse_changed(self, returned: Any) -> None:
+        """Refuse what launches did to arguments that they neither return nor have as an output."""
+        device, last = self._device, self._last
+        made = given(device, self._timed.workload, last.seed)
+        for place, (now, then) in enumerate(zip(last.arguments, made.arguments, strict=True)):
+            if not device.bytes_of([now]) or _shares(device, now, last.outputs):
+                continue
+            if _shares(device, now, _known(returned)):
+                self._is_in_place = True
+                # It may be what it started from only where launching again changes nothing.
+                self._compare(returned, last, self._timed.workload.reference(*made.arguments))
+                continue
+            comparison = device.compare(now, then, 0.0)
+            if not comparison.is_right:
+                self._refuse_random(place, then)
+                raise self._wrong(f"launches changed their input (argument {place})", comparison)
+
+    def _refuse_random(self, place: int, then: Any) -> None:
+        made = given(self._device, self._timed.workload, self._last.seed)
+        if not self._device.compare(made.arguments[place], then, 0.0).is_right:
+            raise CaseError(
+                f"make_inputs makes other data of the same seed (argument {place})",
+                where=self._timed.where,
+                remedy="draw all random numbers from the rng that it is handed",
+            )
+
+    def _refilled(self, sets: Sequence[Given], fresh: Given) -> bool:
+        refill = self._device.refill
+        done = all(refill(each.arguments, fresh.arguments, each.outputs) for each in sets)
+        return not self._device.agree(float(not done))
+
+    def _clear(self, sets: Sequence[Given], returned: Any, fresh: Given) -> None:
+        """Let no result of an earlier launch pass for the next one's."""
+        self._device.poison([output for each in sets for output in each.outputs])
+        if self._is_in_place:
+            self._refilled(sets, fresh)
+        else:
+            self._device.poison(_known(returned))
+
+    def _compare(self, returned: Any, data: Given, expected: Any) -> None:
+        comparison = _compare(self._device, self._timed.workload, returned, data, expected)
+        if not comparison.is_right:
+            raise self._wrong("output differs from the reference", comparison)
+
+    def _while_time_is_left(self, sets: Iterable[Given]) -> Iterator[Given]:
+        started = time.monotonic()
+        for each in sets:
+            yield each
+            if self._device.agree(time.monotonic() - started) > RECHECK_S:
+                return
+
+    def _wrong(self, what: str, comparison: Comparison | None = None) -> WrongResultError:
+        why = f": {comparison.reason}" if comparison else ""
+        return WrongResultError(
+            f"{what} after {self._timed.launches} timed launches{why}",
+            where=self._timed.where,
+            remedy="let each launch do all its work, on its own inputs, and leave these as they "
+            "are; what it writes comes from rng.empty, or is returned",
+        )
+
+
+def _known(returned: Any) -> list[Any]:
+    return [] if returned is None else [returned]
+
+
+def _shares(device: Device, value: Any, others: Sequence[Any]) -> bool:
+    """Say whether a value is one of the others, or lies in the memory of one."""
+    if any(value is other for other in others):
+        return True
+    apart = device.bytes_of([value]) + device.bytes_of(others)
+    return device.bytes_of([value, *others]) < apart
 
 
 def check_scenario(
@@ -79,19 +230,15 @@ def check_play(
 ) -> float | None:
     """Return the relative error of an output against what is expected; raise WrongResultError."""
     comparison = device.compare(*pair, scenario.tolerance)
-    if not comparison.is_right:
-        raise WrongResultError(
-            f"what was served differs from the reference: {comparison.reason}",
-            where=where,
-            remedy="fix the implementation, or its tolerance if the reference is right",
-        )
+    _refuse_wrong(comparison, "what was served differs from the reference", where)
     return comparison.error if math.isfinite(comparison.error) else None
 
 
-def _refuse_control(device: Device, workload: Workload, data: tuple[Any, ...], where: str) -> None:
-    inputs, outputs, expected = data
-    returned = _launch(device, workload.wrong, inputs, outputs)
-    _refuse(_compare(device, workload, returned, outputs, expected), where)
+def _refuse_control(
+    device: Device, workload: Workload, data: Given, expected: Any, where: str
+) -> None:
+    returned = _launch(device, workload.wrong, data)
+    _refuse(_compare(device, workload, returned, data, expected), where)
 
 
 def _refuse(control: Comparison, where: str) -> None:
@@ -104,19 +251,26 @@ def _refuse(control: Comparison, where: str) -> None:
         )
 
 
-def _launch(
-    device: Device, fn: Callable[..., Any], inputs: tuple[Any, ...], outputs: Sequence[Any]
-) -> Any:
-    device.poison(outputs)
-    returned = fn(*inputs)
+def _refuse_wrong(comparison: Comparison, what: str, where: str) -> None:
+    if not comparison.is_right:
+        raise WrongResultError(
+            f"{what}: {comparison.reason}",
+            where=where,
+            remedy="fix the implementation, or its tolerance if the reference is right",
+        )
+
+
+def _launch(device: Device, fn: Callable[..., Any], data: Given) -> Any:
+    device.poison(data.outputs)
+    returned = fn(*data.arguments)
     device.synchronize()
     return returned
 
 
 def _compare(
-    device: Device, workload: Workload, returned: Any, outputs: Sequence[Any], expected: Any
+    device: Device, workload: Workload, returned: Any, data: Given, expected: Any
 ) -> Comparison:
-    if returned is None and not outputs:
+    if returned is None and not data.outputs:
         return Comparison(math.inf, 0.0, "the function returned nothing and has no output to write")
-    actual = tuple(outputs) if returned is None else returned
+    actual = tuple(data.outputs) if returned is None else returned
     return device.compare(actual, expected, workload.tolerance)

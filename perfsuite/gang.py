@@ -106,6 +106,7 @@ def _evidence(order: Order, device: Device) -> Evidence:
     session.prepare(lambda _phase: None)
     for _ in range(settings.rounds):
         session.block()
+    session.recheck(lambda _phase: None)
     return session.finish()
 
 

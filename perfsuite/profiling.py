@@ -20,6 +20,7 @@ PHASES = {
     "energy": "joules per launch",
     "spin": "pacing",
     "measure": "samples",
+    "recheck": "results after the last sample",
     "judge": "verdicts",
     "trace": "kernels of what moved or is new",
     "turns": "the baseline's code, where one card says little",

@@ -151,6 +151,7 @@ class Worker:
                     session.block()
                     self._tell(wire.Measured())
                 case wire.Finish():
+                    session.recheck(self._announce)
                     both = session.finish() if isinstance(session, Quads) else (session.finish(),)
                     self._tell(wire.Finished(*(_labelled(each, job, start_s) for each in both)))
                     return

@@ -86,6 +86,8 @@ class CpuDevice:
     foreign_most = 60.0
     busy_s = 0.0
     spun_s = 0.0
+    again = Device.again
+    refill = staticmethod(tensors.refill)
     traced = staticmethod(cpu_operators)
     shown = Device.shown
 

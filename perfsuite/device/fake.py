@@ -98,6 +98,7 @@ class FakeDevice:
     spun_s = 0.0
     within = 0.002
     between = 0.0005
+    again = Device.again
     shown = Device.shown
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
@@ -143,6 +144,15 @@ class FakeDevice:
         for output in outputs:
             if isinstance(output, list):
                 output[:] = [POISON] * len(output)
+
+    def refill(
+        self, arguments: tuple[Any, ...], fresh: tuple[Any, ...], outputs: Sequence[Any]
+    ) -> bool:
+        """Overwrite the lists among the arguments."""
+        for live, new in zip(arguments, fresh, strict=True):
+            if isinstance(live, list) and not any(live is output for output in outputs):
+                live[:] = new
+        return True
 
     def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
         """Compare lists (or tuples of lists) element by element."""

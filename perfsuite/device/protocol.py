@@ -177,6 +177,24 @@ class Device(Protocol):
         del group
         return True
 
+    def again(self, group: Group, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Launch as the timed group did; return what its last launch returned.
+
+        What replays a captured group issues it whole; else one launch, on ``arguments``, will do.
+        """
+        del group
+        return fn(*arguments)
+
+    def refill(
+        self, arguments: tuple[Any, ...], fresh: tuple[Any, ...], outputs: Sequence[Any]
+    ) -> bool:
+        """Copy the data of ``fresh`` to where ``arguments`` lie, but for their ``outputs``.
+
+        False where the two are not of one shape, or where that cannot be done.
+        """
+        del arguments, fresh, outputs
+        return False
+
     def agree(self, value: float) -> float:
         """Return the largest value among the ranks of a gang; alone, the value itself.
 

@@ -6,7 +6,7 @@ import contextlib
 import gc
 import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,15 @@ RESERVED_SHARED_BYTES = 1024
 
 @dataclass(slots=True)
 class CudaGroup:
-    """Launches timed as one sample: a captured graph, a loop, or calls awaited one by one."""
+    """Launches timed as one sample: a captured graph, a loop, or calls awaited one by one.
+
+    ``returned`` ends with what the last launch of a graph returned.
+    """
 
     issue: Callable[[], None]
     launches: int
     backend: str
+    returned: Sequence[Any] = ()
 
     def __call__(self) -> None:
         """Issue all launches."""

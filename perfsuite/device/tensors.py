@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ TOLERANCES = {
 ELEMENT_FACTOR = 32.0
 CHUNK = 1 << 26
 POISON_BYTE = 0x7F
+# Arguments that say all there is to say of them.
+_PLAIN = (bool, int, float, str, torch.dtype, torch.Size)
 
 
 class TensorRng:
@@ -112,6 +114,54 @@ def poison(outputs: Sequence[Any]) -> None:
             tensor.fill_(float("nan"))
         else:
             tensor.view(torch.uint8).fill_(POISON_BYTE)
+
+
+def refill(arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
+    """Copy the data of ``fresh`` to where ``arguments`` lie, but for their ``outputs``.
+
+    False, and nothing is done, unless both are tensors of one layout and otherwise equal. So it is
+    where data on the host differ that may have decided what a GPU was to launch.
+    """
+    written = {tensor.untyped_storage().data_ptr() for tensor in tensors_of(list(outputs))}
+    found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    for old, new in _pairs(arguments, fresh):
+        if not (isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)):
+            if old is not new and not (isinstance(old, _PLAIN) and old == new):
+                return False
+        elif _layout(old) != _layout(new):
+            return False
+        elif old.untyped_storage().data_ptr() not in written:
+            found[old.untyped_storage().data_ptr()] = _stored(old), _stored(new)
+    on_gpu = any(old.is_cuda for old, _ in found.values())
+    on_host = [pair for pair in found.values() if not pair[0].is_cuda]
+    if on_gpu and not all(torch.equal(old, new) for old, new in on_host):
+        return False
+    for old, new in found.values():
+        old.copy_(new)
+    return True
+
+
+def _pairs(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the values of two arguments by twos, tuples, lists and mappings opened."""
+    if isinstance(one, (tuple, list)) and type(one) is type(other) and len(one) == len(other):
+        for pair in zip(one, other, strict=True):
+            yield from _pairs(*pair)
+    elif isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for key in one:
+            yield from _pairs(one[key], other[key])
+    else:
+        yield one, other
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    size = tensor.untyped_storage().nbytes()
+    return tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.storage_offset(), size
+
+
+def _stored(tensor: torch.Tensor) -> torch.Tensor:
+    """Return all bytes behind a tensor, whatever its strides."""
+    place = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return place.set_(tensor.untyped_storage())
 
 
 def compare(actual: Any, expected: Any, tolerance: float | None) -> Comparison:

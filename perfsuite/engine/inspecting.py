@@ -32,6 +32,9 @@ class Inspecting:
     def block(self) -> None:
         """Take no samples."""
 
+    def recheck(self, announce: Callable[[str], None]) -> None:
+        """Do nothing more."""
+
     def evidence(self) -> Evidence:
         """Return an evidence that was counted, not timed."""
         return Evidence(slot=0, seed=0, backend="counted")

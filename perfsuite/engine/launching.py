@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from perfsuite.calibration import Calibration, SamplingPlan
-from perfsuite.check import SEEDS, check
+from perfsuite.check import SEEDS, Recheck, Timed, check
 from perfsuite.device import Sample, sampled
 from perfsuite.engine.bench import Bench
 from perfsuite.engine.steadiness import Groups
@@ -69,6 +69,16 @@ class Launching:
         """Take one turn's samples, again if the device was disturbed meanwhile."""
         with self._bench.timed("measure"):
             self._block()
+
+    def recheck(self, announce: Callable[[str], None]) -> None:
+        """Compare once more, now that all is timed; raises WrongResultError, CaseError."""
+        plan, bench = self._plan, self._bench
+        if plan is None:
+            return
+        samples = sum(len(block.time_us) + block.voided for block in bench.log.blocks)
+        launches = samples * plan.group.launches
+        timed = Timed(self._workload, plan.group, plan.data, launches, bench.case.name)
+        bench.phase("recheck", announce, Recheck(bench.device, timed, bench.seed).run)
 
     def evidence(self) -> Evidence:
         """Return how it was sampled, and the error of the check."""

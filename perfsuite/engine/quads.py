@@ -45,6 +45,11 @@ class Quads:
         for side in self._order.choice(QUADS):
             self._sides[side].block(is_paired=True)
 
+    def recheck(self, announce: Callable[[str], None]) -> None:
+        """Check both once more."""
+        for side in self._sides:
+            side.recheck(announce)
+
     def finish(self) -> tuple[Evidence, Evidence]:
         """Return what both have to say; the blocks of one quad are two by two."""
         own, rival = self._sides

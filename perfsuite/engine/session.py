@@ -44,6 +44,9 @@ class Part(Protocol):
     def block(self) -> None:
         """Take one turn's samples."""
 
+    def recheck(self, announce: Callable[[str], None]) -> None:
+        """Have a result refused that became wrong while it was timed."""
+
     def evidence(self) -> Evidence:
         """Return what is known besides the log."""
 
@@ -88,6 +91,10 @@ class Session:
         part = self._prepared()
         if is_paired or not part.has_enough:
             part.block()
+
+    def recheck(self, announce: Callable[[str], None]) -> None:
+        """Check once more, after the last block; raises as ``check`` does."""
+        self._prepared().recheck(announce)
 
     def finish(self) -> Evidence:
         """Return all that this process has to say about the variant."""
