@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfsuite.check import SEEDS, Given, given
+from perfsuite.check import SEEDS, Given, given, last_of
 from perfsuite.device import Device, Group, sampled
 from perfsuite.errors import CaseError, DisturbedError
 from perfsuite.model import Axes, Case, Regime, Sampling, Settings, Work, Workload
@@ -87,7 +87,7 @@ class Calibration:
 
         Raises CaseError when a launch leaves streams running.
         """
-        sets = [self._inputs(workload, 0)]
+        sets = [self._inputs(workload, 0, is_kept=True)]
         launch_us = self._launch_us(workload, sets)
         rotated = int(self.device.agree(self._wanted_sets(workload, sets[0].arguments)))
         sampling = self._sampling(rotated, launch_us)
@@ -95,7 +95,8 @@ class Calibration:
             sampling = known
         wanted, launches = sampling.sets, sampling.launches
         flush = self.case.cold and (not workload.rotates or wanted < rotated)
-        sets += [self._inputs(workload, index) for index in range(1, wanted)]
+        last = last_of(launches, wanted)
+        sets += [self._inputs(workload, n, is_kept=n == last) for n in range(1, wanted)]
         group = self._group(workload, sets, launches)
         if not self.device.joins_streams(group):
             raise CaseError(
@@ -124,8 +125,8 @@ class Calibration:
             rotated = 1
         return Sampling(rotated * math.ceil(fewest / rotated), rotated)
 
-    def _inputs(self, workload: Workload, index: int) -> Given:
-        return given(self.device, workload, self.seed * SEEDS + index)
+    def _inputs(self, workload: Workload, index: int, *, is_kept: bool) -> Given:
+        return given(self.device, workload, self.seed * SEEDS + index, is_kept=is_kept)
 
     def _launch_us(self, workload: Workload, sets: Sequence[Given]) -> float:
         """Estimate one launch: alone first, then in a longer group when it is short."""

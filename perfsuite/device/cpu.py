@@ -87,6 +87,7 @@ class CpuDevice:
     busy_s = 0.0
     spun_s = 0.0
     again = Device.again
+    digest = staticmethod(tensors.digest)
     refill = staticmethod(tensors.refill)
     traced = staticmethod(cpu_operators)
     shown = Device.shown

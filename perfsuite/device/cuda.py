@@ -43,6 +43,7 @@ class CudaDevice:
     # that multiplied matrices without end 8 to 84 %, in the middle 65 % of 90 (H200).
     foreign_most = 2.0
     busy_s = spun_s = 0.0
+    digest = staticmethod(tensors.digest)
     refill = staticmethod(tensors.refill)
     traced = staticmethod(gpu_kernels)
     shown = staticmethod(shown)

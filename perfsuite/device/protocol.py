@@ -185,6 +185,14 @@ class Device(Protocol):
         del group
         return fn(*arguments)
 
+    def digest(self, arguments: tuple[Any, ...], outputs: Sequence[Any]) -> object:
+        """Return what tells the data of the arguments, but for outputs, from any other data.
+
+        None where that is not known.
+        """
+        del arguments, outputs
+        return None
+
     def refill(
         self, arguments: tuple[Any, ...], fresh: tuple[Any, ...], outputs: Sequence[Any]
     ) -> bool:

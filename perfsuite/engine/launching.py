@@ -45,6 +45,7 @@ class Launching:
         self._settled = True
         self._joules: float | None = None
         self._plan: SamplingPlan | None = None
+        self._launched = 0
 
     @property
     def has_enough(self) -> bool:
@@ -72,13 +73,8 @@ class Launching:
 
     def recheck(self, announce: Callable[[str], None]) -> None:
         """Compare once more, now that all is timed; raises WrongResultError, CaseError."""
-        plan, bench = self._plan, self._bench
-        if plan is None:
-            return
-        samples = sum(len(block.time_us) + block.voided for block in bench.log.blocks)
-        launches = samples * plan.group.launches
-        timed = Timed(self._workload, plan.group, plan.data, launches, bench.case.name)
-        bench.phase("recheck", announce, Recheck(bench.device, timed, bench.seed).run)
+        if self._plan is not None:
+            self._bench.phase("recheck", announce, self._rechecked)
 
     def evidence(self) -> Evidence:
         """Return how it was sampled, and the error of the check."""
@@ -115,6 +111,11 @@ class Launching:
             self._refuse_excess(voided, cause)
             time.sleep(NAP_S)
         self._note(good, voided + len(samples) - len(good), started, health)
+
+    def _rechecked(self) -> None:
+        plan, bench = self._planned(), self._bench
+        timed = Timed(self._workload, plan.group, plan.data, self._launched, bench.case.name)
+        Recheck(bench.device, timed, bench.seed).run()
 
     def _check(self, *, is_thorough: bool) -> float | None:
         bench, workload = self._bench, self._workload
@@ -190,6 +191,7 @@ class Launching:
     def _sample(self, count: int) -> list[Sample]:
         plan, bench = self._planned(), self._bench
         regime = bench.case.regime
+        self._launched += count * plan.group.launches
         return sampled(
             bench.device, plan.group, count, regime=regime, spin_us=plan.spin_us, flush=plan.flush
         )
@@ -197,6 +199,8 @@ class Launching:
     def _refuse_excess(self, voided: int, cause: str) -> None:
         bench, samples = self._bench, self._planned().samples
         if voided > VOIDED_MOST * bench.settings.rounds * samples + samples:
+            # What is wrong is so on a busy machine too; what launches nothing has no time either.
+            self._rechecked()
             raise DisturbedError(
                 f"{voided} samples voided in one block ({cause})",
                 where=bench.case.name,

@@ -19,7 +19,9 @@ class Workload:
 
     ``tolerance`` is the relative L2 error allowed (None: by the output's dtype; 0: equal to the
     bit). ``captures=False`` keeps ``fn`` out of CUDA graphs. ``rotates=False`` says that the inputs
-    are too large or too stateful to copy, so that coldness comes from a flush. ``exact()`` returns
+    are too large or too stateful to copy, so that coldness comes from a flush. Arguments that are
+    no outputs must stay as they are, or each launch would have others; ``in_place=True`` says that
+    launches write to them, and that the result is the same however often. ``exact()`` returns
     metrics without noise (launches, bytes), read once per process after the check; the case
     declares them.
     """
@@ -31,6 +33,7 @@ class Workload:
     tolerance: float | None = None
     captures: bool = True
     rotates: bool = True
+    in_place: bool = False
     exact: Callable[[], Mapping[str, float]] | None = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from perfsuite import wire
 from perfsuite.errors import DeviceError
@@ -48,34 +48,41 @@ class Crew:
             worker.hear(wire.Ready, wait, since=worker.started)
 
     def check(self, thorough: int, wait: Wait, *, is_alone: bool) -> None:
-        """Let all check their results, one after the other if each is to be alone with that.
-
-        The first ``thorough`` processes do it thoroughly. Raises EndedError for the first that
-        has failed.
-        """
+        """Let all check their results; the first ``thorough`` processes do it thoroughly."""
         asked = [wire.Check(seat.process < thorough) for seat in self.wave.seats]
-        pairs = list(zip(self.workers, asked, strict=True))
-        for worker, request in pairs:
-            worker.tell(request)
-            if is_alone:
-                worker.hear(wire.Checked, wait)
-        if not is_alone:
-            started = time.monotonic()
-            for worker, _ in pairs:
-                worker.hear(wire.Checked, wait, since=started)
+        self._all(asked, wire.Checked, wait, is_alone=is_alone)
 
-    def each(
+    def measure(self, wait: Wait, *, is_backwards: bool) -> None:
+        """Let one worker after the other take a block of samples."""
+        for worker in reversed(self.workers) if is_backwards else self.workers:
+            worker.tell(wire.Measure())
+            worker.hear(wire.Measured, wait)
+
+    def finish(self, wait: Wait, *, is_alone: bool) -> list[wire.Finished]:
+        """Let all check their results once more, and return what each has to say."""
+        asked = [wire.Finish() for _ in self.workers]
+        return self._all(asked, wire.Finished, wait, is_alone=is_alone)
+
+    def _all(
         self,
-        request: wire.Message,
+        requests: Sequence[wire.Message],
         kind: type[wire.Reply],
         wait: Wait,
         *,
-        is_backwards: bool = False,
-    ) -> Iterator[wire.Reply]:
-        """Let one worker after the other do the same step; yields their answers."""
-        for worker in reversed(self.workers) if is_backwards else self.workers:
+        is_alone: bool,
+    ) -> list[wire.Reply]:
+        """Let all do what is not timed, one after the other if each is to be alone with that.
+
+        Raises EndedError for the first that has failed.
+        """
+        pairs = list(zip(self.workers, requests, strict=True))
+        answers: list[wire.Reply] = []
+        started = time.monotonic()
+        for worker, request in pairs:
             worker.tell(request)
-            yield worker.hear(kind, wait)
+            if is_alone:
+                answers.append(worker.hear(kind, wait))
+        return answers or [worker.hear(kind, wait, since=started) for worker in self.workers]
 
     def await_news(self, limit_s: float) -> None:
         """Wait until every worker has said something, but not longer than this."""

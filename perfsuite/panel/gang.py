@@ -151,7 +151,7 @@ class GangPanel(Closable):
             wait = begin(phase="measure", limit_s=settings.block_limit_s)
             for _ in range(0 if settings.check_only else settings.rounds):
                 ranks.ask([wire.Measure()], wire.Measured, wait)
-            wait = begin(phase="finish", limit_s=settings.block_limit_s)
+            wait = begin(phase="finish", limit_s=settings.prepare_limit_s)
             finished = ranks.ask([wire.Finish()], wire.Finished, wait)
         except BaseException:
             self._ranks = None

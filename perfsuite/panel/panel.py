@@ -200,9 +200,9 @@ class Panel(Closable):
             wait = begin("measure", settings.block_limit_s)
             for turn in range(self._rounds(wave)):
                 is_backwards = wave.is_paired and turn % 2 == 1
-                list(crew.each(wire.Measure(), wire.Measured, wait, is_backwards=is_backwards))
-            wait = begin("finish", settings.block_limit_s)
-            finished = list(crew.each(wire.Finish(), wire.Finished, wait))
+                crew.measure(wait, is_backwards=is_backwards)
+            wait = begin("finish", settings.prepare_limit_s)
+            finished = crew.finish(wait, is_alone=self.site.is_host_measured)
             self._relay.let_go(crew)
         except BaseException:
             crew.close()

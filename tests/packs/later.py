@@ -22,7 +22,8 @@ CHEATING = (
     "kept_from_the_last_call",
     "kept_on_the_host",
     "changes_its_input",
-    "returns_its_changed_input",
+    "sorts_its_input",
+    "adds_in_place",
     "joins_nothing_later",
 )
 
@@ -32,7 +33,10 @@ def later(ctx: Any, *, how: str) -> perfsuite.Workload:
     """Compute 3 x + 1, or what is not negative of x."""
 
     def reference(x: Any, y: Any) -> Any:
-        return x.double().clamp(min=0) if how == "clamps_in_place" else 3 * x.double() + 1
+        if how == "clamps_in_place":
+            return x.double().clamp(min=0)
+        x = x.double()
+        return 3 * (x.sort().values if how == "sorts_its_input" else x) + 1
 
     return perfsuite.Workload(
         fn=_honest(how) or getattr(_Cheats(ctx), how),
@@ -40,6 +44,7 @@ def later(ctx: Any, *, how: str) -> perfsuite.Workload:
         reference=reference,
         wrong=lambda x, y: x * 3,
         captures=how != "joins_nothing_later",
+        in_place="in_place" in how,
     )
 
 
@@ -107,7 +112,11 @@ class _Cheats:
         _write(x, y)
         x.add_(0.5)
 
-    def returns_its_changed_input(self, x: Any, y: Any) -> Any:
+    def sorts_its_input(self, x: Any, y: Any) -> Any:
+        x.copy_(x.sort().values)
+        return _right(x)
+
+    def adds_in_place(self, x: Any, y: Any) -> Any:
         return x.mul_(3).add_(1)
 
     def joins_nothing_later(self, x: Any, y: Any) -> None:
@@ -133,7 +142,12 @@ def _elsewhere(ctx: Any, act: Callable[[], None]) -> None:
             torch.cuda._sleep(10_000_000)
             act()
         return
-    threading.Thread(target=lambda: (time.sleep(0.05), act()), daemon=True).start()
+
+    def late() -> None:
+        time.sleep(0.05)
+        act()
+
+    threading.Thread(target=late, daemon=True).start()
 
 
 @perfsuite.hookimpl

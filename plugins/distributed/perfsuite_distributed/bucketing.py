@@ -68,6 +68,7 @@ def bucketing(ctx: Any, *, ranks: int, tensors: int, kib: int, impl: str) -> per
         make_inputs=lambda rng: (own(rng.randn(tensors * n), ctx.rank).view(tensors, n),),
         reference=true_mean,
         wrong=wrong,
+        in_place=True,
         exact=exact,
     )
 

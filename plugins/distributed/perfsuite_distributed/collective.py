@@ -64,6 +64,7 @@ def _all_reduce(rank: int, n: int, average: Callable[[Any], None]) -> perfsuite.
         make_inputs=lambda rng: (own(rng.randn(n), rank),),
         reference=true_mean,
         wrong=wrong,
+        in_place=True,
     )
 
 

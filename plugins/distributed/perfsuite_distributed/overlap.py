@@ -71,6 +71,7 @@ def overlap(ctx: Any, *, ranks: int, n: int, mib: int, impl: str) -> perfsuite.W
             true_mean(g),
         ),
         wrong=wrong,
+        in_place=True,
     )
 
 
