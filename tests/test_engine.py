@@ -136,14 +136,15 @@ def test_lost_stamps_are_voided_and_counted() -> None:
     assert (block.voided, len(block.time_us)) == (2, Settings().samples - 2)
 
 
-def test_too_many_lost_stamps_are_a_disturbance() -> None:
+@pytest.mark.parametrize(
+    ("name", "why"), [("fake", "they have no time"), ("cuda", "missed an SM")]
+)
+def test_too_many_lost_stamps_are_a_disturbance(name: str, why: str) -> None:
     device = Losing(seed=1)
     session = prepared(copying(10.0), device)
     device.lost = Settings().samples
-    with pytest.raises(DisturbedError, match="they have no time"):
-        session.block()
-    device.name = "cuda"
-    with pytest.raises(DisturbedError, match="missed an SM"):
+    device.name = name
+    with pytest.raises(DisturbedError, match=why):
         session.block()
 
 
