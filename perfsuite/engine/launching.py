@@ -114,7 +114,9 @@ class Launching:
 
     def _rechecked(self) -> None:
         plan, bench = self._planned(), self._bench
-        timed = Timed(self._workload, plan.group, plan.data, self._launched, bench.case.name)
+        spent_s = sum(bench.log.phases.get(phase, 0.0) for phase in ("settle", "measure", "spin"))
+        where = bench.case.name
+        timed = Timed(self._workload, plan.group, plan.data, self._launched, spent_s, where)
         Recheck(bench.device, timed, bench.seed).run()
 
     def _check(self, *, is_thorough: bool) -> float | None:
