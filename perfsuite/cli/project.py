@@ -55,7 +55,7 @@ class Project:
         if Path(name).suffix or Path(name).name != name:
             raise UsageError("there is no such file", where=name, remedy=remedy)
         path = run_path(self.folder, name) if name else next(iter(known), None)
-        if path is None or not path.is_file():
+        if path is None or path not in known:
             ids = ", ".join(known_path.stem for known_path in known[:3])
             raise UsageError(
                 f"there is no run {name!r}" if name else "there is no run yet",
