@@ -1,12 +1,14 @@
 """What may come in from outside, and what may reach a person; every limit stands here, once.
 
 Each boundary has one function through which text and values pass, and all use these limits: files
-``codec.read_json``, sockets ``wire.receive``, packs ``packs.validity``, the database
-``history.reading``, the environment the functions below, and the terminal ``terminal.plain``.
+``files.opened`` and ``codec.read_json``, sockets ``wire.receive``, packs ``packs.validity``, the
+database ``history.reading``, pytest's command line ``options.kept_words``, and the terminal
+``terminal.plain``. What becomes a path passes ``files.inside``.
 """
 
 from __future__ import annotations
 
+import re
 from unicodedata import category
 
 # Bytes of a file that is read whole, and of a message between our processes.
@@ -20,10 +22,36 @@ PAGE_CHARACTERS = 100_000
 # Levels of lists and mappings in a file or message, and digits of a number.
 LEVELS = 100
 DIGITS = 300
+# Whole numbers beyond 64 bits are read as floats, which no counter of ours takes.
+MOST_WHOLE = (1 << 63) - 1
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Escape sequences, what turns the direction of text, halves of characters, line separators.
 CONTROLS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+_FILE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{NAME_CHARACTERS - 1}}}\Z")
+_NAMED = r"(?:passw(?:or)?d|secret|token|credential|api[_-]?key)"
+_SECRETS = (
+    re.compile(r"(://)(?:[^\s/:@]*:\S*|[^\s/@]+)(?=@)"),
+    re.compile(rf"(?i)({_NAMED}=|--[\w-]*{_NAMED}[\w-]*[=\s])(?:'[^']*'|\"[^\"]*\"|[^\s&;|'\"]+)"),
+)
+
+
+def is_file_name(text: str) -> bool:
+    """Say whether an id may be the name of a file: it leads nowhere and is no option."""
+    return _FILE_NAME.match(text) is not None
+
+
+def is_plain(text: str) -> bool:
+    """Say whether text can be stored and shown as it is."""
+    return plain(text) == text
+
+
+def hidden(text: str) -> str:
+    """Return a command line's text without the passwords of URLs and of words that name one."""
+    for secret in _SECRETS:
+        text = secret.sub(r"\1***", text)
+    return text
 
 
 def plain(text: str, *, most: int = TEXT_CHARACTERS, instead: str = REPLACEMENT) -> str:

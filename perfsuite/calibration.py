@@ -11,11 +11,10 @@ from typing import Any
 from perfsuite.check import SEEDS, Given, given, last_of
 from perfsuite.device import Device, Group, sampled
 from perfsuite.errors import CaseError, DisturbedError
-from perfsuite.model import Axes, Case, Regime, Sampling, Settings, Work, Workload
+from perfsuite.model import MOST_SETS, Axes, Case, Regime, Sampling, Settings, Work, Workload
 
 # A working set this many times the last-level cache makes each launch find its inputs cold.
 COLD_CACHES = 3
-MOST_SETS = 256
 # Samples longer than this buy nothing: coldness then comes from a flush instead of more sets.
 LONGEST_SAMPLE_US = 20_000.0
 # Heat, not time, is what the spin is for. Compute-heavy kernels reach the power cap and need four

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from perfsuite.boundary import plain
+
 
 class PerfError(Exception):
     """Base of every deliberate error; its message is meant to be read by a person."""
@@ -15,7 +17,8 @@ class PerfError(Exception):
     def __str__(self) -> str:
         place = f"\n  where: {self.where}" if self.where else ""
         remedy = f"\n  do: {self.remedy}" if self.remedy else ""
-        return f"{self.what}{place}{remedy}"
+        # A name, a path or another program's words may hold what a terminal obeys.
+        return plain(f"{self.what}{place}{remedy}")
 
 
 class PackError(PerfError):

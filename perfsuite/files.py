@@ -1,16 +1,23 @@
-"""Files that are there whole or not at all, locks, and the system's refusals in words of ours."""
+"""Files that are there whole or not at all, locks, and the system's refusals in words of ours.
+
+What is stored is read through ``opened`` and written to what ``inside`` allows.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gzip
 import os
+import reprlib
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
+from perfsuite.boundary import FILE_BYTES, is_file_name
 from perfsuite.errors import PerfError, StoreError
 
 
@@ -50,12 +57,85 @@ def refusing(
         raise kind(f"{what}: {error.strerror}", where=str(where), remedy=remedy) from error
 
 
+def checked_name(name: str, what: str, *, where: object) -> str:
+    """Return an id that may be a file's name; another one is a StoreError."""
+    if not is_file_name(name):
+        raise StoreError(
+            f"{what} {reprlib.repr(name)} cannot be a file name",
+            where=str(where),
+            remedy="use up to 200 letters, digits, hyphens, dots and underscores",
+        )
+    return name
+
+
+def inside(folder: Path, *names: str) -> Path:
+    """Return the path of a file below a folder; StoreError where a name or link leads out of it.
+
+    The file itself may be a link: ``replace_file`` puts a file in its place.
+    """
+    path = folder.joinpath(*(checked_name(name, "the name", where=folder) for name in names))
+    place, home = (Path(os.path.realpath(each)) for each in (path.parent, folder))
+    if not place.is_relative_to(home):
+        raise StoreError(
+            f"a link leads out of the folder, to {str(place)!r}",
+            where=str(path.parent),
+            remedy="remove the link, or name another folder",
+        )
+    return path
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a stored file; OSError for what is no regular file, such as a pipe, or is too large."""
+    with open(path, "rb", opener=_without_waiting) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        if found.st_size > FILE_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {FILE_BYTES >> 20} MiB", str(path))
+        yield file
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe that nobody writes to would block."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read(path: Path) -> bytes:
+    """Return a stored file's bytes; raises OSError as ``opened`` does."""
+    with opened(path) as file:
+        return file.read()
+
+
+def is_absent(path: Path) -> bool:
+    """Say whether nothing is there at all; OSError for what is there and cannot be looked at.
+
+    A link that leads nowhere is there, and so is one in the place of a folder above.
+    """
+    try:
+        path.stat()
+    except FileNotFoundError as error:
+        nearest = next(each for each in (path, *path.parents) if os.path.lexists(each))
+        if nearest == path or not nearest.is_dir():
+            what = f"{str(nearest)!r} is a link that leads nowhere"
+            raise FileNotFoundError(errno.ENOENT, what, str(path)) from error
+        return True
+    return False
+
+
+def listed(folder: Path) -> list[str]:
+    """Return the names in a folder, none where there is no folder; raises OSError."""
+    return [] if is_absent(folder) else sorted(each.name for each in folder.iterdir())
+
+
 def replace_file(path: Path, data: bytes) -> Path:
     """Put ``data`` in the file's place at once and for good, or leave the old file as it is."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with beside.open("wb") as file:
+        beside.unlink(missing_ok=True)
+        # "x" follows no link that somebody put there.
+        with beside.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -72,8 +152,13 @@ def replace_file(path: Path, data: bytes) -> Path:
 
 def unpacked(path: Path) -> bytes:
     """Return a file's bytes, unpacked if its name ends in .gz; raises OSError, StoreError."""
-    data = path.read_bytes()
-    try:
-        return gzip.decompress(data) if path.suffix == ".gz" else data
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise StoreError(f"cannot be unpacked: {error}", where=str(path)) from error
+    with opened(path) as file:
+        if path.suffix != ".gz":
+            return file.read()
+        try:
+            data = gzip.GzipFile(fileobj=file).read(FILE_BYTES + 1)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise StoreError(f"cannot be unpacked: {error}", where=str(path)) from error
+    if len(data) > FILE_BYTES:
+        raise StoreError(f"holds more than {FILE_BYTES >> 20} MiB", where=str(path))
+    return data

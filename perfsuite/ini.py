@@ -43,7 +43,7 @@ def _settings(root: Path) -> Mapping[str, Any]:
             continue
         try:
             found = _of_toml(path) if path.suffix == ".toml" else _of_ini(path, section)
-        except (tomllib.TOMLDecodeError, configparser.Error, UnicodeDecodeError) as error:
+        except (configparser.Error, ValueError, RecursionError) as error:
             kind = "TOML" if path.suffix == ".toml" else "ini file"
             raise UsageError(f"not valid {kind}: {error}", where=str(path)) from error
         if found is not None or "pytest" in name:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfsuite.boundary import hidden
 from perfsuite.duration import seconds_of
 
 if TYPE_CHECKING:
@@ -187,6 +188,10 @@ INI: Mapping[str, Option] = {
     },
 }
 
+# Of pytest's own options those that choose tests, and those that set what INI has.
+CHOICES, SETTERS = ("-k", "-m"), ("-o", "--override-ini")
+SECRET_INI = {"perf_history"}
+
 
 def options_of(config: pytest.Config) -> Options:
     """Return the session's options as plain values."""
@@ -194,6 +199,7 @@ def options_of(config: pytest.Config) -> Options:
 
     names = (name.partition("--perf-")[2].replace("-", "_") for name in OPTIONS)
     values = {name: config.getoption(f"perf_{name}") for name in names if name}
+    given = map(str, config.invocation_params.args)
     return Options(
         **{
             **values,
@@ -205,6 +211,28 @@ def options_of(config: pytest.Config) -> Options:
             "history": config.getini("perf_history"),
             # The default comes as text, what a project sets as paths.
             "baselines": tuple(config.rootpath / path for path in config.getini(BASELINES)),
-            "command": shlex.join(["pytest", *map(str, config.invocation_params.args)]),
+            "command": shlex.join(["pytest", *kept_words(given, config.option.file_or_dir)]),
         }
     )
+
+
+def kept_words(words: Iterable[str], paths: Collection[str]) -> Iterator[str]:
+    """Yield what may be stored of a command line, since it goes into files that others read.
+
+    That is perfsuite's own options and settings, -k, -m and the ``paths`` that pytest found: what
+    is another plugin's may be a secret. Passwords in the rest are hidden.
+    """
+    given = iter(words)
+    for word in given:
+        name, equals, value = word.partition("=")
+        is_choice = word[:2] in CHOICES and not word.startswith("--")
+        if name in OPTIONS or is_choice:
+            has_value = OPTIONS.get(name, {}).get("action") != "store_true"
+            is_next = has_value and (len(word) == len("-k") if is_choice else not equals)
+            yield from map(hidden, (word, *([next(given, "")] if is_next else [])))
+        elif name in SETTERS:
+            setting = value if equals else next(given, "")
+            if setting.partition("=")[0] in INI.keys() - SECRET_INI:
+                yield from ("-o", hidden(setting))
+        elif word in paths:
+            yield hidden(word)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from perfsuite.boundary import is_plain
 from perfsuite.options import INI, OPTIONS
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _refuse_variants(config: pytest.Config) -> None:
 
 def _refuse_contradictions(config: pytest.Config) -> None:
     """Refuse options that contradict each other."""
-    if not config.getoption("perf_reason").replace("\n", " ").isprintable():
+    if not is_plain(config.getoption("perf_reason")):
         raise pytest.UsageError(
             f"--perf-reason holds what cannot be stored: {config.getoption('perf_reason')!r}"
             "\n  do: write it in plain text"

@@ -82,8 +82,15 @@ def folder_at(folder: Path, rev: str, place: Path) -> Path:
     if _git(top, "ls-tree", commit, "--", name):
         packed = place / "folder.tar"
         _git(top, "archive", "--format=tar", f"--output={packed}", f"{commit}:{name}")
-        with tarfile.open(packed) as tar:
-            tar.extractall(place, filter="data")
+        try:
+            with tarfile.open(packed) as tar:
+                tar.extractall(place, filter="data")
+        except (tarfile.TarError, OSError) as error:  # a link that leads out of the folder
+            raise UsageError(
+                f"{rev!r} cannot be unpacked: {error}",
+                where=str(folder),
+                remedy="look at it with git ls-tree -r; baselines are files alone",
+            ) from error
         packed.unlink()
     return place
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -263,12 +264,11 @@ def test_damaged_files_are_problems(root: Path, name: str, old: str, new: str, s
     assert name in line
 
 
-def test_an_impossible_run_id_is_one_problem_of_several(root: Path) -> None:
+def test_an_impossible_run_id_is_a_problem_of_its_entry(root: Path) -> None:
     edit(root / "nvidia-h200" / "memory.json", '"2026', '"../2026')
-    impossible, unused = problems(root)
+    (impossible,) = problems(root)
     assert "run id '../20261101-020000' cannot be a file name" in impossible
-    assert impossible.startswith(f"nvidia-h200/memory.json, {COPY.id}: ")
-    assert "no entry comes from run '20261101-020000'" in unused
+    assert impossible.startswith(f"nvidia-h200/memory.json, variant {COPY.id!r}: ")
 
 
 def test_run_files_are_those_that_entries_come_from(root: Path) -> None:
@@ -286,7 +286,34 @@ def test_show_says_where_an_impossible_run_id_stands(perfsuite: Command, dated: 
         code, said = perfsuite("baseline", "show", *word)
         assert code == 2
         assert "run id '../20261101-020000' cannot be a file name" in said
-        assert f"{file}, {COPY.id}" in said
+        assert f"{file}, variant {COPY.id!r}" in said
+
+
+ODD = "\x1b[2J\x1b]0;x\x07\x9b\u202e"
+
+
+def test_nothing_that_a_terminal_obeys_is_shown(perfsuite: Command, dated: Path) -> None:
+    folder = dated / "baselines" / "nvidia-h200"
+    for name in ("sku.json", "memory.json"):
+        text = (folder / name).read_text()
+        for word in ("NVIDIA H200", "[n=1024]", '"old_copy', '"first', '"Ann', '"us'):
+            text = text.replace(word, word + json.dumps(ODD)[1:-1])
+        (folder / name).write_text(text)
+    git(dated, "init", "-q")
+    told = []
+    for words in (
+        ("show",),
+        ("show", "nvidia-h200"),
+        ("show", "nvidia-h200", f"{COPY.id}{ODD}"),
+        ("show", ODD),
+        ("diff", str(dated), "baselines"),
+        ("diff", "--markdown", str(dated), "baselines"),
+        ("lint",),
+    ):
+        _, said = perfsuite("baseline", *words)
+        told.append(said)
+    assert all("?" in said or "\\x1b" in said for said in told), told
+    assert not [said for said in told if any(char in said for char in "\x1b\x07\x9b\u202e")]
 
 
 RULE = "[[quarantine]]\nselect = '{}'\nreason = 'flaky'\nexpires = {}\n"

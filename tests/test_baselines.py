@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from store_data import FACTS, OTHER_UNIT, SKU, UNIT, file_size_limit, finished, result
@@ -437,6 +440,130 @@ def test_run_ids_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"run id '\.\./x'"):
         take(finished({"copy": 12.5}, run_id="../x"), tmp_path)
     assert not memory(tmp_path).exists()
+
+
+def _as_a_file(root: Path) -> None:
+    shutil.rmtree(root)
+    root.write_text("")
+
+
+def _dangling(root: Path) -> None:
+    memory(root).rename(root / "kept")
+    memory(root).symlink_to(root / "nowhere")
+
+
+def _looping(root: Path) -> None:
+    memory(root).unlink()
+    memory(root).symlink_to(memory(root))
+
+
+def _as_a_folder(root: Path) -> None:
+    memory(root).unlink()
+    memory(root).mkdir()
+
+
+def _as_a_pipe(root: Path) -> None:
+    memory(root).unlink()
+    os.mkfifo(memory(root))
+
+
+def _root_dangling(root: Path) -> None:
+    root.rename(root.with_name("kept"))
+    root.symlink_to(root / "nowhere")
+
+
+def _sku_dangling(root: Path) -> None:
+    (root / "nvidia-h200").rename(root / "kept")
+    (root / "nvidia-h200").symlink_to(root / "nowhere")
+
+
+def _sku_as_a_file(root: Path) -> None:
+    shutil.rmtree(root / "nvidia-h200")
+    (root / "nvidia-h200").write_text("")
+
+
+def _run_dangling(root: Path) -> None:
+    path = next((root / "nvidia-h200" / "runs").iterdir())
+    path.unlink()
+    path.symlink_to(root / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _as_a_file,
+        _dangling,
+        _looping,
+        _as_a_folder,
+        _as_a_pipe,
+        _root_dangling,
+        _sku_dangling,
+        _sku_as_a_file,
+        _run_dangling,
+    ],
+)
+def test_what_is_there_and_cannot_be_read_is_not_nothing(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    root = tmp_path / "baselines"
+    take(finished({"copy": 12.5}), root)
+    spoil(root)
+    assert str(root) in refusal(root).where
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("name", ["", "nvidia-h200", "nvidia-h200/memory.json"])
+def test_baselines_without_rights_are_not_nothing(name: str) -> None:
+    # The folders of pytest's tmp_path are nobody else's.
+    with TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        root = Path(place) / "baselines"
+        take(finished({"copy": 12.5}), root)
+        (root / name).chmod(0)
+        program = (
+            "import sys; sys.path[:0] = sys.argv[2:]\n"
+            "from pathlib import Path; from test_baselines import SKU, Baselines\n"
+            "from perfsuite.errors import StoreError\n"
+            "import os; os.setuid(12345)\n"
+            "try: Baselines.load([Path(sys.argv[1])], SKU)\n"
+            "except StoreError as error: print(error)\n"
+        )
+        command = [sys.executable, "-c", program, str(root), str(Path(__file__).parent)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "Permission denied" in done.stdout, done.stderr
+        assert "do: restore it from git" in done.stdout
+        assert str(root / name) in done.stdout
+
+
+def test_baselines_are_not_written_through_a_link_out_of_the_root(tmp_path: Path) -> None:
+    root, out = tmp_path / "baselines", tmp_path / "out"
+    root.mkdir()
+    out.mkdir()
+    (root / "nvidia-h200").symlink_to(out)
+    with pytest.raises(StoreError, match="leads out of the folder"):
+        take(finished({"copy": 12.5}), root)
+    assert not list(out.iterdir())
+    (root / "nvidia-h200").unlink()
+    take(finished({"copy": 12.5}), root)
+    shutil.rmtree(root / "nvidia-h200" / "runs")
+    (out / "precious.json").write_text("{}")
+    (root / "nvidia-h200" / "runs").symlink_to(out)
+    with pytest.raises(StoreError, match="leads out of the folder"):
+        take(finished({"copy": 22.5}, run_id="later"), root)
+    assert [path.name for path in out.iterdir()] == ["precious.json"]
+
+
+@pytest.mark.parametrize("reason", ["a\x1b[2J", "a\u202eb", "a\ud800", "x" * 4001])
+def test_a_reason_that_cannot_be_shown_is_refused(tmp_path: Path, reason: str) -> None:
+    with pytest.raises(UsageError, match="'reason' holds what cannot be stored"):
+        accept(finished({"copy": 12.5}), tmp_path, reason=reason, by="Ann")
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_password_of_an_older_run_enters_the_baselines(tmp_path: Path) -> None:
+    command = "pytest --perf -o perf_history=postgresql://ci:s3cret@host/db"
+    take(replace(finished({"copy": 12.5}), command=command), tmp_path)
+    assert not [path for path in tmp_path.rglob("*.json") if "s3cret" in path.read_text()]
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -70,6 +71,29 @@ def store(folder: Path, run: Run) -> None:
     for result in run.results:
         file.append(result)
     file.finish(run)
+
+
+def test_a_run_file_that_leads_elsewhere_or_is_none_is_named(
+    perfsuite: Command, project: Path
+) -> None:
+    runs = project / ".perfsuite" / "runs"
+    header, *rest = (runs / f"{A}.jsonl").read_text("utf-8").split("\n")
+    odd = json.dumps({**json.loads(header), "id": "../../../out"})
+    (project / "odd.jsonl").write_text("\n".join([odd, *rest]), encoding="utf-8")
+    before = set(project.parent.rglob("*"))
+    for words in (["report"], ["merge"], ["history", "import"], ["baseline", "propose"],
+                  ["compare", A], ["baseline", "accept", "--reason", "x"]):  # fmt: skip
+        code, said = perfsuite(*words, "odd.jsonl")
+        assert code != 0
+        assert "run id '../../../out' cannot be a file name" in said
+    made = set(project.parent.rglob("*")) - before
+    assert {path.name for path in made} <= {"history.db"}
+    os.mkfifo(runs / "20991231-000000-0000.jsonl")
+    for words in (["report"], ["report", "20991231-000000-0000"]):
+        code, said = perfsuite(*words)
+        assert (code, "it is no regular file" in said) == (2, True)
+    code, said = perfsuite("report", "x" * 5000)
+    assert (code, "there is no such file: File name too long" in said) == (2, True)
 
 
 def test_list_shows_variants_in_whole(perfsuite: Command) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 from store_data import RUN_ID, finished, result, variant
@@ -17,9 +18,11 @@ from perfsuite.model import (
     BaselineMetric,
     Block,
     ClaimWord,
+    Evidence,
     Need,
     Result,
     Run,
+    Sampling,
     Settings,
     Variant,
 )
@@ -122,6 +125,34 @@ def test_a_duplicate_of_a_common_key_is_named_without_lines() -> None:
     assert "duplicate key 'a'\n" in refusal(text)
 
 
+@pytest.mark.parametrize("levels", [101, 500, 900, 50_000])
+def test_lists_where_text_is_expected_are_refused(levels: int) -> None:
+    assert "nested too deeply: more than 100 levels" in refusal("[" * levels + "]" * levels)
+    text = f'{{"slug": {"[" * levels}{"]" * levels}}}'
+    assert "nested too deeply" in refusal(text)
+
+
+def test_a_hundred_levels_are_read() -> None:
+    assert codec.read_json("[" * 100 + "]" * 100, where="a.json")
+
+
+def test_numbers_are_as_long_as_a_machine_holds() -> None:
+    assert "a number of 5000 digits, 99999999999999999999..., " in refusal("9" * 5000)
+    assert codec.read_json("[9223372036854775807, 9223372036854775808]", where="a.json") == [
+        2**63 - 1,
+        float(2**63),
+    ]
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', '{"a\\uDFFF": 1}', '["\\ude00\\ud83d"]'])
+def test_half_characters_are_refused(text: str) -> None:
+    assert "half a character" in refusal(text)
+
+
+def test_whole_characters_of_two_halves_are_read() -> None:
+    assert codec.read_json('"\\ud83d\\ude00"', where="a.json") == "\N{GRINNING FACE}"
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400 + ".0"])
 def test_stored_numbers_are_finite(number: str) -> None:
     assert f"{number} is not a number" in refusal(f'{{"center": {number}}}')
@@ -192,6 +223,23 @@ def test_a_run_of_another_version_is_refused_with_the_versions_read() -> None:
         codec.read_run(lines, where="x.jsonl")
     assert "'perfsuite.run/2'" in caught.value.what
     assert "'perfsuite.run/1'" in caught.value.what
+
+
+@pytest.mark.parametrize("run_id", ["../../x", "/x", "..", "", "a\n", "a\x1b]0;x\x07", "x" * 201])
+def test_a_run_whose_id_leads_elsewhere_is_refused(run_id: str) -> None:
+    text = codec.start_lines(finished({"copy": 1.0}, run_id=run_id))
+    for reads in (
+        partial(codec.read_header, text.partition(b"\n")[0]),
+        partial(codec.read_run, text),
+    ):
+        with pytest.raises(StoreError, match=r"run id .* cannot be a file name(?s:.*)x, line 1"):
+            reads(where="x")
+
+
+def test_input_sets_that_nobody_makes_are_refused() -> None:
+    said = bad_value({"launches": 1, "sets": 10**9}, Sampling)
+    assert "sets must be from 1 to 256, not 1000000000" in said
+    assert "sets must be" in bad_value({"slot": 0, "seed": 0, "sets": 0}, Evidence)
 
 
 @pytest.mark.parametrize("text", [b"", b"[]\n", b'{"kind":"result"}\n', b'{"a":1}\n'])

@@ -137,6 +137,9 @@ def test_a_rule_may_be_of_one_product(tmp_path: Path) -> None:
         ("[quarantine]\nselect = 'x'\n", "exceptions.toml", "quarantine is no list"),
         ("version = 1\n", "exceptions.toml", "unknown key 'version'"),
         ("a = '\udcff'", "exceptions.toml", "not valid TOML"),
+        (f"a = {'9' * 5000}", "exceptions.toml", "not valid TOML"),
+        (f"[[waiver]]\nselect = {'[' * 200}{']' * 200}", "exceptions.toml", "nested too deeply"),
+        (f"a = {'[' * 50_000}", "exceptions.toml", "not valid TOML"),
     ],
 )
 def test_a_bad_file_names_line_and_remedy(tmp_path: Path, text: str, where: str, what: str) -> None:

@@ -111,6 +111,21 @@ BAD: Mapping[str, tuple[dict[str, Any] | str, str]] = {
     "no statistics": (content(benchmarks=[{"fullname": "x"}]), "stats"),
     "not a number": (json.dumps(content(seconds=float("nan"))), "NaN"),
     "no date": (content(datetime="yesterday"), "datetime"),
+    "half a character": (
+        json.dumps(content(benchmarks=[{"fullname": "\ud800", "stats": {"median": 1}}])),
+        "half a character",
+    ),
+    "the first day": (content(datetime="0001-01-01T00:00:00+23:59"), "which no calendar has"),
+    "the last day": (content(datetime="9999-12-31T23:59:59-23:59"), "which no calendar has"),
+    "a long time": (content(seconds=1e305), "has a duration that is none"),
+    "a longer time": (
+        json.dumps(content(seconds=1)).replace('"median": 1', '"median": ' + "1" * 5001),
+        "a number of 5001 digits",
+    ),
+    "a deep machine": (
+        json.dumps(content()).replace('"brand_raw"', f'"x": {"[" * 500}{"]" * 500}, "brand_raw"'),
+        "nested too deeply",
+    ),
     "our own": (benchmark_json(read(run_of(STORY), baselines={})), "perfsuite wrote"),
 }
 
@@ -123,6 +138,15 @@ def test_another_file_is_refused_with_the_reason(tmp_path: Path, name: str) -> N
         read_benchmark(path)
     assert why in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_names_are_stored_as_they_can_be_shown(tmp_path: Path) -> None:
+    odd = content()
+    odd["benchmarks"][0]["fullname"] = "a\x1b[2J\u202e"
+    odd["machine_info"]["node"] = "n\x07"
+    run = read_benchmark(write(tmp_path, odd))
+    assert run.points[0].key.variant == "a\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}"
+    assert run.unit == "n\N{REPLACEMENT CHARACTER}"
 
 
 @pytest.fixture
@@ -168,8 +192,10 @@ def test_a_file_is_stored_once_and_a_bad_one_stops_no_other(
     perfsuite: Command, tmp_path: Path
 ) -> None:
     good, bad = write(tmp_path, content()), write(tmp_path, "{}", "bad.json")
-    code, said = perfsuite("import", "missing.json", str(bad), str(good), str(good))
+    odd = [str(write(tmp_path, BAD[name][0], f"{name}.json")) for name in BAD]
+    code, said = perfsuite("import", "missing.json", str(bad), *odd, str(good), str(good))
     assert code == 1
+    assert said.count(": not stored: ") == len(odd) + 2
     assert "missing.json: not stored: cannot read the file" in said
     assert f"{bad}: not stored: " in said
     assert f"{good}: stored" in said

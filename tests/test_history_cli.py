@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -48,6 +49,17 @@ def perfsuite(
         return int(caught.value.code or 0), said.out + said.err
 
     return call
+
+
+def test_a_terminal_without_utf_8_is_no_error(
+    perfsuite: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(said, encoding="ascii"))
+    code, _ = perfsuite(COPY)
+    sys.stdout.flush()
+    assert code == 0
+    assert b"of 30 runs" in said.getvalue()
 
 
 def write(folder: Path, run: Run) -> Path:

@@ -457,6 +457,20 @@ def test_report_that_cannot_be_written_leaves_no_part_of_it(
     assert list((tmp_path / data.run_of().id).iterdir()) == []
 
 
+def test_a_report_is_written_below_its_folder_alone(tmp_path: Path) -> None:
+    run = data.run_of(())
+    folder, out = tmp_path / "reports", tmp_path / "out"
+    out.mkdir()
+    folder.mkdir()
+    for odd in (str(out), "..", "../out"):
+        with pytest.raises(StoreError, match="cannot be a file name"):
+            write_report(read(replace(run, id=odd), baselines={}), folder)
+    (folder / run.id).symlink_to(out)
+    with pytest.raises(StoreError, match="a link leads out of the folder"):
+        write_report(read(run, baselines={}), folder)
+    assert not list(out.iterdir())
+
+
 def quiet(count: int) -> Run:
     told = data.STORY[0]
     return data.run_of(tuple(replace(told, axes={"op": "copy", "n": n}) for n in range(count)))

@@ -178,9 +178,11 @@ def test_an_id_is_used_once(tmp_path: Path) -> None:
         RunFile.create(tmp_path, planned(COPY))
 
 
-@pytest.mark.parametrize("run_id", ["../x", "", ".hidden", "a/b", "a\n"])
+@pytest.mark.parametrize(
+    "run_id", ["../x", "", ".hidden", "a/b", "a\n", "/x", "-x", "x" * 201, "\x1b"]
+)
 def test_ids_that_lead_elsewhere_are_refused(tmp_path: Path, run_id: str) -> None:
-    with pytest.raises(StoreError, match="not usable as a file name"):
+    with pytest.raises(StoreError, match="cannot be a file name"):
         run_path(tmp_path, run_id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from perfsuite.baselines.caution import caution_of, slower_than
 from perfsuite.baselines.folder import (
+    has_sku,
     locked,
     pack_path,
     packs_in,
@@ -21,6 +23,7 @@ from perfsuite.baselines.folder import (
     write_files,
 )
 from perfsuite.baselines.merge import Merged, merge
+from perfsuite.boundary import is_plain
 from perfsuite.codec import Acceptance, StoredEntry, baseline_text
 from perfsuite.errors import UsageError
 from perfsuite.judge import Against
@@ -119,6 +122,11 @@ def acceptance_of(reason: str, by: str) -> Acceptance:
                 f"a baseline is not accepted without {name!r}",
                 remedy='say why, as in --reason "the new driver is in use from today"',
             )
+        if not is_plain(text):
+            raise UsageError(
+                f"{name!r} holds what cannot be stored: {reprlib.repr(text)}",
+                remedy="write it in plain text of up to 4000 characters",
+            )
     return Acceptance(**words, when=datetime.now(UTC).isoformat(timespec="seconds"))
 
 
@@ -177,7 +185,7 @@ def _shelves(run: Run, root: Path, entries: Mapping[str, BaselineEntry]) -> list
 
 def check_sku(sku: Sku, folder: Path) -> None:
     """Refuse a folder that belongs to another product of the same slug."""
-    if not sku_path(folder).exists() and not packs_in(folder):
+    if not has_sku(folder) and not packs_in(folder):
         return
     if problem := fingerprint_differs(sku, read_sku(folder).facts):
         raise UsageError(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfsuite.baselines.folder import read_all
+from perfsuite.baselines.folder import folders_in, read_all
 from perfsuite.baselines.merge import merge
 from perfsuite.codec import StoredEntry
 
@@ -35,8 +35,7 @@ class Difference:
 
 def differences(before: Path, now: Path) -> Iterator[Difference]:
     """Yield the entries that are not the same in two folders, by SKU and variant."""
-    places = (path.parent.name for root in (before, now) for path in root.glob("*/*.json"))
-    for sku in sorted(set(places)):
+    for sku in sorted({name for root in (before, now) for name in folders_in(root)}):
         old, new = (read_all(root / sku) for root in (before, now))
         for name in sorted(old.keys() | new.keys()):
             sides = old.get(name), new.get(name)

@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from perfsuite.baselines.shipped import Root
-from perfsuite.codec import convert
+from perfsuite.codec import check_levels, convert
 from perfsuite.errors import StoreError, UsageError
-from perfsuite.files import refusing
+from perfsuite.files import is_absent, read, refusing
 from perfsuite.model import ClaimVerdict, ClaimWord, Excepted, Run, Variant, Verdict, Word
 from perfsuite.plan import Selection, parse_selection
 from perfsuite.sku import sku_for
@@ -191,14 +191,16 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def _rules(path: Path) -> Iterator[Rule]:
-    if not path.exists():
-        return
-    with refusing("cannot read the exceptions", path, remedy="make the file readable"):
-        data = path.read_bytes()
+    with refusing(
+        "cannot read the exceptions", path, remedy="make the file and its folder readable"
+    ):
+        if is_absent(path):
+            return
+        data = read(path)
     try:
         text = data.decode()
-        tables = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        tables = check_levels(tomllib.loads(text), where=str(path))
+    except (ValueError, RecursionError) as error:  # what is no TOML, no UTF-8, no number, too deep
         raise StoreError(f"not valid TOML: {error}", where=str(path), remedy=_REMEDY) from error
     if unknown := sorted(tables.keys() - {"waiver", "quarantine"}):
         what = f"unknown key {unknown[0]!r}: only [[waiver]] and [[quarantine]] are known"

@@ -1,37 +1,37 @@
 """Where a SKU's baselines lie, and how their files are read and replaced without ever being half.
 
-``<root>/<sku slug>/`` holds ``sku.json``, ``<pack>.json`` and ``runs/<run id>.json``.
+``<root>/<sku slug>/`` holds ``sku.json``, ``<pack>.json`` and ``runs/<run id>.json``. Nothing is
+there where there is no file at all: what is there and cannot be read is an error.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from perfsuite import files
+from perfsuite.boundary import hidden, plain
 from perfsuite.codec import RunFacts, StoredEntry, flat_text, read_baseline, read_flat
 from perfsuite.errors import StoreError
-from perfsuite.files import refusing, replace_file
+from perfsuite.files import checked_name, inside, is_absent, listed, read, refusing, replace_file
 from perfsuite.model import Run, Sku
 
 T = TypeVar("T")
 
-_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
-_PACK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 _SKU_FILE = "sku.json"
+_REMEDY = "restore it from git, or remove the folder and accept a run again"
 
 
 def sku_folder(root: Path, slug: str) -> Path:
     """Return the folder of a SKU; a slug that would lead elsewhere is refused."""
-    return root / _plain(slug, _SLUG, "SKU slug", where=root)
+    return root / checked_name(slug, "SKU slug", where=root)
 
 
 def pack_path(folder: Path, pack: str) -> Path:
     """Return the file of a pack; a name that would lead elsewhere is refused."""
-    path = folder / f"{_plain(pack, _PACK, 'pack name', where=folder)}.json"
+    path = folder / f"{checked_name(pack, 'pack name', where=folder)}.json"
     if path.name == _SKU_FILE:
         raise StoreError(
             f"pack name {pack!r} is taken by {_SKU_FILE}",
@@ -41,9 +41,9 @@ def pack_path(folder: Path, pack: str) -> Path:
     return path
 
 
-def run_path(folder: Path, run_id: str, *, told: object = "") -> Path:
-    """Return the file with what is kept of a run; ``told`` is where its id stands."""
-    return folder / "runs" / f"{_plain(run_id, _SLUG, 'run id', where=told or folder)}.json"
+def run_path(folder: Path, run_id: str) -> Path:
+    """Return the file with what is kept of a run."""
+    return inside(folder, "runs", f"{checked_name(run_id, 'run id', where=folder)}.json")
 
 
 def sku_path(folder: Path) -> Path:
@@ -53,17 +53,33 @@ def sku_path(folder: Path) -> Path:
 
 def packs_in(folder: Path) -> list[str]:
     """Return the names of the packs that have a file in the folder."""
-    return sorted(path.stem for path in folder.glob("*.json") if path.name != _SKU_FILE)
+    found = [name for name in _names(folder) if name.endswith(".json") and name != _SKU_FILE]
+    return [name.removesuffix(".json") for name in found]
 
 
-def _plain(name: str, pattern: re.Pattern[str], what: str, *, where: object) -> str:
-    if not pattern.match(name):
-        raise StoreError(
-            f"{what} {name!r} cannot be a file name: it must match {pattern.pattern}",
-            where=str(where),
-            remedy="use letters, digits, hyphens and underscores",
-        )
-    return name
+def skus_in(root: Path) -> list[str]:
+    """Return the slugs of the products that have baselines under a root."""
+    return [name for name in folders_in(root) if _SKU_FILE in _names(root / name)]
+
+
+def folders_in(root: Path) -> list[str]:
+    """Return the names of all that is no file under a root, sorted."""
+    with _reading(root):
+        return [name for name in listed(root) if not (root / name).is_file()]
+
+
+def has_sku(folder: Path) -> bool:
+    """Say whether the folder says which product it belongs to."""
+    return _SKU_FILE in _names(folder)
+
+
+def _names(folder: Path) -> list[str]:
+    with _reading(folder):
+        return listed(folder)
+
+
+def _reading(path: Path) -> AbstractContextManager[None]:
+    return refusing("cannot read the baselines", path, remedy=_REMEDY)
 
 
 def read_sku(folder: Path) -> Sku:
@@ -82,9 +98,10 @@ def read_sku(folder: Path) -> Sku:
 def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
     """Return the entries of a pack by variant; only a file that is not there is empty."""
     path = pack_path(folder, pack)
-    if not path.exists():
+    data = _bytes_if_there(path)
+    if data is None:
         return {}
-    return read_baseline(_bytes(path), sku=folder.name, pack=pack, where=str(path))
+    return read_baseline(data, sku=folder.name, pack=pack, where=str(path))
 
 
 def read_all(folder: Path) -> dict[str, StoredEntry]:
@@ -95,28 +112,35 @@ def read_all(folder: Path) -> dict[str, StoredEntry]:
 
 def read_runs(folder: Path, stored: Mapping[str, StoredEntry]) -> dict[str, RunFacts]:
     """Return what is kept of the runs that entries, by variant, come from."""
-    paths = {
-        each.entry.run: run_path(
-            folder, each.entry.run, told=f"{pack_path(folder, name.partition('.')[0])}, {name}"
-        )
-        for name, each in stored.items()
-    }
+    paths = {run: run_path(folder, run) for run in sorted({e.entry.run for e in stored.values()})}
+    found = {run: _bytes_if_there(path) for run, path in paths.items()}
     return {
-        run: read_flat(_bytes(path), RunFacts, where=str(path))
-        for run, path in paths.items()
-        if path.exists()
+        run: read_flat(data, RunFacts, where=str(paths[run]))
+        for run, data in found.items()
+        if data is not None
     }
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the files with what is kept of runs."""
+    place = folder / "runs"
+    return [place / name for name in _names(place) if name.endswith(".json")]
 
 
 def _bytes(path: Path) -> bytes:
-    remedy = "restore it from git, or remove the folder and accept a run again"
-    with refusing("cannot read a baseline file", path, remedy=remedy):
-        return path.read_bytes()
+    with refusing("cannot read a baseline file", path, remedy=_REMEDY):
+        return read(path)
+
+
+def _bytes_if_there(path: Path) -> bytes | None:
+    with refusing("cannot read a baseline file", path, remedy=_REMEDY):
+        return None if is_absent(path) else read(path)
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep every other acceptance out of the folder; waits for the one that is there."""
+    """Keep every other acceptance out of a SKU's folder; waits for the one that is there."""
+    inside(folder.parent, folder.name, _SKU_FILE)  # a link may lead out of the root
     with ExitStack() as stack:
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +166,7 @@ def write_files(
     if not files:
         return ()
     first = {run_path(folder, run.id): flat_text(_facts(run)) for run in runs}
-    if not sku_path(folder).exists():
+    if not has_sku(folder):
         first[sku_path(folder)] = flat_text(sku)
     written = tuple(write(path, data) for path, data in {**first, **files}.items())
     _drop_unused_runs(folder)
@@ -154,13 +178,13 @@ def _facts(run: Run) -> RunFacts:
         run=run.id,
         started=run.started,
         commit=run.commit,
-        command=run.command,
+        command=hidden(plain(run.command)),
         environment=run.facts.environment,
     )
 
 
 def _drop_unused_runs(folder: Path) -> None:
     used = {stored.entry.run for stored in read_all(folder).values()}
-    for path in (folder / "runs").glob("*.json"):
+    for path in runs_in(folder):
         if path.stem not in used:
             path.unlink()

@@ -8,7 +8,16 @@ from datetime import date, datetime
 from pathlib import Path
 
 from perfsuite.baselines.exceptions import FILE, Exceptions
-from perfsuite.baselines.folder import pack_path, packs_in, read_pack, read_runs, read_sku, run_path
+from perfsuite.baselines.folder import (
+    folders_in,
+    pack_path,
+    packs_in,
+    read_pack,
+    read_runs,
+    read_sku,
+    run_path,
+    runs_in,
+)
 from perfsuite.codec import StoredEntry
 from perfsuite.errors import StoreError
 from perfsuite.model import Pack, Tier, Variant
@@ -43,8 +52,11 @@ class Linter:
 
     def problems(self, root: Path) -> Iterator[Problem]:
         """Yield what is wrong, the SKUs by name and the exceptions last."""
-        for folder in sorted(path for path in root.glob("*") if path.is_dir()):
-            yield from self._of_folder(folder)
+        for name in folders_in(root):
+            try:
+                yield from self._of_folder(root / name)
+            except StoreError as error:
+                yield _told(error, root / name)
         yield from self._of_exceptions(root)
 
     def _of_folder(self, folder: Path) -> Iterator[Problem]:
@@ -155,7 +167,7 @@ def _of_runs(
         except StoreError as error:
             yield _told(error, folder)
     # What a damaged file refers to is not known.
-    for path in sorted((folder / "runs").glob("*.json")) if is_whole else ():
+    for path in runs_in(folder) if is_whole else ():
         if path.stem not in used:
             yield Problem(f"no entry comes from run {path.stem!r}", str(path), "remove the file")
 

@@ -12,7 +12,7 @@ from perfsuite.baselines.folder import (
     read_runs,
     read_sku,
     sku_folder,
-    sku_path,
+    skus_in,
 )
 from perfsuite.baselines.shipped import Root, Shipped
 from perfsuite.codec import RunFacts, StoredEntry
@@ -96,13 +96,14 @@ class Baselines:
 
 def _boards_beside(roots: Sequence[Root], sku: Sku) -> tuple[str, ...]:
     """Return the slugs that have baselines of the same product on other boards."""
-    pattern = f"{sku.slug.removesuffix(board_suffix(sku))}-*"
-    places = [path for root in roots if isinstance(root, Path) for path in root.glob(pattern)]
-    found = [read_sku(place) for place in sorted(places) if sku_path(place).exists()]
+    product = sku.slug.removesuffix(board_suffix(sku))
+    own = [root for root in roots if isinstance(root, Path)]
+    places = [root / slug for root in own for slug in skus_in(root)]
+    found = [read_sku(place) for place in places if place.name.startswith(f"{product}-")]
     return tuple(
         each.slug
         for each in found
-        if each.slug != sku.slug and each.slug == f"{pattern[:-2]}{board_suffix(each)}"
+        if each.slug != sku.slug and each.slug == f"{product}{board_suffix(each)}"
     )
 
 

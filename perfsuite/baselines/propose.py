@@ -10,12 +10,12 @@ from pathlib import Path
 from perfsuite.baselines.accept import acceptance_of
 from perfsuite.baselines.exceptions import Exceptions
 from perfsuite.baselines.folder import (
+    has_sku,
     locked,
     pack_path,
     read_pack,
     read_sku,
     sku_folder,
-    sku_path,
     write_files,
 )
 from perfsuite.baselines.load import Baselines
@@ -108,7 +108,7 @@ class _Desk:
     def open(cls, run: Run, sku: Sku, *, root: Path, terms: Terms) -> _Desk:
         """Read what is known of a SKU; the folder says which product it is, if there is one."""
         folder = sku_folder(root, sku.slug)
-        sku = read_sku(folder) if sku_path(folder).exists() else sku
+        sku = read_sku(folder) if has_sku(folder) else sku
         baselines = Baselines.load([root], sku)
         known = tuple(baselines.entries.values())
         source = f"baseline {sku.slug}"

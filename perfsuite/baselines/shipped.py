@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ def shipped_by(packs: Iterable[Pack | PackSource]) -> tuple[Shipped, ...]:
     return tuple(
         Shipped(name, place / FOLDER)
         for name, place in places
-        if place is not None and (place / FOLDER).is_dir()
+        if place is not None and os.path.lexists(place / FOLDER)
     )
 
 

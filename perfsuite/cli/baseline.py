@@ -17,7 +17,6 @@ from perfsuite.errors import PerfError, UsageError
 from perfsuite.files import refusing, replace_file
 from perfsuite.model import Run, Tier
 from perfsuite.runs import list_runs, load_run
-from perfsuite.terminal.words import plain
 
 if TYPE_CHECKING:
     from perfsuite.baselines import Difference
@@ -99,7 +98,7 @@ def propose(  # noqa: PLR0913, PLR0917 - a command line
         with refusing("cannot write the page", output, remedy="name a file that can be written"):
             say(f"wrote {replace_file(output, page.encode())}")
     else:
-        say(plain(page))
+        say(page)
     for path in found.written:
         say(f"wrote {path}")
 
@@ -158,9 +157,9 @@ def _row(each: Difference) -> tuple[str, ...]:
     from perfsuite.report import view
 
     times = [time_of(side.entry) if side else "" for side in (each.old, each.new)]
-    reasons = [plain(side.accepted.reason) if side else "" for side in (each.old, each.new)]
+    reasons = [side.accepted.reason if side else "" for side in (each.old, each.new)]
     change = view.percent(each.change) if each.change is not None else ""
-    return each.sku, each.variant, *times, plain(change), plain(each.what), *reasons
+    return each.sku, each.variant, *times, change, each.what, *reasons
 
 
 @baseline.command()
@@ -185,7 +184,7 @@ def lint(
     linter = Linter(packs, _today(), older_than, tier)
     problems = [problem for root in roots for problem in linter.problems(root)]
     for problem in problems:
-        say(plain(str(problem)))
+        say(str(problem))
     counted = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     say(f"{counted} in {', '.join(map(str, roots))}")
     raise typer.Exit(1 if problems else 0)

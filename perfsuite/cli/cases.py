@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from perfsuite.baselines import Baselines
-from perfsuite.baselines.folder import read_sku
+from perfsuite.baselines.folder import read_sku, skus_in
 from perfsuite.ceilings import with_measured
 from perfsuite.cli.commands import Packs, app, named
 from perfsuite.cli.project import find_project, say
@@ -224,7 +224,7 @@ def _is_alike(one: Variant, other: Variant) -> bool:
 
 
 def _figures(pack: Pack, root: Path, sku: str, packs: Sequence[Pack]) -> _Figures:
-    known = {path.parent.name: path.parent for path in sorted(root.glob("*/sku.json"))}
+    known = {slug: root / slug for slug in skus_in(root)}
     if sku and sku not in known:
         remedy = f"choose one of {', '.join(known)}" if known else "accept a run first"
         raise UsageError(

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from perfsuite.baselines import Baselines, Exceptions
-from perfsuite.baselines.folder import packs_in, read_sku, sku_folder
+from perfsuite.baselines.folder import packs_in, read_sku, sku_folder, skus_in
 from perfsuite.cli.project import say, say_table
 from perfsuite.errors import UsageError
 from perfsuite.judge import Against, Policy, judge
@@ -61,7 +61,7 @@ def say_book(book: Book) -> None:
         subject = row.subject
         moved = row.change if subject.change or row.metric else ""
         told = (moved, row.interval, subject.variant.id, subject.reason)
-        rows.append((subject.mark.word, *map(plain, told)))
+        rows.append((subject.mark.word, *told))
     columns = ("verdict", "change", "interval", "variant", "reason")
     say_table(f"{book.run.id} against {book.source}", columns, rows)
     for line in (*skip_lines(book), first_line(book)):
@@ -70,7 +70,7 @@ def say_book(book: Book) -> None:
 
 def say_skus(root: Path) -> None:
     """Say which products have baselines."""
-    folders = sorted(path.parent for path in root.glob("*/sku.json"))
+    folders = [root / slug for slug in skus_in(root)]
     if not folders:
         say(f"no baselines in {root}; perfsuite baseline accept RUN makes them")
         return
@@ -90,8 +90,8 @@ def say_entries(roots: Sequence[Path], slug: str, today: date) -> None:
         (
             variant,
             *_estimate(stored.entry),
-            f"{stored.accepted.when.partition('T')[0]} by {plain(stored.accepted.by)}",
-            plain(stored.accepted.reason),
+            f"{stored.accepted.when.partition('T')[0]} by {stored.accepted.by}",
+            stored.accepted.reason,
         )
         for variant, stored in sorted(baselines.stored.items())
     ]
@@ -100,7 +100,7 @@ def say_entries(roots: Sequence[Path], slug: str, today: date) -> None:
     for rule in Exceptions.load(roots, today).rules:
         if fnmatchcase(slug, rule.entry.sku or "*"):
             over = "" if rule.acts(today) else " (expired: it acts no more)"
-            say(plain(f"{rule.entry.select}: {rule.excepted}{over}"))
+            say(f"{rule.entry.select}: {rule.excepted}{over}")
 
 
 def say_entry(roots: Sequence[Path], slug: str, variant: str) -> None:
@@ -120,14 +120,14 @@ def say_entry(roots: Sequence[Path], slug: str, variant: str) -> None:
         for name, m in sorted(entry.metrics.items())
         for each in _by_card(m) or [("", "exact")]
     ]
-    say_table(f"{variant} on {slug}", columns, (tuple(map(plain, row)) for row in rows))
-    say(plain(f"accepted {accepted.when} by {accepted.by}: {accepted.reason}"))
+    say_table(f"{variant} on {slug}", columns, rows)
+    say(f"accepted {accepted.when} by {accepted.by}: {accepted.reason}")
     state = ", ".join(f"{key} {value}" for key, value in sorted(entry.state.items()))
-    say(plain(f"{entry.regime}, version {entry.case_version} of its case; {state or 'no state'}"))
+    say(f"{entry.regime}, version {entry.case_version} of its case; {state or 'no state'}")
     commit = f" of commit {run.commit}" if run and run.commit else ""
-    say(plain(f"from run {entry.run}{commit}"))
+    say(f"from run {entry.run}{commit}")
     for key, value in sorted(run.environment.items()) if run else ():
-        say(plain(f"  {key} {value}"))
+        say(f"  {key} {value}")
 
 
 def _by_card(metric: BaselineMetric) -> list[tuple[str, str]]:
@@ -139,7 +139,7 @@ def _named(roots: Sequence[Path]) -> str:
 
 
 def _known_sku(roots: Sequence[Path], slug: str) -> Sku:
-    known = {path.parent.name: root for root in roots[::-1] for path in root.glob("*/sku.json")}
+    known = {name: root for root in roots[::-1] for name in skus_in(root)}
     if slug not in known:
         raise UsageError(
             f"there is no baseline for the SKU {slug!r}",

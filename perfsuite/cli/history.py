@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,6 @@ from perfsuite.errors import PerfError, UsageError
 from perfsuite.model import Point, Series
 from perfsuite.report import view
 from perfsuite.report.history import change_words, commits
-from perfsuite.terminal.words import plain
 
 if TYPE_CHECKING:
     from perfsuite.history import History
@@ -70,7 +70,7 @@ def show(
                 remedy=f"known are {', '.join(near)}" if near else "perfsuite list names variants",
             )
     if json:
-        say(encode(found).decode())
+        say(dumps(loads(encode(found))))  # in ASCII: no terminal obeys it
         return
     times = [each for each in found if metric or each.key.metric == "time_us"] or found[:1]
     for each in times:
@@ -105,7 +105,7 @@ def export(
         from perfsuite.history.parquet import write_parquet
 
         count = write_parquet(store, file)
-    say(f"wrote {file}: {plain(view.count(count, 'point'))}")
+    say(f"wrote {file}: {view.count(count, 'point')}")
 
 
 @history.command()
@@ -124,7 +124,7 @@ def prune(
         ) from None
     with open_history(find_project()) as store:
         count = store.prune(before.isoformat(timespec="seconds"))
-    say(f"dropped the samples of {plain(view.count(count, 'point'))}")
+    say(f"dropped the samples of {view.count(count, 'point')}")
 
 
 @history.command()
@@ -166,7 +166,7 @@ def _import(store: History, project: Project, name: str) -> str:
         runs, moves = read_parquet(Path(name))
         added = [store.add(run) for run in runs]
         store.add_moves(moves)
-        return f"{sum(added)} of {plain(view.count(len(added), 'run'))} stored, the rest was there"
+        return f"{sum(added)} of {view.count(len(added), 'run')} stored, the rest was there"
     run = project.load_run(name)
     was_new = store.add(stored_of(run))
     store.add_moves(moves_of(run, project.baseline_roots(None)))
@@ -178,7 +178,7 @@ def _say_series(series: Series, last: int) -> None:
     key = series.key
     version = f", version {key.case_version}" if key.case_version > 1 else ""
     say(f"{key.variant}: {key.metric} on {key.sku} ({key.regime}{version})")
-    runs = plain(view.count(len({point.run for point in shown}), "run"))
+    runs = view.count(len({point.run for point in shown}), "run")
     say(f"{_sparkline([p.center for p in shown if p.is_valid])}  of {runs}")
     columns = ("started", "run", "commit", key.metric, "sd between", "verdict", "what happened")
     say_table("", columns, [_row(series, point, shown) for point in shown])
@@ -186,14 +186,14 @@ def _say_series(series: Series, last: int) -> None:
         say("change points are not looked for: ruptures is not installed")
     for change in series.change_points or ():
         moved = change_words(change, key.unit)
-        say(plain(f"since {view.moment(change.started)}: {moved}; {commits(change)}"))
+        say(f"since {view.moment(change.started)}: {moved}; {commits(change)}")
 
 
 def _row(series: Series, point: Point, shown: Sequence[Point]) -> tuple[str, ...]:
     value = view.NOTHING
     if point.center is not None:
         value = view.amount(point.center, series.key.unit, point.between or None)
-    cells = (
+    return (
         view.moment(point.started),
         point.run,
         view.commit(point.commit),
@@ -202,7 +202,6 @@ def _row(series: Series, point: Point, shown: Sequence[Point]) -> tuple[str, ...
         point.word,
         "; ".join(_happened(series, point, shown)),
     )
-    return tuple(map(plain, cells))
 
 
 def _happened(series: Series, point: Point, shown: Sequence[Point]) -> Iterator[str]:

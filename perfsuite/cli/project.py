@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from rich.text import Text
 
 from perfsuite.catalogue import load_catalogue
 from perfsuite.errors import PerfError, UsageError
+from perfsuite.files import refusing
 from perfsuite.ini import paths_of
 from perfsuite.model import Pack, Run, Tier
 from perfsuite.options import BASELINES, BASELINES_DEFAULT
 from perfsuite.packs import PackSource, discover
 from perfsuite.runs import list_runs, load_run, run_path
+from perfsuite.terminal.words import plain
 
 if TYPE_CHECKING:
     from perfsuite.baselines import Root
@@ -43,14 +46,16 @@ class Project:
 
     def load_run(self, name: str = "") -> Run:
         """Return a run by file, by id or, without a name, the newest; ``UsageError`` if unknown."""
-        if name and Path(name).is_file():
+        remedy = "name a run file that is there, or a run's id"
+        with refusing("there is no such file", name, remedy=remedy, kind=UsageError):
+            is_file = bool(name) and Path(name).is_file()
+        if is_file:
             return load_run(Path(name))
         known = list_runs(self.folder)
         if Path(name).suffix or Path(name).name != name:
-            remedy = "name a run file that is there, or a run's id"
             raise UsageError("there is no such file", where=name, remedy=remedy)
         path = run_path(self.folder, name) if name else next(iter(known), None)
-        if path is None or not path.is_file():
+        if path is None or path not in known:
             ids = ", ".join(known_path.stem for known_path in known[:3])
             raise UsageError(
                 f"there is no run {name!r}" if name else "there is no run yet",
@@ -103,25 +108,27 @@ def find_project() -> Project:
 def console(*, stderr: bool = False) -> Console:
     """Return where to speak; variant ids have brackets, so no text is taken for markup."""
     stream = sys.stderr if stderr else sys.stdout
+    if isinstance(stream, io.TextIOWrapper):  # some have fewer characters than we use
+        stream.reconfigure(errors="replace")
     width = None if stream.isatty() else WIDE
     return Console(stderr=stderr, markup=False, highlight=False, width=width)
 
 
-def say(text: str) -> None:
-    """Say a line."""
-    console().print(text, soft_wrap=True)
+def say(text: str, *, stderr: bool = False) -> None:
+    """Say lines; what a terminal would obey is made plain, here and in ``say_table`` alone."""
+    console(stderr=stderr).print(plain(text, most=len(text)), soft_wrap=True)
 
 
 def say_error(error: PerfError) -> None:
     """Say what went wrong, where, and what to do."""
-    console(stderr=True).print(f"perfsuite: {error}", soft_wrap=True)
+    say(f"perfsuite: {error}", stderr=True)
 
 
 def say_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     """Say rows as a table; variants stay whole, so that they can be copied."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    table = Table(title=plain(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column == "variant")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(plain(cell)) for cell in row))
     console().print(table)

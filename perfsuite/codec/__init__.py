@@ -20,7 +20,7 @@ from perfsuite.codec.lines import (
     start_lines,
     trace_line,
 )
-from perfsuite.codec.text import convert, decode, encode, read_json, schema_of
+from perfsuite.codec.text import check_levels, convert, decode, encode, read_json, schema_of
 
 __all__ = [
     "TAIL_BYTES",
@@ -28,6 +28,7 @@ __all__ = [
     "RunFacts",
     "StoredEntry",
     "baseline_text",
+    "check_levels",
     "convert",
     "decode",
     "encode",

@@ -17,6 +17,7 @@ import msgspec
 
 from perfsuite.codec.text import check_schema, convert, encode, read_json, to_plain
 from perfsuite.errors import StoreError
+from perfsuite.files import checked_name
 from perfsuite.model import BaselineEntry, BaselineMetric
 from perfsuite.model.metric import DIRECTIONS
 
@@ -192,6 +193,7 @@ def _read_entry(variant: str, value: object, *, pack: str, where: str) -> Stored
         entry=convert({"variant": variant, **rest}, BaselineEntry, where=where),
         accepted=convert(acceptance, _Accepted, where=where).accepted,
     )
+    checked_name(stored.entry.run, "run id", where=where)
     for fault in _faults(stored.entry):
         raise _bad(fault, where)
     return stored

@@ -15,6 +15,7 @@ from typing import Any
 from perfsuite.codec.blocks import kernels_to_plain
 from perfsuite.codec.text import check_schema, convert, encode, read_json, to_plain
 from perfsuite.errors import StoreError
+from perfsuite.files import checked_name
 from perfsuite.model import Result, Run, Trace, Variant
 
 RUN_SCHEMA = "perfsuite.run/1"
@@ -87,21 +88,26 @@ def is_finished(tail: bytes) -> bool:
 
 def read_header(line: bytes, *, where: str) -> Run:
     """Return the run as its header line knows it: no variants, no results."""
-    return convert(_header(line, where), Run, where=f"{where}, line 1")
+    return _header(line, where)[1]
 
 
-def _header(line: bytes, where: str) -> dict[str, Any]:
+def _header(line: bytes, where: str) -> tuple[dict[str, Any], Run]:
+    """Return the header's values, and the run that they are; its id becomes a file's name."""
     kind, values = _kind_and_values(line, where=where, number=1)
     if kind != "header":
         raise _misplaced(kind, where)
-    return check_schema(values, RUN_SCHEMA, where=where)
+    header = check_schema(values, RUN_SCHEMA, where=where)
+    run = convert(header, Run, where=f"{where}, line 1")
+    for name in (run.id, *(part.run for part in run.parts)):
+        checked_name(name, "run id", where=f"{where}, line 1")
+    checked_name(run.sku.slug, "SKU slug", where=f"{where}, line 1")
+    return header, run
 
 
 def read_run(data: bytes, *, where: str) -> Run:
     """Return a run from the whole lines of its file; ``finished`` is empty if it has no end."""
     first, *lines = data.removesuffix(b"\n").split(b"\n")
-    header = _header(first, where)
-    run = convert(header, Run, where=f"{where}, line 1")
+    header, run = _header(first, where)
     measured: dict[str, list[Any]] = {"result": [], "trace": []}
     for number, line in enumerate(lines, 2):
         place = f"{where}, line {number}"

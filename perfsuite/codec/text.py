@@ -14,6 +14,7 @@ from typing import Any, Never, TypeVar
 
 import msgspec
 
+from perfsuite.boundary import DIGITS, LEVELS, MOST_WHOLE
 from perfsuite.errors import StoreError
 
 T = TypeVar("T")
@@ -23,7 +24,10 @@ _STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
 _MOST_LINES_NAMED = 3
 # Python may read such a number as infinity; looking for one beats looking at every number.
 _HUGE = re.compile(r"[eE]\+?\d{3}|\d{300}")
+_WHOLE = re.compile(r"\d{19}")
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _CONTAINERS = (dict, list, tuple)
+_TOO_DEEP = f"nested too deeply: more than {LEVELS} levels"
 
 
 def encode(value: object) -> bytes:
@@ -103,21 +107,40 @@ def read_json(text: str | bytes, *, where: str, line: int = 0) -> Any:
     place = f"{where}, line {line}" if line else where
     try:
         decoded = text.decode("utf-8") if isinstance(text, bytes) else text
-        return json.loads(
+        value = json.loads(
             decoded,
             object_pairs_hook=partial(_unique, decoded),
             parse_constant=_refuse_number,
             parse_float=_finite if _HUGE.search(decoded) else None,
+            parse_int=_whole if _WHOLE.search(decoded) else None,
         )
+        if _HALF.search(decoded):
+            _refuse_halves(value)
     except json.JSONDecodeError as error:
         spot = f"{where}, line {line or error.lineno}, column {error.colno}"
         raise _damaged(f"not valid JSON: {error.msg}", spot) from error
     except UnicodeDecodeError as error:
         raise _damaged(f"not UTF-8: byte {error.object[error.start]:#x}", place) from error
     except RecursionError as error:
-        raise _damaged("not valid here: nested too deeply", place) from error
+        raise _damaged(_TOO_DEEP, place) from error
     except _RefusedError as error:
         raise _damaged(str(error), place) from None
+    return check_levels(value, where=place)
+
+
+def check_levels(value: object, *, where: str) -> Any:
+    """Return plain values from outside; those nested too deeply to be gone through are refused."""
+    level: list[Any] = [[value]]
+    for _ in range(LEVELS + 1):
+        level = [
+            item
+            for each in level
+            for item in (each.values() if isinstance(each, dict) else each)
+            if isinstance(item, _CONTAINERS)
+        ]
+        if not level:
+            return value
+    raise _damaged(_TOO_DEEP, where)
 
 
 def _damaged(what: str, where: str) -> StoreError:
@@ -144,6 +167,21 @@ def _unique(text: str, pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _refuse_number(digits: str) -> Never:
     raise _RefusedError(f"{digits} is not a number that can be stored")
+
+
+def _whole(digits: str) -> float:
+    if len(digits) > DIGITS:
+        raise _RefusedError(f"a number of {len(digits)} digits, {digits[:20]}..., cannot be stored")
+    number = int(digits)
+    return number if abs(number) <= MOST_WHOLE else float(number)
+
+
+def _refuse_halves(value: object) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise _RefusedError(f"half a character, {half!a}, cannot be stored") from None
 
 
 def _finite(digits: str) -> float:

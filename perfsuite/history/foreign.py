@@ -7,15 +7,17 @@ clock in one process, is compared with nothing but itself.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from perfsuite.boundary import plain
 from perfsuite.codec import convert, read_json
 from perfsuite.errors import StoreError
-from perfsuite.files import refusing
+from perfsuite.files import read, refusing
 from perfsuite.history.rows import TIME, StoredPoint, StoredRun, pack_samples
 from perfsuite.model import Point, SeriesKey
 from perfsuite.sku import slugify
@@ -54,25 +56,38 @@ class BenchmarkFile:
 def read_benchmark(path: Path) -> StoredRun:
     """Return the run that a JSON file of pytest-benchmark is; another file is a StoreError."""
     with refusing("cannot read the file", path, remedy="name a file that exists"):
-        data = path.read_bytes()
+        data = read(path)
     file = convert(
         read_json(data, where=str(path)), BenchmarkFile, where=str(path), is_foreign=True
     )
     _refuse(file, path)
-    started = file.datetime if file.datetime.tzinfo else file.datetime.replace(tzinfo=UTC)
     commit = str(file.commit_info.get("id") or "")
     is_dirty = commit and file.commit_info.get("dirty")
     run = StoredRun(
         id=f"{TOOL}-{hashlib.sha256(data).hexdigest()[:DIGITS]}",
-        started=started.astimezone(UTC).isoformat(timespec="seconds"),
-        commit=f"{commit}-dirty" if is_dirty else commit,
+        started=_started(file, path),
+        commit=plain(f"{commit}-dirty" if is_dirty else commit),
         sku=_sku(file.machine_info),
-        unit=str(file.machine_info.get("node", "")),
+        unit=plain(str(file.machine_info.get("node", ""))),
         environment={
-            name: value for name, value in file.machine_info.items() if isinstance(value, str)
+            plain(name): plain(value)
+            for name, value in file.machine_info.items()
+            if isinstance(value, str)
         },
     )
     return replace(run, points=tuple(_point(run, each) for each in file.benchmarks))
+
+
+def _started(file: BenchmarkFile, path: Path) -> str:
+    told = file.datetime if file.datetime.tzinfo else file.datetime.replace(tzinfo=UTC)
+    try:
+        return told.astimezone(UTC).isoformat(timespec="seconds")
+    except OverflowError:
+        raise _bad(f"key 'datetime' is {told.isoformat()}, which no calendar has", path) from None
+
+
+def _bad(what: str, path: Path) -> StoreError:
+    return StoreError(what, where=str(path), remedy="correct the file, or name another one")
 
 
 def _sku(machine: Mapping[str, Any]) -> str:
@@ -94,17 +109,19 @@ def _refuse(file: BenchmarkFile, path: Path) -> None:
     if not file.benchmarks:
         raise StoreError("it holds no benchmark", where=str(path), remedy="name another file")
     for each in file.benchmarks:
-        if min(each.stats.median, *each.stats.data, float("inf")) <= 0:
-            raise StoreError(
-                f"{each.fullname} has a duration that is none",
-                where=str(path),
-                remedy="correct the file, or name another one",
-            )
+        durations = (each.stats.median, *each.stats.data)
+        if min(durations) <= 0 or not math.isfinite(max(durations) * US_PER_S):
+            raise _bad(f"{each.fullname} has a duration that is none", path)
 
 
 def _point(run: StoredRun, told: Benchmark) -> StoredPoint:
     key = SeriesKey(
-        sku=run.sku, variant=told.fullname, metric=TIME, regime=TOOL, unit="us", better="lower"
+        sku=run.sku,
+        variant=plain(told.fullname),
+        metric=TIME,
+        regime=TOOL,
+        unit="us",
+        better="lower",
     )
     center = told.stats.median * US_PER_S
     point = Point(

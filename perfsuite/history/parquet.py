@@ -11,7 +11,7 @@ from sqlalchemy import and_, select
 
 from perfsuite.codec import decode, encode
 from perfsuite.errors import StoreError
-from perfsuite.files import refusing
+from perfsuite.files import opened, refusing
 from perfsuite.history.reading import moves_with_keys
 from perfsuite.history.rows import StoredPoint, StoredRun
 from perfsuite.history.store import KEY, History
@@ -67,15 +67,25 @@ def read_parquet(path: Path) -> tuple[Iterator[StoredRun], tuple[BaselineMove, .
     pa, parquet = _libraries()
     with refusing("cannot read the file", path, remedy="name a file that exists"):
         try:
-            file = parquet.ParquetFile(path)
+            with opened(path):  # a pipe would block
+                file = parquet.ParquetFile(path)
         except pa.ArrowInvalid as error:
             raise _foreign(path, str(error)) from error
     told = file.schema_arrow.metadata or {}
-    if told.get(b"perfsuite") != SCHEMA or tuple(file.schema_arrow.names) != _NAMES:
+    if told.get(b"perfsuite") != SCHEMA or not file.schema_arrow.equals(_form(pa)):
         raise _foreign(path, f"schema {told.get(b'perfsuite', b'none')!r}")
-    accepted = decode(told[b"baseline_moves"], tuple[BaselineMove, ...])
+    accepted = decode(told.get(b"baseline_moves", b""), tuple[BaselineMove, ...])
     rows = (row for batch in file.iter_batches(ROWS_AT_ONCE) for row in batch.to_pylist())
-    return _runs(rows), accepted
+    return _whole(_runs(rows), path), accepted
+
+
+def _whole(runs: Iterator[StoredRun], path: Path) -> Iterator[StoredRun]:
+    """Yield the runs; what is damaged behind a good head is refused as a bad head is."""
+    try:
+        yield from runs
+    # Arrow's own errors are ValueErrors and OSErrors; a text that is null has no methods.
+    except (ValueError, OSError, AttributeError, TypeError) as error:
+        raise _foreign(path, str(error)) from error
 
 
 def _runs(rows: Iterable[dict[str, Any]]) -> Iterator[StoredRun]:

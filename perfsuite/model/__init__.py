@@ -29,6 +29,7 @@ from perfsuite.model.metric import Kernel, Metric
 from perfsuite.model.pack import Claim, ClaimInstance, Pack
 from perfsuite.model.part import LeftOut, Part, Shard
 from perfsuite.model.result import (
+    MOST_SETS,
     Block,
     DeviceFacts,
     Evidence,
@@ -60,6 +61,7 @@ from perfsuite.model.workload import Buildable, Inspection, Scenario, Workload
 
 __all__ = [
     "BUILT_IN_DEVICES",
+    "MOST_SETS",
     "Accelerator",
     "Arm",
     "Axes",

@@ -104,12 +104,24 @@ class Block:
     metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
+# More input sets than this are never made, whatever a file says.
+MOST_SETS = 256
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How launches make a sample: how many of them, over how many rotated input sets."""
 
     launches: int
     sets: int
+
+    def __post_init__(self) -> None:
+        _check_sets(self.sets)
+
+
+def _check_sets(sets: int) -> None:
+    if not 1 <= sets <= MOST_SETS:
+        raise ValueError(f"sets must be from 1 to {MOST_SETS}, not {sets}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +149,9 @@ class Evidence:
     busy_s: float = 0.0
     artefact: str = ""
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_sets(self.sets)
 
     @property
     def sampling(self) -> Sampling | None:

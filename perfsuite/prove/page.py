@@ -11,6 +11,7 @@ from statistics import median
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from perfsuite.files import replace_file
 from perfsuite.model import Run
 from perfsuite.prove.comparisons import Comparing, Comparison
 from perfsuite.prove.figures import (
@@ -133,16 +134,14 @@ def prove(raw: Raw, *, runs: Sequence[Run] = (), draws: int = DRAWS) -> Proof:
 
 def write_page(proof: Proof, path: Path) -> list[Path]:
     """Write the page and its drawings beside it; return what was written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     drawings = {}
     for is_cross, words in ((False, "same unit"), (True, "another unit")):
         tools = [tool for tool in proof.tools if tool.is_cross is is_cross]
         if tools:
             drawings[words] = path.with_name(f"{path.stem}-roc-{words.replace(' ', '-')}.svg")
-            drawings[words].write_text(draw(tools, f"ROC, {words}"), encoding="utf-8")
-    path.write_text(
-        _rendered(proof, {words: each.name for words, each in drawings.items()}), "utf-8"
-    )
+            replace_file(drawings[words], draw(tools, f"ROC, {words}").encode())
+    page = _rendered(proof, {words: each.name for words, each in drawings.items()})
+    replace_file(path, page.encode())
     return [path, *drawings.values()]
 
 

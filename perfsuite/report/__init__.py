@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfsuite.files import refusing, replace_file
+from perfsuite.files import inside, refusing, replace_file
 from perfsuite.model import Run
 from perfsuite.report import render, summary
 from perfsuite.report.benchmark import benchmark_json
@@ -39,12 +39,13 @@ def write_report(book: Book, folder: Path) -> Path:
 
     Raises StoreError where the folder cannot be written.
     """
-    place = folder / book.run.id
-    remedy = f"make the folder writable, then: perfsuite report {book.run.id}"
-    with refusing("cannot write the report", place, remedy=remedy):
+    run = book.run.id
+    paths = {name: inside(folder, run, name) for name in FILES}
+    remedy = f"make the folder writable, then: perfsuite report {run}"
+    with refusing("cannot write the report", folder / run, remedy=remedy):
         for name, text in FILES.items():
-            replace_file(place / name, text(book).encode("utf-8", "replace"))
-    return place / "index.html"
+            replace_file(paths[name], text(book).encode("utf-8", "replace"))
+    return paths["index.html"]
 
 
 def write_beside(runs: Sequence[Run], folder: Path) -> Path:
@@ -53,7 +54,7 @@ def write_beside(runs: Sequence[Run], folder: Path) -> Path:
     Raises StoreError where the folder cannot be written.
     """
     text = render.render_beside([read(run, baselines={}) for run in runs])
-    path = folder / f"{runs[0].id}-beside-{len(runs) - 1}" / "index.html"
+    path = inside(folder, f"{runs[0].id}-beside-{len(runs) - 1}", "index.html")
     with refusing("cannot write the report", path, remedy="make the folder writable"):
         replace_file(path, text.encode("utf-8", "replace"))
     return path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -22,11 +21,9 @@ from perfsuite.codec import (
     trace_line,
 )
 from perfsuite.errors import StoreError
-from perfsuite.files import Closable, refusing
+from perfsuite.files import Closable, checked_name, opened, read, refusing
 from perfsuite.model import Block, Result, Run, Trace
 
-# Ids become file names.
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 _START_DIGITS = 4  # of a second: finer than any block
 
 
@@ -41,12 +38,7 @@ def new_run_id(now: datetime) -> str:
 
 def run_path(folder: Path, run_id: str) -> Path:
     """Return where a run's file lies in ``.perfsuite``."""
-    if not _RUN_ID.match(run_id):
-        raise StoreError(
-            f"run id {run_id!r} is not usable as a file name",
-            remedy="use letters, digits, hyphens and dots, as new_run_id does",
-        )
-    return folder / "runs" / f"{run_id}.jsonl"
+    return folder / "runs" / f"{checked_name(run_id, 'run id', where=folder)}.jsonl"
 
 
 class RunFile(Closable):
@@ -87,11 +79,13 @@ class RunFile(Closable):
 
         A last line that was torn is cut off, with a note. A finished run is refused.
         """
-        with refusing("cannot open the run file", path, remedy="name a file from .perfsuite/runs"):
+        remedy = "name a file from .perfsuite/runs"
+        with refusing("cannot open the run file", path, remedy=remedy):
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         try:
             _lock(descriptor, path)
-            data = path.read_bytes()
+            with refusing("cannot read the run file", path, remedy=remedy):
+                data = read(path)
             run = _unfinished_run(data, path)
             os.ftruncate(descriptor, data.rfind(b"\n") + 1)
         except BaseException:
@@ -174,7 +168,7 @@ class RunFile(Closable):
 
 def is_open(path: Path) -> bool:
     """Say whether a process is still writing this run file."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

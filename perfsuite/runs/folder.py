@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perfsuite.codec import TAIL_BYTES, is_finished, read_header, read_run
 from perfsuite.errors import StoreError
-from perfsuite.files import refusing, unpacked
+from perfsuite.files import listed, opened, refusing, unpacked
 from perfsuite.model import Run
 from perfsuite.runs.file import is_open, read_whole
 
@@ -22,9 +22,10 @@ def load_run(path: Path) -> Run:
 
 def list_runs(folder: Path) -> tuple[Path, ...]:
     """Return the run files of ``.perfsuite``, newest first."""
-    return tuple(
-        sorted((folder / "runs").glob("*.jsonl"), key=lambda path: path.stem, reverse=True)
-    )
+    place = folder / "runs"
+    with refusing("cannot list the run files", place, remedy="make it a folder that is readable"):
+        names = [name for name in listed(place) if name.endswith(".jsonl")]
+    return tuple(sorted((place / name for name in names), key=lambda path: path.stem, reverse=True))
 
 
 def unfinished(folder: Path) -> tuple[Path, ...]:
@@ -40,7 +41,7 @@ def _is_interrupted(path: Path) -> bool:
 
 
 def _tail(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with opened(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL_BYTES))
         return file.read()
@@ -67,7 +68,7 @@ def last_run(folder: Path, *, sku: str, unit: str, before: str = "") -> Run | No
 
 
 def _matching_run(path: Path, *, sku: str, unit: str) -> Run | None:
-    with path.open("rb") as file:
+    with opened(path) as file:
         first = file.readline()
         header = read_header(first, where=str(path))
         units = {header.facts.unit, *(name for part in header.parts for name in part.units)}

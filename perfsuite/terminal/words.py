@@ -17,9 +17,9 @@ _PLAIN = str.maketrans(
 )
 
 
-def plain(text: str) -> str:
+def plain(text: str, *, most: int = boundary.TEXT_CHARACTERS) -> str:
     """Return text without the report's finer characters, and with nothing a terminal obeys."""
-    return boundary.plain(text.translate(_PLAIN), instead="?")
+    return boundary.plain(text.translate(_PLAIN), most=most, instead="?")
 
 
 def shortened(variant: str, most: int = ID_WIDTH) -> str:

@@ -1,0 +1,141 @@
+"""What comes in from outside: ids, paths, stored files, and words of a command line."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from perfsuite.boundary import FILE_BYTES, hidden, is_file_name, is_plain
+from perfsuite.errors import PerfError, StoreError
+from perfsuite.files import inside, is_absent, listed, opened, read, replace_file, unpacked
+from perfsuite.options import kept_words
+
+LONG = "x" * 200
+
+
+@pytest.mark.parametrize("name", ["20261121-103000-3f2a", "sm_90a", "a.json", "a+b", "A", LONG])
+def test_what_an_id_is(name: str) -> None:
+    assert is_file_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", ".x", "-x", "/x", "a/b", "a\\b", "a\n", "a b", "a\x1b", "\xe9", LONG * 2],
+)
+def test_what_no_id_is(name: str, tmp_path: Path) -> None:
+    assert not is_file_name(name)
+    with pytest.raises(StoreError, match="cannot be a file name"):
+        inside(tmp_path, name, "index.html")
+
+
+def test_a_link_out_of_a_folder_is_refused_and_one_inside_it_is_not(tmp_path: Path) -> None:
+    out, home = tmp_path / "out", tmp_path / "home"
+    out.mkdir()
+    (home / "real").mkdir(parents=True)
+    (home / "away").symlink_to(out)
+    (home / "near").symlink_to(home / "real")
+    (home / "loop").symlink_to(home / "loop")
+    with pytest.raises(StoreError, match=r"leads out of the folder(?s:.*)do: remove the link"):
+        inside(home, "away", "index.html")
+    replace_file(inside(home, "near", "index.html"), b"here")
+    assert (home / "real" / "index.html").read_bytes() == b"here"
+    # The folder that a person names may be a link itself.
+    (tmp_path / "named").symlink_to(home)
+    assert inside(tmp_path / "named", "new", "index.html").parent.name == "new"
+
+
+def test_a_link_in_a_files_place_is_replaced(tmp_path: Path) -> None:
+    precious, path = tmp_path / "precious", tmp_path / "index.html"
+    precious.write_text("precious")
+    path.symlink_to(precious)
+    (tmp_path / f".index.html.{os.getpid()}.tmp").symlink_to(precious)
+    replace_file(path, b"page")
+    assert (precious.read_text(), path.read_text()) == ("precious", "page")
+    assert not path.is_symlink()
+
+
+def test_a_pipe_a_folder_and_a_huge_file_are_not_read(tmp_path: Path) -> None:
+    pipe, huge = tmp_path / "pipe", tmp_path / "huge"
+    os.mkfifo(pipe)
+    with huge.open("wb") as file:
+        file.truncate(FILE_BYTES + 1)
+    for path, why in ((pipe, "no regular file"), (tmp_path, "directory"), (huge, "more than 512")):
+        with pytest.raises(OSError, match=why):
+            read(path)
+        with pytest.raises(OSError, match=why), opened(path):
+            pass
+
+
+def test_what_is_packed_is_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfsuite.files.FILE_BYTES", 1 << 20)
+    path = tmp_path / "run.jsonl.gz"
+    path.write_bytes(gzip.compress(bytes(2 << 20)))
+    with pytest.raises(StoreError, match="holds more than 1 MiB"):
+        unpacked(path)
+
+
+def test_only_nothing_is_absent(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert is_absent(tmp_path / "a" / "b")
+    assert listed(tmp_path / "a" / "b") == []
+    assert listed(tmp_path) == ["dangling", "file", "loop"]
+    for name in ("dangling", "dangling/x", "loop", "loop/x", "file/x"):
+        with pytest.raises(OSError, match=name.partition("/")[0]):
+            is_absent(tmp_path / name)
+
+
+def test_an_error_holds_nothing_that_a_terminal_obeys() -> None:
+    told = str(PerfError("built:\n\x1b[2Jgone \x9b \u202e", where="/a\x07b", remedy="\x1b]0;x\x07"))
+    assert is_plain(told)
+    assert told.count("\n") == 3
+    assert len(str(PerfError("x" * 1_000_000, remedy="read it"))) < 5000
+
+
+KEPT = (
+    ("--perf --perf-tier nightly --perf-pack=a.py", "--perf --perf-tier nightly --perf-pack=a.py"),
+    ("--perf -k eager -mslow cases tests/x.py::y", "--perf -k eager -mslow cases tests/x.py::y"),
+    ("--perf -o perf_history=postgresql://ci:s3cret@host/db", "--perf"),
+    ("--perf --override-ini=perf_history=sqlite:///s3cret", "--perf"),
+    ("--perf -o perf_exit_codes=true -o junit_suite_name=s3cret", "--perf -o perf_exit_codes=true"),
+    ("--perf --cloud-token=s3cret --cloud-token s3cret cases", "--perf cases"),
+    ("-q -p no:x -n 2 --perf -Ws3cret -operf_history=s3cret", "--perf"),
+    ("--perf --perfume s3cret --perf-unknown=s3cret", "--perf"),
+    ("--perf --perf-seed", "--perf --perf-seed "),
+)
+
+
+@pytest.mark.parametrize(("given", "kept"), KEPT)
+def test_what_is_kept_of_a_command_line(given: str, kept: str) -> None:
+    found = list(kept_words(given.split(" "), ["cases", "tests/x.py::y"]))
+    assert " ".join(found) == kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install https://ci:s3cret@host/x",
+        "pip install https://s3cret@host/x",
+        "psql postgresql://ci:s3/cr@et@host/db && make",
+        "TOKEN=s3cret make",
+        "PASSWORD='s3cret and more' make",
+        "make --api-key s3cret",
+        "make --auth-token=s3cret",
+        "curl https://host/x?password=s3cret&y=1",
+    ],
+)
+def test_passwords_in_a_build_command_are_hidden(text: str) -> None:
+    told = hidden(text)
+    assert "***" in told
+    assert not any(part in told for part in ("s3", "cret", "and more"))
+
+
+@pytest.mark.parametrize(
+    "text", ["tokens=128,impl=triton", "git+https://github.com/a/b@main", "n>=1e6", "key=3"]
+)
+def test_what_is_no_password_stays(text: str) -> None:
+    assert hidden(text) == text
