@@ -7,6 +7,7 @@ Each boundary has one function through which text and values pass, and all use t
 
 from __future__ import annotations
 
+import os
 from unicodedata import category
 
 # Bytes of a file that is read whole, and of a message between our processes.
@@ -20,6 +21,8 @@ PAGE_CHARACTERS = 100_000
 # Levels of lists and mappings in a file or message, and digits of a number.
 LEVELS = 100
 DIGITS = 300
+# No measurement is a greater number; what is can neither be added up nor drawn.
+MAGNITUDE = 1e100
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Escape sequences, what turns the direction of text, halves of characters, line separators.
@@ -42,3 +45,19 @@ def plain(text: str, *, most: int = TEXT_CHARACTERS, instead: str = REPLACEMENT)
         return text
     odd = {c for c in set(text) - {"\n", "\t"} if category(c) in CONTROLS}
     return text.translate(dict.fromkeys(map(ord, odd), instead))
+
+
+def from_environment(name: str) -> str:
+    """Return what an environment variable says; nothing if it is not set."""
+    return plain(os.environ.get(name, ""))
+
+
+def user_name() -> str:
+    """Return who runs this; a number where a container runs a user whom nobody named."""
+    import getpass
+
+    try:
+        name = plain(getpass.getuser(), most=NAME_CHARACTERS)
+    except (KeyError, OSError, ImportError):
+        name = ""
+    return name or f"uid {os.getuid()}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfsuite.baselines import accept, moves_of
+from perfsuite.boundary import user_name
 from perfsuite.errors import PerfError
 from perfsuite.files import refusing
 from perfsuite.model import Pack, Run, Series, Word
@@ -149,7 +149,7 @@ def _tell_step(book: Book, path: Path) -> str:
 
 
 def _accept(outcome: Outcome, options: Options) -> str:
-    root, by = options.baselines[0], getpass.getuser()
+    root, by = options.baselines[0], user_name()
     accepted = accept(outcome.run, root, reason=options.reason, by=by)
     places = sorted({short(path.parent) for path in accepted.written if path.parent.name != "runs"})
     return f"accepted: {accepted}{' in ' if places else ''}{', '.join(places)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import replace
@@ -91,6 +92,20 @@ def test_what_is_right_is_accepted(tmp_path: Path) -> None:
     assert closing.is_done
     assert any(line.startswith("accepted: ") for line in closing.lines)
     assert list(tmp_path.rglob("sku.json"))
+
+
+@pytest.mark.parametrize("error", [KeyError("uid not found"), OSError("no name")])
+def test_who_has_no_name_accepts_under_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def unknown() -> str:
+        raise error
+
+    monkeypatch.setattr("getpass.getuser", unknown)
+    options = replace(OPTIONS, report=tmp_path, accept=True, reason="try", baselines=(tmp_path,))
+    assert closed(outcome_of(tmp_path, Word.SAME), options).is_done
+    stored = "".join(path.read_text("utf-8") for path in tmp_path.rglob("*.json"))
+    assert f'"uid {os.getuid()}"' in stored
 
 
 def test_a_report_that_cannot_be_written_loses_nothing_else(tmp_path: Path) -> None:

@@ -73,7 +73,6 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
-    # The fake device's lock lies there: other runs on this machine are none of our business.
     monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
     pytester.makepyfile(acme=PACK)
     pytester.makepyfile(test_ordinary="def test_ordinary(): pass")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -51,12 +50,6 @@ PACK = """
         return [double]
 """
 QUICK = Settings(samples=5, sample_us=50.0)
-
-
-@pytest.fixture(autouse=True)
-def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the fake device's lock apart from other runs on this machine."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 class Log:
