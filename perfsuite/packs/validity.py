@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ RESERVED = ("pack", "case", "tag")
 ARCH = re.compile(r"sm_(\d+)([af]?)(\+?)\Z")
 TARGET = re.compile(r"sm_\d{2,3}[af]?\Z")
 MOST_TEXT, MOST_UNIT = 10_000, 40
+NO_DOCSTRINGS = 2
 _KINDS = ("device", "arch", "gpus", "package", "feature")
 _CALLED = ("build", "only", "waits", "work", "memory_bytes")
 
@@ -78,7 +80,8 @@ def _of_case(case: Case, seen: Collection[str]) -> Iterator[Fault]:
     yield from _of_texts((case.build.__doc__, case.source, *told, *case.tags))
     for metric in case.metrics:
         yield from _of_texts((metric.unit,), most=MOST_UNIT)
-    if not (case.build.__doc__ or "").strip():
+    # With PYTHONOPTIMIZE=2 Python itself drops them all.
+    if not (case.build.__doc__ or "").strip() and sys.flags.optimize < NO_DOCSTRINGS:
         yield "the case has no docstring", "say in the builder's docstring what is measured"
     if not case.source.strip():
         remedy = 'name the book, paper or manual it comes from: @case(source="...")'
