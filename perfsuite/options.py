@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfsuite.duration import seconds_of
+from perfsuite.errors import PerfError
 
 if TYPE_CHECKING:
     import pytest
@@ -198,7 +199,8 @@ def options_of(config: pytest.Config) -> Options:
         **{
             **values,
             "root": config.rootpath,
-            "counters": values["counters"] or config.getini("perf_counters"),
+            "counters": values["counters"] or _is_set(config, "perf_counters"),
+            "exit_codes": _is_set(config, "perf_exit_codes"),
             "pack": tuple(map(Path, values["pack"])),
             "repo": Path(values["repo"]) if values["repo"] else None,
             "report": config.rootpath / values["report"],
@@ -208,3 +210,18 @@ def options_of(config: pytest.Config) -> Options:
             "command": shlex.join(["pytest", *map(str, config.invocation_params.args)]),
         }
     )
+
+
+def _is_set(config: pytest.Config, name: str) -> bool:
+    """Return an ini option that is true or false; another value ends the session at its start."""
+    from pytest import UsageError  # noqa: PT013 - heavy for who only reads the table above
+
+    try:
+        return bool(config.getini(name))
+    except (ValueError, UsageError) as error:
+        told = PerfError(
+            f"{name} is neither true nor false: {error}",
+            where="the ini file, or -o on the command line",
+            remedy=f"write {name} = true, or leave it out",
+        )
+        raise UsageError(str(told)) from error

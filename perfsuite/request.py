@@ -56,6 +56,7 @@ class Options:
     time: float | None = None
     shard: tuple[int, int] | None = None
     counters: bool = False
+    exit_codes: bool = False
 
     def failing_statuses(self) -> frozenset[str]:
         """Return the statuses that fail a test."""

@@ -220,7 +220,7 @@ class PerfSession:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         # What else failed, an ordinary test or a pack, has no number of its own.
         is_own = session.exitstatus in {0, 1} and session.testsfailed <= self.failed
-        if self.book and is_own and self.config.getini("perf_exit_codes"):
+        if self.book and is_own and self.options.exit_codes:
             from perfsuite.terminal import exit_code
 
             words, status = self.options.failing_statuses(), int(session.exitstatus)
