@@ -24,6 +24,7 @@ from perfsuite.terminal.words import plain, shortened
 
 # Without a terminal a quiet variant needs no line of its own.
 QUIET_S = 10.0
+MOST_PHASE = 20
 
 
 class Ticker(Closable):
@@ -35,7 +36,8 @@ class Ticker(Closable):
         self._task: TaskID | None = None
         # Redrawn on events only: a thread that draws would disturb what is measured on the CPU.
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            # Ids have brackets, which are no markup.
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -52,7 +54,7 @@ class Ticker(Closable):
 
     def planned(self, total: int, facts: DeviceFacts, estimate_s: float) -> None:
         """Say what is about to run."""
-        about = f", about {plain(view.duration(estimate_s))}" if estimate_s else ""
+        about = f", about {view.duration(estimate_s)}" if estimate_s else ""
         self._say(f"perfsuite: {view.count(total, 'variant')} on {facts.name}{about}")
         if self._bar.console.is_terminal:
             if self._task is not None:
@@ -63,7 +65,9 @@ class Ticker(Closable):
     def phase(self, variant: str, phase: str) -> None:
         """Show what is going on right now."""
         if self._task is not None:
-            self._bar.update(self._task, description=f"{phase:<8} {shortened(variant)}")
+            # A worker tells of its phase itself: it may be any text.
+            told = f"{plain(phase)[:MOST_PHASE]:<8} {shortened(plain(variant))}"
+            self._bar.update(self._task, description=told)
             self._bar.refresh()
 
     def finished(self, result: Result, done: int, total: int) -> None:
@@ -81,7 +85,8 @@ class Ticker(Closable):
         """Tell what the run has to say about itself."""
         self._say(f"note: {text}")
 
-    def _say(self, line: str) -> None:
+    def _say(self, text: str) -> None:
+        line = plain(text)
         if self._task is None:
             self._write(line)
         else:
