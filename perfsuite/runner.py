@@ -38,7 +38,7 @@ from perfsuite.resumption import (
     samplings_of,
     spent_s,
 )
-from perfsuite.runs import RunFile
+from perfsuite.runs import RunFile, clock_notes
 from perfsuite.sites import Desk, count_on, idle_gpus, measure_on, units_of
 from perfsuite.time_limit import CONFIRM_END, SCREEN_END, Fit, TimeLimit, fit_of
 from perfsuite.tracing import Tracing
@@ -62,10 +62,10 @@ def execute(request: Request, listener: Listener, desks: Desks | None = None) ->
         arms = open_arms(request, asked.variants, stack)
         place = desks or stack.enter_context(Desks())
         opened = place.of(request.device, request.packs, asked.settings, arms.code)
-        notes = list(idle_gpus(opened))
         facts, settings = opened[0].facts, request.settings
         canaries = canaries_for(request.variants, request.packs, facts, settings=settings)
         run = new_run(request, facts, canaries, against=arms.revision)
+        notes = [*idle_gpus(opened), *clock_notes(interrupted or run)]
         if interrupted and not request.resume and (why := refusal(run, interrupted)[0]):
             notes.append(f"not resumed, started anew: {why}")
             interrupted = None

@@ -150,6 +150,20 @@ def test_a_slower_run_does_not_become_what_the_next_is_compared_with(
         assert words(execute(request(tmp_path), Log())) == ["same", "slower"]
 
 
+def test_a_clock_that_was_set_back_hides_no_earlier_run(tmp_path: Path) -> None:
+    first, later = execute(request(tmp_path), Log()), "20990101-000000-00000000"
+    text = first.run_file.read_text("utf-8").replace(first.run.id, later)
+    first.run_file.unlink()
+    first.run_file.with_stem(later).write_text(text, "utf-8")
+    for _ in range(2):
+        outcome = execute(request(tmp_path), Log())
+        assert outcome.previous is not None
+        assert outcome.previous.id == later
+        assert any("clock is behind its runs" in note for note in outcome.run.notes)
+        assert outcome.run.id > later
+        later = outcome.run.id
+
+
 def test_a_narrow_run_hides_no_earlier_one(tmp_path: Path) -> None:
     asked = request(tmp_path)
     execute(asked, Log())
