@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perfsuite.cli.project import Project
+from perfsuite.cli.project import Project, console
 from perfsuite.errors import PerfError, UsageError
 from perfsuite.model import Run, Series
+from perfsuite.terminal.words import plain
 
 if TYPE_CHECKING:
     from perfsuite.history import History
@@ -18,9 +19,17 @@ def known_history(project: Project, run: Run) -> dict[str, Series]:
         with open_history(project) as store:
             from perfsuite.history import recent
 
-            return recent(store, run, {variant.id for variant in run.variants})
+            found = recent(store, run, {variant.id for variant in run.variants})
+            say_notes(store)
+            return found
     except PerfError:
         return {}
+
+
+def say_notes(store: History) -> None:
+    """Say what was damaged of what was read."""
+    for note in store.notes:
+        console(stderr=True).print(f"note: {plain(note)}", soft_wrap=True)
 
 
 def open_history(project: Project) -> History:
