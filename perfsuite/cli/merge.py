@@ -31,10 +31,11 @@ def merge(
     What the shards stored in the history is not stored again.
     """
     from perfsuite.baselines import Exceptions
-    from perfsuite.closing import book_of, tell_github
+    from perfsuite.boundary import PAGE_CHARACTERS
+    from perfsuite.closing import book_of, tell_github, write
     from perfsuite.merging import conclude, merged
-    from perfsuite.report import write_report
     from perfsuite.terminal import Screen, exit_code, summary
+    from perfsuite.terminal.words import plain
 
     project = find_project()
     whole = merged([project.load_run(name) for name in runs])
@@ -49,12 +50,14 @@ def merge(
         packs=packs,
     )
     known = known_history(project, outcome.run)
-    book = book_of(outcome, packs, history=known, is_new=False)
-    lines = [f"report: {write_report(book, folder)}", f"run: {outcome.run_file}"]
-    annotations, told = tell_github(book, project.root)
-    lines += [line for line, _ in told if line]
+    steps, book = outcome.steps, book_of(outcome, packs, history=known)
+    lines = [*write(book, folder, steps), f"run: {outcome.run_file}"]
+    annotations = tell_github(book, project.root, steps)
+    lines += steps.notes
     for line in (*summary(book, Screen.of_terminal(), lines), *lines, *annotations):
         say(line)
-    status = int(book.fails)
+    for text in steps.tracebacks:
+        say(plain(text, most=PAGE_CHARACTERS))
+    status = int(book.fails or not steps.are_done)
     statuses = frozenset(FAIL_ON.split(","))
     raise typer.Exit(exit_code(book, statuses, status) if exit_codes else status)

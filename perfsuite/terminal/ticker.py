@@ -28,12 +28,16 @@ MOST_PHASE = 20
 
 
 class Ticker(Closable):
-    """Tells of a run while it goes on: a bar on a terminal, else a line now and then."""
+    """Tells of a run while it goes on: a bar on a terminal, else a line now and then.
+
+    It ``has_begun`` to measure, and ``has_result`` of at least one variant.
+    """
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._last = time.monotonic()
         self._task: TaskID | None = None
+        self.has_begun = self.has_result = False
         # Redrawn on events only: a thread that draws would disturb what is measured on the CPU.
         self._bar = Progress(
             # Ids have brackets, which are no markup.
@@ -54,6 +58,7 @@ class Ticker(Closable):
 
     def planned(self, total: int, facts: DeviceFacts, estimate_s: float) -> None:
         """Say what is about to run."""
+        self.has_begun = True
         about = f", about {view.duration(estimate_s)}" if estimate_s else ""
         self._say(f"perfsuite: {view.count(total, 'variant')} on {facts.name}{about}")
         if self._bar.console.is_terminal:
@@ -72,6 +77,7 @@ class Ticker(Closable):
 
     def finished(self, result: Result, done: int, total: int) -> None:
         """Tell of a variant that has ended; of one that ended badly at once."""
+        self.has_result = True
         bad = result.status not in {Status.OK, Status.SKIPPED}
         if self._task is not None:
             self._bar.update(self._task, completed=done, total=total)

@@ -22,12 +22,12 @@ _PLAIN = str.maketrans(
 _COMMAND = re.compile(r"^(\s*)(?=::)", re.MULTILINE)
 
 
-def plain(text: str) -> str:
+def plain(text: str, *, most: int = boundary.TEXT_CHARACTERS) -> str:
     """Return text without the report's finer characters, and with nothing that who shows it obeys.
 
     That is a terminal, or a workflow of GitHub's that reads commands in what a job prints.
     """
-    found = boundary.plain(text.translate(_PLAIN), instead="?")
+    found = boundary.plain(text.translate(_PLAIN), most=most, instead="?")
     return _COMMAND.sub(r"\1| ", found).replace("##[", "# #[")
 
 
