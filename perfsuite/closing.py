@@ -124,8 +124,8 @@ def close(outcome: Outcome, packs: Sequence[Pack], options: Options) -> Closing:
     found = tell_github(book, options.root, steps) if book else ()
     report_s = time.monotonic() - started
     if options.accept:
-        lines += steps.take("not accepted", lambda: [_accept(outcome, options)], [])
-        if steps.are_done:
+        if accepted := steps.take("not accepted", lambda: _accept(outcome, options), ""):
+            lines.append(accepted)
             keep(outcome, options)  # with what was accepted just now
     elif book:
         lines += steps.take("advice left out", lambda: list(_next(book)), [])

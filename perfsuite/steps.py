@@ -47,7 +47,10 @@ class Steps:
         try:
             return act()
         except Exception as error:  # noqa: BLE001 - whatever it is, the verdicts are worth more
-            self._failed.setdefault((_why(error), remedy), []).append(failed)
+            known = self._failed.setdefault((_why(error), remedy), [])
+            if failed in known:
+                return fallback
+            known.append(failed)
             if not isinstance(error, (PerfError, ImportError)):
                 self.tracebacks.append("".join(traceback.format_exception(error)))
             return fallback
