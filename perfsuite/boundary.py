@@ -2,7 +2,7 @@
 
 Each boundary has one function through which text and values pass, and all use these limits: files
 ``codec.read_json``, sockets ``wire.receive``, packs ``packs.validity``, the database
-``history.reading``, the environment the functions below, and the terminal ``terminal.plain``.
+``history.soundness``, the environment the functions below, and the terminal ``terminal.plain``.
 """
 
 from __future__ import annotations
