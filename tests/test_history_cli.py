@@ -214,7 +214,7 @@ def damage(project: Path, table: str, column: str, value: str, where: str = "1")
         *(("process_values", value) for value in ("5", "'['", "x'00'")),
         *(("word", "x'ff'"), ("why_not", "x'ff'"), ("theta", "x'ff'")),
         ("between_processes", "'x'"),
-        *(("started", value) for value in ("x'00'", "'soon'", "'0001-01-01T00:00:00+23:00'")),
+        *(("started", value) for value in ("x'00'", "'0001-01-01T00:00:00+23:00'")),
         ("commit_id", "x'00'"),
     ],
 )

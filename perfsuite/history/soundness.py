@@ -6,7 +6,8 @@ SQLite keeps no column to its type. A row that holds what perfsuite never writes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import MAXYEAR, MINYEAR, datetime
 from typing import Any, TypeVar
 
 from perfsuite.boundary import MAGNITUDE, plain
@@ -32,12 +33,13 @@ def text(cell: Any) -> str:
 
 
 def moment(cell: Any) -> str:
-    """Return a time, as the text it is stored as."""
-    try:
-        datetime.fromisoformat(text(cell)).astimezone(UTC)
-    except OverflowError as error:  # at the edge of the calendar
-        raise ValueError from error
-    return text(cell)
+    """Return a time, as the text it is stored as; one that is none is shown as it is."""
+    found = text(cell)
+    with suppress(ValueError):
+        when = datetime.fromisoformat(found)
+        if not MINYEAR < when.year < MAXYEAR:  # at the edge no other zone has it
+            raise TypeError
+    return found
 
 
 def blob(cell: Any) -> bytes | None:
