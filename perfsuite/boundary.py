@@ -2,12 +2,14 @@
 
 Each boundary has one function through which text and values pass, and all use these limits: files
 ``files.opened`` and ``codec.read_json``, sockets ``wire.receive``, packs ``packs.validity``, the
-database ``history.reading``, pytest's command line ``options.kept_words``, and the terminal
-``terminal.plain``. What becomes a path passes ``files.inside``.
+database ``history.soundness``, the environment the functions below, pytest's command line
+``options.kept_words``, and the terminal ``terminal.plain``. What becomes a path passes
+``files.inside``.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from unicodedata import category
 
@@ -24,6 +26,8 @@ LEVELS = 100
 DIGITS = 300
 # Whole numbers beyond 64 bits are read as floats, which no counter of ours takes.
 MOST_WHOLE = (1 << 63) - 1
+# No measurement is a greater number; what is can neither be added up nor drawn.
+MAGNITUDE = 1e100
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Escape sequences, what turns the direction of text, halves of characters, line separators.
@@ -70,3 +74,19 @@ def plain(text: str, *, most: int = TEXT_CHARACTERS, instead: str = REPLACEMENT)
         return text
     odd = {c for c in set(text) - {"\n", "\t"} if category(c) in CONTROLS}
     return text.translate(dict.fromkeys(map(ord, odd), instead))
+
+
+def from_environment(name: str) -> str:
+    """Return what an environment variable says; nothing if it is not set."""
+    return plain(os.environ.get(name, ""))
+
+
+def user_name() -> str:
+    """Return who runs this; a number where a container runs a user whom nobody named."""
+    import getpass
+
+    try:
+        name = plain(getpass.getuser(), most=NAME_CHARACTERS)
+    except (KeyError, OSError, ImportError):
+        name = ""
+    return name or f"uid {os.getuid()}"

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from perfsuite.baselines import accept, moves_of
-from perfsuite.errors import PerfError
+from perfsuite.boundary import user_name
 from perfsuite.files import refusing
-from perfsuite.model import Pack, Run, Series, Word
+from perfsuite.model import Pack, Run, Section, Series, Word
 from perfsuite.packs import Listeners
-from perfsuite.report import append_summary, commands_of, write_report
+from perfsuite.report import FILES, PAGE, VERDICT, append_summary, commands_of, write_report
 from perfsuite.report.book import Book, read
 from perfsuite.request import Options
 from perfsuite.runner import Outcome
+from perfsuite.steps import Steps
 
 # A report of more variants tells those in short that need no reader.
 MOST_SHOWN = 1000
@@ -25,20 +26,17 @@ MOST_SHOWN = 1000
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What became of a run in the history: what this says of its variants, or why it failed."""
+    """What the history says of a run's variants, and what of it was damaged."""
 
     series: Mapping[str, Series] = field(default_factory=dict)
-    lines: tuple[str, ...] = ()
-
-
-NOTHING_KEPT = Kept()
+    notes: tuple[str, ...] = ()
 
 
 def keep(outcome: Outcome, options: Options) -> Kept:
     """Store the run and what it is compared with in the history; read its variants' there."""
-    run = outcome.run
-    later = f"perfsuite history import {run.id} later"
-    try:
+    run, steps = outcome.run, outcome.steps
+
+    def kept() -> Kept:
         from perfsuite.history import History, recent, stored_of, url_of
 
         url = url_of(options.root, options.history)
@@ -47,11 +45,12 @@ def keep(outcome: Outcome, options: Options) -> Kept:
         with History(url, options.root) as history:
             history.add(stored_of(run))
             history.add_moves(moves_of(run, options.baselines))
-            return Kept(recent(history, run, _shown(run)))
-    except ImportError as error:
-        return Kept(lines=(f"history not stored: install {error.name}; {later}",))
-    except PerfError as error:
-        return Kept(lines=(f"history not stored: {' '.join(str(error).split())}; {later}",))
+            nothing: Mapping[str, Series] = {}
+            found = partial(recent, history, run, _shown(run))
+            return Kept(steps.take("history not shown", found, nothing), history.notes)
+
+    later = f"perfsuite history import {run.id} later"
+    return steps.take("history not stored", kept, Kept(), remedy=later)
 
 
 def _shown(run: Run) -> list[str]:
@@ -63,19 +62,27 @@ def _shown(run: Run) -> list[str]:
 
 
 def book_of(
-    outcome: Outcome,
-    packs: Sequence[Pack],
-    *,
-    history: Mapping[str, Series],
-    is_new: bool = True,
+    outcome: Outcome, packs: Sequence[Pack], *, history: Mapping[str, Series], is_new: bool = False
 ) -> Book:
     """Read a run for reporting with what packs add to it; tell them of it if it is new."""
-    run, listeners = outcome.run, Listeners(packs)
-    if is_new:
-        listeners.tell(run)
-    sections = listeners.sections(run)
+
+    def told() -> tuple[tuple[Section, ...], list[str]]:
+        listeners = Listeners(packs)
+        if is_new:
+            listeners.tell(outcome.run)
+        return listeners.sections(outcome.run), listeners.notes
+
+    nothing: tuple[tuple[Section, ...], list[str]] = (), []
+    sections, notes = outcome.steps.take("packs were not asked for sections", told, nothing)
+    run = replace(outcome.run, notes=(*outcome.run.notes, *notes))
+    return _book(replace(outcome, run=run), history, sections)
+
+
+def _book(
+    outcome: Outcome, history: Mapping[str, Series], sections: tuple[Section, ...] = ()
+) -> Book:
     return read(
-        replace(run, notes=(*run.notes, *listeners.notes)),
+        outcome.run,
         baselines=outcome.baselines,
         source=outcome.source,
         previous=outcome.previous,
@@ -87,70 +94,75 @@ def book_of(
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The last lines of the summary, whether all was done, and what writing the report took.
+    """A run as it is reported, if it can be, the last lines of the summary, what writing took.
 
     ``annotations`` are commands to GitHub, where a workflow of it runs.
     """
 
+    book: Book | None
     lines: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ()
-    is_done: bool = True
     report_s: float = 0.0
 
 
-def close(outcome: Outcome, book: Book, options: Options, *, kept: Kept = NOTHING_KEPT) -> Closing:
-    """Write the report, tell GitHub if it is there, and accept the run if that was asked for.
+def close(outcome: Outcome, packs: Sequence[Pack], options: Options) -> Closing:
+    """Report the run, tell GitHub if it is there, and accept the run if that was asked for.
 
-    A failure of any is a line: what was measured is still to be reported, item by item.
+    Each is a step of ``outcome.steps``. The verdicts are on disk before a pack's hook is called,
+    which may never return.
     """
-    started = time.monotonic()
-    written = _told(lambda: f"report: {short(write_report(book, options.report))}", "report: ")
-    lines = [written, (f"run: {short(outcome.run_file)}", True)]
-    lines += [(line, True) for line in kept.lines]
-    found, told = tell_github(book, options.root)
-    lines += told
+    steps, started = outcome.steps, time.monotonic()
+    folder, book = options.report, steps.take("report not made", lambda: _book(outcome, {}), None)
+    if book is not None:
+        write(book, folder, steps, [VERDICT])
+    kept = keep(outcome, options)
+    if book is not None:
+        whole = partial(book_of, outcome, packs, history=kept.series, is_new=True)
+        book = steps.take("report without history and sections", whole, book)
+    lines = write(book, folder, steps) if book else []
+    lines += [f"run: {short(outcome.run_file)}", *(f"note: {note}" for note in kept.notes)]
+    found = tell_github(book, options.root, steps) if book else ()
     report_s = time.monotonic() - started
     if options.accept:
-        lines.append(_told(lambda: _accept(outcome, options), "not accepted: "))
-        if lines[-1][1] and not kept.lines:
+        if accepted := steps.take("not accepted", lambda: _accept(outcome, options), ""):
+            lines.append(accepted)
             keep(outcome, options)  # with what was accepted just now
-    else:
-        lines += [(line, True) for line in _next(book)]
-    return Closing(
-        lines=tuple(line for line, _ in lines if line),
-        annotations=found,
-        is_done=all(is_done for _, is_done in lines),
-        report_s=report_s,
-    )
+    elif book:
+        lines += steps.take("advice left out", lambda: list(_next(book)), [])
+    return Closing(book, tuple(lines), found, report_s)
 
 
-def tell_github(book: Book, root: Path) -> tuple[tuple[str, ...], list[tuple[str, bool]]]:
-    """Append to the step's summary; return its annotations, and lines with whether all was done."""
-    found: tuple[str, ...] = ()
-    if os.environ.get("GITHUB_ACTIONS") == "true":
+def write(book: Book, folder: Path, steps: Steps, names: Sequence[str] = tuple(FILES)) -> list[str]:
+    """Write files of a report, each a step of its own; return a line that says where it is."""
+    lines = []
+    for name in names:
+        written = partial(write_report, book, folder, name)
+        page = steps.take(f"{name} not written", written, None)
+        lines += [f"report: {short(page)}"] if page and name == PAGE else []
+    return lines
+
+
+def tell_github(book: Book, root: Path, steps: Steps) -> tuple[str, ...]:
+    """Append to the step's summary; return its annotations."""
+
+    def commands() -> tuple[str, ...]:
         workspace = Path(os.environ.get("GITHUB_WORKSPACE") or root)
-        found = tuple(commands_of(book, here=Path.cwd(), workspace=workspace))
-    step = os.environ.get("GITHUB_STEP_SUMMARY")
-    return found, [_told(lambda: _tell_step(book, Path(step or "")), "")] if step else []
+        return tuple(commands_of(book, here=Path.cwd(), workspace=workspace))
 
+    def tell(path: Path) -> None:
+        remedy = "unset GITHUB_STEP_SUMMARY"
+        with refusing("cannot append to the step's summary", path, remedy=remedy):
+            append_summary(book, path)
 
-def _told(act: Callable[[], str], failed: str) -> tuple[str, bool]:
-    """Return what an act has to say, or why it failed, and whether it was done."""
-    try:
-        return act(), True
-    except PerfError as error:
-        return f"{failed}{error}", False
-
-
-def _tell_step(book: Book, path: Path) -> str:
-    with refusing("cannot append to the step's summary", path, remedy="unset GITHUB_STEP_SUMMARY"):
-        append_summary(book, path)
-    return ""
+    if step := os.environ.get("GITHUB_STEP_SUMMARY"):
+        steps.take("no summary of the step", lambda: tell(Path(step)), None)
+    is_there = os.environ.get("GITHUB_ACTIONS") == "true"
+    return steps.take("no annotations", commands, ()) if is_there else ()
 
 
 def _accept(outcome: Outcome, options: Options) -> str:
-    root, by = options.baselines[0], getpass.getuser()
-    accepted = accept(outcome.run, root, reason=options.reason, by=by)
+    root = options.baselines[0]
+    accepted = accept(outcome.run, root, reason=options.reason, by=user_name())
     places = sorted({short(path.parent) for path in accepted.written if path.parent.name != "runs"})
     return f"accepted: {accepted}{' in ' if places else ''}{', '.join(places)}"
 

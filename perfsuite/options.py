@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfsuite.boundary import hidden
 from perfsuite.duration import seconds_of
+from perfsuite.errors import UsageError
 
 if TYPE_CHECKING:
     import pytest
@@ -204,7 +205,8 @@ def options_of(config: pytest.Config) -> Options:
         **{
             **values,
             "root": config.rootpath,
-            "counters": values["counters"] or config.getini("perf_counters"),
+            "counters": values["counters"] or _is_set(config, "perf_counters"),
+            "exit_codes": _is_set(config, "perf_exit_codes"),
             "pack": tuple(map(Path, values["pack"])),
             "repo": Path(values["repo"]) if values["repo"] else None,
             "report": config.rootpath / values["report"],
@@ -236,3 +238,15 @@ def kept_words(words: Iterable[str], paths: Collection[str]) -> Iterator[str]:
                 yield from ("-o", hidden(setting))
         elif word in paths:
             yield hidden(word)
+
+
+def _is_set(config: pytest.Config, name: str) -> bool:
+    """Return an ini option that is true or false; raises UsageError for another value."""
+    try:
+        return bool(config.getini(name))
+    except Exception as error:  # pytest's own are no ValueErrors in each version
+        raise UsageError(
+            f"{name} is neither true nor false: {error}",
+            where="the ini file, or -o on the command line",
+            remedy=f"write {name} = true, or leave it out",
+        ) from error

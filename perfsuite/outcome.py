@@ -9,6 +9,7 @@ from typing import Protocol
 
 from perfsuite.model import BaselineEntry, DeviceFacts, Result, Run
 from perfsuite.roofline import Peaks
+from perfsuite.steps import Steps
 
 
 class Listener(Protocol):
@@ -29,7 +30,10 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A finished run, where it is stored, and what it was compared with: entries, their commits."""
+    """A finished run, where it is stored, and what it was compared with: entries, their commits.
+
+    ``steps`` are those behind its measuring: what of them failed.
+    """
 
     run: Run
     run_file: Path
@@ -39,3 +43,4 @@ class Outcome:
     commits: Mapping[str, str] = field(default_factory=dict)
     peaks: Peaks | None = None
     is_interrupted: bool = False
+    steps: Steps = field(default_factory=Steps)

@@ -24,7 +24,7 @@ PHASES = {
     "judge": "verdicts",
     "trace": "kernels of what moved or is new",
     "turns": "the baseline's code, where one card says little",
-    "report": "pages",
+    "report": "history, packs' hooks, pages",
     "other": "waits for workers, what failed",
 }
 MOST_VARIANTS = 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -56,6 +57,13 @@ class Options:
     time: float | None = None
     shard: tuple[int, int] | None = None
     counters: bool = False
+    exit_codes: bool = False
+
+    @property
+    def resuming(self) -> str:
+        """The command that goes on with this session's run, if it is interrupted."""
+        words = shlex.split(self.command)
+        return self.command if "--perf-resume" in words else f"{self.command} --perf-resume"
 
     def failing_statuses(self) -> frozenset[str]:
         """Return the statuses that fail a test."""

@@ -10,7 +10,7 @@ from perfsuite.digest import code_digest, git_commit
 from perfsuite.errors import StoreError, UsageError
 from perfsuite.model import BaselineEntry, DeviceFacts, Revision, Run, Sampling, Variant
 from perfsuite.requested import Request
-from perfsuite.runs import RunFile, list_runs, load_run, new_run_id, run_path, unfinished
+from perfsuite.runs import RunFile, list_runs, load_run, next_run_id, run_path, unfinished
 from perfsuite.sku import sku_of
 
 _OTHER_CODE = "run {!r} was measured with other code: {}, and now it is {}"
@@ -23,7 +23,7 @@ def new_run(
     now = datetime.now(UTC)
     project = request.against.project if request.against else request.root
     return Run(
-        id=new_run_id(now),
+        id=next_run_id(request.folder, now),
         started=now.isoformat(timespec="seconds"),
         command=request.command,
         sku=sku_of(facts),

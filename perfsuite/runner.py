@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 
 from perfsuite import turns
@@ -38,8 +39,9 @@ from perfsuite.resumption import (
     samplings_of,
     spent_s,
 )
-from perfsuite.runs import RunFile
+from perfsuite.runs import RunFile, clock_notes
 from perfsuite.sites import Desk, count_on, idle_gpus, measure_on, units_of
+from perfsuite.steps import Steps
 from perfsuite.time_limit import CONFIRM_END, SCREEN_END, Fit, TimeLimit, fit_of
 from perfsuite.tracing import Tracing
 from perfsuite.yardstick import find_yardstick
@@ -62,10 +64,10 @@ def execute(request: Request, listener: Listener, desks: Desks | None = None) ->
         arms = open_arms(request, asked.variants, stack)
         place = desks or stack.enter_context(Desks())
         opened = place.of(request.device, request.packs, asked.settings, arms.code)
-        notes = list(idle_gpus(opened))
         facts, settings = opened[0].facts, request.settings
         canaries = canaries_for(request.variants, request.packs, facts, settings=settings)
         run = new_run(request, facts, canaries, against=arms.revision)
+        notes = [*idle_gpus(opened), *(() if interrupted else clock_notes(run))]
         if interrupted and not request.resume and (why := refusal(run, interrupted)[0]):
             notes.append(f"not resumed, started anew: {why}")
             interrupted = None
@@ -91,6 +93,7 @@ def execute(request: Request, listener: Listener, desks: Desks | None = None) ->
         found.previous,
         found.commits,
         peaks=found.reached,
+        steps=work.steps,
     )
 
 
@@ -103,6 +106,7 @@ class _Work:
     run_file: RunFile
     judging: Judging
     limit: TimeLimit
+    steps: Steps = field(default_factory=Steps)
 
     def __post_init__(self) -> None:
         self.facts = self.run_file.run.facts
@@ -230,10 +234,15 @@ class _Work:
             has_counters=request.counters,
             is_brief=request.is_brief,
         )
-        run = tracing.take(run, self.listener.note)
+        traced = partial(tracing.take, run, self.listener.note)
+        run = self.steps.take("kernels not traced", traced, run)
         phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}
         # With what was measured before an interruption.
         wall_s = self.limit.spent_s + time.monotonic() - self.started
         units = units_of(self.desks, run.variants)
         run = replace(run, wall_s=round(wall_s, 3), units=units, phases_s=phases_s)
-        return self.run_file.finish(run)
+        ended = datetime.now(UTC).isoformat(timespec="seconds")
+        whole = replace(run, traces=self.run_file.run.traces, finished=ended)
+        return self.steps.take(
+            "the run's file has no verdicts", partial(self.run_file.finish, run), whole
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,13 +18,14 @@ from perfsuite.wanted import MODULE, Subject, id_of, subjects_of, takes_look, wa
 
 if TYPE_CHECKING:
     from perfsuite.closing import Closing
+    from perfsuite.outcome import Outcome
     from perfsuite.report.book import Book
     from perfsuite.request import Chosen
-    from perfsuite.terminal import Account
+    from perfsuite.steps import Steps
+    from perfsuite.terminal import Account, Ticker
 
 REST = "test_other"
 ARGUMENTS = frozenset({"variant", "claim", "broken_pack"})
-INTERRUPTED = "perfsuite: interrupted; to keep what was measured: pytest --perf --perf-resume"
 NOT_RUN = "not measured: the run ended before it"
 
 T = TypeVar("T")
@@ -35,11 +36,13 @@ class PerfSession:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.options = options_of(config)
+        self.options = self._guarded(lambda: options_of(config))
         self.chosen: Chosen | None = None
         # No property: older pytest reads all attributes of a plugin when it is registered.
         self.values: Mapping[tuple[str, str], list[Subject]] = {}
-        self.book: Book | None = None
+        self.session: pytest.Session | None = None
+        self.ticker: Ticker | None = None
+        self.outcome: Outcome | None = None
         self.interrupted = False
         self.failed = 0
         self.told_suite = False
@@ -137,21 +140,27 @@ class PerfSession:
         return not (is_broken or option.collectonly or option.setuponly)
 
     def _measure(self, variants: list[Variant], claims: list[ClaimInstance]) -> None:
-        from perfsuite.closing import book_of, close, keep
+        from perfsuite.closing import close
         from perfsuite.request import request_of
         from perfsuite.settling import settled
-        from perfsuite.terminal import Ticker, accounts_of
+        from perfsuite.terminal import Ticker, accounts_of, bare_accounts
 
         assert self.chosen is not None  # noqa: S101 - collection came first
         request = request_of(self.options, self.chosen, variants=variants, claims=claims)
-        with Ticker(self._write) as ticker:
-            outcome = settled(request, ticker)
-        kept = keep(outcome, self.options)
-        self.book = book_of(outcome, self.chosen.packs, history=kept.series)
-        self.accounts = accounts_of(self.book, self.options)
-        self.closing = close(outcome, self.book, self.options, kept=kept)
+        with Ticker(self._write) as self.ticker:
+            self.outcome = outcome = settled(request, self.ticker)
+        self.closing = close(outcome, self.chosen.packs, self.options)
+        self.accounts = bare_accounts(outcome.run, self.options)
+        if book := self.book:
+            told = functools.partial(accounts_of, book, self.options)
+            self.accounts = outcome.steps.take("items say less", told, self.accounts)
         if outcome.is_interrupted:
             raise KeyboardInterrupt
+
+    @property
+    def book(self) -> Book | None:
+        """The run as it is reported, once it is."""
+        return self.closing.book if self.closing else None
 
     def _write(self, line: str) -> None:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
@@ -161,18 +170,26 @@ class PerfSession:
     @pytest.fixture
     def judged(self, request: pytest.FixtureRequest) -> Callable[[Subject], None]:
         """Report what the run found about a variant, a claim or a pack."""
-        if self.book and self.config.pluginmanager.hasplugin("junitxml") and not self.told_suite:
-            from perfsuite.report import suite_properties
-
+        if self.config.pluginmanager.hasplugin("junitxml") and not self.told_suite:
             record = request.getfixturevalue("record_testsuite_property")
-            for name, value in suite_properties(self.book):
+            for name, value in self._of_suite():
                 record(name, value)
         self.told_suite = True
         return functools.partial(self._report, request.node)
 
+    def _of_suite(self) -> list[tuple[str, str | float]]:
+        if not (self.book and self.outcome):
+            return []
+        from perfsuite.report import suite_properties
+
+        told = functools.partial(suite_properties, self.book)
+        return self.outcome.steps.take("JUnit's suite lacks its properties", told, [])
+
     def _report(self, item: pytest.Item, subject: Subject) -> None:
         if isinstance(subject, Pack):
-            pytest.fail(subject.error, pytrace=False)
+            from perfsuite.terminal.words import plain
+
+            pytest.fail(plain(subject.error), pytrace=False)
         account = self.accounts.get(subject.id)
         if account is None:
             pytest.skip(NOT_RUN)
@@ -191,41 +208,69 @@ class PerfSession:
     ) -> Generator[None, object, object]:
         """Sum up behind all that pytest has to say: the last screen is what is read first."""
         done = yield
-        if self.interrupted:
-            terminalreporter.write_line(INTERRUPTED)
-        if self.book:
-            from perfsuite.closing import Closing
-            from perfsuite.terminal import Screen, costs, summary
-
-            closing = self.closing or Closing()
-            told = costs(self.book.run, closing.report_s) if self.options.profile else ()
-            terminalreporter.write_sep("=", "perfsuite")
-            short = summary(self.book, Screen.of_terminal(), closing.lines)
-            for line in (*short, *told, *closing.lines, *closing.annotations):
-                terminalreporter.write_line(line)
+        if self.interrupted and (told := self._interrupted()):
+            terminalreporter.write_line(told)
+        if self.closing and self.outcome:
+            self._tell(terminalreporter, self.closing, self.outcome.steps)
         return done
 
+    def _tell(self, reporter: pytest.TerminalReporter, closing: Closing, steps: Steps) -> None:
+        from perfsuite.boundary import PAGE_CHARACTERS
+        from perfsuite.terminal.words import plain
+
+        told = functools.partial(self._summary, steps.notes)
+        short: list[str] = steps.take("no summary", lambda: list(told()), [])
+        if steps.tracebacks:
+            reporter.write_sep("-", "perfsuite: what failed after the measuring")
+        for text in steps.tracebacks:
+            reporter.write_line(plain(text, most=PAGE_CHARACTERS))
+        reporter.write_sep("=", "perfsuite")
+        for line in (*short, *map(plain, (*closing.lines, *steps.notes)), *closing.annotations):
+            reporter.write_line(line)
+        if self.session and not steps.are_done and not self.session.exitstatus:
+            self.session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _summary(self, notes: tuple[str, ...]) -> Iterator[str]:
+        from perfsuite.terminal import Screen, costs, summary
+
+        if self.closing and self.book:
+            lines = (*self.closing.lines, *notes)
+            yield from summary(self.book, Screen.of_terminal(), lines)
+            yield from costs(self.book.run, self.closing.report_s) if self.options.profile else ()
+
     def pytest_keyboard_interrupt(self) -> None:
-        """Remember that a run was cut short, unless all was measured before."""
-        self.interrupted = self.book is None and self.chosen is not None
+        """Remember that a run was cut short, unless all was measured and told before."""
+        self.interrupted = self.closing is None and self.chosen is not None
+
+    def _interrupted(self) -> str:
+        """Say how to go on, if there is anything to go on with."""
+        if self.outcome:
+            return f"perfsuite: all was measured; to see it: perfsuite report {self.outcome.run.id}"
+        given = self.options
+        kept = self.ticker and self.ticker.has_begun and (given.resume or given.resume_if_any)
+        if kept or (self.ticker and self.ticker.has_result):
+            return f"perfsuite: interrupted; to keep what was measured: {given.resuming}"
+        return ""
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail for what no item reports; refine the exit status where the project asks for it."""
+        self.session = session
         is_empty = self.chosen and self.chosen.shard and not self.chosen.variants
         if is_empty and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = pytest.ExitCode.OK
-        shift = self.book.run.shift if self.book else None
+        shift = self.outcome.run.shift if self.outcome else None
         if shift and shift.fails and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         # What else failed, an ordinary test or a pack, has no number of its own.
         is_own = session.exitstatus in {0, 1} and session.testsfailed <= self.failed
-        if self.book and is_own and self.config.getini("perf_exit_codes"):
+        if self.book and self.outcome and is_own and self.options.exit_codes:
             from perfsuite.terminal import exit_code
 
             words, status = self.options.failing_statuses(), int(session.exitstatus)
-            session.exitstatus = exit_code(self.book, words, status)
-        if self.closing and not self.closing.is_done and not session.exitstatus:
+            finer = functools.partial(exit_code, self.book, words, status)
+            session.exitstatus = self.outcome.steps.take("no finer exit status", finer, status)
+        if self.outcome and not self.outcome.steps.are_done and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _guarded(self, call: Callable[[], T]) -> T:
@@ -233,7 +278,9 @@ class PerfSession:
         try:
             return call()
         except PerfError as error:
-            raise pytest.UsageError(str(error)) from error
+            from perfsuite.terminal.words import plain
+
+            raise pytest.UsageError(plain(str(error))) from error
 
     def _is_case(self, path: Path) -> bool:
         return path == Path(every_pack.__file__) or self.wanted.is_case(path)

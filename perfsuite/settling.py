@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 
 from perfsuite import turns
@@ -45,20 +46,21 @@ def settle(outcome: Outcome, request: Request, listener: Listener, desks: Desks)
     settling = _Settling(outcome, request, listener, limit, desks)
     is_interrupted = False
     try:
-        settling.ask(doubted[: turns.MOST])
+        ask = partial(settling.ask, doubted[: turns.MOST])
+        outcome.steps.take("the rest was not measured in turns", ask, None)
     except KeyboardInterrupt:
         is_interrupted = True
         desks.close()  # a second Ctrl-C may have left a thread that still measures
         settling.notes.append("interrupted while the baseline's code was measured in turns")
     if left := len(doubted[turns.MOST :]):
         settling.leave(left, f"{turns.MOST} at most are")
-    run = settling.run
-    try:
-        run = RunFile.amend(outcome.run_file, run, traces=settling.traces)
-    except (PerfError, OSError) as error:
-        run = replace(run, traces=(*run.traces, *settling.traces))
-        listener.note(f"the run file lacks what was found in turns: {_first_line(error)}")
-    return replace(outcome, run=run, is_interrupted=is_interrupted)
+    found = settling.run
+    amended = outcome.steps.take(
+        "the run's file lacks what was found in turns",
+        lambda: RunFile.amend(outcome.run_file, found, traces=settling.traces),
+        replace(found, traces=(*found.traces, *settling.traces)),
+    )
+    return replace(outcome, run=amended, is_interrupted=is_interrupted)
 
 
 @dataclass

@@ -41,7 +41,6 @@ def citizen_in(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> py
     """A project with a pack whose second variant is wrong, and an ordinary test."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    # The fake device's lock lies there: other runs on this machine are none of our business.
     monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
     pytester.makepyfile(acme=PACK, test_ordinary="def test_ordinary(): pass")
     pytester.makeini("[pytest]\nfilterwarnings = error\naddopts = --strict-markers\n")

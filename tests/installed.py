@@ -55,7 +55,7 @@ def call(*command: str, cwd: Path, status: int = 0, **given: str) -> str:
     done = subprocess.run(
         command,
         cwd=cwd,
-        env={**env, "TMPDIR": str(cwd), **given},
+        env={**env, "TMPDIR": str(cwd), "PERFSUITE_LOCKS": str(cwd), **given},
         capture_output=True,
         text=True,
         check=False,

@@ -150,6 +150,11 @@ def test_at_narrows_a_claim(tmp_path: Path) -> None:
     assert [claim.id for claim in claims] == ["acme.copy:fast[n=10]"]
 
 
+def test_python_may_drop_docstrings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONOPTIMIZE", "2")
+    assert listed(tmp_path, COPY).error == ""
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from citizens_data import PACK, RIGHT, ROOT, WRONG, citizen_in, listed, perf, plain
 
+from perfsuite.boundary import NAME_CHARACTERS
+
 pytest_plugins = ["pytester"]
 
 # Strict ids and markers, as far as this pytest knows them.
@@ -86,7 +88,7 @@ def test_a_root_elsewhere_takes_the_packs_of_that_root(project: pytest.Pytester)
 
 
 def test_long_ids_are_whole(project: pytest.Pytester) -> None:
-    name = "shape_" + 200 * "x"
+    name = "shape_".ljust(NAME_CHARACTERS - 1, "x")
     project.makepyfile(acme=PACK.replace("[1, 2]", f'["{name}", "{name}y"]'))
     ids = [f"perf::test_variant[acme.double[n={each}]]" for each in (name, f"{name}y")]
     assert listed(perf(project, *QUIET)) == ids

@@ -42,7 +42,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "deep").mkdir()
     monkeypatch.chdir(tmp_path)
-    # Locks of units lie there; other tests measure the same scripted device meanwhile.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     store(tmp_path, finished({"copy": 300.0, "compute.softmax": 500.0}, run_id=A))
     store(tmp_path, finished({"copy": 300.1, "compute.softmax": 550.0}, run_id=B))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
 from dataclasses import replace
@@ -12,9 +14,10 @@ from options_data import OPTIONS
 from report_data import STORY, baselines_of, run_of
 from store_data import finished
 
-from perfsuite.closing import Closing, book_of, close, keep
+from perfsuite.closing import Closing, close
 from perfsuite.history import History, series_of, stored_of
 from perfsuite.model import Revision, Status, Word
+from perfsuite.report import FILES, render, summary
 from perfsuite.request import Options
 from perfsuite.runner import Outcome
 
@@ -25,8 +28,7 @@ def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
 
 
 def closed(outcome: Outcome, options: Options) -> Closing:
-    kept = keep(outcome, options)
-    return close(outcome, book_of(outcome, (), history=kept.series), options, kept=kept)
+    return close(outcome, (), options)
 
 
 def test_the_report_is_written_and_named(tmp_path: Path) -> None:
@@ -77,29 +79,115 @@ def test_a_run_without_verdicts_has_nothing_to_accept(tmp_path: Path) -> None:
 
 def test_what_is_not_right_keeps_a_run_from_being_accepted(tmp_path: Path) -> None:
     options = replace(OPTIONS, report=tmp_path, accept=True, reason="try", baselines=(tmp_path,))
-    closing = closed(outcome_of(tmp_path, Word.SAME, Status.CRASHED), options)
-    assert not closing.is_done
-    assert closing.lines[0].startswith("report: ")
-    assert closing.lines[-1].startswith("not accepted: ")
-    assert "compute.softmax" in closing.lines[-1]
+    outcome = outcome_of(tmp_path, Word.SAME, Status.CRASHED)
+    assert closed(outcome, options).lines[0].startswith("report: ")
+    (note,) = outcome.steps.notes
+    assert note.startswith("not accepted: ")
+    assert "compute.softmax" in note
     assert not list(tmp_path.rglob("sku.json"))
 
 
 def test_what_is_right_is_accepted(tmp_path: Path) -> None:
     options = replace(OPTIONS, report=tmp_path, accept=True, reason="try", baselines=(tmp_path,))
-    closing = closed(outcome_of(tmp_path, Word.SAME), options)
-    assert closing.is_done
+    outcome = outcome_of(tmp_path, Word.SAME)
+    closing = closed(outcome, options)
+    assert outcome.steps.are_done
     assert any(line.startswith("accepted: ") for line in closing.lines)
     assert list(tmp_path.rglob("sku.json"))
+
+
+@pytest.mark.parametrize("error", [KeyError("uid not found"), OSError("no name")])
+def test_who_has_no_name_accepts_under_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def unknown() -> str:
+        raise error
+
+    monkeypatch.setattr("getpass.getuser", unknown)
+    options = replace(OPTIONS, report=tmp_path, accept=True, reason="try", baselines=(tmp_path,))
+    outcome = outcome_of(tmp_path, Word.SAME)
+    closed(outcome, options)
+    assert outcome.steps.are_done
+    stored = "".join(path.read_text("utf-8") for path in tmp_path.rglob("*.json"))
+    assert f'"uid {os.getuid()}"' in stored
 
 
 def test_a_report_that_cannot_be_written_loses_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     outcome = outcome_of(tmp_path, Word.SLOWER)
     closing = closed(outcome, replace(OPTIONS, report=tmp_path / "file"))
-    assert not closing.is_done
-    assert "report: cannot write the report" in closing.lines[0]
-    assert f"perfsuite report {outcome.run.id}" in closing.lines[0]
+    (note,) = outcome.steps.notes
+    assert note.startswith("verdict.json not written, ")
+    assert "index.html not written: cannot write the report" in note
+    assert f"perfsuite report {outcome.run.id}" in note
+    assert any(line.startswith("next: repair what fails") for line in closing.lines)
+    assert not outcome.steps.tracebacks
+
+
+def fail(*_: object, **__: object) -> None:
+    raise TypeError("no such type\nin this world")
+
+
+@pytest.mark.parametrize(
+    ("what", "failed"),
+    [
+        ("perfsuite.report.render.render", "index.html not written"),
+        ("perfsuite.report.summary.summary", "summary.md not written"),
+        ("perfsuite.history.History", "history not stored"),
+        ("perfsuite.history.recent", "history not shown"),
+        ("perfsuite.closing.Listeners", "packs were not asked for sections"),
+        ("perfsuite.closing.accept", "not accepted"),
+        ("perfsuite.closing.commands_of", "no annotations"),
+        ("perfsuite.closing.append_summary", "no summary of the step"),
+    ],
+)
+def test_whatever_fails_costs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, failed: str
+) -> None:
+    monkeypatch.setattr(what, fail)
+    monkeypatch.setitem(FILES, "index.html", render.render)
+    monkeypatch.setitem(FILES, "summary.md", summary.summary)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
+    options = replace(keeping(tmp_path), accept=True, reason="try", baselines=(tmp_path,))
+    outcome = outcome_of(tmp_path, Word.SAME)
+    closing = closed(outcome, options)
+    (note,) = outcome.steps.notes
+    assert note.startswith(f"{failed}: TypeError: no such type")
+    assert "in this world" not in note
+    assert "in this world" in outcome.steps.tracebacks[0]
+    assert closing.book is not None
+    place = options.report / outcome.run.id
+    said = json.loads((place / "verdict.json").read_text("utf-8"))
+    assert {each["word"] for each in said["variants"]} == {"same"}
+    done = {
+        "index.html not written": (place / "index.html").exists(),
+        "not accepted": any(line.startswith("accepted") for line in closing.lines),
+        "no summary of the step": (tmp_path / "step.md").exists(),
+    }
+    assert {name for name, is_done in done.items() if not is_done} <= {failed}
+
+
+def test_a_run_that_cannot_be_reported_is_kept_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfsuite.closing.read", fail)
+    outcome = outcome_of(tmp_path, Word.SAME)
+    closing = closed(outcome, keeping(tmp_path))
+    assert closing.book is None
+    assert outcome.steps.notes[0].startswith("report not made: TypeError")
+    with history_of(tmp_path) as history:
+        assert series_of(history, outcome.run.variants[0].id)
+
+
+def test_ctrl_c_ends_what_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("perfsuite.closing.commands_of", interrupt)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    with pytest.raises(KeyboardInterrupt):
+        closed(outcome_of(tmp_path, Word.SAME), keeping(tmp_path))
 
 
 def history_of(root: Path) -> History:
@@ -117,6 +205,7 @@ def test_a_run_is_stored_and_the_report_shows_what_was_before(tmp_path: Path) ->
         run = replace(outcome.run, id=f"run-{number}", started=f"2026-11-2{number}T02:00:00+00:00")
         closing = closed(replace(outcome, run=run), keeping(tmp_path))
     assert not any("history" in line for line in closing.lines)
+    assert outcome.steps.are_done
     with history_of(tmp_path) as history:
         variant = outcome.run.variants[0].id
         points = series_of(history, variant, metric="time_us")[0].points
@@ -128,7 +217,8 @@ def test_a_run_is_stored_and_the_report_shows_what_was_before(tmp_path: Path) ->
 def test_what_is_accepted_becomes_part_of_the_history(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.SAME)
     options = replace(keeping(tmp_path), accept=True, reason="new driver", baselines=(tmp_path,))
-    assert closed(outcome, options).is_done
+    closed(outcome, options)
+    assert outcome.steps.are_done
     with history_of(tmp_path) as history:
         (move,) = series_of(history, outcome.run.variants[0].id, metric="time_us")[0].moves
     assert (move.run, move.reason) == (outcome.run.id, "new driver")
@@ -136,10 +226,11 @@ def test_what_is_accepted_becomes_part_of_the_history(tmp_path: Path) -> None:
 
 def test_a_history_that_cannot_be_written_is_a_line(tmp_path: Path) -> None:
     (tmp_path / ".perfsuite").touch()
-    closing = closed(outcome_of(tmp_path, Word.SAME), keeping(tmp_path))
-    (line,) = (line for line in closing.lines if line.startswith("history not stored: "))
-    assert "perfsuite history import 20261121-103000-3f2a later" in line
-    assert closing.is_done
+    outcome = outcome_of(tmp_path, Word.SAME)
+    closed(outcome, keeping(tmp_path))
+    (note,) = outcome.steps.notes
+    assert note.startswith("history not stored: cannot make the folder of the history")
+    assert note.endswith("perfsuite history import 20261121-103000-3f2a later")
 
 
 def test_without_sqlalchemy_the_history_is_a_line(
@@ -148,8 +239,10 @@ def test_without_sqlalchemy_the_history_is_a_line(
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     for name in [name for name in sys.modules if name.startswith("perfsuite.history")]:
         monkeypatch.delitem(sys.modules, name)
-    lines = closed(outcome_of(tmp_path, Word.SAME), keeping(tmp_path)).lines
-    assert "history not stored: install sqlalchemy; perfsuite history import " in "\n".join(lines)
+    outcome = outcome_of(tmp_path, Word.SAME)
+    closed(outcome, keeping(tmp_path))
+    (note,) = outcome.steps.notes
+    assert note.startswith("history not stored: install sqlalchemy; perfsuite history import ")
 
 
 def test_no_history_is_kept_where_none_is_wanted(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import sys
-import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Sequence
@@ -201,12 +200,6 @@ NCU = """\
         print(*words, file=file)
     sys.exit(code)
 """
-
-
-@pytest.fixture(autouse=True)
-def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the fake device's lock apart from other runs on this machine."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "PYTHONPATH": f"{ROOT}:{tmp_path / 'work' / 'acme-perf'}",  # as if it were installed
         "PYTEST_ADDOPTS": OPTIONS,
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "TMPDIR": str(tmp_path / "tmp"),  # the fake device's lock lies there
+        "TMPDIR": str(tmp_path / "tmp"),
         "HOME": str(tmp_path / "home"),
         **{
             f"GIT_{who}_{what}": "reader"

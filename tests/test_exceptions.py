@@ -12,7 +12,7 @@ import pytest
 from arms_data import PLANTED, last, perf, project_in, words
 from store_data import SKU, finished, planned, variant
 from test_baselines import MERGE
-from test_runner import Log, own_locks, request, watched
+from test_runner import Log, request, watched
 
 from perfsuite.baselines import Exceptions
 from perfsuite.errors import StoreError
@@ -32,7 +32,6 @@ from perfsuite.runner import Outcome, execute
 from perfsuite.terminal import exit_code, summary
 
 pytest_plugins = ["pytester"]
-__all__ = ["own_locks"]  # an autouse fixture: the fake device's lock is this test's own
 
 TODAY = date(2026, 11, 22)
 ISSUE = "https://example.org/issues/7"

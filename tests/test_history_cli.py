@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sqlite3
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,9 +15,9 @@ from history_data import COPY, night, nights
 
 from perfsuite.cli import main
 from perfsuite.cli.history import _sparkline
-from perfsuite.history import History, stored_of
+from perfsuite.history import History, recent, stored_of
 from perfsuite.history.address import DEFAULT, url_of
-from perfsuite.model import Arm, Run
+from perfsuite.model import Arm, BaselineMove, Run, SeriesKey
 from perfsuite.runs import RunFile
 
 Command = Callable[..., tuple[int, str]]
@@ -208,3 +209,84 @@ def test_a_sparkline_spans_its_values() -> None:
     assert _sparkline([1.0, 2.0, None, 3.0]) == "▁▅█"
     assert _sparkline([2.0, 2.0]) == "▄▄"
     assert _sparkline([]) == ""
+
+
+def damage(project: Path, table: str, column: str, value: str, where: str = "1") -> None:
+    """Let another program write to the history."""
+    statement = f"UPDATE {table} SET {column} = {value} WHERE {where}"  # noqa: S608 - made up
+    with sqlite3.connect(project / ".perfsuite" / "history.db") as connection:
+        connection.execute(statement)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("center", value) for value in ("'x'", "9e999", "1e200", "x'00'")),
+        *(("process_values", value) for value in ("5", "'['", "x'00'")),
+        *(("word", "x'ff'"), ("why_not", "x'ff'"), ("theta", "x'ff'")),
+        ("between_processes", "'x'"),
+        *(("started", value) for value in ("x'00'", "'0001-01-01T00:00:00+23:00'")),
+        ("commit_id", "x'00'"),
+    ],
+)
+def test_a_damaged_row_costs_that_row(
+    project: Path, perfsuite: Command, column: str, value: str
+) -> None:
+    of_run = column in {"started", "commit_id"}
+    one = "series = (SELECT number FROM series WHERE metric = 'time_us') AND run = 1"
+    damage(
+        project,
+        *(("runs", column, value, "number = 1") if of_run else ("points", column, value, one)),
+    )
+    for args in ((COPY, "--last=99"), (COPY, "--json"), ("export", "h.parquet"), ("trends",)):
+        code, said = perfsuite(*args)
+        assert code == 0
+        assert "Traceback" not in said
+        if args[0] == COPY:
+            assert "damaged row" in said
+            assert "night-0001" in said
+    with History(DEFAULT, project) as history:
+        found = recent(history, night(39), {COPY})[COPY]
+    assert len(found.points) == 39
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("sku", "x'ff'"), ("variant", "x'00'"), ("variant", "cast(x'ff41' AS TEXT)")),
+        ("case_version", "'x'"),
+    ],
+)
+def test_a_damaged_series_costs_that_series(
+    project: Path, perfsuite: Command, column: str, value: str
+) -> None:
+    damage(project, "series", column, value, "metric = 'time_us'")
+    assert perfsuite("trends")[0] == 0
+    code, said = perfsuite(COPY, "--metric=cycles", "--last=99")
+    assert (code, "night-0001" in said) == (0, True)
+    with History(DEFAULT, project) as history:
+        assert history.add(stored_of(night(41)))
+
+
+@pytest.mark.parametrize("version", ["'x'", "0", "-1", "x'00'", "1.5"])
+def test_a_version_that_is_none_is_refused(project: Path, perfsuite: Command, version: str) -> None:
+    damage(project, "perfsuite_schema", "version", version)
+    code, said = perfsuite(COPY)
+    assert code == 2
+    assert "which is none" in said
+
+
+def test_half_a_character_is_stored_as_a_mark(project: Path) -> None:
+    move = BaselineMove(
+        key=SeriesKey(sku="s\ud800", variant=COPY, metric="time_us", regime="paced"),
+        run="night-0001",
+        accepted="2026-01-02T12:00:00",
+        by="me\ud800",
+        reason="\ud800",
+        center=1.0,
+    )
+    with History(DEFAULT, project) as history:
+        history.add_moves([move])
+        history.add_moves([move])
+        assert history.add(replace(stored_of(night(50)), environment={"a\ud800": "\ud800"}))

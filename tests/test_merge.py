@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
@@ -82,9 +81,8 @@ def test_the_gangs_of_a_case_stay_together() -> None:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
-    """A request for five variants, with a canary, and the fake device's lock apart."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def asked(tmp_path: Path) -> Request:
+    """A request for five variants, with a canary."""
     found = request(tmp_path, FIVE, settings=replace(QUICK, processes=2, confirm_processes=3))
     return replace(found, variants=found.variants[:5])
 

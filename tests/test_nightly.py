@@ -68,6 +68,7 @@ def environment(project: Path, **more: str) -> dict[str, str]:
         "PERF_DEVICE": "fake",
         "PERF_DOCTOR": "warn",  # other work on this machine is none of the fake device's business
         "TMPDIR": str(project / "tmp"),
+        "PERFSUITE_LOCKS": str(project),
         **more,
     }
 

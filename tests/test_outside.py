@@ -69,7 +69,6 @@ def folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest
     """A folder with a pack file, an ordinary test and one with a quick look."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    # The fake device's lock lies there: other runs on this machine are none of our business.
     monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
     pytester.makepyfile(acme=PACK, test_ordinary=ORDINARY)
     pytester.mkdir("deep")

@@ -276,11 +276,45 @@ def test_what_the_hook_returns_is_checked(tmp_path: Path, returned: str, said: s
         ('faster={"impl": "a"}', 'faster={"impl": "c"}', "no value 'c'"),
         ("by=2,", 'by=2, at={"m": (1,)},', "no axis 'm'"),
         ("by=2,", "by=0,", "by must be > 0"),
+        ("by=2,", 'by=2, metric="launches",', "the claim is about the metric 'launches'"),
+        ("by=2,", 'by=2, metric="time_us",', "time_us has noise"),
+        ("a book", "a book " * 1000, "has 7000 characters, more than 4000"),
+        ('"impl": ["a"', f'"impl": ["{"z" * 201}", "a"', "more than 200 characters"),
+        ('"n": [1, 2]', '"n": [1, 10**5000]', "an integer of very many digits"),
+        ('source="a book"', 'source="x", tags=["t" * 201]', "has 201 characters"),
+        (
+            'source="a book"',
+            'source="x", budgets=[perfsuite.Budget("lanches", 2, "one")]',
+            "a budget is about the metric 'lanches', which its case lacks",
+        ),
     ],
 )
 def test_what_is_declared_is_checked(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in GOOD
     assert said in refusal(tmp_path, GOOD.replace(old, new))
+
+
+@pytest.mark.parametrize("metric", ["time_us", "cycles", "device_us", "energy_j", "peak_bytes"])
+def test_a_budget_may_be_on_what_perfsuite_takes_itself(tmp_path: Path, metric: str) -> None:
+    budget = f'source="x", budgets=[perfsuite.Budget("{metric}", 2, "one")]'
+    load(tmp_path, GOOD.replace('source="a book"', budget))
+
+
+def test_what_is_only_counted_has_a_budget_on_its_own_metrics_alone(tmp_path: Path) -> None:
+    counted = 'source="x", regime="exact", metrics=[perfsuite.Metric("spills")], budgets=['
+    for metric in ("spills", "time_us"):
+        text = f'{counted}perfsuite.Budget("{metric}", 2, "one")]'
+        text = GOOD.replace('source="a book"', text)
+        if metric == "spills":
+            load(tmp_path, text)
+        else:
+            assert "name one of spills" in refusal(tmp_path, text)
+
+
+def test_a_long_name_is_refused_in_few_words(tmp_path: Path) -> None:
+    said = refusal(tmp_path, GOOD.replace("softmax", "s" * 300))
+    assert "has 300 characters, more than 200" in said
+    assert len(said) < 1000
 
 
 def test_a_formula_without_signature_is_left_to_its_call(tmp_path: Path) -> None:

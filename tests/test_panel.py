@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -467,10 +469,7 @@ def test_workers_of_one_panel_get_one_gpu_or_none() -> None:
     assert replace(SITE, gpus=(gpu,)).environment()["CUDA_VISIBLE_DEVICES"] == "GPU-1"
 
 
-def test_unit_is_locked_once_and_names_its_holder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_unit_is_locked_once_and_names_its_holder() -> None:
     refusal = pytest.raises(UsageError, match=f"'fa4e00000000' .* process {os.getpid()}")
     with UnitLock("fa4e00000000"), UnitLock("fa4e00000001"), refusal:
         UnitLock("fa4e00000000")
@@ -478,13 +477,39 @@ def test_unit_is_locked_once_and_names_its_holder(
         pass
 
 
-def test_lock_folder_of_another_user_is_refused(
+TAKES = "from perfsuite.panel import UnitLock; UnitLock('fa4e00000000')"
+
+
+@pytest.mark.parametrize(
+    "user", [(), ("setpriv", "--reuid=54321", "--regid=54321", "--clear-groups")]
+)
+def test_a_unit_is_locked_for_other_users_and_temporary_folders(
+    tmp_path: Path, user: tuple[str, ...]
+) -> None:
+    if user and (os.getuid() != 0 or not shutil.which("setpriv")):
+        pytest.skip("only root becomes somebody else")
+    ask = [*user, sys.executable, "-c", TAKES]
+    env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
+    with UnitLock("fa4e00000000"):
+        refused = subprocess.run(ask, env=env, capture_output=True, text=True, check=False)
+    assert f"'fa4e00000000' is being measured by process {os.getpid()}" in refused.stderr
+    subprocess.run(ask, env=env, check=True)
+
+
+def test_nothing_that_lies_in_the_temporary_folder_is_in_the_lock_s_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / f"perfsuite-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match="belongs to somebody else"):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with UnitLock("u" * 5000):
+        pass
+
+
+def test_where_sockets_are_forbidden_the_lock_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("socket.socket.bind", refuse)
+    with pytest.raises(UsageError, match="cannot be locked: Permission denied"):
         UnitLock("fa4e00000000")
 
 

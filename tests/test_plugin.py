@@ -73,7 +73,6 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
-    # The fake device's lock lies there: other runs on this machine are none of our business.
     monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
     pytester.makepyfile(acme=PACK)
     pytester.makepyfile(test_ordinary="def test_ordinary(): pass")
@@ -332,7 +331,7 @@ def test_on_github_failures_are_annotated_and_the_step_has_a_summary(
     assert step.read_text("utf-8").startswith("### ❌ 1 failed")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path))
     result = perf(project, *ONLY_DOUBLE)
-    result.stdout.fnmatch_lines(["cannot append to the step's summary: *"])
+    result.stdout.fnmatch_lines(["no summary of the step: cannot append to the step's summary: *"])
     result.stdout.no_fnmatch_line("::*")
     assert result.ret == 1
 
@@ -367,6 +366,8 @@ def test_the_summary_is_last_whatever_pytest_says(
         (["--perf-packs="], "no pack is named"),
         (["--perf-pack", "missing.py"], "missing.py"),
         (["--perf-fail-on", "sluggish"], "slower"),
+        (["-o", "perf_exit_codes=maybe"], "perf_exit_codes is neither true nor false"),
+        (["-o", "perf_counters=maybe"], "perf_counters is neither true nor false"),
         (["--perf-accept"], "--perf-reason"),
         (["--perf-accept", "--perf-reason", "x", "--perf-check"], "leave one of them out"),
         (["--perf-processes", "0"], "'0'"),

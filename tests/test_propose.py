@@ -12,15 +12,13 @@ import pytest
 import store_data as data
 from store_data import OTHER_UNIT, SKU, UNIT
 from test_baselines import MERGE, load, memory
-from test_runner import PACK, Log, own_locks, request
+from test_runner import PACK, Log, request
 
 from perfsuite.baselines import Baselines, Exceptions, Finding, Proposal, Terms, accept, propose
 from perfsuite.cli.proposal import markdown
 from perfsuite.errors import UsageError
 from perfsuite.model import MachineShift, Part, Run, Settings, Shard, Stage, Status, Verdict, Word
 from perfsuite.runner import execute
-
-__all__ = ["own_locks"]  # an autouse fixture: the fake device's lock is this test's own
 
 TODAY = date(2026, 11, 22)
 COPY, ADD = (data.variant(case, 1024).id for case in ("copy", "add"))

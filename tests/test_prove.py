@@ -374,7 +374,6 @@ def test_planted_kernels_compile(kernel: str, options: tuple[str, ...]) -> None:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "pyproject.toml").touch()
     monkeypatch.chdir(tmp_path)
-    # Locks of units lie there; other tests measure the same scripted device meanwhile.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 

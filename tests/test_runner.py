@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -51,12 +50,6 @@ PACK = """
         return [double]
 """
 QUICK = Settings(samples=5, sample_us=50.0)
-
-
-@pytest.fixture(autouse=True)
-def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the fake device's lock apart from other runs on this machine."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 class Log:
@@ -155,6 +148,20 @@ def test_a_slower_run_does_not_become_what_the_next_is_compared_with(
     monkeypatch.setenv("FACTOR_200", "1.03")
     for _ in range(2):
         assert words(execute(request(tmp_path), Log())) == ["same", "slower"]
+
+
+def test_a_clock_that_was_set_back_hides_no_earlier_run(tmp_path: Path) -> None:
+    first, later = execute(request(tmp_path), Log()), "20990101-000000-00000000"
+    text = first.run_file.read_text("utf-8").replace(first.run.id, later)
+    first.run_file.unlink()
+    first.run_file.with_stem(later).write_text(text, "utf-8")
+    for _ in range(2):
+        outcome = execute(request(tmp_path), Log())
+        assert outcome.previous is not None
+        assert outcome.previous.id == later
+        assert any("clock is behind its runs" in note for note in outcome.run.notes)
+        assert outcome.run.id > later
+        later = outcome.run.id
 
 
 def test_a_narrow_run_hides_no_earlier_one(tmp_path: Path) -> None:

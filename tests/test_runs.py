@@ -41,6 +41,7 @@ from perfsuite.runs import (
     list_runs,
     load_run,
     new_run_id,
+    next_run_id,
     run_path,
     unfinished,
 )
@@ -71,6 +72,23 @@ def test_ids_sort_by_time_and_differ() -> None:
     assert len(ids) > 1
     assert all(each.startswith("20261121-103000-0000") for each in ids)
     assert new_run_id(now.replace(microsecond=500)) > max(ids)
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ("20261121-102959-abcd1234", "20261121-103000-0000"),
+        ("20270101-000059-abcd1234", "20270101-000100-0000"),
+        ("99991231-235959-abcd1234", "20261121-103000-0000"),
+        ("shard-1", "20261121-103000-0000"),
+    ],
+)
+def test_an_id_sorts_behind_all_that_are_there(tmp_path: Path, there: str, expected: str) -> None:
+    now = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
+    (tmp_path / "runs").mkdir()
+    for name in (there, "20200101-000000-00000000", "of-another-machine"):
+        (tmp_path / "runs" / f"{name}.jsonl").touch()
+    assert next_run_id(tmp_path, now).startswith(expected)
 
 
 def test_what_is_finished_is_what_is_loaded(tmp_path: Path) -> None:

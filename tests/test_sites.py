@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +15,6 @@ from perfsuite.runner import execute
 from perfsuite.sites import products_of
 
 UNITS = {f"fa4e0000000{index}" for index in range(3)}
-
-
-@pytest.fixture(autouse=True)
-def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the fake devices' locks apart from other runs on this machine."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def run_on(gpus: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, Log]:

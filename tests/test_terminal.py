@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -277,3 +279,34 @@ def test_progress_without_a_terminal_is_a_line_for_what_matters() -> None:
         "[3/3] a.b[n=3]: ok",
         "note: confirming 1",
     ]
+
+
+class Tty(io.StringIO):
+    """A terminal that remembers."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_whole_ids_and_obeys_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Tty()
+    monkeypatch.setattr(sys, "stdout", screen)
+    for name, value in (("COLUMNS", "200"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    with Ticker(print) as ticker:
+        ticker.planned(1, FACTS, 0.0)
+        ticker.phase("w.fail[how=x]", "\x1b]0;mine\x07" + "check" * 100)
+    assert "w.fail[how=x]" in screen.getvalue()
+    assert "\x1b]0;" not in screen.getvalue()
+    assert "check" * 5 not in screen.getvalue()
+
+
+@pytest.mark.parametrize("line", ["::stop-commands::x", "\u3000 ::error::x", "a ##[error]x"])
+def test_a_workflow_obeys_no_worker(line: str) -> None:
+    book = book_of(replace(told_of(Status.CRASHED), reason=f"first\n{line}"))
+    spoken = tuple(replace(each, output=f"{line}\n  {line}") for each in book.run.results)
+    book = read(replace(book.run, results=spoken), baselines=book.baselines)
+    (account,) = accounts_of(book, OPTIONS).values()
+    lines = [*account.text.splitlines(), *summary(book, TALL)]
+    assert sum(line.rsplit("::", maxsplit=1)[-1][-6:] in each for each in lines) >= 3
+    assert not any(each.strip().startswith("::") or "##[" in each for each in lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,9 +138,8 @@ def test_costs_of_what_was_never_measured_are_those_of_its_like() -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, the fake device's lock apart from other runs on this machine."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def folder(tmp_path: Path) -> Path:
+    """A folder of its own."""
     return tmp_path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from contextlib import ExitStack
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perfsuite.boundary import user_name
 from perfsuite.cli.commands import Baselines, Packs, baseline
 from perfsuite.cli.project import Project, find_project, say, say_table
 from perfsuite.errors import PerfError, UsageError
@@ -43,7 +43,7 @@ def accept(
         project.load_run(run),
         project.baseline_folders(baselines)[0],
         reason=reason,
-        by=getpass.getuser(),
+        by=user_name(),
         select=select or (),
     )
     changed = {**accepted.changed, **{n: f"SLOWER: {why}" for n, why in accepted.slower.items()}}
@@ -89,9 +89,7 @@ def propose(  # noqa: PLR0913, PLR0917 - a command line
         [project.load_run(name) for name in runs] if runs else _newest(project),
         roots[0],
         exceptions=Exceptions.load(roots, _today()),
-        terms=Terms(
-            by=getpass.getuser(), reason=reason, nights=nights, include_slower=include_slower
-        ),
+        terms=Terms(by=user_name(), reason=reason, nights=nights, include_slower=include_slower),
     )
     page = markdown(found)
     if output:

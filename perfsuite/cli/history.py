@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from perfsuite.cli.commands import app
 from perfsuite.cli.project import Project, find_project, say, say_table
-from perfsuite.cli.store import open_history
+from perfsuite.cli.store import open_history, say_notes
 from perfsuite.codec import encode
 from perfsuite.errors import PerfError, UsageError
 from perfsuite.model import Point, Series
@@ -62,6 +62,7 @@ def show(
         from perfsuite.history import series_of, variants_like
 
         found = series_of(store, variant, metric=metric)
+        say_notes(store)
         if not found:
             near = variants_like(store, variant.partition("[")[0])
             raise UsageError(
@@ -105,6 +106,7 @@ def export(
         from perfsuite.history.parquet import write_parquet
 
         count = write_parquet(store, file)
+        say_notes(store)
     say(f"wrote {file}: {view.count(count, 'point')}")
 
 
@@ -153,6 +155,7 @@ def trends(
         for each in [sku] if sku else known:
             found = with_shifts(read(store, each, last=last, metrics=metric or ()))
             say(f"wrote {write_trends(found, folder)}")
+        say_notes(store)
 
 
 def _import(store: History, project: Project, name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from perfsuite.cli.commands import Baselines, Packs, app
-from perfsuite.cli.project import find_project, say
+from perfsuite.cli.project import console, find_project, say
 from perfsuite.cli.store import known_history
 from perfsuite.model import Tier
 from perfsuite.options import FAIL_ON
@@ -31,9 +31,8 @@ def merge(
     What the shards stored in the history is not stored again.
     """
     from perfsuite.baselines import Exceptions
-    from perfsuite.closing import book_of, tell_github
+    from perfsuite.closing import book_of, tell_github, write
     from perfsuite.merging import conclude, merged
-    from perfsuite.report import write_report
     from perfsuite.terminal import Screen, exit_code, summary
 
     project = find_project()
@@ -49,12 +48,16 @@ def merge(
         packs=packs,
     )
     known = known_history(project, outcome.run)
-    book = book_of(outcome, packs, history=known, is_new=False)
-    lines = [f"report: {write_report(book, folder)}", f"run: {outcome.run_file}"]
-    annotations, told = tell_github(book, project.root)
-    lines += [line for line, _ in told if line]
-    for line in (*summary(book, Screen.of_terminal(), lines), *lines, *annotations):
+    steps, book = outcome.steps, book_of(outcome, packs, history=known)
+    lines = [*write(book, folder, steps), f"run: {outcome.run_file}"]
+    annotations = tell_github(book, project.root, steps)
+    lines += steps.notes
+    for line in (*summary(book, Screen.of_terminal(), lines), *lines):
         say(line)
-    status = int(book.fails)
+    for line in annotations:  # which GitHub's runner is to obey
+        console().print(line, soft_wrap=True)
+    for text in steps.tracebacks:
+        say(text)
+    status = int(book.fails or not steps.are_done)
     statuses = frozenset(FAIL_ON.split(","))
     raise typer.Exit(exit_code(book, statuses, status) if exit_codes else status)

@@ -27,5 +27,5 @@ def rendered(project: Project, names: Sequence[str], folder: Path, baselines: Pa
     source = told.pop() if len(told) == 1 else found.source
     entries, peaks = found.entries, found.reached
     outcome = Outcome(run, project.folder, entries, source, found.previous, peaks=peaks)
-    book = book_of(outcome, packs, history=known_history(project, run), is_new=False)
+    book = book_of(outcome, packs, history=known_history(project, run))
     return write_report(book, folder)

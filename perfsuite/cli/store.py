@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perfsuite.cli.project import Project
+from perfsuite.cli.project import Project, say
 from perfsuite.errors import PerfError, UsageError
 from perfsuite.model import Run, Series
 
@@ -18,9 +18,17 @@ def known_history(project: Project, run: Run) -> dict[str, Series]:
         with open_history(project) as store:
             from perfsuite.history import recent
 
-            return recent(store, run, {variant.id for variant in run.variants})
+            found = recent(store, run, {variant.id for variant in run.variants})
+            say_notes(store)
+            return found
     except PerfError:
         return {}
+
+
+def say_notes(store: History) -> None:
+    """Say what was damaged of what was read."""
+    for note in store.notes:
+        say(f"note: {note}", stderr=True)
 
 
 def open_history(project: Project) -> History:

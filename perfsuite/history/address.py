@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,8 @@ def _sqlite(url: URL, root: Path) -> Engine:
 
 
 def _set_up(connection: sqlite3.Connection, _: object) -> None:
+    # Bytes that are no text cost their row, not the query.
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     connection.execute("PRAGMA foreign_keys = ON")
 
 

@@ -14,6 +14,17 @@ from perfsuite.errors import StoreError
 from perfsuite.files import opened, refusing
 from perfsuite.history.reading import moves_with_keys
 from perfsuite.history.rows import StoredPoint, StoredRun
+from perfsuite.history.soundness import (
+    blob,
+    environment,
+    maybe,
+    moment,
+    number,
+    raw,
+    sound,
+    values,
+    whole,
+)
 from perfsuite.history.store import KEY, History
 from perfsuite.history.tables import points, runs, samples, series
 from perfsuite.model import BaselineMove, Point, SeriesKey
@@ -27,6 +38,17 @@ _POINT = (
     *("word", "theta", "low", "high", "why_not"),
 )
 _NAMES = (*_RUN, *KEY, *_POINT, "samples")
+_SOUND = {
+    **dict.fromkeys(_NAMES, raw),
+    **dict.fromkeys(("center", "theta", "low", "high"), maybe),
+    "process_values": values,
+    "environment": environment,
+    "samples": blob,
+    "started": moment,
+    "between_processes": number,
+    "case_version": whole,
+    "processes": whole,
+}
 
 
 def write_parquet(history: History, path: Path) -> int:
@@ -48,17 +70,17 @@ def write_parquet(history: History, path: Path) -> int:
         refusing("cannot write the file", path, remedy="name another place"),
         history.reading() as connection,
     ):
-        accepted = encode(moves_with_keys(connection))
+        accepted = encode(moves_with_keys(history, connection))
         form = _form(pa).with_metadata({"perfsuite": SCHEMA, "baseline_moves": accepted})
         with parquet.ParquetWriter(path, form, compression="zstd") as writer:
             rows = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query)
             for part in rows.partitions():
-                values = [
-                    pa.array(column, each.type)
-                    for column, each in zip(zip(*part, strict=True), form, strict=True)
-                ]
-                writer.write_batch(pa.record_batch(values, schema=form))
-                count += len(part)
+                own = [row for row in part if sound(history, dict, _SOUND, row) is not None]
+                # Of no row at all there are no columns.
+                cells = list(zip(*own, strict=True)) or [()] * len(_NAMES)
+                arrays = list(map(pa.array, cells, (each.type for each in form)))
+                writer.write_batch(pa.record_batch(arrays, schema=form))
+                count += len(own)
     return count
 
 

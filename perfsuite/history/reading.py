@@ -1,14 +1,19 @@
-"""Reads series from a history, and says where their level shifted."""
+"""Reads series from a history, and says where their level shifted.
+
+Each row comes in through ``soundness.sound``, which leaves out what is damaged.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, select
 
-from perfsuite.codec import decode
+from perfsuite.history import soundness
 from perfsuite.history.shifts import with_change_points
+from perfsuite.history.soundness import sound
 from perfsuite.history.store import KEY, History
 from perfsuite.history.tables import moves, points, runs, series
 from perfsuite.model import (
@@ -29,8 +34,9 @@ LAST = 90
 RECENT = 60
 # A statement with more values than this is slower than two.
 MOST_NAMED = 500
+_LABEL = [runs.c[name] for name in ("id", "started", "commit_id")]
 _POINT = (
-    *(runs.c[name] for name in ("id", "started", "commit_id")),
+    *_LABEL,
     *(points.c[name] for name in ("center", "process_values", "between_processes", "word")),
     *(points.c[name] for name in ("theta", "low", "high", "part", "why_not")),
 )
@@ -44,10 +50,12 @@ def series_of(
     if metric:
         where &= series.c.metric == metric
     with history.reading() as connection:
-        keys = _keys(connection, where)
-        accepted = _moves(connection, keys)
+        keys = _keys(history, connection, where)
+        accepted = _moves(history, connection, keys)
         found = [
-            Series(key=key, points=_points(connection, number, last), moves=accepted[number])
+            Series(
+                key=key, points=_points(history, connection, number, last), moves=accepted[number]
+            )
             for number, key in keys.items()
         ]
     return [with_change_points(each) for each in found if each.points]
@@ -66,10 +74,10 @@ def recent(history: History, run: Run, variants: Collection[str]) -> dict[str, S
     with history.reading() as connection:
         keys: dict[int, SeriesKey] = {}
         for names in _chunks(sorted(skus_of)):
-            keys |= _keys(connection, series.c.variant.in_(names))
+            keys |= _keys(history, connection, series.c.variant.in_(names))
         main = _main({n: key for n, key in keys.items() if key.sku == skus_of[key.variant]})
-        rows = _recent_rows(connection, main)
-        accepted = _moves(connection, main)
+        rows = _recent_rows(history, connection, main)
+        accepted = _moves(history, connection, main)
     return {
         key.variant: with_change_points(
             Series(key=key, points=tuple(rows[number]), moves=accepted[number])
@@ -87,25 +95,25 @@ def trends(
     if metrics:
         of_sku &= series.c.metric.in_(sorted(metrics))
     with history.reading() as connection:
-        keys = _keys(connection, of_sku)
-        places = _last_runs(connection, select(series.c.number).where(of_sku), last)
+        keys = _keys(history, connection, of_sku)
+        places = _last_runs(history, connection, select(series.c.number).where(of_sku), last)
         query = select(points.c.series, points.c.run, points.c.center, points.c.why_not)
         query = query.where(points.c.run.in_(list(places)), points.c.part == "")
         rows = connection.execute(query).cursor.fetchall()
     at = {number: place for place, number in enumerate(places)}
     columns: dict[int, list[tuple[int, float | None, str]]] = {number: [] for number in keys}
-    for number, run, center, why_not in rows:
-        if number in columns:
-            columns[number].append((at[run], center, why_not))
-    found = (_trend(key, sorted(columns[n])) for n, key in keys.items() if columns[n])
-    return Trends(sku=sku, runs=tuple(places.values()), rows=tuple(found))
+    for number, run, *cells in rows:
+        if number in columns and (found := sound(history, _column, soundness.COLUMN, cells)):
+            columns[number].append((at[run], *found))
+    each = (_trend(key, sorted(columns[n])) for n, key in keys.items() if columns[n])
+    return Trends(sku=sku, runs=tuple(places.values()), rows=tuple(each))
 
 
 def skus(history: History) -> list[str]:
     """Return the SKUs that have any series."""
     with history.reading() as connection:
         query = select(series.c.sku).distinct().order_by(series.c.sku)
-        return list(connection.execute(query).scalars())
+        return _texts(history, connection.execute(query).scalars())
 
 
 def variants_like(history: History, text: str, most: int = 5) -> list[str]:
@@ -113,7 +121,16 @@ def variants_like(history: History, text: str, most: int = 5) -> list[str]:
     query = select(series.c.variant).distinct().order_by(series.c.variant).limit(most)
     with history.reading() as connection:
         found = query.where(series.c.variant.contains(text, autoescape=True))
-        return list(connection.execute(found).scalars())
+        return _texts(history, connection.execute(found).scalars())
+
+
+def _texts(history: History, cells: Iterable[Any]) -> list[str]:
+    found = (sound(history, str, {"object": soundness.text}, [cell]) for cell in cells)
+    return [each for each in found if each is not None]
+
+
+def _column(center: float | None, why_not: str) -> tuple[float | None, str]:
+    return center, why_not
 
 
 def _trend(key: SeriesKey, rows: Sequence[tuple[int, float | None, str]]) -> Trend:
@@ -122,14 +139,17 @@ def _trend(key: SeriesKey, rows: Sequence[tuple[int, float | None, str]]) -> Tre
     return Trend(key=key, runs=places, centers=centers, why_not=why_not)
 
 
-def _keys(connection: Connection, where: ColumnElement[bool]) -> dict[int, SeriesKey]:
+def _keys(
+    history: History, connection: Connection, where: ColumnElement[bool]
+) -> dict[int, SeriesKey]:
     order = [series.c[name] for name in ("variant", "metric", "sku", "case_version")]
     columns = [series.c[name] for name in KEY]
     query = select(series.c.number, *columns).where(where).order_by(*order)
-    return {
-        int(row[0]): SeriesKey(**dict(zip(KEY, row[1:], strict=True)))
+    found = {
+        int(row[0]): sound(history, SeriesKey, soundness.KEYS, row[1:])
         for row in connection.execute(query)
     }
+    return {number: key for number, key in found.items() if key is not None}
 
 
 def _main(keys: Mapping[int, SeriesKey]) -> dict[int, SeriesKey]:
@@ -142,45 +162,35 @@ def _main(keys: Mapping[int, SeriesKey]) -> dict[int, SeriesKey]:
     return {number: keys[number] for _, number in best.values()}
 
 
-def _points(connection: Connection, number: int, last: int | None) -> tuple[Point, ...]:
+def _points(
+    history: History, connection: Connection, number: int, last: int | None
+) -> tuple[Point, ...]:
     newest = runs.c.started.desc(), runs.c.number.desc(), points.c.part.desc()
     query = select(*_POINT).join_from(points, runs).where(points.c.series == number)
     rows = connection.execute(query.order_by(*newest).limit(last)).fetchall()
-    return tuple(_point(row) for row in reversed(rows))
+    found = (sound(history, Point, soundness.POINT, row) for row in reversed(rows))
+    return tuple(point for point in found if point is not None)
 
 
-def _point(row: Sequence[Any]) -> Point:
-    run, started, commit, center, values, between, word, theta, low, high, part, why_not = row
-    return Point(
-        run=run,
-        started=started,
-        commit=commit,
-        center=center,
-        values=decode(values.encode(), dict[str, tuple[float, ...]]),
-        between=between,
-        word=word,
-        theta=theta,
-        low=low,
-        high=high,
-        part=part,
-        why_not=why_not,
-    )
-
-
-def _recent_rows(connection: Connection, keys: Collection[int]) -> dict[int, list[Point]]:
+def _recent_rows(
+    history: History, connection: Connection, keys: Collection[int]
+) -> dict[int, list[Point]]:
     found: dict[int, list[Point]] = {number: [] for number in keys}
     for numbers in _chunks(sorted(keys)):
         wanted = select(series.c.number).where(series.c.number.in_(numbers))
-        places = list(_last_runs(connection, wanted, RECENT))
+        places = list(_last_runs(history, connection, wanted, RECENT))
         query = select(points.c.series, *_POINT).join_from(points, runs)
         query = query.where(points.c.run.in_(places), points.c.series.in_(numbers))
         query = query.where(points.c.part == "").order_by(runs.c.started, runs.c.number)
         for row in connection.execute(query):
-            found[row[0]].append(_point(row[1:]))
+            if point := sound(history, Point, soundness.POINT, row[1:]):
+                found[row[0]].append(point)
     return found
 
 
-def _last_runs(connection: Connection, wanted: Select[int], last: int) -> dict[int, RunLabel]:
+def _last_runs(
+    history: History, connection: Connection, wanted: Select[int], last: int
+) -> dict[int, RunLabel]:
     """Return the last runs that have a point of the wanted series, in order of time."""
     any_point = (
         select(points.c.series)
@@ -188,39 +198,36 @@ def _last_runs(connection: Connection, wanted: Select[int], last: int) -> dict[i
         .limit(1)
         .scalar_subquery()
     )
-    columns = runs.c.number, runs.c.id, runs.c.started, runs.c.commit_id
     newest = runs.c.started.desc(), runs.c.number.desc()
     # Not "exists": PostgreSQL makes a join of that, over all points there are.
-    query = select(*columns).where(any_point.is_not(None)).order_by(*newest).limit(last)
+    query = (
+        select(runs.c.number, *_LABEL).where(any_point.is_not(None)).order_by(*newest).limit(last)
+    )
     rows = connection.execute(query).fetchall()
-    return {int(row[0]): RunLabel(*row[1:]) for row in reversed(rows)}
+    found = {
+        int(row[0]): sound(history, RunLabel, soundness.LABEL, row[1:]) for row in reversed(rows)
+    }
+    return {number: label for number, label in found.items() if label is not None}
 
 
 def _moves(
-    connection: Connection, keys: Mapping[int, SeriesKey]
+    history: History, connection: Connection, keys: Mapping[int, SeriesKey]
 ) -> dict[int, tuple[BaselineMove, ...]]:
     found: dict[int, list[BaselineMove]] = {number: [] for number in keys}
     columns = [moves.c[name] for name in ("series", "run_id", "accepted", "by", "reason", "center")]
     for numbers in _chunks(sorted(keys)):
         query = select(*columns).where(moves.c.series.in_(numbers)).order_by(moves.c.accepted)
-        for number, run, accepted, by, reason, center in connection.execute(query):
-            found[number].append(
-                BaselineMove(
-                    key=keys[number],
-                    run=run,
-                    accepted=accepted,
-                    by=by,
-                    reason=reason,
-                    center=center,
-                )
-            )
+        for number, *cells in connection.execute(query):
+            make = partial(BaselineMove, key=keys[number])
+            if move := sound(history, make, soundness.MOVE, cells):
+                found[number].append(move)
     return {number: tuple(each) for number, each in found.items()}
 
 
-def moves_with_keys(connection: Connection) -> list[BaselineMove]:
+def moves_with_keys(history: History, connection: Connection) -> list[BaselineMove]:
     """Return all acceptances."""
     used = select(moves.c.series)
-    found = _moves(connection, _keys(connection, series.c.number.in_(used)))
+    found = _moves(history, connection, _keys(history, connection, series.c.number.in_(used)))
     return [move for each in found.values() for move in each]
 
 

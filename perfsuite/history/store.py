@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, Table, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from perfsuite.boundary import plain
 from perfsuite.codec import encode
 from perfsuite.errors import StoreError
 from perfsuite.history import tables
@@ -31,6 +32,8 @@ class History:
         self._engine: Engine = open_engine(url, root)
         # A query may hold a password as well.
         self.where = self._engine.url.set(query={}).render_as_string(hide_password=True)
+        # Rows that were left out, since they hold what perfsuite never writes.
+        self.damaged = 0
         try:
             with self.writing() as connection:
                 tables.prepare(connection, self.where)
@@ -38,17 +41,26 @@ class History:
             self.close()
             raise
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say how much of what was read is damaged."""
+        rows = "1 damaged row" if self.damaged == 1 else f"{self.damaged} damaged rows"
+        told = f"{rows} of the history left out ({self.where}): another program wrote to it"
+        return (told,) if self.damaged else ()
+
     def add(self, run: StoredRun) -> bool:
         """Store a run; False if it was there already, which changes nothing."""
         with self.writing() as connection:
-            values = {
-                "id": run.id,
-                "started": run.started,
-                "commit_id": run.commit,
-                "sku": run.sku,
-                "unit": run.unit,
-                "environment": encode(run.environment).decode(),
-            }
+            values = _stored(
+                {
+                    "id": run.id,
+                    "started": run.started,
+                    "commit_id": run.commit,
+                    "sku": run.sku,
+                    "unit": run.unit,
+                    "environment": encode(_stored(run.environment)).decode(),
+                }
+            )
             new = _unless_there(connection, tables.runs, ["id"]).returning(tables.runs.c.number)
             number = connection.execute(new, values).scalar_one_or_none()
             if number is None:
@@ -70,14 +82,16 @@ class History:
         with self.writing() as connection:
             keys = _numbers(connection, [move.key for move in each])
             rows = [
-                {
-                    "series": keys[_identity(move.key)],
-                    "accepted": move.accepted,
-                    "run_id": move.run,
-                    "by": move.by,
-                    "reason": move.reason,
-                    "center": move.center,
-                }
+                _stored(
+                    {
+                        "series": keys[_identity(move.key)],
+                        "accepted": move.accepted,
+                        "run_id": move.run,
+                        "by": move.by,
+                        "reason": move.reason,
+                        "center": move.center,
+                    }
+                )
                 for move in each
             ]
             connection.execute(
@@ -157,20 +171,29 @@ def _insert(connection: Connection, table: Table, rows: Sequence[Mapping[str, ob
         connection.execute(insert(table), list(rows))
 
 
+def _stored(row: Mapping[str, object]) -> dict[str, object]:
+    """Return a row with texts that any database can hold."""
+    return {name: plain(it) if isinstance(it, str) else it for name, it in row.items()}
+
+
+def _columns(key: SeriesKey) -> dict[str, object]:
+    return _stored({name: getattr(key, name) for name in KEY})
+
+
 def _identity(key: SeriesKey) -> tuple[object, ...]:
-    return tuple(getattr(key, name) for name in _IDENTITY)
+    return tuple(_columns(key)[name] for name in _IDENTITY)
 
 
 def _numbers(connection: Connection, keys: Sequence[SeriesKey]) -> dict[tuple[object, ...], int]:
     """Return the number of each series, those made that are not there."""
     wanted = {_identity(key): key for key in keys}
-    skus = sorted({key.sku for key in keys})
+    skus = sorted({plain(key.sku) for key in keys})
     columns = [tables.series.c[name] for name in _IDENTITY]
     query = select(tables.series.c.number, *columns).where(tables.series.c.sku.in_(skus))
     known = {tuple(row[1:]): int(row[0]) for row in connection.execute(query)}
     missing = sorted(wanted.keys() - known.keys(), key=repr)
     if missing:  # in one order for all: two writers would wait for each other
-        rows = [{name: getattr(wanted[each], name) for name in KEY} for each in missing]
+        rows = [_columns(wanted[each]) for each in missing]
         connection.execute(_unless_there(connection, tables.series, _IDENTITY), rows)
         known = {tuple(row[1:]): int(row[0]) for row in connection.execute(query)}
     return known

@@ -116,6 +116,12 @@ def prepare(connection: Connection, where: str) -> None:
         connection.execute(insert(schema).values(version=VERSION))
         return
     found = connection.execute(select(schema.c.version)).scalar_one()
+    if type(found) is not int or found < 1:
+        raise StoreError(
+            f"the history has version {str(found)[:20]!r}, which is none",
+            where=where,
+            remedy="put its file back from a copy, or name another history",
+        )
     if found > VERSION:
         raise StoreError(
             f"the history has version {found}; this perfsuite reads up to {VERSION}",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from perfsuite import stats
+from perfsuite.boundary import plain
 from perfsuite.judge.claims import judge_claims, judge_quads
 from perfsuite.judge.components import priors_of
 from perfsuite.judge.draft import Draft, draft_of, word_of
@@ -138,7 +139,8 @@ def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Po
             weak = f"one of {family.size} comparisons, too weak to stand out"
             reasons.append(draft.doubts.about(shift, policy) or weak)
     reasons.append(power_reason(draft.shifts, words))
-    return "; ".join(reason for reason in reasons if reason)
+    # A case may have any number of metrics.
+    return plain("; ".join(reason for reason in reasons if reason))
 
 
 def _confirmation(result: Result, against: Against) -> str:

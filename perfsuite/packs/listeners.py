@@ -27,7 +27,7 @@ T = TypeVar("T")
 # What may not come into pytest's process by a pack.
 HEAVY = ("torch",)
 # A page is read by a person.
-MOST_ROWS = 1000
+MOST_ROWS, MOST_COLUMNS, MOST_SECTIONS = 1000, 50, 20
 # What all calls of one hook of one pack may take together.
 LIMIT_S = 60.0
 
@@ -157,16 +157,34 @@ def _registered(pack: Pack) -> pluggy.PluginManager:
 
 
 def _sections(returned: Sequence[Any]) -> Iterator[Section]:
-    """Yield the sections that one pack's hook returned, their tables cut to what is read."""
+    """Yield the sections that one pack's hook returned, cut to what is read."""
     for each in returned:
-        for section in (each,) if isinstance(each, Section) else each:
+        found = (each,) if isinstance(each, Section) else tuple(each)
+        for section in found[:MOST_SECTIONS]:
             if not isinstance(section, Section):
                 raise TypeError(f"returned {section!r}, which is no perfsuite.Section")
-            rows = section.rows
-            more = f" The table ends after {MOST_ROWS} of {len(rows)} rows."
-            yield Section(
-                title=plain(section.title, most=NAME_CHARACTERS),
-                text=plain(section.text, most=PAGE_CHARACTERS) + more * (len(rows) > MOST_ROWS),
-                columns=tuple(map(plain, section.columns)),
-                rows=tuple(tuple(map(plain, row)) for row in rows[:MOST_ROWS]),
-            )
+            yield _cut(section)
+        if more := found[MOST_SECTIONS:]:
+            yield Section(title=f"{len(more)} more sections are left out")
+
+
+def _cut(section: Section) -> Section:
+    """Return the section with as much of its table as a page has room for."""
+    rows: list[tuple[str, ...]] = []
+    room = PAGE_CHARACTERS
+    for row in section.rows[:MOST_ROWS]:
+        cells = tuple(map(plain, row[:MOST_COLUMNS]))
+        room -= sum(map(len, cells))
+        if room < 0:
+            break
+        rows.append(cells)
+    cut = len(section.rows) - len(rows)
+    more = f" The table ends after {len(rows)} of {len(section.rows)} rows." if cut else ""
+    if wide := len(section.columns[MOST_COLUMNS:]):
+        more += f" {wide} columns are left out."
+    return Section(
+        title=plain(section.title, most=NAME_CHARACTERS),
+        text=plain(section.text, most=PAGE_CHARACTERS) + more,
+        columns=tuple(map(plain, section.columns[:MOST_COLUMNS])),
+        rows=tuple(rows),
+    )

@@ -5,22 +5,26 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfsuite.boundary import plain
+from perfsuite.boundary import DIGITS, NAME_CHARACTERS, TEXT_CHARACTERS, plain
 from perfsuite.errors import PackError
-from perfsuite.model import Case, Claim, Kernel, Need, Scalar
+from perfsuite.model import Case, Claim, Kernel, Need, Regime, Scalar
 from perfsuite.model.case import NAME, VALUE, format_value
+from perfsuite.model.metric import NOISY, OWN_METRICS
 
 # Words of --perf-select that are not axes.
 RESERVED = ("pack", "case", "tag")
 
 ARCH = re.compile(r"sm_(\d+)([af]?)(\+?)\Z")
 TARGET = re.compile(r"sm_\d{2,3}[af]?\Z")
-MOST_TEXT, MOST_UNIT = 10_000, 40
+MOST_UNIT = 40
+MOST_SHOWN = 60
+NO_DOCSTRINGS = 2
 _KINDS = ("device", "arch", "gpus", "package", "feature")
 _CALLED = ("build", "only", "waits", "work", "memory_bytes")
 
@@ -51,7 +55,7 @@ def check_cases(place: Place, cases: Sequence[Case]) -> None:
     """Raise ``PackError`` for the first case that cannot be listed."""
     seen: set[str] = set()
     for case in cases:
-        place.check(f"case {case.name!r}", _of_case(case, seen))
+        place.check(f"case {_shown(case.name)}", _of_case(case, seen))
         seen.add(case.name)
 
 
@@ -59,7 +63,7 @@ def check_claims(place: Place, cases: Mapping[str, Case], claims: Sequence[Claim
     """Raise ``PackError`` for the first claim that names what the pack does not have."""
     seen: set[tuple[str, str]] = set()
     for claim in claims:
-        place.check(f"claim {claim.name!r}", _of_claim(claim, cases, seen))
+        place.check(f"claim {_shown(claim.name)}", _of_claim(claim, cases, seen))
         seen.add((claim.case, claim.name))
 
 
@@ -67,18 +71,29 @@ def check_kernels(place: Place, kernels: Sequence[Kernel]) -> None:
     """Raise ``PackError`` for the first kernel that cannot be handed on to be compiled."""
     seen: set[str] = set()
     for kernel in kernels:
-        place.check(f"kernel {kernel.name!r}", _of_kernel(kernel, seen))
+        place.check(f"kernel {_shown(kernel.name)}", _of_kernel(kernel, seen))
         seen.add(kernel.name)
 
 
+def _shown(value: object) -> str:
+    """Return a value as an error shows it: what is wrong with it may be its length."""
+    try:
+        return plain(repr(value), most=MOST_SHOWN)
+    except ValueError:  # Python writes no integer of thousands of digits
+        return "an integer of very many digits"
+
+
 def _of_case(case: Case, seen: Collection[str]) -> Iterator[Fault]:
+    names = (case.name, *case.axes, *case.tags, *(metric.name for metric in case.metrics))
+    yield from _of_texts(names, most=NAME_CHARACTERS)
     if case.name in seen:
         yield f"two cases have the name {case.name!r}", "rename one of them"
     told = [budget.reason for budget in case.budgets]
-    yield from _of_texts((case.build.__doc__, case.source, *told, *case.tags))
+    yield from _of_texts((case.build.__doc__, case.source, *told))
     for metric in case.metrics:
         yield from _of_texts((metric.unit,), most=MOST_UNIT)
-    if not (case.build.__doc__ or "").strip():
+    # With PYTHONOPTIMIZE=2 Python itself drops them all.
+    if not (case.build.__doc__ or "").strip() and sys.flags.optimize < NO_DOCSTRINGS:
         yield "the case has no docstring", "say in the builder's docstring what is measured"
     if not case.source.strip():
         remedy = 'name the book, paper or manual it comes from: @case(source="...")'
@@ -88,12 +103,23 @@ def _of_case(case: Case, seen: Collection[str]) -> Iterator[Fault]:
             remedy = f"rename it; {', '.join(RESERVED)} mean other things in a selection"
             yield f"axis {axis!r} has a reserved name", remedy
         yield from _of_values(case, axis)
+    for budget in case.budgets:
+        yield from _of_metric(case, budget.metric, "a budget")
     yield from _of_named(case)
     yield from _of_needs(case.needs)
     parts = {part: getattr(case, part) for part in _CALLED}
     parts |= {f"ceilings[{name!r}]": shows for name, shows in case.ceilings.items()}
     for part, function in parts.items():
         yield from _of_arguments(case, part, function)
+
+
+def _of_metric(case: Case, metric: str, what: str) -> Iterator[Fault]:
+    """Yield a metric that neither the case has nor perfsuite takes of it: nothing would hold it."""
+    own = () if case.regime == Regime.EXACT else OWN_METRICS
+    known = (*own, *(metric.name for metric in case.metrics))
+    if metric not in known:
+        remedy = f"declare it in metrics=..., or name one of {', '.join(known) or 'those it has'}"
+        yield f"{what} is about the metric {_shown(metric)}, which its case lacks", remedy
 
 
 def _of_named(case: Case) -> Iterator[Fault]:
@@ -110,26 +136,32 @@ def _of_named(case: Case) -> Iterator[Fault]:
             yield what, "use whole numbers from 1 on"
 
 
-def _of_texts(texts: Iterable[Any], most: int = MOST_TEXT) -> Iterator[Fault]:
-    """Yield texts that would garble a terminal or a page."""
+def _of_texts(texts: Iterable[Any], most: int = TEXT_CHARACTERS) -> Iterator[Fault]:
+    """Yield texts that would garble or flood a terminal or a page."""
     for text in ("" if each is None else each for each in texts):
         if not isinstance(text, str):
-            yield f"{text!r} is a {type(text).__name__}", "write a text"
-        elif plain(text, most=len(text)) != text:
-            yield f"the text {text[:60]!r} has control characters", "leave them out"
+            yield f"{_shown(text)} is a {type(text).__name__}", "write a text"
         elif len(text) > most:
-            yield f"the text {text[:60]!r}... has more than {most} characters", "shorten it"
+            what = f"the text {text[:MOST_SHOWN]!r}... has {len(text)} characters"
+            yield f"{what}, more than {most}", "shorten it"
+        elif plain(text, most=most) != text:
+            yield f"the text {text[:MOST_SHOWN]!r} has control characters", "leave them out"
 
 
 def _of_values(case: Case, axis: str) -> Iterator[Fault]:
     """Yield values that no id can carry, and those that would give two variants one id."""
     first: dict[str, Scalar] = {}
     for value in known_values(case, axis):
+        told = f"axis {axis!r} has the value {_shown(value)}"
+        if isinstance(value, int) and abs(value) >= 10**DIGITS:
+            yield told, f"use numbers of at most {DIGITS} digits"
         if not isinstance(value, (str, int, float)) or not VALUE.match(format_value(value)):
             remedy = f"use str, int, float or bool that match {VALUE.pattern}"
-            yield f"axis {axis!r} has the value {value!r}, a {type(value).__name__}", remedy
+            yield f"{told}, a {type(value).__name__}", remedy
+        if len(format_value(value)) > NAME_CHARACTERS:
+            yield f"{told}: more than {NAME_CHARACTERS} characters", "shorten it: ids have it"
         if isinstance(value, float) and not math.isfinite(value):
-            yield f"axis {axis!r} has the value {value!r}", "use finite numbers"
+            yield told, "use finite numbers"
         text = format_value(value)
         if type(first.setdefault(text, value)) is not type(value):
             what = f"axis {axis!r} has two values that read {text!r}"
@@ -178,7 +210,8 @@ def _of_claim(
     claim: Claim, cases: Mapping[str, Case], seen: Collection[tuple[str, str]]
 ) -> Iterator[Fault]:
     if not NAME.match(claim.name):
-        yield f"claim name {claim.name!r} must match {NAME.pattern}", "rename it"
+        yield f"claim name {_shown(claim.name)} must match {NAME.pattern}", "rename it"
+    yield from _of_texts((claim.name,), most=NAME_CHARACTERS)
     yield from _of_texts((claim.source,))
     if claim.case not in cases:
         yield f"unknown case {claim.case!r}", f"use one of {', '.join(cases)}"
@@ -187,6 +220,11 @@ def _of_claim(
         yield what, "rename one of them"
     yield from _of_needs(claim.needs)
     case = cases[claim.case]
+    if claim.metric in NOISY:
+        remedy = "leave metric=... out for the time" if claim.metric == NOISY[0] else "name another"
+        yield f"a claim is about an exact metric, and {claim.metric} has noise", remedy
+    if claim.metric:
+        yield from _of_metric(case, claim.metric, "the claim")
     bound = [(axis, (side[axis],)) for side in (claim.faster, claim.than) for axis in side]
     for axis, values in (*bound, *claim.at.items()):
         known = known_values(case, axis)
@@ -198,6 +236,7 @@ def _of_claim(
 
 
 def _of_kernel(kernel: Kernel, seen: Collection[str]) -> Iterator[Fault]:
+    yield from _of_texts((kernel.name,), most=NAME_CHARACTERS)
     if kernel.name in seen:
         yield f"two kernels have the name {kernel.name!r}", "rename one of them"
     if not kernel.function:

@@ -1,53 +1,68 @@
-"""Keeps two runs of one user off the same GPU."""
+"""Keeps two runs of one machine off the same device, whoever starts them and wherever."""
 
 from __future__ import annotations
 
-import fcntl
+import errno
+import hashlib
 import os
-import tempfile
-from pathlib import Path
+import socket
+import struct
 
+from perfsuite.boundary import from_environment
 from perfsuite.errors import UsageError
 from perfsuite.files import Closable
+
+# Runs with another word here do not see each other's locks: for tests that measure nothing real.
+VARIABLE = "PERFSUITE_LOCKS"
+# Whoever was refused stays in the queue for good: as many are told who holds the unit.
+_QUEUE = 4096
+_ASK_S = 1.0
+_PEER = struct.Struct("3i")  # process, user and group
 
 
 class UnitLock(Closable):
     """Holds a unit (a GPU's or a machine's short key) for this process until closed.
 
-    The kernel gives it back when the process dies, however it dies. Raises ``UsageError`` naming
-    the holder when the unit is taken.
+    The lock is the name of a socket: no file is in its way, TMPDIR and users make no difference,
+    and the kernel gives it back when the process dies, however it dies. Containers with a network
+    of their own do not see it. Raises ``UsageError`` naming the holder when the unit is taken.
     """
 
     def __init__(self, unit: str) -> None:
-        self.path = _folder() / f"{unit}.lock"
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        key = hashlib.sha256(f"{from_environment(VARIABLE)}/{unit}".encode()).hexdigest()[:24]
+        self._name = f"\0perfsuite-{key}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(self._file)
+            self._socket.bind(self._name)
+            self._socket.listen(_QUEUE)
+        except OSError as error:
+            self._socket.close()
+            where = f"the socket @{self._name[1:]} in /proc/net/unix"
+            if error.errno == errno.EADDRINUSE:
+                raise UsageError(
+                    f"unit {unit!r} is being measured by process {self._holder()}",
+                    where=where,
+                    remedy="wait until that run ends, stop it, or choose another device",
+                ) from error
             raise UsageError(
-                f"unit {unit!r} is being measured by process {holder}",
-                where=str(self.path),
-                remedy="wait until that run ends, stop it, or choose another device",
+                f"unit {unit!r} cannot be locked: {error.strerror}",
+                where=where,
+                remedy="let this user make Unix sockets; a sandbox may forbid them",
             ) from error
-        os.truncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
-        """Give the unit back. The file stays: removing it would let two holders in."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        """Give the unit back."""
+        self._socket.close()
 
-
-def _folder() -> Path:
-    path = Path(tempfile.gettempdir()) / f"perfsuite-{os.getuid()}"
-    path.mkdir(mode=0o700, exist_ok=True)
-    if path.is_symlink() or path.stat().st_uid != os.getuid():
-        raise UsageError(
-            f"the folder for locks {str(path)!r} belongs to somebody else",
-            where=str(path),
-            remedy="have it removed, or set TMPDIR to a folder of your own",
-        )
-    return path
+    def _holder(self) -> str:
+        """Return the id of the process that holds the name; a container may hide it."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+                asking.settimeout(_ASK_S)
+                asking.connect(self._name)
+                told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        except OSError:
+            return "unknown"
+        process, user, _ = _PEER.unpack(told)
+        mine = user == os.getuid()
+        return f"{process or 'unknown'}{'' if mine else f' of user {user}'}"

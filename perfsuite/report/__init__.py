@@ -18,6 +18,9 @@ from perfsuite.report.github import append_summary, commands_of
 from perfsuite.report.junit import properties, suite_properties
 
 __all__ = [
+    "FILES",
+    "PAGE",
+    "VERDICT",
     "append_summary",
     "commands_of",
     "properties",
@@ -26,26 +29,28 @@ __all__ = [
     "write_report",
 ]
 
+VERDICT, PAGE = "verdict.json", "index.html"
+# What programs read comes first: whatever becomes of the rest.
 FILES = {
-    "summary.md": summary.summary,
-    "verdict.json": verdict_json,
+    VERDICT: verdict_json,
     "benchmark.json": benchmark_json,
-    "index.html": render.render,
+    "summary.md": summary.summary,
+    PAGE: render.render,
 }
 
 
-def write_report(book: Book, folder: Path) -> Path:
-    """Write ``folder/<run id>/`` with the page, Markdown and JSON; return the page.
+def write_report(book: Book, folder: Path, *names: str) -> Path:
+    """Write ``folder/<run id>/`` with the page, Markdown and JSON, or these files; return the last.
 
     Raises StoreError where the folder cannot be written.
     """
     run = book.run.id
-    paths = {name: inside(folder, run, name) for name in FILES}
     remedy = f"make the folder writable, then: perfsuite report {run}"
-    with refusing("cannot write the report", folder / run, remedy=remedy):
-        for name, text in FILES.items():
-            replace_file(paths[name], text(book).encode("utf-8", "replace"))
-    return paths["index.html"]
+    for name in names or FILES:
+        data = FILES[name](book).encode("utf-8", "replace")
+        with refusing("cannot write the report", folder / run, remedy=remedy):
+            path = replace_file(inside(folder, run, name), data)
+    return path
 
 
 def write_beside(runs: Sequence[Run], folder: Path) -> Path:

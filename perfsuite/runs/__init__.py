@@ -3,7 +3,14 @@
 from perfsuite.runs.earlier import behind, earlier_runs, latest_entries
 from perfsuite.runs.estimates import CLOCKS, entries_of
 from perfsuite.runs.file import RunFile, new_run_id, run_path
-from perfsuite.runs.folder import last_run, list_runs, load_run, unfinished
+from perfsuite.runs.folder import (
+    clock_notes,
+    last_run,
+    list_runs,
+    load_run,
+    next_run_id,
+    unfinished,
+)
 from perfsuite.runs.past import Past, past_of
 
 __all__ = [
@@ -11,6 +18,7 @@ __all__ = [
     "Past",
     "RunFile",
     "behind",
+    "clock_notes",
     "earlier_runs",
     "entries_of",
     "last_run",
@@ -18,6 +26,7 @@ __all__ = [
     "list_runs",
     "load_run",
     "new_run_id",
+    "next_run_id",
     "past_of",
     "run_path",
     "unfinished",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from perfsuite.codec import TAIL_BYTES, is_finished, read_header, read_run
 from perfsuite.errors import StoreError
 from perfsuite.files import listed, opened, refusing, unpacked
 from perfsuite.model import Run
-from perfsuite.runs.file import is_open, read_whole
+from perfsuite.runs.file import is_open, new_run_id, read_whole
+
+_SECOND = "%Y%m%d-%H%M%S"
 
 
 def load_run(path: Path) -> Run:
@@ -26,6 +30,30 @@ def list_runs(folder: Path) -> tuple[Path, ...]:
     with refusing("cannot list the run files", place, remedy="make it a folder that is readable"):
         names = [name for name in listed(place) if name.endswith(".jsonl")]
     return tuple(sorted((place / name for name in names), key=lambda path: path.stem, reverse=True))
+
+
+def next_run_id(folder: Path, now: datetime) -> str:
+    """Return the id of a new run, which sorts behind all that are there.
+
+    Of two runs the later one has the greater id, also where the clock was set back between them.
+    """
+    found = new_run_id(now)
+    for path in list_runs(folder):
+        try:
+            newest = datetime.strptime(path.stem[:15], _SECOND).replace(tzinfo=UTC)
+            return found if path.stem < found else new_run_id(newest + timedelta(seconds=1))
+        except (ValueError, OverflowError):  # a file that was named by hand
+            continue
+    return found
+
+
+def clock_notes(run: Run) -> Iterator[str]:
+    """Say it if a run's id is of a later time than its start, as where the clock was set back."""
+    if run.id[:15] > datetime.fromisoformat(run.started).astimezone(UTC).strftime(_SECOND):
+        yield (
+            f"this machine's clock is behind its runs: the id {run.id} is of a later time, so that "
+            "this run counts as the newest; set the clock, or move runs of the future away"
+        )
 
 
 def unfinished(folder: Path) -> tuple[Path, ...]:

@@ -1,6 +1,6 @@
 """What a person reads of a run without opening its report."""
 
-from perfsuite.terminal.accounts import Account, accounts_of, exit_code
+from perfsuite.terminal.accounts import Account, accounts_of, bare_accounts, exit_code
 from perfsuite.terminal.costs import costs
 from perfsuite.terminal.summary import Screen, first_line, skip_lines, summary
 from perfsuite.terminal.ticker import Ticker
@@ -10,6 +10,7 @@ __all__ = [
     "Screen",
     "Ticker",
     "accounts_of",
+    "bare_accounts",
     "costs",
     "exit_code",
     "first_line",

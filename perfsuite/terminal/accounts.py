@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, Status, Word
+from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, Run, Status, Word
 from perfsuite.report import properties, view
 from perfsuite.report.book import Book
 from perfsuite.report.cause import explained
@@ -40,6 +40,27 @@ def accounts_of(book: Book, options: Options) -> Mapping[str, Account]:
         if claim.id in verdicts:
             found[claim.id] = _of_claim(claim, verdicts[claim.id], options)
     return found
+
+
+def bare_accounts(run: Run, options: Options) -> Mapping[str, Account]:
+    """Return what items say where their accounts cannot be made: the word and its reason alone."""
+    failing = options.failing_statuses()
+    told: list[tuple[str, str, str, bool, bool]] = [
+        *(
+            (r.variant, r.status, r.reason, r.status in failing, r.status == "ok")
+            for r in run.asked
+        ),
+        *((v.variant, v.word, v.reason, v.fails, True) for v in run.verdicts),
+        *((c.claim, c.word, c.reason, c.fails, c.word != "not-applicable") for c in run.claims),
+    ]
+    return {
+        name: Account(
+            fails=fails,
+            skipped=not (fails or has_word),
+            text=f"{word}: {name}\n{_line('reason', reason)}" if fails else plain(reason),
+        )
+        for name, word, reason, fails, has_word in told
+    }
 
 
 def exit_code(book: Book, statuses: AbstractSet[str], status: int) -> int:

@@ -24,18 +24,24 @@ from perfsuite.terminal.words import plain, shortened
 
 # Without a terminal a quiet variant needs no line of its own.
 QUIET_S = 10.0
+MOST_PHASE = 20
 
 
 class Ticker(Closable):
-    """Tells of a run while it goes on: a bar on a terminal, else a line now and then."""
+    """Tells of a run while it goes on: a bar on a terminal, else a line now and then.
+
+    It ``has_begun`` to measure, and ``has_result`` of at least one variant.
+    """
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._last = time.monotonic()
         self._task: TaskID | None = None
+        self.has_begun = self.has_result = False
         # Redrawn on events only: a thread that draws would disturb what is measured on the CPU.
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            # Ids have brackets, which are no markup.
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -52,7 +58,8 @@ class Ticker(Closable):
 
     def planned(self, total: int, facts: DeviceFacts, estimate_s: float) -> None:
         """Say what is about to run."""
-        about = f", about {plain(view.duration(estimate_s))}" if estimate_s else ""
+        self.has_begun = True
+        about = f", about {view.duration(estimate_s)}" if estimate_s else ""
         self._say(f"perfsuite: {view.count(total, 'variant')} on {facts.name}{about}")
         if self._bar.console.is_terminal:
             if self._task is not None:
@@ -63,11 +70,14 @@ class Ticker(Closable):
     def phase(self, variant: str, phase: str) -> None:
         """Show what is going on right now."""
         if self._task is not None:
-            self._bar.update(self._task, description=f"{phase:<8} {shortened(variant)}")
+            # A worker tells of its phase itself: it may be any text.
+            told = f"{plain(phase)[:MOST_PHASE]:<8} {shortened(plain(variant))}"
+            self._bar.update(self._task, description=told)
             self._bar.refresh()
 
     def finished(self, result: Result, done: int, total: int) -> None:
         """Tell of a variant that has ended; of one that ended badly at once."""
+        self.has_result = True
         bad = result.status not in {Status.OK, Status.SKIPPED}
         if self._task is not None:
             self._bar.update(self._task, completed=done, total=total)
@@ -81,7 +91,8 @@ class Ticker(Closable):
         """Tell what the run has to say about itself."""
         self._say(f"note: {text}")
 
-    def _say(self, line: str) -> None:
+    def _say(self, text: str) -> None:
+        line = plain(text)
         if self._task is None:
             self._write(line)
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from perfsuite import boundary
 from perfsuite.report import view
 
@@ -15,11 +17,18 @@ _PLAIN = str.maketrans(
         "\N{MICRO SIGN}": "u",
     }
 )
+# A GitHub runner obeys lines that begin so, after blanks, and the second anywhere in a line. Also
+# where we do not know of it: a container's output is printed by the job that started it.
+_COMMAND = re.compile(r"^(\s*)(?=::)", re.MULTILINE)
 
 
 def plain(text: str, *, most: int = boundary.TEXT_CHARACTERS) -> str:
-    """Return text without the report's finer characters, and with nothing a terminal obeys."""
-    return boundary.plain(text.translate(_PLAIN), most=most, instead="?")
+    """Return text without the report's finer characters, and with nothing that who shows it obeys.
+
+    That is a terminal, or a workflow of GitHub's that reads commands in what a job prints.
+    """
+    found = boundary.plain(text.translate(_PLAIN), most=most, instead="?")
+    return _COMMAND.sub(r"\1| ", found).replace("##[", "# #[")
 
 
 def shortened(variant: str, most: int = ID_WIDTH) -> str:

@@ -1,0 +1,195 @@
+"""What fails after the last measurement, in real inner sessions: the verdicts are told."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from citizens_data import PACK, citizen_in, perf
+
+from perfsuite.errors import StoreError
+from perfsuite.steps import Steps
+
+pytest_plugins = ["pytester"]
+
+# What a plugin of the project's own may do to perfsuite, and what perfsuite may do to itself.
+BREAK = """
+import pkgutil
+import pytest
+
+def boom(*_, **__):
+    raise {error}
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection():
+    module, _, name = "{what}".rpartition(".")
+    setattr(pkgutil.resolve_name(module), name, boom)
+"""
+LISTENING = """
+import pathlib
+import perfsuite
+
+@perfsuite.hookimpl
+def perf_result(result, variant):
+    (said,) = pathlib.Path("reports").glob("*/verdict.json")
+    (run,) = pathlib.Path(".perfsuite/runs").iterdir()
+    pathlib.Path("seen").write_text(said.read_text() + run.read_text().splitlines()[-1])
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project with one right and one wrong variant."""
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+    return citizen_in(pytester, monkeypatch)
+
+
+def broken(
+    project: pytest.Pytester, what: str, *args: str, error: str = "TypeError('of mine')"
+) -> pytest.RunResult:
+    project.makeconftest(BREAK.format(what=what, error=error))
+    return perf(project, *args)
+
+
+def words(project: pytest.Pytester) -> list[str]:
+    (said,) = project.path.glob("reports/*/verdict.json")
+    return sorted(each["word"] for each in json.loads(said.read_text("utf-8"))["variants"])
+
+
+@pytest.mark.parametrize(
+    ("what", "failed"),
+    [
+        ("perfsuite.report.render.environment", "index.html not written"),
+        ("perfsuite.history.stored_of", "history not stored"),
+        ("perfsuite.closing.read", "report not made"),
+        ("perfsuite.terminal.accounts._told", "items say less"),
+        ("perfsuite.terminal.summary.first_line", "no summary"),
+        ("perfsuite.report.junit.headline", "JUnit's suite lacks its properties"),
+        ("perfsuite.runs.file.end_lines", "the run's file has no verdicts"),
+        ("perfsuite.tracing.Tracing._by_need", "kernels not traced"),
+    ],
+)
+def test_what_fails_after_the_measuring_costs_no_verdict(
+    project: pytest.Pytester, what: str, failed: str
+) -> None:
+    result = broken(project, what, "--junitxml=junit.xml")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["wrong: acme.double?n=2?", "  reason *"])
+    result.stdout.fnmatch_lines(["*what failed after the measuring*", "Traceback *"])
+    result.stdout.fnmatch_lines([f"*{failed}: TypeError: of mine*"])
+    assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
+    if failed != "report not made":
+        assert words(project) == ["new", "wrong"]
+
+
+def test_what_failed_is_in_the_exit_status_of_a_run_that_is_right(project: pytest.Pytester) -> None:
+    project.makeini("[pytest]\nperf_exit_codes = true\n")
+    right = ("--perf-select", "n=1")
+    assert perf(project, *right).ret == 0
+    result = broken(project, "perfsuite.history.stored_of", *right)
+    result.assert_outcomes(passed=1)
+    assert result.ret == 1
+    result = broken(project, "perfsuite.terminal.summary.first_line", *right)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["no summary: TypeError: of mine"])
+
+
+def test_an_error_of_ours_has_its_remedy_and_no_traceback(project: pytest.Pytester) -> None:
+    error = "__import__('perfsuite.errors').errors.StoreError('full', where='disk', remedy='room')"
+    result = broken(project, "perfsuite.history.stored_of", error=error)
+    result.stdout.fnmatch_lines(
+        ["history not stored: full; where: disk; do: room; perfsuite history import * later"]
+    )
+    assert "what failed after the measuring" not in result.stdout.str()
+
+
+def test_a_run_whose_end_was_not_written_can_be_resumed(project: pytest.Pytester) -> None:
+    broken(project, "perfsuite.runs.file.end_lines")
+    (project.path / "conftest.py").unlink()
+    result = perf(project, "--perf-resume")
+    result.stdout.fnmatch_lines(["note: resuming run *: 2 results kept"])
+    result.assert_outcomes(passed=1, failed=1)
+
+
+def test_verdicts_are_on_disk_before_a_pack_is_told(project: pytest.Pytester) -> None:
+    hook = '@perfsuite.hookimpl\ndef perf_controller():\n    return "acme_controller"\n'
+    project.makepyfile(acme=PACK + hook, acme_controller=LISTENING)
+    result = perf(project)
+    assert "note: pack" not in result.stdout.str()
+    seen = (project.path / "seen").read_text("utf-8")
+    assert '"word":"wrong"' in seen
+    assert '"finished"' in seen
+
+
+# Ctrl-C, once, while the second variant is prepared: the first has ended.
+SLOW = "import os, pathlib, signal\n" + PACK.replace(
+    "    return perfsuite.Workload(",
+    """    first, mark = pathlib.Path("first"), pathlib.Path("mark")
+    if not first.exists():
+        first.write_text(str(n))
+    if first.read_text() != str(n) and not mark.exists():
+        mark.touch()
+        os.kill(int(os.environ["SESSION_PID"]), signal.SIGINT)
+        signal.pause()
+    return perfsuite.Workload(""",
+)
+
+
+def told_to_resume(result: pytest.RunResult) -> list[str]:
+    found = [line for line in result.outlines if line.startswith("perfsuite: interrupted")]
+    return shlex.split(found[0].partition(": pytest ")[2]) if found else []
+
+
+def test_the_command_to_go_on_works_as_it_is_told(project: pytest.Pytester) -> None:
+    project.makeconftest("import os\nos.environ['SESSION_PID'] = str(os.getpid())")
+    project.makepyfile(acme=SLOW)
+    result = perf(project)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    command = told_to_resume(result)
+    assert "--perf-device=fake" in command
+    result = project.runpytest_subprocess(*command)
+    result.stdout.fnmatch_lines(["note: resuming run *: 1 results kept"])
+    result.assert_outcomes(passed=1, failed=1)
+
+
+def test_nothing_is_told_of_resuming_where_nothing_was_measured(project: pytest.Pytester) -> None:
+    project.makeini("[pytest]\nperf_cases = cases\n")
+    (project.mkdir("cases") / "test_acme.py").write_text("raise RuntimeError", "utf-8")
+    result = perf(project)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert "--perf-resume" not in result.stdout.str()
+
+
+def test_steps_tell_one_cause_once_and_say_what_cannot_be_said() -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    steps = Steps()
+    assert steps.take("a", lambda: 5, 7) == 5
+    assert steps.are_done
+    full = StoreError("full", remedy="make room")
+    for name in ("page", "table"):
+        assert steps.take(name, lambda: fail(full), None) is None
+    steps.take("odd", lambda: fail(MuteError()), None)
+    steps.take("none", lambda: fail(ValueError("\x1b[2J" + "x" * 10**6)), None)
+    one, other, long = steps.notes
+    assert one == "page, table: full; do: make room"
+    assert other == "odd: MuteError: it cannot say why (RuntimeError)"
+    assert len(long) < 500
+    assert "\x1b" not in long
+    assert len(steps.tracebacks) == 2
+
+
+def test_ctrl_c_is_no_failure(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Steps().take("a", interrupt, None)
