@@ -1,7 +1,7 @@
 """What may come in from outside, and what may reach a person; every limit stands here, once.
 
 Each boundary has one function through which text and values pass, and all use these limits: files
-``codec.read_json``, sockets ``wire.receive``, packs ``packs.validity``, the database
+``codec.read_json``, sockets ``wire.decode``, packs ``packs.validity``, the database
 ``history.reading``, the environment the functions below, and the terminal ``terminal.plain``.
 """
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-from multiprocessing import reduction
-from multiprocessing.connection import Connection
 from typing import IO
 
 from perfsuite import wire
-from perfsuite.errors import DeviceError
+from perfsuite.errors import DeviceError, PerfError
 from perfsuite.panel.ending import ServerLostError, exit_words, tail
 from perfsuite.panel.process import WorkerProcess
 from perfsuite.panel.site import Site
@@ -36,7 +33,7 @@ class Slot:
     @property
     def is_alive(self) -> bool:
         """Say whether the server runs."""
-        return not self._control.closed and self._server.poll() is None
+        return not self._control.is_closed and self._server.poll() is None
 
     @property
     def last_words(self) -> str:
@@ -77,11 +74,11 @@ class Slot:
         self._log.close()
 
     def _launch(self) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = wire.pair()
         if self.generation:
             self._log.close()
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the server
-        command = (sys.executable, "-m", "perfsuite.server")
+        command = (sys.executable, "-P", "-m", "perfsuite.server")
         own = self._site.accelerator
         preload = (own.folder, *own.preload) if own else ()
         self._server = subprocess.Popen(
@@ -94,7 +91,7 @@ class Slot:
             start_new_session=True,
         )
         theirs.close()
-        self._control = Connection(ours.detach())
+        self._control = ours
         self._is_up = False
         self.generation += 1
 
@@ -105,7 +102,7 @@ class Slot:
 
     def _fork(self) -> WorkerProcess:
         self._await_up()
-        ours, theirs = socket.socketpair()
+        ours, theirs = wire.pair()
         output = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the worker
         with theirs:
             try:
@@ -114,24 +111,26 @@ class Slot:
                 ours.close()
                 output.close()
                 raise
-        return WorkerProcess(self, pid, Connection(ours.detach()), output)
+        return WorkerProcess(self, pid, ours, output)
 
     def _ask(self, request: wire.Message, kind: type[wire.Reply], *handles: int) -> wire.Reply:
         try:
-            wire.send(self._control, request)
-            for handle in handles:
-                reduction.send_handle(self._control, handle, self._server.pid)
+            self._control.send(request, REPLY_LIMIT_S)
+            if handles:
+                self._control.send_handles(*handles)
         except OSError:
             raise self._lost("is gone") from None
         return self._answer(kind, REPLY_LIMIT_S)
 
     def _answer(self, kind: type[wire.Reply], limit_s: float) -> wire.Reply:
         try:
-            if not self._control.poll(limit_s):
-                raise self._lost(f"gave no answer within {limit_s:g} s")
-            reply = wire.receive(self._control)
+            reply = self._control.receive(limit_s)
         except (EOFError, OSError):
             raise self._lost("is gone") from None
+        except PerfError as error:
+            raise self._lost(f"sent a {error.what}") from error
+        if reply is None:
+            raise self._lost(f"gave no answer within {limit_s:g} s")
         if not isinstance(reply, kind):
             raise self._lost(f"answered {reply!r}")
         return reply
