@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import gzip
 import os
+import resource
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from perfsuite.errors import PerfError, StoreError
+from perfsuite.errors import PerfError, StoreError, UsageError
 
 
 class Closable:
@@ -48,6 +49,21 @@ def refusing(
         yield
     except OSError as error:
         raise kind(f"{what}: {error.strerror}", where=str(where), remedy=remedy) from error
+
+
+def refuse_few_files(needed: int) -> None:
+    """Raise UsageError unless this process may open so many more files, pipes and sockets."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        left = most - len(list(Path("/proc/self/fd").iterdir()))
+    except OSError:  # not even this one
+        left = 0
+    if most != resource.RLIM_INFINITY and left < needed:
+        raise UsageError(
+            f"this process may open {left} more files, and needs {needed}",
+            where=f"the limit of open files is {most}",
+            remedy=f"raise it before the run: ulimit -n {max(1024, 2 * (most + needed))}",
+        )
 
 
 def replace_file(path: Path, data: bytes) -> Path:

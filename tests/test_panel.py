@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -219,6 +220,18 @@ def test_no_file_of_the_project_is_taken_for_a_module_of_python(
     with Panel(replace(SITE, origins={"steady": f"file:{tmp_path / 'steady.py'}"})) as panel:
         (result,) = measure(panel, STEADY[0], processes=1)
     assert (result.status, result.reason) == (Status.OK, "")
+
+
+def test_too_few_open_files_are_refused_before_anything_starts() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 9, hard)
+    )
+    try:
+        with pytest.raises(UsageError, match="more files, and needs 27"):
+            Panel(SITE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_output_of_a_failing_variant_is_kept(panel: Panel) -> None:

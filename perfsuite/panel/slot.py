@@ -12,6 +12,7 @@ from typing import IO
 
 from perfsuite import wire
 from perfsuite.errors import DeviceError, PerfError
+from perfsuite.files import refuse_few_files
 from perfsuite.panel.ending import ServerLostError, exit_words, tail
 from perfsuite.panel.process import WorkerProcess
 from perfsuite.panel.site import Site
@@ -19,6 +20,8 @@ from perfsuite.panel.site import Site
 # Forking takes milliseconds; reaping waits for the kernel, which may free a GPU's memory first.
 REPLY_LIMIT_S = 30.0
 LEAVE_LIMIT_S = 15.0
+# What a slot has open at most: its server, workers of three crews, and its share of the run.
+FILES = 9
 
 
 class Slot:
@@ -156,3 +159,9 @@ class Slot:
             where=f"python -m perfsuite.server for device {self._site.device!r}",
             remedy="run the command `perfsuite doctor`; the device's libraries may not import",
         )
+
+
+def slots_of(site: Site) -> list[Slot]:
+    """Return the slots of a panel; raises UsageError where too few files may be open for them."""
+    refuse_few_files(FILES * site.slots)
+    return [Slot(index, site) for index in range(site.slots)]
