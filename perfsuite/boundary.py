@@ -21,6 +21,20 @@ PAGE_CHARACTERS = 100_000
 LEVELS = 100
 DIGITS = 300
 
+# In the environment of git's hooks these name the repository that the hook is of.
+REPOSITORY_NAMES = frozenset(
+    {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_COMMON_DIR",
+        "GIT_DIR",
+        "GIT_INDEX_FILE",
+        "GIT_NAMESPACE",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_PREFIX",
+        "GIT_WORK_TREE",
+    }
+)
+
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Escape sequences, what turns the direction of text, halves of characters, line separators.
 CONTROLS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})

@@ -29,6 +29,7 @@ from perfsuite.model import (
 from perfsuite.outcome import Listener, Outcome
 from perfsuite.plan import missing_need, order
 from perfsuite.quads import Claims
+from perfsuite.repository import unknown_commit
 from perfsuite.requested import Request
 from perfsuite.resumption import (
     interrupted_run,
@@ -62,7 +63,7 @@ def execute(request: Request, listener: Listener, desks: Desks | None = None) ->
         arms = open_arms(request, asked.variants, stack)
         place = desks or stack.enter_context(Desks())
         opened = place.of(request.device, request.packs, asked.settings, arms.code)
-        notes = list(idle_gpus(opened))
+        notes = [*idle_gpus(opened), *filter(None, [unknown_commit(request.root)])]
         facts, settings = opened[0].facts, request.settings
         canaries = canaries_for(request.variants, request.packs, facts, settings=settings)
         run = new_run(request, facts, canaries, against=arms.revision)
