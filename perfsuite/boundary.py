@@ -1,7 +1,7 @@
 """What may come in from outside, and what may reach a person; every limit stands here, once.
 
 Each boundary has one function through which text and values pass, and all use these limits: files
-``files.opened`` and ``codec.read_json``, sockets ``wire.receive``, packs ``packs.validity``, the
+``files.opened`` and ``codec.read_json``, sockets ``wire.decode``, packs ``packs.validity``, the
 database ``history.soundness``, the environment the functions below, pytest's command line
 ``options.kept_words``, and the terminal ``terminal.plain``. What becomes a path passes
 ``files.inside``.
@@ -28,6 +28,20 @@ DIGITS = 300
 MOST_WHOLE = (1 << 63) - 1
 # No measurement is a greater number; what is can neither be added up nor drawn.
 MAGNITUDE = 1e100
+
+# In the environment of git's hooks these name the repository that the hook is of.
+REPOSITORY_NAMES = frozenset(
+    {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_COMMON_DIR",
+        "GIT_DIR",
+        "GIT_INDEX_FILE",
+        "GIT_NAMESPACE",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_PREFIX",
+        "GIT_WORK_TREE",
+    }
+)
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Escape sequences, what turns the direction of text, halves of characters, line separators.

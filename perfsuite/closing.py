@@ -74,6 +74,8 @@ def book_of(
 
     nothing: tuple[tuple[Section, ...], list[str]] = (), []
     sections, notes = outcome.steps.take("packs were not asked for sections", told, nothing)
+    for note in notes:
+        outcome.steps.add("a pack's hook failed", note)
     run = replace(outcome.run, notes=(*outcome.run.notes, *notes))
     return _book(replace(outcome, run=run), history, sections)
 

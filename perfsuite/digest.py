@@ -1,25 +1,19 @@
-"""Which code it is: the commit, and a digest of what may run in a project's workers."""
+"""Which code it is: a digest of what may run in a project's workers."""
 
 from __future__ import annotations
 
 import hashlib
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
+from perfsuite.errors import UsageError
 from perfsuite.model import Pack, Variant
+from perfsuite.repository import git
 
 # Neither what is written while a run goes on (reports, logs) nor what is built of sources is code.
 CODE = frozenset({".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".py", ".pyx"})
-GIT_LIMIT_S = 30.0
 DIGITS = 12
-
-
-def git_commit(root: Path) -> str:
-    """Return the commit of the project under test, ``-dirty`` appended, or nothing outside git."""
-    # Never a tag's name, which another commit may have tomorrow.
-    return _git(root, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").strip()
 
 
 def code_digest(project: Path, packs: Sequence[Pack]) -> str:
@@ -27,11 +21,15 @@ def code_digest(project: Path, packs: Sequence[Pack]) -> str:
 
     Outside of git only the packs count. A commit of what was measured does not change it.
     """
+    places = _of_repository(project)
+    known = set(places.values())
+    for pack in packs:
+        places |= {name: file for name, file in _of_pack(pack) if file not in known}
     digest = hashlib.sha256()
-    places = {*_of_repository(project), *(file for pack in packs for file in _of_pack(pack))}
-    for file in sorted(places):
+    for name, file in sorted(places.items()):
         if file.is_file():
-            digest.update(f"{file}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+            digest.update(f"{name}\0".encode(errors="surrogateescape"))
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:DIGITS] if places else ""
 
 
@@ -42,11 +40,11 @@ def touched_since(
 
     A file named after a case is that case's, any other is of all of its pack.
     """
-    top = _git(root, "rev-parse", "--show-toplevel").strip()
+    top = _asked(root, "rev-parse", "--show-toplevel")
     folders = {pack.name: _place(pack) for pack in packs}
     stems: dict[tuple[str, str], set[str]] = {}
     for commit in set(commits.values()) if top else ():
-        names = _git(Path(top), "diff", "--name-only", "-z", commit.removesuffix("-dirty"))
+        names = _asked(Path(top), "diff", "--name-only", "-z", commit.removesuffix("-dirty"))
         files = [*_code(Path(top, name).resolve() for name in names.split("\0"))]
         for pack, folder in folders.items():
             own = [file for file in files if file.is_relative_to(folder)]
@@ -68,12 +66,14 @@ def _touches(stems: set[str] | None, variant: Variant, cases: AbstractSet[tuple[
     return any(variant.case.name in (owners(stem) or {variant.case.name}) for stem in stems or ())
 
 
-def _of_repository(project: Path) -> Iterator[Path]:
-    top = _git(project, "rev-parse", "--show-toplevel").strip()
+def _of_repository(project: Path) -> dict[str, Path]:
+    """Return the code of a project's repository, by names that a moved checkout has, too."""
+    top = _asked(project, "rev-parse", "--show-toplevel")
     if not top:
-        return
-    listed = _git(Path(top), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    yield from _code(Path(top, name) for name in listed.split("\0") if name)
+        return {}
+    listed = _asked(Path(top), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    files = _code(Path(top, name) for name in listed.split("\0") if name)
+    return {file.relative_to(top).as_posix(): file for file in files}
 
 
 def _place(pack: Pack) -> Path:
@@ -81,29 +81,24 @@ def _place(pack: Pack) -> Path:
     return Path(value if kind == "file" else value.partition("@")[2] or value).resolve()
 
 
-def _of_pack(pack: Pack) -> Iterator[Path]:
+def _of_pack(pack: Pack) -> Iterator[tuple[str, Path]]:
     kind, _, value = pack.origin.partition(":")
     if kind == "file":
-        yield Path(value)
-    elif folder := value.partition("@")[2]:
-        yield from _code(Path(folder).rglob("*"))
+        files, home = [Path(value)], Path(value).parent
+    else:
+        home = Path(value.partition("@")[2])
+        files = [*_code(home.rglob("*"))] if value.partition("@")[2] else []
+    # No file of the repository has a name that begins so.
+    yield from ((f"/{pack.name}/{file.relative_to(home)}", file) for file in files)
 
 
 def _code(files: Iterable[Path]) -> Iterator[Path]:
     return (file for file in files if file.suffix in CODE)
 
 
-def _git(folder: Path, *words: str) -> str:
+def _asked(folder: Path, *words: str) -> str:
     """Return what git says; nothing where it has nothing to say of this folder."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *words],
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            check=False,
-            timeout=GIT_LIMIT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return git(folder, *words)
+    except UsageError:
         return ""
-    return done.stdout if done.returncode == 0 else ""

@@ -17,6 +17,8 @@ from typing import NoReturn
 PADDING_BYTES = 64 << 20
 # If memory runs out, the kernel is to choose the worker, not the controller.
 OOM_SCORE = "800"
+# How a worker exits that failed and could not say why: its socket was closed under it.
+UNTOLD = 70
 _POLL_S = 0.002
 
 
@@ -42,11 +44,11 @@ def has_exited(pid: int, limit_s: float) -> bool:
     return True
 
 
-def leave() -> NoReturn:
+def leave(code: int = 0) -> NoReturn:
     """End the process without its exit handlers, nothing that was printed lost."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
     # What C code printed is still in C's buffer, and os._exit would drop it.
     ctypes.CDLL(None).fflush(None)
-    os._exit(0)
+    os._exit(code)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from perfsuite.digest import code_digest, git_commit
+from perfsuite.digest import code_digest
 from perfsuite.errors import StoreError, UsageError
 from perfsuite.model import BaselineEntry, DeviceFacts, Revision, Run, Sampling, Variant
+from perfsuite.repository import git_commit
 from perfsuite.requested import Request
 from perfsuite.runs import RunFile, list_runs, load_run, next_run_id, run_path, unfinished
 from perfsuite.sku import sku_of

@@ -14,15 +14,13 @@ from pathlib import Path
 from perfsuite.errors import UsageError
 from perfsuite.files import locked
 from perfsuite.model import Revision
+from perfsuite.repository import git
 
 FOLDER = "against"
 # Checkouts that are kept, the last used ones: a build may have taken long.
 KEPT = 3
-GIT_LIMIT_S = 300.0
 TAIL_CHARACTERS = 2000
 OPTION = "--perf-against"
-# In the environment of git's hooks these name the repository that the hook is of.
-HOOK_NAMES = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +38,7 @@ class RevisionOptions:
 def repository_of(project: Path) -> Path:
     """Return the top folder of the repository around a folder; raises UsageError."""
     try:
-        return Path(_git(project, "rev-parse", "--show-toplevel")).resolve()
+        return Path(git(project, "rev-parse", "--show-toplevel")).resolve()
     except UsageError as error:
         raise UsageError(
             f"there is no git repository to take another revision of: {error.what}",
@@ -55,7 +53,7 @@ def revision_of(repository: Path, rev: str) -> Revision:
     # What no name can be is not even asked for.
     spec = f"{rev}^{{commit}}" if is_plain else "^{commit}"
     try:
-        commit = _git(repository, "rev-parse", "--verify", "--end-of-options", spec)
+        commit = git(repository, "rev-parse", "--verify", "--end-of-options", spec)
     except UsageError as error:
         raise UsageError(
             f"{OPTION} does not know {rev!r}",
@@ -79,9 +77,9 @@ def folder_at(folder: Path, rev: str, place: Path) -> Path:
             remedy="name a folder of baselines, a commit, a branch or a tag",
         ) from error
     name = folder.relative_to(top).as_posix()
-    if _git(top, "ls-tree", commit, "--", name):
+    if git(top, "ls-tree", commit, "--", name):
         packed = place / "folder.tar"
-        _git(top, "archive", "--format=tar", f"--output={packed}", f"{commit}:{name}")
+        git(top, "archive", "--format=tar", f"--output={packed}", f"{commit}:{name}")
         try:
             with tarfile.open(packed) as tar:
                 tar.extractall(place, filter="data")
@@ -109,7 +107,7 @@ def check_out(
     with locked(home, fcntl.LOCK_EX):
         if not (_is_built(stamp, build) and _is_clean(place, revision)):
             _remove(repository, place)
-            _git(repository, "worktree", "add", "--force", "--force", "--detach", *_at(place))
+            git(repository, "worktree", "add", "--force", "--force", "--detach", *_at(place))
             _build(place, build)
             stamp.write_text(build, encoding="utf-8")
         os.utime(stamp)
@@ -131,8 +129,8 @@ def _is_clean(place: Path, revision: Revision) -> bool:
     if not (place / ".git").is_file():
         return False
     try:
-        head = _git(place, "rev-parse", "HEAD")
-        changes = _git(place, "status", "--porcelain", "--untracked-files=no")
+        head = git(place, "rev-parse", "HEAD")
+        changes = git(place, "status", "--porcelain", "--untracked-files=no")
     except UsageError:
         return False
     return head == revision.commit and not changes
@@ -148,7 +146,7 @@ def _remove(repository: Path, place: Path) -> None:
         with locked(place, fcntl.LOCK_EX | fcntl.LOCK_NB):
             stamp.unlink(missing_ok=True)
             try:
-                _git(repository, "worktree", "remove", "--force", "--force", str(place))
+                git(repository, "worktree", "remove", "--force", "--force", str(place))
             except UsageError:  # half made: git does not know it
                 shutil.rmtree(place)
     except BlockingIOError as error:
@@ -185,24 +183,3 @@ def _prune(repository: Path, home: Path) -> None:
     for stamp in stamps[KEPT:]:
         with suppress(UsageError):
             _remove(repository, stamp.with_suffix(""))
-
-
-def _git(folder: Path, *words: str) -> str:
-    """Return what git says, without the hooks of the repository; raises UsageError."""
-    environment = {name: value for name, value in os.environ.items() if name not in HOOK_NAMES}
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), "-c", "core.hooksPath=/dev/null", *words],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=GIT_LIMIT_S,
-            env=environment,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"git cannot be run: {error}", where=str(folder)) from error
-    if done.returncode:
-        said = done.stderr.strip().removeprefix("fatal: ") or f"ended with {done.returncode}"
-        raise UsageError(f"git {words[0]}: {said}", where=str(folder))
-    return done.stdout.strip()

@@ -30,6 +30,7 @@ from perfsuite.model import (
 from perfsuite.outcome import Listener, Outcome
 from perfsuite.plan import missing_need, order
 from perfsuite.quads import Claims
+from perfsuite.repository import unknown_commit
 from perfsuite.requested import Request
 from perfsuite.resumption import (
     interrupted_run,
@@ -57,8 +58,7 @@ def execute(request: Request, listener: Listener, desks: Desks | None = None) ->
 
     ``desks`` are those of another run of the same device, which are left open.
     """
-    limit = TimeLimit(request.time_s)
-    interrupted = interrupted_run(request)
+    limit, interrupted = TimeLimit(request.time_s), interrupted_run(request)
     asked = interrupted or request
     with ExitStack() as stack:
         arms = open_arms(request, asked.variants, stack)
@@ -67,7 +67,8 @@ def execute(request: Request, listener: Listener, desks: Desks | None = None) ->
         facts, settings = opened[0].facts, request.settings
         canaries = canaries_for(request.variants, request.packs, facts, settings=settings)
         run = new_run(request, facts, canaries, against=arms.revision)
-        notes = [*idle_gpus(opened), *(() if interrupted else clock_notes(run))]
+        notes = [*idle_gpus(opened), *filter(None, [unknown_commit(request.root)])]
+        notes += () if interrupted else clock_notes(run)
         if interrupted and not request.resume and (why := refusal(run, interrupted)[0]):
             notes.append(f"not resumed, started anew: {why}")
             interrupted = None

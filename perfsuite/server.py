@@ -11,8 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from multiprocessing import reduction
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,7 +35,7 @@ _ORPHAN_PASSES = 20
 class Server:
     """Forks, kills and reaps the workers of one slot, as its control socket asks."""
 
-    def __init__(self, control: Connection, *, before_fork: Callable[[], object]) -> None:
+    def __init__(self, control: wire.Channel, *, before_fork: Callable[[], object]) -> None:
         self._control = control
         self._before_fork = before_fork
         self._workers: set[int] = set()
@@ -46,7 +44,7 @@ class Server:
         """Answer requests until the controller is gone, then leave no process behind."""
         try:
             while True:
-                wire.send(self._control, self._answer(wire.receive(self._control)))
+                self._control.send(self._answer(self._control.await_message()))
         except (EOFError, OSError):
             pass
         finally:
@@ -63,7 +61,7 @@ class Server:
                 return wire.Hello(os.getpid())
 
     def _fork(self) -> wire.Forked:
-        link, output = (reduction.recv_handle(self._control) for _ in range(2))
+        link, output = self._control.receive_handles(2)
         server = os.getpid()
         self._before_fork()
         pid = os.fork()
@@ -85,7 +83,7 @@ class Server:
             for stream in (1, 2):
                 os.dup2(output, stream)
             os.close(output)
-            worker.serve(Connection(link))
+            worker.serve(wire.Channel.at(link))
         finally:
             os._exit(1)
 
@@ -151,7 +149,7 @@ def main() -> None:
 
     Of a device that a pack brings, the others are its folder and what is to be imported for it.
     """
-    control = Connection(int(sys.argv[1]))
+    control = wire.Channel.at(int(sys.argv[1]))
     folder, *own = sys.argv[3:] or [""]
     sys.path += [folder] if folder else []
     for module in (*PRELOAD.get(sys.argv[2], ()), *own):
@@ -164,7 +162,7 @@ def main() -> None:
     # What is imported now is shared with the workers; their collector need not touch it.
     gc.collect()
     gc.freeze()
-    wire.send(control, wire.Hello(os.getpid()))
+    control.send(wire.Hello(os.getpid()))
     Server(control, before_fork=SPEED.slowed if sys.argv[2] == "cpu" else int).run()
 
 

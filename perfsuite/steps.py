@@ -47,13 +47,18 @@ class Steps:
         try:
             return act()
         except Exception as error:  # noqa: BLE001 - whatever it is, the verdicts are worth more
-            known = self._failed.setdefault((_why(error), remedy), [])
-            if failed in known:
-                return fallback
-            known.append(failed)
-            if not isinstance(error, (PerfError, ImportError)):
+            is_new = self.add(failed, _why(error), remedy=remedy)
+            if is_new and not isinstance(error, (PerfError, ImportError)):
                 self.tracebacks.append("".join(traceback.format_exception(error)))
             return fallback
+
+    def add(self, failed: str, why: str, *, remedy: str = "") -> bool:
+        """Note a step that failed; say whether that was not known yet."""
+        known = self._failed.setdefault((why, remedy), [])
+        if failed in known:
+            return False
+        known.append(failed)
+        return True
 
 
 def _why(error: Exception) -> str:

@@ -9,54 +9,57 @@ import time
 import traceback
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import NoReturn
 
 from perfsuite import wire
 from perfsuite.boundary import plain
 from perfsuite.device import Device, Gang, described, forget_compiled, join, open_device, waking
 from perfsuite.engine import Quads, Session, dissect, show_once
 from perfsuite.errors import DisturbedError, PackError, PerfError, WrongResultError
-from perfsuite.isolation import isolate, leave
+from perfsuite.isolation import UNTOLD, isolate, leave
 from perfsuite.model import Case, Evidence, Status
 from perfsuite.packs import load_pack
 from perfsuite.tree import NOTHING_OF_IT, entries, has_any, refuse_strangers
 
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
 
-
-def serve(connection: Connection) -> NoReturn:
+def serve(connection: wire.Channel) -> NoReturn:
     """Answer the panel until the variant has ended; leaves the process, without exit handlers.
 
     Standard output and error are expected to be the worker's own file already.
     """
     padding = isolate()
     worker = Worker(connection)
+    code = 0
     try:
         worker.run()
     except BaseException as error:  # noqa: BLE001 - whatever a case raises is its result
-        traceback.print_exc()
-        with contextlib.suppress(OSError):
-            wire.send(connection, worker.failure(error))
+        # The reason first: its output may be closed, full, or a pipe that nobody reads.
+        try:
+            connection.send(worker.failure(error))
+        except OSError:
+            code = UNTOLD
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
         worker.linger()
     finally:
         del padding
-        leave()
+        leave(code)
 
 
 class Worker:
     """One variant's life in this process: start, prepare, blocks, finish; a gang's go on."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: wire.Channel) -> None:
         self._connection = connection
         self._device: Device | None = None
         self._gang: Gang | None = None
 
     def run(self) -> None:
         """Do what the panel asks, in its order, to the end; raises what the variant raises."""
-        match wire.receive(self._connection):
+        match self._connection.await_message():
             case wire.Describe(device=name, accelerator=own):
-                wire.send(self._connection, wire.Described(described(name, own)))
+                self._connection.send(wire.Described(described(name, own)))
             case wire.Start(job=job) if job.ranks:
                 self._serve_rank(job)
             case wire.Start(job=job):
@@ -83,7 +86,7 @@ class Worker:
         """Wait to be let go, if this is a rank: its peers would fail for its leaving."""
         if self._gang is not None:
             with contextlib.suppress(OSError, EOFError):
-                self._connection.recv_bytes()
+                self._connection.await_message()
 
     def _serve_rank(self, job: wire.Job) -> None:
         """Serve one variant after the other in the same gang, until the panel lets go."""
@@ -120,7 +123,7 @@ class Worker:
 
     def _next(self, kind: type[wire.Reply]) -> wire.Reply | None:
         try:
-            request = wire.receive(self._connection)
+            request = self._connection.await_message()
         except EOFError:
             return None
         if not isinstance(request, kind):
@@ -140,7 +143,7 @@ class Worker:
         start_s = round(time.monotonic() - started, 6)
         self._tell(wire.Ready())
         while True:
-            match wire.receive(self._connection):
+            match self._connection.await_message():
                 case wire.Check() as how:
                     session.check(self._announce, is_thorough=how.is_thorough)
                     self._tell(wire.Checked())
@@ -169,14 +172,14 @@ class Worker:
         self._tell(wire.Progress(phase))
 
     def _tell(self, message: wire.Message) -> None:
-        wire.send(self._connection, message)
+        self._connection.send(message)
 
     def _sticky_error(self) -> str:
         """Return what the device still reports after a failure: its context is lost then."""
         try:
             if self._device is not None:
                 self._device.synchronize()
-        except Exception as error:  # noqa: BLE001 - any answer but silence is the answer
+        except BaseException as error:  # noqa: BLE001 - any answer but silence is the answer
             return _reason(error)
         return ""
 
@@ -210,6 +213,9 @@ def _opened(job: wire.Job, gang: Gang | None) -> Device:
 def _import_from(job: wire.Job) -> None:
     if job.accelerator is not None and job.accelerator.folder not in {"", *sys.path}:
         sys.path.append(job.accelerator.folder)
+    with contextlib.suppress(OSError):  # the folder may be gone
+        # Last: a file of the project that is named as a module of Python's is not that module.
+        sys.path += {str(Path.cwd())} - set(sys.path)
     if job.tree is not None:
         sys.path[:0] = entries(job.tree, sys.path)
 
@@ -245,7 +251,12 @@ def _refuse_strangers(job: wire.Job) -> bool:
 
 def _reason(error: BaseException) -> str:
     """Return one line: a deliberate error's own words, else its type and first line."""
+    kind = plain(type(error).__name__)
+    try:
+        text = str(error.what if isinstance(error, PerfError) else error)
+    except BaseException as second:  # noqa: BLE001 - it is a case's own, too
+        return f"{kind} (asked for its text it raises {plain(type(second).__name__)})"
+    first = plain(text.strip().partition("\n")[0])
     if isinstance(error, PerfError):
-        return plain(error.what.partition("\n")[0])
-    first = plain(str(error).strip().partition("\n")[0])
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+        return first
+    return f"{kind}: {first}" if first else kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from perfsuite.catalogue import load_catalogue
+from perfsuite.errors import UsageError
 from perfsuite.model import Pack, Tier, Work
 from perfsuite.packs import PackSource
 
@@ -235,6 +237,57 @@ def test_output_of_packs_does_not_mix_with_the_answer(tmp_path: Path) -> None:
     text = "import os\nfor fd in (1, 2): os.write(fd, b'{}\\n')\n" + HEAD + COPY + HOOK
     (pack,) = load_catalogue([source(tmp_path, "loud", text)], tier=Tier.SMOKE)
     assert (len(pack.variants), pack.error) == (2, "")
+
+
+FORKING = """
+import os, time
+if os.fork():
+    time.sleep(0.3)
+"""
+WRITING = """
+import os
+for number in range(3, 256):
+    try:
+        os.write(number, TEXT)
+    except OSError:
+        pass
+"""
+
+
+def test_a_pack_that_writes_where_it_should_not_ends_alone(tmp_path: Path) -> None:
+    forged = b'{"origin":"file:nowhere"}\n'
+    wrong = {"line": b"x\n", "half": b"x", "bytes": b"\xff\n", "deep": b"[" * 9999, "other": forged}
+    bad = {name: f"TEXT = {text!r}\n{WRITING}" for name, text in wrong.items()}
+    texts = {"before": "", **bad, "fork": FORKING, "after": ""}
+    sources = [source(tmp_path, name, t + HEAD + COPY + HOOK) for name, t in texts.items()]
+    packs = load_catalogue(sources, tier=Tier.SMOKE)
+    errors = {pack.name: pack.error for pack in packs}
+    assert [errors.pop(name) for name in ("before", "fork", "after")] == ["", "", ""]
+    assert {len(pack.variants) for pack in packs if not pack.error} == {2}
+    for name, error in errors.items():
+        assert "something else than its listing was written" in error
+        assert f"pack {name!r}" in error
+
+
+@pytest.mark.parametrize("limit", [resource.RLIMIT_DATA, resource.RLIMIT_FSIZE])
+def test_limits_of_the_process_that_asks_are_taken_as_they_are(tmp_path: Path, limit: int) -> None:
+    least = {resource.RLIMIT_DATA: 4 << 30, resource.RLIMIT_FSIZE: 32 << 20}[limit]
+    asked = source(tmp_path, "acme", HEAD + COPY + HOOK)
+    script = (
+        f"import resource; resource.setrlimit({limit}, ({least}, {least}))\n"
+        "from perfsuite.catalogue import load_catalogue\n"
+        "from perfsuite.model import Tier\nfrom perfsuite.packs import PackSource\n"
+        f"(pack,) = load_catalogue([{asked!r}], tier=Tier.SMOKE)\n"
+        "assert pack.variants and not pack.error, pack.error\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_path_that_is_no_utf8_is_refused() -> None:
+    odd = PackSource(name="acme", origin="file:/bad\udcff/acme.py", version="1")
+    with pytest.raises(UsageError, match="no UTF-8") as caught:
+        load_catalogue([odd], tier=Tier.SMOKE)
+    assert "bad\\udcff" in str(caught.value)
 
 
 def test_a_heavy_import_is_an_error_named_as_such(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ STEPS = (*MADE, "-e tests", "-e perf")
 # Stands for tox, in a folder of which the name of each file is a step that fails or takes long.
 TOX = """#!/bin/bash
 shift
-echo "$$ $*" >>asked
+[[ "$PWD" == *" "* && "$TOX_WORK_DIR" != *" "* ]] || exit 4
+echo "$$ $*" >>"${TOX_WORK_DIR%/.tox}/asked"
 [[ ! -e "long/$*" ]] || sleep 60
 [[ ! -e "failing/$*" ]] || { echo "$* went wrong"; exit 3; }
 """

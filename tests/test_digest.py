@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perfsuite.digest import code_digest
 from perfsuite.model import Pack
+from perfsuite.repository import git_commit, unknown_commit
 
 
 def git(folder: Path, *words: str) -> None:
@@ -62,6 +64,40 @@ def test_packs_count_wherever_they_lie(tmp_path: Path) -> None:
     (folder / "perf_other.py").write_text("two")
     found.add(code_digest(tmp_path, packs))
     assert len(found) == 3
+
+
+def test_a_moved_checkout_has_the_same_code(project: Path, tmp_path_factory: Any) -> None:
+    packs = (Pack(name="src", origin=f"file:{project}/build/src.py"),)
+    (project / "build").mkdir()
+    (project / "build" / "src.py").write_text("ignored by git, and a pack")
+    before = code_digest(project, packs)
+    moved = project.rename(tmp_path_factory.mktemp("elsewhere") / "checkout")
+    packs = (Pack(name="src", origin=f"file:{moved}/build/src.py"),)
+    assert code_digest(moved, packs) == before
+    (moved / "build" / "src.py").write_text("edited")
+    assert code_digest(moved, packs) != before
+
+
+def test_the_folder_decides_which_repository_is_meant(
+    project: Path, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, code = git_commit(project), code_digest(project, ())
+    other = tmp_path_factory.mktemp("other")
+    git(other, "init")
+    git(other, "commit", "--allow-empty", "-m", "z")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other))
+    assert (git_commit(project), code_digest(project, ())) == (commit, code)
+
+
+def test_git_that_refuses_a_repository_is_told_of(
+    project: Path, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert unknown_commit(project) == ""
+    assert unknown_commit(tmp_path_factory.mktemp("outside")) == ""
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert git_commit(project) == ""
+    assert "the run has no commit: git describe: detected dubious" in unknown_commit(project)
 
 
 def test_outside_of_git_and_without_packs_there_is_none(tmp_path: Path) -> None:

@@ -115,7 +115,8 @@ def test_a_command_of_the_readme_runs(command: str, shell: Path) -> None:
         assert unknown_in(command) == []
     elif command.startswith("pytest"):
         # Here, where its packs are; what it would measure is only listed.
-        command = f"cd {ROOT} && PYTEST_ADDOPTS= {command} -p no:cacheprovider --collect-only -q"
+        command = f"PYTEST_ADDOPTS= {command} -p no:cacheprovider --collect-only -q"
+        command = f"cd {shlex.quote(str(ROOT))} && {command}"
         run(command, shell, NOTHING)
     else:
         if "new-pack" not in command and "doctor" not in command:

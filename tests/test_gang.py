@@ -194,6 +194,17 @@ def test_collective_that_hangs_is_timed_out_with_all_stacks_and_no_orphan(
     assert (good.status, len(good.evidence)) == (Status.OK, 2)
 
 
+def test_half_a_message_of_one_rank_hangs_no_run(
+    panel: GangPanel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panel, "site", limited(prepare_limit_s=3.0))
+    bad, good = measure(panel, fail("half"), fail("fine"))
+    assert [children(pid) for pid in panel.ping()] == [[], []]
+    assert bad.status is Status.TIMED_OUT
+    assert "gave no answer within 3 s during prepare" in bad.reason
+    assert good.status is Status.OK
+
+
 def test_variant_that_fails_in_a_kept_gang_is_tried_in_a_fresh_one(panel: GangPanel) -> None:
     seen: list[str] = []
     panel.measure(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import select
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
@@ -86,6 +88,12 @@ CAUSES = {
     "fork_and_die": (Status.CRASHED, "exit code 4 during check"),
     "end_server": (Status.CRASHED, "the server of slot 0 is gone (killed by SIGKILL)"),
     "garble": (Status.ERROR, "its worker sent a damaged message"),
+    "half_then_end": (Status.CRASHED, "exit code 5 during check"),
+    "announce_too_much": (Status.ERROR, "sent a message of 4080 MiB; the limit is 256 MiB"),
+    "speechless": (Status.ERROR, "_SpeechlessError (asked for its text it raises ValueError)"),
+    "without_output": (Status.ERROR, "ValueError: nobody hears me"),
+    "with_full_output": (Status.ERROR, "ValueError: no file takes a word"),
+    "without_descriptors": (Status.CRASHED, "closed its socket during check"),
     "wrong": (Status.WRONG, "relative error 0.5"),
     "nan": (Status.WRONG, "NaN"),
     "nothing": (Status.WRONG, "nothing"),
@@ -148,6 +156,84 @@ def test_hang_in_c_is_timed_out_with_its_stack() -> None:
     assert bad.reason == "prepare took longer than its limit of 1.5 s (in check)"
     assert "in _hang" in bad.output
     assert good.status is Status.OK
+
+
+def test_of_stacks_the_innermost_frames_are_kept_wherever_they_lie() -> None:
+    def stack(thread: str, name: str) -> str:
+        frames = (f'  File "{home}/torch/{name}.py", line {n} in {name}{n}\n' for n in range(100))
+        return f"{thread} (most recent call first):\n{''.join(frames)}\n"
+
+    home = "/home/" + 9 * "a long folder/" + "lib/python3.11/site-packages"
+    text = f"printed\n{'x' * 5000}\nFatal Python error: Aborted\n\n{stack('Thread 0x1', 'other')}"
+    text += stack("Current thread 0x2", "main") + "Extension modules: " + 999 * "numpy.fft, "
+    with tempfile.TemporaryFile() as output:
+        output.write(text.encode())
+        output.flush()
+        kept, share = tail(output), tail(output, 500)
+    assert "Fatal Python error: Aborted\nCurrent thread" in kept
+    assert '  File "torch/main.py", line 0 in main0\n' in kept
+    assert "in main40\n" in kept
+    assert "in main5\n" in share
+    assert (len(kept), len(share)) == (4000, 500)
+
+
+@pytest.mark.parametrize("how", ["half", "half_head", "stop_midway", "trickle"])
+def test_half_a_message_hangs_no_run(how: str) -> None:
+    site = replace(SITE, settings=replace(SITE.settings, prepare_limit_s=1.0))
+    with Panel(site) as limited:
+        bad, good = measure(limited, nasty(how), STEADY[0], processes=1)
+        assert [children(pid) for pid in limited.ping()] == [[], [], []]
+    assert bad.status is Status.TIMED_OUT
+    assert bad.reason == "prepare took longer than its limit of 1 s (in check)"
+    assert good.status is Status.OK
+
+
+def test_a_panel_that_waits_for_the_rest_of_a_message_can_be_stopped() -> None:
+    with Panel(SITE) as panel:
+        begun = threading.Event()
+        queue, results = [nasty("half")], list[Result]()
+        measuring = threading.Thread(
+            target=lambda: panel.measure(
+                queue,
+                Stage.SCREEN,
+                processes=1,
+                on_result=results.append,
+                on_phase=lambda _, phase: begun.set() if phase == "check" else None,
+            )
+        )
+        measuring.start()
+        assert begun.wait(LIMIT_S)
+        panel.stop()
+        measuring.join(LIMIT_S)
+        assert not measuring.is_alive()
+    assert results == []
+
+
+def test_no_file_of_the_project_is_taken_for_a_module_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("platform", "queue", "resource", "statistics", "torch", "zlib"):
+        (tmp_path / f"{name}.py").write_text("raise SystemError('a module of the project')")
+    (tmp_path / "helper_of_project.py").write_text("FACTOR = 2")
+    text = (PACKS / "steady.py").read_text("utf-8")
+    (tmp_path / "steady.py").write_text(text + "\nimport helper_of_project\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert inventory() is not None
+    with Panel(replace(SITE, origins={"steady": f"file:{tmp_path / 'steady.py'}"})) as panel:
+        (result,) = measure(panel, STEADY[0], processes=1)
+    assert (result.status, result.reason) == (Status.OK, "")
+
+
+def test_too_few_open_files_are_refused_before_anything_starts() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 9, hard)
+    )
+    try:
+        with pytest.raises(UsageError, match="more files, and needs 27"):
+            Panel(SITE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_output_of_a_failing_variant_is_kept(panel: Panel) -> None:

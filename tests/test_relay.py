@@ -111,7 +111,7 @@ def _said_of(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def checking(crew: Crew, thorough: int, wait: Wait, *, is_alone: bool) -> None:
         said.append(f"check {crew.wave.variant.axes}")
         if is_alone and panel._relay.ahead:
-            assert all(worker._connection.poll() for worker in panel._relay.ahead.workers)
+            assert all(worker._connection.has_news(0) for worker in panel._relay.ahead.workers)
         check(crew, thorough, wait, is_alone=is_alone)
 
     def closing(crew: Crew) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import reduction
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
@@ -24,39 +21,37 @@ LIMIT_S = 20
 
 
 @contextmanager
-def server(device: str = "fake") -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
-    ours, theirs = socket.socketpair()
+def server(device: str = "fake") -> Iterator[tuple[subprocess.Popen[bytes], wire.Channel]]:
+    ours, theirs = wire.pair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "perfsuite.server", str(theirs.fileno()), device],
+            [sys.executable, "-P", "-m", "perfsuite.server", str(theirs.fileno()), device],
             pass_fds=[theirs.fileno()],
             env=Site(device=device).environment(),
             start_new_session=True,
         )
-    with process, Connection(ours.detach()) as control:
-        assert control.poll(LIMIT_S)
-        assert wire.receive(control) == wire.Hello(process.pid)
+    with process, ours as control:
+        assert control.receive(LIMIT_S) == wire.Hello(process.pid)
         yield process, control
 
 
-def ask(control: Connection, request: wire.Message) -> wire.Message:
-    wire.send(control, request)
-    assert control.poll(LIMIT_S)
-    return wire.receive(control)
+def ask(control: wire.Channel, request: wire.Message) -> wire.Message:
+    control.send(request)
+    answer = control.receive(LIMIT_S)
+    assert answer is not None
+    return answer
 
 
 @contextmanager
-def worker(control: Connection) -> Iterator[tuple[int, Connection, IO[bytes]]]:
-    ours, theirs = socket.socketpair()
+def worker(control: wire.Channel) -> Iterator[tuple[int, wire.Channel, IO[bytes]]]:
+    ours, theirs = wire.pair()
     output = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
     with theirs:
-        wire.send(control, wire.Fork())
-        for handle in (theirs.fileno(), output.fileno()):
-            reduction.send_handle(control, handle, 0)
-        assert control.poll(LIMIT_S)
-        forked = wire.receive(control)
+        control.send(wire.Fork())
+        control.send_handles(theirs.fileno(), output.fileno())
+        forked = control.receive(LIMIT_S)
     assert isinstance(forked, wire.Forked)
-    with Connection(ours.detach()) as link, output:
+    with ours as link, output:
         yield forked.pid, link, output
 
 
@@ -126,7 +121,7 @@ def test_server_loads_neither_torch_nor_packs_for_the_fake_device() -> None:
 
 def test_server_that_cannot_start_shows_why() -> None:
     child = subprocess.run(
-        [sys.executable, "-m", "perfsuite.server", "999", "fake"],
+        [sys.executable, "-P", "-m", "perfsuite.server", "999", "fake"],
         env=Site(device="fake").environment(),
         capture_output=True,
         check=False,

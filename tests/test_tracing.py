@@ -184,7 +184,7 @@ def test_one_worker_traces_one_variant_after_the_other() -> None:
     requests = [wire.TraceOne(job("planted", "planted", kind=kind)) for kind in ("extra", "gaps")]
     with conversation(*requests) as (worker, link):
         ours = wire.Progress("over")  # no variant: where a panel would hang up
-        wire.send(link, ours)
+        link.send(ours)
         with pytest.raises(PerfError, match="between two variants"):
             worker.run()
         extra, gaps = heard(link)

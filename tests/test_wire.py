@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from multiprocessing import Pipe
+import socket
 
 import pytest
 
@@ -21,6 +21,7 @@ from perfsuite.model import (
     TracedKernel,
 )
 
+LIMIT_S = 20
 JOB = wire.Job(
     pack="memory",
     origin="file:/packs/memory.py",
@@ -91,13 +92,67 @@ def test_axis_values_keep_their_types() -> None:
 
 
 def test_messages_travel_over_a_connection() -> None:
-    ours, theirs = Pipe()
+    ours, theirs = wire.pair()
     with ours, theirs:
-        wire.send(ours, wire.Progress("check"))
-        assert wire.receive(theirs) == wire.Progress("check")
+        ours.send(wire.Progress("check"))
+        assert theirs.await_message() == wire.Progress("check")
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'["Nobody",{}]', b'["Hello",{}]', b"\xff"])
+def test_the_rest_of_a_message_is_waited_for_no_longer_than_was_said() -> None:
+    left, theirs = socket.socketpair()
+    data = wire.encode(wire.Progress("check"))
+    with wire.Channel(left) as ours, theirs:
+        theirs.sendall(len(data).to_bytes(4) + data[:5])
+        assert ours.receive(0.01) is None
+        theirs.sendall(data[5:] + b"\0\0")
+        assert ours.receive(LIMIT_S) == wire.Progress("check")
+        assert ours.receive(0) is None
+        theirs.close()
+        with pytest.raises(EOFError):
+            ours.receive(LIMIT_S)
+
+
+def test_what_the_other_side_does_not_take_is_not_sent_for_ever() -> None:
+    ours, theirs = wire.pair()
+    with ours, theirs, pytest.raises(TimeoutError):
+        ours.send(wire.Progress("x" * (8 << 20)), 0.01)
+
+
+def test_a_message_that_is_too_long_is_refused_on_both_sides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left, theirs = socket.socketpair()
+    with wire.Channel(left) as ours, theirs:
+        theirs.sendall(b"\xff\0\0\0")
+        with pytest.raises(PerfError, match="message of 4080 MiB; the limit is 256 MiB"):
+            ours.receive(LIMIT_S)
+    monkeypatch.setattr(wire.coding, "MESSAGE_BYTES", 1 << 20)
+    with pytest.raises(PerfError, match="message of 2 MiB; the limit is 1 MiB"):
+        wire.encode(wire.Progress("x" * (2 << 20)))
+
+
+def test_texts_that_arrive_are_plain() -> None:
+    told = wire.decode(wire.encode(wire.Failed(Status.ERROR, "red \x1b[31m \u202e\r\x7f\nµ")))
+    assert told == wire.Failed(Status.ERROR, "red \ufffd[31m \ufffd\ufffd\ufffd\nµ")
+    kernel = TracedKernel(name="\x1bf", count=1, duration_us=1.5, grid=(4, 1, 1))
+    traced = wire.decode(wire.encode(wire.Traced((kernel,), texts={"ab": "ret;\x00"})))
+    assert isinstance(traced, wire.Traced)
+    assert (traced.kernels[0].name, traced.kernels[0].grid) == ("\ufffdf", (4, 1, 1))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[" * 100_000,
+        b'["Ping",' + b"[" * 5000,
+        b"[]",
+        b"{}",
+        b'["Nobody",{}]',
+        b'["Hello",{}]',
+        b"\xff",
+    ],
+)
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(PerfError, match="damaged message"):
         wire.decode(data)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -45,19 +43,19 @@ def job(pack: str, case: str, **axes: str | int) -> wire.Job:
 
 
 @contextmanager
-def conversation(*requests: wire.Message) -> Iterator[tuple[Worker, Connection]]:
+def conversation(*requests: wire.Message) -> Iterator[tuple[Worker, wire.Channel]]:
     """A worker in this very process whose requests all lie in its socket already."""
-    ours, theirs = multiprocessing.Pipe()
+    ours, theirs = wire.pair()
     with ours, theirs:
         for request in requests:
-            wire.send(ours, request)
+            ours.send(request)
         yield Worker(theirs), ours
 
 
-def heard(connection: Connection) -> list[wire.Message]:
+def heard(connection: wire.Channel) -> list[wire.Message]:
     messages = []
-    while connection.poll(0):
-        messages.append(wire.receive(connection))
+    while (message := connection.receive(0)) is not None:
+        messages.append(message)
     return messages
 
 
@@ -164,8 +162,9 @@ def test_rank_serves_one_variant_after_the_other_until_it_is_let_go() -> None:
         running.start()
         answers: list[wire.Message] = []
         while sum(isinstance(each, wire.Finished) for each in answers) < 2:
-            assert link.poll(LIMIT_S)
-            answers.append(wire.receive(link))
+            answer = link.receive(LIMIT_S)
+            assert answer is not None
+            answers.append(answer)
         link.close()
         running.join(LIMIT_S)
         assert not running.is_alive()

@@ -19,11 +19,15 @@ import msgspec
 import perfsuite
 from perfsuite.boundary import plain
 from perfsuite.catalogue.listing import PackListing, Request
+from perfsuite.errors import UsageError
+from perfsuite.files import refuse_few_files
 from perfsuite.model import Pack, Tier
 from perfsuite.packs import PackSource, Place
 
 # The child itself ends a pack at the time limit; this is for a child that does not.
 GRACE_S = 5.0
+# What it takes to ask the child, and what the child has open for each pack that it lists.
+FILES, FILES_PER_PACK = 10, 2
 
 
 def load_catalogue(
@@ -81,6 +85,7 @@ def _unanswered(source: PackSource, said: str) -> PackListing:
 
 def _ask(request: Request) -> tuple[dict[str, PackListing], str]:
     """Start the child and read one line per pack until it ends; also return what it printed."""
+    refuse_few_files(FILES + FILES_PER_PACK * len(request.sources))
     deadline = time.monotonic() + request.time_limit_s + GRACE_S
     received = bytearray()
     with tempfile.TemporaryFile() as errors, _child(request, errors) as answers:
@@ -91,10 +96,28 @@ def _ask(request: Request) -> tuple[dict[str, PackListing], str]:
             received += data
         errors.seek(0)
         said = errors.read().decode(errors="replace").strip()
-    decoder = msgspec.json.Decoder(PackListing)
     # A last line without its end is what a killed child left.
     lines = bytes(received).split(b"\n")[:-1]
-    return {listing.origin: listing for listing in map(decoder.decode, lines)}, said
+    return {listing.origin: listing for listing in _listings(lines)}, said
+
+
+def _encoded(request: Request) -> bytes:
+    try:
+        return msgspec.json.encode(request)
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            "a path has a byte in it that is no UTF-8, and runs and reports are kept as UTF-8",
+            where=ascii(error.object),
+            remedy="rename the folder, or take it out of PYTHONPATH",
+        ) from error
+
+
+def _listings(lines: Sequence[bytes]) -> Iterator[PackListing]:
+    decoder = msgspec.json.Decoder(PackListing)
+    for line in lines:
+        # What is none was not written by the child, which tells of each pack that it lost.
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            yield decoder.decode(line)
 
 
 @contextmanager
@@ -104,7 +127,7 @@ def _child(request: Request, errors: IO[bytes]) -> Iterator[int]:
     home = str(Path(perfsuite.__file__).resolve().parents[1])
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     with tempfile.TemporaryFile() as question:
-        question.write(msgspec.json.encode(request))
+        question.write(_encoded(request))
         question.seek(0)
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "perfsuite.catalogue", str(answer)],

@@ -23,6 +23,7 @@ from typing import IO, NoReturn
 
 import msgspec
 
+from perfsuite.boundary import MESSAGE_BYTES
 from perfsuite.catalogue.listing import Outline, PackListing, Request, list_pack
 from perfsuite.errors import PackError
 from perfsuite.model import Kernel
@@ -56,6 +57,18 @@ class Load:
             return False
         return True
 
+    def is_over(self) -> bool:
+        """Say whether nothing more is to be waited for."""
+        return self.has_ended() or len(self.data) > MESSAGE_BYTES
+
+    def is_answered(self) -> bool:
+        """Say whether what came is one line, and the listing of this very pack."""
+        try:
+            listing = msgspec.json.decode(self.data, type=PackListing)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return False
+        return self.data.find(b"\n") == len(self.data) - 1 and listing.origin == self.source.origin
+
     def has_ended(self) -> bool:
         """Say whether the fork is gone; its status is still to be had from ``end``."""
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -82,7 +95,7 @@ def main() -> None:
         kernels = tuple(kernel for outline in outlines for kernel in outline.kernels)
         asking = {outline.origin for outline in outlines if outline.wants_kernels}
         again = [
-            _start(source, request, answer, kernels)
+            _start(source, request, kernels)
             for source in request.sources
             if source.origin in asking
         ]
@@ -94,8 +107,7 @@ def main() -> None:
 
 def _list_all(request: Request, stream: IO[bytes], deadline: float) -> list[Outline]:
     """List every pack, but hold back what is not complete without the kernels of the others."""
-    answer = stream.fileno()
-    loads = [_start(source, request, answer, None) for source in request.sources]
+    loads = [_start(source, request, None) for source in request.sources]
     outlines: dict[str, Outline] = {}
     for line in _collect(loads, stream, request, deadline):
         outline = msgspec.json.decode(line, type=Outline)
@@ -111,25 +123,24 @@ def _write(stream: IO[bytes], line: bytes) -> None:
     stream.flush()
 
 
-def _start(
-    source: PackSource, request: Request, answer: int, kernels: Sequence[Kernel] | None
-) -> Load:
+def _start(source: PackSource, request: Request, kernels: Sequence[Kernel] | None) -> Load:
     pipe, write_end = os.pipe()
     log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the fork
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        os.close(answer)
-        os.close(pipe)
-        _isolate(parent, log)
+        _isolate(parent, log, write_end)
         _run_fork(write_end, lambda: _listing(source, request, kernels))
     os.close(write_end)
     os.set_blocking(pipe, False)
     return Load(source, pid, pipe, log)
 
 
-def _isolate(parent: int, log: IO[bytes]) -> None:
-    """Give the fork a session and an output of its own, and tie its life to its parent's."""
+def _isolate(parent: int, log: IO[bytes], answer: int) -> None:
+    """Give the fork a session and an output of its own, and tie its life to its parent's.
+
+    Of what is open it keeps ``answer`` alone.
+    """
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -137,15 +148,21 @@ def _isolate(parent: int, log: IO[bytes]) -> None:
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     faulthandler.enable(2)
+    # What it writes to is its own answer and its own output, not another pack's.
+    os.closerange(3, answer)
+    os.closerange(answer + 1, os.sysconf("SC_OPEN_MAX"))
     # Neither the disk nor the memory of this machine is a pack's: it gets an error instead.
     for limit, most in MOST.items():
-        resource.setrlimit(limit, (most, most))
+        known = {*resource.getrlimit(limit), most} - {resource.RLIM_INFINITY}
+        resource.setrlimit(limit, (min(known), min(known)))
 
 
 def _run_fork(write_end: int, listing: Callable[[], PackListing]) -> NoReturn:
-    status = 1
+    status, own = 1, os.getpid()
     try:
         line = _readable(listing()) + b"\n"
+        if os.getpid() != own:  # the pack forked, and this is the child that it let go on
+            os._exit(0)
         with os.fdopen(write_end, "wb") as stream:
             stream.write(line)
         status = 0
@@ -199,7 +216,7 @@ def _collect(
         while waiting:
             _read_ready(poller, loads, stream.fileno())
             is_late = time.monotonic() > deadline
-            for load in [each for each in waiting if is_late or each.has_ended()]:
+            for load in [each for each in waiting if is_late or each.is_over()]:
                 waiting.remove(load)
                 yield _line(load, request.time_limit_s)
     finally:
@@ -221,9 +238,11 @@ def _line(load: Load, time_limit_s: float) -> bytes:
     has_ended = load.has_ended()
     status = load.end()
     load.read()
-    if has_ended and status == 0 and load.data.endswith(b"\n"):
+    if has_ended and status == 0 and load.is_answered():
         return bytes(load.data)
-    if not has_ended:
+    if len(load.data) > MESSAGE_BYTES or (has_ended and status == 0 and load.data):
+        what = "something else than its listing was written to the pipe that the pack inherited"
+    elif not has_ended:
         what = f"listing the pack took longer than {time_limit_s:g} s"
     elif os.WIFSIGNALED(status):
         what = f"listing the pack ended with {signal.Signals(os.WTERMSIG(status)).name}"

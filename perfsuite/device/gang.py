@@ -48,11 +48,16 @@ class Gang:
         """Return what each rank gave, by rank."""
         if self._control is None:
             return [text]
+        import torch
         import torch.distributed as dist
 
-        found = [""] * self.ranks
-        dist.all_gather_object(found, text, group=self._control)
-        return found
+        # Bytes in tensors: dist.all_gather_object would pickle, and unpickle what peers send.
+        own = text.encode()
+        longest = int(self.agree(len(own)))
+        padded = torch.frombuffer(bytearray(own.ljust(longest + 1, b"\0")), dtype=torch.uint8)
+        found = [torch.empty_like(padded) for _ in range(self.ranks)]
+        dist.all_gather(found, padded, group=self._control)
+        return [bytes(each.tolist()).rstrip(b"\0").decode() for each in found]
 
     def leave(self) -> None:
         """Part from the others in order, before this process ends."""

@@ -33,6 +33,8 @@ class Speed:
     def slowed(self) -> float:
         """Return how much longer the work takes than at its fastest, as a share of that."""
         now_ns = min(self._read_ns() for _ in range(_READINGS))
+        if now_ns <= 0:  # a workload stopped the clock: its samples have no time either
+            return 0.0
         self._fastest_ns = min(self._fastest_ns, now_ns)
         return now_ns / self._fastest_ns - 1
 

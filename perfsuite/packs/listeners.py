@@ -1,4 +1,9 @@
-"""The hooks of packs that run in pytest's own process, contained: they can harm no run."""
+"""The hooks of packs that run in pytest's own process, contained as far as a process allows.
+
+What a hook raises, or that it takes too long, is a note. Code that keeps Python's lock for itself
+(a regular expression that never ends, a loop in C) stops all of pytest, and no limit is noticed
+then; nor does one that ends the process leave anything to write. The run file is whole before.
+"""
 
 from __future__ import annotations
 

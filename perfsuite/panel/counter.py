@@ -82,7 +82,8 @@ class Counter:
         with tempfile.TemporaryDirectory(prefix="perfsuite-") as folder:
             log, asked = Path(folder, "ncu.csv"), Path(folder, "job.json")
             asked.write_bytes(wire.encode(wire.TraceOne(job)))
-            program = (sys.executable, "-m", "perfsuite.counting", str(asked), f"{limit_s:.0f}")
+            python = (sys.executable, "-P", "-m")
+            program = (*python, "perfsuite.counting", str(asked), f"{limit_s:.0f}")
             # A number's decimals and thousands are told apart by the locale.
             environment = {**self.site.environment(), "LC_ALL": "C.UTF-8"}
             said = _run(command(self._ncu, log, *program), limit_s, environment)

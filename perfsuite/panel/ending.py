@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from dataclasses import replace
 from typing import IO
@@ -11,6 +12,16 @@ from perfsuite.boundary import plain
 from perfsuite.model import Arm, Result, Status
 
 TAIL_CHARACTERS = 4000
+# The stacks of all threads, a hundred frames each, with the names of all extension modules.
+_READ_BYTES = 256 << 10
+# What faulthandler prints when a process is ended: why, other threads' stacks, and the one's.
+_FATAL = "Fatal Python error: "
+_STACKS = re.compile(
+    r"(?P<cause>Fatal Python error: .*\n)(?P<others>(?:.*\n)*?)"
+    r"(?P<current>Current thread 0x.*\n(?: .*\n?)*)"
+)
+# Where Python and its packages lie says nothing, and may be longer than all else.
+_HOME = re.compile(r'File "[^"\n]*/(?:site-packages|lib/python3\.\d+)/')
 # Of a device that spoils more of all samples than this, the others cannot be trusted either.
 VOIDED_MOST = 0.2
 
@@ -64,12 +75,22 @@ def doubted(result: Result) -> Result:
     return replace(result, status=Status.DISTURBED, reason=reason)
 
 
-def tail(output: IO[bytes]) -> str:
-    """Return the last characters of a file that others write to."""
+def tail(output: IO[bytes], most: int = TAIL_CHARACTERS) -> str:
+    """Return the end of a file that others write to; of a stack there, its innermost frames."""
     size = os.fstat(output.fileno()).st_size
-    start = max(0, size - 4 * TAIL_CHARACTERS)
+    start = max(0, size - _READ_BYTES)
     text = os.pread(output.fileno(), size - start, start).decode(errors="replace")
-    return plain(text[-TAIL_CHARACTERS:])
+    return plain(_last_words(text, most))
+
+
+def _last_words(text: str, most: int) -> str:
+    """Return what matters most of a text: of stacks the current thread's head, then the others'."""
+    found = _STACKS.search(text, max(0, text.rfind(_FATAL)))
+    if len(text) <= most or not found:
+        return text[-most:]
+    before = text[: found.start()] + found["cause"]
+    stacks = _HOME.sub('File "', f"{found['current']}\n{found['others']}")
+    return (before[-most // 4 :] + stacks)[:most]
 
 
 def exit_words(code: int | None) -> str:

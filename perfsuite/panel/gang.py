@@ -20,7 +20,7 @@ from perfsuite.panel.merge import gang_unit, merged
 from perfsuite.panel.process import Wait
 from perfsuite.panel.ranks import Ranks
 from perfsuite.panel.site import Site
-from perfsuite.panel.slot import Slot
+from perfsuite.panel.slot import slots_of
 
 
 def _tell_nobody(*_words: str) -> None: ...
@@ -41,7 +41,7 @@ class GangPanel(Closable):
         self._units = units
         self._ranks: Ranks | None = None
         self._is_stopped = threading.Event()
-        self._slots = [Slot(rank, site) for rank in range(site.slots)]
+        self._slots = slots_of(site)
 
     def ping(self) -> tuple[int, ...]:
         """Return the servers' process ids once all answer; raises DeviceError if one ends first."""

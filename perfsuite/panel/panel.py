@@ -19,7 +19,7 @@ from perfsuite.panel.legs import Wave, alone, blank_of, results_of, seats_of_one
 from perfsuite.panel.process import Wait
 from perfsuite.panel.relay import Relay
 from perfsuite.panel.site import Code, Site
-from perfsuite.panel.slot import Slot
+from perfsuite.panel.slot import slots_of
 from perfsuite.panel.tracer import Tracer
 
 # The share of the device's memory that the workers measuring together may use.
@@ -46,7 +46,7 @@ class Panel(Closable):
         self._facts: DeviceFacts | None = None
         self._crew: Crew | None = None
         self._is_stopped = threading.Event()
-        self._slots = [Slot(index, site) for index in range(site.slots)]
+        self._slots = slots_of(site)
         self._relay = Relay(self._started, fits=self._fits, is_hidden=not site.is_host_measured)
 
     def compare(self, arms: Mapping[Arm, Code]) -> None:

@@ -8,19 +8,28 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Protocol
 
 from perfsuite import wire
+from perfsuite.boundary import NAME_CHARACTERS, plain
 from perfsuite.errors import PerfError
+from perfsuite.isolation import UNTOLD
 from perfsuite.model import Arm, Status
-from perfsuite.panel.ending import EndedError, ServerLostError, exit_words, tail
+from perfsuite.panel.ending import (
+    TAIL_CHARACTERS,
+    EndedError,
+    ServerLostError,
+    exit_words,
+    tail,
+)
 
 TICK_S = 0.1
 OUTPUT_LIMIT_BYTES = 64 << 20
 # A worker that closes its socket is about to exit; one that is told to abort prints its stack.
 GRACE_S = 2.0
+# A worker that was just forked, or has just answered, reads what it is told at once.
+SEND_LIMIT_S = 30.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -58,7 +67,7 @@ class Home(Protocol):
 class WorkerProcess:
     """A forked worker: its socket, its output file, its memory and its death."""
 
-    def __init__(self, slot: Home, pid: int, connection: Connection, output: IO[bytes]) -> None:
+    def __init__(self, slot: Home, pid: int, connection: wire.Channel, output: IO[bytes]) -> None:
         self.pid = pid
         self.arm = Arm.B
         self.started = time.monotonic()
@@ -75,10 +84,9 @@ class WorkerProcess:
         """The phase it last said that it is in, or is to be in."""
         return self._phase
 
-    @property
-    def last_output(self) -> str:
-        """The end of what it printed."""
-        return tail(self._output)
+    def last_output(self, most: int = TAIL_CHARACTERS) -> str:
+        """Return the end of what it printed."""
+        return tail(self._output, most)
 
     def fileno(self) -> int:
         """Return its socket's number, so that several can be waited for at once."""
@@ -97,12 +105,12 @@ class WorkerProcess:
     def await_news(self, limit_s: float) -> None:
         """Wait until it has said something or is gone, at most this long."""
         with contextlib.suppress(OSError):
-            self._connection.poll(limit_s)
+            self._connection.has_news(limit_s)
 
     def tell(self, message: wire.Message) -> None:
         """Send a message; a worker that is gone is noticed when its answer is awaited."""
         with contextlib.suppress(OSError):
-            wire.send(self._connection, message)
+            self._connection.send(message, SEND_LIMIT_S)
 
     def hear(self, kind: type[wire.Reply], wait: Wait, *, since: float | None = None) -> wire.Reply:
         """Wait for a message of this kind; raises EndedError for whatever else happens.
@@ -130,10 +138,10 @@ class WorkerProcess:
             return message
         match message:
             case wire.Progress(phase=phase):
-                self._phase = phase
-                wait.announce(phase)
+                self._phase = plain(phase, most=NAME_CHARACTERS)
+                wait.announce(self._phase)
             case wire.Failed(status=status, reason=reason):
-                raise self._ended(status, reason, is_told=True)
+                raise self._ended(status, plain(reason), is_told=True)
         return None
 
     def abort(self) -> None:
@@ -192,21 +200,21 @@ class WorkerProcess:
     ) -> EndedError:
         self.end()
         ended = EndedError(
-            status, reason, self.last_output, is_server_lost=is_server_lost, is_told=is_told
+            status, reason, self.last_output(), is_server_lost=is_server_lost, is_told=is_told
         )
         ended.arm = self.arm
         return ended
 
     def _next(self, patience_s: float) -> wire.Message | None:
         try:
-            if self._connection.poll(patience_s):
-                return wire.receive(self._connection)
+            if (message := self._connection.receive(patience_s)) is not None:
+                return message
         except (EOFError, OSError):
             raise self._death() from None
         except PerfError as error:
             raise self._ended(Status.ERROR, f"its worker sent a {error.what}") from error
         # What it forked may keep its socket open, so that its death shows no end of file.
-        if resident_bytes(self.pid) == 0 and not self._connection.poll(0):
+        if resident_bytes(self.pid) == 0 and not self._connection.has_news(0):
             raise self._death()
         return None
 
@@ -215,7 +223,8 @@ class WorkerProcess:
             exited = self._end()
         except ServerLostError as lost:
             return self._ended(Status.CRASHED, self._doom or str(lost), is_server_lost=True)
-        words = "closed its socket" if exited.is_forced else exit_words(exited.code)
+        is_cut_off = exited.is_forced or exited.code == UNTOLD
+        words = "closed its socket" if is_cut_off else exit_words(exited.code)
         return self._ended(Status.CRASHED, self._doom or f"{words} during {self._phase}")
 
     def _overdue(self, wait: Wait) -> EndedError:

@@ -142,8 +142,8 @@ class Ranks:
 
     def _ended(self, status: Status, reason: str) -> EndedError:
         share = TAIL_CHARACTERS // len(self.workers)
-        outputs = [(rank, worker.last_output) for rank, worker in enumerate(self.workers)]
-        told = [f"rank {rank}:\n{text[-share:]}" for rank, text in outputs if text]
+        outputs = [(rank, worker.last_output(share)) for rank, worker in enumerate(self.workers)]
+        told = [f"rank {rank}:\n{text}" for rank, text in outputs if text]
         return EndedError(status, reason, "\n".join(told))
 
 

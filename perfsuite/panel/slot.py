@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-from multiprocessing import reduction
-from multiprocessing.connection import Connection
 from typing import IO
 
 from perfsuite import wire
-from perfsuite.errors import DeviceError
+from perfsuite.errors import DeviceError, PerfError
+from perfsuite.files import refuse_few_files
 from perfsuite.panel.ending import ServerLostError, exit_words, tail
 from perfsuite.panel.process import WorkerProcess
 from perfsuite.panel.site import Site
@@ -22,6 +20,8 @@ from perfsuite.panel.site import Site
 # Forking takes milliseconds; reaping waits for the kernel, which may free a GPU's memory first.
 REPLY_LIMIT_S = 30.0
 LEAVE_LIMIT_S = 15.0
+# What a slot has open at most: its server, workers of three crews, and its share of the run.
+FILES = 9
 
 
 class Slot:
@@ -36,7 +36,7 @@ class Slot:
     @property
     def is_alive(self) -> bool:
         """Say whether the server runs."""
-        return not self._control.closed and self._server.poll() is None
+        return not self._control.is_closed and self._server.poll() is None
 
     @property
     def last_words(self) -> str:
@@ -77,11 +77,11 @@ class Slot:
         self._log.close()
 
     def _launch(self) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = wire.pair()
         if self.generation:
             self._log.close()
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the server
-        command = (sys.executable, "-m", "perfsuite.server")
+        command = (sys.executable, "-P", "-m", "perfsuite.server")
         own = self._site.accelerator
         preload = (own.folder, *own.preload) if own else ()
         self._server = subprocess.Popen(
@@ -94,7 +94,7 @@ class Slot:
             start_new_session=True,
         )
         theirs.close()
-        self._control = Connection(ours.detach())
+        self._control = ours
         self._is_up = False
         self.generation += 1
 
@@ -105,7 +105,7 @@ class Slot:
 
     def _fork(self) -> WorkerProcess:
         self._await_up()
-        ours, theirs = socket.socketpair()
+        ours, theirs = wire.pair()
         output = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the worker
         with theirs:
             try:
@@ -114,24 +114,26 @@ class Slot:
                 ours.close()
                 output.close()
                 raise
-        return WorkerProcess(self, pid, Connection(ours.detach()), output)
+        return WorkerProcess(self, pid, ours, output)
 
     def _ask(self, request: wire.Message, kind: type[wire.Reply], *handles: int) -> wire.Reply:
         try:
-            wire.send(self._control, request)
-            for handle in handles:
-                reduction.send_handle(self._control, handle, self._server.pid)
+            self._control.send(request, REPLY_LIMIT_S)
+            if handles:
+                self._control.send_handles(*handles)
         except OSError:
             raise self._lost("is gone") from None
         return self._answer(kind, REPLY_LIMIT_S)
 
     def _answer(self, kind: type[wire.Reply], limit_s: float) -> wire.Reply:
         try:
-            if not self._control.poll(limit_s):
-                raise self._lost(f"gave no answer within {limit_s:g} s")
-            reply = wire.receive(self._control)
+            reply = self._control.receive(limit_s)
         except (EOFError, OSError):
             raise self._lost("is gone") from None
+        except PerfError as error:
+            raise self._lost(f"sent a {error.what}") from error
+        if reply is None:
+            raise self._lost(f"gave no answer within {limit_s:g} s")
         if not isinstance(reply, kind):
             raise self._lost(f"answered {reply!r}")
         return reply
@@ -157,3 +159,9 @@ class Slot:
             where=f"python -m perfsuite.server for device {self._site.device!r}",
             remedy="run the command `perfsuite doctor`; the device's libraries may not import",
         )
+
+
+def slots_of(site: Site) -> list[Slot]:
+    """Return the slots of a panel; raises UsageError where too few files may be open for them."""
+    refuse_few_files(FILES * site.slots)
+    return [Slot(index, site) for index in range(site.slots)]

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from perfsuite.catalogue import load_catalogue
-from perfsuite.digest import git_commit
 from perfsuite.errors import UsageError
 from perfsuite.model import Settings, Tier
 from perfsuite.packs import packs_at
@@ -21,6 +20,7 @@ from perfsuite.prove import planted
 from perfsuite.prove.raw import SCHEMA, Header, RawFile
 from perfsuite.prove.room import Room, Say
 from perfsuite.prove.subjects import CHANGE, subjects_of
+from perfsuite.repository import git_commit
 from perfsuite.sites import open_desks
 from perfsuite.sku import sku_of
 

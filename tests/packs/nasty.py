@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -72,12 +73,76 @@ def _end_siblings(values: list[float]) -> list[float]:
     return _double(values)
 
 
-def _garble(_values: list[float]) -> list[float]:
+def _write_to_sockets(data: bytes) -> None:
     for handle in Path("/proc/self/fd").iterdir():
         if handle.exists() and stat.S_ISSOCK(handle.stat().st_mode):
-            os.write(int(handle.name), b"\0\0\0\2{}")  # two bytes that are no message
+            os.write(int(handle.name), data)
+
+
+def _garble(_values: list[float]) -> list[float]:
+    _write_to_sockets(b"\0\0\0\2{}")  # two bytes that are no message
     signal.pause()
     return []
+
+
+def _half(_values: list[float]) -> list[float]:
+    _write_to_sockets(b'\0\0\4\0{"half"')  # of a message of a kilobyte
+    signal.pause()
+    return []
+
+
+def _half_head(_values: list[float]) -> list[float]:
+    _write_to_sockets(b"\0\0")
+    signal.pause()
+    return []
+
+
+def _half_then_end(_values: list[float]) -> list[float]:
+    _write_to_sockets(b'\0\0\4\0{"half"')
+    os._exit(5)
+
+
+def _stop_midway(_values: list[float]) -> list[float]:
+    _write_to_sockets(b"\0\1\0\0" + b"x" * 30_000)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return []
+
+
+def _trickle(_values: list[float]) -> list[float]:
+    _write_to_sockets(b"\1\0\0\0")
+    while True:
+        _write_to_sockets(b"x")
+
+
+def _announce_too_much(_values: list[float]) -> list[float]:
+    _write_to_sockets(b"\xff\0\0\0")
+    signal.pause()
+    return []
+
+
+class _SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def _speechless(_values: list[float]) -> list[float]:
+    raise _SpeechlessError
+
+
+def _without_output(_values: list[float]) -> list[float]:
+    sys.stdout.close()
+    sys.stderr.close()
+    raise ValueError("nobody hears me")
+
+
+def _with_full_output(_values: list[float]) -> list[float]:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    raise ValueError("no file takes a word")
+
+
+def _without_descriptors(_values: list[float]) -> list[float]:
+    os.closerange(3, 1 << 10)
+    raise ValueError("cut off")
 
 
 FUNCTIONS: dict[str, Callable[[list[float]], Any]] = {
@@ -91,6 +156,16 @@ FUNCTIONS: dict[str, Callable[[list[float]], Any]] = {
     "end_server": _end_server,
     "end_siblings": _end_siblings,
     "garble": _garble,
+    "half": _half,
+    "half_head": _half_head,
+    "half_then_end": _half_then_end,
+    "stop_midway": _stop_midway,
+    "trickle": _trickle,
+    "announce_too_much": _announce_too_much,
+    "speechless": _speechless,
+    "without_output": _without_output,
+    "with_full_output": _with_full_output,
+    "without_descriptors": _without_descriptors,
     "wrong": lambda values: [3 * value for value in values],
     "nan": lambda values: [float("nan") for _ in values],
     "nothing": lambda _values: None,
