@@ -204,6 +204,8 @@ def _compare_one(got: torch.Tensor, want: torch.Tensor, tolerance: float | None)
     if got.shape != want.shape:
         return Comparison(math.inf, limit, f"shape {tuple(got.shape)} not {tuple(want.shape)}")
     if got.device.type == "cpu":
+        if torch.cuda.is_initialized():  # a copy to it may be under way
+            torch.cuda.current_stream().synchronize()
         # What was brought back to the host is compared where the reference was made: 2^24 numbers
         # in float64 take a core 2.5 s.
         got = got.to(want.device)
