@@ -213,7 +213,10 @@ def _compare_one(got: torch.Tensor, want: torch.Tensor, tolerance: float | None)
         got, want = torch.view_as_real(got.resolve_conj()), torch.view_as_real(want.resolve_conj())
     if got.dtype == want.dtype and torch.equal(got, want.to(got.device)):
         return Comparison(0.0, limit)
-    flat, reference = got.reshape(-1), want.reshape(-1)
+    return _compare_flat(got.reshape(-1), want.reshape(-1), limit)
+
+
+def _compare_flat(flat: torch.Tensor, reference: torch.Tensor, limit: float) -> Comparison:
     # Of most outputs there is one part, made once: on a GPU each step takes longer to issue than
     # to do.
     is_small = flat.numel() <= CHUNK
