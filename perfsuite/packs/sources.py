@@ -10,6 +10,7 @@ from pathlib import Path
 
 import perfsuite
 from perfsuite.errors import PackError, UsageError
+from perfsuite.files import read
 from perfsuite.model.case import NAME
 
 GROUP = "perfsuite"
@@ -93,11 +94,11 @@ def _in_folder(folder: Path) -> list[PackSource]:
 def _declared(folder: Path) -> list[PackSource]:
     file = folder / "pyproject.toml"
     try:
-        project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
+        project = tomllib.loads(read(file).decode()).get("project", {})
         entries = project.get("entry-points", {}).get(GROUP, {})
         version = str(project.get("version", ""))
         requires = [each for each in project.get("dependencies", ()) if isinstance(each, str)]
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise PackError(
             f"a pack's pyproject.toml cannot be read: {error}",
             where=str(file),
