@@ -1,0 +1,16 @@
+"""Each fault that was tried once is tried for ever: the tables beside this file, row by row."""
+
+from __future__ import annotations
+
+import pytest
+from faults import bad_packs, own_names, results, workloads
+from faults.lab import Lab
+from faults.rows import Fault
+
+FAULTS = (*workloads.FAULTS, *results.FAULTS, *bad_packs.FAULTS, *own_names.FAULTS)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.group}: {fault.done}")
+def test_fault(fault: Fault, lab: Lab) -> None:
+    """The fault ends as its row says."""
+    fault.check(lab.played(fault.scene))
