@@ -102,7 +102,6 @@ PACKS = (
     P("an axis value that is a list", "refused: n", changed("[1]", "[[1]]")),
     P("an axis value that is NaN", "refused: nan", changed("[1]", '[float("nan")]')),
     P("an axis that the builder does not take", "refused: m", changed('{"n": [1]}', '{"m": [1]}')),
-    P("100,000 variants", "refused|harmless", changed("[1]", "list(range(100_000))")),
     P("an unknown field", "refused: colour", field('colour="red"')),
     P("an unknown need", "refused: need", field('needs=[perfsuite.Need("moon", "full")]')),
     P("a tag that is a number", "refused: 7", field("tags=[7]")),

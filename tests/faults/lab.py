@@ -15,7 +15,7 @@ import uuid
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,19 +108,26 @@ class Stage:
     root: Path
     token: str
     cache: Path
-    told: list[str] = field(default_factory=list)
+    seed: Callable[[], Path]
+    limit_s: float = LIMIT_S
 
     def __post_init__(self) -> None:
         for folder in (self.project, self.root / "tmp", self.root / "home"):
             folder.mkdir(parents=True)
             folder.chmod(0o777)  # another user is one of the faults
-        self.write("pytest.ini", "[pytest]\n")
+        # Folders without rights are perfsuite's to meet, not pytest's.
+        self.write("pytest.ini", "[pytest]\ntestpaths = tests\n")
+        self.write("tests/README", "no tests\n")
         self.write("good.py", GOOD)
 
     @property
     def project(self) -> Path:
         """The folder that processes start in."""
         return self.root / "project"
+
+    def seeded(self) -> None:
+        """Take over a measured run of the good pack, its history, and its accepted baseline."""
+        shutil.copytree(self.seed(), self.project, dirs_exist_ok=True, symlinks=True)
 
     def write(self, name: str, text: str | bytes) -> Path:
         """Write a file of the project."""
@@ -167,13 +174,12 @@ class Stage:
     def ended(self, process: subprocess.Popen[bytes], began: float = 0.0) -> Done:
         """Wait for a process; one that does not end is killed, with the exit code 124."""
         try:
-            code = process.wait(LIMIT_S)
+            code = process.wait(self.limit_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             code = 124
         text = (self.root / "output").read_bytes()[: 64 << 20].decode(errors="replace")
-        self.told.append(text)
         return Done(code, text, self.project, time.monotonic() - began)
 
     def perf(self, *options: str, wrap: Sequence[str] = (), **given: Any) -> Done:
@@ -250,7 +256,8 @@ class Lab:
         self._cache.chmod(0o777)
         self._pool = ThreadPoolExecutor(workers)
         self._played: dict[str, Future[Played]] = {}
-        self._lock = threading.Lock()
+        self._lock, self._seeding = threading.Lock(), threading.Lock()
+        self._seed: Path | None = None
 
     def ahead(self, scenes: Iterable[Scene]) -> None:
         """Start scenes in this order, as many at a time as there are workers."""
@@ -273,8 +280,7 @@ class Lab:
             return self._played[scene.name]
 
     def _play(self, scene: Scene) -> Played:
-        token = uuid.uuid4().hex
-        stage = Stage(self._root / re.sub(r"\W+", "-", scene.name)[:40], token, self._cache)
+        stage = self._stage(scene.name)
         seen, error = None, None
         try:
             seen = scene.play(stage)
@@ -282,6 +288,21 @@ class Lab:
             error = raised
         left = _left_behind(stage)
         return Played(seen, error, left)
+
+    def _stage(self, name: str) -> Stage:
+        token = uuid.uuid4().hex
+        place = f"{re.sub(r'[^0-9A-Za-z]+', '-', name)[:30]}-{token[:6]}"
+        return Stage(self._root / place, token, self._cache, self._seeded)
+
+    def _seeded(self) -> Path:
+        """Return a project with a measured run and its baseline, made by whoever asks first."""
+        with self._seeding:
+            if self._seed is None:
+                stage = self._stage("seed")
+                done = stage.perf("--perf-processes=1", "--perf-accept", "--perf-reason=a seed")
+                assert done.code == 0, done.out
+                self._seed = stage.project
+            return self._seed
 
 
 def _left_behind(stage: Stage) -> str:

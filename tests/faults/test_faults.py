@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from faults import bad_packs, own_names, results, workloads
+from faults import bad_baselines, bad_history, bad_packs, bad_runs, own_names, results, workloads
 from faults.lab import Lab
 from faults.rows import Fault
 
-FAULTS = (*workloads.FAULTS, *results.FAULTS, *bad_packs.FAULTS, *own_names.FAULTS)
+FAULTS = (*workloads.FAULTS, *results.FAULTS, *bad_packs.FAULTS, *own_names.FAULTS, *bad_baselines.FAULTS, *bad_runs.FAULTS, *bad_history.FAULTS)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.group}: {fault.done}")

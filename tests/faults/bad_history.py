@@ -1,0 +1,154 @@
+"""Histories that hold something else, or are none: a run keeps its verdicts all the same."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from faults.bad_baselines import BOUND
+from faults.lab import FIRST, SECOND, Done, Scene, Stage
+from faults.rows import Fault, ends, exits
+
+GROUP = "history"
+DB = ".perfsuite/history.db"
+Spoil = Callable[[Path], object]
+
+
+def sql(*statements: str) -> Spoil:
+    """Change rows: SQLite takes a value of any type."""
+
+    def act(path: Path) -> None:
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA foreign_keys = OFF")
+            for each in statements:
+                connection.execute(each)
+        connection.close()
+
+    return act
+
+
+def content(data: bytes) -> Spoil:
+    """Put something else in the file's place."""
+    return lambda path: path.write_bytes(data)
+
+
+def half(path: Path) -> None:
+    """Cut the file in half."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def folder(path: Path) -> None:
+    """Put a folder in the file's place."""
+    path.unlink()
+    path.mkdir()
+
+
+def no_rights(path: Path) -> None:
+    """Let it be read and not written, nor anything beside it."""
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    (path.parent / "runs").chmod(0o755)
+
+
+def reason(path: Path) -> None:
+    """Put half a character into the baseline's reason: it is stored with the history."""
+    (file,) = path.parents[1].glob("baselines/fake/good.json")
+    text = file.read_text(encoding="utf-8").replace("a seed", r"half \ud800")
+    file.write_text(text, encoding="utf-8")
+
+
+SPOILS: tuple[tuple[str, Spoil], ...] = (
+    ("a text for a time (D8)", sql("UPDATE points SET center = 'fast'")),
+    ("a blob for a time (D8)", sql("UPDATE points SET center = x'00ff'")),
+    ("infinity for a time (D8)", sql("UPDATE points SET center = 9e999")),
+    ("a blob for processes' values (D8)", sql("UPDATE points SET process_values = x'00ff'")),
+    ("a blob for an environment (D8)", sql("UPDATE runs SET environment = x'00ff'")),
+    ("no JSON for an environment (D8)", sql("UPDATE runs SET environment = '{'")),
+    ("a blob for when it began (D8)", sql("UPDATE runs SET started = x'00ff'")),
+    ("version x (D8)", sql("UPDATE perfsuite_schema SET version = 'x'")),
+    ("version 0 (D8)", sql("UPDATE perfsuite_schema SET version = 0")),
+    ("version 99", sql("UPDATE perfsuite_schema SET version = 99")),
+    ("no version", sql("DELETE FROM perfsuite_schema")),
+    ("a table less", sql("DROP TABLE points")),
+    ("no database", content(b"no database at all\n" * 100)),
+    ("an empty file", content(b"")),
+    ("half a database", half),
+    ("a folder in its place", folder),
+    ("it cannot be written", no_rights),
+    ("half a character in a reason (D8)", reason),
+)
+
+
+def kept(spoil: Spoil, stage: Stage) -> Done:
+    """Damage the seed's history and run once more."""
+    stage.seeded()
+    spoil(stage.project / DB)
+    done = stage.perf("--perf-processes=1", wrap=BOUND)
+    (stage.project / ".perfsuite").chmod(0o755)
+    return done
+
+
+def verdicts(done: Done, see: str) -> None:
+    """Look at the exit code, and at whether there is a verdict on each variant of this run."""
+    ends(done, see)
+    reports = list(done.project.glob("reports/*/verdict.json"))
+    assert len(reports) == 2, f"{len(reports)} reports"  # noqa: PLR2004 - the seed's and this one's
+    assert set(done.endings()) == {FIRST, SECOND}, done.endings()
+
+
+def asked(spoil: Spoil, words: tuple[str, ...], stage: Stage) -> Done:
+    """Damage the seed's history and ask a command."""
+    stage.seeded()
+    spoil(stage.project / DB)
+    return stage.cli("history", *words)
+
+
+HALF = {"datetime": "2026-01-01T00:00:00", "machine_info": {"cpu": {}}, "commit_info": {}}
+
+
+def imported(changes: dict[str, object], stage: Stage) -> Done:
+    """Import two files of pytest-benchmark: what is wrong with the first is no matter to the second."""
+    one = {"fullname": "test_it.py::test_it", "stats": {"median": 0.001, "data": [0.001]}}
+    good = {**HALF, "benchmarks": [one]}
+    named = {**one, "fullname": changes.pop("fullname", one["fullname"])}
+    bad = {**HALF, "benchmarks": [named], **changes}
+    stage.write("bad.json", json.dumps(bad))
+    stage.write("sound.json", json.dumps(good))
+    return stage.cli("history", "import", "bad.json", "sound.json")
+
+
+ASKED = (
+    ("infinity for a time (D8)", sql("UPDATE points SET center = 9e999"), (FIRST,)),
+    ("infinity for a time (D8)", sql("UPDATE points SET center = 9e999"), ("trends",)),
+    ("a text for a time (D8)", sql("UPDATE points SET center = 'fast'"), (FIRST,)),
+    ("a text for a time (D8)", sql("UPDATE points SET center = 'fast'"), ("trends",)),
+    ("no database", content(b"no database at all\n" * 100), (FIRST,)),
+)
+IMPORTED: tuple[tuple[str, dict[str, object]], ...] = (
+    ("half a character in a name (D16)", {"fullname": "\ud800"}),
+    ("a date at the edge of the calendar (D16)", {"datetime": "0001-01-01T00:00:00+14:00"}),
+    ("a huge integer (D16)", {"benchmarks": [
+        {"fullname": "x", "stats": {"median": 10**400, "data": []}}]}),
+    ("a list for its machine", {"machine_info": []}),
+)  # fmt: skip
+STORED = "exit 1: bad.json: not stored; sound.json: stored"
+FAULTS = (
+    *(
+        Fault(GROUP, f"a run where it has {done}", "exit 0|exit 1",
+              Scene(f"history {done}", partial(kept, spoil)), verdicts, is_alone=True)
+        for done, spoil in SPOILS
+    ),
+    *(
+        Fault(GROUP, f"history {words[0][:8]} where it has {done}", "exit 0|exit 1|exit 2",
+              Scene(f"history {words} {done}", partial(asked, spoil, words)), exits, is_alone=True)
+        for done, spoil, words in ASKED
+    ),
+    *(
+        Fault(GROUP, f"import of {done}", STORED, Scene(f"import {done}", partial(imported, dict(changes))),
+              exits, is_alone=True)
+        for done, changes in IMPORTED
+    ),
+)  # fmt: skip
