@@ -78,7 +78,6 @@ SPOILS: tuple[tuple[str, Spoil], ...] = (
     ("half a database", half),
     ("a folder in its place", folder),
     ("it cannot be written", no_rights),
-    ("half a character in a reason (D8)", reason),
 )
 
 
@@ -94,6 +93,8 @@ def kept(spoil: Spoil, stage: Stage) -> Done:
 def verdicts(done: Done, see: str) -> None:
     """Look at the exit code, and at whether there is a verdict on each variant of this run."""
     ends(done, see)
+    if "exit 4" in see and done.code == 4:  # noqa: PLR2004 - refused before it was measured
+        return
     reports = list(done.project.glob("reports/*/verdict.json"))
     assert len(reports) == 2, f"{len(reports)} reports"  # noqa: PLR2004 - the seed's and this one's
     assert set(done.endings()) == {FIRST, SECOND}, done.endings()
@@ -141,6 +142,8 @@ FAULTS = (
               Scene(f"history {done}", partial(kept, spoil)), verdicts, is_alone=True)
         for done, spoil in SPOILS
     ),
+    Fault(GROUP, "a run where a baseline's reason has half a character (D8)", "exit 0|exit 1|exit 4",
+          Scene("history: a reason", partial(kept, reason)), verdicts, is_alone=True),
     *(
         Fault(GROUP, f"history {words[0][:8]} where it has {done}", "exit 0|exit 1|exit 2",
               Scene(f"history {words} {done}", partial(asked, spoil, words)), exits, is_alone=True)

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 LIMIT_S = 100.0
+# A server that lost its run ends its workers, with a grace for each.
+LEAVE_S = 10.0
 # Whatever a process starts inherits it: what is left behind is found by it.
 MARK = "FAULT_SCENE"
 NOT_INHERITED = ("PYTEST", "PERFSUITE", "GITHUB", "GIT_", "COV_", "COVERAGE", "CUDA_", "FAULT_")
@@ -307,7 +309,7 @@ class Lab:
 
 def _left_behind(stage: Stage) -> str:
     """Say what a scene left beside its project, and end what still runs."""
-    deadline = time.monotonic() + 3.0
+    deadline = time.monotonic() + LEAVE_S
     while (alive := list(marked(stage.token))) and time.monotonic() < deadline:
         time.sleep(0.1)
     for pid, _ in alive:

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
+
 from faults.lab import Done, Ending, Played, Scene
 
 MOST_TEXT = 20_000
@@ -35,6 +37,8 @@ class Fault(NamedTuple):
 
     def check(self, played: Played) -> None:
         """Raise AssertionError unless the scene showed what must be seen."""
+        if isinstance(played.error, pytest.skip.Exception):
+            raise played.error
         if played.error is not None:
             raise AssertionError(f"{type(played.error).__name__}: {played.error}")
         self.look(played.seen, self.see)

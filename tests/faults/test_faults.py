@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 import pytest
-from faults import bad_baselines, bad_history, bad_packs, bad_runs, own_names, results, workloads
+from faults import (
+    bad_baselines,
+    bad_history,
+    bad_packs,
+    bad_runs,
+    interrupts,
+    own_names,
+    results,
+    shown_text,
+    surroundings,
+    workloads,
+)
 from faults.lab import Lab
 from faults.rows import Fault
 
-FAULTS = (*workloads.FAULTS, *results.FAULTS, *bad_packs.FAULTS, *own_names.FAULTS, *bad_baselines.FAULTS, *bad_runs.FAULTS, *bad_history.FAULTS)
+FAULTS = (
+    *results.FAULTS,  # a CPU takes longest
+    *workloads.FAULTS,
+    *bad_packs.FAULTS,
+    *own_names.FAULTS,
+    *bad_baselines.FAULTS,
+    *bad_runs.FAULTS,
+    *bad_history.FAULTS,
+    *surroundings.FAULTS,
+    *interrupts.FAULTS,
+    *shown_text.FAULTS,
+)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.group}: {fault.done}")
