@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -55,17 +56,20 @@ def whole(new: str | bytes) -> Change:
     return lambda _: new
 
 
+def bare(text: str) -> str:
+    """Take all metrics away."""
+    read = json.loads(text)
+    for each in read["variants"].values():
+        each["metrics"] = {}
+    return json.dumps(read)
+
+
 DAMAGED = (
     D("cut in half", "named: JSON", lambda text: text[: len(text) // 2]),
     D("empty", "named", whole("")),
-    D("blanks only", "named: JSON", whole(" \n\n")),
-    D("1000 NUL bytes", "named", whole(b"\0" * 1000)),
     D("no UTF-8", "named", whole(b"\xff\xfe{}")),
-    D("UTF-16", "named", lambda text: text.encode("utf-16")),
     D("a list", "named: object", whole("[1, 2]")),
     D("null", "named: object", whole("null")),
-    D("two documents", "named: JSON", lambda text: text + text),
-    D("a comma too many", "named: JSON", swap('"metrics": {', '"metrics": {,')),
     D("a comment", "named: JSON", swap("{", "{ // accepted\n")),
     D("a conflict of a merge", "named: JSON",
       lambda text: f"<<<<<<< ours\n{text}=======\n{text}>>>>>>> theirs\n"),
@@ -76,23 +80,21 @@ DAMAGED = (
     D("another pack", "named: pack", swap('"pack": "good"', '"pack": "other"')),
     D("its variants are a list", "named: variants", whole(json.dumps(
         {"schema": "perfsuite.baseline/1", "sku": "SLUG", "pack": "good", "variants": []}))),
-    D("a variant twice", "named: good.double_it", lambda text: swap("n=2]", "n=1]")(text)),
-    D("a variant of another pack", "named: other.double_it", swap("good.double_it", "other.double_it")),
+    D("a variant twice", "named: good.double_it", swap("n=2]", "n=1]")),
+    D("a variant of another pack", "named: other.d", swap("good.double", "other.double")),
     D("a variant that leads elsewhere", "named: ../up", swap("good.double_it[n=1]", "../up[n=1]")),
     D("a variant with an escape sequence", "named", swap("double_it[n=1]", r"\u001b[2Jx[n=1]")),
     D("a key twice", "named: regime", swap('"regime":', '"regime": "paced", "regime":')),
     D("an unknown key", "named: colour", swap('"regime":', '"colour": 1, "regime":')),
     D("nobody accepted it", "named: excepted", swap('"accepted":', '"excepted":')),
     D("a regime in numbers", "named: regime", swap('"paced"', "7")),
-    D("a version in words", "named: case_version", swap('"case_version": 1', '"case_version": "1"')),
+    D("a version in words", "named: case_version", swap('_version": 1', '_version": "1"')),
     D("NaN", "named: NaN", put("NaN")),
-    D("infinity", "named: Infinity", put("Infinity")),
     D("1e999", "named: 1e999", put("1e999")),
     D("a negative time", "named: center", put("-5")),
     D("a time in words", "named: center", put('"99"')),
     D("true for a time", "named: center", put("true")),
-    D("null for a time", "named: center", put("null")),
-    D("no metrics", "named: metric", lambda text: _bare(text)),
+    D("no metrics", "named: metric", bare),
     D("a negative spread", "named", swap('"within": ', '"within": -')),
     D("fewer than no launches (D32)", "named", swap('"launches": ', '"launches": -')),
     D("a billion input sets (D32)", "named", swap('"sets": 1', '"sets": 1000000000')),
@@ -101,16 +103,8 @@ DAMAGED = (
     D("when is no time", "named: soon", swap('"when": "', '"when": "soon')),
     D("another slug in sku.json", "named: slug", swap('"slug": "', '"slug": "x'), "sku.json"),
     D("sku.json is empty", "named", whole(""), "sku.json"),
-    D("sku.json is a list", "named", whole("[]"), "sku.json"),
     D("facts in numbers", "named: facts", swap('"vendor": "perfsuite"', '"vendor": 7'), "sku.json"),
 )  # fmt: skip
-
-
-def _bare(text: str) -> str:
-    read = json.loads(text)
-    for each in read["variants"].values():
-        each["metrics"] = {}
-    return json.dumps(read)
 
 
 def damage(stage: Stage, row: D, slug: str) -> None:
@@ -185,7 +179,7 @@ def at(name: str, *acts: Callable[[str], object]) -> Callable[[Stage], None]:
 
 def link_to(target: str) -> Callable[[str], None]:
     """Make a link."""
-    return lambda path: os.symlink(target, path)
+    return lambda path: pathlib.Path(path).symlink_to(target)
 
 
 def no_rights(path: str) -> None:
@@ -196,33 +190,17 @@ def no_rights(path: str) -> None:
 FIVE_THOUSAND = "9" * 5000
 GATE: Mapping[str, tuple[str, Callable[[Stage], object]]] = {
     "good.json is cut in half": ("good.json", edited(lambda text: text[: len(text) // 2])),
-    "good.json has a conflict": ("good.json", edited(lambda text: f"<<<<<<< ours\n{text}")),
-    "sku.json is of another product": ("sku.json", edited(swap('"fake"', '"f"'), "fake/sku.json")),
     "good.json has 5000 digits (D15)": ("good.json", edited(put(FIVE_THOUSAND))),
     "good.json has 800 lists for a text (D15)": (
         "good.json", edited(swap('"paced"', "[" * 800 + "]" * 800))),
-    "exceptions.toml is no TOML": ("exceptions.toml", edited(whole("[[waiver"), "exceptions.toml")),
-    "exceptions.toml has an unknown key": (
-        "exceptions.toml", edited(whole('[[waiver]]\ncolour = "red"\n'), "exceptions.toml")),
     "exceptions.toml has 50,000 arrays (D15)": (
         "exceptions.toml", edited(whole("x = " + "[" * 50_000), "exceptions.toml")),
-    "good.json is a folder": ("good.json", at("fake/good.json", os.unlink, os.mkdir)),
     "good.json is a dangling link (D5)": (
         "good.json", at("fake/good.json", os.unlink, link_to("nowhere.json"))),
-    "good.json is a link to itself (D5)": (
-        "good.json", at("fake/good.json", os.unlink, link_to("good.json"))),
     "good.json is a named pipe": ("good.json", at("fake/good.json", os.unlink, os.mkfifo)),
-    "good.json has no rights": ("good.json", at("fake/good.json", no_rights)),
     "baselines/fake has no rights (D5)": ("baselines/fake", at("fake", no_rights)),
     "baselines has no rights (D15)": ("baselines", at("", no_rights)),
-    "baselines/fake is a file (D5)": (
-        "baselines/fake", at("fake", shutil.rmtree, lambda path: open(path, "w").close())),  # noqa: SIM115, PTH123
-    "baselines is a file (D5)": (
-        "baselines", lambda stage: (shutil.rmtree(stage.project / "baselines"),
-                                    stage.write("baselines", "a file\n"))),
-    "baselines is a dangling link (D5)": (
-        "baselines", lambda stage: (shutil.rmtree(stage.project / "baselines"),
-                                    os.symlink("nowhere", stage.project / "baselines"))),
+    "baselines is a file (D5)": ("baselines", at("", shutil.rmtree, os.mknod)),
 }  # fmt: skip
 FAULTS = (
     *(Fault(GROUP, row.done, row.see, LINT, linted(n)) for n, row in enumerate(DAMAGED)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from faults.lab import CHECK, CLI, FIRST, GOOD, SECOND, Done, Scene, Stage
+from faults.lab import CHECK, FIRST, GOOD, SECOND, Done, Scene, Stage
 from faults.rows import Fault, as_a_whole, ending, exits, match, tail
 
 GROUP = "pack"
@@ -15,12 +15,12 @@ def one(ctx, n):
     """Double eight numbers."""
     return workload()
 '''
-HOOK = '''
+HOOK = """
 @perfsuite.hookimpl
 def perf_cases():
     return [one]
-'''
-BODY = GOOD.split('@perfsuite.case')[0] + CASE + HOOK
+"""
+BODY = GOOD.split("@perfsuite.case")[0] + CASE + HOOK
 CLAIM = (
     'perfsuite.Claim(name="quick", case="one", faster={"n": 1}, than={"n": 2}, by=1.5, '
     'source="made up")'
@@ -38,6 +38,19 @@ def field(text: str) -> str:
     return changed('source="made up")', f'source="made up", {text})')
 
 
+def metric(name: str, threshold: str) -> str:
+    """Return a sound pack whose case has a metric."""
+    rest = f'unit="s", better="lower", threshold={threshold}'
+    return field(f"metrics=[perfsuite.Metric({name}, {rest})]")
+
+
+def claimed(old: str, new: str) -> str:
+    """Return a sound pack with a claim in which one text is in the place of another."""
+    assert old in CLAIM
+    claim = CLAIM.replace(old, new, 1)
+    return changed("[1]", "[1, 2]").replace("[one]", f"[one, {claim}]")
+
+
 class P(NamedTuple):
     """A pack: what is wrong with it, what must be seen, its text."""
 
@@ -52,7 +65,7 @@ PACKS = (
     P("raises with escape sequences", "refused: wiped", r"raise RuntimeError('\x1b[2J\x07wiped')"),
     P("raises with bidi marks", "refused: marked", r"raise RuntimeError('\u202emarked')"),
     P("raises with half a character", "refused: half", r"raise RuntimeError('half \ud800')"),
-    P("raises with 3 MB of text (D18)", "refused: RuntimeError", "raise RuntimeError('x' * 3_000_000)"),
+    P("raises with 3 MB of text (D18)", "refused: ValueError", "raise ValueError('x' * 3_000_000)"),
     P("raises what has no words", "refused: Mute",
       "class Mute(Exception):\n    def __str__(self): raise ValueError\nraise Mute"),
     P("raises KeyboardInterrupt", "refused: KeyboardInterrupt", "raise KeyboardInterrupt"),
@@ -60,10 +73,8 @@ PACKS = (
     P("os._exit(0)", "refused: exit status 0", "import os; os._exit(0)"),
     P("kills itself", "refused: SIGKILL|signal", "import os; os.kill(os.getpid(), 9)"),
     P("reads address zero", "refused: SIGSEGV|signal", "import ctypes; ctypes.string_at(0)"),
-    P("asks for 64 TiB", "refused: MemoryError", "held = bytearray(1 << 46)"),
     P("endless recursion", "refused: RecursionError", "f = lambda: f(); f()"),
     P("is no Python", "refused: SyntaxError", "def ("),
-    P("holds a NUL", "refused: null", "x = '\0'"),
     P("is no UTF-8", "refused: utf-8", "x = '\udcff'"),
     P("is empty", "refused: hook", ""),
     P("imports what is not there", "refused: ModuleNotFoundError; nowhere", "import nowhere"),
@@ -72,22 +83,19 @@ PACKS = (
     P("closes its descriptors", "refused|harmless", "import os; os.closerange(0, 256)\n" + BODY),
     P("leaves a thread", "harmless",
       "import threading; threading.Thread(target=threading.Event().wait).start()\n" + BODY),
-    P("leaves a child", "harmless", "import subprocess; subprocess.Popen(['sleep', '1003'])\n" + BODY),
+    P("leaves a child", "harmless",
+      "import os; os.spawnlp(os.P_NOWAIT, 'sleep', 'sleep', '1003')\n" + BODY),
     P("ignores signals, changes its folder", "harmless",
       "import signal, os; signal.signal(15, signal.SIG_IGN); os.chdir('/')\n" + BODY),
-    P("clears os.environ and sys.path", "harmless",
-      "import os, sys; os.environ.clear(); sys.path.clear()\n" + BODY),
     P("replaces json and print", "harmless",
       "import json, builtins; json.dumps = builtins.print = None\n" + BODY),
     # What the hook returns.
     P("its hook raises", "refused: perf_cases; hook", changed("[one]", "{}['hook']")),
     P("its hook returns None", "refused: perf_cases", changed("[one]", "None")),
-    P("its hook returns numbers", "refused: 7", changed("[one]", "[7]")),
     P("a case twice", "refused: one", changed("[one]", "[one, one]")),
     # What a case declares.
     P("no docstring", "refused: docstring", changed('"""Double eight numbers."""', "pass")),
-    P("a docstring with escape sequences", "refused: control", changed("Double eight", r"\x1b[2Jx")),
-    P("a docstring with bidi marks", "refused: control", changed("Double eight", r"\u202ex")),
+    P("a docstring with escape sequences", "refused: control", changed("Double", r"\x1b[2Jx")),
     P("a docstring of 30,000 characters", "refused: characters", changed("eight", "eight " * 5000)),
     P("no source", "refused: source", changed('"made up"', '""')),
     P("a source with escape sequences", "refused: control", changed('"made up"', r'"\x1b[2J"')),
@@ -95,8 +103,8 @@ PACKS = (
     P("a name of 1 MB (D18)", "refused: characters|name", field('name="x" * 1_000_000')),
     P("an axis value that leads elsewhere", "refused: ../..", changed("[1]", '["../../etc"]')),
     P("an axis value with an escape sequence", "refused", changed("[1]", r'["\x1b[2J"]')),
-    P("an axis value with a bidi mark", "refused", changed("[1]", r'["a\u202eb"]')),
-    P("an axis value of 1 MB (D18)", "refused: characters|value", changed("[1]", '["x" * 1_000_000]')),
+    P("an axis value of 1 MB (D18)", "refused: characters|value",
+      changed("[1]", '["x" * 1_000_000]')),
     P("two values that read alike", "refused: '1'", changed("[1]", '[1, "1"]')),
     P("an axis without values", "refused: n", changed("[1]", "[]")),
     P("an axis value that is a list", "refused: n", changed("[1]", "[[1]]")),
@@ -104,17 +112,17 @@ PACKS = (
     P("an axis that the builder does not take", "refused: m", changed('{"n": [1]}', '{"m": [1]}')),
     P("an unknown field", "refused: colour", field('colour="red"')),
     P("an unknown need", "refused: need", field('needs=[perfsuite.Need("moon", "full")]')),
-    P("a tag that is a number", "refused: 7", field("tags=[7]")),
     P("a work formula that raises", "refused: ZeroDivisionError", field("work=lambda n: 1 / 0")),
-    P("a metric with a hostile name", "refused", field(r'metrics=[perfsuite.Metric("a\x1b[2J", unit="s", better="lower", threshold=0.1)]')),
-    P("a metric with threshold NaN", "refused", field('metrics=[perfsuite.Metric("a", unit="s", better="lower", threshold=float("nan"))]')),
-    P("a budget on a metric that it lacks (D24)", "refused: watts", field('budgets=[perfsuite.Budget("watts", 1.0, "made up")]')),
+    P("a metric with a hostile name", "refused", metric(r'"a\x1b[2J"', "0.1")),
+    P("a metric with threshold NaN", "refused", metric('"a"', 'float("nan")')),
+    P("a budget on a metric that it lacks (D24)", "refused: watts",
+      field('budgets=[perfsuite.Budget("watts", 1.0, "made up")]')),
     P("a claim on a metric that it lacks (D24)", "refused: watts",
-      changed("[1]", "[1, 2]").replace("[one]", f'[one, {CLAIM[:-1]}, metric="watts")]')),
+      claimed(", by=1.5", ', by=1.5, metric="watts"')),
     P("a claim on a case that it lacks", "refused: two",
-      changed("[one]", "[one, " + CLAIM.replace('"one"', '"two"') + "]")),
+      claimed('"one"', '"two"')),
     P("a claim by a factor of NaN", "refused",
-      changed("[1]", "[1, 2]").replace("[one]", "[one, " + CLAIM.replace("1.5", 'float("nan")') + "]")),
+      claimed("1.5", 'float("nan")')),
 )  # fmt: skip
 
 
@@ -152,9 +160,13 @@ def table() -> tuple[Fault, ...]:
     return (*faults, *good, *as_a_whole(GROUP, f"the run of these {len(PACKS)}", "exit 1", scene))
 
 
-FORKS = "import os, time\nif os.fork() == 0: time.sleep(2)\n"
 GOES_ON = "import os\nos.fork()\n" + BODY
-WRITES = "import os\nfor n in range(3, 64):\n    try: os.write(n, b'x' * 100)\n    except OSError: pass\n"
+WRITES = """
+import os
+for n in range(3, 64):
+    try: os.write(n, b'x' * 100)
+    except OSError: pass
+"""
 
 
 def beside(done: str, see: str, text: str) -> tuple[Fault, ...]:

@@ -84,9 +84,9 @@ class Done:
 
     def endings(self) -> Mapping[str, Ending]:
         """Return how each variant ended, by the newest report."""
-        found = sorted(self.project.glob("reports/*/verdict.json"))
-        assert found, f"no verdict.json; exit code {self.code}: {self.out[-3000:]}"
-        read = json.loads(found[-1].read_text(encoding="utf-8"))
+        found = max(self.project.glob("reports/*/verdict.json"), default=None)
+        assert found, f"no verdict.json; exit code {self.code}: {self.out[-1000:]}"
+        read = json.loads(found.read_text(encoding="utf-8"))
         return {each["variant"]: Ending(each["word"], each["reason"]) for each in read["variants"]}
 
     def failures(self) -> Mapping[str, str]:
@@ -97,7 +97,7 @@ class Done:
 
     def results(self) -> list[str]:
         """Return the variants whose results the newest run file holds, in order."""
-        path = sorted(self.project.glob(".perfsuite/runs/*.jsonl"))[-1]
+        path = max(self.project.glob(".perfsuite/runs/*.jsonl"))
         lines = path.read_bytes().decode(errors="replace").splitlines()
         read = [json.loads(line) for line in lines if line.startswith('{"kind":"result"')]
         return [each["variant"] for each in read]
@@ -150,8 +150,9 @@ class Stage:
             "HOME": str(self.root / "home"),
             "TMPDIR": str(self.root / "tmp"),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "PYTHONPYCACHEPREFIX": str(self.cache),  # without it each process compiles for seconds
         }
+        if sys.dont_write_bytecode:  # each process would compile for seconds
+            kept["PYTHONPYCACHEPREFIX"] = str(self.cache)
         changed = kept | dict(given or {})
         return {name: value for name, value in changed.items() if value is not None}
 
@@ -204,7 +205,7 @@ class Stage:
 
     def run_file(self) -> Path:
         """Return the newest run file."""
-        return sorted(self.project.glob(".perfsuite/runs/*.jsonl"))[-1]
+        return max(self.project.glob(".perfsuite/runs/*.jsonl"))
 
     def strangers(self) -> list[str]:
         """Return what lies beside the project and was not put there by the stage."""
@@ -212,21 +213,14 @@ class Stage:
         return sorted(path.name for path in self.root.iterdir() if path.name not in own)
 
 
-def left_running(token: str) -> list[int]:
-    """Return the processes that carry a scene's mark."""
-    return [pid for pid, _ in marked(token)]
-
-
 def marked(token: str) -> Iterable[tuple[int, str]]:
     """Yield the live processes with a scene's mark, and their command lines."""
     mark = f"{MARK}={token}".encode()
     for folder in Path("/proc").iterdir():
-        try:
+        try:  # of one that is dead, or gone meanwhile, nothing is read
             if folder.name.isdigit() and mark in (folder / "environ").read_bytes():
-                state = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-                if state not in "ZX":
-                    line = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-                    yield int(folder.name), line.decode(errors="replace")
+                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                yield int(folder.name), line.decode(errors="replace")
         except OSError:
             continue
 

@@ -9,7 +9,7 @@ from faults.rows import Fault, exits, of
 
 GROUP = "own name"
 NAMES = (
-    "abc", "array", "ast", "asyncio", "base64", "bisect", "calendar", "cmd", "code", "colorsys", "copy",
+    "array", "ast", "asyncio", "base64", "bisect", "calendar", "cmd", "code", "colorsys", "copy",
     "csv", "dataclasses", "datetime", "decimal", "email", "enum", "fractions", "functools",
     "hashlib", "html", "http", "inspect", "io", "json", "linecache", "locale", "logging", "math",
     "multiprocessing", "numbers", "operator", "pathlib", "pickle", "platform", "queue", "random",
@@ -65,6 +65,6 @@ FAULTS = (
               TELLTALES, of("imported", told))
         for name in ALONE
     ),
-    Fault(GROUP, f"{len(NAMES)} such files (D4)", "exit 0: 2 checked", Scene("empty names", all_of_them),
-          exits, is_alone=True),
+    Fault(GROUP, f"{len(NAMES)} such files (D4)", "exit 0: 2 checked",
+          Scene("empty names", all_of_them), exits, is_alone=True),
 )  # fmt: skip

@@ -7,7 +7,6 @@ from textwrap import indent
 from typing import NamedTuple
 
 import pytest
-
 from faults.lab import HEAD, QUICK, Done, Scene, Stage
 from faults.rows import Fault, as_a_whole, ending
 
@@ -24,11 +23,11 @@ class R(NamedTuple):
 
 
 RESULTS = (
-    R("right three times, then wrong", AFTER, "return right(x) if calls <= 3 else right(x, 3)", on_cpu=True),
+    R("right three times, then wrong", AFTER, "return right(x, 2 if calls <= 3 else 3)", True),
     R("right three times, then three values in eight are wrong", AFTER,
       "return right(x) if calls <= 3 else spoilt(x)"),
     R("wrong from launch 50 on", AFTER, "return right(x) if calls < 50 else right(x, 3)"),
-    R("NaN after 50 launches", AFTER, "return right(x) if calls < 50 else right(x, NAN)", on_cpu=True),
+    R("NaN after 50 launches", AFTER, "return right(x) if calls < 50 else right(x, NAN)", True),
     R("wrong once in 20", AFTER, "return right(x, 3 if calls % 20 == 19 else 2)"),
     R("wrong in every other launch after the check", AFTER,
       "return right(x, 3 if calls > 3 and calls % 2 else 2)"),
@@ -39,21 +38,23 @@ RESULTS = (
     R("a cache by the address of the input", AFTER,
       "if calls <= 4: return right(x)\n"
       "if place(x) not in kept: kept[place(x)] = right(x, 2 if len(kept) % 2 else 3)\n"
-      "return kept[place(x)]", on_cpu=True),
+      "return kept[place(x)]", True),
     R("returns nothing after the check", AFTER, "return right(x) if calls <= 4 else None"),
     R("one value less after the check", AFTER, "return right(x)[calls > 4 :]"),
-    R("changes its input in place, each launch", "wrong: input", "y = right(x); spoil(x)\nreturn y", on_cpu=True),
+    R("changes its input in place, each launch", "wrong: input", "y = right(x); spoil(x)\nreturn y",
+      True),
     R("changes its input in place, after the check", "wrong: input",
       "y = right(x)\nif calls > 4: spoil(x)\nreturn y"),
     R("changes its input in place once, at launch 50", "wrong: input",
       "y = right(x)\nif calls == 50: spoil(x)\nreturn y"),
     R("raises at launch 50", "error: ValueError; late",
       "if calls == 50: raise ValueError('late')\nreturn right(x)"),
-    R("leaves at launch 50", "crashed: exit code 9", "if calls == 50: os._exit(9)\nreturn right(x)"),
+    R("leaves at launch 50", "crashed: exit code 9",
+      "calls == 50 and os._exit(9)\nreturn right(x)"),
     # What is right may not be called wrong.
     R("a right one, by a warm-up that fills a table", "new",
       "kept.setdefault('table', 2)\nreturn right(x, kept['table'])"),
-    R("a right one that counts its launches", "new", "kept['n'] = calls\nreturn right(x)", on_cpu=True),
+    R("a right one that counts its launches", "new", "kept['n'] = calls\nreturn right(x)", True),
 )  # fmt: skip
 # Of the device: how it doubles, spoils, and names where its data lie.
 FAKE = """

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-
 from faults.lab import Done, Ending, Played, Scene
 
 MOST_TEXT = 20_000

@@ -1,4 +1,4 @@
-"""Texts of others on a terminal, and options whose values are refused before anything is measured."""
+"""Texts of others on a terminal, and options that are refused before anything is measured."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from faults.lab import CHECK, FIRST, HEAD, QUICK, Done, Scene, Stage
+from faults.lab import CHECK, HEAD, QUICK, Done, Scene, Stage
 from faults.rows import Fault, ends, exits
 from faults.surroundings import repository
 
 GROUP = "shown"
 HOSTILE = "x\x1b[2J\x1b]0;title\x07\x9b31m\u202ey"
 IN_JSON = json.dumps(HOSTILE)[1:-1]
-AT_ONCE = HEAD + '''
+AT_ONCE = (
+    HEAD
+    + '''
 @perfsuite.case(axes={"n": ["a"]}, source="made up")
 def wait(ctx, n):
     """Take half a second."""
@@ -29,6 +31,7 @@ def wait(ctx, n):
 def perf_cases():
     return [wait]
 '''
+)
 
 
 def in_baseline(old: str, new: str, words: tuple[str, ...], stage: Stage) -> Done:
@@ -42,7 +45,6 @@ def in_baseline(old: str, new: str, words: tuple[str, ...], stage: Stage) -> Don
 
 ID = ("good.double_it[n=1]", f"good.{IN_JSON}[n=1]")
 NAME = ('"name": "Fake Device"', f'"name": "{IN_JSON}"')
-REASON = ("a seed", IN_JSON)
 BEFORE = ("baseline", "diff", "before", "baselines")
 TEXTS = (
     ("a product's name", NAME, ("baseline", "show")),
@@ -51,9 +53,6 @@ TEXTS = (
     ("a variant's id", ID, ("baseline", "lint")),
     ("a variant's id", ID, BEFORE),
     ("a variant's id", ID, (*BEFORE, "--markdown")),
-    ("a reason", REASON, ("baseline", "show", "fake")),
-    ("a reason", REASON, BEFORE),
-    ("a reason", REASON, ("baseline", "show", "fake", FIRST)),
 )
 
 
@@ -115,28 +114,22 @@ def refused(options: tuple[str, ...], stage: Stage) -> Done:
 
 REFUSED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("perf_exit_codes=maybe (D25)", "maybe", ("-o", "perf_exit_codes=maybe")),
-    ("perf_counters=maybe", "maybe", ("-o", "perf_counters=maybe")),
     ("--perf-time=soon", "soon", ("--perf-time=soon",)),
-    ("--perf-shard=3/2", "3/2", ("--perf-shard=3/2",)),
     ("--perf-threshold=nan", "nan", ("--perf-threshold=nan",)),
     ("--perf-select='n=='", "n==", ("--perf-select=n==",)),
-    ("--perf-fail-on=moon", "moon", ("--perf-fail-on=moon",)),
-    ("--perf-device=moon", "moon", ("--perf-device=moon",)),
-    ("--perf-accept without a reason", "--perf-reason", ("--perf-accept",)),
-    ("--perf-reason with escape sequences", "control",
+    ("--perf-reason with escape sequences", "do:",
      ("--perf-accept", f"--perf-reason={HOSTILE}")),
     ("--perf-pack names a file with escape sequences (D10)", "do:", (f"--perf-pack={HOSTILE}.py",)),
 )  # fmt: skip
 
 
-def accepted(reason: str, stage: Stage) -> Done:
+def accepted(stage: Stage) -> Done:
     """Accept the seed's run with a hostile reason."""
     stage.seeded()
-    return stage.cli("baseline", "accept", str(stage.run_file()), f"--reason={reason}")
+    return stage.cli("baseline", "accept", str(stage.run_file()), f"--reason={HOSTILE}")
 
 
-ANY = "exit 0|exit 1|exit 2"
-REASONS = (("escape sequences", "x\x1b[2J"), ("bidi marks", "x\u202ey"))
+ANY = "exit 0|exit 1|exit 2"  # and nothing that acts on a terminal
 WORDS: tuple[tuple[str, ...], ...] = (("it.py",), (f"it.py::{HOSTILE}",), ("trends",))
 
 
@@ -152,7 +145,8 @@ FAULTS = (
         for what, texts, words in TEXTS
     ),
     *(
-        alone(f"history {words[0][:6]}: {number}, a name of hostile text (D10)", ANY, partial(of_history, words))
+        alone(f"history {words[0][:6]}: {number}, a name of hostile text (D10)", ANY,
+              partial(of_history, words))
         for number, words in enumerate(WORDS)
     ),
     Fault(GROUP, "an id on a terminal while it runs (D29)", "slow.wait[n=a]",
@@ -160,11 +154,9 @@ FAULTS = (
     Fault(GROUP, "a failing --perf-against-build prints escape sequences (D10)", "exit 4|exit 1",
           Scene("build", by_build), ends, is_alone=True),
     *(
-        alone(f"{done} is refused at once", f"exit 4: {part}; not MEASURED", partial(refused, options))
+        alone(f"{done} is refused at once", f"exit 4: {part}; not MEASURED",
+              partial(refused, options))
         for done, part, options in REFUSED
     ),
-    *(
-        alone(f"baseline accept --reason with {what} (D30)", "exit 2: do:", partial(accepted, reason))
-        for what, reason in REASONS
-    ),
+    alone("baseline accept --reason with hostile text (D30)", "exit 2: do:", accepted),
 )  # fmt: skip

