@@ -146,7 +146,7 @@ LINT = Scene("lint", lint_all)
 def spoiling(act: Callable[[Stage], object], stage: Stage) -> Done:
     """Damage the seed's baselines and run: the gate may not be off."""
     stage.seeded()
-    stage.limit_s = 20.0  # one of them blocks for ever
+    stage.limit_s = 15.0  # one of them blocks for ever
     act(stage)
     done = stage.perf(*QUICK, wrap=BOUND)
     for path in (stage.project, *stage.project.rglob("*")):

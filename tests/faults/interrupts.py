@@ -114,13 +114,10 @@ HITS: tuple[tuple[str, str, Hit, str], ...] = (
     ("Ctrl-C", "exit 2: --perf-resume", to_run(signal.SIGINT), "pass"),
     ("SIGTERM to the run", "exit -15|exit 143|exit 2", to_run(signal.SIGTERM), "pass"),
     ("SIGKILL to the run, its server and worker", "exit -9", to_all, "pass"),
-    ("Ctrl-C where a workload ignores it", "exit 2", to_run(signal.SIGINT),
-     "signal.signal(signal.SIGINT, signal.SIG_IGN)"),
     ("Ctrl-C where a worker sent half a message (D3)", "exit 2", to_run(signal.SIGINT),
      f"os.path.exists('HERE/go') or {HALF}"),
 )  # fmt: skip
 KILLED: tuple[tuple[str, str, Hit], ...] = (
-    ("SIGKILL to a worker", f"exit 1: {WAIT}; SIGKILL", to_worker(signal.SIGKILL)),
     ("SIGKILL to the server of the workers", f"exit 1: {WAIT}; gone", to_server(signal.SIGKILL)),
 )
 SCENES = [Scene(f"signal {done}", partial(hit, act, does)) for done, _, act, does in HITS]

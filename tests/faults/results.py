@@ -27,7 +27,7 @@ RESULTS = (
     R("right three times, then three values in eight are wrong", AFTER,
       "return right(x) if calls <= 3 else spoilt(x)"),
     R("wrong from launch 50 on", AFTER, "return right(x) if calls < 50 else right(x, 3)"),
-    R("NaN after 50 launches", AFTER, "return right(x) if calls < 50 else right(x, NAN)", True),
+    R("NaN after 50 launches", AFTER, "return right(x) if calls < 50 else right(x, NAN)"),
     R("wrong once in 20", AFTER, "return right(x, 3 if calls % 20 == 19 else 2)"),
     R("wrong in every other launch after the check", AFTER,
       "return right(x, 3 if calls > 3 and calls % 2 else 2)"),

@@ -50,7 +50,6 @@ TEXTS = (
     ("a product's name", NAME, ("baseline", "show")),
     ("a product's name", NAME, ("baseline", "show", "fake")),
     ("a variant's id", ID, ("baseline", "show", "fake")),
-    ("a variant's id", ID, ("baseline", "lint")),
     ("a variant's id", ID, BEFORE),
     ("a variant's id", ID, (*BEFORE, "--markdown")),
 )
@@ -130,7 +129,7 @@ def accepted(stage: Stage) -> Done:
 
 
 ANY = "exit 0|exit 1|exit 2"  # and nothing that acts on a terminal
-WORDS: tuple[tuple[str, ...], ...] = (("it.py",), (f"it.py::{HOSTILE}",), ("trends",))
+WORDS: tuple[tuple[str, ...], ...] = (("it.py",), (f"it.py::{HOSTILE}",))
 
 
 def alone(done: str, see: str, play: Callable[[Stage], Done]) -> Fault:
