@@ -30,7 +30,7 @@ PYTEST = (sys.executable, "-P", "-m", "pytest", "-p", "perfsuite.plugin", "-p", 
 CLI = (sys.executable, "-P", "-m", "perfsuite.cli")
 # One process a variant, and no history: nearly all faults are seen without them.
 QUICK = ("--perf-processes=1", "-o", "perf_history=")
-CHECK = ("--perf-check", "-o", "perf_history=")
+CHECK = ("--perf-check", "--perf-processes=1", "-o", "perf_history=")
 HEAD = """
 import os, signal, socket, stat, subprocess, sys, threading, time
 import perfsuite

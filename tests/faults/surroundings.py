@@ -40,9 +40,10 @@ def wait(ctx, n):
     """Wait for a file, then double eight numbers."""
     def fn(values):
         if not os.path.exists("HERE/go"):
-            with open("HERE/at.new", "w") as file:
+            own = f"HERE/at.{os.getpid()}"
+            with open(own, "w") as file:
                 file.write(str(os.getpid()))
-            os.rename("HERE/at.new", "HERE/at")
+            os.rename(own, "HERE/at")
         ACT
         until = time.monotonic() + 90
         while not os.path.exists("HERE/go") and time.monotonic() < until:

@@ -213,11 +213,11 @@ WORKLOADS = (
     W("its mistake raises", "error: ZeroDivisionError", "1 / 0", "wrong"),
 )
 SOCKETS = (
-    W("socket: 2 bytes that are no message", "error: message", r"tell(b'\0\0\0\2{}'); time.sleep(9)"),
+    W("socket: 2 bytes of no message", "error: message", r"tell(b'\0\0\0\2{}'); time.sleep(9)"),
     W("socket: dies in a message (D3)", "crashed: exit code 7", r"tell(b'\0\0\4\0{'); die()"),
     W("socket: dies in a length (D3)", "crashed: exit code 7", r"tell(b'\0\0'); die()"),
     W("socket: a length of 2 GiB (D3)", "error|crashed", r"tell(b'\x7f\xff\xff\xff'); die()"),
-    W("socket: a negative length (D3)", "error|crashed", r"tell(b'\xff' * 4 + b'\x7f' * 8); die()"),
+    W("socket: a length below 0", "error|crashed", r"tell(b'\xff' * 4 + b'\x7f' * 8); die()"),
     W("socket: garbage", "error|crashed", r"tell(b'\x16\x03\x01\x02' * 64); die()"),
     W("socket: JSON that is no message", "error: message",
       r"""tell(b'\0\0\0\x10["Measured",null]'); time.sleep(30)"""),
