@@ -174,6 +174,7 @@ def beside(done: str, see: str, text: str) -> tuple[Fault, ...]:
 
     def play(stage: Stage) -> Done:
         stage.write("p0.py", text)
+        stage.write("good.py", f"import time; time.sleep(1)\n{GOOD}")  # it is not listed before
         return stage.perf("+p0", *CHECK, "--junitxml=junit.xml")
 
     scene = Scene(f"packs: {done}", play)

@@ -277,7 +277,7 @@ ROWS: tuple[tuple[str, str, Callable[[Stage], Any]], ...] = (
     ("GIT_DIR names another repository (D21)", "exit 0: its own commit", other_git),
     ("1 GiB of data: ulimit -d (D12)", OK, limited(f"--data={1 << 30}")),
     ("files of 32 MiB: ulimit -f (D12)", OK, limited(f"--fsize={32 << 20}")),
-    ("24 open files (D23)", "exit 0|exit 4", limited("--nofile=24:24")),
+    ("20 open files (D23)", "exit 0|exit 4", limited("--nofile=20:20")),
     ("no HOME, ASCII only, PYTHONHASHSEED=1, COLUMNS=1", "exit 0: checked",
      given(HOME=None, PYTHONHASHSEED="1", PYTHONWARNINGS="error", COLUMNS="1", **ASCII)),
     ("ASCII only: history VARIANT (D17)", "exit 0: double_it", history_in_ascii),
