@@ -1,0 +1,38 @@
+"""Each fault that was tried once is tried for ever: the tables beside this file, row by row."""
+
+from __future__ import annotations
+
+import pytest
+from faults import (
+    bad_baselines,
+    bad_history,
+    bad_packs,
+    bad_runs,
+    interrupts,
+    own_names,
+    results,
+    shown_text,
+    surroundings,
+    workloads,
+)
+from faults.lab import Lab
+from faults.rows import Fault
+
+FAULTS = (
+    *results.FAULTS,  # a CPU takes longest
+    *workloads.FAULTS,
+    *bad_packs.FAULTS,
+    *own_names.FAULTS,
+    *bad_baselines.FAULTS,
+    *bad_runs.FAULTS,
+    *bad_history.FAULTS,
+    *surroundings.FAULTS,
+    *interrupts.FAULTS,
+    *shown_text.FAULTS,
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.group}: {fault.done}")
+def test_fault(fault: Fault, lab: Lab) -> None:
+    """The fault ends as its row says."""
+    fault.check(lab.played(fault.scene))
