@@ -90,9 +90,9 @@ def plain(text: str, *, most: int = TEXT_CHARACTERS, instead: str = REPLACEMENT)
     return text.translate(dict.fromkeys(map(ord, odd), instead))
 
 
-def from_environment(name: str) -> str:
+def from_environment(variable: str) -> str:
     """Return what an environment variable says; nothing if it is not set."""
-    return plain(os.environ.get(name, ""))
+    return plain(os.environ.get(variable, ""))
 
 
 def user_name() -> str:

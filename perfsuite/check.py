@@ -102,6 +102,7 @@ class Recheck:
         self._fresh_seed = seed * SEEDS + RECHECK_SEED
         self._expected: Any = None
         self._accepted: Any = None
+        self._is_fresh = False
         self._started_ns = 0
 
     def run(self) -> None:
@@ -112,6 +113,7 @@ class Recheck:
         self._refuse_changed(returned)
         fresh = given(device, timed.workload, self._fresh_seed)
         is_fresh = self._refilled([self._last, *self._others], fresh)
+        self._is_fresh = is_fresh and not in_place
         sets = [*self._others, self._last] if is_fresh else [self._last]
         self._expected = timed.workload.reference(*self._last.arguments)
         self._started_ns = time.monotonic_ns() - waited_ns()
@@ -121,7 +123,7 @@ class Recheck:
         if returned is None and backend == "graph":
             for each in self._while_time_is_left(sets):
                 self._compare(None, each)
-        first = [fresh] if is_fresh and not in_place else []
+        first = [fresh] if self._is_fresh else []
         for each in self._while_time_is_left([*first, *islice(cycle(sets), RECHECKS)]):
             self._clear([each], returned, fresh)
             returned = None
@@ -167,8 +169,12 @@ class Recheck:
         if is_other and device.compare(actual, accepted, 0.0).is_right:
             return
         comparison = _compare(device, self._timed.workload, returned, data, self._expected)
-        if not comparison.is_right:
-            raise self._wrong("output differs from the reference", comparison.reason)
+        if comparison.is_right:
+            return
+        made = given(device, self._timed.workload, self._fresh_seed, is_kept=True)
+        if self._is_fresh and device.digest(data.arguments, data.outputs) != made.digest:
+            raise self._wrong("launches changed their input")
+        raise self._wrong("output differs from the reference", comparison.reason)
 
     def _while_time_is_left(self, sets: Iterable[Given]) -> Iterator[Given]:
         limit_s = max(RECHECK_S, self._device.agree(RECHECK_SHARE * self._timed.spent_s))

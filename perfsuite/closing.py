@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from perfsuite.baselines import accept, moves_of
-from perfsuite.boundary import user_name
+from perfsuite.boundary import from_environment, user_name
 from perfsuite.files import refusing
 from perfsuite.model import Pack, Run, Section, Series, Word
 from perfsuite.packs import Listeners
@@ -148,7 +148,7 @@ def tell_github(book: Book, root: Path, steps: Steps) -> tuple[str, ...]:
     """Append to the step's summary; return its annotations."""
 
     def commands() -> tuple[str, ...]:
-        workspace = Path(os.environ.get("GITHUB_WORKSPACE") or root)
+        workspace = Path(from_environment("GITHUB_WORKSPACE") or root)
         return tuple(commands_of(book, here=Path.cwd(), workspace=workspace))
 
     def tell(path: Path) -> None:
@@ -156,9 +156,9 @@ def tell_github(book: Book, root: Path, steps: Steps) -> tuple[str, ...]:
         with refusing("cannot append to the step's summary", path, remedy=remedy):
             append_summary(book, path)
 
-    if step := os.environ.get("GITHUB_STEP_SUMMARY"):
+    if step := from_environment("GITHUB_STEP_SUMMARY"):
         steps.take("no summary of the step", lambda: tell(Path(step)), None)
-    is_there = os.environ.get("GITHUB_ACTIONS") == "true"
+    is_there = from_environment("GITHUB_ACTIONS") == "true"
     return steps.take("no annotations", commands, ()) if is_there else ()
 
 

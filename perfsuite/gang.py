@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from perfsuite.boundary import from_environment
 from perfsuite.catalogue import load_catalogue
 from perfsuite.codec import decode, encode
 from perfsuite.device import Device, Gang, join_elastic, open_device
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
             if order.file is not None:
                 order.file.write_bytes(encode(result))
     except PerfError as error:
-        sys.stderr.write(f"rank {os.environ.get('RANK', '?')}: {error}\n")
+        sys.stderr.write(f"rank {from_environment('RANK') or '?'}: {error}\n")
         return 2
     return 0
 

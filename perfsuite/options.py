@@ -189,8 +189,8 @@ INI: Mapping[str, Option] = {
     },
 }
 
-# Of pytest's own options those that choose tests, and those that set what INI has.
-CHOICES, SETTERS = ("-k", "-m"), ("-o", "--override-ini")
+# Of pytest's own options those that choose tests and plugins, and those that set what INI has.
+CHOICES, SETTERS = ("-k", "-m", "-p"), ("-o", "--override-ini")
 SECRET_INI = {"perf_history"}
 
 

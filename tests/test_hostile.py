@@ -51,7 +51,7 @@ def listed(folder: Path, text: str) -> tuple[Pack, Pack]:
         (GOOD.replace("return [each", "raise ValueError('hook') or [each"), "perf_cases() raised"),
         (GOOD.replace('"a book"', "'a\\x1b[31mbook'"), "control characters"),
         (GOOD.replace("Copy n floats.", "Copy \u202en floats."), "control characters"),
-        (GOOD.replace("Copy n floats.", "floats " * 2000), "more than 10000 characters"),
+        (GOOD.replace("Copy n floats.", "floats " * 2000), "more than 4000"),
         (GOOD.replace("[10, 20]", "['../../etc', 20]"), "'../../etc'"),
         (GOOD.replace("[10, 20]", "['a\\nb', 20]"), "do: use str"),
         (GOOD.replace("[10, 20]", "[10, '10']"), "two values that read '10'"),

@@ -22,6 +22,8 @@ from perfsuite.terminal import accounts
 VARIABLES = {
     "PERFSUITE_HISTORY": "URL of the history; wins over `perf_history`, and is the place for a "
     "password",
+    "PERFSUITE_LOCKS": "runs with another word here do not refuse each other a unit, for tests "
+    "that measure nothing real",
     "GITHUB_ACTIONS": "where it is `true`, what fails or needs a reader is annotated",
     "GITHUB_WORKSPACE": "what the paths of annotations are relative to",
     "GITHUB_STEP_SUMMARY": "the file to which the Markdown summary is appended",
@@ -35,6 +37,7 @@ VARIABLES = {
     "LOCAL_WORLD_SIZE": "set by torchrun",
     "PERFSUITE_FAKE_GPUS": "products of the GPUs that `--perf-device=fake` plays, as in `A,A,B`",
 }
+READERS = {"from_environment", "os.environ.get", "os.environ.setdefault", "os.environ.pop"}
 EXITS = {
     "OK": "nothing fails",
     "TESTS_FAILED": "something is slower, wrong, over budget, crashed or broken",
@@ -166,7 +169,7 @@ def _named(tree: ast.AST) -> Iterator[str]:
         key: ast.AST | None = None
         if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ":
             key = node.slice
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("os.environ."):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in READERS:
             key = node.args[0] if node.args else None
         elif isinstance(node, ast.Compare) and ast.unparse(node.comparators[0]) == "os.environ":
             key = node.left

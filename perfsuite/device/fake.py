@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perfsuite.boundary import from_environment
 from perfsuite.device.fake_rng import POISON, FakeRng
 from perfsuite.device.gang import Gang
 from perfsuite.device.protocol import Comparison, Device, Group, Loaded, Sample
@@ -249,7 +250,7 @@ class FakeDevice:
 
 def fake_gpus() -> tuple[Gpu, ...]:
     """Return the GPUs that PERFSUITE_FAKE_GPUS names by product, ``A,A,B``; none by default."""
-    given = os.environ.get("PERFSUITE_FAKE_GPUS", "")
+    given = from_environment("PERFSUITE_FAKE_GPUS")
     names = filter(None, given.split(","))
     return tuple(
         Gpu(index=index, uuid=f"FAKE-{index}", name=f"Fake {name}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfsuite.boundary import from_environment
 from perfsuite.errors import StoreError, UsageError
 from perfsuite.files import refusing
 from perfsuite.ini import text_of
@@ -24,7 +24,7 @@ BUSY_S = 30
 
 def url_of(root: Path, setting: str | None = None) -> str:
     """Return the URL of a project's history: the environment's, else the project's setting."""
-    return os.environ.get(VARIABLE, "") or (
+    return from_environment(VARIABLE) or (
         text_of(root, INI, DEFAULT) if setting is None else setting
     )
 

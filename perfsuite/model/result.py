@@ -116,10 +116,12 @@ class Sampling:
     sets: int
 
     def __post_init__(self) -> None:
-        _check_sets(self.sets)
+        _check_sampling(self.launches, self.sets)
 
 
-def _check_sets(sets: int) -> None:
+def _check_sampling(launches: int, sets: int) -> None:
+    if launches < 1:
+        raise ValueError(f"launches must be 1 or more, not {launches}")
     if not 1 <= sets <= MOST_SETS:
         raise ValueError(f"sets must be from 1 to {MOST_SETS}, not {sets}")
 
@@ -151,7 +153,7 @@ class Evidence:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_sets(self.sets)
+        _check_sampling(self.launches, self.sets)
 
     @property
     def sampling(self) -> Sampling | None:

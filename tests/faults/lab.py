@@ -147,6 +147,8 @@ class Stage:
         }
         kept |= {
             MARK: self.token,
+            # Scenes are played side by side, and all on the same made-up device.
+            "PERFSUITE_LOCKS": self.token,
             "HOME": str(self.root / "home"),
             "TMPDIR": str(self.root / "tmp"),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
