@@ -45,34 +45,29 @@ def given(device: Device, workload: Workload, seed: int, *, is_kept: bool = Fals
 
 def check(
     device: Device, workload: Workload, *, where: str, seed: int, is_thorough: bool = True
-) -> float | None:
-    """Return the relative error on fresh data; raise WrongResultError or CaseError.
+) -> Comparison:
+    """Compare on fresh data; raise WrongResultError or CaseError.
 
     Two sets of data: the second is checked after the first call has compiled and autotuned, and a
     function that hands back a stored output fails there. Then the negative control must fail. Not
     ``is_thorough``, it is one set of data alone.
     """
-    previous: Any = None
     for offset in CHECK_SEEDS if is_thorough else CHECK_SEEDS[:1]:
         data = given(device, workload, seed * SEEDS + offset)
         expected = workload.reference(*data.arguments)
-        # The allocator hands a freed output out again: without poison an unwritten output would
-        # hold what the last launch wrote there.
-        device.poison(_known(previous))
-        previous = None
-        previous = _launch(device, workload.fn, data)
-        comparison = _compare(device, workload, previous, data, expected)
+        returned = _launch(device, workload.fn, data)
+        comparison = _compare(device, workload, returned, data, expected)
         _refuse_wrong(comparison, "output differs from the reference", where)
     if is_thorough:
         _refuse_control(device, workload, data, expected, where)
-    return comparison.error if math.isfinite(comparison.error) else None
+    return comparison
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
     """A workload that was timed: the group that was, over these input sets, so many launches.
 
-    Its samples took ``spent_s``.
+    Its samples took ``spent_s``. The check allowed an error of ``limit``.
     """
 
     workload: Workload
@@ -80,6 +75,7 @@ class Timed:
     sets: Sequence[Given]
     launches: int
     spent_s: float
+    limit: float
     where: str
 
 
@@ -89,10 +85,14 @@ class Recheck:
     What was right three times may be wrong from the fourth launch on. First, the inputs must be as
     they were made. Then each input set gets other data where it lies, which what a function kept of
     earlier launches does not answer; outputs are poisoned; the timed group is issued once more; and
-    single launches follow. Ranks of a gang take the same steps.
+    single launches follow. Inputs that cannot be refilled are compared as they were timed, and a
+    launch on other ones follows; ``is_fresh`` says whether all were. What a launch returns is not
+    poisoned: it may be a part of its inputs, or of what the function holds. Ranks of a gang take
+    the same steps.
     """
 
     def __init__(self, device: Device, timed: Timed, seed: int) -> None:
+        self.is_fresh = False
         self._device = device
         self._timed = timed
         self._last = timed.sets[last_of(timed.group.launches, len(timed.sets))]
@@ -102,63 +102,76 @@ class Recheck:
         self._fresh_seed = seed * SEEDS + RECHECK_SEED
         self._expected: Any = None
         self._accepted: Any = None
-        self._is_fresh = False
         self._started_ns = 0
 
     def run(self) -> None:
         """Do so."""
         device, timed = self._device, self._timed
-        backend, in_place = timed.group.backend, timed.workload.in_place
-        returned = self._again() if backend == "graph" or in_place else None
-        self._refuse_changed(returned)
-        fresh = given(device, timed.workload, self._fresh_seed)
-        is_fresh = self._refilled([self._last, *self._others], fresh)
-        self._is_fresh = is_fresh and not in_place
-        sets = [*self._others, self._last] if is_fresh else [self._last]
-        self._expected = timed.workload.reference(*self._last.arguments)
+        self._refuse_changed()
+        fresh, expected = self._made(self._fresh_seed)
+        self.is_fresh = self._refilled([self._last, *self._others], fresh)
+        if not self.is_fresh:
+            self._refuse_unknown()
+        self._expected = expected if self.is_fresh else self._made(self._last.seed)[1]
         self._started_ns = time.monotonic_ns() - waited_ns()
-        self._clear(sets, returned, fresh)
-        returned = self._again()
+        sets = [*self._others, self._last]
+        self._clear(sets, fresh)
+        returned = device.again(timed.group, timed.workload.fn, self._last.arguments)
         self._compare(returned, self._last)
-        if returned is None and backend == "graph":
-            for each in self._while_time_is_left(sets):
+        if returned is None and timed.group.backend == "graph":
+            for each in self._while_time_is_left(self._others):
                 self._compare(None, each)
-        first = [fresh] if self._is_fresh else []
+        if not self.is_fresh:
+            fresh, self._expected = self._made(self._fresh_seed)
+            self._launch_on(fresh, fresh)
+            return
+        first = [] if timed.workload.in_place else [fresh]
         for each in self._while_time_is_left([*first, *islice(cycle(sets), RECHECKS)]):
-            self._clear([each], returned, fresh)
-            returned = None
-            returned = timed.workload.fn(*each.arguments)
-            self._compare(returned, each)
+            returned = self._launch_on(each, fresh)
             if each is fresh:
-                self._accepted, returned = _written(returned, each), None
+                self._accepted = _written(returned, each)
 
-    def _again(self) -> Any:
-        """Issue what was timed once more, and return what its last launch returned."""
-        timed = self._timed
-        return self._device.again(timed.group, timed.workload.fn, self._last.arguments)
+    def _made(self, seed: int) -> tuple[Given, Any]:
+        """Make arguments and their reference at once: it may know the last arguments alone."""
+        made = given(self._device, self._timed.workload, seed)
+        return made, self._timed.workload.reference(*made.arguments)
 
-    def _refuse_changed(self, returned: Any) -> None:
+    def _refuse_changed(self) -> None:
         """Refuse launches that had other inputs than the first one."""
-        device, workload, last = self._device, self._timed.workload, self._last
-        if workload.in_place:
-            made = given(device, workload, last.seed)
-            self._expected = workload.reference(*made.arguments)
+        device, timed, last = self._device, self._timed, self._last
+        if timed.workload.in_place:
+            returned = device.again(timed.group, timed.workload.fn, last.arguments)
+            self._expected = self._made(last.seed)[1]
             self._compare(returned, last)
         elif device.digest(last.arguments, last.outputs) != last.digest:
             raise self._wrong("launches changed their input")
+
+    def _refuse_unknown(self) -> None:
+        """Go on without other data in the same places, where no launch needs them."""
+        self._others.clear()
+        if self._timed.workload.in_place:
+            raise CaseError(
+                "in_place=True, and the arguments cannot be given other data",
+                where=self._timed.where,
+                remedy="hand over tensors that rng made, alone or in tuples, lists and mappings",
+            )
 
     def _refilled(self, sets: Sequence[Given], fresh: Given) -> bool:
         refill = self._device.refill
         done = all(refill(each.arguments, fresh.arguments, each.outputs) for each in sets)
         return not self._device.agree(float(not done))
 
-    def _clear(self, sets: Sequence[Given], returned: Any, fresh: Given) -> None:
-        """Let no result of an earlier launch pass for the next one's."""
+    def _clear(self, sets: Sequence[Given], fresh: Given) -> None:
+        """Let no output of an earlier launch pass for the next one's."""
         self._device.poison([output for each in sets for output in each.outputs])
-        if self._timed.workload.in_place:
+        if self._timed.workload.in_place and self.is_fresh:
             self._refilled(sets, fresh)
-        else:
-            self._device.poison(_known(returned))
+
+    def _launch_on(self, data: Given, fresh: Given) -> Any:
+        self._clear([data], fresh)
+        returned = self._timed.workload.fn(*data.arguments)
+        self._compare(returned, data)
+        return returned
 
     def _compare(self, returned: Any, data: Given) -> None:
         device, actual, accepted = self._device, _written(returned, data), self._accepted
@@ -169,11 +182,14 @@ class Recheck:
         if is_other and device.compare(actual, accepted, 0.0).is_right:
             return
         comparison = _compare(device, self._timed.workload, returned, data, self._expected)
+        if comparison.is_right and comparison.limit > self._timed.limit:
+            raise self._wrong("output is less precise than it was when it was checked")
         if comparison.is_right:
             return
-        made = given(device, self._timed.workload, self._fresh_seed, is_kept=True)
-        if self._is_fresh and device.digest(data.arguments, data.outputs) != made.digest:
-            raise self._wrong("launches changed their input")
+        if self.is_fresh and not self._timed.workload.in_place:
+            made = given(device, self._timed.workload, self._fresh_seed, is_kept=True)
+            if device.digest(data.arguments, data.outputs) != made.digest:
+                raise self._wrong("launches changed their input")
         raise self._wrong("output differs from the reference", comparison.reason)
 
     def _while_time_is_left(self, sets: Iterable[Given]) -> Iterator[Given]:
@@ -197,10 +213,6 @@ class Recheck:
 def last_of(launches: int, sets: int) -> int:
     """Return which of the input sets the last launch of a group has."""
     return (launches - 1) % sets
-
-
-def _known(returned: Any) -> list[Any]:
-    return [] if returned is None else [returned]
 
 
 def _written(returned: Any, data: Given) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from perfsuite.device import tensors
+from perfsuite.device.arguments import digest, refill
 from perfsuite.device.gang import Gang
 from perfsuite.device.host import cpu_model, last_level_cache, machine_unit
 from perfsuite.device.load import Load, own_ns
@@ -87,8 +88,8 @@ class CpuDevice:
     busy_s = 0.0
     spun_s = 0.0
     again = Device.again
-    digest = staticmethod(tensors.digest)
-    refill = staticmethod(tensors.refill)
+    digest = staticmethod(digest)
+    refill = staticmethod(refill)
     traced = staticmethod(cpu_operators)
     shown = Device.shown
 

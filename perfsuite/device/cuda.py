@@ -12,6 +12,7 @@ import torch
 from cuda.core import Device
 
 from perfsuite.device import tensors
+from perfsuite.device.arguments import digest, refill
 from perfsuite.device.compiled import triton_kernels, triton_loaded
 from perfsuite.device.energy import joules_per_group
 from perfsuite.device.facts import gpu_facts
@@ -43,8 +44,8 @@ class CudaDevice:
     # that multiplied matrices without end 8 to 84 %, in the middle 65 % of 90 (H200).
     foreign_most = 2.0
     busy_s = spun_s = 0.0
-    digest = staticmethod(tensors.digest)
-    refill = staticmethod(tensors.refill)
+    digest = staticmethod(digest)
+    refill = staticmethod(refill)
     traced = staticmethod(gpu_kernels)
     shown = staticmethod(shown)
 

@@ -154,10 +154,17 @@ class FakeDevice:
     def refill(
         self, arguments: tuple[Any, ...], fresh: tuple[Any, ...], outputs: Sequence[Any]
     ) -> bool:
-        """Overwrite the lists among the arguments."""
-        for live, new in zip(arguments, fresh, strict=True):
-            if isinstance(live, list) and not any(live is output for output in outputs):
-                live[:] = new
+        """Overwrite the lists among the arguments; False where others differ."""
+        pairs = [
+            pair
+            for pair in zip(arguments, fresh, strict=True)
+            if not any(pair[0] is output for output in outputs)
+        ]
+        if any(old != new for old, new in pairs if not isinstance(old, list)):
+            return False
+        for old, new in pairs:
+            if isinstance(old, list):
+                old[:] = new
         return True
 
     def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:

@@ -24,11 +24,8 @@ TOLERANCES = {
 # many tolerances, relative to its own size and the typical size of all.
 ELEMENT_FACTOR = 32.0
 CHUNK = 1 << 26
-# Words that are summed at once, which takes three times their room.
-SUMMED = 1 << 21
 POISON_BYTE = 0x7F
-# Arguments that say all there is to say of them.
-_PLAIN = (bool, int, float, str, torch.dtype, torch.Size)
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 class TensorRng:
@@ -68,11 +65,7 @@ class TensorRng:
         # Drawn on the device even for the host: a CPU takes seconds for what a GPU does at once.
         where = self._place
         kind = _dtype(dtype)
-        drawn = (
-            kind
-            if kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-            else (torch.float32)
-        )
+        drawn = kind if kind in FLOATS else torch.float32
         tensor = make(shape, dtype=drawn, device=where, generator=self._generator)
         tensor = tensor.to(kind)
         if place == "pinned":  # not by way of pageable memory, which takes ten times as long
@@ -114,80 +107,13 @@ class Flush:
 def poison(outputs: Sequence[Any]) -> None:
     """Fill outputs with NaN (floats) or 0x7f bytes (all else)."""
     for tensor in tensors_of(list(outputs)):
-        if tensor.dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
-            tensor.fill_(float("nan"))
-        else:
-            tensor.view(torch.uint8).fill_(POISON_BYTE)
-
-
-def digest(arguments: Any, outputs: Sequence[Any]) -> tuple[int, ...]:
-    """Return a sum of each argument's bytes, weighted by their place; outputs are left out.
-
-    What lies on the host beside a GPU is summed there.
-    """
-    written = {tensor.untyped_storage().data_ptr() for tensor in tensors_of(list(outputs))}
-    found = {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors_of(arguments)}
-    stored = [_stored(tensor) for place, tensor in found.items() if place not in written]
-    where = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")
-    sums = [_sum(each, where) for each in stored]
-    return tuple(torch.stack(sums).tolist()) if sums else ()
-
-
-def _sum(stored: torch.Tensor, where: torch.device) -> torch.Tensor:
-    whole = stored.numel() // 8 * 8
-    total = torch.zeros((), dtype=torch.int64, device=where)
-    for words in (*stored[:whole].view(torch.int64).split(SUMMED), stored[whole:]):
-        place = torch.arange(1, 2 * len(words) + 1, 2, device=where)  # odd: no byte counts nothing
-        total = 31 * total + (words.to(where) * place).sum()
-    return total
-
-
-def refill(arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
-    """Copy the data of ``fresh`` to where ``arguments`` lie, but for their ``outputs``.
-
-    False, and nothing is done, unless both are tensors of one layout and otherwise equal. So it is
-    where data on the host differ that may have decided what a GPU was to launch.
-    """
-    written = {tensor.untyped_storage().data_ptr() for tensor in tensors_of(list(outputs))}
-    found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-    for old, new in _pairs(arguments, fresh):
-        if not (isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)):
-            if old is not new and not (isinstance(old, _PLAIN) and old == new):
-                return False
-        elif _layout(old) != _layout(new):
-            return False
-        elif old.untyped_storage().data_ptr() not in written:
-            found[old.untyped_storage().data_ptr()] = _stored(old), _stored(new)
-    on_gpu = any(old.is_cuda for old, _ in found.values())
-    on_host = [pair for pair in found.values() if not pair[0].is_cuda]
-    if on_gpu and not all(torch.equal(old, new) for old, new in on_host):
-        return False
-    for old, new in found.values():
-        old.copy_(new)
-    return True
-
-
-def _pairs(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the values of two arguments by twos, tuples, lists and mappings opened."""
-    if isinstance(one, (tuple, list)) and type(one) is type(other) and len(one) == len(other):
-        for pair in zip(one, other, strict=True):
-            yield from _pairs(*pair)
-    elif isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        for key in one:
-            yield from _pairs(one[key], other[key])
-    else:
-        yield one, other
-
-
-def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
-    size = tensor.untyped_storage().nbytes()
-    return tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.storage_offset(), size
-
-
-def _stored(tensor: torch.Tensor) -> torch.Tensor:
-    """Return all bytes behind a tensor, whatever its strides."""
-    place = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return place.set_(tensor.untyped_storage())
+        with torch.inference_mode(tensor.is_inference()):
+            if tensor.is_complex() or tensor.dtype in FLOATS:
+                tensor.fill_(float("nan"))
+            elif tensor.ndim and tensor.is_contiguous():
+                tensor.view(torch.uint8).fill_(POISON_BYTE)
+            else:
+                tensor.fill_(POISON_BYTE)
 
 
 def compare(actual: Any, expected: Any, tolerance: float | None) -> Comparison:
@@ -247,8 +173,12 @@ def _parts(
 ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
     """Yield where each part begins, how far it is off, and what it should be."""
     for start in range(0, flat.numel(), CHUNK):
-        should_be = reference[start : start + CHUNK].to(flat.device).double()
-        yield start, flat[start : start + CHUNK].double() - should_be, should_be
+        got, want = flat[start : start + CHUNK], reference[start : start + CHUNK].to(flat.device)
+        should_be = want.double()
+        if got.is_floating_point() or want.is_floating_point():
+            yield start, got.double() - should_be, should_be
+        else:  # beyond 2^53 float64 takes neighbours for one
+            yield start, (got.long() - want.long()).double(), should_be
 
 
 def _dtype(name: str) -> torch.dtype:

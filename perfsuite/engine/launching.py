@@ -32,6 +32,9 @@ SUSTAINED_US, LEAD_IN_US = 1e6, 2e5
 STAMPS_LOST = "stamps missed an SM"
 # NVML's counter of energy moves on in steps of up to a tenth of a second.
 ENERGY_S = 2.0
+NOT_REFILLED = (
+    "its inputs cannot be given other data: the timed launches were compared on their own"
+)
 STEADY, UNSTEADY, LATE = 0.0, 1.0, 2.0
 
 
@@ -45,7 +48,7 @@ class Launching:
         self._settled = True
         self._joules: float | None = None
         self._plan: SamplingPlan | None = None
-        self._launched = 0
+        self._launched, self._limit = 0, math.inf
 
     @property
     def has_enough(self) -> bool:
@@ -116,12 +119,17 @@ class Launching:
         plan, bench = self._planned(), self._bench
         spent_s = sum(bench.log.phases.get(phase, 0.0) for phase in ("settle", "measure", "spin"))
         where = bench.case.name
-        timed = Timed(self._workload, plan.group, plan.data, self._launched, spent_s, where)
-        Recheck(bench.device, timed, bench.seed).run()
+        timed = Timed(
+            self._workload, plan.group, plan.data, self._launched, spent_s, self._limit, where
+        )
+        recheck = Recheck(bench.device, timed, bench.seed)
+        recheck.run()
+        if not recheck.is_fresh:
+            bench.log.notes.append(NOT_REFILLED)
 
     def _check(self, *, is_thorough: bool) -> float | None:
         bench, workload = self._bench, self._workload
-        error = check(
+        comparison = check(
             bench.device,
             workload,
             where=bench.case.name,
@@ -134,7 +142,8 @@ class Launching:
             bench.log.exact["peak_bytes"] = float(peak)
         if workload.exact is not None:
             bench.log.exact.update(bench.declared(workload.exact()))
-        return error
+        self._limit = comparison.limit
+        return comparison.error if math.isfinite(comparison.error) else None
 
     def _calibrate(self, sampling: Sampling | None) -> SamplingPlan:
         bench = self._bench
