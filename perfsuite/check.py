@@ -22,7 +22,7 @@ RECHECK_SEED = SEEDS - 3
 # So many launches of a process are compared after it was timed, in no more than this time or share
 # of what its samples took.
 # A result that is wrong once in twenty is among the 60 of three processes with 95 %.
-RECHECKS, RECHECK_S, RECHECK_SHARE = 20, 0.005, 0.02
+RECHECKS, RECHECK_S, RECHECK_SHARE = 20, 0.01, 0.02
 
 
 @dataclass(frozen=True, slots=True)

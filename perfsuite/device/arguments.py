@@ -55,13 +55,9 @@ def refill(arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
             place = old.untyped_storage().data_ptr()
             if place in written:
                 continue
-            old_bytes, new_bytes = _bytes(old), _bytes(new)
-            is_host = torch.cuda.is_initialized() and not (old.is_cuda or old.is_pinned())
-            if is_host and not torch.equal(old_bytes, new_bytes):
+            found[place] = _bytes(old), _bytes(new)
+            if not _is_ours(old) or (_is_read_by_host(old) and not torch.equal(*found[place])):
                 return False
-            if not old.untyped_storage().resizable():  # mapped or lent: perhaps to be read alone
-                return False
-            found[place] = old_bytes, new_bytes
         elif not (old is new or (isinstance(old, PLAIN) and old == new)):
             return False
     for old, new in found.values():
@@ -103,6 +99,17 @@ def _components(tensor: torch.Tensor) -> dict[Any, Any] | None:
 def _is_stored(value: Any) -> bool:
     is_strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
     return is_strided and not value.is_nested and value.untyped_storage().nbytes() > 0
+
+
+def _is_ours(tensor: torch.Tensor) -> bool:
+    """Say whether memory may be written: what is mapped or lent is perhaps to be read alone."""
+    is_pinned = torch.cuda.is_initialized() and tensor.is_pinned()
+    return is_pinned or bool(tensor.untyped_storage().resizable())
+
+
+def _is_read_by_host(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor beside a GPU's may have decided what was launched."""
+    return torch.cuda.is_initialized() and not (tensor.is_cuda or tensor.is_pinned())
 
 
 def _places(outputs: Sequence[Any]) -> set[int]:
