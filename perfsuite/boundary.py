@@ -95,6 +95,16 @@ def from_environment(variable: str) -> str:
     return plain(os.environ.get(variable, ""))
 
 
+def python_path(*first: str) -> str:
+    """Return the PYTHONPATH of a child: these folders, then those of ours that have a name.
+
+    One without a name, such as behind a last colon, is the current folder, whose files may be named
+    as modules of Python's.
+    """
+    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join(filter(None, (*first, *own)))
+
+
 def user_name() -> str:
     """Return who runs this; a number where a container runs a user whom nobody named."""
     import getpass

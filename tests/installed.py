@@ -50,7 +50,7 @@ def wheel_of(folder: Path, place: Path) -> Path:
 
 def call(*command: str, cwd: Path, status: int = 0, **given: str) -> str:
     """Run a command as somebody else would; return what it said."""
-    mine = ("PYTEST", "PYTHON", "PERFSUITE", "COV_", "COVERAGE")
+    mine = ("PYTEST", "PYTHON", "PERFSUITE", "COV_", "COVERAGE", "PIP_CONSTRAINT")
     env = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
     done = subprocess.run(
         command,

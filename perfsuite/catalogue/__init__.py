@@ -17,7 +17,7 @@ from typing import IO
 import msgspec
 
 import perfsuite
-from perfsuite.boundary import plain
+from perfsuite.boundary import plain, python_path
 from perfsuite.catalogue.listing import PackListing, Request
 from perfsuite.errors import UsageError
 from perfsuite.files import refuse_few_files
@@ -125,7 +125,6 @@ def _child(request: Request, errors: IO[bytes]) -> Iterator[int]:
     """Run the child in a session of its own and yield the pipe it answers on."""
     answers, answer = os.pipe()
     home = str(Path(perfsuite.__file__).resolve().parents[1])
-    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     with tempfile.TemporaryFile() as question:
         question.write(_encoded(request))
         question.seek(0)
@@ -136,7 +135,7 @@ def _child(request: Request, errors: IO[bytes]) -> Iterator[int]:
             stderr=errors,
             pass_fds=(answer,),
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**os.environ, "PYTHONPATH": python_path(home)},
         )
     os.close(answer)
     try:

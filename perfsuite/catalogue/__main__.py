@@ -35,7 +35,7 @@ MOST = {resource.RLIMIT_FSIZE: 64 << 20, resource.RLIMIT_DATA: 16 << 30}
 # Less than the controller's grace.
 AGAIN_S = 3.0
 # As much of a failed pack's output as helps; a traceback's end is what matters.
-OUTPUT_BYTES = 2000
+OUTPUT_BYTES = 8000
 PR_SET_PDEATHSIG = 1
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import perfsuite
+from perfsuite.boundary import python_path
 from perfsuite.model import Accelerator, Arm, Gpu, Kernel, Settings, Tree
 
 # The share of the machine's memory that the workers of one panel may use together.
@@ -81,9 +82,8 @@ def child_environment() -> dict[str, str]:
     """Return this process's environment, in which a child finds this very perfsuite."""
     values = dict(os.environ)
     home = str(Path(perfsuite.__file__).parents[1])
-    if home not in sysconfig.get_paths().values():
-        known = [values["PYTHONPATH"]] if values.get("PYTHONPATH") else []
-        values["PYTHONPATH"] = os.pathsep.join([home, *known])
+    first = [] if home in sysconfig.get_paths().values() else [home]
+    values["PYTHONPATH"] = python_path(*first)
     return values
 
 

@@ -152,6 +152,8 @@ class Stage:
             "HOME": str(self.root / "home"),
             "TMPDIR": str(self.root / "tmp"),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            # xdist's ends in a colon: the current folder would stand before Python's own modules.
+            "PYTHONPATH": kept.get("PYTHONPATH", "").strip(os.pathsep),
         }
         if sys.dont_write_bytecode:  # each process would compile for seconds
             kept["PYTHONPYCACHEPREFIX"] = str(self.cache)
