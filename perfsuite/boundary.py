@@ -17,16 +17,18 @@ from unicodedata import category
 FILE_BYTES = 512 << 20
 MESSAGE_BYTES = 256 << 20
 # Characters of a name (of a pack, case, axis value, run), of a text that explains (a reason, a
-# note, an exception), and of what a pack writes for the page.
+# note, an exception), of a value that an error shows, and of what a pack writes for the page.
 NAME_CHARACTERS = 200
 TEXT_CHARACTERS = 4_000
+SHOWN_CHARACTERS = 60
 PAGE_CHARACTERS = 100_000
 # Levels of lists and mappings in a file or message, and digits of a number.
 LEVELS = 100
 DIGITS = 300
 # Whole numbers beyond 64 bits are read as floats, which no counter of ours takes.
 MOST_WHOLE = (1 << 63) - 1
-# No measurement is a greater number; what is can neither be added up nor drawn.
+# No measurement is a greater number, or a smaller one than one through it; what is can neither be
+# added up nor drawn.
 MAGNITUDE = 1e100
 
 # In the environment of git's hooks these name the repository that the hook is of.
@@ -53,6 +55,11 @@ _SECRETS = (
     re.compile(r"(://)(?:[^\s/:@]*:\S*|[^\s/@]+)(?=@)"),
     re.compile(rf"(?i)({_NAMED}=|--[\w-]*{_NAMED}[\w-]*[=\s])(?:'[^']*'|\"[^\"]*\"|[^\s&;|'\"]+)"),
 )
+
+
+def is_measurable(number: float) -> bool:
+    """Say whether a number can be reckoned with: nothing, or of a magnitude that things have."""
+    return number == 0 or 1 / MAGNITUDE <= abs(number) <= MAGNITUDE
 
 
 def is_file_name(text: str) -> bool:
@@ -88,6 +95,14 @@ def plain(text: str, *, most: int = TEXT_CHARACTERS, instead: str = REPLACEMENT)
         return text
     odd = {c for c in set(text) - {"\n", "\t"} if category(c) in CONTROLS}
     return text.translate(dict.fromkeys(map(ord, odd), instead))
+
+
+def shown(value: object, *, most: int = SHOWN_CHARACTERS) -> str:
+    """Return a value as an error shows it: what is wrong with it may be its length."""
+    try:
+        return plain(repr(value), most=most)
+    except ValueError:  # Python writes no integer of thousands of digits
+        return "an integer of very many digits"
 
 
 def from_environment(variable: str) -> str:

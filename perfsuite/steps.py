@@ -47,7 +47,7 @@ class Steps:
         try:
             return act()
         except Exception as error:  # noqa: BLE001 - whatever it is, the verdicts are worth more
-            is_new = self.add(failed, _why(error), remedy=remedy)
+            is_new = self.add(failed, why(error), remedy=remedy)
             if is_new and not isinstance(error, (PerfError, ImportError)):
                 self.tracebacks.append("".join(traceback.format_exception(error)))
             return fallback
@@ -61,7 +61,7 @@ class Steps:
         return True
 
 
-def _why(error: Exception) -> str:
+def why(error: Exception) -> str:
     """Return an error on one line: what, where and the remedy, or its type and first line."""
     if isinstance(error, PerfError):
         where, remedy = error.where, error.remedy

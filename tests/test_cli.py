@@ -103,6 +103,15 @@ def test_list_shows_variants_in_whole(perfsuite: Command) -> None:
     assert said.count("Double eight numbers") == 1
 
 
+def test_a_closed_standard_output_is_an_error(
+    perfsuite: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    code, said = perfsuite("baseline", "show")
+    assert code == 2
+    assert said == "perfsuite: standard output is closed\n  do: redirect it: >/dev/null\n"
+
+
 def test_list_names_broken_packs(perfsuite: Command, project: Path) -> None:
     (project / "bad.py").write_text("raise RuntimeError('boom')", encoding="utf-8")
     code, said = perfsuite("list", *PACK, "--pack", "bad.py")

@@ -15,6 +15,7 @@ from perfsuite import codec
 from perfsuite.errors import StoreError
 from perfsuite.model import (
     Axes,
+    BaselineEntry,
     BaselineMetric,
     Block,
     ClaimWord,
@@ -153,13 +154,58 @@ def test_whole_characters_of_two_halves_are_read() -> None:
     assert codec.read_json('"\\ud83d\\ude00"', where="a.json") == "\N{GRINNING FACE}"
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400 + ".0"])
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
 def test_stored_numbers_are_finite(number: str) -> None:
     assert f"{number} is not a number" in refusal(f'{{"center": {number}}}')
 
 
-def test_large_numbers_are_read() -> None:
-    assert codec.read_json("[1e300, 1e16, 1E+100]", where=WHERE) == [1e300, 1e16, 1e100]
+@pytest.mark.parametrize(
+    "number",
+    [
+        *("1e999", "1e308", "-1E+0101", "1e101", "9999e97", "9" * 102, "9" * 400 + ".0"),
+        *("1e-101", "5e-324", "-1e-400", f"0.{'0' * 100}1", f"0.{'0' * 60}1e-60"),
+        *(f"{'9' * 60}e60", f"{'9' * 60}.5e50"),
+    ],
+)
+@pytest.mark.parametrize("text", ["[{}]", "[0,{}]", '{{"center": {}}}', '{{"a":\n{}}}'])
+def test_numbers_that_nobody_measured_are_refused(number: str, text: str) -> None:
+    what = refusal(text.format(number))
+    assert number[:20] in what
+    assert "a number is 0 or between 1e-100 and 1e+100" in what
+
+
+def test_large_and_small_numbers_are_read() -> None:
+    text = f"[1e16, 1E+100, -1e-100, 0e400, 0.0, 1e0000000, -0.{'0' * 29}1]"
+    assert codec.read_json(text, where=WHERE) == [1e16, 1e100, -1e-100, 0.0, 0.0, 1.0, -1e-30]
+
+
+@pytest.mark.parametrize(
+    ("plain", "kind"),
+    [
+        ({"slot": 0, "seed": 0, "exact": {"Peak Bytes": 1.0}}, Evidence),
+        ({"time_us": [1.0], "metrics": {"Peak Bytes": [1.0]}}, Block),
+        (
+            {
+                "variant": "a",
+                "case_version": 1,
+                "run": "r",
+                "metrics": {"Peak Bytes": {"center": 1.0, "unit": ""}},
+            },
+            BaselineEntry,
+        ),
+    ],
+)
+def test_names_of_metrics_in_a_file_are_checked(plain: object, kind: type) -> None:
+    assert "metric name 'Peak Bytes' must match" in bad_value(plain, kind)
+
+
+@pytest.mark.parametrize("role", [b"target", b"ranks"])
+def test_an_axis_that_a_stored_case_lacks_is_refused(role: bytes) -> None:
+    lines = codec.start_lines(finished({"copy": 1.0}))
+    odd = lines.replace(b'"%s":""' % role, b'"%s":"zz"' % role)
+    assert odd != lines
+    with pytest.raises(StoreError, match=f"{role.decode()}='zz' is not an axis of the case"):
+        codec.read_run(odd, where="x")
 
 
 def test_a_wrong_type_is_named_by_path_and_value() -> None:

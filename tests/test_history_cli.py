@@ -128,6 +128,23 @@ def test_runs_are_imported_once_and_what_is_damaged_is_refused(
     assert f"{damaged}: not stored: " in said
 
 
+def test_a_run_that_fails_unforeseen_costs_no_file_behind_it(
+    perfsuite: Command, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(run: Run) -> object:
+        if run.id == paths[0].stem:
+            raise KeyError("zz")
+        return stored_of(run)
+
+    paths = [write(project / ".perfsuite", night(number)) for number in (50, 51)]
+    monkeypatch.setattr("perfsuite.history.stored_of", fails)
+    code, said = perfsuite("import", *map(str, paths))
+    assert code == 1
+    assert f"{paths[0]}: not stored: KeyError: 'zz'" in said
+    assert f"{paths[1]}: stored" in said
+    assert "Traceback" not in said
+
+
 def test_a_history_moves_through_a_parquet_file(perfsuite: Command, project: Path) -> None:
     assert perfsuite("export", "all.parquet") == (0, "wrote all.parquet: 120 points\n")
     (project / ".perfsuite" / "history.db").unlink()

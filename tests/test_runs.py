@@ -281,6 +281,10 @@ def test_unfinished_and_damaged_files_are_no_last_run(tmp_path: Path) -> None:
     interrupted(tmp_path / "other")
     (tmp_path / "other/runs" / f"{RUN_ID}.jsonl").rename(tmp_path / "runs/20261121-103001-b.jsonl")
     (tmp_path / "runs/20261121-103002-c.jsonl").write_bytes(b"\x00" * 64)
+    for number, odd in enumerate(("1e308", "5e-324")):
+        text = path.read_text(encoding="utf-8").replace('"busy_s":0.0', f'"busy_s":{odd}')
+        assert odd in text
+        path.with_name(f"20261121-10300{number + 3}-d.jsonl").write_text(text, encoding="utf-8")
     found = last_run(tmp_path, sku=SKU.slug, unit=UNIT)
     assert found is not None
     assert found.id == path.stem

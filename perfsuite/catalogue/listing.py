@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from perfsuite.boundary import MAGNITUDE, MOST_WHOLE, TEXT_CHARACTERS, is_measurable, shown
 from perfsuite.catalogue.tiers import bindings, is_full_only
 from perfsuite.errors import PackError
 from perfsuite.model import (
@@ -168,22 +168,26 @@ def _work(case: Case, axes: Axes, where: str) -> Work | None:
     if case.work is None:
         return None
     work = _called(case.work, axes, "work", where)
-    if not isinstance(work, Work) or not math.isfinite(work.bytes + work.flops + work.kernels):
+    if not isinstance(work, Work) or not all(map(is_measurable, _numbers(work))):
         raise PackError(
-            f"work({_bound_text(axes)}) returned {work!r}",
+            f"work({_bound_text(axes)}) returned {shown(work, most=TEXT_CHARACTERS)}",
             where=where,
-            remedy="return a perfsuite.Work with finite numbers",
+            remedy=f"return a perfsuite.Work with numbers of at most {MAGNITUDE:g}",
         )
     return work
+
+
+def _numbers(work: Work) -> tuple[float, ...]:
+    return work.read_bytes, work.write_bytes, work.flops, work.kernels
 
 
 def _memory_bytes(case: Case, axes: Axes, where: str) -> int:
     if case.memory_bytes is None:
         return 0
     size: Any = _called(case.memory_bytes, axes, "memory_bytes", where)
-    if not isinstance(size, (int, float)) or not 0 <= size < math.inf:
+    if not isinstance(size, (int, float)) or not 0 <= size <= MOST_WHOLE:
         raise PackError(
-            f"memory_bytes({_bound_text(axes)}) returned {size!r}",
+            f"memory_bytes({_bound_text(axes)}) returned {shown(size)}",
             where=where,
             remedy="return the bytes of memory one process of the variant needs",
         )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 from perfsuite.cli import baseline, cases, history, merge, proof  # noqa: F401 - their commands are the app's, too
 from perfsuite.cli.commands import app
 from perfsuite.cli.project import say_error
-from perfsuite.errors import PerfError
+from perfsuite.errors import PerfError, UsageError
 
 __all__ = ["app", "main"]
 
@@ -13,6 +15,8 @@ __all__ = ["app", "main"]
 def main() -> None:
     """Run the command; a deliberate error is its message and exit code 2, without a traceback."""
     try:
+        if sys.stdout is None:  # whoever started it has closed it: nothing could be said
+            raise UsageError("standard output is closed", remedy="redirect it: >/dev/null")
         app(prog_name="perfsuite")
     except PerfError as error:
         say_error(error)

@@ -20,6 +20,7 @@ from perfsuite.errors import PerfError, UsageError
 from perfsuite.model import Point, Series
 from perfsuite.report import view
 from perfsuite.report.history import change_words, commits
+from perfsuite.steps import why
 
 if TYPE_CHECKING:
     from perfsuite.history import History
@@ -94,6 +95,10 @@ def import_runs(
             except PerfError as error:
                 refused += 1
                 say(f"{name}: not stored: {error}")
+            except Exception as error:  # noqa: BLE001 - it costs no file behind it
+                refused += 1
+                say(f"{name}: not stored: {why(error)}")
+                say("  do: report this with the file, or leave it out")
     raise typer.Exit(1 if refused else 0)
 
 

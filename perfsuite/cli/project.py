@@ -110,7 +110,7 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     if isinstance(stream, io.TextIOWrapper):  # some have fewer characters than we use
         stream.reconfigure(errors="replace")
-    width = None if stream.isatty() else WIDE
+    width = None if stream is None or stream.isatty() else WIDE
     return Console(stderr=stderr, markup=False, highlight=False, width=width)
 
 

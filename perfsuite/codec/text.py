@@ -14,7 +14,7 @@ from typing import Any, Never, TypeVar
 
 import msgspec
 
-from perfsuite.boundary import DIGITS, LEVELS, MOST_WHOLE
+from perfsuite.boundary import DIGITS, LEVELS, MAGNITUDE, MOST_WHOLE, is_measurable
 from perfsuite.errors import StoreError
 
 T = TypeVar("T")
@@ -22,9 +22,11 @@ T = TypeVar("T")
 _STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
 # A duplicate key is placed by the lines that name it; in more lines than this they say nothing.
 _MOST_LINES_NAMED = 3
-# Python may read such a number as infinity; looking for one beats looking at every number.
-_HUGE = re.compile(r"[eE]\+?\d{3}|\d{300}")
-_WHOLE = re.compile(r"\d{19}")
+_MOST_SHOWN = 40
+# Only with such an exponent, or so many digits, can a number be beyond MAGNITUDE or 64 bits.
+# Looking for one beats looking at every number.
+_EXTREME = re.compile(r"[-\[:,\s][\d.]+[eE][+-]?(?:[7-9]\d|\d{3})")
+_LONG = re.compile(r"\d{19}")
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _CONTAINERS = (dict, list, tuple)
 _TOO_DEEP = f"nested too deeply: more than {LEVELS} levels"
@@ -102,17 +104,19 @@ def _not_finite(plain: object, path: str) -> str:
 def read_json(text: str | bytes, *, where: str, line: int = 0) -> Any:
     """Return plain values from stored JSON; duplicate keys, NaN and bad syntax are refused.
 
+    So are numbers that nobody can have measured.
     ``line`` is the number of the line that the text is, if it is one line of a file.
     """
     place = f"{where}, line {line}" if line else where
     try:
         decoded = text.decode("utf-8") if isinstance(text, bytes) else text
+        is_long = _LONG.search(decoded)
         value = json.loads(
             decoded,
             object_pairs_hook=partial(_unique, decoded),
             parse_constant=_refuse_number,
-            parse_float=_finite if _HUGE.search(decoded) else None,
-            parse_int=_whole if _WHOLE.search(decoded) else None,
+            parse_float=_measurable if is_long or _EXTREME.search(decoded) else None,
+            parse_int=_whole if is_long else None,
         )
         if _HALF.search(decoded):
             _refuse_halves(value)
@@ -173,7 +177,7 @@ def _whole(digits: str) -> float:
     if len(digits) > DIGITS:
         raise _RefusedError(f"a number of {len(digits)} digits, {digits[:20]}..., cannot be stored")
     number = int(digits)
-    return number if abs(number) <= MOST_WHOLE else float(number)
+    return number if abs(number) <= MOST_WHOLE else _measurable(digits)
 
 
 def _refuse_halves(value: object) -> None:
@@ -184,9 +188,17 @@ def _refuse_halves(value: object) -> None:
         raise _RefusedError(f"half a character, {half!a}, cannot be stored") from None
 
 
-def _finite(digits: str) -> float:
+def _measurable(digits: str) -> float:
+    """Return a number; JSON's own nothing is fine, not what is too small for Python to tell."""
     number = float(digits)
-    return number if math.isfinite(number) else _refuse_number(digits)
+    is_lost = not number and any(digit in "123456789" for digit in re.split("[eE]", digits)[0])
+    if is_lost or not is_measurable(number):
+        shown = digits if len(digits) <= _MOST_SHOWN else f"{digits[:20]}..."
+        raise _RefusedError(
+            f"{shown} cannot be stored: a number is 0 or between {1 / MAGNITUDE:g} and "
+            f"{MAGNITUDE:g}, with either sign"
+        )
+    return number
 
 
 def convert(value: object, kind: type[T], *, where: str, is_foreign: bool = False) -> T:

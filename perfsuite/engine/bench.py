@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
+from perfsuite.boundary import is_measurable, shown
 from perfsuite.device import Device
 from perfsuite.errors import CaseError
 from perfsuite.model import Axes, Block, Case, Settings
@@ -73,11 +73,12 @@ class Bench:
                 )
             if not _is_number(value):
                 raise CaseError(
-                    f"metric {name!r} is {value!r}, no finite number", where=self.case.name
+                    f"metric {name!r} is {shown(value)}, no number that can be stored",
+                    where=self.case.name,
                 )
         return {name: float(value) for name, value in metrics.items()}
 
 
 def _is_number(value: Any) -> bool:
-    """Say whether a value is a finite number, of whichever library."""
-    return isinstance(value, Real) and math.isfinite(float(value))
+    """Say whether a value is a number that a run file can hold, of whichever library."""
+    return isinstance(value, Real) and bool(is_measurable(value))

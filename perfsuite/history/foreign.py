@@ -7,14 +7,13 @@ clock in one process, is compared with nothing but itself.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from perfsuite.boundary import plain
+from perfsuite.boundary import is_measurable, plain
 from perfsuite.codec import convert, read_json
 from perfsuite.errors import StoreError
 from perfsuite.files import read, refusing
@@ -110,7 +109,7 @@ def _refuse(file: BenchmarkFile, path: Path) -> None:
         raise StoreError("it holds no benchmark", where=str(path), remedy="name another file")
     for each in file.benchmarks:
         durations = (each.stats.median, *each.stats.data)
-        if min(durations) <= 0 or not math.isfinite(max(durations) * US_PER_S):
+        if min(durations) <= 0 or not is_measurable(max(durations) * US_PER_S):
             raise _bad(f"{each.fullname} has a duration that is none", path)
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import MAXYEAR, MINYEAR, datetime
 from typing import Any, TypeVar
 
-from perfsuite.boundary import MAGNITUDE, plain
+from perfsuite.boundary import is_measurable, plain
 from perfsuite.codec import decode
 from perfsuite.errors import StoreError
 from perfsuite.history.store import KEY, History
@@ -65,7 +65,7 @@ def number(cell: Any) -> float:
     """Return a number that can have been measured."""
     if isinstance(cell, bool) or not isinstance(cell, (int, float)):
         raise TypeError
-    if not -MAGNITUDE < cell < MAGNITUDE:  # nor is what is no number
+    if not is_measurable(cell):
         raise ValueError
     return cell
 

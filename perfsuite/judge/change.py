@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from perfsuite import stats
+from perfsuite.boundary import MAGNITUDE, is_measurable
 from perfsuite.judge.pair import paired
 from perfsuite.judge.policy import Policy
 from perfsuite.judge.timings import ELAPSED, TIME, TIMES, Timing
@@ -16,6 +17,8 @@ from perfsuite.noise import NoisePrior
 
 # Past this change of the SM clock the share of time that follows it is not known well enough.
 CLOCK_LIMIT = 0.03
+# A greater change has no share of 1 that a run file can hold.
+_MOST_LOG = math.log(MAGNITUDE) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,8 @@ class Shift:
         """Return the p-value of a change beyond the threshold, whatever beta is."""
         if len({math.copysign(1, item.theta) for item in self.strict}) > 1:
             return 1.0
-        return max(item.p_beyond(math.log1p(self.threshold)) for item in self.strict)
+        found = max(item.p_beyond(math.log1p(self.threshold)) for item in self.strict)
+        return found if is_measurable(found) else 0.0
 
     def change(self, policy: Policy, *, lenient: bool = False) -> Change:
         """Return the change as it is stored: shares of 1 instead of logs."""
@@ -82,18 +86,23 @@ class Shift:
             unit=self.metric.unit,
             baseline=ends[0],
             current=ends[1],
-            theta=math.expm1(theta),
-            low=math.expm1(low),
-            high=math.expm1(high),
+            theta=_share(theta),
+            low=_share(low),
+            high=_share(high),
             threshold=self.threshold,
             gate=self.gate,
-            detectable=math.expm1(found),
+            detectable=_share(found),
             p_value=self.p_value(),
             time_change=self.time,
             clock_change=self.clock,
             beta=self.beta,
             degrees=min(item.degrees for item in chosen),
         )
+
+
+def _share(log: float) -> float:
+    found = math.expm1(min(log, _MOST_LOG))
+    return found if is_measurable(found) else 0.0
 
 
 def shift_of(

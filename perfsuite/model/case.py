@@ -146,9 +146,7 @@ class Case:
                     raise ValueError(f"axis {axis!r} of a tier is not an axis of the case")
                 if not NAME.match(axis) or not values:
                     raise ValueError(f"axis {axis!r} needs a plain name and at least one value")
-        for role in ("ranks", "target"):
-            if (axis := getattr(self, role)) and axis not in self.axes:
-                raise ValueError(f"{role}={axis!r} is not an axis of the case")
+        _check_roles(self)
         for device, bound in self.canary.items():
             if set(bound) != set(self.axes):
                 raise ValueError(f"the canary of {device!r} must bind each axis of the case once")
@@ -176,6 +174,15 @@ class CaseInfo:
     target: str = ""
     tunes: bool = False
 
+    def __post_init__(self) -> None:
+        _check_roles(self)
+
+
+def _check_roles(case: Case | CaseInfo) -> None:
+    for role in ("ranks", "target"):
+        if (axis := getattr(case, role)) and axis not in case.axes:
+            raise ValueError(f"{role}={axis!r} is not an axis of the case")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
@@ -187,6 +194,13 @@ class Variant:
     tier: Tier
     work: Work | None = None
     memory_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for role in ("ranks", "target"):
+            if (axis := getattr(self.case, role)) and axis not in self.axes:
+                raise ValueError(f"variant {self.id!r} has no axis {axis!r}, its {role}")
+        if self.case.ranks and type(self.axes[self.case.ranks]) is not int:
+            raise ValueError(f"variant {self.id!r} has no whole number of ranks")
 
     @property
     def pack(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 DIRECTIONS = ("lower", "higher", "equal")
@@ -13,6 +13,13 @@ NOISY = ("time_us", "cycles", "device_us", "energy_j")
 OWN_METRICS = (*NOISY, "peak_bytes")
 METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 TARGETS = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise ValueError for the first that is no name of a metric."""
+    for name in names:
+        if not METRIC_NAME.match(name):
+            raise ValueError(f"metric name {name!r} must match {METRIC_NAME.pattern}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +36,7 @@ class Metric:
     threshold: float = 0.0
 
     def __post_init__(self) -> None:
-        if not METRIC_NAME.match(self.name):
-            raise ValueError(f"metric name {self.name!r} must match {METRIC_NAME.pattern}")
+        check_names((self.name,))
         if self.better not in DIRECTIONS:
             raise ValueError(
                 f"metric {self.name!r}: better is {' or '.join(DIRECTIONS)}, not {self.better!r}"

@@ -8,6 +8,7 @@ from enum import StrEnum
 from statistics import median
 
 from perfsuite.model.arms import Arm
+from perfsuite.model.metric import check_names
 
 
 class Status(StrEnum):
@@ -103,6 +104,9 @@ class Block:
     health: Health | None = None
     metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_names(self.metrics)
+
 
 # More input sets than this are never made, whatever a file says.
 MOST_SETS = 256
@@ -154,6 +158,7 @@ class Evidence:
 
     def __post_init__(self) -> None:
         _check_sampling(self.launches, self.sets)
+        check_names(self.exact)
 
     @property
     def sampling(self) -> Sampling | None:

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from perfsuite.model.arms import Revision
 from perfsuite.model.case import Variant
+from perfsuite.model.metric import check_names
 from perfsuite.model.pack import ClaimInstance
 from perfsuite.model.part import LeftOut, Part, Shard
 from perfsuite.model.result import DeviceFacts, Result, Sampling, Settings, Sku
@@ -74,6 +75,9 @@ class BaselineEntry:
     load: float = 0.0
     kernels: tuple[TracedKernel, ...] = ()
     codes: tuple[Code, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_names(self.metrics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

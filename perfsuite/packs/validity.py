@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfsuite.boundary import DIGITS, NAME_CHARACTERS, TEXT_CHARACTERS, plain
+from perfsuite.boundary import (
+    MAGNITUDE,
+    NAME_CHARACTERS,
+    SHOWN_CHARACTERS,
+    TEXT_CHARACTERS,
+    is_measurable,
+    plain,
+    shown,
+)
 from perfsuite.errors import PackError
 from perfsuite.model import Case, Claim, Kernel, Need, Regime, Scalar
 from perfsuite.model.case import NAME, VALUE, format_value
@@ -23,7 +31,6 @@ RESERVED = ("pack", "case", "tag")
 ARCH = re.compile(r"sm_(\d+)([af]?)(\+?)\Z")
 TARGET = re.compile(r"sm_\d{2,3}[af]?\Z")
 MOST_UNIT = 40
-MOST_SHOWN = 60
 NO_DOCSTRINGS = 2
 _KINDS = ("device", "arch", "gpus", "package", "feature")
 _CALLED = ("build", "only", "waits", "work", "memory_bytes")
@@ -55,7 +62,7 @@ def check_cases(place: Place, cases: Sequence[Case]) -> None:
     """Raise ``PackError`` for the first case that cannot be listed."""
     seen: set[str] = set()
     for case in cases:
-        place.check(f"case {_shown(case.name)}", _of_case(case, seen))
+        place.check(f"case {shown(case.name)}", _of_case(case, seen))
         seen.add(case.name)
 
 
@@ -63,7 +70,7 @@ def check_claims(place: Place, cases: Mapping[str, Case], claims: Sequence[Claim
     """Raise ``PackError`` for the first claim that names what the pack does not have."""
     seen: set[tuple[str, str]] = set()
     for claim in claims:
-        place.check(f"claim {_shown(claim.name)}", _of_claim(claim, cases, seen))
+        place.check(f"claim {shown(claim.name)}", _of_claim(claim, cases, seen))
         seen.add((claim.case, claim.name))
 
 
@@ -71,16 +78,8 @@ def check_kernels(place: Place, kernels: Sequence[Kernel]) -> None:
     """Raise ``PackError`` for the first kernel that cannot be handed on to be compiled."""
     seen: set[str] = set()
     for kernel in kernels:
-        place.check(f"kernel {_shown(kernel.name)}", _of_kernel(kernel, seen))
+        place.check(f"kernel {shown(kernel.name)}", _of_kernel(kernel, seen))
         seen.add(kernel.name)
-
-
-def _shown(value: object) -> str:
-    """Return a value as an error shows it: what is wrong with it may be its length."""
-    try:
-        return plain(repr(value), most=MOST_SHOWN)
-    except ValueError:  # Python writes no integer of thousands of digits
-        return "an integer of very many digits"
 
 
 def _of_case(case: Case, seen: Collection[str]) -> Iterator[Fault]:
@@ -105,6 +104,9 @@ def _of_case(case: Case, seen: Collection[str]) -> Iterator[Fault]:
         yield from _of_values(case, axis)
     for budget in case.budgets:
         yield from _of_metric(case, budget.metric, "a budget")
+        yield from _of_number(budget.most, f"the budget of {shown(budget.metric)}")
+    for metric in case.metrics:
+        yield from _of_number(metric.threshold, f"the threshold of {shown(metric.name)}")
     yield from _of_named(case)
     yield from _of_needs(case.needs)
     parts = {part: getattr(case, part) for part in _CALLED}
@@ -119,7 +121,14 @@ def _of_metric(case: Case, metric: str, what: str) -> Iterator[Fault]:
     known = (*own, *(metric.name for metric in case.metrics))
     if metric not in known:
         remedy = f"declare it in metrics=..., or name one of {', '.join(known) or 'those it has'}"
-        yield f"{what} is about the metric {_shown(metric)}, which its case lacks", remedy
+        yield f"{what} is about the metric {shown(metric)}, which its case lacks", remedy
+
+
+def _of_number(value: Any, what: str) -> Iterator[Fault]:
+    """Yield a number that a run file could not hold."""
+    if not isinstance(value, (int, float)) or not is_measurable(value):
+        remedy = f"use 0 or a number between {1 / MAGNITUDE:g} and {MAGNITUDE:g}"
+        yield f"{what} is {shown(value)}", remedy
 
 
 def _of_named(case: Case) -> Iterator[Fault]:
@@ -140,28 +149,26 @@ def _of_texts(texts: Iterable[Any], most: int = TEXT_CHARACTERS) -> Iterator[Fau
     """Yield texts that would garble or flood a terminal or a page."""
     for text in ("" if each is None else each for each in texts):
         if not isinstance(text, str):
-            yield f"{_shown(text)} is a {type(text).__name__}", "write a text"
+            yield f"{shown(text)} is a {type(text).__name__}", "write a text"
         elif len(text) > most:
-            what = f"the text {text[:MOST_SHOWN]!r}... has {len(text)} characters"
+            what = f"the text {text[:SHOWN_CHARACTERS]!r}... has {len(text)} characters"
             yield f"{what}, more than {most}", "shorten it"
         elif plain(text, most=most) != text:
-            yield f"the text {text[:MOST_SHOWN]!r} has control characters", "leave them out"
+            yield f"the text {text[:SHOWN_CHARACTERS]!r} has control characters", "leave them out"
 
 
 def _of_values(case: Case, axis: str) -> Iterator[Fault]:
     """Yield values that no id can carry, and those that would give two variants one id."""
     first: dict[str, Scalar] = {}
     for value in known_values(case, axis):
-        told = f"axis {axis!r} has the value {_shown(value)}"
-        if isinstance(value, int) and abs(value) >= 10**DIGITS:
-            yield told, f"use numbers of at most {DIGITS} digits"
+        told = f"axis {axis!r} has the value {shown(value)}"
+        if isinstance(value, (int, float)) and not is_measurable(value):
+            yield told, f"use 0 or numbers between {1 / MAGNITUDE:g} and {MAGNITUDE:g}"
         if not isinstance(value, (str, int, float)) or not VALUE.match(format_value(value)):
             remedy = f"use str, int, float or bool that match {VALUE.pattern}"
             yield f"{told}, a {type(value).__name__}", remedy
         if len(format_value(value)) > NAME_CHARACTERS:
             yield f"{told}: more than {NAME_CHARACTERS} characters", "shorten it: ids have it"
-        if isinstance(value, float) and not math.isfinite(value):
-            yield told, "use finite numbers"
         text = format_value(value)
         if type(first.setdefault(text, value)) is not type(value):
             what = f"axis {axis!r} has two values that read {text!r}"
@@ -210,7 +217,7 @@ def _of_claim(
     claim: Claim, cases: Mapping[str, Case], seen: Collection[tuple[str, str]]
 ) -> Iterator[Fault]:
     if not NAME.match(claim.name):
-        yield f"claim name {_shown(claim.name)} must match {NAME.pattern}", "rename it"
+        yield f"claim name {shown(claim.name)} must match {NAME.pattern}", "rename it"
     yield from _of_texts((claim.name,), most=NAME_CHARACTERS)
     yield from _of_texts((claim.source,))
     if claim.case not in cases:
@@ -218,6 +225,7 @@ def _of_claim(
     if (claim.case, claim.name) in seen:
         what = f"two claims of case {claim.case!r} have the name {claim.name!r}"
         yield what, "rename one of them"
+    yield from _of_number(claim.by, "by")
     yield from _of_needs(claim.needs)
     case = cases[claim.case]
     if claim.metric in NOISY:

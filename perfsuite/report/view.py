@@ -184,13 +184,13 @@ def duration(seconds: float) -> str:
 
 
 def moment(text: str) -> str:
-    """Return an ISO 8601 time in UTC to the minute, or what was given where it is none."""
+    """Return an ISO 8601 time in UTC to the minute, or what was given where UTC has none."""
     try:
         when = datetime.fromisoformat(text)
-    except ValueError:
+        when = (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         return text
-    when = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return when.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def tick(value: float, step: float, unit: str) -> str:

@@ -91,6 +91,10 @@ DAMAGED = (
     D("a version in words", "named: case_version", swap('_version": 1', '_version": "1"')),
     D("NaN", "named: NaN", put("NaN")),
     D("1e999", "named: 1e999", put("1e999")),
+    D("1e-300", "named: 1e-300", put("1e-300")),
+    D("5e-324", "named: 5e-324", put("5e-324")),
+    D("1e308", "named: 1e308", put("1e308")),
+    D("a metric with a space", "named: peak bytes", swap('"peak_bytes"', '"peak bytes"')),
     D("a negative time", "named: center", put("-5")),
     D("a time in words", "named: center", put('"99"')),
     D("true for a time", "named: center", put("true")),
@@ -191,6 +195,7 @@ FIVE_THOUSAND = "9" * 5000
 GATE: Mapping[str, tuple[str, Callable[[Stage], object]]] = {
     "good.json is cut in half": ("good.json", edited(lambda text: text[: len(text) // 2])),
     "good.json has 5000 digits (D15)": ("good.json", edited(put(FIVE_THOUSAND))),
+    "good.json has a center of 5e-324": ("good.json", edited(put("5e-324"))),
     "good.json has 800 lists for a text (D15)": (
         "good.json", edited(swap('"paced"', "[" * 800 + "]" * 800))),
     "exceptions.toml has 50,000 arrays (D15)": (

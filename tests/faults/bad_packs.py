@@ -113,6 +113,12 @@ PACKS = (
     P("an unknown field", "refused: colour", field('colour="red"')),
     P("an unknown need", "refused: need", field('needs=[perfsuite.Need("moon", "full")]')),
     P("a work formula that raises", "refused: ZeroDivisionError", field("work=lambda n: 1 / 0")),
+    P("a work formula of 1e300 bytes", "refused: 1e+300",
+      field("work=lambda n: perfsuite.Work(read_bytes=1e300)")),
+    P("10**400 bytes of memory", "refused: memory_bytes", field("memory_bytes=lambda n: 10**400")),
+    P("an axis value of 1e300", "refused: 1e+300", changed("[1]", "[1e300]")),
+    P("a budget of 1e-300", "refused: 1e-300",
+      field('budgets=[perfsuite.Budget("time_us", 1e-300, "made up")]')),
     P("a metric with a hostile name", "refused", metric(r'"a\x1b[2J"', "0.1")),
     P("a metric with threshold NaN", "refused", metric('"a"', 'float("nan")')),
     P("a budget on a metric that it lacks (D24)", "refused: watts",
@@ -123,6 +129,7 @@ PACKS = (
       claimed('"one"', '"two"')),
     P("a claim by a factor of NaN", "refused",
       claimed("1.5", 'float("nan")')),
+    P("a claim by a factor of 1e300", "refused: 1e+300", claimed("1.5", "1e300")),
 )  # fmt: skip
 
 

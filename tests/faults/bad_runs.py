@@ -79,6 +79,10 @@ IDS = (
 )
 FOREIGN = (
     ("cut in its header", lambda text: text[:100]),
+    ("a time of 1e308", lambda text: text.replace('"time_us":[', '"time_us":[1e308,', 1)),
+    ("a time of 5e-324", lambda text: text.replace('"time_us":[', '"time_us":[5e-324,', 1)),
+    ("a metric with a space", lambda text: text.replace('"exact":{', '"exact":{"A b":1.0,', 1)),
+    ("a target that is no axis", lambda text: text.replace('"target":""', '"target":"zz"', 1)),
     ("5000 digits (D15)", lambda text: text.replace('"seed":', f'"seed":{"9" * 5000},"x":', 1)),
     ("800 lists for a text (D15)", lambda text: text.replace('"started":"', f'"started":{"[" * 800}'
                                                             f'{"]" * 800},"x":"', 1)),
