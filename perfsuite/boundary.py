@@ -69,7 +69,7 @@ def is_file_name(text: str) -> bool:
 
 def is_plain(text: str) -> bool:
     """Say whether text can be stored and shown as it is."""
-    return plain(text) == text
+    return plain(text) == str.__str__(text)
 
 
 def hidden(text: str) -> str:
@@ -86,6 +86,8 @@ def plain(text: str, *, most: int = TEXT_CHARACTERS, instead: str = REPLACEMENT)
     characters: ``instead`` stands in their place. Of a text of more than ``most`` characters the
     middle is left out, which the text says.
     """
+    # A class of text of somebody else's may say that it is printable, or bring markup of its own.
+    text = str.__str__(text)
     if len(text) > most:
         left_out = len(text) - most
         told = f" [{left_out} characters left out] "

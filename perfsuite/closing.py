@@ -197,5 +197,8 @@ def _next(book: Book) -> Iterator[str]:
 
 def short(path: Path) -> str:
     """Return a path as it is typed from here, if that is shorter."""
-    relative = os.path.relpath(path)
+    try:
+        relative = os.path.relpath(path)
+    except OSError:  # somebody removed the folder that this process is in
+        return str(path)
     return relative if len(relative) < len(str(path)) else str(path)

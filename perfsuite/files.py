@@ -97,9 +97,18 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
+@contextmanager
+def appending(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to append to; OSError for what is there and is no regular file."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    with open(path, "ab", opener=_without_waiting) as file:
+        yield file
+
+
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; a pipe that nobody writes to would block."""
-    return os.open(path, flags | os.O_NONBLOCK)
+    """Open a file; a pipe that has nobody at its other end would block."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)
 
 
 def read(path: Path) -> bytes:

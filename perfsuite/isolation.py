@@ -8,8 +8,10 @@ import faulthandler
 import os
 import random
 import resource
+import signal
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,7 +21,11 @@ PADDING_BYTES = 64 << 20
 OOM_SCORE = "800"
 # How a worker exits that failed and could not say why: its socket was closed under it.
 UNTOLD = 70
+# A process that was killed may be busy in a driver.
+KILL_LIMIT_S = 10.0
 _POLL_S = 0.002
+_PR_SET_CHILD_SUBREAPER = 36
+_ORPHAN_PASSES = 20
 
 
 def isolate() -> bytearray:
@@ -42,6 +48,32 @@ def has_exited(pid: int, limit_s: float) -> bool:
             return False
         time.sleep(_POLL_S)
     return True
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what descendants leave behind, even in other sessions."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_orphans(own: Collection[int] = ()) -> None:
+    """Kill and reap all children but these."""
+    for _ in range(_ORPHAN_PASSES):
+        orphans = _children().difference(own)
+        if not orphans:
+            return
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            if has_exited(pid, KILL_LIMIT_S):
+                os.waitpid(pid, 0)
+
+
+def _children() -> set[int]:
+    try:
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+    except OSError:
+        return set()
+    return {int(pid) for pid in text.split()}
 
 
 def leave(code: int = 0) -> NoReturn:

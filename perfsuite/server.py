@@ -11,12 +11,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
 from perfsuite import wire, worker
 from perfsuite.device.speed import SPEED
-from perfsuite.isolation import has_exited
+from perfsuite.isolation import KILL_LIMIT_S, adopt_orphans, end_orphans, has_exited
 
 # No pack: workers must be fresh. Triton only where there is a GPU: without one its interpreter may
 # be asked for later, by an environment variable that it reads when it is imported. Of Dynamo's 800
@@ -27,9 +26,6 @@ PRELOAD = {
 }
 
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_KILL_LIMIT_S = 10.0
-_ORPHAN_PASSES = 20
 
 
 class Server:
@@ -94,24 +90,13 @@ class Server:
         is_forced = not has_exited(pid, request.grace_s)
         # While it is not waited for, its id cannot be another's: kill its group only now.
         _kill_group(pid)
-        if not has_exited(pid, _KILL_LIMIT_S):
+        if not has_exited(pid, KILL_LIMIT_S):
             return wire.Exited(pid, None, is_forced)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         self._workers.discard(pid)
-        self._end_orphans()
-        return wire.Exited(pid, code, is_forced)
-
-    def _end_orphans(self) -> None:
         # As a subreaper the server inherits what a dead worker started, even in other sessions.
-        for _ in range(_ORPHAN_PASSES):
-            orphans = _children() - self._workers
-            if not orphans:
-                return
-            for pid in orphans:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                if has_exited(pid, _KILL_LIMIT_S):
-                    os.waitpid(pid, 0)
+        end_orphans(self._workers)
+        return wire.Exited(pid, code, is_forced)
 
 
 def _kill_group(pid: int) -> None:
@@ -119,14 +104,6 @@ def _kill_group(pid: int) -> None:
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError):
             kill(pid, signal.SIGKILL)
-
-
-def _children() -> set[int]:
-    try:
-        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
-    except OSError:
-        return set()
-    return {int(pid) for pid in text.split()}
 
 
 def _prctl(option: int, value: int) -> None:
@@ -158,7 +135,7 @@ def main() -> None:
     _hash_triton()
     if sys.argv[2] == "cuda":
         importlib.import_module("perfsuite.device.stopwatch").compile_ahead()
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     # What is imported now is shared with the workers; their collector need not touch it.
     gc.collect()
     gc.freeze()

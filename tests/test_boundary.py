@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.boundary import FILE_BYTES, hidden, is_file_name, is_plain
+from perfsuite.boundary import FILE_BYTES, hidden, is_file_name, is_plain, plain
 from perfsuite.errors import PerfError, StoreError
 from perfsuite.files import inside, is_absent, listed, opened, read, replace_file, unpacked
 from perfsuite.options import kept_words
@@ -139,3 +139,17 @@ def test_passwords_in_a_build_command_are_hidden(text: str) -> None:
 )
 def test_what_is_no_password_stays(text: str) -> None:
     assert hidden(text) == text
+
+
+def test_a_class_of_text_has_no_say_in_what_is_plain() -> None:
+    class Odd(str):
+        __slots__ = ()
+
+        def isprintable(self) -> bool:
+            return True
+
+        def __html__(self) -> str:
+            return "<script>"
+
+    assert type(plain(Odd("a\x1b"))) is str
+    assert plain(Odd("a\x1b")) == "a\ufffd"

@@ -392,3 +392,22 @@ def test_data_of_a_wrong_type_fails_its_own_pack_alone(tmp_path: Path) -> None:
     assert "of a wrong type" in first.error
     assert second.variants
     assert not second.error
+
+
+def test_what_a_pack_leaves_in_another_session_ends_with_the_listing(tmp_path: Path) -> None:
+    daemon = f"""
+import os, time
+path = {str(tmp_path / "pid")!r}
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open(path, "w") as file:
+            file.write(str(os.getpid()))
+        time.sleep(60)
+    os._exit(0)
+os.wait()
+while not (os.path.exists(path) and os.path.getsize(path)):
+    time.sleep(0.01)
+"""
+    assert not listed(tmp_path, daemon + COPY).error
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()

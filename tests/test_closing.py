@@ -14,7 +14,7 @@ from options_data import OPTIONS
 from report_data import STORY, baselines_of, run_of
 from store_data import finished
 
-from perfsuite.closing import Closing, close
+from perfsuite.closing import Closing, close, short
 from perfsuite.history import History, series_of, stored_of
 from perfsuite.model import Revision, Status, Word
 from perfsuite.report import FILES, render, summary
@@ -262,3 +262,12 @@ def test_three_hundred_variants_are_stored_in_a_third_of_a_second(tmp_path: Path
         started = time.process_time()
         assert history.add(stored_of(many))
         assert time.process_time() - started < 0.9  # 0.17 s on one core
+
+
+def test_a_path_is_told_whole_where_the_current_folder_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert short(tmp_path / "page") == str(tmp_path / "page")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import report_data as data
 
+from perfsuite.boundary import plain
 from perfsuite.model import ClaimInstance, Status, Word
 from perfsuite.report.book import Book, read
 from perfsuite.report.github import MOST_BYTES, append_summary, commands_of
@@ -70,13 +73,13 @@ def test_a_file_outside_of_the_checkout_is_left_out(tmp_path: Path) -> None:
 
 
 def test_text_cannot_end_a_command_or_add_a_property(tmp_path: Path) -> None:
-    text = "50 % of it::error file=x,line=1::\r\n::set-output name=a::b %0A"
+    text = "50 % of it\x1b[2J::error file=x,line=1::\r\n::set-output name=a::b %0A"
     run = data.run_of(())
     broken = replace(run.claims[2], claim=f"c,{text}", reason=text)
     book = read(replace(run, claims=(broken,)), baselines={})
     ((_, place, message),) = commands(book, tmp_path)
-    assert place == {"title": f"broken: c,{text}"}
-    assert message == text
+    assert place == {"title": plain(f"broken: c,{text}")}
+    assert message == plain(text)
 
 
 def test_at_most_ten_of_a_kind_the_worst_first(tmp_path: Path) -> None:
@@ -125,3 +128,9 @@ def test_the_step_s_summary_is_appended_to_as_far_as_it_has_room(tmp_path: Path)
     file.write_bytes(b"x" * (MOST_BYTES - 10))
     append_summary(book, file)
     assert file.stat().st_size == MOST_BYTES - 10
+
+
+def test_a_pipe_in_the_summary_s_place_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="no regular file"):
+        append_summary(book_of(*data.STORY), tmp_path / "pipe")

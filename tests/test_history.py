@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -420,3 +421,32 @@ def test_variants_are_found_by_a_part_of_their_id(lite: History) -> None:
     store(lite, night(0, {"copy": 1.0, "compute.softmax": 2.0}))
     assert variants_like(lite, "copy") == [COPY]
     assert variants_like(lite, "%") == []
+
+
+def drop(history: History, table: str) -> None:
+    """Let the database drop what is put into a table, without a word."""
+    with history.writing() as connection:
+        act = f"CREATE TRIGGER t BEFORE INSERT ON {table} BEGIN SELECT RAISE(IGNORE); END"
+        connection.execute(text(act))
+
+
+@pytest.mark.parametrize("table", ["runs", "points"])
+def test_a_database_that_drops_a_run_is_told_of(lite: History, table: str) -> None:
+    drop(lite, table)
+    with pytest.raises(StoreError, match=f"kept 0 of . rows of table '{table}'"):
+        lite.add(stored_of(night(0)))
+
+
+def test_a_view_without_end_is_interrupted(lite: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfsuite.history.address.STATEMENT_S", 0.2)
+    endless = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT max(n) FROM r"
+    with pytest.raises(StoreError, match="interrupted"), lite.reading() as connection:
+        connection.execute(text(endless)).all()
+
+
+def test_a_server_that_never_answers_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfsuite.history.address.CONNECT_S", 2)  # less is none to libpq
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://perf@127.0.0.1:{silent.getsockname()[1]}/x"
+        with pytest.raises(StoreError, match="timeout"):
+            History(url, Path("/"))

@@ -202,3 +202,25 @@ def test_a_failing_hook_costs_no_run(
     result.stdout.fnmatch_lines([f"note: pack listening, perf_*: ValueError: {name} was told to*"])
     (page,) = session.path.glob("reports/*/index.html")
     assert f"ValueError: {name} was told to fail" in page.read_text("utf-8")
+
+
+def test_what_a_hook_changes_is_its_own_copy(tmp_path: Path) -> None:
+    body = "object.__setattr__(result, 'status', 'bogus'); object.__setattr__(result, 'variant', 1)"
+    text = hook("perf_result", "result, variant", body)
+    text += hook("perf_report_section", "run", "object.__setattr__(run, 'results', ())")
+    run = data.run_of()
+    before = repr(run)
+    listeners = Listeners([pack_of(tmp_path, text)])
+    listeners.tell(run)
+    assert listeners.sections(run) == ()
+    assert (repr(run), listeners.notes) == (before, [])
+
+
+@pytest.mark.parametrize(("body", "said"), [("sleep(9)", "longer than"), ("1 / 0", "cannot say")])
+def test_an_error_s_own_text_is_under_the_limit(tmp_path: Path, body: str, said: str) -> None:
+    text = "from time import sleep\nclass Odd(Exception):\n    def __str__(self): " + body + "\n"
+    text += hook("perf_result", "result, variant", "raise Odd")
+    listeners = Listeners([pack_of(tmp_path, text)], limit_s=0.5)
+    listeners.tell(data.run_of())
+    (note,) = listeners.notes
+    assert said in note

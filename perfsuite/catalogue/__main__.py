@@ -26,6 +26,7 @@ import msgspec
 from perfsuite.boundary import MESSAGE_BYTES
 from perfsuite.catalogue.listing import Outline, PackListing, Request, list_pack
 from perfsuite.errors import PackError
+from perfsuite.isolation import adopt_orphans, end_orphans
 from perfsuite.model import Kernel
 from perfsuite.packs import PackSource, Place, load_pack
 
@@ -90,19 +91,25 @@ def main() -> None:
     sys.path[:0] = request.front
     deadline = time.monotonic() + request.time_limit_s
     gc.freeze()
+    adopt_orphans()
     with suppress(BrokenPipeError), os.fdopen(answer, "wb") as stream:
-        outlines = _list_all(request, stream, deadline)
-        kernels = tuple(kernel for outline in outlines for kernel in outline.kernels)
-        asking = {outline.origin for outline in outlines if outline.wants_kernels}
-        again = [
-            _start(source, request, kernels)
-            for source in request.sources
-            if source.origin in asking
-        ]
-        # A pack that hung must not make another one late.
-        deadline = max(deadline, time.monotonic() + AGAIN_S)
-        for line in _collect(again, stream, request, deadline):
-            _write(stream, line)
+        try:
+            _answer(request, stream, deadline)
+        finally:  # before the pipe ends, upon which this process is killed
+            end_orphans()
+
+
+def _answer(request: Request, stream: IO[bytes], deadline: float) -> None:
+    outlines = _list_all(request, stream, deadline)
+    kernels = tuple(kernel for outline in outlines for kernel in outline.kernels)
+    asking = {outline.origin for outline in outlines if outline.wants_kernels}
+    again = [
+        _start(source, request, kernels) for source in request.sources if source.origin in asking
+    ]
+    # A pack that hung must not make another one late.
+    deadline = max(deadline, time.monotonic() + AGAIN_S)
+    for line in _collect(again, stream, request, deadline):
+        _write(stream, line)
 
 
 def _list_all(request: Request, stream: IO[bytes], deadline: float) -> list[Outline]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,11 @@ DEFAULT = "sqlite:///.perfsuite/history.db"
 VARIABLE = "PERFSUITE_HISTORY"
 INI = "perf_history"
 BUSY_S = 30
+# A server that takes a connection may never answer, and a view may have rows without end.
+CONNECT_S = 10
+STATEMENT_S = 60.0
+# Instructions of SQLite's between two looks at the clock: some milliseconds.
+_STEPS = 100_000
 
 
 def url_of(root: Path, setting: str | None = None) -> str:
@@ -31,7 +37,6 @@ def url_of(root: Path, setting: str | None = None) -> str:
 
 def open_engine(url: str, root: Path) -> Engine:
     """Return the engine of a URL; a SQLite file's path is relative to ``root``."""
-    from sqlalchemy import create_engine
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
@@ -42,7 +47,7 @@ def open_engine(url: str, root: Path) -> Engine:
         if parsed.get_backend_name() == "sqlite":
             return _sqlite(parsed, root)
         if parsed.get_backend_name() == "postgresql":
-            return create_engine(parsed)
+            return _postgresql(parsed)
     except (ArgumentError, NoSuchModuleError, ValueError):  # a port or an option that is no number
         pass
     except ImportError as error:
@@ -57,6 +62,21 @@ def open_engine(url: str, root: Path) -> Engine:
     )
 
 
+def _postgresql(url: URL) -> Engine:
+    from sqlalchemy import create_engine, event
+
+    is_known = url.get_driver_name().startswith("psycopg") and "connect_timeout" not in url.query
+    settings = {"connect_timeout": CONNECT_S} if is_known else {}
+    engine = create_engine(url, connect_args=settings)
+    event.listen(engine, "begin", _limit_statements)
+    return engine
+
+
+def _limit_statements(connection: Connection) -> None:
+    # In each transaction: a pooler between may refuse it as an option of the connection.
+    connection.exec_driver_sql(f"SET LOCAL statement_timeout = {round(STATEMENT_S * 1000)}")
+
+
 def _sqlite(url: URL, root: Path) -> Engine:
     from sqlalchemy import create_engine, event
 
@@ -67,6 +87,8 @@ def _sqlite(url: URL, root: Path) -> Engine:
     engine = create_engine(url.set(database=str(path)), connect_args=settings)
     event.listen(engine, "connect", _set_up)
     event.listen(engine, "begin", _begin)
+    event.listen(engine, "before_cursor_execute", _limit)
+    event.listen(engine, "checkin", _unlimit)
     return engine
 
 
@@ -80,3 +102,15 @@ def _begin(connection: Connection) -> None:
     """Wait for other writers at the start: a reader that turns writer would fail at once."""
     is_writer = connection.get_execution_options().get("writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
+
+
+def _limit(_: Connection, cursor: sqlite3.Cursor, *__: object) -> None:
+    """Interrupt a statement, with the reading of its rows, that takes too long."""
+    deadline = time.monotonic() + STATEMENT_S
+    cursor.connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+
+
+def _unlimit(connection: sqlite3.Connection | None, _: object) -> None:
+    """Let what runs on the bare connection take its time: VACUUM."""
+    if connection is not None:
+        connection.set_progress_handler(None, 0)

@@ -64,6 +64,8 @@ class History:
             new = _unless_there(connection, tables.runs, ["id"]).returning(tables.runs.c.number)
             number = connection.execute(new, values).scalar_one_or_none()
             if number is None:
+                there = select(tables.runs.c.number).where(tables.runs.c.id == values["id"])
+                self._refuse_loss(1, len(connection.execute(there).all()), "runs")
                 return False
             keys = _numbers(connection, [stored.key for stored in run.points])
             # The same point twice is one: a stage that was measured again counts as it ended.
@@ -72,7 +74,19 @@ class History:
             kept = [_samples_row(number, key[0], each) for key, each in found.items()]
             _insert(connection, tables.points, rows)
             _insert(connection, tables.samples, [row for row in kept if row["data"] is not None])
+            many = select(func.count()).select_from(tables.points)
+            there = many.where(tables.points.c.run == number)
+            self._refuse_loss(len(rows), connection.execute(there).scalar_one(), "points")
             return True
+
+    def _refuse_loss(self, wanted: int, found: int, table: str) -> None:
+        if found != wanted:
+            raise StoreError(
+                f"the history took a run and kept {found} of {wanted} rows of table {table!r}",
+                where=self.where,
+                remedy="remove its trigger or rule that drops rows, and store the run again: "
+                "perfsuite history import RUN",
+            )
 
     def add_moves(self, moves: Iterable[BaselineMove]) -> None:
         """Store acceptances; those that are there already stay as they are."""

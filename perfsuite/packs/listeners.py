@@ -14,6 +14,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -55,16 +56,24 @@ class Listeners:
                     self._hooks[pack.name] = found
 
     def tell(self, run: Run) -> None:
-        """Tell of each result and each verdict of a run."""
+        """Tell of each result and each verdict of a run, in a copy: a hook may change its own."""
+        if not self._hooks:
+            return
+        run = deepcopy(run)
         variants = {variant.id: variant for variant in run.variants}
-        for result in run.asked if self._hooks else ():
-            if variant := variants.get(result.variant):
+        results = [(each, variants.get(each.variant)) for each in run.asked]
+        verdicts = [(each, variants[each.variant]) for each in run.verdicts]
+        for result, variant in results:
+            if variant:
                 self._call("perf_result", result=result, variant=variant)
-        for verdict in run.verdicts if self._hooks else ():
-            self._call("perf_verdict", verdict=verdict, variant=variants[verdict.variant], run=run)
+        for verdict, variant in verdicts:
+            self._call("perf_verdict", verdict=verdict, variant=variant, run=run)
 
     def sections(self, run: Run) -> tuple[Section, ...]:
         """Return what packs add to the report of a run."""
+        if not self._hooks:
+            return ()
+        run = deepcopy(run)
         found: list[Section] = []
         self._call(
             "perf_report_section", lambda returned: found.extend(_sections(returned)), run=run
@@ -85,10 +94,8 @@ class Listeners:
             return self._hand.call(act, self._limit_s - self._spent_s[pack, what])
         except queue.Empty:
             why = f"it took longer than {self._limit_s:g} s in all, and is left behind"
-        except BaseException as error:
-            if error is not self._hand.raised:
-                raise
-            why = error.what if isinstance(error, PerfError) else told(error)
+        except _RaisedError as error:
+            why = str(error)
         finally:
             self._spent_s[pack, what] += time.monotonic() - started
         self.notes.append(plain(f"pack {pack}, {what}: {why}"))
@@ -96,38 +103,48 @@ class Listeners:
         return None
 
 
+class _RaisedError(Exception):
+    """What a pack's code raised, in words."""
+
+
+def _why(error: BaseException) -> str:
+    try:
+        return plain(error.what if isinstance(error, PerfError) else told(error))
+    except BaseException as broken:  # noqa: BLE001 - an error may be unable to say what it is
+        return f"{type(error).__name__}: it cannot say why ({type(broken).__name__})"
+
+
 class _Hand:
-    """A thread that calls what may never return; ``raised`` is what the last call raised.
+    """A thread that calls what may never return.
 
     One thread for all calls, as long as none hangs: a listener may keep what is bound to a thread.
     """
 
     def __init__(self) -> None:
-        self.raised: BaseException | None = None
         self._calls: queue.SimpleQueue[Callable[[], None]] | None = None
 
     def call(self, act: Callable[[], T], limit_s: float) -> T:
-        """Return what ``act`` returns, or raise what it raises; ``queue.Empty`` if it hangs."""
-        answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+        """Return what ``act`` returns; ``_RaisedError`` if it raises, ``Empty`` if it hangs."""
+        answers: queue.SimpleQueue[tuple[T | None, str]] = queue.SimpleQueue()
 
         def answer() -> None:
             try:
-                answers.put((act(), None))
+                answers.put((act(), ""))
             except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
-                answers.put((None, error))
+                # Here, where the limit holds: its text is the pack's code as well.
+                answers.put((None, _why(error)))
 
         if self._calls is None:
             self._calls = queue.SimpleQueue()
             threading.Thread(target=_obey, args=[self._calls], daemon=True).start()
         self._calls.put(answer)
-        self.raised = None
         try:
-            found, self.raised = answers.get(timeout=max(0.0, limit_s))
+            found, why = answers.get(timeout=max(0.0, limit_s))
         except queue.Empty:
             self._calls = None
             raise
-        if self.raised is not None:
-            raise self.raised
+        if why:
+            raise _RaisedError(why)
         return cast("T", found)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfsuite.boundary import plain
+from perfsuite.files import appending
 from perfsuite.report.book import Book
 from perfsuite.report.cause import cause
 from perfsuite.report.rows import change_text
@@ -54,7 +56,7 @@ def commands_of(book: Book, *, here: Path, workspace: Path) -> Iterator[str]:
 
 def append_summary(book: Book, path: Path) -> None:
     """Append the run's Markdown to the file of a step's summary, as far as it has room."""
-    with path.open("ab") as file:
+    with appending(path) as file:
         room = MOST_BYTES - file.tell()
         data = summary(book, most_bytes=room).encode("utf-8", "replace")
         # GitHub shows nothing of a summary that is too large: better that of earlier steps alone.
@@ -109,4 +111,4 @@ def _of_variant(subject: Subject, places: _Places) -> Annotation:
 
 
 def _escaped(text: str, marks: Mapping[str, str]) -> str:
-    return "".join(marks.get(each, each) for each in text)
+    return "".join(marks.get(each, each) for each in plain(text))
