@@ -81,4 +81,4 @@ class Bench:
 
 def _is_number(value: Any) -> bool:
     """Say whether a value is a number that a run file can hold, of whichever library."""
-    return isinstance(value, Real) and bool(is_measurable(value))
+    return isinstance(value, Real) and bool(is_measurable(float(value)))
