@@ -282,3 +282,13 @@ def test_stamps_of_a_child_that_dies_are_not_taken(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "pipe", lambda: pipe)
     stopwatch.compile_ahead()
     assert not stopwatch._ahead
+
+
+def test_what_several_outputs_are_allowed_does_not_depend_on_which_is_the_worst() -> None:
+    torch = pytest.importorskip("torch")
+    from perfsuite.device import tensors
+
+    exact, rough = torch.ones(4), torch.ones(4, dtype=torch.bfloat16)
+    for outputs in ((exact * (1 + 2e-6), rough), (exact, rough * 1.004)):
+        found = tensors.compare(outputs, (exact.double(), rough.double()), None)
+        assert (found.is_right, found.limit) == (True, 1e-2)
