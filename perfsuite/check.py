@@ -45,6 +45,14 @@ def given(device: Device, workload: Workload, seed: int, *, is_kept: bool = Fals
 
 def check(
     device: Device, workload: Workload, *, where: str, seed: int, is_thorough: bool = True
+) -> float | None:
+    """Return the relative error on fresh data, as ``checked`` finds it."""
+    found = checked(device, workload, where=where, seed=seed, is_thorough=is_thorough)
+    return found.error if math.isfinite(found.error) else None
+
+
+def checked(
+    device: Device, workload: Workload, *, where: str, seed: int, is_thorough: bool = True
 ) -> Comparison:
     """Compare on fresh data; raise WrongResultError or CaseError.
 

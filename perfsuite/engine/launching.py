@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from perfsuite.calibration import Calibration, SamplingPlan
-from perfsuite.check import SEEDS, Recheck, Timed, check
+from perfsuite.check import SEEDS, Recheck, Timed, checked
 from perfsuite.device import Sample, sampled
 from perfsuite.engine.bench import Bench
 from perfsuite.engine.steadiness import Groups
@@ -129,7 +129,7 @@ class Launching:
 
     def _check(self, *, is_thorough: bool) -> float | None:
         bench, workload = self._bench, self._workload
-        comparison = check(
+        comparison = checked(
             bench.device,
             workload,
             where=bench.case.name,
