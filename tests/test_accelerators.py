@@ -95,7 +95,7 @@ def test_on_a_pack_s_device_runs_what_names_it_or_takes_torch() -> None:
     assert missing_need(named, facts) == ""
     assert missing_need(plain, replace(facts, features=("torch",))) == ""
     assert "this run uses cpu" in missing_need(named, replace(facts, device="cpu"))
-    axis = next(iter(named.axes))
-    gang = replace(named, case=replace(named.case, ranks=axis))
+    axis = "n"
+    gang = replace(named, case=replace(named.case, ranks=axis), axes={**named.axes, axis: 2})
     assert "is run by ranks" in misfit(gang, facts)
     assert misfit(gang, replace(facts, device="cpu")) == ""

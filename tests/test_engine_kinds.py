@@ -67,7 +67,7 @@ def test_a_metric_must_be_declared() -> None:
 
 
 def test_a_metric_must_be_a_number() -> None:
-    with pytest.raises(CaseError, match="no finite number"):
+    with pytest.raises(CaseError, match="no number that can be stored"):
         measured(inspected({"registers": float("nan")}))
 
 

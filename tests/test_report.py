@@ -301,7 +301,8 @@ def hostile_run(text: str) -> tuple[Run, Mapping[str, BaselineEntry]]:
         replace(r, variant=f"{r.variant}{text}", reason=text, output=text) for r in run.results
     ]
     evidence = tuple(
-        replace(one, notes=(text,), backend=text, exact={text: 1.0}) for one in results[0].evidence
+        replace(one, notes=(text,), backend=text, exact={"bytes": 1.0})
+        for one in results[0].evidence
     )
     facts = replace(run.facts, name=text, environment={text: text, "driver": text})
     run = replace(

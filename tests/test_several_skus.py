@@ -23,7 +23,8 @@ def gang(ranks: int) -> Variant:
 
 def compiled() -> Variant:
     plain = data.variant("kernel", 1)
-    case = replace(plain.case, target="target", regime=Regime.EXACT)
+    axes = (*plain.case.axes, "target")
+    case = replace(plain.case, axes=axes, target="target", regime=Regime.EXACT)
     return replace(plain, case=case, axes={"n": 1, "target": "sm_90a"})
 
 
