@@ -1,14 +1,13 @@
 """Count what perfsuite is made of, and fail where it outgrows its limits: python tools/size.py.
 
-A code line holds code: no blank, no comment, no docstring. A room is a file or a folder at the top
-of perfsuite/; a limit is raised by a commit of its own, with its reason.
+A code line holds code: no blank, no comment, no docstring. A package is a file or a folder at the
+top of perfsuite/; a limit is raised by a commit of its own, with its reason.
 """
 
 from __future__ import annotations
 
 import ast
 import io
-import sys
 import tokenize
 import tomllib
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-# Code lines of each room: its names at the top of perfsuite/, without ".py".
+# Code lines of each package: its names at the top of perfsuite/, without ".py".
 CORE = {
     "__init__ hooks": 150,
     "model": 450,
@@ -35,16 +34,16 @@ FEATURES = {"explain": 700, "history": 500, "nightly": 750, "prove": 900, "inter
 LIMITS = {
     "core": 8_800,
     "features": 3_000,
-    "spine": 3_800,
+    "core path": 3_800,
     "tools": 800,
     "tests": 8_000,
     "templates, js, css": 1_800,
     "modules": 60,
     "names": 22,
-    "floors": 7,
+    "layers": 7,
 }
 # What a stranger reads first, in this order.
-SPINE = (
+CORE_PATH = (
     "plugin.py run/config.py run/run.py workers/panel.py workers/server.py engine/calibrate.py "
     "engine/measure.py model.py judge/compare.py judge/verdict.py store/runs.py store/baselines.py"
 )
@@ -56,7 +55,7 @@ TODAY = {
     "tests": 21_650,
     "modules": 261,
     "names": 73,
-    "floors": 21,
+    "layers": 21,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 NO_CODE |= {tokenize.ENCODING, tokenize.ENDMARKER}
@@ -90,24 +89,24 @@ def total(sizes: Iterable[Size]) -> Size:
 
 
 def counted() -> dict[str, Size]:
-    """Return the size of each room, and of what has a limit of its own."""
+    """Return the size of each package, and of what has a limit of its own."""
     files = {
         path.relative_to(ROOT): size_of(path.read_text(encoding="utf-8"))
         for folder in ("perfsuite", "tools", "tests")
         for path in ROOT.glob(f"{folder}/**/*.py")
     }
-    rooms = {name: room for room in (*CORE, *FEATURES) for name in room.split()}
-    held: dict[str, list[Size]] = {room: [] for room in (*CORE, "elsewhere", *FEATURES)}
-    held |= {"spine": [], "tools": [], "tests": []}
+    owners = {name: owner for owner in (*CORE, *FEATURES) for name in owner.split()}
+    held: dict[str, list[Size]] = {name: [] for name in (*CORE, "elsewhere", *FEATURES)}
+    held |= {"core path": [], "tools": [], "tests": []}
     for path, size in files.items():
         top, name, *_ = path.parts
-        room = rooms.get(Path(name).stem, "elsewhere") if top == "perfsuite" else top
-        held[room].append(size)
-        if path.as_posix().removeprefix("perfsuite/") in SPINE.split():
-            held["spine"].append(size)
+        owner = owners.get(Path(name).stem, "elsewhere") if top == "perfsuite" else top
+        held[owner].append(size)
+        if path.as_posix().removeprefix("perfsuite/") in CORE_PATH.split():
+            held["core path"].append(size)
     found = {name: total(sizes) for name, sizes in held.items()}
-    found["core"] = total(found[room] for room in (*CORE, "elsewhere"))
-    found["features"] = total(found[room] for room in FEATURES)
+    found["core"] = total(found[name] for name in (*CORE, "elsewhere"))
+    found["features"] = total(found[name] for name in FEATURES)
     shown = (p for end in ("j2", "js", "css") for p in ROOT.glob(f"perfsuite/**/*.{end}"))
     written = (path.read_bytes() for path in shown if "vendor" not in path.parts)
     found["templates, js, css"] = Size(sum(len(text.splitlines()) for text in written))
@@ -118,7 +117,7 @@ def counted() -> dict[str, Size]:
     found["names"] = Size(len(names - {"py.typed"}))
     config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = config["tool"]["importlinter"]["contracts"]
-    found["floors"] = Size(sum(len(each.get("layers", ())) for each in contracts))
+    found["layers"] = Size(sum(len(each.get("layers", ())) for each in contracts))
     return found
 
 
@@ -126,7 +125,7 @@ def main() -> int:
     """Print the sizes; return 1 where one is over what it may be today."""
     alarms = {**LIMITS, "core": CORE_ALARM, **TODAY}
     found = counted()
-    if found["core"].lines <= CORE_ALARM:  # until then code moves from room to room
+    if found["core"].lines <= CORE_ALARM:  # until then code moves from package to package
         alarms |= {**CORE, "elsewhere": 0, **FEATURES}
     print(f"{'':20}{'lines':>8}{'limit':>8}{'alarm':>8}{'statements':>12}")
     for name, (lines, statements) in found.items():
@@ -137,4 +136,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())
