@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from perfsuite.cli import baseline, cases, history, merge, proof  # noqa: F401 - their commands are the app's, too
 from perfsuite.cli.commands import app
 from perfsuite.cli.project import say_error
 from perfsuite.errors import PerfError, UsageError
+from perfsuite.files import refusing
 
 __all__ = ["app", "main"]
 
@@ -17,6 +19,9 @@ def main() -> None:
     try:
         if sys.stdout is None:  # whoever started it has closed it: nothing could be said
             raise UsageError("standard output is closed", remedy="redirect it: >/dev/null")
+        remedy = "change to a folder that is there: cd"
+        with refusing("the current folder is gone", "", remedy=remedy, kind=UsageError):
+            Path.cwd()
         app(prog_name="perfsuite")
     except PerfError as error:
         say_error(error)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, cast
 
+from perfsuite.boundary import MAGNITUDE
 from perfsuite.device.protocol import Device, Group, Sample
 from perfsuite.errors import DeviceError, PerfError
 from perfsuite.model import DeviceFacts, Health, Regime, Settings
@@ -21,16 +22,27 @@ CONTEXT = ("device", "place", "arch", "seed", "rank", "ranks")
 
 
 def sampled(device: Device, group: Group, count: int, **conditions: Any) -> list[Sample]:
-    """Return what ``device.sample`` does; ``DeviceError`` unless it is as many as asked for."""
+    """Return what ``device.sample`` does; ``DeviceError`` unless they are those asked for."""
     found: Any = device.sample(group, count, **conditions)
     if not isinstance(found, list) or len(found) != count:
         got = f"{len(found)} samples" if isinstance(found, list) else repr(found)
-        raise DeviceError(
-            f"device {device.name!r} returned {got} and was asked for {count}",
-            where=f"{type(device).__module__}.{type(device).__qualname__}.sample",
-            remedy="return a list of a Sample each; NaN is the time of one that does not count",
-        )
+        raise _refused(device, f"{got} and was asked for {count}")
+    for each in found:
+        if _is_odd(each):
+            raise _refused(device, f"{each}: no measurement is beyond {MAGNITUDE:g}")
     return found
+
+
+def _refused(device: Device, what: str) -> DeviceError:
+    return DeviceError(
+        f"device {device.name!r} returned {what}",
+        where=f"{type(device).__module__}.{type(device).__qualname__}.sample",
+        remedy="return a list of a Sample each; NaN is the time of one that does not count",
+    )
+
+
+def _is_odd(sample: Sample) -> bool:
+    return any(MAGNITUDE < value < math.inf for value in (sample.time_us, sample.cycles))
 
 
 def shape_faults(device: object) -> Iterator[str]:
@@ -147,7 +159,7 @@ def _sample_faults(samples: Any, count: int, *, has_cycles: bool) -> Iterator[st
         yield f"sample: it was asked for {count} samples and returned {got}"
         return
     for each in samples:
-        if not isinstance(each, Sample) or each.time_us < 0:
+        if not isinstance(each, Sample) or each.time_us < 0 or _is_odd(each):
             yield f"sample: {each!r} is no Sample of a time in microseconds"
         elif math.isfinite(each.cycles) != has_cycles and math.isfinite(each.time_us):
             yield f"sample: cycles are {each.cycles} and has_cycles is {has_cycles}"

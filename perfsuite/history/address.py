@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from perfsuite.boundary import from_environment
 from perfsuite.errors import StoreError, UsageError
-from perfsuite.files import refusing
+from perfsuite.files import is_absent, refusing
 from perfsuite.ini import text_of
 
 if TYPE_CHECKING:
@@ -83,6 +83,9 @@ def _sqlite(url: URL, root: Path) -> Engine:
     path = root / (url.database or "history.db")
     with refusing("cannot make the folder of the history", path.parent, remedy="make it writable"):
         path.parent.mkdir(parents=True, exist_ok=True)
+    # SQLite would make the file that a link leads to, wherever that is.
+    with refusing("cannot open the history", path, remedy="remove the link, or make its file"):
+        is_absent(path)
     settings = {"timeout": BUSY_S, "isolation_level": None}
     engine = create_engine(url.set(database=str(path)), connect_args=settings)
     event.listen(engine, "connect", _set_up)

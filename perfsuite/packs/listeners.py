@@ -164,7 +164,7 @@ def _registered(pack: Pack) -> pluggy.PluginManager:
     if folder and folder not in sys.path:
         sys.path.append(folder)
     before = {name for name in HEAVY if name in sys.modules}
-    module = importlib.import_module(pack.controller)
+    module = importlib.import_module(pack.controller)  # noqa: TID251 - a pack names it
     if heavy := [name for name in HEAVY if name in sys.modules and name not in before]:
         raise place.refuse(f"it imports {heavy[0]} into pytest's process; its hooks are not called")
     if folder and not str(module.__file__).startswith(folder):

@@ -90,7 +90,7 @@ def main() -> None:
     os.dup2(2, 1)
     for module in ("torch", "triton.testing"):
         with suppress(ImportError):
-            importlib.import_module(module)
+            importlib.import_module(module)  # noqa: TID251 - it may be missing
     for line in sys.stdin:
         _fork(msgspec.json.decode(line, type=Order), out)
 

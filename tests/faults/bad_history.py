@@ -57,6 +57,12 @@ SPOILS: tuple[tuple[str, Spoil], ...] = (
 )
 
 
+def dangling(path: Path) -> None:
+    """Put a link in its place that leads to no file, out of the project."""
+    path.unlink()
+    path.symlink_to("../../elsewhere.db")
+
+
 def kept(spoil: Spoil, stage: Stage) -> Done:
     """Damage the seed's history and run once more."""
     stage.seeded()
@@ -112,6 +118,9 @@ FAULTS = (
               Scene(f"history {done}", partial(kept, spoil)), verdicts, is_alone=True)
         for done, spoil in SPOILS
     ),
+    Fault(GROUP, "a run where a link in its place leads nowhere",
+          "exit 0|exit 1: cannot open; leads nowhere; do:",
+          Scene("history: a link", partial(kept, dangling)), verdicts, is_alone=True),
     Fault(GROUP, "a run where a baseline's reason has half a character (D8)",
           "exit 0|exit 1|exit 4",
           Scene("history: a reason", partial(kept, reason)), verdicts, is_alone=True),

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from faults.bad_baselines import BOUND
 from faults.bad_runs import RIGHT, gone_on
-from faults.lab import CHECK, FIRST, HEAD, QUICK, Done, Scene, Stage
+from faults.lab import CHECK, FIRST, GOOD, HEAD, QUICK, Done, Scene, Stage
 from faults.rows import Fault, ending, exits, of
 
 GROUP = "around"
@@ -273,6 +273,18 @@ def history_in_ascii(stage: Stage) -> Done:
     return stage.cli("history", FIRST, env=ASCII)
 
 
+def gone(stage: Stage) -> Done:
+    """Ask a command in a folder that was removed."""
+    leave = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+    return stage.cli("history", FIRST, wrap=("sh", "-c", leave, "sh"))
+
+
+def endless(stage: Stage) -> Done:
+    """Measure on a device that says 1e200 us."""
+    stage.write("bad.py", GOOD.replace("100.0", "1e200"))
+    return stage.perf("+bad", *QUICK)
+
+
 OK = "exit 0: 2 checked"
 ROWS: tuple[tuple[str, str, Callable[[Stage], Any]], ...] = (
     ("a user that no file names accepts a run (D7)", "exit 0: accepted", as_stranger),
@@ -286,6 +298,7 @@ ROWS: tuple[tuple[str, str, Callable[[Stage], Any]], ...] = (
     ("ASCII only: history VARIANT (D17)", "exit 0: double_it", history_in_ascii),
     ("a project that cannot be written", "exit 4: do:", read_only),
     ("a folder's name is no UTF-8 (D22)", "exit 4: no UTF-8; do:", no_utf8),
+    ("a command in a folder that was removed", "exit 2: current folder; do:", gone),
     ("a dangling link where the lock was (D11)", "exit 0|exit 4", foreign_lock),
     ("a moved project goes on (D26)", RIGHT, moved),
 )  # fmt: skip
@@ -297,6 +310,8 @@ FAULTS = (
     Fault(GROUP, "TMPDIR has 4 KiB left: a wrong result (D13)", "wrong: differs", FULL,
           ending("bad.w[n=1]")),
     Fault(GROUP, "TMPDIR has 4 KiB left: a right result", "checked", FULL, ending(FIRST)),
+    Fault(GROUP, "a device says 1e200 us", "error: device 'fake' returned; beyond 1e+100",
+          Scene("endless", endless), ending("bad.double_it[n=1]"), is_alone=True),
     Fault(GROUP, "a second run of a unit", HELD, TWO, of("same")),
     Fault(GROUP, "a second run of a unit, with another TMPDIR (D11)", HELD, TWO, of("other")),
     *(Fault(GROUP, f"a password on the command line: {name} (D9)", "it is not there", TOLD,
