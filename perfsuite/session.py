@@ -62,7 +62,7 @@ class PerfSession:
             self.values = self.chosen.values()
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Leave every file out but case modules, those with quick looks, and what was named."""
+        """Leave every file out but case modules and what was named."""
         is_left_out = collection_path.is_file() and not self.wanted.takes(collection_path)
         return True if is_left_out else None
 
