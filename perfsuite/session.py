@@ -13,7 +13,7 @@ from perfsuite import items as every_pack
 from perfsuite.errors import PerfError
 from perfsuite.model import ClaimInstance, Pack, Variant
 from perfsuite.neighbours import benchmarks_left_out, silence_benchmark
-from perfsuite.options import options_of
+from perfsuite.options import EXIT_MACHINE, options_of
 from perfsuite.wanted import MODULE, Subject, id_of, subjects_of, takes_look, wanted_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ class PerfSession:
         self.ticker: Ticker | None = None
         self.outcome: Outcome | None = None
         self.interrupted = False
-        self.failed = 0
         self.told_suite = False
         self.accounts: Mapping[str, Account] = {}
         self.closing: Closing | None = None
@@ -199,7 +198,6 @@ class PerfSession:
         if account.skipped:
             pytest.skip(account.text)
         if account.fails:
-            self.failed += 1
             pytest.fail(account.text, pytrace=False)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -254,22 +252,14 @@ class PerfSession:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail for what no item reports; refine the exit status where the project asks for it."""
+        """Fail for what no item reports."""
         self.session = session
         is_empty = self.chosen and self.chosen.shard and not self.chosen.variants
         if is_empty and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = pytest.ExitCode.OK
         shift = self.outcome.run.shift if self.outcome else None
         if shift and shift.fails and not session.exitstatus:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        # What else failed, an ordinary test or a pack, has no number of its own.
-        is_own = session.exitstatus in {0, 1} and session.testsfailed <= self.failed
-        if self.book and self.outcome and is_own and self.options.exit_codes:
-            from perfsuite.terminal import exit_code
-
-            words, status = self.options.failing_statuses(), int(session.exitstatus)
-            finer = functools.partial(exit_code, self.book, words, status)
-            session.exitstatus = self.outcome.steps.take("no finer exit status", finer, status)
+            session.exitstatus = EXIT_MACHINE
         if self.outcome and not self.outcome.steps.are_done and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -107,9 +107,7 @@ def test_a_listener_that_raises_is_a_note(
     assert note.isprintable()
 
 
-def test_ctrl_c_ends_a_listener_that_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_ends_a_listener_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     hooks = listeners(tmp_path, "raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
