@@ -216,8 +216,7 @@ class PerfSession:
         from perfsuite.boundary import PAGE_CHARACTERS
         from perfsuite.terminal.words import plain
 
-        told = functools.partial(self._summary, steps.notes)
-        short: list[str] = steps.take("no summary", lambda: list(told()), [])
+        short: list[str] = steps.take("no summary", lambda: list(self._summary()), [])
         if steps.tracebacks:
             reporter.write_sep("-", "perfsuite: what failed after the measuring")
         for text in steps.tracebacks:
@@ -228,12 +227,11 @@ class PerfSession:
         if self.session and not steps.are_done and not self.session.exitstatus:
             self.session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _summary(self, notes: tuple[str, ...]) -> Iterator[str]:
-        from perfsuite.terminal import Screen, costs, summary
+    def _summary(self) -> Iterator[str]:
+        from perfsuite.terminal import costs, summary
 
         if self.closing and self.book:
-            lines = (*self.closing.lines, *notes)
-            yield from summary(self.book, Screen.of_terminal(), lines)
+            yield from summary(self.book)
             yield from costs(self.book.run, self.closing.report_s) if self.options.profile else ()
 
     def pytest_keyboard_interrupt(self) -> None:

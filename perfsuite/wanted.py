@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +48,7 @@ class Wanted:
 
     def takes(self, path: Path) -> bool:
         """Say whether a file is to be collected; what it holds besides is left out later."""
-        return self.is_case(path) or any(path.is_relative_to(each) for each in self.named)
+        return self.is_case(path) or any(path.resolve().is_relative_to(each) for each in self.named)
 
     def chosen(self, items: Sequence[pytest.Item]) -> list[pytest.Item]:
         """Return the items that the ids name, all if there are none; ``UsageError`` if unknown."""
@@ -72,7 +71,7 @@ def wanted_of(config: pytest.Config) -> Wanted:
     paths = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
     return Wanted(
         folders=tuple(config.getini("perf_cases")),
-        named=frozenset(Path(os.path.abspath(path)) for path in paths if is_given),
+        named=frozenset(path.resolve() for path in paths if is_given),
         ids=ids,
     )
 

@@ -365,7 +365,6 @@ def test_the_summary_is_last_whatever_pytest_says(
         (["--perf-pack", "missing.py"], "missing.py"),
         (["--perf-fail-on", "sluggish"], "slower"),
         (["-o", "perf_counters=maybe"], "perf_counters is neither true nor false"),
-        (["-o", "perf_counters=maybe"], "perf_counters is neither true nor false"),
         (["--perf-accept"], "--perf-reason"),
         (["--perf-accept", "--perf-reason", "x", "--perf-check"], "leave one of them out"),
         (["--perf-processes", "0"], "'0'"),

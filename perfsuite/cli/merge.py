@@ -30,7 +30,7 @@ def merge(
     from perfsuite.baselines import Exceptions
     from perfsuite.closing import book_of, tell_github, write
     from perfsuite.merging import conclude, merged
-    from perfsuite.terminal import Screen, summary
+    from perfsuite.terminal import summary
 
     project = find_project()
     whole = merged([project.load_run(name) for name in runs])
@@ -49,7 +49,7 @@ def merge(
     lines = [*write(book, folder, steps), f"run: {outcome.run_file}"]
     annotations = tell_github(book, project.root, steps)
     lines += steps.notes
-    for line in (*summary(book, Screen.of_terminal(), lines), *lines):
+    for line in (*summary(book), *lines):
         say(line)
     for line in annotations:  # which GitHub's runner is to obey
         console().print(line, soft_wrap=True)

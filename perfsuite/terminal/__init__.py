@@ -2,12 +2,11 @@
 
 from perfsuite.terminal.accounts import Account, accounts_of, bare_accounts
 from perfsuite.terminal.costs import costs
-from perfsuite.terminal.summary import Screen, first_line, skip_lines, summary
+from perfsuite.terminal.summary import first_line, skip_lines, summary
 from perfsuite.terminal.ticker import Ticker
 
 __all__ = [
     "Account",
-    "Screen",
     "Ticker",
     "accounts_of",
     "bare_accounts",
