@@ -30,7 +30,7 @@ def summary(book: Book) -> Iterator[str]:
     urgent = [one for one in book.subjects if one.mark.needs_reader]
     quiet = [one for one in book.subjects if one.mark.tone == "unclear"]
     quiet += [one for one in book.subjects if one.mark.word in OTHERS]
-    items = [*urgent, *book.broken, *quiet]
+    items: list[Subject | ClaimVerdict] = [*urgent, *book.broken, *quiet]
     for item in items[:MOST]:
         yield from _claim(item) if isinstance(item, ClaimVerdict) else _told(item)
     if more := items[MOST:]:
