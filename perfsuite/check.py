@@ -235,14 +235,6 @@ def _share(device: Device, one: Any, other: Any) -> bool:
     return device.bytes_of([one, other]) < device.bytes_of([one]) + device.bytes_of([other])
 
 
-def _shares(device: Device, value: Any, others: Sequence[Any]) -> bool:
-    """Say whether a value is one of the others, or lies in the memory of one."""
-    if any(value is other for other in others):
-        return True
-    apart = device.bytes_of([value]) + device.bytes_of(others)
-    return device.bytes_of([value, *others]) < apart
-
-
 def check_scenario(
     device: Device, scenario: Scenario, *, where: str, seed: int, is_thorough: bool = True
 ) -> float | None:

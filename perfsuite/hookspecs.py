@@ -116,10 +116,9 @@ class Controller:
     All are called once the run is measured, judged and stored, so that none disturbs a measurement;
     of every pack that the session listed, whatever packs were measured. What one raises becomes a
     note of the report that names pack and hook, and the exit status is not 0; that hook of the pack
-    is not called again, nor is it when its calls took a minute together. A call that keeps Python's
-    lock for itself, as a regular expression that never ends does, stops pytest and is not noticed.
-    One that ends the process (``os._exit``) ends pytest with the status that it names, 0 as well:
-    only the missing summary and report tell. What hooks are handed is a copy of theirs.
+    is not called again. One that hangs stops pytest until Ctrl-C. One that ends the process
+    (``os._exit``) ends pytest with the status that it names, 0 as well: only the missing summary
+    and report tell. What hooks are handed is a copy of theirs.
     """
 
     @hookspec

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from perfsuite.request import Options
 
 TIERS = ("smoke", "nightly", "full")
+# The machine changed, and nothing else fails. 0 to 5 are pytest's.
+EXIT_MACHINE = 14
 # What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
 FAIL_ON = "slower,over-budget,machine-shift,wrong,crashed,timed-out,error,broken"
 
@@ -182,11 +184,6 @@ INI: Mapping[str, Option] = {
         "type": "bool",
         "default": False,
     },
-    "perf_exit_codes": {
-        "help": "exit with 10 to 17 for what fails or is in doubt, as docs/ci.md has them",
-        "type": "bool",
-        "default": False,
-    },
 }
 
 # Of pytest's own options those that choose tests and plugins, and those that set what INI has.
@@ -206,7 +203,6 @@ def options_of(config: pytest.Config) -> Options:
             **values,
             "root": config.rootpath,
             "counters": values["counters"] or _is_set(config, "perf_counters"),
-            "exit_codes": _is_set(config, "perf_exit_codes"),
             "pack": tuple(map(Path, values["pack"])),
             "repo": Path(values["repo"]) if values["repo"] else None,
             "report": config.rootpath / values["report"],

@@ -57,7 +57,6 @@ class Options:
     time: float | None = None
     shard: tuple[int, int] | None = None
     counters: bool = False
-    exit_codes: bool = False
 
     @property
     def resuming(self) -> str:

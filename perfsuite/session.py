@@ -13,7 +13,7 @@ from perfsuite import items as every_pack
 from perfsuite.errors import PerfError
 from perfsuite.model import ClaimInstance, Pack, Variant
 from perfsuite.neighbours import benchmarks_left_out, silence_benchmark
-from perfsuite.options import options_of
+from perfsuite.options import EXIT_MACHINE, options_of
 from perfsuite.wanted import MODULE, Subject, id_of, subjects_of, takes_look, wanted_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ class PerfSession:
         self.ticker: Ticker | None = None
         self.outcome: Outcome | None = None
         self.interrupted = False
-        self.failed = 0
         self.told_suite = False
         self.accounts: Mapping[str, Account] = {}
         self.closing: Closing | None = None
@@ -62,7 +61,7 @@ class PerfSession:
             self.values = self.chosen.values()
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Leave every file out but case modules, those with quick looks, and what was named."""
+        """Leave every file out but case modules and what was named."""
         is_left_out = collection_path.is_file() and not self.wanted.takes(collection_path)
         return True if is_left_out else None
 
@@ -199,7 +198,6 @@ class PerfSession:
         if account.skipped:
             pytest.skip(account.text)
         if account.fails:
-            self.failed += 1
             pytest.fail(account.text, pytrace=False)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -218,8 +216,7 @@ class PerfSession:
         from perfsuite.boundary import PAGE_CHARACTERS
         from perfsuite.terminal.words import plain
 
-        told = functools.partial(self._summary, steps.notes)
-        short: list[str] = steps.take("no summary", lambda: list(told()), [])
+        short: list[str] = steps.take("no summary", lambda: list(self._summary()), [])
         if steps.tracebacks:
             reporter.write_sep("-", "perfsuite: what failed after the measuring")
         for text in steps.tracebacks:
@@ -230,12 +227,11 @@ class PerfSession:
         if self.session and not steps.are_done and not self.session.exitstatus:
             self.session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _summary(self, notes: tuple[str, ...]) -> Iterator[str]:
-        from perfsuite.terminal import Screen, costs, summary
+    def _summary(self) -> Iterator[str]:
+        from perfsuite.terminal import costs, summary
 
         if self.closing and self.book:
-            lines = (*self.closing.lines, *notes)
-            yield from summary(self.book, Screen.of_terminal(), lines)
+            yield from summary(self.book)
             yield from costs(self.book.run, self.closing.report_s) if self.options.profile else ()
 
     def pytest_keyboard_interrupt(self) -> None:
@@ -254,22 +250,14 @@ class PerfSession:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail for what no item reports; refine the exit status where the project asks for it."""
+        """Fail for what no item reports."""
         self.session = session
         is_empty = self.chosen and self.chosen.shard and not self.chosen.variants
         if is_empty and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = pytest.ExitCode.OK
         shift = self.outcome.run.shift if self.outcome else None
         if shift and shift.fails and not session.exitstatus:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        # What else failed, an ordinary test or a pack, has no number of its own.
-        is_own = session.exitstatus in {0, 1} and session.testsfailed <= self.failed
-        if self.book and self.outcome and is_own and self.options.exit_codes:
-            from perfsuite.terminal import exit_code
-
-            words, status = self.options.failing_statuses(), int(session.exitstatus)
-            finer = functools.partial(exit_code, self.book, words, status)
-            session.exitstatus = self.outcome.steps.take("no finer exit status", finer, status)
+            session.exitstatus = EXIT_MACHINE
         if self.outcome and not self.outcome.steps.are_done and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -101,7 +101,7 @@ KEPT = (
     ("--perf -k eager -mslow cases tests/x.py::y", "--perf -k eager -mslow cases tests/x.py::y"),
     ("--perf -o perf_history=postgresql://ci:s3cret@host/db", "--perf"),
     ("--perf --override-ini=perf_history=sqlite:///s3cret", "--perf"),
-    ("--perf -o perf_exit_codes=true -o junit_suite_name=s3cret", "--perf -o perf_exit_codes=true"),
+    ("--perf -o perf_counters=true -o junit_suite_name=s3cret", "--perf -o perf_counters=true"),
     ("--perf --cloud-token=s3cret --cloud-token s3cret cases", "--perf cases"),
     ("-q -p no:x -n 2 --perf -Ws3cret -operf_history=s3cret", "-p no:x --perf"),
     ("--perf --perfume s3cret --perf-unknown=s3cret", "--perf"),

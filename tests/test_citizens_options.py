@@ -141,7 +141,7 @@ def test_a_project_s_own_fixture_marker_and_tests_are_left_alone(project: pytest
     result = plain(project, "--doctest-modules", "test_mine.py")
     assert (result.ret, result.parseoutcomes()["passed"]) == (0, 3)
     result = perf(project, "--doctest-modules", "test_mine.py", ".")
-    result.assert_outcomes(deselected=3)
+    result.assert_outcomes(deselected=4)
     assert not listed(perf(project, *QUIET, "-m", "perf"))
 
 

@@ -29,7 +29,7 @@ from perfsuite.model import (
 from perfsuite.report import properties, write_report
 from perfsuite.report.book import read
 from perfsuite.runner import Outcome, execute
-from perfsuite.terminal import exit_code, summary
+from perfsuite.terminal import summary
 
 pytest_plugins = ["pytester"]
 
@@ -225,17 +225,6 @@ def test_a_quarantined_variant_is_measured_and_checked_but_fails_nothing(
     assert (flaky.word, flaky.fails) == (Word.SLOWER, False)
     assert flaky.excepted is not None
     assert any("quarantined until 2026-12-01" in note for note in run.notes)
-
-
-def test_what_is_excepted_is_no_finer_exit_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = second_night(tmp_path, monkeypatch, quarantine("us=200")).run
-    unclear = tuple(replace(each, word=Word.UNCLEAR) for each in run.verdicts[1:])
-    for excepted, code in ((run.verdicts[1].excepted, 0), (None, 15)):
-        verdicts = (run.verdicts[0], replace(unclear[0], excepted=excepted))
-        book = read(replace(run, verdicts=verdicts), baselines={})
-        assert exit_code(book, frozenset(), 0) == code
 
 
 def test_a_quarantined_canary_shifts_no_machine(

@@ -12,7 +12,7 @@ from perfsuite.report.cause import cause
 from perfsuite.report.decision import verdict_json
 from perfsuite.report.render import render
 from perfsuite.report.summary import summary as markdown
-from perfsuite.terminal.summary import Screen, summary
+from perfsuite.terminal.summary import summary
 
 VARIANT = "memory.stream[op=copy,n=268435456]"
 
@@ -23,7 +23,7 @@ def book() -> Book:
 
 
 def test_the_kernel_is_named_on_the_terminal_and_in_markdown(book: Book) -> None:
-    lines = list(summary(book, Screen(columns=160, lines=60)))
+    lines = list(summary(book))
     (row,) = (index for index, line in enumerate(lines) if VARIANT in line)
     assert "copy_rows takes 499 us instead of 493 us" in lines[row + 1]
     (told,) = (line for line in markdown(book).splitlines() if "op=copy,n=268435456" in line)

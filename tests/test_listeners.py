@@ -216,11 +216,10 @@ def test_what_a_hook_changes_is_its_own_copy(tmp_path: Path) -> None:
     assert (repr(run), listeners.notes) == (before, [])
 
 
-@pytest.mark.parametrize(("body", "said"), [("sleep(9)", "longer than"), ("1 / 0", "cannot say")])
-def test_an_error_s_own_text_is_under_the_limit(tmp_path: Path, body: str, said: str) -> None:
-    text = "from time import sleep\nclass Odd(Exception):\n    def __str__(self): " + body + "\n"
+def test_an_error_that_cannot_say_what_it_is_is_a_note(tmp_path: Path) -> None:
+    text = "class Odd(Exception):\n    def __str__(self): 1 / 0\n"
     text += hook("perf_result", "result, variant", "raise Odd")
-    listeners = Listeners([pack_of(tmp_path, text)], limit_s=0.5)
+    listeners = Listeners([pack_of(tmp_path, text)])
     listeners.tell(data.run_of())
     (note,) = listeners.notes
-    assert said in note
+    assert "cannot say" in note

@@ -123,13 +123,9 @@ def test_a_variant_s_id_without_perf_says_what_to_add(folder: pytest.Pytester) -
     result.stderr.fnmatch_lines(["*acme.double*is a variant", "*add --perf"])
 
 
-def test_quick_looks_run_and_ordinary_tests_are_not_even_imported(
-    folder: pytest.Pytester,
-) -> None:
-    result = perf(folder, "-k", "acme or look or left_out or ordinary")
-    # Packs that are installed beside it are deselected too.
-    found = result.parseoutcomes()
-    assert (found["passed"], found["failed"]) == (2, 1)
+def test_only_what_is_named_is_imported_for_quick_looks(folder: pytest.Pytester) -> None:
+    result = only(folder, "deep")
+    result.assert_outcomes(passed=2, failed=1, deselected=1)
     result.stdout.fnmatch_lines(["*quick looks*no verdict*", "* us *host*deep/test_look.py::*"])
     assert not (folder.path / "imported").exists()
 
@@ -157,8 +153,7 @@ def test_a_fixture_may_hand_the_look_on(folder: pytest.Pytester) -> None:
         def test_used(): pass
         """
     )
-    found = perf(folder, "-k", "test_handed").parseoutcomes()
-    assert (found["passed"], found.get("failed", 0)) == (2, 0)
+    perf(folder, "test_handed.py").assert_outcomes(passed=2)
 
 
 def make_pack_folder(folder: pytest.Pytester, source: str) -> Path:

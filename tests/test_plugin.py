@@ -14,7 +14,7 @@ from perfsuite.session import PerfSession
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[1]
-USAGE_ERROR, REGRESSED, SHIFTED = 4, 10, 14
+USAGE_ERROR, SHIFTED = 4, 14
 
 PACK = '''
 import perfsuite
@@ -211,7 +211,6 @@ def test_a_run_reports_each_variant_as_it_ended(project: pytest.Pytester) -> Non
 
 
 def test_a_second_run_is_compared_with_the_first(later: pytest.Pytester) -> None:
-    later.makeini("[pytest]\nperf_exit_codes = true\n")
     later.makepyfile(acme=PACK.replace("else 100.0", "else 120.0"))
     result = perf(later, *ONLY_DOUBLE)
     result.assert_outcomes(passed=2, failed=1)
@@ -224,11 +223,10 @@ def test_a_second_run_is_compared_with_the_first(later: pytest.Pytester) -> None
             "  slower * acme.double?impl=good?",
         ]
     )
-    assert result.ret == REGRESSED
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_a_shifted_machine_fails_the_run_once(project: pytest.Pytester) -> None:
-    project.makeini("[pytest]\nperf_exit_codes = true\n")
     pack = PACK.replace('["naive", "good"]}', '["naive", "good", "best", "canary"]}').replace(
         'source="made up")\ndef double',
         'source="made up", canary={"fake": {"impl": "canary"}})\ndef double',
@@ -366,7 +364,6 @@ def test_the_summary_is_last_whatever_pytest_says(
         (["--perf-packs="], "no pack is named"),
         (["--perf-pack", "missing.py"], "missing.py"),
         (["--perf-fail-on", "sluggish"], "slower"),
-        (["-o", "perf_exit_codes=maybe"], "perf_exit_codes is neither true nor false"),
         (["-o", "perf_counters=maybe"], "perf_counters is neither true nor false"),
         (["--perf-accept"], "--perf-reason"),
         (["--perf-accept", "--perf-reason", "x", "--perf-check"], "leave one of them out"),
@@ -435,12 +432,3 @@ def test_a_time_or_shard_that_is_none_is_refused(
     project: pytest.Pytester, option: str, told: str
 ) -> None:
     assert told in error_of(perf(project, option))
-
-
-def test_what_else_failed_keeps_pytests_own_exit_status(project: pytest.Pytester) -> None:
-    project.makeini("[pytest]\nperf_exit_codes = true\n")
-    project.makepyfile(sick="raise RuntimeError('no such compiler')")
-    both = ("--perf-pack", "sick.py", "--perf-packs", "acme,sick")
-    assert perf(project, *both, "--perf-check", "-k", "double or sick").ret == 1
-    assert perf(project, "--perf-check", "-k", "wrong").ret == 11
-    assert perf(project, "--perf-check", "-k", "elsewhere").ret == 17

@@ -86,7 +86,6 @@ def test_what_fails_after_the_measuring_costs_no_verdict(
 
 
 def test_what_failed_is_in_the_exit_status_of_a_run_that_is_right(project: pytest.Pytester) -> None:
-    project.makeini("[pytest]\nperf_exit_codes = true\n")
     right = ("--perf-select", "n=1")
     assert perf(project, *right).ret == 0
     result = broken(project, "perfsuite.history.stored_of", *right)

@@ -16,8 +16,7 @@ from schemas import baseline_schema, run_schema, schema_page, verdict_schema
 
 import perfsuite
 from perfsuite import hookspecs
-from perfsuite.options import INI, OPTIONS
-from perfsuite.terminal import accounts
+from perfsuite.options import EXIT_MACHINE, INI, OPTIONS
 
 VARIABLES = {
     "PERFSUITE_HISTORY": "URL of the history; wins over `perf_history`, and is the place for a "
@@ -45,14 +44,6 @@ EXITS = {
     "INTERNAL_ERROR": "a fault of perfsuite or of a pytest plugin",
     "USAGE_ERROR": "an option, selection or pack that cannot be",
     "NO_TESTS_COLLECTED": "nothing was selected",
-    "EXIT_REGRESSED": "something is slower or over budget, and nothing worse",
-    "EXIT_WRONG": "something is wrong, crashed or timed out",
-    "EXIT_INCOMPARABLE": "nothing fails, something was incomparable",
-    "EXIT_SHIFTED": "the machine changed, not the code",
-    "EXIT_MACHINE": "the machine changed or was disturbed, not the code",
-    "EXIT_UNCLEAR": "nothing fails, something is unclear",
-    "EXIT_PARTIAL": "nothing fails, not all was measured",
-    "EXIT_NOTHING": "nothing was measured",
 }
 # Of a signature on one line.
 WIDTH = 80
@@ -145,9 +136,7 @@ def _exit_rows() -> Iterator[tuple[str, str]]:
     for each in pytest.ExitCode:
         # Newer ones of pytest's own are known by their names.
         yield str(int(each)), EXITS.get(each.name, f"pytest's {code(each.name)}")
-    for name, number in vars(accounts).items():
-        if name.startswith("EXIT_"):
-            yield str(number), f"with `perf_exit_codes`: {EXITS[name]}"
+    yield str(EXIT_MACHINE), "the machine changed, and nothing else fails"
 
 
 def variables_in(root: Path) -> set[str]:

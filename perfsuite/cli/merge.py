@@ -12,7 +12,7 @@ from perfsuite.cli.commands import Baselines, Packs, app
 from perfsuite.cli.project import console, find_project, say
 from perfsuite.cli.store import known_history
 from perfsuite.model import Tier
-from perfsuite.options import FAIL_ON
+from perfsuite.options import EXIT_MACHINE
 
 
 @app.command()
@@ -22,9 +22,6 @@ def merge(
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Of the report")] = Path("reports"),
     baselines: Baselines = None,
     pack: Packs = None,
-    exit_codes: Annotated[
-        bool, typer.Option("--exit-codes", help="Exit as the ini option perf_exit_codes has it")
-    ] = False,
 ) -> None:
     """Join the runs of --perf-shard into one, judge and report it; exit code 1 if it fails.
 
@@ -33,7 +30,7 @@ def merge(
     from perfsuite.baselines import Exceptions
     from perfsuite.closing import book_of, tell_github, write
     from perfsuite.merging import conclude, merged
-    from perfsuite.terminal import Screen, exit_code, summary
+    from perfsuite.terminal import summary
 
     project = find_project()
     whole = merged([project.load_run(name) for name in runs])
@@ -52,12 +49,11 @@ def merge(
     lines = [*write(book, folder, steps), f"run: {outcome.run_file}"]
     annotations = tell_github(book, project.root, steps)
     lines += steps.notes
-    for line in (*summary(book, Screen.of_terminal(), lines), *lines):
+    for line in (*summary(book), *lines):
         say(line)
     for line in annotations:  # which GitHub's runner is to obey
         console().print(line, soft_wrap=True)
     for text in steps.tracebacks:
         say(text)
-    status = int(book.fails or not steps.are_done)
-    statuses = frozenset(FAIL_ON.split(","))
-    raise typer.Exit(exit_code(book, statuses, status) if exit_codes else status)
+    is_machine = book.has_shifted and not book.is_broken
+    raise typer.Exit(EXIT_MACHINE if is_machine else int(book.is_broken or not steps.are_done))

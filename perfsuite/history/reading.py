@@ -32,6 +32,8 @@ TIME = "time_us"
 # Years are read one series at a time; of all series of a SKU, or beside a run, the last months.
 LAST = 90
 RECENT = 60
+# Names shown where one is not found.
+MOST_LIKE = 5
 # A statement with more values than this is slower than two.
 MOST_NAMED = 500
 _LABEL = [runs.c[name] for name in ("id", "started", "commit_id")]
@@ -116,9 +118,9 @@ def skus(history: History) -> list[str]:
         return _texts(history, connection.execute(query).scalars())
 
 
-def variants_like(history: History, text: str, most: int = 5) -> list[str]:
+def variants_like(history: History, text: str) -> list[str]:
     """Return some variants whose id contains a text."""
-    query = select(series.c.variant).distinct().order_by(series.c.variant).limit(most)
+    query = select(series.c.variant).distinct().order_by(series.c.variant).limit(MOST_LIKE)
     with history.reading() as connection:
         found = query.where(series.c.variant.contains(text, autoescape=True))
         return _texts(history, connection.execute(found).scalars())

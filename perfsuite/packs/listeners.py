@@ -1,22 +1,17 @@
 """The hooks of packs that run in pytest's own process, contained as far as a process allows.
 
-What a hook raises, or that it takes too long, is a note. Code that keeps Python's lock for itself
-(a regular expression that never ends, a loop in C) stops all of pytest, and no limit is noticed
-then; nor does one that ends the process leave anything to write. The run file is whole before.
+What a hook raises is a note. One that hangs stops pytest until Ctrl-C, and one that ends the
+process leaves nothing to write. The run file is whole before.
 """
 
 from __future__ import annotations
 
 import importlib
-import queue
 import sys
-import threading
-import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pluggy
 
@@ -34,18 +29,13 @@ T = TypeVar("T")
 HEAVY = ("torch",)
 # A page is read by a person.
 MOST_ROWS, MOST_COLUMNS, MOST_SECTIONS = 1000, 50, 20
-# What all calls of one hook of one pack may take together.
-LIMIT_S = 60.0
 
 
 class Listeners:
     """The controller hooks of packs; ``notes`` say what went wrong in them."""
 
-    def __init__(self, packs: Sequence[Pack], *, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, packs: Sequence[Pack]) -> None:
         self.notes: list[str] = []
-        self._limit_s = limit_s
-        self._spent_s: defaultdict[tuple[str, str], float] = defaultdict(float)
-        self._hand = _Hand()
         self._hooks: dict[str, pluggy.PluginManager] = {}
         self._silenced: set[tuple[str, str]] = set()
         for pack in packs:
@@ -88,23 +78,15 @@ class Listeners:
             self._contained(pack, hook, partial(_taken, call, take, arguments))
 
     def _contained(self, pack: str, what: str, act: Callable[[], T]) -> T | None:
-        """Return what the pack's code returns; what it raises, or that it hangs, is a note."""
-        started = time.monotonic()
+        """Return what the pack's code returns; what it raises is a note."""
         try:
-            return self._hand.call(act, self._limit_s - self._spent_s[pack, what])
-        except queue.Empty:
-            why = f"it took longer than {self._limit_s:g} s in all, and is left behind"
-        except _RaisedError as error:
-            why = str(error)
-        finally:
-            self._spent_s[pack, what] += time.monotonic() - started
-        self.notes.append(plain(f"pack {pack}, {what}: {why}"))
+            return act()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a pack costs no run
+            self.notes.append(plain(f"pack {pack}, {what}: {_why(error)}"))
         self._silenced.add((pack, what))
         return None
-
-
-class _RaisedError(Exception):
-    """What a pack's code raised, in words."""
 
 
 def _why(error: BaseException) -> str:
@@ -112,45 +94,6 @@ def _why(error: BaseException) -> str:
         return plain(error.what if isinstance(error, PerfError) else told(error))
     except BaseException as broken:  # noqa: BLE001 - an error may be unable to say what it is
         return f"{type(error).__name__}: it cannot say why ({type(broken).__name__})"
-
-
-class _Hand:
-    """A thread that calls what may never return.
-
-    One thread for all calls, as long as none hangs: a listener may keep what is bound to a thread.
-    """
-
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None]] | None = None
-
-    def call(self, act: Callable[[], T], limit_s: float) -> T:
-        """Return what ``act`` returns; ``_RaisedError`` if it raises, ``Empty`` if it hangs."""
-        answers: queue.SimpleQueue[tuple[T | None, str]] = queue.SimpleQueue()
-
-        def answer() -> None:
-            try:
-                answers.put((act(), ""))
-            except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
-                # Here, where the limit holds: its text is the pack's code as well.
-                answers.put((None, _why(error)))
-
-        if self._calls is None:
-            self._calls = queue.SimpleQueue()
-            threading.Thread(target=_obey, args=[self._calls], daemon=True).start()
-        self._calls.put(answer)
-        try:
-            found, why = answers.get(timeout=max(0.0, limit_s))
-        except queue.Empty:
-            self._calls = None
-            raise
-        if why:
-            raise _RaisedError(why)
-        return cast("T", found)
-
-
-def _obey(calls: queue.SimpleQueue[Callable[[], None]]) -> None:
-    while True:
-        calls.get()()
 
 
 def _taken(call: Callable[..., Any], take: Callable[[Any], object], given: dict[str, Any]) -> None:

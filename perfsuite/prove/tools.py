@@ -94,13 +94,13 @@ def _power(arms: Sequence[tuple[np.ndarray, np.ndarray]], false: float) -> float
     return float(np.mean(found))
 
 
-def tools_of(raw: Raw, *, draws: int = DRAWS, seed: int = 0) -> list[Tool]:
+def tools_of(raw: Raw, *, draws: int = DRAWS) -> list[Tool]:
     """Return each tool on the same and on another unit, on the subjects that all tools have."""
     found = []
     for is_cross in (False, True):
         scores = {}
         for name, values in _values(raw).items():
-            rnd = random.Random(f"{seed} {name} {is_cross}")  # noqa: S311 - draws
+            rnd = random.Random(f"0 {name} {is_cross}")  # noqa: S311 - draws
             score = _judged(raw) if name == OURS else _ratio
             scores[name] = list(_scores(raw, values, score, _Draws(rnd, is_cross, draws)))
         told = {name: _subjects(each) for name, each in scores.items() if _subjects(each)}

@@ -70,11 +70,20 @@ class Book:
         return [claim for claim in self.claims if claim.word is ClaimWord.BROKEN]
 
     @cached_property
+    def is_broken(self) -> bool:
+        """Say whether a variant or a claim fails the run."""
+        variants = any(subject.fails for subject in self.subjects)
+        return variants or any(claim.fails for claim in self.run.claims)
+
+    @property
+    def has_shifted(self) -> bool:
+        """Say whether a change of the machine fails the run."""
+        return self.run.shift is not None and self.run.shift.fails
+
+    @property
     def fails(self) -> bool:
         """Say whether anything in the run fails it."""
-        variants = any(subject.fails for subject in self.subjects)
-        has_shifted = self.run.shift is not None and self.run.shift.fails
-        return variants or has_shifted or any(claim.fails for claim in self.run.claims)
+        return self.is_broken or self.has_shifted
 
 
 def read(  # noqa: PLR0913 - all that is known of a run, by name

@@ -37,9 +37,9 @@ class Axis:
         span = (self.high - self.low) or 1.0
         return min(1.0, max(0.0, (value - self.low) / span)) * width
 
-    def ticks(self, most: int = 4) -> list[float]:
+    def ticks(self) -> list[float]:
         """Return round values inside the axis."""
-        step = _round_step((self.high - self.low) / most)
+        step = _round_step((self.high - self.low) / 4)
         first = math.ceil(self.low / step)
         return [n * step for n in range(first, math.floor(self.high / step) + 1)]
 

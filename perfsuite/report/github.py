@@ -55,10 +55,10 @@ def commands_of(book: Book, *, here: Path, workspace: Path) -> Iterator[str]:
 
 
 def append_summary(book: Book, path: Path) -> None:
-    """Append the run's Markdown to the file of a step's summary, as far as it has room."""
+    """Append the run's Markdown to the file of a step's summary, if it has room."""
     with appending(path) as file:
         room = MOST_BYTES - file.tell()
-        data = summary(book, most_bytes=room).encode("utf-8", "replace")
+        data = summary(book).encode("utf-8", "replace")
         # GitHub shows nothing of a summary that is too large: better that of earlier steps alone.
         file.write(data if len(data) <= room else b"")
 

@@ -6,17 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from perfsuite.model import ClaimVerdict
 from perfsuite.report import view
 from perfsuite.report.book import Book
 from perfsuite.report.cause import cause
 from perfsuite.report.page import headline
 from perfsuite.report.rows import Row
 
-MOST_ROWS = 20
-# What GitHub takes of one step; as many rows as these are read by nobody.
-MOST_BYTES = 1024 * 1024
-MOST_FOLDED = 500
-MOST_WHY = 200
+# As many as are read; the page has all.
+MOST_ROWS = 10
+MOST_WHY = 300
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>@$])")
 # A character of no width keeps these from becoming links, mentions, references and pictures.
 _ACTIVE = re.compile(r"://|@|#|www(?=\.)|:(?=[\w+-]+:)")
@@ -27,24 +26,10 @@ _HEAD = (
 _CLAIMS = ("| claim | outcome | found | asked for | why |", "| --- | --- | ---: | ---: | --- |")
 _PACKS = ("| pack | variants | ran | outcome |", "| --- | ---: | ---: | --- |")
 
-Block = tuple[str, list[str]]
 
-
-def summary(book: Book, most_bytes: int = MOST_BYTES) -> str:
-    """Return the run's outcome with at most 20 rows in sight; data is escaped, never markup.
-
-    Blocks that would make it larger than ``most_bytes`` are left out and named at its end.
-    """
-    text = ""
-    left_out: list[str] = []
-    for name, lines in _blocks(book):
-        block = "\n".join(lines) + "\n\n"
-        # The note of what is left out has to fit as well.
-        if len(f"{text}{block}".encode()) <= most_bytes - len(_note([*left_out, name]).encode()):
-            text += block
-        else:
-            left_out.append(name)
-    return (text + (_note(left_out) if left_out else "")).rstrip() + "\n"
+def summary(book: Book) -> str:
+    """Return the run's outcome with ten rows of each table. Data is escaped, never markup."""
+    return "\n\n".join("\n".join(lines) for lines in _blocks(book)) + "\n"
 
 
 def plain(text: str) -> str:
@@ -58,35 +43,36 @@ def _one_line(text: str) -> str:
     return " ".join(text.replace("&", "&amp;").split())
 
 
-def _note(names: Sequence[str]) -> str:
-    return f"Left out, for a step's summary has room for no more: {', '.join(names)}.\n"
-
-
-def _blocks(book: Book) -> Iterator[Block]:
-    """Yield what is told, the most important first, each with its name."""
-    told = [line for line in book.rows if not line.subject.mark.is_quiet]
-    quiet = [line for line in book.rows if line.subject.mark.is_quiet]
-    yield "outcome", [f"### {_outcome(book)}", "", _about(book), "", _tally(book)]
+def _blocks(book: Book) -> Iterator[list[str]]:
+    """Yield what is told, the most important first."""
+    told = [_line(line) for line in book.rows if not line.subject.mark.is_quiet]
+    yield [f"### {_outcome(book)}", "", _about(book), "", _tally(book)]
     if book.run.shift:
-        yield "machine-shift", [f"**machine-shift**: {plain(book.run.shift.reason)}"]
+        yield [f"**machine-shift**: {plain(book.run.shift.reason)}"]
     if told:
-        yield "changes", [*_HEAD, *map(_line, told[:MOST_ROWS])]
+        yield [*_HEAD, *_first(told)]
     if book.broken:
-        yield "broken claims", ["Broken claims:", "", *_claims(book, is_broken=True)]
-    folded = [*told[MOST_ROWS:], *quiet]
-    yield from _folded(view.count(len(folded), "more variant"), _HEAD, list(map(_line, folded)))
-    held = _claims(book, is_broken=False)
-    yield from _folded(f"Claims: {view.count(len(held) - 2, 'other')}", _CLAIMS, held[2:])
+        yield ["Broken claims:", "", *_CLAIMS, *_first(list(map(_claim, book.broken)))]
+    quiet = [_line(line) for line in book.rows if line.subject.mark.is_quiet]
+    yield from _folded(view.count(len(quiet), "other variant"), _HEAD, quiet)
+    held = [_claim(claim) for claim in book.claims if claim not in book.broken]
+    yield from _folded(f"Claims: {view.count(len(held), 'other')}", _CLAIMS, held)
     yield from _folded("Coverage, by pack", _PACKS, list(_packs(book)))
-    skipped = [f"- {word} {len(ids)}: {plain(why)}" for word, why, ids in book.skips]
+    skipped = [f"- {word} {len(ids)}: {plain(_short(why))}" for word, why, ids in book.skips]
     yield from _folded("Skipped and left out, by reason", (), skipped)
     for section in book.sections:
-        head = [_cells(*map(plain, section.columns)), _cells(*["---"] * len(section.columns))]
-        rows = [_cells(*map(plain, row)) for row in section.rows]
-        text = [plain(section.text), ""] if section.text else []
-        table = [*head, *rows] if section.columns else []
-        yield from _folded(plain(section.title), text, table or [""])
-    yield from _folded("Notes", (), [f"- {plain(note)}" for note in book.run.notes])
+        columns = map(plain, section.columns)
+        head = [_cells(*columns), _cells(*["---"] * len(section.columns))]
+        table = head if section.columns else []
+        text = [plain(_short(section.text)), ""] if section.text else []
+        rows = [_cells(*map(plain, map(_short, row))) for row in section.rows]
+        yield from _folded(plain(section.title), [*text, *table], rows or [""])
+    yield from _folded("Notes", (), [f"- {plain(_short(note))}" for note in book.run.notes])
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - MOST_ROWS
+    return [*lines[:MOST_ROWS], *(["", f"{more} more: see the report"] if more > 0 else [])]
 
 
 def _outcome(book: Book) -> str:
@@ -114,21 +100,9 @@ def _line(line: Row) -> str:
     return _cells(mark, plain(subject.variant.id), *cells, plain(told))
 
 
-def _claims(book: Book, *, is_broken: bool) -> list[str]:
-    told = [claim for claim in book.claims if (claim in book.broken) is is_broken]
-    return [
-        *_CLAIMS,
-        *(
-            _cells(
-                plain(one.claim),
-                one.word.value,
-                view.ratio(one.ratio),
-                view.ratio(one.required),
-                plain(_short(one.reason)),
-            )
-            for one in (told[:MOST_ROWS] if is_broken else told)
-        ),
-    ]
+def _claim(one: ClaimVerdict) -> str:
+    ratios = view.ratio(one.ratio), view.ratio(one.required)
+    return _cells(plain(one.claim), one.word.value, *ratios, plain(_short(one.reason)))
 
 
 def _packs(book: Book) -> Iterator[str]:
@@ -149,12 +123,8 @@ def _cells(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _folded(title: str, head: Sequence[str], lines: Sequence[str]) -> Iterator[Block]:
+def _folded(title: str, head: Sequence[str], lines: Sequence[str]) -> Iterator[list[str]]:
     """Yield a block that is opened by hand, or none where there is nothing to say."""
-    if not lines:
-        return
-    cut = len(lines) > MOST_FOLDED
-    note = [f"The table ends after {MOST_FOLDED} of them; the HTML report has all."] if cut else []
-    body = [*head, *lines[:MOST_FOLDED]]
-    summary_line = f"<summary>{title}</summary>"
-    yield title, ["<details>", summary_line, "", *body, "", "</details>", *note]
+    if lines:
+        summary_line = f"<summary>{title}</summary>"
+        yield ["<details>", summary_line, "", *head, *_first(lines), "", "</details>"]

@@ -184,14 +184,16 @@ def shape_of(kernel: TracedKernel | None) -> dict[str, str]:
     return {label: text for label, text in known.items() if text}
 
 
-def middle(name: str, most: int = NAME_CHARACTERS) -> str:
+def middle(name: str) -> str:
     """Return a kernel's name without what says little, and a long one without its middle.
 
     Both ends tell kernels apart: templates are named at the front and bound at the end.
     """
     name = _LITTLE.sub("", name.removeprefix("void "))
-    half = most // 2
-    return name if len(name) <= most else f"{name[:half]}\N{HORIZONTAL ELLIPSIS}{name[-half:]}"
+    if len(name) <= NAME_CHARACTERS:
+        return name
+    half = NAME_CHARACTERS // 2
+    return f"{name[:half]}\N{HORIZONTAL ELLIPSIS}{name[-half:]}"
 
 
 def _name(kernel: TracedKernel) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from perfsuite.stats.variances import Mixture, Variance
 
+# How often a change is found that is called detectable.
+POWER = 0.9
 SMALLEST_P = 1e-9
 
 
@@ -41,9 +43,9 @@ class Difference:
         """Return the one-sided p-value of a change beyond ``threshold`` in theta's direction."""
         return _p_beyond(self, threshold)
 
-    def detectable(self, threshold: float, alpha: float, power: float = 0.9) -> float:
-        """Return the smallest log change called slower or faster with this power."""
-        return threshold + self.reach(1 - alpha / 2) + self.reach(power)
+    def detectable(self, threshold: float, alpha: float) -> float:
+        """Return the smallest log change called slower or faster nine times of ten."""
+        return threshold + self.reach(1 - alpha / 2) + self.reach(POWER)
 
 
 # A judgement asks twice: for the family that its change belongs to, and for the verdict.

@@ -1,18 +1,16 @@
 """What a person reads of a run without opening its report."""
 
-from perfsuite.terminal.accounts import Account, accounts_of, bare_accounts, exit_code
+from perfsuite.terminal.accounts import Account, accounts_of, bare_accounts
 from perfsuite.terminal.costs import costs
-from perfsuite.terminal.summary import Screen, first_line, skip_lines, summary
+from perfsuite.terminal.summary import first_line, skip_lines, summary
 from perfsuite.terminal.ticker import Ticker
 
 __all__ = [
     "Account",
-    "Screen",
     "Ticker",
     "accounts_of",
     "bare_accounts",
     "costs",
-    "exit_code",
     "first_line",
     "skip_lines",
     "summary",

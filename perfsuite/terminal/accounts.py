@@ -15,12 +15,6 @@ from perfsuite.report.subject import Subject
 from perfsuite.request import Options
 from perfsuite.terminal.words import plain
 
-# With the ini option perf_exit_codes; docs/ci.md says what to do about each. 0 to 5 are pytest's.
-EXIT_REGRESSED, EXIT_WRONG, EXIT_INCOMPARABLE, EXIT_MACHINE = 10, 11, 13, 14
-EXIT_UNCLEAR, EXIT_PARTIAL, EXIT_NOTHING = 15, 16, 17
-REGRESSIONS = (Word.SLOWER, Word.OVER_BUDGET)
-BROKEN = {Status.WRONG, Status.CRASHED, Status.TIMED_OUT, Status.ERROR}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
@@ -61,42 +55,6 @@ def bare_accounts(run: Run, options: Options) -> Mapping[str, Account]:
         )
         for name, word, reason, fails, has_word in told
     }
-
-
-def exit_code(book: Book, statuses: AbstractSet[str], status: int) -> int:
-    """Return the finer exit status of a run whose plain one is 0 or 1; ``statuses`` fail.
-
-    Of several things the one that asks most of a reader counts.
-    """
-    failing = [each for each in book.subjects if _fails(each, statuses)]
-    ended = {each.result.status for each in failing if each.result}
-    words = {_word(each) for each in failing}
-    has_shifted = book.run.shift is not None and book.run.shift.fails
-    found = (
-        (bool(ended & BROKEN), EXIT_WRONG),
-        (
-            bool(words & {*REGRESSIONS}) or any(claim.fails for claim in book.run.claims),
-            EXIT_REGRESSED,
-        ),
-        (has_shifted or Status.DISTURBED in ended, EXIT_MACHINE),
-    )
-    if not status:
-        return _doubt_code(book)
-    return next((code for holds, code in found if holds), status)
-
-
-def _doubt_code(book: Book) -> int:
-    """Return the exit status of a run in which nothing fails."""
-    counts = book.counts
-    words = {_word(each) for each in book.subjects if each.verdict and not each.verdict.excepted}
-    found = (
-        (not book.rows, EXIT_NOTHING),
-        (counts["disturbed"], EXIT_MACHINE),
-        (Word.INCOMPARABLE in words, EXIT_INCOMPARABLE),
-        (book.run.gaps or counts["not run"], EXIT_PARTIAL),
-        (Word.UNCLEAR in words, EXIT_UNCLEAR),
-    )
-    return next((code for holds, code in found if holds), 0)
 
 
 def _word(subject: Subject) -> Word | None:

@@ -31,9 +31,9 @@ def plain(text: str, *, most: int = boundary.TEXT_CHARACTERS) -> str:
     return _COMMAND.sub(r"\1| ", found).replace("##[", "# #[")
 
 
-def shortened(variant: str, most: int = ID_WIDTH) -> str:
+def shortened(variant: str) -> str:
     """Return an id cut in its middle, so that a line of progress keeps its length."""
-    if len(variant) <= most:
-        return variant.ljust(most)
-    half = (most - 1) // 2
+    if len(variant) <= ID_WIDTH:
+        return variant.ljust(ID_WIDTH)
+    half = (ID_WIDTH - 1) // 2
     return f"{variant[:half]}~{variant[-half:]}"

@@ -112,7 +112,7 @@ def refused(options: tuple[str, ...], stage: Stage) -> Done:
 
 
 REFUSED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("perf_exit_codes=maybe (D25)", "maybe", ("-o", "perf_exit_codes=maybe")),
+    ("perf_counters=maybe (D25)", "maybe", ("-o", "perf_counters=maybe")),
     ("--perf-time=soon", "soon", ("--perf-time=soon",)),
     ("--perf-threshold=nan", "nan", ("--perf-threshold=nan",)),
     ("--perf-select='n=='", "n==", ("--perf-select=n==",)),
