@@ -567,18 +567,6 @@ def test_quads_that_failed_decide_nothing() -> None:
     assert judge_quads(claim, lost, facts=FACTS, policy=Policy()) is None
 
 
-def test_a_run_file_without_arms_is_still_read(project: pytest.Pytester) -> None:
-    perf(project)
-    path = list_runs(project.path / ".perfsuite")[0]
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    for line in lines:
-        for key in ("against", "arm", "claim") if line["kind"] in {"header", "result"} else ():
-            line.pop(key, None)
-    old = path.with_name("20000101-000000-00000000.jsonl")
-    old.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    assert load_run(old).results == last(project).results
-
-
 CPU_PACK = '''
 import perfsuite
 from perfsuite import Workload

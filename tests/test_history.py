@@ -289,7 +289,7 @@ def test_a_history_of_another_version_is_refused(url: str, version: int) -> None
     History(url, Path("/")).close()
     engine = create_engine(url)
     with engine.begin() as connection:
-        connection.execute(text(f"UPDATE perfsuite_schema SET version = {version}"))
+        connection.execute(text("UPDATE perfsuite_schema SET version = :v"), {"v": version})
     engine.dispose()
     with pytest.raises(StoreError, match=f"version '{version}'"):
         History(url, Path("/"))
