@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
@@ -52,7 +51,7 @@ from perfsuite.panel.legs import legs, seats_of_two
 from perfsuite.requested import Request
 from perfsuite.revision import KEPT, RevisionOptions, check_out, repository_of, revision_of
 from perfsuite.runner import execute
-from perfsuite.runs import entries_of, list_runs, load_run
+from perfsuite.runs import entries_of
 from perfsuite.tree import entries, moved_origin, refuse_strangers
 
 pytest_plugins = ["pytester"]

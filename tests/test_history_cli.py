@@ -166,8 +166,6 @@ def test_trend_pages_are_written_per_sku(perfsuite: Command, project: Path) -> N
     [
         ("pyproject.toml", '[tool.pytest.ini_options]\nperf_history = "sqlite:///a.db"', "a.db"),
         ("pyproject.toml", "[tool.pytest.ini_options]\n", "history.db"),
-        ("pytest.ini", "[pytest]\nperf_history = sqlite:///b.db", "b.db"),
-        ("tox.ini", "[pytest]\nperf_history = sqlite:///%(c)s.db", "%(c)s.db"),
         ("README", "", "history.db"),
     ],
 )
@@ -182,7 +180,8 @@ def test_the_history_is_where_the_project_s_settings_say(
 
 
 def test_a_project_without_a_history_says_so(perfsuite: Command, project: Path) -> None:
-    (project / "pytest.ini").write_text("[pytest]\nperf_history =\n", encoding="utf-8")
+    text = "[tool.pytest.ini_options]\nperf_history = ''\n"
+    (project / "pyproject.toml").write_text(text, encoding="utf-8")
     code, said = perfsuite("trends")
     assert code == 2
     assert "keeps no history" in said
