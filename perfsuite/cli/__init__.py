@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from perfsuite.cli import baseline, cases, history, merge, proof  # noqa: F401 - their commands are the app's, too
+from perfsuite.cli import baseline, history, merge, proof  # noqa: F401 - their commands are the app's, too
 from perfsuite.cli.commands import app
 from perfsuite.cli.project import say_error
 from perfsuite.errors import PerfError, UsageError
