@@ -78,8 +78,7 @@ def refusal(run: Run, interrupted: Run) -> tuple[str, str]:
             f"run {interrupted.id!r} was compared with {told[0]}, this one would be with {told[1]}",
             "resume it with the same --perf-against, or start a new run",
         )
-    # Files of before the digest have none.
-    if interrupted.code and interrupted.code != run.code:
+    if interrupted.code != run.code:
         return (
             _OTHER_CODE.format(interrupted.id, _code_of(interrupted), _code_of(run)),
             "bring that code back, or start a new run without --perf-resume",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
@@ -52,7 +51,7 @@ from perfsuite.panel.legs import legs, seats_of_two
 from perfsuite.requested import Request
 from perfsuite.revision import KEPT, RevisionOptions, check_out, repository_of, revision_of
 from perfsuite.runner import execute
-from perfsuite.runs import entries_of, list_runs, load_run
+from perfsuite.runs import entries_of
 from perfsuite.tree import entries, moved_origin, refuse_strangers
 
 pytest_plugins = ["pytester"]
@@ -565,18 +564,6 @@ def test_quads_that_failed_decide_nothing() -> None:
     claim = ClaimInstance(id="c", pack="p", name="n", faster="a", than="b", by=2, source="s")
     lost = [Result(variant="a", status=Status.CRASHED)]
     assert judge_quads(claim, lost, facts=FACTS, policy=Policy()) is None
-
-
-def test_a_run_file_without_arms_is_still_read(project: pytest.Pytester) -> None:
-    perf(project)
-    path = list_runs(project.path / ".perfsuite")[0]
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    for line in lines:
-        for key in ("against", "arm", "claim") if line["kind"] in {"header", "result"} else ():
-            line.pop(key, None)
-    old = path.with_name("20000101-000000-00000000.jsonl")
-    old.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    assert load_run(old).results == last(project).results
 
 
 CPU_PACK = '''

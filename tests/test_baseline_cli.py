@@ -370,7 +370,7 @@ def test_commands_find_the_folders_that_the_projects_ini_names(
 
 
 def test_commands_refuse_an_ini_that_names_no_folder(perfsuite: Command, project: Path) -> None:
-    (project / "pytest.ini").write_text("[pytest]\nperf_baselines =\n")
+    (project / "pyproject.toml").write_text("[tool.pytest]\nperf_baselines = []\n")
     code, said = perfsuite("baseline", "show")
     assert code == 2
     assert "the project's perf_baselines names no folder" in said

@@ -329,7 +329,7 @@ def test_a_plan_without_its_parts_is_refused(plan: bytes) -> None:
 
 def test_a_variant_that_is_no_object_is_refused() -> None:
     header = codec.start_lines(finished({"copy": 1.0})).split(b"\n")[0] + b"\n"
-    plan = b'{"kind":"plan","cases":{},"variants":[3],"instances":[]}\n'
+    plan = b'{"kind":"plan","cases":{},"variants":[3],"instances":[],"canaries":[]}\n'
     with pytest.raises(StoreError, match=r"key 'variants\.0'"):
         codec.read_run(header + plan, where="x")
 

@@ -51,10 +51,15 @@ def perf_cases():
 """
 
 
+def settings(project: Path, text: str) -> None:
+    """Write the project's settings."""
+    (project / "pyproject.toml").write_text(f"[tool.pytest.ini_options]\n{text}", encoding="utf-8")
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "acme.py").write_text(PACK, encoding="utf-8")
-    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    settings(tmp_path, "")
     (tmp_path / "tmp").mkdir()
     return tmp_path
 
@@ -190,7 +195,7 @@ def test_the_proposal_is_of_the_folder_that_the_projects_ini_names(
     project: Path, folder: str, in_patch: str
 ) -> None:
     (project / "go").touch()
-    (project / "pytest.ini").write_text(f"[pytest]\nperf_baselines = {folder}\n")
+    settings(project, f"perf_baselines = ['{folder}']\n")
     assert night(project)[0] == 0
     accept = [sys.executable, "-m", "perfsuite.cli", "baseline", "accept"]
     subprocess.run(
@@ -232,7 +237,7 @@ def test_a_wrong_setting_is_told_before_anything_is_deleted(
 
 def test_the_proposal_is_of_the_right_folder_where_the_project_is_a_link(project: Path) -> None:
     (project / "go").touch()
-    (project / "pytest.ini").write_text("[pytest]\nperf_baselines = perf/accepted\n")
+    settings(project, "perf_baselines = ['perf/accepted']\n")
     link = project / "tmp" / "link"
     link.symlink_to(project)
     # PWD is how bash knows by which name a folder was entered.

@@ -78,7 +78,7 @@ def _options() -> str:
     text = "# Options of pytest\n\nOn the command line, beside pytest's own:\n\n"
     text += table(("option", "what", "default"), rows)
     text += "## In the project's settings { #settings }\n\n"
-    text += "In `[tool.pytest.ini_options]` of pyproject.toml, or in pytest.ini:\n\n"
+    text += "In `[tool.pytest.ini_options]` of pyproject.toml; `perfsuite` reads no other file.\n\n"
     return text + table(("setting", "what", "default"), own)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from perfsuite.cli import baseline, cases, history, merge, proof  # noqa: F401 - their commands are the app's, too
+from perfsuite.cli import baseline, history, merge, proof  # noqa: F401 - their commands are the app's, too
 from perfsuite.cli.commands import app
 from perfsuite.cli.project import say_error
 from perfsuite.errors import PerfError, UsageError

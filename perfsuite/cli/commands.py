@@ -33,7 +33,7 @@ Select = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cuda, cpu or a pack's; auto takes GPUs if any")]
 Baselines = Annotated[
     Path | None,
-    typer.Option("--baselines", metavar="DIR", help="Default: the ini's perf_baselines"),
+    typer.Option("--baselines", metavar="DIR", help="Default: perf_baselines of pyproject.toml"),
 ]
 TierOption = Annotated[Tier, typer.Option(help="How many values of each axis")]
 

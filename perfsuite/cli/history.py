@@ -83,9 +83,9 @@ def show(
 
 @history.command("import")
 def import_runs(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run files, ids or Parquet")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run files or ids")],
 ) -> None:
-    """Store runs or pytest-benchmark's JSON; known ones stay. Exit code 1 if one is refused."""
+    """Store runs; known ones stay. Exit code 1 if one is refused."""
     project = find_project()
     refused = 0
     with open_history(project) as store:
@@ -100,19 +100,6 @@ def import_runs(
                 say(f"{name}: not stored: {why(error)}")
                 say("  do: report this with the file, or leave it out")
     raise typer.Exit(1 if refused else 0)
-
-
-@history.command()
-def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="What to write")],
-) -> None:
-    """Write the whole history to one Parquet file."""
-    with open_history(find_project()) as store:
-        from perfsuite.history.parquet import write_parquet
-
-        count = write_parquet(store, file)
-        say_notes(store)
-    say(f"wrote {file}: {view.count(count, 'point')}")
 
 
 @history.command()
@@ -165,16 +152,8 @@ def trends(
 
 def _import(store: History, project: Project, name: str) -> str:
     from perfsuite.baselines import moves_of
-    from perfsuite.history import read_benchmark, stored_of
-    from perfsuite.history.parquet import read_parquet
+    from perfsuite.history import stored_of
 
-    if name.endswith(".json"):
-        return NEW if store.add(read_benchmark(Path(name))) else OLD
-    if name.endswith(".parquet"):
-        runs, moves = read_parquet(Path(name))
-        added = [store.add(run) for run in runs]
-        store.add_moves(moves)
-        return f"{sum(added)} of {view.count(len(added), 'run')} stored, the rest was there"
     run = project.load_run(name)
     was_new = store.add(stored_of(run))
     store.add_moves(moves_of(run, project.baseline_roots(None)))

@@ -81,9 +81,9 @@ class Project:
         return (*self.baseline_folders(given), *shipped_by(self.sources(extra)))
 
     def baseline_folders(self, given: Path | None) -> tuple[Path, ...]:
-        """Return where the project's own numbers lie: the given folder, else what its ini says.
+        """Return where the project's own numbers lie: the given folder, else what its settings say.
 
-        The first of them is what is written to; ``UsageError`` where the ini names none.
+        The first of them is what is written to; ``UsageError`` where these name none.
         """
         if given:
             return (given,)

@@ -95,7 +95,7 @@ def _block(variant: str, stored: StoredEntry) -> str:
     del entry["variant"], entry["metrics"]
     entry["kernels"] = kernels_to_plain(entry["kernels"])
     traced = "".join(_rows(name, entry.pop(name)) for name in ("kernels", "codes"))
-    for name in ("sampling", "work_class", "load"):  # no diff for what an older entry does not say
+    for name in ("sampling", "work_class", "load"):  # no diff for what is not known
         if not entry[name]:
             del entry[name]
     metrics = (
@@ -120,10 +120,7 @@ def _rows(name: str, items: list[dict[str, Any]]) -> str:
 
 
 def kernels_to_plain(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return plain kernels without counters where there are none, whole counts as integers.
-
-    So a file that has none reads as it was written before there were any.
-    """
+    """Return plain kernels without counters where there are none, whole counts as integers."""
     return [
         {
             **{key: item for key, item in each.items() if key != "counters"},

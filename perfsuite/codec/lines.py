@@ -19,18 +19,16 @@ from perfsuite.files import checked_name
 from perfsuite.model import Result, Run, Trace, Variant
 
 RUN_SCHEMA = "perfsuite.run/1"
-
-
 # Lines whose keys are the run's own fields; what none of them has stands in the header.
-_LATELY = ("environments", "left_out")
 _PARTS = {
     "plan": ("variants", "instances", "canaries"),
-    "judged": ("verdicts", "claims", "notes", "units", "shift", "phases_s", *_LATELY),
+    "judged": (
+        *("verdicts", "claims", "notes", "units", "shift", "phases_s"),
+        *("environments", "left_out"),
+    ),
     "end": ("finished", "wall_s"),
 }
 _MEASURED: Mapping[str, type[Any]] = {"result": Result, "trace": Trace}
-# Files that were written before these have none of them.
-_ADDED = {"canaries", "shift", "phases_s", *_LATELY}
 _LATER = {"results", "aside", "traces", *chain.from_iterable(_PARTS.values())}
 # The end line is shorter than this, so that whether a run is finished is read from its tail.
 TAIL_BYTES = 256
@@ -117,10 +115,7 @@ def read_run(data: bytes, *, where: str) -> Run:
             measured[kind].append(convert(values, _MEASURED[kind], where=place))
             continue
         whole = _with_cases(values, place) if kind == "plan" else values
-        if (run.finished and kind == "plan") or whole.keys() | _ADDED != {
-            *_PARTS.get(kind, ()),
-            *_ADDED,
-        }:
+        if (run.finished and kind == "plan") or whole.keys() != {*_PARTS.get(kind, ())}:
             raise _misplaced(kind, place)
         part = convert({**header, **whole}, Run, where=place)
         run = replace(run, **{name: getattr(part, name) for name in whole})
@@ -148,13 +143,14 @@ def _misplaced(kind: str, where: str) -> StoreError:
 
 def _with_cases(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """Put the cases that the plan holds once back into its variants."""
-    cases, variants = values.get("cases"), values.get("variants")
-    if not isinstance(cases, dict) or not isinstance(variants, list):
-        raise _misplaced("plan", where)
-    rest = {key: item for key, item in values.items() if key != "cases"}
-    whole = [_with_case(variant, cases) for variant in variants]
-    canaries = [_with_case(variant, cases) for variant in values.get("canaries") or ()]
-    return {**rest, "variants": whole, "canaries": canaries}
+    rest = dict(values)
+    cases = rest.pop("cases", None)
+    for name in ("variants", "canaries"):
+        variants = rest.get(name)
+        if not isinstance(cases, dict) or not isinstance(variants, list):
+            raise _misplaced("plan", where)
+        rest[name] = [_with_case(variant, cases) for variant in variants]
+    return rest
 
 
 def _with_case(variant: object, cases: Mapping[str, Any]) -> object:

@@ -201,16 +201,13 @@ def _measurable(digits: str) -> float:
     return number
 
 
-def convert(value: object, kind: type[T], *, where: str, is_foreign: bool = False) -> T:
-    """Return the dataclass of plain values; a bad key is refused by its path.
-
-    So is an unknown one, unless another tool wrote the file.
-    """
+def convert(value: object, kind: type[T], *, where: str) -> T:
+    """Return the dataclass of plain values; a bad or an unknown key is refused by its path."""
     try:
         found = msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise _damaged(_complaint(value, kind, error), where) from error
-    unknown = "" if is_foreign else _unknown_key(value, to_plain(found), "")
+    unknown = _unknown_key(value, to_plain(found), "")
     if unknown:
         raise StoreError(
             f"unknown key {unknown!r} in a {kind.__name__}",

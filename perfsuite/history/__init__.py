@@ -1,7 +1,6 @@
 """The history of many runs, in a database behind a URL: the only room that knows SQL."""
 
 from perfsuite.history.address import url_of
-from perfsuite.history.foreign import read_benchmark
 from perfsuite.history.reading import recent, series_of, skus, trends, variants_like
 from perfsuite.history.rows import StoredPoint, StoredRun, stored_of
 from perfsuite.history.shifts import with_shifts
@@ -11,7 +10,6 @@ __all__ = [
     "History",
     "StoredPoint",
     "StoredRun",
-    "read_benchmark",
     "recent",
     "series_of",
     "skus",

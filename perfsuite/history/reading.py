@@ -226,13 +226,6 @@ def _moves(
     return {number: tuple(each) for number, each in found.items()}
 
 
-def moves_with_keys(history: History, connection: Connection) -> list[BaselineMove]:
-    """Return all acceptances."""
-    used = select(moves.c.series)
-    found = _moves(history, connection, _keys(history, connection, series.c.number.in_(used)))
-    return [move for each in found.values() for move in each]
-
-
 def _chunks(values: Sequence[int] | Sequence[str]) -> Iterator[Sequence[int] | Sequence[str]]:
     for start in range(0, len(values), MOST_NAMED):
         yield values[start : start + MOST_NAMED]

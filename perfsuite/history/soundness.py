@@ -42,18 +42,6 @@ def moment(cell: Any) -> str:
     return found
 
 
-def blob(cell: Any) -> bytes | None:
-    """Return bytes, or None where there are none."""
-    if cell is not None and not isinstance(cell, bytes):
-        raise TypeError
-    return cell
-
-
-def environment(cell: Any) -> dict[str, str]:
-    """Return what a run was made on."""
-    return decode(raw(cell).encode(), dict[str, str])
-
-
 def whole(cell: Any) -> int:
     """Return a whole number."""
     if type(cell) is not int:

@@ -1,8 +1,6 @@
-"""The tables of a history and its schema's version, with a numbered step from each to the next."""
+"""The tables of a history and their version."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Mapping
 
 from sqlalchemy import (
     Column,
@@ -19,7 +17,6 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
-    update,
 )
 
 from perfsuite.errors import StoreError
@@ -92,23 +89,13 @@ moves = Table(
 )
 
 
-def _add_moves(connection: Connection) -> None:
-    moves.create(connection, checkfirst=True)
-
-
-# What makes a history of the version before one of this version.
-STEPS: Mapping[int, Callable[[Connection], None]] = {2: _add_moves}
 VERSION = 2
 # Any number that all perfsuites of a server agree on, for the lock of those that make tables.
 LOCK = 0x70657266
 
 
 def prepare(connection: Connection, where: str) -> None:
-    """Make the tables, or bring those of an older perfsuite up to this one's, in one transaction.
-
-    Alembic would do this too, but takes longer to import than a run may take to be stored, for
-    steps over six tables.
-    """
+    """Make the tables where there are none; those of another version are a ``StoreError``."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
     if not inspect(connection).has_table(schema.name):
@@ -116,18 +103,9 @@ def prepare(connection: Connection, where: str) -> None:
         connection.execute(insert(schema).values(version=VERSION))
         return
     found = connection.execute(select(schema.c.version)).scalar_one()
-    if type(found) is not int or found < 1:
+    if found != VERSION:
         raise StoreError(
-            f"the history has version {str(found)[:20]!r}, which is none",
+            f"the history has version {str(found)[:20]!r}; this perfsuite reads {VERSION} alone",
             where=where,
-            remedy="put its file back from a copy, or name another history",
+            remedy="name another history and import the runs, or use the perfsuite that made it",
         )
-    if found > VERSION:
-        raise StoreError(
-            f"the history has version {found}; this perfsuite reads up to {VERSION}",
-            where=where,
-            remedy="upgrade perfsuite, or name another history",
-        )
-    for version in range(found + 1, VERSION + 1):
-        STEPS[version](connection)
-        connection.execute(update(schema).values(version=version))

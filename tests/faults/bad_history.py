@@ -90,26 +90,28 @@ def asked(spoil: Spoil, words: tuple[str, ...], stage: Stage) -> Done:
 
 
 def imported(stage: Stage) -> Done:
-    """Import files of pytest-benchmark: what is wrong with some is no matter to the last."""
-    one = {"fullname": "test_it.py::test_it", "stats": {"median": 0.001, "data": [0.001]}}
-    sound = {"datetime": "2026-01-01T00:00:00", "machine_info": {"cpu": {}}, "benchmarks": [one]}
-    files = [f"bad{number}.json" for number in range(len(IMPORTED))]
+    """Import run files: what is wrong with some is no matter to the last."""
+    stage.seeded()
+    sound = stage.run_file().read_text(encoding="utf-8")
+    header, _, rest = sound.partition("\n")
+    files = [f"bad{number}.jsonl" for number in range(len(IMPORTED))]
     for name, (_, changes) in zip(files, IMPORTED, strict=True):
-        stage.write(name, json.dumps({**sound, **changes}))
-    stage.write("sound.json", json.dumps(sound))
-    return stage.cli("history", "import", *files, "sound.json")
+        made = {**json.loads(header), **changes}
+        stage.write(name, f"{json.dumps(made, separators=(',', ':'))}\n{rest}")
+    stage.write("sound.jsonl", sound)
+    (stage.project / DB).unlink()
+    return stage.cli("history", "import", *files, "sound.jsonl")
 
 
 ASKED = (
     ("infinity for a time (D8)", sql("UPDATE points SET center = 9e999"), (FIRST,)),
     ("a text for a time (D8)", sql("UPDATE points SET center = 'fast'"), ("trends",)),
 )
-STATS = {"median": 0.001, "data": [0.001]}
 IMPORTED: tuple[tuple[str, dict[str, object]], ...] = (
-    ("a list for its machine (D16)", {"machine_info": []}),
-    ("a huge integer (D16)", {"benchmarks": [{"fullname": "x", "stats": {"median": 10**400}}]}),
-    ("a date at the edge of the calendar (D16)", {"datetime": "0001-01-01T00:00:00+14:00"}),
-    ("half a character in a name (D16)", {"benchmarks": [{"fullname": "\ud800", "stats": STATS}]}),
+    ("a list for its machine (D16)", {"facts": []}),
+    ("a huge integer (D16)", {"wall_s": 10**400}),
+    ("a number for its date (D16)", {"started": 1}),
+    ("half a character in a name (D16)", {"sku": {"slug": "x", "name": "\ud800"}}),
 )
 IMPORT = Scene("import", imported)
 FAULTS = (
@@ -130,9 +132,9 @@ FAULTS = (
         for done, spoil, words in ASKED
     ),
     *(
-        Fault(GROUP, f"import of {done}", f"exit 1: bad{number}.json: not stored", IMPORT, exits)
+        Fault(GROUP, f"import of {done}", f"exit 1: bad{number}.jsonl: not stored", IMPORT, exits)
         for number, (done, _) in enumerate(IMPORTED)
     ),
-    Fault(GROUP, "import of a sound file behind these (D16)", "exit 1: sound.json: stored", IMPORT,
+    Fault(GROUP, "import of a sound file behind these (D16)", "exit 1: sound.jsonl: stored", IMPORT,
           exits),
 )  # fmt: skip

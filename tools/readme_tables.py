@@ -1,70 +1,56 @@
-"""The table of a pack's cases in its README: from the catalogue and what is accepted of it."""
+"""Puts the table of a pack's cases into its README, with what is accepted of them.
+
+``python tools/readme_tables.py PACK... [--write]``; without --write it says what is stale.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import argparse
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from perfsuite.baselines import Baselines
 from perfsuite.baselines.folder import read_sku, skus_in
+from perfsuite.catalogue import load_catalogue
 from perfsuite.ceilings import with_measured
-from perfsuite.cli.commands import Packs, app, named
-from perfsuite.cli.project import find_project, say
-from perfsuite.errors import UsageError
-from perfsuite.files import refusing, replace_file
 from perfsuite.model import BaselineEntry, Pack, Tier, Variant
+from perfsuite.packs import discover
 from perfsuite.report import view
 from perfsuite.report.rates import rate_of
 from perfsuite.roofline import GENERIC, Peaks, peaks_of
 from perfsuite.terminal.words import plain
 
+ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- perfsuite cases -->", "<!-- perfsuite cases end -->"
 TIME = "time_us"
 _COLUMNS = ("case", "what it does", "implementations", "measured", "claims")
-_BETWEEN = re.compile(f"{re.escape(BEGIN)}(\r?\n)(.*?){re.escape(END)}", re.DOTALL)
+_BETWEEN = re.compile(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", re.DOTALL)
 _SLUG = re.compile(r"slowest to fastest, `([A-Za-z0-9._+-]+)`")
 _SENTENCE = re.compile(r"(.+?[.])(?:\s|\Z)", re.DOTALL)
 
 
-@app.command()
-def cases(
-    name: Annotated[str, typer.Argument(metavar="PACK", help="The pack's name")],
-    *,
-    sku: Annotated[
-        str, typer.Option(help="Whose figures; the README's SKU, else the one that has most")
-    ] = "",
-    write: Annotated[bool, typer.Option("--write", help="Put it into the pack's README")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Compare the README with it")] = False,
-    pack: Packs = None,
-) -> None:
-    """Make the table of a pack's cases for its README; exit code 1 if --check finds it stale."""
-    if write and check:
-        remedy = "give --write, then --check"
-        raise UsageError("--write makes the table, --check refuses another", remedy=remedy)
-    project = find_project()
-    packs = project.packs(pack, Tier.FULL)
-    found = named(packs, name)
-    root = project.baseline_folders(None)[0]
-    if not write and not check:
-        say(table_of(found, root, sku, packs=packs).rstrip())
-        return
-    readme = readme_of(found)
-    table = table_of(found, root, sku or stored_sku(readme, root), packs=packs)
-    if write:
-        say(f"{'wrote' if put(readme, table) else 'nothing to change in'} {readme}")
-        return
-    stale = differing_rows(readme, table)
-    for row in stale:
-        say(f"differs: {row}")
-    say(f"{readme} is {f'stale: perfsuite cases {name} --write' if stale else 'up to date'}")
-    raise typer.Exit(1 if stale else 0)
+def main(words: Sequence[str]) -> int:
+    """Write or compare the tables of packs; return 1 if one is stale."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("packs", nargs="+", metavar="PACK")
+    parser.add_argument("--write", action="store_true", help="put it into the README")
+    told = parser.parse_args(words)
+    packs = load_catalogue(discover(ROOT, extra=()), tier=Tier.FULL)
+    stale = False
+    for pack in (each for each in packs if each.name in told.packs):
+        readme, root = ROOT / "plugins" / pack.name / "README.md", ROOT / "baselines"
+        table = table_of(pack, root, stored_sku(readme, root), packs=packs)
+        if told.write:
+            put(readme, table)
+            continue
+        rows = differing_rows(readme, table)
+        stale |= bool(rows)
+        print("\n".join([f"{readme}: {len(rows)} rows differ", *rows]))
+    return int(stale)
 
 
 def table_of(pack: Pack, root: Path, sku: str = "", *, packs: Sequence[Pack] = ()) -> str:
@@ -84,21 +70,16 @@ def table_of(pack: Pack, root: Path, sku: str = "", *, packs: Sequence[Pack] = (
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def put(readme: Path, table: str) -> bool:
-    """Put the table between the marks of a README, whose line ends stay; say if that changed it."""
+def put(readme: Path, table: str) -> None:
+    """Put the table between the marks of a README."""
     found = _place(readme)
-    table = table.replace("\n", found[1])
-    if found[2] == table:
-        return False
-    text = found.string[: found.start(2)] + table + found.string[found.end(2) :]
-    with refusing("cannot write the table", readme, remedy="make the file writable"):
-        replace_file(readme, text.encode())
-    return True
+    text = found.string[: found.start(1)] + table + found.string[found.end(1) :]
+    readme.write_text(text, encoding="utf-8")
 
 
 def differing_rows(readme: Path, table: str) -> list[str]:
     """Return the rows that the README lacks, has beyond the table, or has elsewhere."""
-    now, stored = table.splitlines(), _place(readme)[2].splitlines()
+    now, stored = table.splitlines(), _place(readme)[1].splitlines()
     found = [row for row in (*now, *stored) if (row in now) != (row in stored)]
     if found:
         return found
@@ -107,31 +88,14 @@ def differing_rows(readme: Path, table: str) -> list[str]:
 
 def stored_sku(readme: Path, root: Path) -> str:
     """Return the SKU whose figures the README's table has; empty if there is none under root."""
-    found = _SLUG.search(_place(readme)[2])
+    found = _SLUG.search(_place(readme)[1])
     return found[1] if found and (root / found[1] / "sku.json").is_file() else ""
 
 
-def readme_of(pack: Pack) -> Path:
-    """Return the README in a pack's folder; ``UsageError`` if it is installed, without one."""
-    module, at, folder = pack.origin.removeprefix("module:").partition("@")
-    spec = importlib.util.find_spec(module) if at and not folder else None
-    home = Path(spec.origin).parents[1] if spec and spec.origin else Path(folder)
-    path = home / "README.md"
-    if not at or not path.is_file():
-        remedy = "run this in a checkout of the pack"
-        raise UsageError(f"the pack {pack.name!r} has no README.md here", remedy=remedy)
-    return path
-
-
 def _place(readme: Path) -> re.Match[str]:
-    try:
-        found = _BETWEEN.search(readme.read_bytes().decode())
-    except UnicodeDecodeError as error:
-        problem = f"the README is not UTF-8: {error.reason} at byte {error.start}"
-        raise UsageError(problem, where=str(readme), remedy="save it as UTF-8") from error
+    found = _BETWEEN.search(readme.read_text(encoding="utf-8"))
     if found is None:
-        remedy = f"write {BEGIN} and {END} on lines of their own, where the table is to stand"
-        raise UsageError("the README has no place for the table", where=str(readme), remedy=remedy)
+        sys.exit(f"{readme} has no place for the table: write {BEGIN}\n{END}")
     return found
 
 
@@ -224,13 +188,7 @@ def _is_alike(one: Variant, other: Variant) -> bool:
 
 
 def _figures(pack: Pack, root: Path, sku: str, packs: Sequence[Pack]) -> _Figures:
-    known = {slug: root / slug for slug in skus_in(root)}
-    if sku and sku not in known:
-        remedy = f"choose one of {', '.join(known)}" if known else "accept a run first"
-        raise UsageError(
-            f"there is no baseline for the SKU {sku!r}", where=str(root), remedy=remedy
-        )
-    folders = [known[sku]] if sku else known.values()
+    folders = [root / slug for slug in skus_in(root) if sku in {"", slug}]
     chosen = [_stored(pack, root, each, packs) for each in folders]
     return max(chosen, key=lambda each: len(each.entries), default=_Figures("", {}))
 
@@ -240,3 +198,7 @@ def _stored(pack: Pack, root: Path, folder: Path, packs: Sequence[Pack]) -> _Fig
     entries = Baselines.load([root], read_sku(folder)).entries
     peaks = with_measured(peaks_of(folder.name), entries.values(), packs)
     return _Figures(folder.name, {k: each for k, each in entries.items() if k in own}, peaks)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
