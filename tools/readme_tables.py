@@ -95,7 +95,7 @@ def stored_sku(readme: Path, root: Path) -> str:
 def _place(readme: Path) -> re.Match[str]:
     found = _BETWEEN.search(readme.read_text(encoding="utf-8"))
     if found is None:
-        sys.exit(f"{readme} has no place for the table: write {BEGIN}\n{END}")
+        raise SystemExit(f"{readme} has no place for the table: write {BEGIN}\n{END}")
     return found
 
 
@@ -201,4 +201,4 @@ def _stored(pack: Pack, root: Path, folder: Path, packs: Sequence[Pack]) -> _Fig
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    raise SystemExit(main(sys.argv[1:]))
