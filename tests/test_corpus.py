@@ -9,11 +9,10 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ FROZEN = {"recorded": DATA / "corpus.json.gz", "played": DATA / "fake_runs.json"
 RUNS = {path.name[:15]: path for path in sorted(PROOF.glob("20261121-??????-*.jsonl.gz"))}
 NIGHT = PROOF / "20261121-172307-4c41827e.jsonl.gz"
 SLUG = "nvidia-h200-0282-000"
+ARMS = ("AB", "AA", "BA")
 # Beside a relative 1e-9, for what is about 0.
 NOTHING = 1e-12
 
@@ -60,25 +60,23 @@ def kernels() -> Iterator[tuple[str, Any]]:
             for name, kernel in recorded.items()
             if mode in kernel["series"]
         }
-        # 3 processes screen, 6 confirm; the units of the baseline, and the one that is measured.
-        for count in (3, 6):
-            for before, unit in (("0", "0"), ("1", "0"), ("123", "0"), ("0123", "2")):
-                for was, now in ("AB", "AA", "BA"):
-                    found = [
-                        {
-                            "variant": f"recorded.{name}[]",
-                            "work": recorded[name]["work"],
-                            "before": {f"unit{u}": sides[was][f"unit{u}"][-3:] for u in before},
-                            "now": {f"unit{unit}": sides[now][f"unit{unit}"][:count]},
-                        }
-                        for name, sides in arms.items()
-                        if {was, now} <= sides.keys()
-                        and {f"unit{u}" for u in before + unit} <= sides[was].keys()
-                    ]
-                    title = f"{mode}: {count} of {now} on {unit} by {was} on {before}"
-                    yield title, judge_samples(found, slug=SLUG)
-                    if before == unit:
-                        yield f"{title}, in turns", judge_samples(found, slug=SLUG, in_turns=True)
+        # 3 processes screen, 6 confirm; units of the baseline and the one that is measured; arms.
+        many = product((3, 6), (("0", "0"), ("1", "0"), ("123", "0"), ("0123", "2")), ARMS)
+        for count, (before, unit), (was, now) in many:
+            found = [
+                {
+                    "variant": f"recorded.{name}[]",
+                    "work": recorded[name]["work"],
+                    "before": {f"unit{each}": sides[was][f"unit{each}"][-3:] for each in before},
+                    "now": {f"unit{unit}": sides[now][f"unit{unit}"][:count]},
+                }
+                for name, sides in arms.items()
+                if {was, now} <= sides.keys()
+            ]
+            title = f"{mode}: {count} of {now} on {unit} by {was} on {before}"
+            yield title, judge_samples(found, slug=SLUG)
+            if before == unit:
+                yield f"{title}, in turns", judge_samples(found, slug=SLUG, in_turns=True)
 
 
 def processes(row: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -248,4 +246,4 @@ def freeze() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(freeze())
+    freeze()
