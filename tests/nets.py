@@ -1,0 +1,161 @@
+"""The one place where the corpus calls inside the product: plain data in, plain verdicts out.
+
+Whoever moves or rewrites the judge mends these functions; what they return is frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from perfsuite.arms import Arms
+from perfsuite.cli.compare import judged_against
+from perfsuite.judge import Against, Policy, judge, judge_claims
+from perfsuite.judging import Judging
+from perfsuite.model import (
+    Block,
+    CaseInfo,
+    ClaimVerdict,
+    DeviceFacts,
+    Evidence,
+    Metric,
+    Regime,
+    Result,
+    Run,
+    Settings,
+    Sku,
+    Stage,
+    Status,
+    Tier,
+    Variant,
+    Verdict,
+    Work,
+)
+from perfsuite.runs import entries_of, load_run
+from perfsuite.yardstick import find_yardstick
+
+# What perfsuite itself takes: no case declares it.
+OWN = {"time_us", "cycles", "device_us", "energy_j", "peak_bytes"}
+# A process: samples by metric ("time_us"), and below "exact" its numbers without noise.
+Process = Mapping[str, Any]
+Told = dict[str, Any]
+
+
+def judge_file(path: Path, baselines: Path, empty: Path) -> dict[str, Any]:
+    """Judge a run file against a folder of baselines, as its run did; ``empty`` has no runs."""
+    run = _load(path)
+    judging = Judging(find_yardstick([baselines], empty, run=run), Policy(), Arms())
+    stages = {stage: judging.stage(run, stage) for stage in (Stage.SCREEN, Stage.CONFIRM)}
+    last = {v.variant: v for stage in stages.values() for v in stage}
+    results = {result.variant: result for result in run.asked}
+    claims = judge_claims(run.instances, results, facts=run.facts)
+    whole = judging.whole(run, last, claims)
+    return {
+        **{stage.value: _told(verdicts) for stage, verdicts in stages.items()},
+        "whole": _told(whole.verdicts),
+        "claims": {claim.claim: _claim(claim) for claim in whole.claims},
+        "shift": whole.shift
+        and [whole.shift.word.value, whole.shift.moved, whole.shift.comparable],
+    }
+
+
+def compare_files(path: Path, before: Path) -> dict[str, Told]:
+    """Judge a run file as if another were its baseline."""
+    return _told(judged_against(_load(path), _load(before)).run.verdicts)
+
+
+def works_of(path: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the work of each variant of a run file, as ``judge_samples`` takes it."""
+    works = ((variant.id, variant.work) for variant in _load(path).variants)
+    return {
+        name: {key: getattr(work, key) for key in work.__slots__} for name, work in works if work
+    }
+
+
+def judge_samples(
+    samples: Sequence[Mapping[str, Any]], *, slug: str, in_turns: bool = False
+) -> dict[str, Told]:
+    """Judge variants' processes ``now`` by those ``before``, all as one run.
+
+    Each has ``variant`` (its id), ``before`` and ``now`` (processes by unit), and may have
+    ``regime``, ``work`` and ``metrics`` (the unit and the better direction by name).
+    """
+    variants = [_variant(each) for each in samples]
+    before, now = (
+        {v.id: _result(v.id, each[side]) for v, each in zip(variants, samples, strict=True)}
+        for side in ("before", "now")
+    )
+    unit = next(iter(samples[0]["now"]))
+    facts = DeviceFacts(
+        device="cuda", name="H200", unit=unit, identity={}, clocks=("time_us", "cycles")
+    )
+    run = Run(
+        id="before",
+        started="2026-11-21T00:00:00+00:00",
+        command="",
+        sku=Sku(slug=slug, name="H200"),
+        facts=facts,
+        settings=Settings(),
+        variants=tuple(variants),
+        results=tuple(before.values()),
+    )
+    arms = frozenset(now) if in_turns else frozenset()
+    against = Against(facts=facts, slug=slug, source="before", arms=arms)
+    return _told(judge(now, variants=variants, entries=entries_of(run), against=against))
+
+
+_load = cache(load_run)
+
+
+def _variant(sample: Mapping[str, Any]) -> Variant:
+    pack, _, name = sample["variant"].partition("[")[0].partition(".")
+    declared = {k: v for k, v in sample.get("metrics", {}).items() if k not in OWN}
+    case = CaseInfo(
+        pack=pack, name=name, doc="", file="", line=1, source="", version=1,
+        regime=Regime(sample.get("regime", "paced")), cold=True, needs=(), budgets=(), tags=(),
+        axes=(), metrics=tuple(Metric(name, *each) for name, each in declared.items()),
+    )  # fmt: skip
+    work = Work(**sample["work"]) if sample.get("work") else None
+    return Variant(id=sample["variant"], case=case, axes={}, tier=Tier.SMOKE, work=work)
+
+
+def _result(variant: str, processes: Mapping[str, Iterable[Process]]) -> Result:
+    evidence = [
+        _evidence(slot, unit, process)
+        for unit, row in processes.items()
+        for slot, process in enumerate(row)
+    ]
+    return Result(variant=variant, status=Status.OK, stage=Stage.SCREEN, evidence=tuple(evidence))
+
+
+def _evidence(slot: int, unit: str, process: Process) -> Evidence:
+    samples = {name: values for name, values in process.items() if name != "exact"}
+    blocks = [
+        Block(
+            time_us=(values["time_us"],),
+            cycles=(values["cycles"],) if "cycles" in values else (),
+            metrics={k: (v,) for k, v in values.items() if k not in {"time_us", "cycles"}},
+        )
+        for values in (
+            dict(zip(samples, row, strict=True)) for row in zip(*samples.values(), strict=True)
+        )
+    ]
+    exact = process.get("exact", {})
+    return Evidence(slot=slot, seed=slot, unit=unit, blocks=tuple(blocks), exact=exact)
+
+
+def _told(verdicts: Iterable[Verdict]) -> dict[str, Told]:
+    return {
+        verdict.variant: {
+            "word": verdict.word.value,
+            "fails": verdict.fails,
+            "changes": {c.metric: [c.theta, c.low, c.high] for c in verdict.changes},
+        }
+        for verdict in verdicts
+    }
+
+
+def _claim(claim: ClaimVerdict) -> list[Any]:
+    return [claim.word.value, claim.fails, claim.ratio, claim.low, claim.high]

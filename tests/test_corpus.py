@@ -1,0 +1,249 @@
+"""Frozen verdicts: on every recorded run, and in what runs on the scripted device leave.
+
+``python tests/test_corpus.py`` freezes today's. A change of a word or a number is a decision:
+say in the commit which and why.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from itertools import permutations, product
+from pathlib import Path
+from typing import Any
+
+import fake_runs
+import pytest
+from nets import compare_files, judge_file, judge_samples, works_of
+
+ROOT = Path(__file__).parents[1]
+DATA = Path(__file__).parent / "data"
+PROOF = ROOT / "docs" / "proof"
+FROZEN = {"recorded": DATA / "corpus.json.gz", "played": DATA / "fake_runs.json"}
+RUNS = {path.name[:15]: path for path in sorted(PROOF.glob("20261121-??????-*.jsonl.gz"))}
+NIGHT = PROOF / "20261121-172307-4c41827e.jsonl.gz"
+SLUG = "nvidia-h200-0282-000"
+ARMS = ("AB", "AA", "BA")
+# Beside a relative 1e-9, for what is about 0.
+NOTHING = 1e-12
+
+
+def files() -> Iterator[tuple[str, Any]]:
+    """Judge each committed run by the committed baselines, and the proof's by each other."""
+    places = {
+        **{name: (path, ROOT / "baselines") for name, path in RUNS.items()},
+        "example": tuple(ROOT / "reports/example" / name for name in ("run.jsonl", "baselines")),
+        "gold": tuple(ROOT / "tests/gold" / name for name in ("run-1.jsonl", "baselines")),
+    }
+    with tempfile.TemporaryDirectory() as empty:
+        for name, (path, baselines) in places.items():
+            yield f"run {name}", judge_file(path, baselines, Path(empty))
+    for (name, path), (other, before) in permutations(RUNS.items(), 2):
+        found = {k: v for k, v in compare_files(path, before).items() if v["changes"]}
+        if found:
+            yield f"run {name} against {other}", found
+
+
+def kernels() -> Iterator[tuple[str, Any]]:
+    """Judge the recorded kernels: each arm by the other, on the same unit and on another."""
+    recorded = json.loads((DATA / "h200.json").read_text("utf-8"))
+    for mode in ("paced", "back_to_back"):
+        arms = {
+            name: {
+                arm: {unit: processes(row) for unit, row in units.items()}
+                for arm, units in kernel["series"][mode].items()
+            }
+            for name, kernel in recorded.items()
+            if mode in kernel["series"]
+        }
+        # 3 processes screen, 6 confirm; units of the baseline and the one that is measured; arms.
+        many = product((3, 6), (("0", "0"), ("1", "0"), ("123", "0"), ("0123", "2")), ARMS)
+        for count, (before, unit), (was, now) in many:
+            found = [
+                {
+                    "variant": f"recorded.{name}[]",
+                    "work": recorded[name]["work"],
+                    "before": {f"unit{each}": sides[was][f"unit{each}"][-3:] for each in before},
+                    "now": {f"unit{unit}": sides[now][f"unit{unit}"][:count]},
+                }
+                for name, sides in arms.items()
+                if {was, now} <= sides.keys()
+            ]
+            title = f"{mode}: {count} of {now} on {unit} by {was} on {before}"
+            yield title, judge_samples(found, slug=SLUG)
+            if before == unit:
+                yield f"{title}, in turns", judge_samples(found, slug=SLUG, in_turns=True)
+
+
+def processes(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{name: [value] for name, value in zip(row, each, strict=True)}
+            for each in zip(*row.values(), strict=True)]  # fmt: skip
+
+
+def cards() -> Iterator[tuple[str, Any]]:
+    """Judge the proof's planted changes by the unchanged code, on the same card and another."""
+    for path in sorted(PROOF.glob("*-card*.gz")):
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        variants = {each["id"]: each for each in lines[0][1]["variants"]}
+        waves: dict[str, dict[str, list[Any]]] = {}
+        for wave in (body for kind, body in lines if kind == "Wave" and body.get("processes")):
+            waves.setdefault(wave["variant"], {}).setdefault(wave["unit"], []).extend(
+                wave["processes"]
+            )
+        units = sorted({unit for each in waves.values() for unit in each})
+        for before in units:
+            for unit in units:
+                found = [
+                    {
+                        "variant": name,
+                        "work": variant["work"],
+                        "regime": variant["case"]["regime"],
+                        "before": {before: waves[base][before][-3:]},
+                        "now": {unit: waves[name][unit][:6]},
+                    }
+                    for name, variant in variants.items()
+                    for base in [name.rpartition("change=")[0] + "change=0.0]"]
+                    if unit in waves.get(name, {}) and before in waves.get(base, {})
+                ]
+                yield f"{path.name}: {unit} by {before}", judge_samples(found, slug=SLUG)
+
+
+def cards_of_baselines() -> Iterator[tuple[str, Any]]:
+    """Judge the last card of each baseline by its others."""
+    works = works_of(NIGHT)
+    for path in sorted((ROOT / "baselines").glob("nvidia-*/*.json")):
+        found = []
+        for name, entry in json.loads(path.read_text("utf-8")).get("variants", {}).items():
+            noisy = {k: m["values"] for k, m in entry["metrics"].items() if m["values"]}
+            exact = {k: m["center"] for k, m in entry["metrics"].items() if not m["values"]}
+            units = sorted(noisy.get("time_us", {}))
+            if len(units) < 2:
+                continue
+            by_unit = {
+                unit: [{**each, "exact": exact}
+                       for each in processes({k: values[unit] for k, values in noisy.items()})]
+                for unit in units
+            }  # fmt: skip
+            found.append(
+                {
+                    "variant": name,
+                    "regime": entry["regime"],
+                    "work": works.get(name),
+                    "metrics": {k: (m["unit"], m["better"]) for k, m in entry["metrics"].items()},
+                    "before": {unit: by_unit[unit] for unit in units[:-1]},
+                    "now": {units[-1]: by_unit[units[-1]]},
+                }
+            )
+        if found:
+            title = f"{path.parent.name} {path.stem}"
+            yield title, judge_samples(found, slug=path.parent.name)
+
+
+def targets_of_baselines() -> Iterator[tuple[str, Any]]:
+    """Judge what each kernel is compiled to by what it is for another target."""
+    entries = {
+        path.parent.name: json.loads(path.read_text("utf-8"))["variants"]
+        for path in sorted((ROOT / "baselines").glob("sm_*/codegen.json"))
+    }
+    for before, now in permutations(entries, 2):
+        found = [
+            {
+                "variant": name,
+                "regime": entry["regime"],
+                "metrics": {k: (m["unit"], m["better"]) for k, m in entry["metrics"].items()},
+                "before": {"": [{"exact": numbers(entries[before][other])}]},
+                "now": {"": [{"exact": numbers(entry)}]},
+            }
+            for name, entry in entries[now].items()
+            for other in [name.replace(now, before)]
+            if other in entries[before]
+        ]
+        yield f"{now} by {before}", judge_samples(found, slug=now)
+
+
+def numbers(entry: Mapping[str, Any]) -> dict[str, float]:
+    return {name: metric["center"] for name, metric in entry["metrics"].items()}
+
+
+RECORDED: tuple[Callable[[], Iterator[tuple[str, Any]]], ...] = (
+    files, kernels, cards, cards_of_baselines, targets_of_baselines,
+)  # fmt: skip
+
+
+@cache
+def frozen(name: str) -> Any:
+    data = FROZEN[name].read_bytes()
+    return json.loads(gzip.decompress(data) if FROZEN[name].suffix == ".gz" else data)
+
+
+def differences(was: Any, now: Any, where: str = "") -> Iterator[str]:
+    """Yield where two plain values differ, numbers by more than 1e-9 of them."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        for key in sorted(was.keys() | now.keys()):
+            place = f"{where} / {key}"
+            if key not in was or key not in now:
+                yield f"{place}: {'gone' if key in was else 'new'}"
+            else:
+                yield from differences(was[key], now[key], place)
+    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
+        for index, pair in enumerate(zip(was, now, strict=True)):
+            yield from differences(*pair, f"{where} / {index}")
+    elif isinstance(was, float) and isinstance(now, float | int):
+        if not math.isclose(was, now, rel_tol=1e-9, abs_tol=NOTHING):
+            yield f"{where}: {was!r}, now {now!r}"
+    elif was != now:
+        yield f"{where}: {was!r}, now {now!r}"
+
+
+def compare(was: Any, now: Any) -> None:
+    found = list(differences(was, json.loads(json.dumps(now))))
+    assert not found, "\n".join([f"{len(found)} differ", *found[:20]])
+
+
+@pytest.mark.parametrize("part", RECORDED, ids=lambda part: part.__name__)
+def test_recorded_data_are_judged_as_before(part: Callable[[], Iterator[tuple[str, Any]]]) -> None:
+    compare(frozen("recorded")[part.__name__], dict(part()))
+
+
+@pytest.mark.parametrize("story", fake_runs.STORIES, ids=lambda story: story.__name__)
+def test_runs_on_the_scripted_device_end_as_before(
+    story: Callable[[Path], dict[str, Any]], tmp_path: Path
+) -> None:
+    compare(frozen("played")[story.__name__], story(tmp_path / "project"))
+
+
+def test_the_corpus_holds_every_word() -> None:
+    words = set(_words([frozen("recorded"), frozen("played")]))
+    assert words >= {
+        "new", "same", "slower", "faster", "unclear", "incomparable", "over-budget", "wrong",
+        "error", "crashed", "skipped", "checked", "held", "broken", "not applicable",
+    }  # fmt: skip
+
+
+def _words(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from (item for key, item in value.items() if key == "word")
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, dict | list):
+            yield from _words(item)
+
+
+def freeze() -> None:
+    """Write what the tests compare with."""
+    recorded = {part.__name__: dict(part()) for part in RECORDED}
+    text = json.dumps(recorded, separators=(",", ":"))
+    FROZEN["recorded"].write_bytes(gzip.compress(text.encode(), mtime=0))
+    with tempfile.TemporaryDirectory() as folder:
+        played = {
+            story.__name__: story(Path(folder, story.__name__)) for story in fake_runs.STORIES
+        }
+    FROZEN["played"].write_text(json.dumps(played, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    freeze()
