@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from perfsuite.device import (
+from perfsuite.boundary import CaseError, DeviceError, PerfError, WrongResultError
+from perfsuite.devices.protocol import (
     KERNELS,
     Comparison,
     Context,
@@ -19,9 +20,8 @@ from perfsuite.device import (
     count_operators,
     graph_kernels,
 )
-from perfsuite.errors import CaseError, DeviceError, PerfError, WrongResultError
-from perfsuite.hookspecs import hookimpl
-from perfsuite.machine_code import MachineCode, Opcodes, facts_of, read_code
+from perfsuite.devices.sass import MachineCode, Opcodes, facts_of, read_code
+from perfsuite.hooks import hookimpl
 from perfsuite.model import (
     Accelerator,
     Budget,

@@ -1,17 +1,19 @@
-"""What may come in from outside, and what may reach a person; every limit stands here, once.
-
-Each boundary has one function through which text and values pass, and all use these limits: files
-``files.opened`` and ``codec.read_json``, sockets ``wire.decode``, packs ``packs.validity``, the
-database ``history.soundness``, the environment the functions below, pytest's command line
-``options.kept_words``, and the terminal ``terminal.plain``. What becomes a path passes
-``files.inside``.
-"""
+"""What comes in from outside: its limits, text made safe to show, and the errors that refuse it."""
 
 from __future__ import annotations
 
 import os
 import re
 from unicodedata import category
+
+# What may come in from outside, and what may reach a person; every limit stands here, once.
+#
+# Each boundary has one function through which text and values pass, and all use these limits: files
+# ``files.opened`` and ``codec.read_json``, sockets ``wire.decode``, packs ``packs.validity``, the
+# database ``history.soundness``, the environment the functions below, pytest's command line
+# ``options.kept_words``, and the terminal ``terminal.plain``. What becomes a path passes
+# ``files.inside``.
+
 
 # Bytes of a file that is read whole, and of a message between our processes.
 FILE_BYTES = 512 << 20
@@ -131,3 +133,50 @@ def user_name() -> str:
     except (KeyError, OSError, ImportError):
         name = ""
     return name or f"uid {os.getuid()}"
+
+
+# The errors perfsuite raises on purpose: what failed, the value, where, and what to do.
+
+
+class PerfError(Exception):
+    """Base of every deliberate error; its message is meant to be read by a person."""
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+        super().__init__(what, where, remedy)
+
+    def __str__(self) -> str:
+        place = f"\n  where: {self.where}" if self.where else ""
+        remedy = f"\n  do: {self.remedy}" if self.remedy else ""
+        # A name, a path or another program's words may hold what a terminal obeys.
+        return plain(f"{self.what}{place}{remedy}")
+
+
+class PackError(PerfError):
+    """A pack could not be loaded or declares something that does not hold."""
+
+
+class CaseError(PerfError):
+    """A variant's own code failed: its builder, inputs, function or reference."""
+
+
+class WrongResultError(CaseError):
+    """A variant's output differs from its reference."""
+
+
+class StoreError(PerfError):
+    """A stored file (baseline, run file) is missing, damaged or of an unknown version."""
+
+
+class DeviceError(PerfError):
+    """A device is missing, misbehaves or cannot measure what was asked of it."""
+
+
+class UsageError(PerfError):
+    """The person who started the run asked for something that cannot be done."""
+
+
+class DisturbedError(DeviceError):
+    """The device was disturbed (slowdown, foreign load, lost stamps) for too much of a block."""

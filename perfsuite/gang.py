@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfsuite.boundary import from_environment
-from perfsuite.catalogue import load_catalogue
-from perfsuite.codec import decode, encode
-from perfsuite.device import Device, Gang, join_elastic, open_device
-from perfsuite.engine import Session
-from perfsuite.errors import PerfError, UsageError
+from perfsuite.boundary import PerfError, UsageError, from_environment
+from perfsuite.devices.protocol import Device, Gang, join_elastic, open_device
+from perfsuite.engine.measure import Session
 from perfsuite.model import Evidence, Result, Settings, Stage, Status, Tier, Variant
-from perfsuite.packs import discover, load_pack
-from perfsuite.panel import gang_unit, inventory, merged
-from perfsuite.plan import missing_need
+from perfsuite.packs.find import discover
+from perfsuite.packs.listing import load_catalogue
+from perfsuite.packs.load import load_pack
+from perfsuite.packs.select import missing_need
+from perfsuite.store.codec import decode, encode
+from perfsuite.workers.panel import gang_unit, merged
+from perfsuite.workers.process import inventory
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,28 @@
-"""The pytest plugin: its options, and what holds in every session, measured or not."""
+"""The pytest plugin: options, the perf fixture, and which items a run wants."""
 
 from __future__ import annotations
 
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perfsuite.boundary import is_plain
-from perfsuite.options import INI, OPTIONS
+from perfsuite.boundary import UsageError, is_plain
+from perfsuite.model import ClaimInstance, Pack, Variant
+from perfsuite.run.config import INI, OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from perfsuite.devices.protocol import Device, Sample
 
-    from perfsuite.fixture import Look, PerfFixture
+
+# The pytest plugin: its options, and what holds in every session, measured or not.
+
 
 looks_key: pytest.StashKey[list[Look]] = pytest.StashKey()
 left_out_key: pytest.StashKey[list[str]] = pytest.StashKey()
@@ -33,8 +42,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """Under --perf, refuse what does not go with it, before it starts processes of its own."""
     if not config.getoption("perf"):
         return
-    from perfsuite.errors import UsageError
-    from perfsuite.neighbours import refuse_neighbours
+    from perfsuite.boundary import UsageError
 
     try:
         refuse_neighbours(config)
@@ -58,8 +66,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _refuse_variants(config: pytest.Config) -> None:
     """Say what to do where the id of a variant was copied without --perf."""
-    from perfsuite.wanted import is_module_id
-
     for arg in config.args:
         if is_module_id(arg, config):
             raise pytest.UsageError(f"{arg} is a variant\n  do: add --perf")
@@ -139,8 +145,6 @@ def perf(request: pytest.FixtureRequest) -> PerfFixture:
     Returns a look: ``result`` is what the function returned, ``time_us`` the median of its
     ``runs``. It is listed in the summary and gives no verdict.
     """
-    from perfsuite.fixture import PerfFixture
-
     config: pytest.Config = request.config
     is_on = config.getoption("perf") and not config.getoption("perf_check")
     return PerfFixture(request.node.nodeid, is_on=is_on, looks=config.stash[looks_key])
@@ -156,3 +160,314 @@ def pytest_terminal_summary(
         terminalreporter.write_sep("-", "perfsuite: quick looks, no verdict")
     for look in config.stash[looks_key]:
         terminalreporter.write_line(look.line())
+
+
+# Which files and items a session under --perf takes: cases, quick looks, and what was named.
+
+
+# The file part of the ids of a project without case modules.
+MODULE = "perf"
+FIXTURE = "perf"
+# Where the fixture is defined.
+PLUGIN = "perfsuite.plugin"
+# What an item reports on.
+Subject = Variant | ClaimInstance | Pack
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a session takes: ``named`` are files and folders, ``ids`` node ids in ``MODULE``."""
+
+    folders: tuple[Path, ...]
+    named: frozenset[Path]
+    ids: tuple[str, ...]
+
+    @property
+    def needs_packs(self) -> bool:
+        """Say whether packs are asked for, and not only files with quick looks."""
+        files = [path for path in self.named if path.is_file()]
+        only_files = files and not any(self.is_case(path) for path in files)
+        return bool(self.ids) or not only_files
+
+    @property
+    def needs_module(self) -> bool:
+        """Say whether variants have no case module to stand in."""
+        return bool(self.ids) or (not self.folders and self.needs_packs)
+
+    def is_case(self, path: Path) -> bool:
+        """Say whether a path lies in a folder of case modules."""
+        return any(path.is_relative_to(folder) for folder in self.folders)
+
+    def takes(self, path: Path) -> bool:
+        """Say whether a file is to be collected; what it holds besides is left out later."""
+        return self.is_case(path) or any(path.resolve().is_relative_to(each) for each in self.named)
+
+    def chosen(self, items: Sequence[pytest.Item]) -> list[pytest.Item]:
+        """Return the items that the ids name, all if there are none; ``UsageError`` if unknown."""
+        found = [item for item in items if any(_is_named(item.nodeid, name) for name in self.ids)]
+        for name in self.ids:
+            if not any(_is_named(item.nodeid, name) for item in found):
+                raise UsageError(
+                    f"not found: {name}",
+                    remedy="list the ids: pytest --perf --collect-only -q (of another tier: "
+                    "--perf-tier nightly or full)",
+                )
+        return found if self.ids else list(items)
+
+
+def wanted_of(config: pytest.Config) -> Wanted:
+    """Take what the command line names; node ids of ``MODULE``, which is no file, out of it."""
+    is_given = config.args_source.name == "ARGS"
+    ids = tuple(arg for arg in config.args if is_given and is_module_id(arg, config))
+    config.args = [arg for arg in config.args if arg not in ids]
+    paths = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
+    return Wanted(
+        folders=tuple(config.getini("perf_cases")),
+        named=frozenset(path.resolve() for path in paths if is_given),
+        ids=ids,
+    )
+
+
+def is_module_id(arg: str, config: pytest.Config) -> bool:
+    """Say whether an argument is the id of an item in ``MODULE``."""
+    folder = config.invocation_params.dir / MODULE
+    return arg.startswith(f"{MODULE}::") and not folder.exists()
+
+
+def _is_named(nodeid: str, name: str) -> bool:
+    return nodeid == name or nodeid.startswith(f"{name}[")
+
+
+def takes_look(item: pytest.Item) -> bool:
+    """Say whether an ordinary test takes a quick look; a project's own fixture may hide ours."""
+    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    for each in reversed(known.get(FIXTURE, ())):
+        if each.func.__module__ == PLUGIN:
+            return True
+        if FIXTURE not in each.argnames:
+            return False
+    return False
+
+
+def subjects_of(item: pytest.Item) -> Iterable[Subject]:
+    """Return the variant or claim that an item reports."""
+    callspec = getattr(item, "callspec", None)
+    params = callspec.params if callspec else {}
+    return [params[name] for name in ("variant", "claim") if isinstance(params.get(name), Subject)]
+
+
+def id_of(subject: Subject) -> str:
+    """Return the id of an item's subject."""
+    return subject.name if isinstance(subject, Pack) else subject.id
+
+
+# Other pytest plugins beside --perf: whose options are refused, and whose tests are left out.
+
+
+# The fixture that pytest-benchmark and pytest-codspeed share, and what is done with its results.
+BENCHMARK = "benchmark"
+RESULTS = ("json", "save", "autosave", "compare", "histogram")
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An option that would have perf items run elsewhere, again, or not at all."""
+
+    option: str
+    told: str
+    why: str
+    remedy: str
+
+
+REFUSED = (
+    Refused(
+        *("numprocesses", "xdist's -n"),
+        why="measurements would disturb each other",
+        remedy="leave -n out, or add -n 0; perfsuite drives all GPUs of this machine itself",
+    ),
+    Refused(
+        *("tx", "xdist's --tx"),
+        why="measurements would disturb each other",
+        remedy="leave --tx out; perfsuite drives all GPUs of this machine itself",
+    ),
+    Refused(
+        *("looponfail", "xdist's --looponfail"),
+        why="what failed would be measured again until it passes",
+        remedy="leave it out; --lf runs what failed once more",
+    ),
+    Refused(
+        *("codspeed", "--codspeed"),
+        why="it would deselect every variant",
+        remedy="run them one after the other",
+    ),
+    Refused(
+        *("benchmark_only", "--benchmark-only"),
+        why="it would skip every variant",
+        remedy="leave it out; each report has a benchmark.json in pytest-benchmark's format",
+    ),
+    Refused(
+        *("reruns", "--reruns"),
+        why="a repeated test would turn a slowdown into a pass",
+        remedy="leave --reruns out, or add --reruns 0; perfsuite confirms changes in fresh "
+        "processes",
+    ),
+)
+
+
+def refuse_neighbours(config: pytest.Config) -> None:
+    """Raise a ``UsageError`` for an option of another plugin that does not go with --perf."""
+    for each in REFUSED:
+        if config.getoption(each.option, default=None):
+            raise UsageError(f"--perf cannot run with {each.told}: {each.why}", remedy=each.remedy)
+
+
+def silence_benchmark(config: pytest.Config) -> list[str]:
+    """Take back what pytest-benchmark is to do with results: without any it would only warn."""
+    asked = [name for name in RESULTS if config.getoption(f"benchmark_{name}", default=None)]
+    for name in asked:
+        setattr(config.option, f"benchmark_{name}", None)
+    return asked
+
+
+def benchmarks_left_out(silenced: Iterable[str], left_out: Iterable[pytest.Item]) -> str:
+    """Say that pytest-benchmark's tests do not run, where somebody could expect them to."""
+    options = "".join(f" and --benchmark-{name}" for name in silenced)
+    if options or any(BENCHMARK in getattr(item, "fixturenames", ()) for item in left_out):
+        return f"perfsuite: benchmark tests{options} are left out; run them without --perf"
+    return ""
+
+
+# The ``perf`` fixture: how long a call takes in this very process, without a verdict.
+
+
+TIME_LIMIT_S = 0.5
+MOST_RUNS = 1000
+# On a GPU each run has its stamps and its spin; more of them show nothing new.
+MOST_STAMPED = 256
+EMPTY_RUNS = 5
+# The spin before a run outlasts the host's issuing of it, as when a variant is calibrated.
+ISSUE_MARGIN = 1.3
+# No kernel is shorter; what takes less than this beyond two bare stamps left the GPU alone.
+SHORTEST_US = 0.5
+NAN = float("nan")
+HOST, GPU = "host", "GPU"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a call returned, and how long its runs took: the median and the middle half around it.
+
+    ``clock`` is where time was taken, "GPU" or "host"; ``cycles`` are SM cycles, NaN on the host.
+    Nothing was timed where ``runs`` is 0, as without --perf: times are NaN then.
+    """
+
+    name: str
+    result: Any
+    runs: int = 0
+    time_us: float = NAN
+    low_us: float = NAN
+    high_us: float = NAN
+    cycles: float = NAN
+    clock: str = HOST
+    note: str = ""
+
+    def line(self) -> str:
+        """Return the look as one line of the summary."""
+        clocks = f"{self.cycles:,.0f} cycles, " if self.clock == GPU else ""
+        told = f"{self.low_us:,.2f} to {self.high_us:,.2f}, {clocks}{self.runs} runs, {self.clock}"
+        note = f"  ({self.note})" if self.note else ""
+        return f"{self.time_us:14,.2f} us  ({told})  {self.name}{note}"
+
+
+class PerfFixture:
+    """What a test is handed as ``perf``: ``look = perf(fn, *args, **kwargs)``.
+
+    Calls ``fn`` once and, under --perf, again and again for half a second; ``look.result`` is what
+    the first call returned. If calls of ``fn`` put work on the GPU that this process uses, the GPU
+    is timed on both of its clocks, else the host. Inputs are the same in each run, and so lie in
+    the caches. A look gives no verdict; for a verdict, write a case.
+    """
+
+    def __init__(self, name: str, *, is_on: bool, looks: list[Look]) -> None:
+        self.name = name
+        self.is_on = is_on
+        self.looks = looks
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Look:
+        """Call ``fn`` with the arguments; return its result and, under --perf, its time."""
+        if not self.is_on:
+            return Look(name=self.name, result=fn(*args, **kwargs))
+        look = take_look(self.name, lambda: fn(*args, **kwargs))
+        self.looks.append(look)
+        return look
+
+
+def take_look(name: str, call: Callable[[], Any], *, time_limit_s: float = TIME_LIMIT_S) -> Look:
+    """Call once to warm up and for the result, then until the time is up."""
+    bare = Look(name=name, result=call())
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return _timed(bare, _host_times(call, lambda: None, time_limit_s))
+    from perfsuite.boundary import DeviceError
+    from perfsuite.devices.guest import guest_device, wait_for_gpu
+
+    with guest_device() as device:
+        samples = [] if isinstance(device, DeviceError) else gpu_samples(device, call, time_limit_s)
+    if samples:
+        cycles = statistics.median(sample.cycles for sample in samples)
+        timed = _timed(bare, [sample.time_us for sample in samples])
+        return replace(timed, cycles=cycles, clock=GPU)
+    note = device.what if isinstance(device, DeviceError) else ""
+    return replace(_timed(bare, _host_times(call, wait_for_gpu, time_limit_s)), note=note)
+
+
+def gpu_samples(device: Device, call: Callable[[], Any], time_limit_s: float) -> Sequence[Sample]:
+    """Time runs of a call between stamps; nothing if it leaves the GPU alone or work behind."""
+    from perfsuite.model import Regime
+
+    group = device.group(call, [()], 1, backend="loop")
+    device.synchronize()
+    started = time.perf_counter()
+    group()
+    issue_us = 1e6 * (time.perf_counter() - started)
+    device.synchronize()
+    run_us = 1e6 * (time.perf_counter() - started)
+    if issue_us > 1e6 * time_limit_s or not device.joins_streams(group):
+        return ()
+    spin_us = ISSUE_MARGIN * issue_us
+    runs = min(MOST_STAMPED, int(1e6 * time_limit_s / (run_us + spin_us)))
+    least = least_us(device)
+    samples = device.sample(group, max(1, runs), regime=Regime.PACED, spin_us=spin_us, flush=False)
+    good = [sample for sample in samples if math.isfinite(sample.time_us)]
+    is_busy = good and statistics.median(sample.time_us for sample in good) > least
+    return good if is_busy else ()
+
+
+def least_us(device: Device) -> float:
+    """Return what a call takes at least that puts work on the device, by two stamps around none."""
+    from perfsuite.model import Regime
+
+    nothing = device.group(lambda: None, [()], 1, backend="loop")
+    empty = device.sample(nothing, EMPTY_RUNS, regime=Regime.PACED, spin_us=0.0, flush=False)
+    times_us = (sample.time_us for sample in empty if math.isfinite(sample.time_us))
+    return min(times_us, default=math.inf) + SHORTEST_US
+
+
+def _host_times(
+    call: Callable[[], Any], wait: Callable[[], object], time_limit_s: float
+) -> Iterator[float]:
+    wait()
+    end = time.perf_counter() + time_limit_s
+    for runs in range(MOST_RUNS):
+        if runs and time.perf_counter() > end:
+            return
+        start = time.perf_counter_ns()
+        call()
+        wait()
+        yield (time.perf_counter_ns() - start) / 1e3
+
+
+def _timed(look: Look, times: Iterator[float] | Sequence[float]) -> Look:
+    times_us = list(times)
+    low, middle, high = statistics.quantiles(times_us * 2, n=4, method="inclusive")
+    return replace(look, runs=len(times_us), time_us=middle, low_us=low, high_us=high)

@@ -1,4 +1,4 @@
-"""A session under --perf: variants become items, all are measured first, items then report."""
+"""pytest's session under --perf: variants become items, and all are measured before one reports."""
 
 from __future__ import annotations
 
@@ -10,19 +10,27 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from perfsuite import items as every_pack
-from perfsuite.errors import PerfError
+from perfsuite.boundary import PerfError
 from perfsuite.model import ClaimInstance, Pack, Variant
-from perfsuite.neighbours import benchmarks_left_out, silence_benchmark
-from perfsuite.options import EXIT_MACHINE, options_of
-from perfsuite.wanted import MODULE, Subject, id_of, subjects_of, takes_look, wanted_of
+from perfsuite.plugin import (
+    MODULE,
+    Subject,
+    benchmarks_left_out,
+    id_of,
+    silence_benchmark,
+    subjects_of,
+    takes_look,
+    wanted_of,
+)
+from perfsuite.run.config import EXIT_MACHINE, options_of
 
 if TYPE_CHECKING:
-    from perfsuite.closing import Closing
-    from perfsuite.outcome import Outcome
-    from perfsuite.report.book import Book
-    from perfsuite.request import Chosen
-    from perfsuite.steps import Steps
-    from perfsuite.terminal import Account, Ticker
+    from perfsuite.report.data import Book
+    from perfsuite.report.terminal import Account, Ticker
+    from perfsuite.run.config import Chosen
+    from perfsuite.run.finish import Closing
+    from perfsuite.run.run import Outcome, Steps
+
 
 REST = "test_other"
 ARGUMENTS = frozenset({"variant", "claim", "broken_pack"})
@@ -54,7 +62,7 @@ class PerfSession:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
         """Catalogue the packs once, before anything is collected."""
-        from perfsuite.request import choose
+        from perfsuite.run.config import choose
 
         if self.wanted.needs_packs:
             self.chosen = self._guarded(lambda: choose(self.options))
@@ -139,10 +147,10 @@ class PerfSession:
         return not (is_broken or option.collectonly or option.setuponly)
 
     def _measure(self, variants: list[Variant], claims: list[ClaimInstance]) -> None:
-        from perfsuite.closing import close
-        from perfsuite.request import request_of
-        from perfsuite.settling import settled
-        from perfsuite.terminal import Ticker, accounts_of, bare_accounts
+        from perfsuite.report.terminal import Ticker, accounts_of, bare_accounts
+        from perfsuite.run.config import request_of
+        from perfsuite.run.finish import close
+        from perfsuite.run.settling import settled
 
         assert self.chosen is not None  # noqa: S101 - collection came first
         request = request_of(self.options, self.chosen, variants=variants, claims=claims)
@@ -179,14 +187,14 @@ class PerfSession:
     def _of_suite(self) -> list[tuple[str, str | float]]:
         if not (self.book and self.outcome):
             return []
-        from perfsuite.report import suite_properties
+        from perfsuite.report.text import suite_properties
 
         told = functools.partial(suite_properties, self.book)
         return self.outcome.steps.take("JUnit's suite lacks its properties", told, [])
 
     def _report(self, item: pytest.Item, subject: Subject) -> None:
         if isinstance(subject, Pack):
-            from perfsuite.terminal.words import plain
+            from perfsuite.report.terminal import plain
 
             pytest.fail(plain(subject.error), pytrace=False)
         account = self.accounts.get(subject.id)
@@ -214,7 +222,7 @@ class PerfSession:
 
     def _tell(self, reporter: pytest.TerminalReporter, closing: Closing, steps: Steps) -> None:
         from perfsuite.boundary import PAGE_CHARACTERS
-        from perfsuite.terminal.words import plain
+        from perfsuite.report.terminal import plain
 
         short: list[str] = steps.take("no summary", lambda: list(self._summary()), [])
         if steps.tracebacks:
@@ -228,7 +236,7 @@ class PerfSession:
             self.session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _summary(self) -> Iterator[str]:
-        from perfsuite.terminal import costs, summary
+        from perfsuite.report.terminal import costs, summary
 
         if self.closing and self.book:
             yield from summary(self.book)
@@ -266,7 +274,7 @@ class PerfSession:
         try:
             return call()
         except PerfError as error:
-            from perfsuite.terminal.words import plain
+            from perfsuite.report.terminal import plain
 
             raise pytest.UsageError(plain(str(error))) from error
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfsuite.model import Run, Verdict
-from perfsuite.runs import list_runs, load_run
+from perfsuite.store.runs import list_runs, load_run
 
 ROOT = Path(__file__).parents[1]
 PACK = '''

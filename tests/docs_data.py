@@ -107,7 +107,7 @@ def unknown_in(command: str) -> list[str]:
 
 
 def _unknown_options(words: Sequence[str]) -> list[str]:
-    from perfsuite.options import OPTIONS
+    from perfsuite.run.config import OPTIONS
 
     found = []
     for at, word in enumerate(words):

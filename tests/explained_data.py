@@ -20,7 +20,7 @@ from perfsuite.model import (
     TracedKernel,
     Word,
 )
-from perfsuite.report.book import Book, read
+from perfsuite.report.data import Book, read
 
 NIGHTS = 40
 SHIFT = 24

@@ -10,10 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from perfsuite.arms import Arms
-from perfsuite.cli.compare import judged_against
-from perfsuite.judge import Against, Policy, judge, judge_claims
-from perfsuite.judging import Judging
+from perfsuite.cli import judged_against
+from perfsuite.judge.claims import judge_claims
+from perfsuite.judge.compare import Against, Policy
+from perfsuite.judge.noise import entries_of
+from perfsuite.judge.verdict import judge
 from perfsuite.model import (
     Block,
     CaseInfo,
@@ -33,8 +34,10 @@ from perfsuite.model import (
     Verdict,
     Work,
 )
-from perfsuite.runs import entries_of, load_run
-from perfsuite.yardstick import find_yardstick
+from perfsuite.run.against import Arms
+from perfsuite.run.expected import find_yardstick
+from perfsuite.run.run import Judging
+from perfsuite.store.runs import load_run
 
 # What perfsuite itself takes: no case declares it.
 OWN = {"time_us", "cycles", "device_us", "energy_j", "peak_bytes"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfsuite.request import Options
+from perfsuite.run.config import Options
 
 FAIL_ON = ("slower", "over-budget", "broken", "wrong", "crashed", "timed-out", "error")
 OPTIONS = Options(

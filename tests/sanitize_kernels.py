@@ -22,10 +22,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from perfsuite.device import open_device
-from perfsuite.engine import Session
+from perfsuite.devices.protocol import open_device
+from perfsuite.engine.measure import Session
 from perfsuite.model import Settings
-from perfsuite.packs import load_pack
+from perfsuite.packs.load import load_pack
 
 ROOT = Path(__file__).parents[1]
 ONLY_LAUNCH = "--launch"

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from report_data import run_of
 
-from perfsuite.catalogue import load_catalogue
-from perfsuite.errors import DeviceError
+from perfsuite.boundary import DeviceError
 from perfsuite.model import Accelerator, Need, Pack, Settings, Tier
-from perfsuite.packs import misfit, packs_at
-from perfsuite.plan import missing_need
-from perfsuite.sites import open_desks, resolved
+from perfsuite.packs.find import packs_at
+from perfsuite.packs.listing import load_catalogue
+from perfsuite.packs.load import misfit
+from perfsuite.packs.select import missing_need
 from perfsuite.testing import check_pack
+from perfsuite.workers.units import open_desks, resolved
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "acme-perf"
 HERE = Accelerator(name="here", opens="a:b", units=("one",))
@@ -61,7 +62,7 @@ def test_an_author_without_the_device_is_told(monkeypatch: pytest.MonkeyPatch) -
 def test_each_unit_has_a_panel_of_its_own_and_the_sku_is_the_pack_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from perfsuite.sku import sku_of
+    from perfsuite.store.sku import sku_of
 
     monkeypatch.setenv("ACME_A1_UNITS", "2")
     monkeypatch.setenv("TMPDIR", str(tmp_path))

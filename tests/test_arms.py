@@ -30,9 +30,10 @@ from arms_data import (
 )
 from kept_folder import Fill
 
-from perfsuite.catalogue import load_catalogue
-from perfsuite.errors import PackError, UsageError
-from perfsuite.judge import Policy, judge_quads
+from perfsuite.boundary import PackError, UsageError
+from perfsuite.judge.claims import judge_quads
+from perfsuite.judge.compare import Policy
+from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     Arm,
     Block,
@@ -46,13 +47,13 @@ from perfsuite.model import (
     Tier,
     Tree,
 )
-from perfsuite.packs import discover
-from perfsuite.panel.legs import legs, seats_of_two
-from perfsuite.requested import Request
-from perfsuite.revision import KEPT, RevisionOptions, check_out, repository_of, revision_of
-from perfsuite.runner import execute
-from perfsuite.runs import entries_of
-from perfsuite.tree import entries, moved_origin, refuse_strangers
+from perfsuite.packs.find import discover
+from perfsuite.packs.listing import load_catalogue
+from perfsuite.run.config import Request
+from perfsuite.run.run import execute
+from perfsuite.store.git import KEPT, RevisionOptions, check_out, repository_of, revision_of
+from perfsuite.workers.panel import legs, seats_of_two
+from perfsuite.workers.server import entries, moved_origin, refuse_strangers
 
 pytest_plugins = ["pytester"]
 
@@ -489,7 +490,7 @@ def test_a_claim_left_open_is_decided_by_quads(project: pytest.Pytester) -> None
 def test_claims_past_the_limit_stay_open_and_say_so(project: pytest.Pytester) -> None:
     pack = PACK.replace("    return [double]\n", CLAIM.replace("BY", "1.0"))
     commit(project.path, acme=pack)
-    own = "import perfsuite.quads\nperfsuite.quads.LIMIT_S = 0.0\n"
+    own = "import perfsuite.run.run\nperfsuite.quads.LIMIT_S = 0.0\n"
     (project.path / "conftest.py").write_text(own, encoding="utf-8")
     perf(project)
     (claim,) = last(project).claims

@@ -14,10 +14,11 @@ from test_baselines import edit, load
 from test_cli import PACK, STEADY, A, B, Command, perfsuite, project, store
 from test_propose import night, nights
 
-from perfsuite.baselines import Linter, accept
 from perfsuite.model import Pack, Run, Tier, Trace, TracedKernel, Verdict, Word
-from perfsuite.runs import RunFile
-from perfsuite.terminal.words import plain
+from perfsuite.nightly.lint import Linter
+from perfsuite.report.terminal import plain
+from perfsuite.run.accept import accept
+from perfsuite.store.runs import RunFile
 
 __all__ = ["perfsuite", "project"]  # fixtures
 
@@ -110,7 +111,7 @@ def test_propose_tells_of_older_runs_that_it_does_not_read(
     perfsuite: Command, dated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "older by their clocks" not in perfsuite("baseline", "propose")[1]
-    monkeypatch.setattr("perfsuite.cli.baseline.MOST_RUNS", len(list(dated.glob("**/*.jsonl"))) - 2)
+    monkeypatch.setattr("perfsuite.cli.MOST_RUNS", len(list(dated.glob("**/*.jsonl"))) - 2)
     said = perfsuite("baseline", "propose")[1]
     assert "not read: 2 runs that are older by their clocks" in said
 

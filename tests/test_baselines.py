@@ -16,8 +16,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from store_data import FACTS, OTHER_UNIT, SKU, UNIT, file_size_limit, finished, result
 
-from perfsuite.baselines import Accepted, Baselines, accept
-from perfsuite.errors import StoreError, UsageError
+from perfsuite.boundary import StoreError, UsageError
 from perfsuite.model import (
     Regime,
     Result,
@@ -29,7 +28,9 @@ from perfsuite.model import (
     Word,
     variant_id,
 )
-from perfsuite.runs import RunFile
+from perfsuite.run.accept import Accepted, accept
+from perfsuite.store.baselines import Baselines
+from perfsuite.store.runs import RunFile
 
 GOLD = Path(__file__).parent / "gold" / "baselines"
 COPY = "memory.copy[n=1024]"
@@ -523,7 +524,7 @@ def test_baselines_without_rights_are_not_nothing(name: str) -> None:
         program = (
             "import sys; sys.path[:0] = sys.argv[2:]\n"
             "from pathlib import Path; from test_baselines import SKU, Baselines\n"
-            "from perfsuite.errors import StoreError\n"
+            "from perfsuite.boundary import StoreError\n"
             "import os; os.setuid(12345)\n"
             "try: Baselines.load([Path(sys.argv[1])], SKU)\n"
             "except StoreError as error: print(error)\n"

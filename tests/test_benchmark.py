@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import report_data as data
 
+from perfsuite.interop.benchmark import benchmark_json, stats
 from perfsuite.model import Status, Word
-from perfsuite.report.benchmark import benchmark_json, stats
-from perfsuite.report.book import read
+from perfsuite.report.data import read
 
 
 def written(*story: data.Told) -> dict[str, Any]:

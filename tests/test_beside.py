@@ -8,10 +8,9 @@ from pathlib import Path
 import report_data as data
 
 from perfsuite.model import Run
-from perfsuite.report import view, write_beside
-from perfsuite.report.beside import Matrix
-from perfsuite.report.book import read
-from perfsuite.report.render import render_beside
+from perfsuite.report import view
+from perfsuite.report.data import read
+from perfsuite.report.html import Matrix, render_beside, write_beside
 
 
 def other(slug: str = "nvidia-b200", factor: float = 0.5) -> Run:

@@ -8,10 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.boundary import FILE_BYTES, hidden, is_file_name, is_plain, plain
-from perfsuite.errors import PerfError, StoreError
-from perfsuite.files import inside, is_absent, listed, opened, read, replace_file, unpacked
-from perfsuite.options import kept_words
+from perfsuite.boundary import (
+    FILE_BYTES,
+    PerfError,
+    StoreError,
+    hidden,
+    is_file_name,
+    is_plain,
+    plain,
+)
+from perfsuite.run.config import kept_words
+from perfsuite.store.files import (
+    inside,
+    is_absent,
+    listed,
+    opened,
+    read,
+    replace_file,
+    unpacked,
+)
 
 LONG = "x" * 200
 
@@ -70,7 +85,7 @@ def test_a_pipe_a_folder_and_a_huge_file_are_not_read(tmp_path: Path) -> None:
 
 
 def test_what_is_packed_is_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfsuite.files.FILE_BYTES", 1 << 20)
+    monkeypatch.setattr("perfsuite.store.files.FILE_BYTES", 1 << 20)
     path = tmp_path / "run.jsonl.gz"
     path.write_bytes(gzip.compress(bytes(2 << 20)))
     with pytest.raises(StoreError, match="holds more than 1 MiB"):

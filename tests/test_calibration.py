@@ -15,14 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.judge import is_suspect
-from perfsuite.judge.change import shift_of
-from perfsuite.judge.draft import word_of
-from perfsuite.judge.policy import Policy
-from perfsuite.judge.timings import Timing
+from perfsuite.judge.compare import Policy, Timing, shift_of
+from perfsuite.judge.noise import NoisePrior, prior_for
+from perfsuite.judge.peaks import peaks_of, work_class
+from perfsuite.judge.verdict import is_suspect, word_of
 from perfsuite.model import Regime, Word, Work
-from perfsuite.noise import NoisePrior, prior_for
-from perfsuite.roofline import peaks_of, work_class
 
 RECORDED = json.loads(Path(__file__).with_name("data").joinpath("h200.json").read_text())
 H200 = peaks_of("nvidia-h200")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.catalogue import load_catalogue
-from perfsuite.errors import UsageError
+from perfsuite.boundary import UsageError
 from perfsuite.model import Pack, Tier, Work
-from perfsuite.packs import PackSource
+from perfsuite.packs.find import PackSource
+from perfsuite.packs.listing import load_catalogue
 
 ROOT = Path(__file__).parents[1]
 
@@ -219,7 +219,8 @@ def test_nothing_outlives_a_killed_controller(tmp_path: Path) -> None:
     text = f"import signal\nlife = open({str(tmp_path / 'life')!r}, 'w')\n"
     text += "print('here', file=life, flush=True)\nsignal.pause()"
     code = (
-        "from perfsuite.catalogue import load_catalogue; from perfsuite.packs import PackSource; "
+        "from perfsuite.packs.listing import load_catalogue;"
+        "from perfsuite.packs import PackSource;"
         f"load_catalogue([PackSource(name='a', origin={source(tmp_path, 'a', text).origin!r})], "
         "tier='smoke', time_limit_s=600)"
     )
@@ -279,7 +280,7 @@ def test_limits_of_the_process_that_asks_are_taken_as_they_are(tmp_path: Path, l
     asked = source(tmp_path, "acme", HEAD + COPY + HOOK)
     script = (
         f"import resource; resource.setrlimit({limit}, ({least}, {least}))\n"
-        "from perfsuite.catalogue import load_catalogue\n"
+        "from perfsuite.packs.listing import load_catalogue\n"
         "from perfsuite.model import Tier\nfrom perfsuite.packs import PackSource\n"
         f"(pack,) = load_catalogue([{asked!r}], tier=Tier.SMOKE)\n"
         "assert pack.variants and not pack.error, pack.error\n"
@@ -322,7 +323,7 @@ def test_ten_thousand_variants_are_listed_quickly(tmp_path: Path) -> None:
 def test_the_controller_stays_light(tmp_path: Path) -> None:
     many = source(tmp_path, "acme", "import json.tool\n" + HEAD + COPY + HOOK)
     code = (
-        "import sys; from perfsuite.catalogue import load_catalogue; "
+        "import sys; from perfsuite.packs.listing import load_catalogue; "
         "from perfsuite.packs import PackSource; "
         f"p, = load_catalogue([PackSource(name='acme', origin={many.origin!r})], tier='smoke'); "
         "assert p.variants, p.error; "

@@ -9,18 +9,27 @@ from pathlib import Path
 import pytest
 from store_data import finished
 
-from perfsuite import roofline
-from perfsuite.baselines import Baselines, accept
-from perfsuite.baselines.folder import read_sku
-from perfsuite.catalogue import load_catalogue
-from perfsuite.ceilings import BYTES, FLOP, STARTS, per_launch, with_measured
-from perfsuite.cli.project import Project
-from perfsuite.cli.rendering import rendered
+from perfsuite.cli import Project, rendered
+from perfsuite.judge import peaks as roofline
+from perfsuite.judge.peaks import (
+    BYTES,
+    FLOP,
+    GENERIC,
+    PEAKS,
+    STARTS,
+    Rate,
+    link_of,
+    peaks_of,
+    per_launch,
+    with_measured,
+)
 from perfsuite.model import BaselineEntry, BaselineMetric, Pack, Tier, Work
-from perfsuite.packs import packs_at
-from perfsuite.report.rates import rate_of
-from perfsuite.roofline import GENERIC, PEAKS, Rate, link_of, peaks_of
-from perfsuite.yardstick import find_yardstick
+from perfsuite.packs.find import packs_at
+from perfsuite.packs.listing import load_catalogue
+from perfsuite.report.data import rate_of
+from perfsuite.run.accept import accept
+from perfsuite.run.expected import find_yardstick
+from perfsuite.store.baselines import Baselines, read_sku
 
 ROOT = Path(__file__).parents[1]
 H200 = PEAKS["nvidia-h200"]

@@ -190,7 +190,7 @@ def test_an_ordinary_session_pays_for_three_small_modules(project: pytest.Pytest
         import sys
         def pytest_unconfigure():
             own = {name for name in sys.modules if name.partition(".")[0] == "perfsuite"}
-            assert own <= {"perfsuite", "perfsuite.plugin", "perfsuite.options"}, own
+            assert own <= {"perfsuite", "perfsuite.plugin", "perfsuite.run.config"}, own
         """
     )
     plain(project, "test_ordinary.py").assert_outcomes(passed=1)

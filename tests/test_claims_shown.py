@@ -9,8 +9,7 @@ import report_data as data
 
 from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord
 from perfsuite.report import charts
-from perfsuite.report.book import read
-from perfsuite.report.claims import Chapter, Line, chapters
+from perfsuite.report.data import Chapter, Line, chapters, read
 
 FAST, SLOW = "memory.h2d[mb=256,pinned=true]", "memory.h2d[mb=256,pinned=false]"
 

@@ -14,20 +14,20 @@ from pathlib import Path
 import pytest
 from store_data import FACTS, SKU, finished
 
-from perfsuite.cli import main
-from perfsuite.cli.compare import _estimate
-from perfsuite.cli.doctor import (
+from perfsuite.boundary import PackError, UsageError
+from perfsuite.cli import (
     _busy,
+    _estimate,
     _limited,
+    main,
     say_baselines,
     say_device,
     say_software,
     say_spoilers,
 )
 from perfsuite.cli.launch import Order, carry_out
-from perfsuite.errors import PackError, UsageError
 from perfsuite.model import BaselineEntry, Gpu, Health, Run, Status, Verdict, Word
-from perfsuite.runs import RunFile
+from perfsuite.store.runs import RunFile
 
 STEADY = Path(__file__).parent / "packs" / "steady.py"
 PACK = ("--pack", str(STEADY))
@@ -356,7 +356,7 @@ def test_a_strict_doctor_refuses_other_work_but_not_how_the_machine_is_set_up(
 ) -> None:
     governor = tmp_path / "governor"
     governor.write_text("powersave\n", encoding="ascii")
-    monkeypatch.setattr("perfsuite.cli.doctor.GOVERNOR", governor)
+    monkeypatch.setattr("perfsuite.cli.GOVERNOR", governor)
     for load, strict, expected in ((99.0, "--strict", 20), (0.0, "--strict", 0), (99.0, "", 0)):
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, load, load))
         code, said = perfsuite("doctor", "--device", "fake", *filter(None, [strict]))
@@ -368,7 +368,7 @@ def test_doctor_names_the_gpus_that_a_run_leaves_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cards = [Gpu(index=n, uuid=f"GPU-{n}", name=f"NVIDIA {name}") for n, name in enumerate("HBH")]
-    monkeypatch.setattr("perfsuite.cli.doctor.inventory", lambda: tuple(cards))
+    monkeypatch.setattr("perfsuite.cli.inventory", lambda: tuple(cards))
     say_software()
     assert "these with CUDA_VISIBLE_DEVICES=GPU-1\n" in capsys.readouterr().out
 

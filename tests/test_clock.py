@@ -16,11 +16,12 @@ import pytest
 from citizens_data import loaded, plain
 from docs_data import ROOT, blocks_of
 
-from perfsuite.device import Group, Sample, fake
-from perfsuite.device.fake import FakeDevice
-from perfsuite.errors import DeviceError, UsageError
-from perfsuite.panel import inventory
-from perfsuite.testing import DeviceClock
+from perfsuite.boundary import DeviceError, UsageError
+from perfsuite.devices import fake
+from perfsuite.devices.fake import FakeDevice
+from perfsuite.devices.protocol import Group, Sample
+from perfsuite.testing.clock import DeviceClock
+from perfsuite.workers.process import inventory
 
 pytest_plugins = ["pytester"]
 
@@ -179,7 +180,7 @@ def test_a_device_that_cannot_be_opened_says_why(ask: Callable[[DeviceClock], ob
 def test_without_torch_that_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     for module in ("cpu", "guest"):
-        monkeypatch.delitem(sys.modules, f"perfsuite.device.{module}", raising=False)
+        monkeypatch.delitem(sys.modules, f"perfsuite.devices.protocol.{module}", raising=False)
     with pytest.raises(DeviceError, match=rf"device '{name}' needs torch"):
         DeviceClock(name).extra_info()
 

@@ -14,12 +14,14 @@ from options_data import OPTIONS
 from report_data import STORY, baselines_of, run_of
 from store_data import finished
 
-from perfsuite.closing import Closing, close, short
-from perfsuite.history import History, series_of, stored_of
+from perfsuite.history.store import History, series_of, stored_of
 from perfsuite.model import Revision, Status, Word
-from perfsuite.report import FILES, render, summary
-from perfsuite.request import Options
-from perfsuite.runner import Outcome
+from perfsuite.report import html as render
+from perfsuite.report import text as summary
+from perfsuite.report.html import FILES
+from perfsuite.run.config import Options
+from perfsuite.run.finish import Closing, close, short
+from perfsuite.run.run import Outcome
 
 
 def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
@@ -131,21 +133,21 @@ def fail(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("what", "failed"),
     [
-        ("perfsuite.report.render.render", "index.html not written"),
-        ("perfsuite.report.summary.summary", "summary.md not written"),
-        ("perfsuite.history.History", "history not stored"),
-        ("perfsuite.history.recent", "history not shown"),
-        ("perfsuite.closing.Listeners", "packs were not asked for sections"),
-        ("perfsuite.closing.accept", "not accepted"),
-        ("perfsuite.closing.commands_of", "no annotations"),
-        ("perfsuite.closing.append_summary", "no summary of the step"),
+        ("perfsuite.report.html.render_render", "index.html not written"),
+        ("perfsuite.report.text.summary", "summary.md not written"),
+        ("perfsuite.history.store.History", "history not stored"),
+        ("perfsuite.history.store.recent", "history not shown"),
+        ("perfsuite.run.finish.Listeners", "packs were not asked for sections"),
+        ("perfsuite.run.finish.accept", "not accepted"),
+        ("perfsuite.run.finish.commands_of", "no annotations"),
+        ("perfsuite.run.finish.append_summary", "no summary of the step"),
     ],
 )
 def test_whatever_fails_costs_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, failed: str
 ) -> None:
     monkeypatch.setattr(what, fail)
-    monkeypatch.setitem(FILES, "index.html", render.render)
+    monkeypatch.setitem(FILES, "index.html", render.render_render)
     monkeypatch.setitem(FILES, "summary.md", summary.summary)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
@@ -171,7 +173,7 @@ def test_whatever_fails_costs_nothing_else(
 def test_a_run_that_cannot_be_reported_is_kept_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perfsuite.closing.read", fail)
+    monkeypatch.setattr("perfsuite.run.finish.read", fail)
     outcome = outcome_of(tmp_path, Word.SAME)
     closing = closed(outcome, keeping(tmp_path))
     assert closing.book is None
@@ -184,7 +186,7 @@ def test_ctrl_c_ends_what_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("perfsuite.closing.commands_of", interrupt)
+    monkeypatch.setattr("perfsuite.run.finish.commands_of", interrupt)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     with pytest.raises(KeyboardInterrupt):
         closed(outcome_of(tmp_path, Word.SAME), keeping(tmp_path))

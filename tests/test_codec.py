@@ -11,8 +11,7 @@ from functools import partial
 import pytest
 from store_data import RUN_ID, finished, result, variant
 
-from perfsuite import codec
-from perfsuite.errors import StoreError
+from perfsuite.boundary import StoreError
 from perfsuite.model import (
     Axes,
     BaselineEntry,
@@ -27,6 +26,7 @@ from perfsuite.model import (
     Settings,
     Variant,
 )
+from perfsuite.store import codec
 
 WHERE = "baselines/fake/memory.json"
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import perfsuite
-from perfsuite import hookspecs, testing
-from perfsuite.catalogue import load_catalogue
-from perfsuite.codec.blocks import BASELINE_SCHEMA
-from perfsuite.codec.lines import RUN_SCHEMA
-from perfsuite.errors import PackError
+from perfsuite import hooks as hookspecs
+from perfsuite import testing
+from perfsuite.boundary import PackError
 from perfsuite.model import Tier
-from perfsuite.packs import discover
+from perfsuite.packs.find import discover
+from perfsuite.packs.listing import load_catalogue
+from perfsuite.store.codec import BASELINE_SCHEMA, RUN_SCHEMA
 from perfsuite.testing import check_pack
 
 GOLD = Path(__file__).parent / "gold" / "api.txt"

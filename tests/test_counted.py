@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perfsuite import DeviceError, count_operators
-from perfsuite.device.counted import graph_kernels
+from perfsuite.devices.protocol import graph_kernels
 
 
 class Captured:

@@ -25,22 +25,22 @@ from store_data import SKU
 from test_runner import Log, request
 from test_tracing import COPY, KERNELS, entry_of, traced_run
 
-from perfsuite import counters, counting, wire
-from perfsuite.baselines import accept
-from perfsuite.cli import doctor
-from perfsuite.codec import trace_line
-from perfsuite.counters import METRICS, Counted, command, joined, read
-from perfsuite.device.fake import FakeDevice
-from perfsuite.engine import show_once
-from perfsuite.errors import DeviceError
-from perfsuite.explain import Side, explain
+from perfsuite import cli as doctor
+from perfsuite.boundary import DeviceError
+from perfsuite.devices.fake import FakeDevice
+from perfsuite.engine.trace import show_once
+from perfsuite.explain import counters, counting
+from perfsuite.explain.counters import METRICS, Counted, Counter, command, joined, read
+from perfsuite.explain.parts import Side, explain
 from perfsuite.model import Arm, Change, Gpu, Trace, TracedKernel, Variant
-from perfsuite.panel import Counter, Site
-from perfsuite.panel.process import resident_bytes
-from perfsuite.report.render import render
+from perfsuite.report.html import render_render
 from perfsuite.report.why import headline
-from perfsuite.runner import Outcome, execute
-from perfsuite.runs import load_run
+from perfsuite.run.accept import accept
+from perfsuite.run.run import Outcome, execute
+from perfsuite.store.codec import trace_line
+from perfsuite.store.runs import load_run
+from perfsuite.workers import messages as wire
+from perfsuite.workers.process import Site, resident_bytes
 
 pytest_plugins = ["pytester"]
 
@@ -470,8 +470,8 @@ def test_counters_are_told_beyond_what_others_do(old: float, new: float, told: i
 
 
 def test_the_kernel_table_has_counters_where_there_are_any() -> None:
-    assert "Counted in one run of it" not in render(explained())
-    page = render(explained(sectors=4_194_304))
+    assert "Counted in one run of it" not in render_render(explained())
+    page = render_render(explained(sectors=4_194_304))
     assert "Counted in one run of it" in page
     assert "sectors read 4.19\u202fM \u2192 8.39\u202fM; L2 sectors read 2.1" in page
 

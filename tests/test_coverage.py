@@ -8,9 +8,8 @@ import pytest
 import report_data as data
 
 from perfsuite.model import Need, Status
-from perfsuite.plan import missing_need
-from perfsuite.report.book import read
-from perfsuite.report.coverage import OTHER, coverage, kind_of
+from perfsuite.packs.select import missing_need
+from perfsuite.report.data import OTHER, coverage, kind_of, read
 
 
 def test_each_pack_counts_what_ran_and_groups_what_did_not() -> None:

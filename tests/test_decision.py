@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import report_data as data
 
-from perfsuite.report.book import read
-from perfsuite.report.decision import json_schema, verdict_json
+from perfsuite.report.data import read
+from perfsuite.report.text import json_schema, verdict_json
 
 SCHEMA = Path(__file__).parents[1] / "docs" / "verdict.schema.json"
 

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import report_data as data
 
+from perfsuite.judge.peaks import PEAKS
 from perfsuite.model import Change, Evidence, Metric, Result, Revision, Verdict, Word, Work
-from perfsuite.report import detail, plots, view
-from perfsuite.report.book import read
-from perfsuite.report.metrics import judged, others, rates
-from perfsuite.report.subject import Subject, middles, subjects
+from perfsuite.report import data as detail
+from perfsuite.report import plots, view
+from perfsuite.report.data import Subject, judged, middles, others, rates, read, subjects
 from perfsuite.report.view import NOTHING, SPACE
-from perfsuite.roofline import PEAKS
 
 
 def subject_with(metrics: dict[str, tuple[float, ...]], *declared: Metric) -> Subject:

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from perfsuite.device import Gang, open_device, waking
-from perfsuite.device.inventory import _visible
-from perfsuite.errors import DeviceError
+from perfsuite.boundary import DeviceError
+from perfsuite.devices.inventory import _visible
+from perfsuite.devices.protocol import Gang, open_device, waking
 from perfsuite.model import Regime
-from perfsuite.panel import inventory
+from perfsuite.workers.process import inventory
 
 GPUS = [{"index": i, "uuid": f"GPU-{i}a", "name": "X"} for i in range(3)]
 
@@ -46,7 +46,7 @@ def test_a_gpu_wakes_in_another_thread_and_may_fail_there(monkeypatch: pytest.Mo
 
 
 def compare(got: Any, want: Any, tolerance: float | None = None) -> Any:
-    from perfsuite.device import tensors
+    from perfsuite.devices import tensors
 
     return tensors.compare(got, want, tolerance)
 
@@ -140,7 +140,7 @@ def test_integers_must_be_equal() -> None:
 def test_poison_reaches_every_dtype() -> None:
     import torch
 
-    from perfsuite.device import tensors
+    from perfsuite.devices import tensors
 
     outputs = [torch.zeros(4), torch.zeros(4, dtype=torch.int32), torch.zeros(4).bfloat16()]
     tensors.poison([outputs, None])
@@ -179,7 +179,7 @@ def test_the_cpu_has_one_clock() -> None:
 def test_waiting_for_a_core_is_not_the_codes_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from perfsuite.device import cpu, load
+    from perfsuite.devices import cpu, load
 
     monkeypatch.setattr(cpu, "PATIENCE_S", 0.0)  # taken again, it would not be the same
     waiting = tmp_path / "schedstat"
@@ -215,13 +215,13 @@ def test_the_inventory_follows_the_visible_devices(mask: str | None, expected: l
 
 
 def test_the_inventory_answers_where_there_is_no_gpu() -> None:
-    command = [sys.executable, "-m", "perfsuite.device.inventory"]
+    command = [sys.executable, "-m", "perfsuite.devices.inventory"]
     done = subprocess.run(command, capture_output=True, check=True)
     assert isinstance(json.loads(done.stdout), list)
 
 
 def test_a_wait_beside_the_stamps_is_not_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    from perfsuite.device import cpu, load
+    from perfsuite.devices import cpu, load
 
     monkeypatch.setattr(cpu, "PATIENCE_S", 0.0)
     books = [0]
@@ -241,7 +241,7 @@ def test_a_wait_beside_the_stamps_is_not_taken_off(monkeypatch: pytest.MonkeyPat
 
 def test_stamps_are_compiled_ahead_in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.core")
-    from perfsuite.device import stopwatch
+    from perfsuite.devices import stamps as stopwatch
 
     monkeypatch.setattr(stopwatch, "_ahead", {})
     stopwatch.compile_ahead()  # no GPU is visible here
@@ -256,7 +256,7 @@ def test_stamps_that_do_not_compile_ahead_are_left_to_the_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("cuda.core")
-    from perfsuite.device import stopwatch
+    from perfsuite.devices import stamps as stopwatch
 
     monkeypatch.setattr(stopwatch, "_ahead", {})
     monkeypatch.setattr(stopwatch, "visible_arch", lambda: "sm_1")
@@ -266,7 +266,7 @@ def test_stamps_that_do_not_compile_ahead_are_left_to_the_workers(
 
 def test_stamps_of_a_child_that_dies_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.core")
-    from perfsuite.device import stopwatch
+    from perfsuite.devices import stamps as stopwatch
 
     class Code:
         @property
@@ -286,7 +286,7 @@ def test_stamps_of_a_child_that_dies_are_not_taken(monkeypatch: pytest.MonkeyPat
 
 def test_what_several_outputs_are_allowed_does_not_depend_on_which_is_the_worst() -> None:
     torch = pytest.importorskip("torch")
-    from perfsuite.device import tensors
+    from perfsuite.devices import tensors
 
     exact, rough = torch.ones(4), torch.ones(4, dtype=torch.bfloat16)
     for outputs in ((exact * (1 + 2e-6), rough), (exact, rough * 1.004)):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from perfsuite.digest import code_digest
 from perfsuite.model import Pack
-from perfsuite.repository import git_commit, unknown_commit
+from perfsuite.store.git import git_commit, unknown_commit
+from perfsuite.store.sku import code_digest
 
 
 def git(folder: Path, *words: str) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from perfsuite import Regime, Work, Workload, case
-from perfsuite.device.fake import FakeDevice
-from perfsuite.device.protocol import Group, Sample
-from perfsuite.engine import Session
-from perfsuite.errors import CaseError, DeviceError, DisturbedError, WrongResultError
+from perfsuite.boundary import CaseError, DeviceError, DisturbedError, WrongResultError
+from perfsuite.devices.fake import FakeDevice
+from perfsuite.devices.protocol import Group, Sample
+from perfsuite.engine.measure import Session
 from perfsuite.model import Case, Health, Sampling, Settings
 
 

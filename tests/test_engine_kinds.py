@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from perfsuite import Inspection, Metric, Regime, Scenario, Workload, case
-from perfsuite.device.fake import FakeDevice
-from perfsuite.engine import Quads, Session, playing
-from perfsuite.errors import CaseError, WrongResultError
+from perfsuite.boundary import CaseError, WrongResultError
+from perfsuite.devices.fake import FakeDevice
+from perfsuite.engine import measure as playing
+from perfsuite.engine.measure import Quads, Session
 from perfsuite.model import Case, Evidence, Settings
 
 REGISTERS = Metric("registers", "registers")

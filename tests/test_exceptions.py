@@ -14,8 +14,7 @@ from store_data import SKU, finished, planned, variant
 from test_baselines import MERGE
 from test_runner import Log, request, watched
 
-from perfsuite.baselines import Exceptions
-from perfsuite.errors import StoreError
+from perfsuite.boundary import StoreError
 from perfsuite.model import (
     Change,
     ClaimInstance,
@@ -26,10 +25,12 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
-from perfsuite.report import properties, write_report
-from perfsuite.report.book import read
-from perfsuite.runner import Outcome, execute
-from perfsuite.terminal import summary
+from perfsuite.report.data import read
+from perfsuite.report.html import write_report
+from perfsuite.report.terminal import summary
+from perfsuite.report.text import properties
+from perfsuite.run.run import Outcome, execute
+from perfsuite.store.exceptions import Exceptions
 
 pytest_plugins = ["pytester"]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfsuite.explain import Explanation, Kind, Side, explain
+from perfsuite.explain.parts import Explanation, Kind, Side, explain
 from perfsuite.model import Change, Code, Health, TracedKernel
 from perfsuite.report.why import headline, middle
 

@@ -7,12 +7,12 @@ import json
 import pytest
 from explained_data import explained
 
-from perfsuite.report.book import Book
-from perfsuite.report.cause import cause
-from perfsuite.report.decision import verdict_json
-from perfsuite.report.render import render
-from perfsuite.report.summary import summary as markdown
-from perfsuite.terminal.summary import summary
+from perfsuite.report.data import Book
+from perfsuite.report.html import render_render
+from perfsuite.report.terminal import summary
+from perfsuite.report.text import summary as markdown
+from perfsuite.report.text import verdict_json
+from perfsuite.report.why import cause
 
 VARIANT = "memory.stream[op=copy,n=268435456]"
 
@@ -45,7 +45,7 @@ def test_what_is_unclear_is_told_by_its_doubts(book: Book) -> None:
 
 
 def test_the_page_has_kernels_code_earlier_runs_and_the_packs_own_words(book: Book) -> None:
-    page = render(book)
+    page = render_render(book)
     section = page.partition('<details id="v-memory-stream-op-copy-n-268435456"')[2]
     section = section.partition("Measure it again")[0]
     places = [section.index(f"<h3>{head}") for head in ("Why", "History", "Time per launch")]

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import report_data as data
 
-from perfsuite.report.book import read
-from perfsuite.report.filters import Filters, filters
+from perfsuite.report.data import Filters, filters, read
 
 
 def found() -> tuple[Filters, list[str]]:

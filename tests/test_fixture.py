@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from perfsuite.device import Group, Sample, fake
-from perfsuite.device.fake import FakeDevice
-from perfsuite.fixture import EMPTY_RUNS, MOST_RUNS, Look, PerfFixture, gpu_samples, take_look
-from perfsuite.panel import inventory
+from perfsuite.devices import fake
+from perfsuite.devices.fake import FakeDevice
+from perfsuite.devices.protocol import Group, Sample
+from perfsuite.plugin import EMPTY_RUNS, MOST_RUNS, Look, PerfFixture, gpu_samples, take_look
+from perfsuite.workers.process import inventory
 
 BARE_STAMPS_US = 1.5
 

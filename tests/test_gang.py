@@ -16,11 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.catalogue import load_catalogue
-from perfsuite.codec import decode
-from perfsuite.device import Gang, join, open_device
-from perfsuite.device.gang import see_own_first
-from perfsuite.errors import CaseError, DeviceError, UsageError
+from perfsuite.boundary import CaseError, DeviceError, UsageError
+from perfsuite.devices.protocol import Gang, join, open_device, see_own_first
 from perfsuite.gang import Order, main, read_order, refuse_misfit
 from perfsuite.model import (
     Arm,
@@ -40,13 +37,12 @@ from perfsuite.model import (
     Variant,
     variant_id,
 )
-from perfsuite.packs import discover
-from perfsuite.panel import Code, GangPanel, Site, gang_unit, inventory
-from perfsuite.panel.merge import merged
-from perfsuite.panel.ranks import rank_words
-from perfsuite.panel.site import child_environment
-from perfsuite.panel.slot import Slot
-from perfsuite.sites import Desk, measure_on, open_desks, units_of
+from perfsuite.packs.find import discover
+from perfsuite.packs.listing import load_catalogue
+from perfsuite.store.codec import decode
+from perfsuite.workers.panel import GangPanel, gang_unit, merged, rank_words
+from perfsuite.workers.process import Code, Site, Slot, child_environment, inventory
+from perfsuite.workers.units import Desk, measure_on, open_desks, units_of
 
 PACK = Path(__file__).parent / "packs" / "gang.py"
 SITE = Site(

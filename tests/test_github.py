@@ -11,8 +11,8 @@ import report_data as data
 
 from perfsuite.boundary import plain
 from perfsuite.model import ClaimInstance, Status, Word
-from perfsuite.report.book import Book, read
-from perfsuite.report.github import MOST_BYTES, append_summary, commands_of
+from perfsuite.report.data import Book, read
+from perfsuite.report.text import MOST_BYTES, append_summary, commands_of
 
 SOURCE_FILE = "plugins/memory/perfsuite_memory/stream.py"
 

@@ -13,19 +13,19 @@ from history_data import COPY, commit_of, night, nights
 from sqlalchemy import create_engine, select, text
 from store_data import OTHER_UNIT, evidence
 
-from perfsuite.errors import PerfError, StoreError, UsageError
-from perfsuite.history import (
+from perfsuite.boundary import PerfError, StoreError, UsageError
+from perfsuite.history import store as tables
+from perfsuite.history.store import (
     History,
     recent,
     series_of,
     skus,
     stored_of,
-    tables,
     trends,
+    unpack_samples,
     variants_like,
     with_shifts,
 )
-from perfsuite.history.rows import unpack_samples
 from perfsuite.model import (
     Arm,
     BaselineMove,
@@ -346,14 +346,14 @@ def test_a_database_that_drops_a_run_is_told_of(lite: History, table: str) -> No
 
 
 def test_a_view_without_end_is_interrupted(lite: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfsuite.history.address.STATEMENT_S", 0.2)
+    monkeypatch.setattr("perfsuite.history.store.STATEMENT_S", 0.2)
     endless = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT max(n) FROM r"
     with pytest.raises(StoreError, match="interrupted"), lite.reading() as connection:
         connection.execute(text(endless)).all()
 
 
 def test_a_server_that_never_answers_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfsuite.history.address.CONNECT_S", 2)  # less is none to libpq
+    monkeypatch.setattr("perfsuite.history.store.CONNECT_S", 2)  # less is none to libpq
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://perf@127.0.0.1:{silent.getsockname()[1]}/x"
         with pytest.raises(StoreError, match="timeout"):

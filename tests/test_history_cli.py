@@ -14,11 +14,10 @@ import pytest
 from history_data import COPY, night, nights
 
 from perfsuite.cli import main
-from perfsuite.cli.history import _sparkline
-from perfsuite.history import History, recent, stored_of
-from perfsuite.history.address import DEFAULT, url_of
+from perfsuite.history.pages import _sparkline
+from perfsuite.history.store import DEFAULT, History, recent, stored_of, url_of
 from perfsuite.model import Arm, BaselineMove, Run, SeriesKey
-from perfsuite.runs import RunFile
+from perfsuite.store.runs import RunFile
 
 Command = Callable[..., tuple[int, str]]
 
@@ -137,7 +136,7 @@ def test_a_run_that_fails_unforeseen_costs_no_file_behind_it(
         return stored_of(run)
 
     paths = [write(project / ".perfsuite", night(number)) for number in (50, 51)]
-    monkeypatch.setattr("perfsuite.history.stored_of", fails)
+    monkeypatch.setattr("perfsuite.history.store.stored_of", fails)
     code, said = perfsuite("import", *map(str, paths))
     assert code == 1
     assert f"{paths[0]}: not stored: KeyError: 'zz'" in said

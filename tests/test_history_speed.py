@@ -16,8 +16,9 @@ import pytest
 from history_data import FIRST, commit_of
 from sqlalchemy import insert, text
 
-from perfsuite.history import History, series_of, tables, trends, with_shifts
-from perfsuite.report.trends import write_trends
+from perfsuite.history import store as tables
+from perfsuite.history.pages import write_trends
+from perfsuite.history.store import History, series_of, trends, with_shifts
 
 pytest_plugins = ["postgres_server"]
 

@@ -12,7 +12,7 @@ import pluggy
 import pytest
 import report_data as data
 
-from perfsuite import hookspecs
+from perfsuite import hooks as hookspecs
 from perfsuite.model import Accelerator, Case, Kernel, Section
 
 HOOKS = {

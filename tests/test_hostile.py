@@ -9,9 +9,10 @@ import pytest
 import report_data as data
 from test_catalogue import COPY, FAST, HEAD, HOOK, source
 
-from perfsuite.catalogue import load_catalogue
 from perfsuite.model import Pack, Tier
-from perfsuite.packs import Listeners, discover
+from perfsuite.packs.find import discover
+from perfsuite.packs.listing import load_catalogue
+from perfsuite.packs.load import Listeners
 
 pytest_plugins = ["pytester"]
 
@@ -172,8 +173,8 @@ def test_a_device_that_cannot_be_opened_ends_the_run_and_names_it(
 
 
 def test_two_devices_of_one_name_are_both_named(tmp_path: Path) -> None:
-    from perfsuite.errors import UsageError
-    from perfsuite.packs import chosen_accelerator
+    from perfsuite.boundary import UsageError
+    from perfsuite.packs.load import chosen_accelerator
 
     texts = {name: DEVICE.format(returned=OWN, opens="") for name in ("bad", "worse")}
     packs = load_catalogue(

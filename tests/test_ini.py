@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.errors import UsageError
-from perfsuite.ini import OTHERS, paths_of, text_of
+from perfsuite.boundary import UsageError
+from perfsuite.run.config import OTHERS, paths_of, text_of
 
 
 @pytest.mark.parametrize("table", ["tool.pytest.ini_options", "tool.pytest"])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from perfsuite.device import joining
+from perfsuite.devices import cuda as joining
 
 
 class SlowDevice:
@@ -44,7 +44,7 @@ class SlowDevice:
 
 def device(monkeypatch: pytest.MonkeyPatch, **how: object) -> SlowDevice:
     made = SlowDevice(**how)  # type: ignore[arg-type]
-    monkeypatch.setattr("perfsuite.device.joining.time.perf_counter", lambda: made.now_us / 1e6)
+    monkeypatch.setattr("perfsuite.devices.cuda.time.perf_counter", lambda: made.now_us / 1e6)
     return made
 
 

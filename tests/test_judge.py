@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from perfsuite.judge import Against, Policy, judge, judge_claims, wants_confirmation
-from perfsuite.judge.words import limit
+from perfsuite.judge.claims import judge_claims
+from perfsuite.judge.compare import Against, Policy
+from perfsuite.judge.verdict import judge, limit, wants_confirmation
 from perfsuite.model import (
     BaselineEntry,
     BaselineMetric,

@@ -10,12 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfsuite.judge.change import shift_of
-from perfsuite.judge.draft import word_of
-from perfsuite.judge.policy import Policy
-from perfsuite.judge.timings import Timing
+from perfsuite.judge.compare import Policy, Timing, shift_of
+from perfsuite.judge.noise import BY_CLASS, CPU, SERVICE, NoisePrior
+from perfsuite.judge.verdict import word_of
 from perfsuite.model import Metric, Word
-from perfsuite.noise import BY_CLASS, CPU, SERVICE, NoisePrior
 
 MEMORY, UNKNOWN = BY_CLASS["memory"], BY_CLASS["unknown"]
 NOMINAL = 0.01

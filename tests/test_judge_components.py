@@ -9,13 +9,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfsuite.judge import Against
-from perfsuite.judge.change import shift_of
-from perfsuite.judge.components import between_units, priors_of, with_beta
-from perfsuite.judge.policy import Policy
-from perfsuite.judge.timings import Timing
+from perfsuite.judge.compare import (
+    Against,
+    Policy,
+    Timing,
+    between_units,
+    priors_of,
+    shift_of,
+    with_beta,
+)
+from perfsuite.judge.noise import AWAITED, BY_CLASS, ENERGY_PRIOR, HOST, SERVICE, NoisePrior
 from perfsuite.model import BaselineEntry, BaselineMetric, DeviceFacts
-from perfsuite.noise import AWAITED, BY_CLASS, ENERGY_PRIOR, HOST, SERVICE, NoisePrior
 
 MEMORY = BY_CLASS["memory"]
 FACTS = DeviceFacts(device="cuda", name="", unit="a", identity={}, clocks=("time_us", "cycles"))

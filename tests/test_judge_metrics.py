@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from perfsuite.codec import encode
-from perfsuite.judge import Against, judge
+from perfsuite.judge.compare import Against
+from perfsuite.judge.verdict import judge
 from perfsuite.model import (
     BaselineEntry,
     BaselineMetric,
@@ -26,6 +26,7 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
+from perfsuite.store.codec import encode
 
 FACTS = DeviceFacts(device="cuda", name="NVIDIA H200", unit="a", identity={}, clocks=("time_us",))
 AGAINST = Against(facts=FACTS, slug="nvidia-h200", source="baseline nvidia-h200")

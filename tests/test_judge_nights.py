@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from store_data import FACTS, OTHER_UNIT, SKU, UNIT, variant
 
-from perfsuite.judge import Against, is_one_level, level_changes
+from perfsuite.judge.compare import Against
 from perfsuite.model import BaselineEntry, BaselineMetric, Change
+from perfsuite.run.accept import is_one_level, level_changes
 
 COPY = variant("copy", 1024)
 AGAINST = Against(facts=FACTS, slug=SKU.slug)

@@ -16,7 +16,7 @@ import sanitize_kernels
 
 from perfsuite import Kernel
 from perfsuite.model import Case
-from perfsuite.packs import load_pack
+from perfsuite.packs.load import load_pack
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 PACKS = ("blackwell", "compute", "hopper", "inference", "memory", "scheduling")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfsuite.stats import shifts
+from perfsuite.history.store import shifts
 
 DATA = Path(__file__).parent / "data"
 NOISE = 0.003

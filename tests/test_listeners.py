@@ -14,10 +14,11 @@ import pytest
 import report_data as data
 
 from perfsuite.model import Pack, Section, Tier
-from perfsuite.packs import Listeners, discover
-from perfsuite.report.book import read
-from perfsuite.report.render import render
-from perfsuite.report.summary import summary
+from perfsuite.packs.find import discover
+from perfsuite.packs.load import Listeners
+from perfsuite.report.data import read
+from perfsuite.report.html import render_render
+from perfsuite.report.text import summary
 
 pytest_plugins = ["pytester"]
 
@@ -46,7 +47,7 @@ def hook(name: str, arguments: str, body: str) -> str:
 
 
 def test_the_catalogue_names_the_module_and_does_not_import_it(tmp_path: Path) -> None:
-    from perfsuite.catalogue import load_catalogue
+    from perfsuite.packs.listing import load_catalogue
 
     folder = tmp_path / "acme.py"
     text = "import perfsuite\n" + hook("perf_controller", "", 'return "not_there"')
@@ -155,7 +156,7 @@ def test_sections_are_text_in_page_and_markdown() -> None:
     module: Any = importlib.import_module("listening_controller")
     run = data.run_of()
     book = read(run, baselines={}, sections=(module.perf_report_section(run),))
-    page, short = render(book), summary(book)
+    page, short = render_render(book), summary(book)
     assert "<h2>Wall time by Acme</h2>" in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<script>alert" not in page

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.device import load
-from perfsuite.device.health import HealthWatch, together
-from perfsuite.device.load import Load, Spent
+from perfsuite.devices import load
+from perfsuite.devices.load import Load, Spent
+from perfsuite.devices.nvml import HealthWatch, together
 from perfsuite.model import Health
 
 TWO = frozenset({0, 1})

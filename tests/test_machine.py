@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from perfsuite.judge import Against, Machine, Policy, judge, judge_machine
-from perfsuite.judge.draft import drift_of
+from perfsuite.judge.compare import Against, Policy
+from perfsuite.judge.machine import Machine, judge_machine
+from perfsuite.judge.verdict import drift_of, judge
 from perfsuite.model import (
     BaselineEntry,
     BaselineMetric,

@@ -12,20 +12,30 @@ import pytest
 import store_data
 from test_runner import QUICK, WATCHED, Log, request
 
-from perfsuite.baselines import Baselines, Exceptions, accept
-from perfsuite.bundles import bundles_of, shard_of
-from perfsuite.cli.compare import judged_against
-from perfsuite.errors import UsageError
-from perfsuite.merging import conclude, merged
-from perfsuite.model import ClaimInstance, Evidence, Pack, Part, Result, Run, Shard, Stage, Variant
-from perfsuite.outcome import Outcome
-from perfsuite.report.book import read
-from perfsuite.report.decision import verdict_json
-from perfsuite.report.page import headline
-from perfsuite.report.render import render
-from perfsuite.requested import Request
-from perfsuite.runner import execute
-from perfsuite.runs import list_runs, load_run
+from perfsuite.boundary import UsageError
+from perfsuite.cli import judged_against
+from perfsuite.model import (
+    ClaimInstance,
+    Evidence,
+    Pack,
+    Part,
+    Result,
+    Run,
+    Shard,
+    Stage,
+    Variant,
+)
+from perfsuite.nightly.merge import conclude, merged
+from perfsuite.packs.select import bundles_of, shard_of
+from perfsuite.report.data import headline, read
+from perfsuite.report.html import render_render
+from perfsuite.report.text import verdict_json
+from perfsuite.run.accept import accept
+from perfsuite.run.config import Request
+from perfsuite.run.run import Outcome, execute
+from perfsuite.store.baselines import Baselines
+from perfsuite.store.exceptions import Exceptions
+from perfsuite.store.runs import list_runs, load_run
 
 FIVE = WATCHED.replace("[100, 200, 400, 50]", "[100, 200, 300, 400, 500, 50]").replace(
     "perfsuite.cuda().when(us=300)", "perfsuite.cuda().when(us=7)"
@@ -200,7 +210,7 @@ def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
     )
     assert told in found.notes
     assert "shard 2/2: note of 1" in found.notes
-    assert "2/2 on 111111111111" in render(read(found, baselines={}))
+    assert "2/2 on 111111111111" in render_render(read(found, baselines={}))
     accepted = accept(found, tmp_path / "baselines", reason="all shards", by="me")
     assert len(accepted.added) == len(run.variants) + len(run.canaries) == 6
     assert len(Baselines.load([tmp_path / "baselines"], found.sku).entries) == 6

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.catalogue import load_catalogue
-from perfsuite.cli import main
-from perfsuite.cli.new_pack import new_pack
-from perfsuite.errors import UsageError
+from perfsuite.boundary import UsageError
+from perfsuite.cli import main, new_pack
 from perfsuite.model import Tier
-from perfsuite.packs import packs_at
+from perfsuite.packs.find import packs_at
+from perfsuite.packs.listing import load_catalogue
 from perfsuite.testing import check_pack
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from perfsuite.model import Run
-from perfsuite.runs import list_runs, load_run
+from perfsuite.store.runs import list_runs, load_run
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "examples" / "nightly.sh"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perfsuite import noise
+from perfsuite.judge import noise
+from perfsuite.judge.noise import NoisePrior, prior_for
 from perfsuite.model import Regime
-from perfsuite.noise import NoisePrior, prior_for
 
 ALL = [*noise.BY_CLASS.values(), noise.ONE_CLOCK, noise.CPU]
 

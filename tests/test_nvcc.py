@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.errors import PerfError
+from perfsuite.boundary import PerfError
 
 pytest.importorskip("torch")
 
-from perfsuite.device.nvcc import RELOCATABLE, linked
-from perfsuite.device.software import compilers, sharing
+from perfsuite.devices.kernels import RELOCATABLE, linked
+from perfsuite.devices.tensors import compilers, sharing
 
 
 def _install(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:

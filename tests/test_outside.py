@@ -11,9 +11,8 @@ import pytest
 from installed import call, environment, install
 from kept_folder import Fill
 
-from perfsuite.baselines import Baselines, Shipped, shipped_by
-from perfsuite.baselines.folder import read_sku
-from perfsuite.packs import PackSource
+from perfsuite.packs.find import PackSource
+from perfsuite.store.baselines import Baselines, Shipped, read_sku, shipped_by
 
 pytest_plugins = ["pytester"]
 

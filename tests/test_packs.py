@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.errors import PackError, UsageError
-from perfsuite.packs import discover, load_pack
+from perfsuite.boundary import PackError, UsageError
+from perfsuite.packs.find import discover
+from perfsuite.packs.load import load_pack
 
 GOOD = """
     import perfsuite

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.errors import DeviceError, UsageError
+from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.model import (
     Block,
     CaseInfo,
@@ -37,10 +37,18 @@ from perfsuite.model import (
     Variant,
     variant_id,
 )
-from perfsuite.panel import Panel, Site, UnitLock, inventory
-from perfsuite.panel.ending import doubted, exit_words, tail
-from perfsuite.panel.process import resident_bytes
-from perfsuite.panel.site import child_environment, host_bytes
+from perfsuite.workers.panel import Panel
+from perfsuite.workers.process import (
+    Site,
+    UnitLock,
+    child_environment,
+    doubted,
+    exit_words,
+    host_bytes,
+    inventory,
+    resident_bytes,
+    tail,
+)
 
 PACKS = Path(__file__).parent / "packs"
 SITE = Site(
@@ -502,7 +510,7 @@ def test_run_ends_when_a_server_cannot_be_replaced(
 def test_server_that_stops_answering_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     with Panel(replace(SITE, slots=1)) as stuck:
         (pid,) = stuck.ping()
-        monkeypatch.setattr("perfsuite.panel.slot.REPLY_LIMIT_S", 0.5)
+        monkeypatch.setattr("perfsuite.workers.process.REPLY_LIMIT_S", 0.5)
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(DeviceError, match=r"gave no answer within 0\.5 s"):
             stuck.ping()
@@ -563,7 +571,7 @@ def test_unit_is_locked_once_and_names_its_holder() -> None:
         pass
 
 
-TAKES = "from perfsuite.panel import UnitLock; UnitLock('fa4e00000000')"
+TAKES = "from perfsuite.workers.panel import UnitLock; UnitLock('fa4e00000000')"
 
 
 @pytest.mark.parametrize(
@@ -621,7 +629,7 @@ def test_inventory_that_fails_says_how(
 
 
 def test_inventory_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["perfsuite.panel.inventory"], "LIMIT_S", 0.001)
+    monkeypatch.setattr(sys.modules["perfsuite.workers.process"], "LIMIT_S", 0.001)
     with pytest.raises(DeviceError, match=r"longer than 0\.001 s"):
         inventory()
 

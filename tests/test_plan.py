@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from perfsuite import Need, arch, cuda, feature, gpus, package
-from perfsuite.errors import UsageError
+from perfsuite.boundary import UsageError
 from perfsuite.model import (
     CaseInfo,
     ClaimInstance,
@@ -23,7 +23,7 @@ from perfsuite.model import (
     Variant,
     variant_id,
 )
-from perfsuite.plan import (
+from perfsuite.packs.select import (
     claims_of,
     is_installed,
     missing_need,

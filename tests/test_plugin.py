@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kept_folder import Fill
 
-from perfsuite.request import Chosen
+from perfsuite.run.config import Chosen
 from perfsuite.session import PerfSession
 
 pytest_plugins = ["pytester"]
@@ -119,7 +119,9 @@ def error_of(result: pytest.RunResult) -> str:
 def test_an_ordinary_session_runs_ordinary_tests_and_imports_nothing_heavy(
     project: pytest.Pytester,
 ) -> None:
-    heavy = "torch numpy scipy jinja2 msgspec rich sqlalchemy perfsuite.session perfsuite.catalogue"
+    heavy = (
+        "torch numpy scipy jinja2 msgspec rich sqlalchemy perfsuite.session perfsuite.packs.listing"
+    )
     project.makepyfile(
         test_light=f"""
         import sys
@@ -404,7 +406,7 @@ def test_a_session_without_packs_says_so(project: pytest.Pytester) -> None:
 
 
 def test_every_run_is_stored_and_the_next_report_shows_it(later: pytest.Pytester) -> None:
-    from perfsuite.history import History, series_of
+    from perfsuite.history.store import History, series_of
 
     result = perf(later, *ONLY_DOUBLE)
     assert "history" not in result.stdout.str()

@@ -8,13 +8,13 @@ import pytest
 import report_data as data
 import test_engine
 
-from perfsuite.device.fake import FakeDevice
-from perfsuite.device.protocol import Group, Sample
+from perfsuite.devices.fake import FakeDevice
+from perfsuite.devices.protocol import Group, Sample
 from perfsuite.model import Evidence, Result, Run
-from perfsuite.profiling import profile_of
-from perfsuite.report.book import read
-from perfsuite.report.render import render
-from perfsuite.terminal import costs
+from perfsuite.report.data import read
+from perfsuite.report.html import render_render
+from perfsuite.report.terminal import costs
+from perfsuite.report.view import profile_of
 
 
 def process(unit: str, **phases_s: float) -> Evidence:
@@ -75,9 +75,9 @@ def test_the_table_is_plain_text() -> None:
 
 
 def test_the_report_has_the_same_table() -> None:
-    page = render(read(run_of("a", "a"), baselines={}))
+    page = render_render(read(run_of("a", "a"), baselines={}))
     assert "Where the run's own time went" in page
-    assert "Where the run's own time went" not in render(read(data.run_of(), baselines={}))
+    assert "Where the run's own time went" not in render_render(read(data.run_of(), baselines={}))
 
 
 class Pacing(FakeDevice):

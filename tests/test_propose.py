@@ -14,11 +14,23 @@ from store_data import OTHER_UNIT, SKU, UNIT
 from test_baselines import MERGE, load, memory
 from test_runner import PACK, Log, request
 
-from perfsuite.baselines import Baselines, Exceptions, Finding, Proposal, Terms, accept, propose
-from perfsuite.cli.proposal import markdown
-from perfsuite.errors import UsageError
-from perfsuite.model import MachineShift, Part, Run, Settings, Shard, Stage, Status, Verdict, Word
-from perfsuite.runner import execute
+from perfsuite.boundary import UsageError
+from perfsuite.model import (
+    MachineShift,
+    Part,
+    Run,
+    Settings,
+    Shard,
+    Stage,
+    Status,
+    Verdict,
+    Word,
+)
+from perfsuite.nightly.propose import Finding, Proposal, Terms, markdown, propose
+from perfsuite.run.accept import accept
+from perfsuite.run.run import execute
+from perfsuite.store.baselines import Baselines
+from perfsuite.store.exceptions import Exceptions
 
 TODAY = date(2026, 11, 22)
 COPY, ADD = (data.variant(case, 1024).id for case in ("copy", "add"))

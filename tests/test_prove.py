@@ -19,17 +19,28 @@ import pytest
 from proof_data import header, made_up, recorded, variant
 from store_data import finished, result
 
+from perfsuite.boundary import StoreError
 from perfsuite.cli import main
-from perfsuite.errors import StoreError
 from perfsuite.model import Result, Run, Stage, Status, Word
-from perfsuite.panel import Site
-from perfsuite.panel.site import child_environment
 from perfsuite.prove import planted
-from perfsuite.prove.comparisons import Comparing, Comparison
-from perfsuite.prove.figures import Share, agreements, by_subject, cost, spreads, tally
-from perfsuite.prove.nights import nights
-from perfsuite.prove.page import prove, write_page
-from perfsuite.prove.peer_server import PeerServer
+from perfsuite.prove.collect import PeerServer
+from perfsuite.prove.page import (
+    OURS,
+    Comparing,
+    Comparison,
+    Share,
+    Tool,
+    agreements,
+    by_subject,
+    cost,
+    draw,
+    nights,
+    prove,
+    spreads,
+    tally,
+    tools_of,
+    write_page,
+)
 from perfsuite.prove.peers import CUPTI, ON_HOST, Order
 from perfsuite.prove.raw import (
     Line,
@@ -42,10 +53,9 @@ from perfsuite.prove.raw import (
     read_raw,
     wave_of,
 )
-from perfsuite.prove.roc import draw
-from perfsuite.prove.tools import OURS, Tool, tools_of
-from perfsuite.runs import RunFile
+from perfsuite.store.runs import RunFile
 from perfsuite.testing import check_pack
+from perfsuite.workers.process import Site, child_environment
 
 # Orders in which the recorded processes are dealt out; each order is disjoint in itself.
 DEALS = 20

@@ -10,10 +10,10 @@ import pytest
 from readme_tables import BEGIN, END, ROOT, differing_rows, main, put, stored_sku, table_of
 from store_data import SKU, finished, variant
 
-from perfsuite.baselines import accept
-from perfsuite.catalogue import load_catalogue
 from perfsuite.model import ClaimInstance, Pack, Regime, Tier, Variant
-from perfsuite.packs import discover
+from perfsuite.packs.find import discover
+from perfsuite.packs.listing import load_catalogue
+from perfsuite.run.accept import accept
 
 PACKS = {source.name: source for source in discover(ROOT, extra=())}
 TABLED = sorted(

@@ -10,11 +10,8 @@ from store_data import variant
 from test_panel import SITE, STEADY, measure, nasty
 
 from perfsuite.model import Stage, Status
-from perfsuite.panel import Panel
-from perfsuite.panel.crew import Crew
-from perfsuite.panel.legs import Seat, Wave
-from perfsuite.panel.process import Wait
-from perfsuite.panel.relay import Relay
+from perfsuite.workers.panel import Crew, Panel, Relay, Seat, Wave
+from perfsuite.workers.process import Wait
 
 ROOM = 100
 

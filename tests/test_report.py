@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import report_data as data
 
-from perfsuite.errors import StoreError
+from perfsuite.boundary import StoreError
 from perfsuite.model import (
     BaselineEntry,
     Change,
@@ -27,12 +27,15 @@ from perfsuite.model import (
     Word,
     Work,
 )
-from perfsuite.report import page, properties, summary, view, write_report
-from perfsuite.report.book import read
-from perfsuite.report.cause import cause
-from perfsuite.report.render import inline, prose
-from perfsuite.report.render import render as html
-from perfsuite.report.summary import summary as markdown
+from perfsuite.report import data as page
+from perfsuite.report import text as summary
+from perfsuite.report import view
+from perfsuite.report.data import read
+from perfsuite.report.html import inline, prose, write_report
+from perfsuite.report.html import render_render as html
+from perfsuite.report.text import properties
+from perfsuite.report.text import summary as markdown
+from perfsuite.report.why import cause
 
 GOLD = Path(__file__).parent / "gold"
 SOURCE = "baseline nvidia-h200"
@@ -386,7 +389,7 @@ def test_markdown_says_why_and_counts_claims_and_coverage() -> None:
     ],
 )
 def test_markdown_lets_no_text_act(text: str, shown: str) -> None:
-    assert summary.plain(text) == shown
+    assert summary.plain_summary(text) == shown
 
 
 def test_markdown_of_a_huge_run_is_short() -> None:
@@ -510,7 +513,7 @@ def test_style_and_script_stay_small() -> None:
 
 
 def tones() -> Iterator[str]:
-    from perfsuite.report import marks
+    from perfsuite.report import data as marks
 
     yield from {mark.tone for mark in marks.MARKS.values()}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from options_data import OPTIONS
 
-from perfsuite.errors import UsageError
-from perfsuite.request import choose, policy_of, request_of, settings_of
+from perfsuite.boundary import UsageError
+from perfsuite.run.config import choose, policy_of, request_of, settings_of
 
 PACK = Path(__file__).parent / "packs" / "steady.py"
 

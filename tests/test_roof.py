@@ -11,12 +11,11 @@ from xml.etree import ElementTree as ET
 import pytest
 import report_data as data
 
+from perfsuite.judge.peaks import GENERIC, PEAKS
 from perfsuite.model import Word, Work
-from perfsuite.report import roofplot
-from perfsuite.report.book import read
-from perfsuite.report.roof import place, roof
-from perfsuite.report.subject import Subject
-from perfsuite.roofline import GENERIC, PEAKS
+from perfsuite.report import plots as roofplot
+from perfsuite.report.data import Subject, read
+from perfsuite.report.plots import place, roof
 
 H200 = PEAKS["nvidia-h200"]
 
@@ -99,8 +98,10 @@ def test_a_run_is_one_plane_and_a_lane_for_each_link() -> None:
     assert dots == len(found.places)
 
 
-def dot(intensity: float, rate: float, before: float | None = None) -> roofplot.Point:
-    return roofplot.Point(intensity, rate, before, "slower", "<b>", is_loud=before is not None)
+def dot(intensity: float, rate: float, before: float | None = None) -> roofplot.RoofplotPoint:
+    return roofplot.RoofplotPoint(
+        intensity, rate, before, "slower", "<b>", is_loud=before is not None
+    )
 
 
 CEILINGS = (

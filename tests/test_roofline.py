@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perfsuite import roofline
+from perfsuite.judge import peaks as roofline
+from perfsuite.judge.peaks import GENERIC, PEAKS, peaks_of
 from perfsuite.model import Work
-from perfsuite.roofline import GENERIC, PEAKS, peaks_of
 
 H200 = PEAKS["nvidia-h200"]
 COPY = Work(read_bytes=2**30, write_bytes=2**30)

@@ -21,7 +21,8 @@ from store_data import (
     variant,
 )
 
-from perfsuite.errors import StoreError
+from perfsuite.boundary import StoreError
+from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     Block,
     Health,
@@ -34,9 +35,8 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
-from perfsuite.runs import (
+from perfsuite.store.runs import (
     RunFile,
-    entries_of,
     last_run,
     list_runs,
     load_run,

@@ -14,8 +14,8 @@ from typing import IO
 
 import pytest
 
-from perfsuite import wire
-from perfsuite.panel import Site
+from perfsuite.workers import messages as wire
+from perfsuite.workers.process import Site
 
 LIMIT_S = 20
 
@@ -25,7 +25,7 @@ def server(device: str = "fake") -> Iterator[tuple[subprocess.Popen[bytes], wire
     ours, theirs = wire.pair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "perfsuite.server", str(theirs.fileno()), device],
+            [sys.executable, "-P", "-m", "perfsuite.workers.server", str(theirs.fileno()), device],
             pass_fds=[theirs.fileno()],
             env=Site(device=device).environment(),
             start_new_session=True,
@@ -121,7 +121,7 @@ def test_server_loads_neither_torch_nor_packs_for_the_fake_device() -> None:
 
 def test_server_that_cannot_start_shows_why() -> None:
     child = subprocess.run(
-        [sys.executable, "-P", "-m", "perfsuite.server", "999", "fake"],
+        [sys.executable, "-P", "-m", "perfsuite.workers.server", "999", "fake"],
         env=Site(device="fake").environment(),
         capture_output=True,
         check=False,

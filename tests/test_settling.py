@@ -14,13 +14,14 @@ from arms_data import BEFORE, commit, git, last, page, perf, project_in, verdict
 from kept_folder import Fill
 from test_runner import Log, request
 
-from perfsuite.codec import end_lines, read_run
-from perfsuite.desks import Desks
+from perfsuite.judge.noise import entries_of
 from perfsuite.model import Stage
-from perfsuite.runner import execute
-from perfsuite.runs import entries_of, list_runs
-from perfsuite.settling import settle
-from perfsuite.turns import differing
+from perfsuite.run.against import differing
+from perfsuite.run.run import execute
+from perfsuite.run.settling import settle
+from perfsuite.store.codec import end_lines, read_run
+from perfsuite.store.runs import list_runs
+from perfsuite.workers.units import Desks
 
 pytest_plugins = ["pytester"]
 
@@ -120,7 +121,7 @@ def test_what_turns_decide_is_not_measured_again_before(elsewhere: pytest.Pytest
 def test_what_turns_find_slower_is_traced_although_the_run_saw_no_cause_to(
     elsewhere: pytest.Pytester,
 ) -> None:
-    none = "from perfsuite.tracing import LIMITS_S\nLIMITS_S['is unclear'] = -1.0\n"
+    none = "from perfsuite.explain.trace import LIMITS_S\nLIMITS_S['is unclear'] = -1.0\n"
     (elsewhere.path / "conftest.py").write_text(none, encoding="utf-8")
     (elsewhere.path / "speed.py").write_text(A_LITTLE_SLOWER, encoding="utf-8")
     perf(elsewhere)

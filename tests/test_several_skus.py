@@ -7,11 +7,11 @@ from pathlib import Path
 
 import store_data as data
 
-from perfsuite.baselines import accept
 from perfsuite.model import Evidence, Regime, Result, Run, Status, Variant
-from perfsuite.plan import missing_need
-from perfsuite.sku import sku_for
-from perfsuite.yardstick import find_yardstick
+from perfsuite.packs.select import missing_need
+from perfsuite.run.accept import accept
+from perfsuite.run.expected import find_yardstick
+from perfsuite.store.sku import sku_for
 
 FACTS = replace(data.FACTS, gpus=2, environment={**data.FACTS.environment, "triton": "3.7.1"})
 

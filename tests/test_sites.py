@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from test_runner import QUICK, WATCHED, Log, request
 
-from perfsuite.desks import Desks
 from perfsuite.model import Gpu, Run, Settings, Stage
-from perfsuite.panel.process import resident_bytes
-from perfsuite.runner import execute
-from perfsuite.sites import products_of
+from perfsuite.run.run import execute
+from perfsuite.workers.process import resident_bytes
+from perfsuite.workers.units import Desks, products_of
 
 UNITS = {f"fa4e0000000{index}" for index in range(3)}
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from perfsuite.errors import DeviceError
+from perfsuite.boundary import DeviceError
 from perfsuite.model import DeviceFacts
-from perfsuite.sku import blocked_by, fingerprint_differs, sku_of, slugify
+from perfsuite.store.sku import blocked_by, fingerprint_differs, sku_of, slugify
 
 H200 = DeviceFacts(
     device="cuda",

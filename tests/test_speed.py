@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from perfsuite.device import open_device
-from perfsuite.device.load import Load
-from perfsuite.device.speed import Speed, _reading_ns
+from perfsuite.devices.cpu import Speed, _reading_ns
+from perfsuite.devices.load import Load
+from perfsuite.devices.protocol import open_device
 from perfsuite.model import Health, Regime
 
 
@@ -23,7 +23,7 @@ def scripted(readings: Iterable[int]) -> Speed:
 
 def measured(speed: Speed, monkeypatch: pytest.MonkeyPatch) -> tuple[int, Health]:
     """Return how many samples a CPU took for two, and the health it tells."""
-    from perfsuite.device import cpu
+    from perfsuite.devices import cpu
 
     monkeypatch.setattr(cpu, "SPEED", speed)
     monkeypatch.setattr(Load, "now", lambda _: None)  # what others do here now is no matter
@@ -54,7 +54,7 @@ def test_a_sample_on_a_slowed_core_is_taken_again(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_core_that_stays_slow_is_a_doubt_and_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from perfsuite.device import cpu
+    from perfsuite.devices import cpu
 
     monkeypatch.setattr(cpu, "PATIENCE_S", 0.05)
     times, health = measured(scripted([100, 150]), monkeypatch)

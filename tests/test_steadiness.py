@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from perfsuite.engine.steadiness import AGREEING, SCATTERING, Groups
+from perfsuite.engine.calibrate import AGREEING, SCATTERING, Groups
 
 TOLERANCE = 0.002
 # As many groups as fit the time limit on a GPU.

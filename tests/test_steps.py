@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from citizens_data import PACK, citizen_in, perf
 
-from perfsuite.errors import StoreError
-from perfsuite.steps import Steps
+from perfsuite.boundary import StoreError
+from perfsuite.run.run import Steps
 
 pytest_plugins = ["pytester"]
 
@@ -62,14 +62,14 @@ def words(project: pytest.Pytester) -> list[str]:
 @pytest.mark.parametrize(
     ("what", "failed"),
     [
-        ("perfsuite.report.render.environment", "index.html not written"),
-        ("perfsuite.history.stored_of", "history not stored"),
-        ("perfsuite.closing.read", "report not made"),
-        ("perfsuite.terminal.accounts._told", "items say less"),
-        ("perfsuite.terminal.summary.first_line", "no summary"),
-        ("perfsuite.report.junit.headline", "JUnit's suite lacks its properties"),
-        ("perfsuite.runs.file.end_lines", "the run's file has no verdicts"),
-        ("perfsuite.tracing.Tracing._by_need", "kernels not traced"),
+        ("perfsuite.report.html.environment", "index.html not written"),
+        ("perfsuite.history.store.stored_of", "history not stored"),
+        ("perfsuite.run.finish.read", "report not made"),
+        ("perfsuite.report.terminal._told", "items say less"),
+        ("perfsuite.report.terminal.first_line", "no summary"),
+        ("perfsuite.report.text.headline", "JUnit's suite lacks its properties"),
+        ("perfsuite.store.runs.end_lines", "the run's file has no verdicts"),
+        ("perfsuite.explain.trace.Tracing._by_need", "kernels not traced"),
     ],
 )
 def test_what_fails_after_the_measuring_costs_no_verdict(
@@ -88,17 +88,19 @@ def test_what_fails_after_the_measuring_costs_no_verdict(
 def test_what_failed_is_in_the_exit_status_of_a_run_that_is_right(project: pytest.Pytester) -> None:
     right = ("--perf-select", "n=1")
     assert perf(project, *right).ret == 0
-    result = broken(project, "perfsuite.history.stored_of", *right)
+    result = broken(project, "perfsuite.history.store.stored_of", *right)
     result.assert_outcomes(passed=1)
     assert result.ret == 1
-    result = broken(project, "perfsuite.terminal.summary.first_line", *right)
+    result = broken(project, "perfsuite.report.terminal.first_line", *right)
     assert result.ret == 1
     result.stdout.fnmatch_lines(["no summary: TypeError: of mine"])
 
 
 def test_an_error_of_ours_has_its_remedy_and_no_traceback(project: pytest.Pytester) -> None:
-    error = "__import__('perfsuite.errors').errors.StoreError('full', where='disk', remedy='room')"
-    result = broken(project, "perfsuite.history.stored_of", error=error)
+    error = (
+        "__import__('perfsuite.boundary').errors.StoreError('full', where='disk', remedy='room')"
+    )
+    result = broken(project, "perfsuite.history.store.stored_of", error=error)
     result.stdout.fnmatch_lines(
         ["history not stored: full; where: disk; do: room; perfsuite history import * later"]
     )
@@ -106,7 +108,7 @@ def test_an_error_of_ours_has_its_remedy_and_no_traceback(project: pytest.Pytest
 
 
 def test_a_run_whose_end_was_not_written_can_be_resumed(project: pytest.Pytester) -> None:
-    broken(project, "perfsuite.runs.file.end_lines")
+    broken(project, "perfsuite.store.runs.end_lines")
     (project.path / "conftest.py").unlink()
     result = perf(project, "--perf-resume")
     result.stdout.fnmatch_lines(["note: resuming run *: 2 results kept"])

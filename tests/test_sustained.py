@@ -13,10 +13,10 @@ import test_judge
 import test_machine
 
 from perfsuite import Regime, Work
-from perfsuite.device.fake import FakeDevice
-from perfsuite.device.protocol import Group, Sample
-from perfsuite.judge import canary_clocks, judge
-from perfsuite.judge.timings import ENERGY
+from perfsuite.devices.fake import FakeDevice
+from perfsuite.devices.protocol import Group, Sample
+from perfsuite.judge.compare import ENERGY, canary_clocks
+from perfsuite.judge.verdict import judge
 from perfsuite.model import (
     BaselineEntry,
     BaselineMetric,
@@ -192,6 +192,6 @@ def test_the_canary_of_most_operations_lends_its_clock() -> None:
 
 
 def test_energy_is_accepted_as_a_metric() -> None:
-    from perfsuite.runs import CLOCKS
+    from perfsuite.judge.noise import CLOCKS
 
     assert ENERGY in CLOCKS

@@ -13,9 +13,8 @@ from options_data import OPTIONS
 from report_data import FACTS, HEALTH, STORY, Told, baselines_of, run_of
 
 from perfsuite.model import ClaimInstance, MachineShift, Result, Status, Word
-from perfsuite.report.book import Book, read
-from perfsuite.terminal import Ticker, accounts_of, first_line, summary
-from perfsuite.terminal.words import plain
+from perfsuite.report.data import Book, read
+from perfsuite.report.terminal import Ticker, accounts_of, first_line, plain, summary
 
 FAILING = OPTIONS.failing_statuses()
 

@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from perfsuite.device import Device, Sample
-from perfsuite.device.fake import FakeDevice
-from perfsuite.device.fake_rng import FakeRng
-from perfsuite.errors import DeviceError, PackError, UsageError
+from perfsuite.boundary import DeviceError, PackError, UsageError
+from perfsuite.devices.fake import FakeDevice, FakeRng
+from perfsuite.devices.protocol import Device, Sample
 from perfsuite.model import DeviceFacts
 from perfsuite.testing import check_device, check_pack
 

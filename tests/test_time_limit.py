@@ -10,7 +10,6 @@ import pytest
 import store_data
 from test_runner import PACK, QUICK, Log, request
 
-from perfsuite.duration import seconds_of, words_of
 from perfsuite.model import (
     BaselineEntry,
     ClaimInstance,
@@ -22,16 +21,19 @@ from perfsuite.model import (
     Variant,
     Verdict,
     Word,
+    seconds_of,
+    words_of,
 )
-from perfsuite.report.book import read
-from perfsuite.report.decision import verdict_json
-from perfsuite.report.render import render
-from perfsuite.report.summary import summary as markdown
-from perfsuite.requested import Request
-from perfsuite.runner import Outcome, execute
-from perfsuite.runs import Past, RunFile, earlier_runs, load_run, past_of
-from perfsuite.terminal import summary
-from perfsuite.time_limit import Fit, Knowledge, TimeLimit, fit_of
+from perfsuite.nightly.limit import Fit, Knowledge, Past, TimeLimit, fit_of, past_of
+from perfsuite.report.data import read
+from perfsuite.report.html import render_render
+from perfsuite.report.terminal import summary
+from perfsuite.report.text import summary as markdown
+from perfsuite.report.text import verdict_json
+from perfsuite.run.config import Request
+from perfsuite.run.expected import earlier_runs
+from perfsuite.run.run import Outcome, execute
+from perfsuite.store.runs import RunFile, load_run
 
 MANY = PACK.replace("[100, 200]", "[100, 110, 120, 130, 140, 150, 160, 170]")
 
@@ -185,7 +187,7 @@ def test_a_night_measures_what_fits_and_says_what_it_left_out(folder: Path) -> N
     told = "\n".join(summary(book))
     assert "5 left out" in told
     assert "--perf-time 2m: 3 of 8" in told
-    for text in (markdown(book), render(book), verdict_json(book)):
+    for text in (markdown(book), render_render(book), verdict_json(book)):
         assert "left out" in text
         assert "--perf-time 2m has no room" in text
 
@@ -211,7 +213,7 @@ def test_a_change_that_there_was_no_time_to_confirm_is_unclear(
     asked = request(folder)
     execute(asked, Log())
     monkeypatch.setenv("FACTOR_200", "1.1")
-    monkeypatch.setattr("perfsuite.runner.CONFIRM_END", 0.0)
+    monkeypatch.setattr("perfsuite.run.run.CONFIRM_END", 0.0)
     run = execute(replace(asked, time_s=600.0), Log()).run
     verdict = run.verdicts[1]
     assert (verdict.word, verdict.fails) == (Word.UNCLEAR, False)
@@ -223,7 +225,7 @@ def test_a_change_that_there_was_no_time_to_confirm_is_unclear(
 def test_a_screen_that_takes_longer_than_thought_ends_and_names_the_rest(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perfsuite.runner.SCREEN_END", 0.0)
+    monkeypatch.setattr("perfsuite.run.run.SCREEN_END", 0.0)
     run = execute(replace(request(folder), time_s=600.0), Log()).run
     assert run.asked == ()
     assert len(run.left_out) == 2

@@ -14,18 +14,18 @@ from store_data import SKU, finished
 from test_panel import SITE, STEADY, nasty
 from test_worker import conversation, heard, job
 
-from perfsuite import wire
-from perfsuite.baselines import Baselines, accept
-from perfsuite.device import Loaded, open_device
-from perfsuite.device.compiled import plain_ptx
-from perfsuite.device.fake import FakeDevice
-from perfsuite.engine import dissect
-from perfsuite.engine.tracing import MOST_KERNELS, artefact_of
-from perfsuite.errors import PerfError
+from perfsuite.boundary import PerfError
+from perfsuite.devices.fake import FakeDevice
+from perfsuite.devices.protocol import Loaded, open_device, plain_ptx
+from perfsuite.engine.trace import MOST_KERNELS, artefact_of, dissect
+from perfsuite.explain.trace import MOST_DIFF_LINES, Shelf, Tracing
 from perfsuite.model import Arm, Change, Code, Run, Trace, TracedKernel, Verdict, Word
-from perfsuite.panel import Panel, tracer
-from perfsuite.runs import RunFile, load_run
-from perfsuite.tracing import MOST_DIFF_LINES, Shelf, Tracing
+from perfsuite.run.accept import accept
+from perfsuite.store.baselines import Baselines
+from perfsuite.store.runs import RunFile, load_run
+from perfsuite.workers import messages as wire
+from perfsuite.workers import panel as tracer
+from perfsuite.workers.panel import Panel
 
 COPY = "memory.copy[n=1024]"
 KERNELS = (
@@ -91,7 +91,7 @@ def test_ptx_is_the_same_wherever_its_source_lies() -> None:
 
 
 def test_kineto_s_events_are_kernels_with_their_shape() -> None:
-    from perfsuite.device.profiler import kernels_of
+    from perfsuite.devices.tensors import kernels_of
 
     launch = {
         "registers per thread": 32,

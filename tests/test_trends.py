@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import report_data as data
 
-from perfsuite.errors import StoreError
+from perfsuite.boundary import StoreError
+from perfsuite.history.pages import trends_page, write_trends
 from perfsuite.model import (
     BaselineMove,
     ChangePoint,
@@ -22,10 +23,9 @@ from perfsuite.model import (
     Trend,
     Trends,
 )
-from perfsuite.report.book import read
-from perfsuite.report.history import past
-from perfsuite.report.render import render
-from perfsuite.report.trends import trends_page, write_trends
+from perfsuite.report.data import read
+from perfsuite.report.html import render_render
+from perfsuite.report.plots import past
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
 KEY = SeriesKey(sku="nvidia-h200", variant="a.b[n=1]", metric="time_us", regime="paced", unit="us")
@@ -184,7 +184,7 @@ def test_a_report_shows_a_variant_s_past_and_keeps_hostile_text_out() -> None:
     move = replace(MOVE, reason=HOSTILE, by=HOSTILE)
     known = {variant: series(replace(CHANGE, commit=HOSTILE), move=move)}
     book = read(data.run_of(), baselines=data.baselines_of(), history=known)
-    page = render(book)
+    page = render_render(book)
     assert page.count("<h3>History") == 1
     assert not [attrs for _, attrs in Tags(page).found if "onerror" in attrs]
-    assert "<h3>History" not in render(read(data.run_of(), baselines=data.baselines_of()))
+    assert "<h3>History" not in render_render(read(data.run_of(), baselines=data.baselines_of()))

@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from perfsuite.model import ClaimWord, Status, Word
-from perfsuite.report import marks, view
+from perfsuite.report import data as marks
+from perfsuite.report import view
 
 
 def plain(text: str) -> str:

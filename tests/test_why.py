@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from perfsuite.baselines import accept
-from perfsuite.catalogue import load_catalogue
+from perfsuite.explain.trace import LIMITS_S
 from perfsuite.model import Settings, Status, Tier
-from perfsuite.packs import discover
-from perfsuite.panel import inventory
-from perfsuite.report import write_report
-from perfsuite.report.book import Book, read
+from perfsuite.packs.find import discover
+from perfsuite.packs.listing import load_catalogue
+from perfsuite.report.data import Book, read
+from perfsuite.report.html import write_report
 from perfsuite.report.why import headline
-from perfsuite.requested import Request
-from perfsuite.runner import Outcome, execute
-from perfsuite.runs import load_run
-from perfsuite.tracing import LIMITS_S
-from perfsuite.yardstick import find_yardstick
+from perfsuite.run.accept import accept
+from perfsuite.run.config import Request
+from perfsuite.run.expected import find_yardstick
+from perfsuite.run.run import Outcome, execute
+from perfsuite.store.runs import load_run
+from perfsuite.workers.process import inventory
 
 PLANTED = Path(__file__).parent / "packs" / "planted.py"
 QUICK = Settings(screen_rounds=3, samples=5, sample_us=50.0)

@@ -7,9 +7,7 @@ import socket
 
 import pytest
 
-from perfsuite import wire
-from perfsuite.boundary import plain
-from perfsuite.errors import PerfError
+from perfsuite.boundary import PerfError, plain
 from perfsuite.model import (
     Block,
     Code,
@@ -20,6 +18,7 @@ from perfsuite.model import (
     Status,
     TracedKernel,
 )
+from perfsuite.workers import messages as wire
 
 LIMIT_S = 20
 JOB = wire.Job(
@@ -126,7 +125,7 @@ def test_a_message_that_is_too_long_is_refused_on_both_sides(
         theirs.sendall(b"\xff\0\0\0")
         with pytest.raises(PerfError, match="message of 4080 MiB; the limit is 256 MiB"):
             ours.receive(LIMIT_S)
-    monkeypatch.setattr(wire.coding, "MESSAGE_BYTES", 1 << 20)
+    monkeypatch.setattr("perfsuite.workers.messages.MESSAGE_BYTES", 1 << 20)
     with pytest.raises(PerfError, match="message of 2 MiB; the limit is 1 MiB"):
         wire.encode(wire.Progress("x" * (2 << 20)))
 

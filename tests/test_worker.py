@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite import wire
-from perfsuite.device import Gang
-from perfsuite.device.fake import FakeDevice
-from perfsuite.errors import (
+from perfsuite.boundary import (
     CaseError,
     DeviceError,
     DisturbedError,
@@ -21,8 +18,11 @@ from perfsuite.errors import (
     PerfError,
     WrongResultError,
 )
+from perfsuite.devices.fake import FakeDevice
+from perfsuite.devices.protocol import Gang
 from perfsuite.model import Settings, Status
-from perfsuite.worker import Worker
+from perfsuite.workers import messages as wire
+from perfsuite.workers.server import Worker
 
 PACKS = Path(__file__).parent / "packs"
 LIMIT_S = 20

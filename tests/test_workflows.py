@@ -75,7 +75,7 @@ def test_a_night_waits_for_the_gpu_keeps_its_state_and_alone_its_proposal_may_wr
 
 def test_what_the_workflows_and_the_script_are_told_exists() -> None:
     script = (ROOT / "examples" / "nightly.sh").read_text(encoding="utf-8")
-    from perfsuite.options import OPTIONS
+    from perfsuite.run.config import OPTIONS
 
     named = re.findall(r"--perf-[a-z-]+", script)
     assert named

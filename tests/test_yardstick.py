@@ -9,7 +9,9 @@ from unittest.mock import Mock
 import pytest
 import store_data as data
 
-from perfsuite.baselines import accept, load, moves_of
+from perfsuite.history.store import moves_of
+from perfsuite.judge.noise import entries_of
+from perfsuite.judge.peaks import peaks_of
 from perfsuite.model import (
     ClaimInstance,
     ClaimVerdict,
@@ -20,9 +22,10 @@ from perfsuite.model import (
     Word,
     Work,
 )
-from perfsuite.roofline import peaks_of
-from perfsuite.runs import RunFile, entries_of
-from perfsuite.yardstick import Yardstick, find_yardstick
+from perfsuite.run.accept import accept
+from perfsuite.run.expected import Yardstick, find_yardstick
+from perfsuite.store import baselines as load
+from perfsuite.store.runs import RunFile
 
 TIMES = {"copy": 100.0}
 

@@ -110,4 +110,4 @@ def run(copy: Path, tests: list[str] | tuple[str, ...]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from perfsuite.baselines import Baselines
-from perfsuite.baselines.folder import read_sku, skus_in
-from perfsuite.catalogue import load_catalogue
-from perfsuite.ceilings import with_measured
+from perfsuite.judge.peaks import GENERIC, Peaks, peaks_of, with_measured
 from perfsuite.model import BaselineEntry, Pack, Tier, Variant
-from perfsuite.packs import discover
+from perfsuite.packs.find import discover
+from perfsuite.packs.listing import load_catalogue
 from perfsuite.report import view
-from perfsuite.report.rates import rate_of
-from perfsuite.roofline import GENERIC, Peaks, peaks_of
-from perfsuite.terminal.words import plain
+from perfsuite.report.data import rate_of
+from perfsuite.report.terminal import plain
+from perfsuite.store.baselines import Baselines, read_sku, skus_in
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- perfsuite cases -->", "<!-- perfsuite cases end -->"

@@ -18,16 +18,16 @@ ROOT = Path(__file__).parents[1]
 # Code lines of each package: its names at the top of perfsuite/, without ".py".
 CORE = {
     "__init__ hooks": 150,
-    "model": 450,
+    "model boundary": 450,
     "packs": 680,
     "devices": 1_050,
     "engine": 560,
-    "workers": 980,
-    "judge": 1_100,
+    "workers gang": 980,
+    "judge stats": 1_100,
     "store": 730,
     "run": 810,
     "report": 1_250,
-    "plugin cli": 670,
+    "plugin session items cli": 670,
     "testing": 340,
 }
 FEATURES = {"explain": 700, "history": 500, "nightly": 750, "prove": 900, "interop": 150}
@@ -51,11 +51,12 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 21_200,
-    "tests": 21_600,
-    "modules": 261,
-    "names": 73,
-    "layers": 21,
+    "core": 17_820,
+    "features": 4_540,
+    "core path": 5_410,
+    "tests": 21_800,
+    "modules": 96,
+    "names": 24,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 NO_CODE |= {tokenize.ENCODING, tokenize.ENDMARKER}

@@ -15,8 +15,8 @@ from markup import code, docstring, escaped, prose, table
 from schemas import baseline_schema, run_schema, schema_page, verdict_schema
 
 import perfsuite
-from perfsuite import hookspecs
-from perfsuite.options import EXIT_MACHINE, INI, OPTIONS
+from perfsuite import hooks as hookspecs
+from perfsuite.run.config import EXIT_MACHINE, INI, OPTIONS
 
 VARIABLES = {
     "PERFSUITE_HISTORY": "URL of the history; wins over `perf_history`, and is the place for a "

@@ -10,11 +10,9 @@ from typing import Any
 import msgspec
 from markup import code, documented, table
 
-from perfsuite.codec import Acceptance, RunFacts
-from perfsuite.codec.blocks import BASELINE_SCHEMA
-from perfsuite.codec.lines import _LATER, _PARTS, RUN_SCHEMA
 from perfsuite.model import BaselineEntry, CaseInfo, Result, Run, Sku, Trace, Variant
-from perfsuite.report.decision import json_schema
+from perfsuite.report.text import json_schema
+from perfsuite.store.codec import _LATER, _PARTS, BASELINE_SCHEMA, RUN_SCHEMA, Acceptance, RunFacts
 
 Schema = dict[str, Any]
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from perfsuite.cli.project import say, say_error
-from perfsuite.device import open_device
-from perfsuite.engine import Session
-from perfsuite.errors import PackError, PerfError, UsageError
-from perfsuite.files import refusing
+from perfsuite.boundary import PackError, PerfError, UsageError
+from perfsuite.cli import say, say_error
+from perfsuite.devices.protocol import open_device
+from perfsuite.engine.measure import Session
 from perfsuite.model import Accelerator, Axes, Evidence, Kernel, Regime, Settings
-from perfsuite.packs import load_pack
-from perfsuite.panel.site import child_environment
-from perfsuite.plan import missing_of
+from perfsuite.packs.load import load_pack
+from perfsuite.packs.select import missing_of
+from perfsuite.store.files import refusing
+from perfsuite.workers.process import child_environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,18 @@
-"""What an explanation consists of, as values."""
+"""Parts of PTX and machine code, matched before and now."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from perfsuite.model import Code, Health, TracedKernel
+from perfsuite.model import Change, Code, Health, TracedKernel
+
+# What an explanation consists of, as values.
+
 
 # A kernel whose time moved by less than both is taken as it was: 30 launches say no more.
 LEAST_SHARE, LEAST_US = 0.01, 0.05
@@ -140,3 +145,147 @@ class Explanation:
 
 def _differ(old: float, new: float) -> bool:
     return abs(new - old) > max(LEAST_COUNTED, LEAST_COUNTED_SHARE * max(old, new))
+
+
+# Finds which kernel of before is which of now.
+
+
+# What a library's kernel is for, by its name: the first that fits.
+_ROLES = {
+    "attention": r"attention|flash|fmha|sdpa",
+    "convolution": r"conv|wgrad|dgrad|winograd",
+    "matrix product": r"gemm|gemv|nvjet|cutlass|cublas|xmma|mm$|mma|matmul",
+    "softmax": r"softmax",
+    "normalisation": r"norm",
+    "collective": r"nccl",
+    "copy": r"copy|memcpy|memset|fill",
+    "reduction": r"reduce",
+    "elementwise": r"elementwise|pointwise|triton_poi",
+}
+
+
+def role_of(kernel: TracedKernel) -> str:
+    """Return what a kernel is for, as far as its name says so."""
+    name = kernel.name.lower()
+    return next((role for role, words in _ROLES.items() if re.search(words, name)), "")
+
+
+def matched(before: Side, now: Side) -> Iterator[KernelChange]:
+    """Pair kernels by name and shape, then by name alone, then by role; the rest came or went."""
+    left, right = list(before.kernels), list(now.kernels)
+    for key in (_shape, lambda kernel: kernel.name):
+        for old, new in list(_paired(left, right, key)):
+            yield _compared(old, new)
+    lone = len(left) == len(right) == 1
+    for old, new in list(_paired(left, right, lambda kernel: lone or role_of(kernel))):
+        yield KernelChange(Kind.REPLACED, old, new, new.total_us - old.total_us)
+    yield from (KernelChange(Kind.REMOVED, old, None, -old.total_us) for old in left)
+    yield from (KernelChange(Kind.ADDED, None, new, new.total_us) for new in right)
+
+
+def _shape(kernel: TracedKernel) -> object:
+    return (kernel.name, kernel.grid, kernel.block, kernel.registers, kernel.shared_bytes)
+
+
+def _paired(
+    left: list[TracedKernel], right: list[TracedKernel], key: Callable[[TracedKernel], object]
+) -> Iterator[tuple[TracedKernel, TracedKernel]]:
+    """Take pairs of the same key out of both lists, the longest first."""
+    for old in sorted(left, key=lambda kernel: -kernel.total_us):
+        found = [new for new in right if key(old) and key(new) == key(old)]
+        if found:
+            new = min(found, key=lambda kernel: abs(kernel.total_us - old.total_us))
+            left.remove(old)
+            right.remove(new)
+            yield old, new
+
+
+def _compared(old: TracedKernel, new: TracedKernel) -> KernelChange:
+    delta_us = new.total_us - old.total_us
+    moved = abs(delta_us) > max(LEAST_US, LEAST_SHARE * old.total_us)
+    is_same = not moved and new.count == old.count and _shape(new) == _shape(old)
+    return KernelChange(Kind.SAME if is_same else Kind.CHANGED, old, new, delta_us)
+
+
+# Finds what a change of time is made of: kernels, their code, the clock, the environment.
+
+
+# What of a kernel's code tells most; other facts come after these.
+_TELLING = ("registers", "spill_bytes", "tensor_core_ops", "tma_ops", "global_load_width")
+# The SM clock moves by a little all the time; this much is worth a sentence.
+LEAST_CLOCK = 0.005
+# Of work that depends on the clock by less, as many cycles as before are a coincidence.
+LEAST_BETA = 0.25
+
+
+def explain(change: Change | None, before: Side, now: Side) -> Explanation:
+    """Return what the change of a variant's time is made of."""
+    change_us = change.current - change.baseline if change else None
+    codes = tuple(_codes(before.codes, now.codes))
+    kernels: list[KernelChange] = []
+    if before.kernels and now.kernels:
+        kernels = [_shared(each, change_us, codes) for each in matched(before, now)]
+        kernels.sort(key=lambda each: -abs(each.delta_us))
+    explained_us = math.fsum(each.delta_us for each in kernels)
+    known = bool(before.artefact and now.artefact)
+    return Explanation(
+        change_us=change_us,
+        kernels=tuple(kernels),
+        codes=codes,
+        rest_us=change_us - explained_us if kernels and change_us is not None else None,
+        clock=_clock(change, before, now) if change else None,
+        environment=tuple(
+            (name, before.environment[name], value)
+            for name, value in sorted(now.environment.items())
+            if before.environment.get(name, value) != value
+        ),
+        same_artefact=before.artefact == now.artefact if known else None,
+    )
+
+
+def _shared(
+    each: KernelChange, change_us: float | None, codes: Sequence[CodeChange]
+) -> KernelChange:
+    names = {kernel.function for kernel in (each.before, each.now) if kernel}
+    code = next((one for one in codes if one.now.function in names), None)
+    return replace(each, share=each.delta_us / change_us if change_us else None, code=code)
+
+
+def _codes(before: Sequence[Code], now: Sequence[Code]) -> Iterator[CodeChange]:
+    old = {code.name: code for code in before}
+    for code in now:
+        if code.name in old:
+            facts, was = code.facts, old[code.name].facts
+            moved = [
+                (name, was.get(name, 0.0), facts.get(name, 0.0))
+                for name in _telling_first({**was, **facts})
+            ]
+            known = moved if was and facts else []
+            differing = tuple(each for each in known if each[1] != each[2])
+            yield CodeChange(old[code.name], code, differing)
+
+
+def _telling_first(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=lambda name: name not in _TELLING)
+
+
+def _clock(change: Change, before: Side, now: Side) -> Clock | None:
+    """Return the clock's part where it moved, or where it is held back as it was not before."""
+    held, was = (Counter(r for h in side.health for r in h.reasons) for side in (now, before))
+    moved = abs(math.expm1(change.clock_change)) >= LEAST_CLOCK
+    if not moved and not (before.health and held.keys() - was.keys()):
+        return None
+    time = math.expm1(change.time_change)
+    cycles = math.expm1(change.time_change + change.clock_change)
+    by_cycles = change.beta >= LEAST_BETA and abs(cycles) < abs(change.theta) / 2
+    own = cycles if by_cycles else change.theta
+    return Clock(
+        clock=math.expm1(change.clock_change),
+        time=time,
+        code=own,
+        by_cycles=by_cycles,
+        us=change.baseline * (time - own) if moved else 0.0,
+        blocks=len(now.health),
+        reasons=held,
+        before=was,
+    )

@@ -7,12 +7,24 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from statistics import median
 
-from perfsuite import stats
-from perfsuite.judge.pair import MAJORITY
-from perfsuite.judge.policy import Policy
-from perfsuite.judge.timings import timings_of
-from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, DeviceFacts, Result, Status
-from perfsuite.noise import CPU, ONE_CLOCK
+from perfsuite.judge.compare import MAJORITY, Policy, timings_of
+from perfsuite.judge.noise import CPU, ONE_CLOCK
+from perfsuite.model import (
+    ClaimInstance,
+    ClaimVerdict,
+    ClaimWord,
+    DeviceFacts,
+    Result,
+    Status,
+)
+from perfsuite.stats import (
+    Difference,
+    Variance,
+    hodges_lehmann,
+    main_mode,
+    moderated,
+    pooled,
+)
 
 # A claim is about time, and both of its sides ran on one unit in one run: what differs between
 # processes, clock included, is all there is.
@@ -62,7 +74,7 @@ def _judge(
         reason = f"unusable samples: {error}"
     if reason or not all(logs):
         return _outcome(claim, ClaimWord.NOT_APPLICABLE, reason or "a side has no samples")
-    prior = stats.Variance((CPU if facts.device == "cpu" else ONE_CLOCK).between ** 2, 6)
+    prior = Variance((CPU if facts.device == "cpu" else ONE_CLOCK).between ** 2, 6)
     return _decided(claim, _ratio(logs, prior), fails=fails)
 
 
@@ -83,15 +95,15 @@ def judge_quads(
     try:
         pairs = zip(than.evidence, faster.evidence, strict=True)
         logs = [_quads(one.samples("time_us"), other.samples("time_us")) for one, other in pairs]
-        values = [stats.hodges_lehmann(quads) for quads in logs]
+        values = [hodges_lehmann(quads) for quads in logs]
     except ValueError:
         return None
     between = CPU.between if facts.device == "cpu" else QUADS_BETWEEN
-    own = stats.pooled([values])
+    own = pooled([values])
     # The prior only lifts a spread that is small by luck.
-    moderated = stats.moderated(own, stats.Variance(between**2, 6))
-    variance = max(own, moderated, key=attrgetter("value")).times(1 / len(values))
-    ratio = stats.Difference(stats.hodges_lehmann(values), (variance,))
+    lifted = moderated(own, Variance(between**2, 6))
+    variance = max(own, lifted, key=attrgetter("value")).times(1 / len(values))
+    ratio = Difference(hodges_lehmann(values), (variance,))
     how = f"by {sum(map(len, logs))} quads inside {len(values)} processes"
     return _decided(claim, ratio, fails="broken" in policy.fail_on, how=how)
 
@@ -106,7 +118,7 @@ def _quads(than: Sequence[Sequence[float]], faster: Sequence[Sequence[float]]) -
 
 
 def _decided(
-    claim: ClaimInstance, ratio: stats.Difference, *, fails: bool, how: str = ""
+    claim: ClaimInstance, ratio: Difference, *, fails: bool, how: str = ""
 ) -> ClaimVerdict:
     low, high = (math.exp(end) for end in ratio.interval(ALPHA))
     word = ClaimWord.HELD if low >= claim.by else ClaimWord.UNCLEAR
@@ -157,12 +169,12 @@ def _logs(result: Result) -> list[float]:
     return [math.log(item.time_us) for item in timings_of(result)]
 
 
-def _ratio(logs: Sequence[Sequence[float]], prior: stats.Variance) -> stats.Difference:
-    modes = [stats.main_mode(side, prior=prior, most=(len(side) - 1) // MAJORITY) for side in logs]
-    variance = stats.moderated(stats.pooled(modes), prior)
+def _ratio(logs: Sequence[Sequence[float]], prior: Variance) -> Difference:
+    modes = [main_mode(side, prior=prior, most=(len(side) - 1) // MAJORITY) for side in logs]
+    variance = moderated(pooled(modes), prior)
     variance = variance.times(sum(1 / len(side) for side in modes))
-    theta = stats.hodges_lehmann(modes[0]) - stats.hodges_lehmann(modes[1])
-    return stats.Difference(theta, (variance,))
+    theta = hodges_lehmann(modes[0]) - hodges_lehmann(modes[1])
+    return Difference(theta, (variance,))
 
 
 def _outcome(

@@ -6,9 +6,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from perfsuite.judge.draft import draft_of, drift_of, word_of
-from perfsuite.judge.policy import Against
-from perfsuite.judge.words import percent
+from perfsuite.judge.compare import Against
+from perfsuite.judge.verdict import draft_of, drift_of, percent, word_of
 from perfsuite.model import (
     BaselineEntry,
     Change,

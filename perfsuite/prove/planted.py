@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Case, Regime, Work, Workload, cuda
+from perfsuite import cuda
+from perfsuite.model import Case, Regime, Work, Workload
 
 STRUCTURAL = "structural"
 CHANGES = [0.0, 0.005, 0.01, 0.02]

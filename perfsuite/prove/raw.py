@@ -1,17 +1,30 @@
-"""The raw data of a proof: one JSON line for each thing measured, appended as it is measured."""
+"""The raw data of a proof, in a file."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
-from perfsuite.codec import convert, encode, read_json, round_digits
-from perfsuite.errors import StoreError
-from perfsuite.files import Closable, refusing, unpacked
-from perfsuite.model import DeviceFacts, Evidence, Result, Settings, Sku, Status, Variant
+from perfsuite.boundary import StoreError
+from perfsuite.model import (
+    DeviceFacts,
+    Evidence,
+    Result,
+    Settings,
+    Sku,
+    Status,
+    Variant,
+    format_value,
+)
+from perfsuite.prove.planted import STRUCTURAL
+from perfsuite.store.codec import convert, encode, read_json, round_digits
+from perfsuite.store.files import Closable, refusing, unpacked
+
+# The raw data of a proof: one JSON line for each thing measured, appended as it is measured.
+
 
 SCHEMA = "perfsuite.proof/1"
 
@@ -221,3 +234,54 @@ def _timed_s(evidence: Evidence) -> float:
 
 def _busy_s(evidence: Evidence) -> float:
     return sum(evidence.phases_s.get(phase, 0.0) for phase in ("settle", "measure"))
+
+
+# The planted variants by what they change: one base, and the same with more work.
+
+
+CHANGE = "change"
+# The change that tools are compared at: the one nearest to this.
+COMPARED = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The variants of a case that differ in ``change`` only; ``base`` has none."""
+
+    name: str
+    base: Variant
+    planted: Mapping[float, Variant]
+
+    @property
+    def is_structural(self) -> bool:
+        """Say whether a change is something added, not a share of the work."""
+        return STRUCTURAL in self.base.case.tags
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The base, then the planted ones."""
+        return (self.base, *self.planted.values())
+
+    def compared(self) -> tuple[float, Variant]:
+        """Return the change, and its variant, that tools are compared at."""
+        change = min(self.planted, key=lambda each: abs(each - COMPARED))
+        return change, self.planted[change]
+
+
+def subjects_of(variants: Iterable[Variant]) -> tuple[Subject, ...]:
+    """Group variants; those without a base or without a change are left out."""
+    groups: dict[str, dict[float, Variant]] = {}
+    for variant in variants:
+        if CHANGE in variant.axes:
+            others = [format_value(v) for k, v in variant.axes.items() if k != CHANGE]
+            name = " ".join((variant.case.name, *others))
+            groups.setdefault(name, {})[float(variant.axes[CHANGE])] = variant
+    return tuple(
+        Subject(
+            name=name,
+            base=arms[0.0],
+            planted={change: arms[change] for change in sorted(arms) if change},
+        )
+        for name, arms in groups.items()
+        if 0.0 in arms and len(arms) > 1
+    )

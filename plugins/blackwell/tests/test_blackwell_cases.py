@@ -35,8 +35,8 @@ def _built(name: str, **axes: Any) -> perfsuite.Workload:
 
 
 def _check(workload: perfsuite.Workload) -> float | None:
-    from perfsuite.check import check
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.check import check
 
     return check(open_device("cpu"), workload, where="here", seed=3)
 
@@ -109,7 +109,7 @@ def test_tensor_memory_by_hand_needs_a_chip_that_has_it() -> None:
 
 @pytest.mark.parametrize("form", ["bf16", *FORMATS])
 def test_work_counts_each_tensor_once(form: str) -> None:
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     impl = "cublas" if form == "bf16" else "dequantise"
     axes = {"format": form, **SMALL, "impl": impl}
@@ -122,7 +122,7 @@ def test_work_counts_each_tensor_once(form: str) -> None:
 def test_work_counts_the_operations_that_torch_counts() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     for name in ("tcgen05_gemm", "block_scaled_gemm"):
         case = CASES[name]

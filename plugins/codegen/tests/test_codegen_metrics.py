@@ -66,7 +66,8 @@ def unpromised(kernel: Kernel, target: str) -> dict[str, float]:
 
 def verdict(before: Mapping[str, float], now: Mapping[str, float]) -> Any:
     """Return what the judge says of these metrics of one variant."""
-    from perfsuite.judge import Against, judge
+    from perfsuite.judge.compare import Against
+    from perfsuite.judge.verdict import judge
     from perfsuite.model import (
         BaselineEntry,
         BaselineMetric,
@@ -252,8 +253,8 @@ def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_case_reads_the_metrics_that_it_declares() -> None:
-    from perfsuite.device import open_device
-    from perfsuite.engine import Session
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.measure import Session
     from perfsuite.model import Settings
 
     device = open_device("cpu")

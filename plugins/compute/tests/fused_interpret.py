@@ -21,8 +21,8 @@ from perfsuite_compute import (
 )
 
 import perfsuite
-from perfsuite.check import check
-from perfsuite.device import open_device
+from perfsuite.devices.protocol import open_device
+from perfsuite.engine.check import check
 
 # The smallest, an odd and a larger size each.
 LAUNCHES: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [

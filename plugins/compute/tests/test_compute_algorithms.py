@@ -22,8 +22,8 @@ CASES = {each.name: each for each in matrices.cases() if isinstance(each, perfsu
 
 def _check(name: str, **axes: Any) -> float | None:
     """Check a variant on the CPU; its mistake is refused there, too."""
-    from perfsuite.check import check
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.check import check
 
     device = open_device("cpu")
     workload = CASES[name].build(device.context(3), **axes)

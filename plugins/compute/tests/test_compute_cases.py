@@ -39,8 +39,8 @@ def _on_cpu() -> list[Any]:
 
 
 def _check(workload: perfsuite.Workload) -> float | None:
-    from perfsuite.check import check
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.check import check
 
     return check(open_device("cpu"), workload, where="here", seed=3)
 
@@ -52,7 +52,7 @@ def _built(case: perfsuite.Case, **axes: Any) -> perfsuite.Workload:
 
 
 def _context() -> Any:
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     return open_device("cpu").context(3)
 
@@ -118,7 +118,7 @@ def test_rates_of_other_dtypes_are_of_right_products(dtype: str, limit: float) -
 def test_work_counts_the_operations_that_torch_counts(name: str, axes: Axes) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     case = CASES[name]
     assert case.work is not None
@@ -131,7 +131,7 @@ def test_work_counts_the_operations_that_torch_counts(name: str, axes: Axes) -> 
 
 @pytest.mark.parametrize("name", ["gemm", "softmax", "attention"])
 def test_work_counts_each_tensor_once(name: str) -> None:
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     case = CASES[name]
     assert case.work is not None

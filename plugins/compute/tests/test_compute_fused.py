@@ -121,8 +121,8 @@ def test_launch_is_right_on_the_cpu_and_its_mistake_refused(
     case: perfsuite.Case, axes: dict[str, Any]
 ) -> None:
     pytest.importorskip("torch")
-    from perfsuite.check import check
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.check import check
 
     device = open_device("cpu")
     workload = case.build(device.context(3), **axes)
@@ -168,7 +168,7 @@ def test_work_counts_the_operations_that_torch_counts(
     pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     device = open_device("cpu")
     workload = case.build(device.context(1), dtype="fp32", **axes)

@@ -163,8 +163,8 @@ def test_launched_tiles_are_those_handed_over() -> None:
 def _check(name: str, **axes: Any) -> float | None:
     """Check a variant on the CPU; its mistake is refused there, too."""
     pytest.importorskip("torch")
-    from perfsuite.check import check
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.check import check
 
     device = open_device("cpu")
     workload = CASES[name].build(device.context(3), **axes)

@@ -106,8 +106,8 @@ def test_rungs_cover_a_ragged_matrix_and_fit_an_sm() -> None:
 
 def test_ladder_refuses_a_loop_that_ends_early() -> None:
     torch = pytest.importorskip("torch")
-    from perfsuite.check import check
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.check import check
 
     def play(grid: Any, block: Any, *args: Any, shared_bytes: int) -> None:
         assert args[3:] == (1032, 1032, 1032)
@@ -142,8 +142,8 @@ def test_builder_launches_its_kernels_right_and_its_mistake_is_refused(
     case: perfsuite.Case, axes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    from perfsuite.check import check
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.check import check
 
     monkeypatch.setattr(multiprocessors, "count", lambda: 132)
     monkeypatch.setattr(multiprocessors, "most_threads", lambda: 2048)

@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from perfsuite_distributed import bucketing, collective, overlap, peer_copy
 
 import perfsuite
-from perfsuite.check import check, check_scenario
-from perfsuite.device import open_device
+from perfsuite.devices.protocol import open_device
+from perfsuite.engine.check import check, check_scenario
 
 CASES = {
     case.name: case

@@ -26,15 +26,15 @@ def _bindings(case: perfsuite.Case) -> list[dict[str, Any]]:
 
 
 def _check(workload: object) -> float | None:
-    from perfsuite.check import check
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.check import check
 
     assert isinstance(workload, perfsuite.Workload)
     return check(open_device("cpu"), workload, where="here", seed=3)
 
 
 def _context() -> Any:
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     return open_device("cpu").context(3)
 
@@ -81,7 +81,7 @@ def test_library_multiplication_is_right_and_a_dropped_step_refused() -> None:
 
 
 def test_a_dropped_step_is_refused_at_every_size() -> None:
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     for k in (4096, 8192):
         a, b, c = gemm.make_inputs(64, 64, k)(open_device("cpu").rng(3))
@@ -110,7 +110,7 @@ def test_counts_are_those_of_every_value_and_a_lost_block_refused() -> None:
 def test_work_counts_the_operations_that_torch_counts_and_each_tensor_once() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     case = CASES["wgmma_gemm"]
     assert case.work is not None

@@ -332,7 +332,7 @@ def test_a_model_reads_prompts_whole(desk: Any) -> None:
 
 def test_the_scenario_s_metrics_are_those_it_declares() -> None:
     pytest.importorskip("torch")
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     device = open_device("cpu")
     scenario: Any = batching.batching.build(

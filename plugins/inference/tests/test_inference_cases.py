@@ -35,7 +35,7 @@ def _on_cpu() -> list[Any]:
 
 
 def _built(name: str, *, seed: int = 3, **axes: Any) -> perfsuite.Workload:
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     workload = CASES[name].build(open_device("cpu").context(seed), **axes)
     assert isinstance(workload, perfsuite.Workload)
@@ -43,14 +43,14 @@ def _built(name: str, *, seed: int = 3, **axes: Any) -> perfsuite.Workload:
 
 
 def _check(workload: perfsuite.Workload) -> float | None:
-    from perfsuite.check import check
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.check import check
 
     return check(open_device("cpu"), workload, where="here", seed=3)
 
 
 def _inputs(workload: perfsuite.Workload) -> tuple[Any, ...]:
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     return workload.make_inputs(open_device("cpu").rng(1))
 

@@ -17,7 +17,7 @@ from perfsuite_memory import (
     topk_triton,
 )
 
-from perfsuite.device.tensors import TensorRng
+from perfsuite.devices.tensors import TensorRng
 
 
 def report(name: str, got: Any, want: Any) -> None:

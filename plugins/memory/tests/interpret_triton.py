@@ -8,7 +8,7 @@ import torch
 from perfsuite_memory import coalescing_triton, stream_triton, transpose_triton
 from perfsuite_memory.stream import INPUTS, REDUCTIONS, SCALAR, _inputs, _reference
 
-from perfsuite.device.tensors import TensorRng
+from perfsuite.devices.tensors import TensorRng
 
 PROGRAMS = 2
 

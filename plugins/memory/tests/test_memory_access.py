@@ -66,7 +66,7 @@ def _name(value: object) -> str:
 @pytest.mark.parametrize(("case", "axes"), SMALL, ids=_name)
 def test_reference_refuses_the_control(case: perfsuite.Case, axes: dict[str, Any]) -> None:
     pytest.importorskip("torch")
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     device = open_device("cpu")
     rng = device.rng(3)

@@ -69,7 +69,7 @@ def test_torch_agrees_with_the_reference_and_the_control_does_not(
     case: perfsuite.Case, axes: dict[str, Any]
 ) -> None:
     pytest.importorskip("torch")
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     device = open_device("cpu")
     workload = case.build(device.context(1), impl="torch", **axes)

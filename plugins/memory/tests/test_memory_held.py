@@ -11,7 +11,7 @@ import pytest
 from perfsuite_memory import atomics, scan_sort_topk
 
 import perfsuite
-from perfsuite.device import open_device
+from perfsuite.devices.protocol import open_device
 
 BASELINE = Path(__file__).parents[3] / "baselines" / "nvidia-h200-0282-001" / "memory.json"
 

@@ -38,8 +38,8 @@ def play_advance(threads: int, values: Any, n: int, rounds: int) -> None:
 
 
 def _check(workload: Any) -> float | None:
-    from perfsuite.check import check
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.check import check
 
     return check(open_device("cpu"), workload, where="here", seed=3)
 
@@ -82,7 +82,7 @@ def test_trace_fills_the_slots_first_and_has_small_and_large_blocks() -> None:
 
 def test_blocks_are_marked_and_one_handed_out_twice_is_refused() -> None:
     pytest.importorskip("torch")
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     context = open_device("cpu").context(3)
     workload = allocator.allocator.build(context, steps=64, impl="torch")
@@ -104,7 +104,7 @@ def test_blocks_that_lie_over_each_other_are_counted() -> None:
 @pytest.mark.parametrize("impl", ["none", "selective", "full"])
 def test_gradients_are_the_same_however_activations_are_kept(impl: str) -> None:
     pytest.importorskip("torch")
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     case = checkpointing.checkpointing
     workload = case.build(open_device("cpu").context(3), width=128, seq=48, impl=impl)
@@ -116,7 +116,7 @@ def test_gradients_are_the_same_however_activations_are_kept(impl: str) -> None:
 
 def test_only_a_full_checkpoint_multiplies_matrices_again() -> None:
     pytest.importorskip("torch")
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     context = open_device("cpu").context(3)
     done = {}

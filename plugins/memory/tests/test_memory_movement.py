@@ -100,8 +100,8 @@ def _play_sums(grid: int, block: int, x: Any, sums: Any, n: int) -> None:
 
 def _check(case: perfsuite.Case, ctx: Any = None, **axes: Any) -> float | None:
     pytest.importorskip("torch")
-    from perfsuite.check import check
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.check import check
 
     device = open_device("cpu")
     workload = case.build(ctx or device.context(3), **axes)
@@ -230,7 +230,7 @@ def bindings(case: perfsuite.Case, tier: str) -> list[dict[str, Any]]:
     """Return the axes of the variants that a tier lists."""
     import itertools
 
-    from perfsuite.catalogue.tiers import is_full_only
+    from perfsuite.packs.listing import is_full_only
 
     axes = {**case.axes, **{"smoke": case.smoke, "nightly": {}, "full": case.full}[tier]}
     every = [dict(zip(axes, v, strict=True)) for v in itertools.product(*axes.values())]

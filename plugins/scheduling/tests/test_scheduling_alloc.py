@@ -31,8 +31,8 @@ def play_step(grid: int, block: int, source: Any, target: Any) -> None:
 
 def test_pieces_take_all_steps_and_a_lost_one_is_refused() -> None:
     pytest.importorskip("torch")
-    from perfsuite.check import check
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.check import check
 
     workload = async_alloc.async_alloc.build(PlayedContext(), kib=64, impl="kept")
     error = check(open_device("cpu"), workload, where="here", seed=3)  # type: ignore[arg-type]

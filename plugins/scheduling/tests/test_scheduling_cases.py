@@ -38,14 +38,14 @@ def _on_cpu() -> list[Any]:
 
 
 def _check(workload: Any) -> float | None:
-    from perfsuite.check import check
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.check import check
 
     return check(open_device("cpu"), workload, where="here", seed=3)
 
 
 def _built(name: str, **axes: Any) -> Any:
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     return CASES[name].build(open_device("cpu").context(3), **axes)
 

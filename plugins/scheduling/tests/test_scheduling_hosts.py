@@ -32,8 +32,8 @@ import perfsuite
 
 def _check(workload: Any) -> float | None:
     pytest.importorskip("torch")
-    from perfsuite.check import check
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.check import check
 
     return check(open_device("cpu"), workload, where="here", seed=3)
 
@@ -87,7 +87,7 @@ def test_graph_of_requests_is_replayed_on_each_launch_s_data(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("torch")
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     monkeypatch.setattr(perfsuite, "capture", PlayedGraph)
     context = open_device("cpu").context(3)
@@ -145,7 +145,7 @@ def test_every_item_is_launched_with_its_size(impl: str, reads: int) -> None:
 @pytest.mark.parametrize("target", ["sm_90a"])
 def test_device_launch_is_linked_with_the_device_s_runtime(target: str) -> None:
     pytest.importorskip("torch")
-    from perfsuite.device.nvcc import linked
+    from perfsuite.devices.kernels import linked
 
     made = linked(str(dynamic_parallelism.SOURCE), target, dynamic_parallelism.LINKED)
     assert all(name in made for name in (b"\0parent\0", b"\0child\0", b"cnprt"))
@@ -176,7 +176,7 @@ def test_decode_layer_meets_four_times_and_spills_nothing(layer: Counter[str]) -
 
 def test_decode_layer_in_operators_is_right_and_a_wrong_position_is_refused() -> None:
     pytest.importorskip("torch")
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
 
     context = open_device("cpu").context(3)
     error = _check(megakernel.megakernel.build(context, context=129, impl="eager"))

@@ -62,8 +62,8 @@ def test_condition_is_set_by_a_call_and_nothing_spills(
 
 
 def _is_right(workload: Any) -> bool:
-    from perfsuite.check import check
-    from perfsuite.device import open_device
+    from perfsuite.devices.protocol import open_device
+    from perfsuite.engine.check import check
 
     return check(open_device("cpu"), workload, where="here", seed=3) is not None
 

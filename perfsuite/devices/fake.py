@@ -1,0 +1,312 @@
+"""A device whose clocks follow a script, for tests of perfsuite and of packs."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfsuite.boundary import DeviceError, from_environment
+from perfsuite.devices.protocol import Comparison, Device, Gang, Group, Loaded, Sample
+from perfsuite.model import DeviceFacts, Gpu, Health, Regime, TracedKernel
+
+# Inputs of the fake device: lists of floats.
+
+
+POISON = float("nan")
+
+
+@dataclass(slots=True)
+class FakeRng:
+    """Inputs as lists of floats."""
+
+    seed: int
+    outputs: list[Any] = field(default_factory=list)
+
+    def randn(self, *shape: int, dtype: str = "float32", place: str = "device") -> list[float]:
+        """Standard normal values, flattened."""
+        del dtype, place
+        source = random.Random(self.seed)  # noqa: S311 - data, not secrets
+        return [source.gauss(0, 1) for _ in range(math.prod(shape))]
+
+    def rand(self, *shape: int, dtype: str = "float32", place: str = "device") -> list[float]:
+        """Uniform values in [0, 1), flattened."""
+        del dtype, place
+        source = random.Random(self.seed)  # noqa: S311 - data, not secrets
+        return [source.random() for _ in range(math.prod(shape))]
+
+    def randint(self, low: int, high: int, *shape: int, dtype: str = "int32") -> list[int]:
+        """Uniform integers in [low, high), flattened."""
+        del dtype
+        source = random.Random(self.seed)  # noqa: S311 - data, not secrets
+        return [source.randrange(low, high) for _ in range(math.prod(shape))]
+
+    def empty(self, *shape: int, dtype: str = "float32", place: str = "device") -> list[float]:
+        """An output, to be written in place."""
+        del dtype, place
+        output = [POISON] * math.prod(shape)
+        self.outputs.append(output)
+        return output
+
+
+# A scripted device for tests: virtual clocks, list arithmetic, no torch and no GPU.
+
+
+CLOCK_MHZ = 2000.0
+DEFAULT_US = 100.0
+TOLERANCE = 1e-6
+_CARD = re.compile(r"FAKE-(\d+)")
+
+
+@dataclass(slots=True)
+class FakeContext:
+    """A builder's context whose ``spend`` moves the virtual clock; scripts trace and health."""
+
+    owner: FakeDevice
+    seed: int
+    device: str = "fake"
+    place: str = "fake"
+    arch: str = "fake_1"
+    rank: int = 0
+    ranks: int = 1
+
+    def spend(self, time_us: float) -> None:
+        """Let a launch take this long at the nominal clock."""
+        self.owner.now_us += time_us * CLOCK_MHZ / self.owner.clock_mhz
+        self.owner.spent = True
+
+    def run_kernel(self, name: str, time_us: float, ptx: str = "", **shape: Any) -> None:
+        """Let a launch run a kernel; with a ``ptx``, one that was compiled here."""
+        self.spend(time_us)
+        if self.owner.kernels is not None:
+            kernel = TracedKernel(name=name, count=1, duration_us=time_us, **shape)
+            self.owner.kernels.append(kernel)
+        if ptx:
+            self.owner.compiled[name] = Loaded(name, name, ptx)
+
+    def throttle(self, clock_mhz: float, *reasons: str) -> None:
+        """Let the clock be held back, for these of NVML's reasons."""
+        self.owner.clock_mhz, self.owner.reasons = clock_mhz, reasons
+
+    def load_cuda(
+        self, path: str | Path, name: str, *, options: Sequence[str] = ()
+    ) -> Callable[..., None]:
+        """Refuse: there is no GPU here."""
+        raise DeviceError(
+            f"the fake device cannot compile {name!r} of {str(path)!r} {list(options)}",
+            remedy="run this variant with --perf-device cuda",
+        )
+
+
+@dataclass(slots=True)
+class FakeGroup:
+    """A loop over the input sets."""
+
+    fn: Callable[..., Any]
+    sets: Sequence[tuple[Any, ...]]
+    launches: int
+    backend: str = "loop"
+
+    def __call__(self) -> None:
+        """Launch each set in turn."""
+        for index in range(self.launches):
+            self.fn(*self.sets[index % len(self.sets)])
+
+
+class FakeDevice:
+    """Times what a workload says it spends, with the noise of a good GPU.
+
+    ``within`` and ``between`` are relative standard deviations; both draw from the worker's seed,
+    so that a run can be repeated to the digit. ``foreign_percent`` is the load by others,
+    ``watts`` what launches without a gap draw.
+    """
+
+    name = "fake"
+    cache_bytes = 0
+    has_cycles = True
+    settle_tolerance = 0.01
+    settle_s = 3.0
+    foreign_most = 5.0
+    foreign_percent = 0.0
+    watts = 100.0
+    busy_s = 0.0
+    spun_s = 0.0
+    within = 0.002
+    between = 0.0005
+    again = Device.again
+    shown = Device.shown
+
+    def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
+        self._gang = gang or Gang()
+        self.now_us = 0.0
+        self.spent = False
+        self.clock_mhz = CLOCK_MHZ
+        self.reasons: tuple[str, ...] = ()
+        self.kernels: list[TracedKernel] | None = None
+        self.compiled: dict[str, Loaded] = {}
+        self._noise = random.Random(seed)  # noqa: S311 - noise, not secrets
+        self._process = math.exp(self._noise.gauss(0, self.between))
+
+    def facts(self) -> DeviceFacts:
+        """Describe a device that does not exist."""
+        card = _CARD.match(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        return DeviceFacts(
+            device="fake",
+            name="Fake Device",
+            unit=f"fa4e{int(card[1]) if card else 0:08}",
+            identity={"vendor": "perfsuite", "name": "Fake Device"},
+            environment={"driver": "fake 1.0"},
+            arch="fake_1",
+            gpus=0,
+            memory_bytes=1 << 34,
+            clocks=("time_us", "cycles"),
+        )
+
+    def context(self, seed: int) -> FakeContext:
+        """Return a builder's context."""
+        return FakeContext(self, seed, rank=self._gang.rank, ranks=self._gang.ranks)
+
+    def rng(self, seed: int) -> FakeRng:
+        """Return a maker of lists."""
+        return FakeRng(seed)
+
+    def bytes_of(self, values: Sequence[Any]) -> int:
+        """Return eight bytes for each number."""
+        return sum(8 * len(value) for value in values if isinstance(value, list))
+
+    def poison(self, outputs: Sequence[Any]) -> None:
+        """Overwrite outputs with NaN."""
+        for output in outputs:
+            if isinstance(output, list):
+                output[:] = [POISON] * len(output)
+
+    def digest(self, arguments: tuple[Any, ...], outputs: Sequence[Any]) -> object:
+        """Return the lists among the arguments."""
+        own = [each for each in arguments if not any(each is output for output in outputs)]
+        return tuple(tuple(each) for each in own if isinstance(each, list))
+
+    def refill(
+        self, arguments: tuple[Any, ...], fresh: tuple[Any, ...], outputs: Sequence[Any]
+    ) -> bool:
+        """Overwrite the lists among the arguments; False where others differ."""
+        pairs = [
+            pair
+            for pair in zip(arguments, fresh, strict=True)
+            if not any(pair[0] is output for output in outputs)
+        ]
+        if any(old != new for old, new in pairs if not isinstance(old, list)):
+            return False
+        for old, new in pairs:
+            if isinstance(old, list):
+                old[:] = new
+        return True
+
+    def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
+        """Compare lists (or tuples of lists) element by element."""
+        limit = TOLERANCE if tolerance is None else tolerance
+        got, want = _flat(actual), _flat(expected)
+        if len(got) != len(want):
+            return Comparison(math.inf, limit, f"{len(got)} values instead of {len(want)}")
+        if any(not isinstance(value, (int, float)) or math.isnan(value) for value in got):
+            return Comparison(math.inf, limit, "NaN or no number in the output")
+        scale = math.sqrt(sum(value * value for value in want)) or 1.0
+        error = math.sqrt(sum((a - b) ** 2 for a, b in zip(got, want, strict=True))) / scale
+        reason = "" if error <= limit else f"relative error {error:.3g} above {limit:.3g}"
+        return Comparison(error, limit, reason)
+
+    def synchronize(self) -> None:
+        """Do nothing: work is done when it is issued."""
+
+    def group(
+        self,
+        fn: Callable[..., Any],
+        sets: Sequence[tuple[Any, ...]],
+        launches: int,
+        *,
+        backend: str,
+    ) -> FakeGroup:
+        """Make a loop; ``backend`` is its name only."""
+        return FakeGroup(fn, sets, launches, backend)
+
+    def sample(
+        self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
+    ) -> list[Sample]:
+        """Run the group and read the virtual clock, with noise."""
+        del regime, spin_us, flush
+        samples = []
+        for _ in range(count):
+            start, self.spent = self.now_us, False
+            group()
+            spent = self.now_us - start if self.spent else DEFAULT_US * group.launches
+            noise = self._process * math.exp(self._noise.gauss(0, self.within))
+            samples.append(Sample(spent * noise, spent * noise * self.clock_mhz))
+            self.busy_s += spent / 1e6
+        return samples
+
+    def joins_streams(self, group: Group) -> bool:
+        """Say yes: there is one stream."""
+        del group
+        return True
+
+    def agree(self, value: float) -> float:
+        """Return the value: ranks of this device never meet, and all decide the same."""
+        return value
+
+    def health(self) -> Health:
+        """Return a cool, idle device."""
+        return Health(
+            power_w=100.0,
+            temperature_c=40.0,
+            sm_clock_mhz=self.clock_mhz,
+            reasons=self.reasons,
+            foreign_percent=self.foreign_percent,
+        )
+
+    def energy_j(self, group: Group, time_s: float) -> float | None:
+        """Return what ``watts`` make of one round of the group."""
+        (sample,) = self.sample(group, 1, regime=Regime.SUSTAINED, spin_us=0.0, flush=False)
+        del time_s
+        return self.watts * sample.time_us / 1e6 / group.launches
+
+    def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
+        """Return the size of what one launch hands back."""
+        output = fn(*inputs)
+        return 8 * len(_flat(output)) if output is not None else 0
+
+    def traced(self, issue: Callable[[], object]) -> list[TracedKernel]:
+        """Return the kernels that the context was told of."""
+        kernels: list[TracedKernel] = []
+        self.kernels = kernels
+        issue()
+        self.kernels = None
+        return kernels
+
+    def loaded(self) -> list[Loaded]:
+        """Return the kernels that the context was told the PTX of."""
+        return list(self.compiled.values())
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+def fake_gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs that PERFSUITE_FAKE_GPUS names by product, ``A,A,B``; none by default."""
+    given = from_environment("PERFSUITE_FAKE_GPUS")
+    names = filter(None, given.split(","))
+    return tuple(
+        Gpu(index=index, uuid=f"FAKE-{index}", name=f"Fake {name}")
+        for index, name in enumerate(names)
+    )
+
+
+def _flat(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    if isinstance(value, (list, tuple)):
+        return [item for part in value for item in _flat(part)]
+    return [value]

@@ -1,0 +1,234 @@
+"""NVML: the state, health and energy of a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pynvml
+
+from perfsuite.model import Health
+
+# Reads one GPU's facts and health from NVML; never changes a setting.
+
+
+# NVML's clock-event reasons (nvml.h); idle is left out, it says nothing about a sample.
+REASONS = {
+    0x2: "applications_clocks",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "hw_power_brake",
+    0x100: "display_clocks",
+}
+
+
+# Suffix a unlocks wgmma and tcgen05; such code runs on this very architecture only.
+HOPPER = 9
+
+
+def arch_of(major: int, minor: int) -> str:
+    """Return the architecture that code for a GPU of this compute capability is compiled for."""
+    return f"sm_{major}{minor}{'a' if major >= HOPPER else ''}"
+
+
+def visible_arch() -> str:
+    """Return that of the first visible GPU, without a context on it; nothing if it is not told."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ""
+    try:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        first, *_ = visible.split(",")
+        handle = pynvml.nvmlDeviceGetHandleByUUID(first)
+        return arch_of(*pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    except pynvml.NVMLError:
+        return ""
+    finally:
+        pynvml.nvmlShutdown()
+
+
+class Nvml:
+    """One GPU as NVML sees it, found by its UUID."""
+
+    def __init__(self, uuid: str) -> None:
+        pynvml.nvmlInit()
+        self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        self._ecc_errors = self._uncorrected()
+
+    def health(self) -> Health:
+        """Return power, temperature, SM clock and clock-event reasons as they are now.
+
+        A memory error since the start that ECC could not correct is a reason of its own.
+        """
+        bits = self._ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons) or 0
+        power = self._ask(pynvml.nvmlDeviceGetPowerUsage)
+        lost = ("ecc_error",) if self._uncorrected() > self._ecc_errors else ()
+        return Health(
+            power_w=None if power is None else power / 1000,
+            temperature_c=_number(
+                self._ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU)
+            ),
+            sm_clock_mhz=_number(self._ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM)),
+            reasons=(*(name for bit, name in REASONS.items() if bits & bit), *lost),
+        )
+
+    def energy_j(self) -> float | None:
+        """Return the energy used since the driver was loaded."""
+        used = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption)
+        return None if used is None else used / 1000
+
+    def identity(self) -> dict[str, str]:
+        """Return what makes the SKU: PCI device, board, default power limit, MIG profile."""
+        pci = self._ask(pynvml.nvmlDeviceGetPciInfo)
+        board = self._ask(pynvml.nvmlDeviceGetBoardPartNumber)
+        limit = self._ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit)
+        return _known(
+            pci_device_id=None if pci is None else f"{pci.pciDeviceId:08x}",
+            board=None if board in {"", "N/A"} else board,
+            default_power_limit_w=None if limit is None else limit // 1000,
+            mig=self._mig(),
+        )
+
+    def state(self) -> dict[str, str]:
+        """Return what must match for two results to be compared."""
+        limit = self._ask(pynvml.nvmlDeviceGetEnforcedPowerLimit)
+        ecc = self._ask(pynvml.nvmlDeviceGetEccMode)
+        return _known(
+            enforced_power_limit_w=None if limit is None else limit // 1000,
+            ecc=None if ecc is None else ("on" if ecc[0] else "off"),
+            mig=self._mig(),
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Return what is worth showing as a diff."""
+        links = sum(
+            self._ask(pynvml.nvmlDeviceGetNvLinkState, link) == 1
+            for link in range(pynvml.NVML_NVLINK_MAX_LINKS)
+        )
+        return _known(
+            driver=pynvml.nvmlSystemGetDriverVersion(),
+            vbios=self._ask(pynvml.nvmlDeviceGetVbiosVersion),
+            pcie_generation=self._ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
+            pcie_width=self._ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+            persistence=self._ask(pynvml.nvmlDeviceGetPersistenceMode),
+            max_sm_clock_mhz=self._ask(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+            nvlinks=links,
+        )
+
+    def foreign_percent(self) -> float:
+        """Return the GPU's utilisation, which is others' while nothing of ours runs."""
+        use = self._ask(pynvml.nvmlDeviceGetUtilizationRates)
+        return 0.0 if use is None else float(use.gpu)
+
+    def close(self) -> None:
+        """Let go of NVML."""
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+    def _uncorrected(self) -> int:
+        kinds = (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)
+        return int(self._ask(pynvml.nvmlDeviceGetTotalEccErrors, *kinds) or 0)
+
+    def _mig(self) -> str | None:
+        mode = self._ask(pynvml.nvmlDeviceGetMigMode)
+        return None if mode is None else ("on" if mode[0] else "off")
+
+    def _ask(self, query: Callable[..., Any], *args: Any) -> Any:
+        """Return NVML's answer, or None where this GPU or driver has none."""
+        try:
+            return query(self._handle, *args)
+        except pynvml.NVMLError:
+            return None
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _known(**values: Any) -> dict[str, str]:
+    return {
+        name: value.decode() if isinstance(value, bytes) else str(value)
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+# Reads a GPU's health ten times a second beside what is measured on it.
+
+
+PERIOD_S = 0.1
+
+
+class HealthWatch:
+    """A thread that reads while ``watching``; ``read`` must be callable from two threads.
+
+    Its first reading comes a period late, when the launches of a block have been issued: until
+    then the host must not be held up.
+    """
+
+    def __init__(self, read: Callable[[], Health]) -> None:
+        self._read = read
+        self._seen: list[Health] = []
+        self._armed = threading.Event()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._go, daemon=True)
+        self._thread.start()
+
+    def forget(self) -> None:
+        """Start anew: what was seen is of the last block."""
+        self._seen = []
+
+    def note(self) -> None:
+        """Read in the calling thread, between two samples."""
+        self._seen.append(self._read())
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Let the thread read meanwhile."""
+        self._armed.set()
+        try:
+            yield
+        finally:
+            self._armed.clear()
+
+    def health(self) -> Health:
+        """Return all readings since ``forget`` as one."""
+        return together(self._seen)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        self._armed.set()
+        self._thread.join()
+
+    def _go(self) -> None:
+        while self._armed.wait() and not self._closed.wait(PERIOD_S):
+            if self._armed.is_set():
+                self.note()
+
+
+def together(seen: Sequence[Health]) -> Health:
+    """Return readings as one: mean power, the worst of the rest, every reason."""
+
+    def known(name: str) -> list[float]:
+        return [value for each in seen if (value := getattr(each, name)) is not None]
+
+    power = known("power_w")
+    return replace(
+        Health(),
+        power_w=statistics.fmean(power) if power else None,
+        temperature_c=max(known("temperature_c"), default=None),
+        sm_clock_mhz=min(known("sm_clock_mhz"), default=None),
+        reasons=tuple(dict.fromkeys(reason for each in seen for reason in each.reasons)),
+        foreign_percent=max(known("foreign_percent"), default=None),
+    )

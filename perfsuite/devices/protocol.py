@@ -1,0 +1,786 @@
+"""What a device does, and how one is opened by its name."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import importlib
+import inspect
+import math
+import os
+import re
+import socket
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from perfsuite.boundary import MAGNITUDE, DeviceError, PerfError
+from perfsuite.model import (
+    Accelerator,
+    DeviceFacts,
+    Health,
+    Metric,
+    Regime,
+    Settings,
+    TracedKernel,
+)
+
+# What the engine asks of a device, and nothing else.
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One timed observation of a whole group: microseconds, and SM cycles (NaN with one clock)."""
+
+    time_us: float
+    cycles: float = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How an output compares with its reference: relative L2 error, its limit, and why it fails."""
+
+    error: float
+    limit: float
+    reason: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        """Say whether the output is accepted."""
+        return not self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A kernel that this process compiled, with its PTX without line information.
+
+    ``image`` returns its machine code, in which ``symbol`` is its name; ``is_generated`` says that
+    a library wrote it.
+    """
+
+    name: str
+    symbol: str
+    ptx: str
+    image: Callable[[], bytes] = bytes
+    is_generated: bool = False
+
+    @property
+    def hash(self) -> str:
+        """A name for the PTX that no other text has."""
+        return hashlib.blake2b(self.ptx.encode(), digest_size=12).hexdigest()
+
+
+class Rng(Protocol):
+    """Makes the inputs of one launch from a seed; what ``empty`` hands out are outputs.
+
+    ``dtype`` is a torch dtype name; ``place`` is "device", "host" or "pinned".
+    """
+
+    outputs: list[Any]
+
+    def randn(self, *shape: int, dtype: str = "float32", place: str = "device") -> Any:
+        """Standard normal values."""
+
+    def rand(self, *shape: int, dtype: str = "float32", place: str = "device") -> Any:
+        """Uniform values in [0, 1)."""
+
+    def randint(self, low: int, high: int, *shape: int, dtype: str = "int32") -> Any:
+        """Uniform integers in [low, high)."""
+
+    def empty(self, *shape: int, dtype: str = "float32", place: str = "device") -> Any:
+        """An output, to be written by the launch."""
+
+
+class Context(Protocol):
+    """What a case's builder is handed; ``rank`` of ``ranks`` is 0 of 1 where no gang is needed.
+
+    ``seed`` and the inputs made from it are the same on all ranks: what shall differ by rank is
+    derived from ``rank``, so that the reference can derive the others' data too.
+    """
+
+    device: str
+    place: str
+    arch: str
+    seed: int
+    rank: int
+    ranks: int
+
+    def load_cuda(
+        self, path: str | Path, name: str, *, options: Sequence[str] = ()
+    ) -> Callable[..., None]:
+        """Compile a kernel of a .cu file; the result launches as ``k(grid, block, *args)``.
+
+        ``grid`` and ``block`` are ints or tuples, ``shared_bytes=`` sets dynamic shared memory;
+        tensors pass their pointer, ints become int64 unless wrapped in a ctypes or numpy scalar.
+        """
+
+
+class Group(Protocol):
+    """Launches that are timed as one sample."""
+
+    launches: int
+    backend: str
+
+    def __call__(self) -> None:
+        """Issue all launches of the group."""
+
+
+class Device(Protocol):
+    """A thing that can launch, time and watch a workload; one per worker.
+
+    A pack's device inherits it: what has a body here may be left out, and what later versions
+    add to it will have one.
+    ``settle_tolerance`` is the relative difference below which groups of samples count as steady,
+    ``settle_s`` how long it is worth waiting for that. ``foreign_most`` is the load by others, in
+    percent of what a workload uses, that a block may bear. ``busy_s`` and ``spun_s`` are how long
+    samples and the pacing between them have taken so far.
+    """
+
+    name: str
+    cache_bytes: int = 0
+    has_cycles: bool = False
+    settle_tolerance: float = 0.01
+    settle_s: float = 3.0
+    foreign_most: float = 5.0
+    busy_s: float = 0.0
+    spun_s: float = 0.0
+
+    def facts(self) -> DeviceFacts:
+        """Describe the device."""
+
+    def context(self, seed: int) -> Context:
+        """Return what a builder needs; ``seed`` is the worker's."""
+
+    def rng(self, seed: int) -> Rng:
+        """Return a maker of inputs."""
+
+    def bytes_of(self, values: Sequence[Any]) -> int:
+        """Return the size in bytes of the tensors among ``values``."""
+
+    def poison(self, outputs: Sequence[Any]) -> None:
+        """Overwrite outputs, and memory a launch may be handed, with values no result has."""
+
+    def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
+        """Compare an output (tensor or tuple of tensors) with its reference."""
+
+    def synchronize(self) -> None:
+        """Wait for all work; raises what the device reports, sticky errors included."""
+        return
+
+    def group(
+        self,
+        fn: Callable[..., Any],
+        sets: Sequence[tuple[Any, ...]],
+        launches: int,
+        *,
+        backend: str,
+    ) -> Group:
+        """Make a group of ``launches`` over the input sets in turn.
+
+        ``backend`` is "graph" (the group says "loop" where capture fails), "loop", or "host": each
+        launch is awaited before the next, as a caller without queue-ahead would.
+        """
+
+    def sample(
+        self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
+    ) -> list[Sample]:
+        """Time the group ``count`` times in the regime's conditions; the empty window is taken off.
+
+        A sample that the device cannot vouch for has NaN as its time.
+        """
+
+    def joins_streams(self, group: Group) -> bool:
+        """Say whether all work of the group is done when its stream says so."""
+        del group
+        return True
+
+    def again(self, group: Group, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Launch as the timed group did; return what its last launch returned.
+
+        What replays a captured group issues it whole; else one launch, on ``arguments``, will do.
+        """
+        del group
+        return fn(*arguments)
+
+    def digest(self, arguments: tuple[Any, ...], outputs: Sequence[Any]) -> object:
+        """Return what tells the data of the arguments, but for outputs, from any other data.
+
+        None where that is not known.
+        """
+        del arguments, outputs
+        return None
+
+    def refill(
+        self, arguments: tuple[Any, ...], fresh: tuple[Any, ...], outputs: Sequence[Any]
+    ) -> bool:
+        """Copy the data of ``fresh`` to where ``arguments`` lie, but for their ``outputs``.
+
+        False where the two are not of one shape, or where that cannot be done.
+        """
+        del arguments, fresh, outputs
+        return False
+
+    def agree(self, value: float) -> float:
+        """Return the largest value among the ranks of a gang; alone, the value itself.
+
+        Every decision about how often to launch goes through here: ranks that disagree hang.
+        """
+        return value
+
+    def health(self) -> Health:
+        """Return the device's state while the last samples were taken."""
+        return Health()
+
+    def energy_j(self, group: Group, time_s: float) -> float | None:
+        """Return the energy of one launch of a group issued back to back for so long, if known."""
+        del group, time_s
+        return None
+
+    def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
+        """Return the peak of memory allocated during one launch without its inputs, if known."""
+        del fn, inputs
+        return None
+
+    def traced(self, issue: Callable[[], object]) -> Sequence[TracedKernel]:
+        """Return each kernel that ``issue`` launches; the first call may take seconds.
+
+        A process that was traced is no good for measuring.
+        """
+        issue()
+        return ()
+
+    def shown(self, issue: Callable[[], object]) -> None:
+        """Call ``issue`` where a profiler that this process runs under looks, and wait for it."""
+        issue()
+        self.synchronize()
+
+    def loaded(self) -> Sequence[Loaded]:
+        """Return the kernels that were compiled for what ran on this device, as far as known."""
+        return ()
+
+    def close(self) -> None:
+        """Give back what the device holds."""
+        return
+
+
+# What Triton and torch.compile have compiled in this process, found without importing either.
+
+
+# What of a PTX says where its source lies, and who compiled it.
+_PLACES = re.compile(
+    r"^[ \t]*\.(?:loc|file|version)\b.*\n|//.*$|^\s*\.section\s+\.debug\w*\s*\{[^}]*\}"
+    r"|^\$L__(?:tmp|func_begin|func_end)\d+:.*$",
+    re.MULTILINE,
+)
+
+
+_ENTRIES = re.compile(r"^[^\n]*\.entry\s+([^\s(]+)\(.*?^\}\n?", re.MULTILINE | re.DOTALL)
+
+
+def plain_ptx(text: str, symbol: str = "") -> str:
+    """Return a PTX without line information, comments and empty lines.
+
+    With a ``symbol``, without the other kernels of its file: they are no part of it.
+    """
+    if symbol:
+        text = _ENTRIES.sub(lambda found: found[0] if found[1] == symbol else "", text)
+    lines = (line.rstrip() for line in _PLACES.sub("", text).splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def triton_kernels() -> list[Any]:
+    """Return what Triton has compiled, its own objects; frozen ones are the server's."""
+    return _instances("triton.compiler.compiler", "CompiledKernel")
+
+
+def triton_loaded(known: Iterable[Any]) -> list[Loaded]:
+    """Return what Triton has compiled but for the ``known``."""
+    seen = {id(each) for each in known}
+    found: list[Loaded] = []
+    for each in triton_kernels():
+        # Another version may keep it otherwise: what explains a change must not fail a variant.
+        with contextlib.suppress(AttributeError, KeyError, TypeError):
+            found += [_loaded(each)] if id(each) not in seen else []
+    return found
+
+
+def forget_compiled() -> None:
+    """Let the next variant compile anew, as it would in a process of its own."""
+    if dynamo := sys.modules.get("torch._dynamo"):
+        dynamo.reset()
+    for function in _instances("triton.runtime.jit", "JITFunction"):
+        with contextlib.suppress(AttributeError):  # a cache that Triton keeps elsewhere
+            function.device_caches.clear()
+    gc.collect()
+
+
+def _instances(module: str, name: str) -> list[Any]:
+    kind = getattr(sys.modules.get(module), name, None)
+    return [each for each in gc.get_objects() if type(each) is kind] if kind else []
+
+
+def _loaded(compiled: Any) -> Loaded:
+    name = str(compiled.metadata.name)
+    asm = compiled.asm
+    written_in = str(getattr(getattr(compiled.src, "fn", None), "__module__", ""))
+    return Loaded(
+        name=name,
+        symbol=name,
+        ptx=plain_ptx(asm.get("ptx", "")),
+        image=lambda: asm.get("cubin", b""),
+        is_generated=written_in.startswith("torch."),
+    )
+
+
+# Whether a device that a pack brings keeps to the protocol: by its names, then by what it does.
+
+
+# What Device has no body for.
+REQUIRED = (
+    "facts", "context", "rng", "bytes_of", "poison", "compare", "group", "sample",
+)  # fmt: skip
+SIZE, SEED = 64, 7
+MOST_NAME = 100
+CONTEXT = ("device", "place", "arch", "seed", "rank", "ranks")
+
+
+def sampled(device: Device, group: Group, count: int, **conditions: Any) -> list[Sample]:
+    """Return what ``device.sample`` does; ``DeviceError`` unless they are those asked for."""
+    found: Any = device.sample(group, count, **conditions)
+    if not isinstance(found, list) or len(found) != count:
+        got = f"{len(found)} samples" if isinstance(found, list) else repr(found)
+        raise _refused(device, f"{got} and was asked for {count}")
+    for each in found:
+        if _is_odd(each):
+            raise _refused(device, f"{each}: no measurement is beyond {MAGNITUDE:g}")
+    return found
+
+
+def _refused(device: Device, what: str) -> DeviceError:
+    return DeviceError(
+        f"device {device.name!r} returned {what}",
+        where=f"{type(device).__module__}.{type(device).__qualname__}.sample",
+        remedy="return a list of a Sample each; NaN is the time of one that does not count",
+    )
+
+
+def _is_odd(sample: Sample) -> bool:
+    return any(MAGNITUDE < value < math.inf for value in (sample.time_us, sample.cycles))
+
+
+def shape_faults(device: object) -> Iterator[str]:
+    """Yield what is missing of the protocol, without calling anything."""
+    kind = type(device)
+    for name in Device.__annotations__:
+        if not hasattr(device, name):
+            yield f"it has no attribute {name!r}"
+    for name, function in inspect.getmembers(Device, inspect.isfunction):
+        own = getattr(kind, name, None)
+        if name.startswith("_"):
+            continue
+        if not callable(own) or (name in REQUIRED and own is function):
+            yield f"it has no method {name}{inspect.signature(function)}"
+        elif own is not function:
+            yield from _signature_faults(name, own, function)
+
+
+def _signature_faults(name: str, own: Any, function: Any) -> Iterator[str]:
+    wanted = inspect.signature(function)
+    given: dict[str, list[Any]] = {"args": [], "kwargs": []}
+    for each in list(wanted.parameters.values()):
+        given["kwargs" if each.kind is each.KEYWORD_ONLY else "args"].append(each.name)
+    try:
+        inspect.signature(own).bind(*given["args"], **dict.fromkeys(given["kwargs"]))
+    except TypeError as error:
+        yield f"its {name}{inspect.signature(own)} is called as {name}{wanted}: {error}"
+
+
+def behaviour_faults(device: Device) -> Iterator[str]:
+    """Yield what the device does otherwise than promised, the first fault of each part."""
+    for part in (facts_faults, _data, _clock):
+        about = part.__name__.removesuffix("_faults").lstrip("_")
+        try:
+            yield from part(device)
+        except PerfError as error:
+            yield f"{about}: {error.what}"
+        except Exception as error:  # noqa: BLE001 - whatever it raises is the fault
+            yield f"{about}: it raised {type(error).__name__}: {error}"
+
+
+def facts_faults(device: Device) -> Iterator[str]:
+    """Yield what is wrong with the device's description of itself, on which all else rests."""
+    facts: Any = device.facts()
+    if not isinstance(facts, DeviceFacts):
+        yield f"facts() returned {facts!r}, no DeviceFacts"
+        return
+    if facts != device.facts():
+        yield "facts() says something else each time: two processes would have two SKUs"
+    if facts.device != device.name:
+        yield f"facts().device is {facts.device!r}, its name {device.name!r}"
+    if not (facts.name.strip() and facts.unit.strip() and facts.identity):
+        yield "facts() lacks name, unit or identity, which baselines and comparisons rest on"
+    yield from _name_faults(facts)
+    for key in ("identity", "state", "environment"):
+        if odd := [pair for pair in getattr(facts, key).items() if not _is_text(pair)]:
+            yield f"facts().{key} has {odd[0]!r}: only text to text"
+    if ("cycles" in facts.clocks) != device.has_cycles or "time_us" not in facts.clocks:
+        yield f"facts().clocks is {facts.clocks!r} and has_cycles {device.has_cycles}"
+    context: Any = device.context(SEED)
+    for name in (each for each in CONTEXT if not hasattr(context, each)):
+        yield f"context() has no attribute {name!r}"
+
+
+def _name_faults(facts: DeviceFacts) -> Iterator[str]:
+    """Yield names that cannot be those of a folder of baselines and of a file of locks."""
+    for key, text in (("name", facts.name), ("unit", facts.unit)):
+        if len(text) > MOST_NAME or not text.isprintable() or (key == "unit" and "/" in text):
+            yield f"facts().{key} is {text[:MOST_NAME]!r}: a short text of one line, no path"
+
+
+def _is_text(pair: tuple[object, object]) -> bool:
+    return all(isinstance(each, str) for each in pair)
+
+
+def _data(device: Device) -> Iterator[str]:
+    first, again, other = (device.rng(seed).randn(SIZE) for seed in (SEED, SEED, SEED + 1))
+    if not device.compare(first, again, 0.0).is_right:
+        yield "rng: one seed makes two different inputs"
+    if device.compare(first, other, None).is_right:
+        yield "compare: it takes different values for equal"
+    if device.bytes_of([first]) <= 0:
+        yield "bytes_of: inputs have no bytes"
+    rng = device.rng(SEED)
+    output = rng.empty(SIZE)
+    if not any(output is each for each in rng.outputs):
+        yield "rng: what empty() hands out is not among its outputs"
+    device.poison([output])
+    if device.compare(output, output, None).is_right or device.compare(output, first, 1.0).is_right:
+        yield "poison: what was overwritten is accepted as a result"
+
+
+def _clock(device: Device) -> Iterator[str]:
+    values = device.rng(SEED).randn(SIZE)
+    calls: list[Any] = []
+    for backend in ("graph", "loop", "host"):
+        calls.clear()
+        group = device.group(calls.append, [(values,), (values,)], 3, backend=backend)
+        if group.launches != 3:  # noqa: PLR2004 - asked for above
+            yield f"group: it was asked for 3 launches and says {group.launches}"
+        for count in (2, Settings().samples):  # of a block, too: a device may hold a few only
+            samples: Any = device.sample(group, count, regime=Regime.PACED, spin_us=0.0, flush=True)
+            yield from _sample_faults(samples, count, has_cycles=device.has_cycles)
+        if len(calls) < 3 and group.backend != "graph":  # noqa: PLR2004 - asked for above
+            yield f"sample: {len(calls)} launches were issued of groups of 3"
+    if not isinstance(cast("Any", device.health()), Health):
+        yield "health() returned no Health"
+    device.synchronize()
+
+
+def _sample_faults(samples: Any, count: int, *, has_cycles: bool) -> Iterator[str]:
+    if not isinstance(samples, list) or len(samples) != count:
+        got = f"{len(samples)}" if isinstance(samples, list) else repr(samples)
+        yield f"sample: it was asked for {count} samples and returned {got}"
+        return
+    for each in samples:
+        if not isinstance(each, Sample) or each.time_us < 0 or _is_odd(each):
+            yield f"sample: {each!r} is no Sample of a time in microseconds"
+        elif math.isfinite(each.cycles) != has_cycles and math.isfinite(each.time_us):
+            yield f"sample: cycles are {each.cycles} and has_cycles is {has_cycles}"
+
+
+# Counts what one launch starts, without a profiler: kernels on a GPU, operators on a CPU.
+
+
+KERNELS = Metric("kernels", better="lower")
+
+
+def count_kernels(ctx: Any, launch: Callable[[], Any]) -> float:
+    """Return the kernels, copies and fills one launch starts; torch's operators on a CPU.
+
+    A CUDA graph that the launch replays is one node of another kind, and counts for nothing: ask
+    ``graph_kernels`` about it.
+    It is a number for ``Workload.exact`` of a case that declares the metric ``KERNELS``.
+    """
+    if ctx.device == "cuda":
+        return graph_kernels(capture(launch))
+    return float(count_operators(launch).total())
+
+
+def count_operators(launch: Callable[[], Any]) -> Counter[str]:
+    """Return how often one launch calls each torch function, by its name.
+
+    Not a dispatch mode, whose first use imports all of torch's compiler: 1.3 s a process.
+    """
+    from torch.overrides import TorchFunctionMode
+
+    seen: Counter[str] = Counter()
+
+    class Count(TorchFunctionMode):  # type: ignore[misc] # torch has no types here
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen[func.__name__] += 1
+            return func(*args, **(kwargs or {}))
+
+    with Count():
+        launch()
+    return seen
+
+
+def capture(launch: Callable[[], Any]) -> Any:
+    """Return torch's CUDA graph of one launch, to be instantiated; the launch runs once before."""
+    import torch
+
+    launch()  # what is compiled or loaded lazily must exist before capture
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        launch()
+    return graph
+
+
+def graph_kernels(graph: Any) -> float:
+    """Return the kernels, copies and fills of a graph of ``capture``."""
+    from cuda.bindings import driver
+
+    handle = driver.CUgraph(graph.raw_cuda_graph())
+    _, count = _asked(driver.cuGraphGetNodes(handle))
+    nodes, _ = _asked(driver.cuGraphGetNodes(handle, count))
+    kind = driver.CUgraphNodeType
+    working = {
+        kind.CU_GRAPH_NODE_TYPE_KERNEL,
+        kind.CU_GRAPH_NODE_TYPE_MEMCPY,
+        kind.CU_GRAPH_NODE_TYPE_MEMSET,
+    }
+    kinds = [_asked(driver.cuGraphNodeGetType(node))[0] for node in nodes[:count]]
+    return float(sum(each in working for each in kinds))
+
+
+def _asked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
+    error, *values = answer
+    if int(error) != 0:
+        raise DeviceError(f"the CUDA driver does not tell a graph's nodes ({error.name})")
+    return tuple(values)
+
+
+# The ranks that run one launch together: how a process joins them, agrees and starts with them.
+
+
+BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
+# The panel ends ranks that wait too long, and knows whom to blame; this is for a lost panel.
+TIMEOUT = timedelta(hours=1)
+LOOPBACK = "lo"
+
+
+class Gang:
+    """One rank's view of its gang; without a control group it is alone, whatever its number."""
+
+    def __init__(self, rank: int = 0, ranks: int = 1, control: Any = None) -> None:
+        self.rank = rank
+        self.ranks = ranks
+        self._control = control
+        self._token: Any = None
+
+    def agree(self, value: float) -> float:
+        """Return the largest value among the ranks, on the host: no GPU takes part."""
+        return self.most([value])[0]
+
+    def most(self, values: Sequence[float]) -> list[float]:
+        """Return, place by place, the largest value among the ranks once all have asked."""
+        if self._control is None:
+            return list(values)
+        import torch
+        import torch.distributed as dist
+
+        shared = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(shared, op=dist.ReduceOp.MAX, group=self._control)
+        return [float(value) for value in shared.tolist()]
+
+    def meet(self) -> None:
+        """Return when every rank is here."""
+        self.most([0.0])
+
+    def gather(self, text: str) -> list[str]:
+        """Return what each rank gave, by rank."""
+        if self._control is None:
+            return [text]
+        import torch
+        import torch.distributed as dist
+
+        # Bytes in tensors: dist.all_gather_object would pickle, and unpickle what peers send.
+        own = text.encode()
+        longest = int(self.agree(len(own)))
+        padded = torch.frombuffer(bytearray(own.ljust(longest + 1, b"\0")), dtype=torch.uint8)
+        found = [torch.empty_like(padded) for _ in range(self.ranks)]
+        dist.all_gather(found, padded, group=self._control)
+        return [bytes(each.tolist()).rstrip(b"\0").decode() for each in found]
+
+    def leave(self) -> None:
+        """Part from the others in order, before this process ends."""
+        if self._control is not None:
+            import torch.distributed as dist
+
+            self.meet()
+            dist.destroy_process_group()
+            self._control = None
+
+    def line_up(self) -> None:
+        """Let the current CUDA stream go on when every rank's stream has come here."""
+        if self._control is None:
+            return
+        import torch
+        import torch.distributed as dist
+
+        if self._token is None:
+            self._token = torch.zeros(1, device="cuda")
+        dist.all_reduce(self._token)
+
+
+def join(device: str, *, rank: int, ranks: int, rendezvous: str) -> Gang:
+    """Join the default group of torch.distributed at a file that all ranks of a machine share.
+
+    Must come before CUDA is initialised: it puts the rank's own GPU first and its peers' behind.
+    """
+    if device not in BACKENDS:
+        return Gang(rank, ranks)
+    import torch.distributed as dist
+
+    if device == "cuda":
+        see_own_first(rank, ranks)
+    if LOOPBACK in {name for _, name in socket.if_nameindex()}:
+        # All ranks are on this machine: neither its name nor a network need work.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
+    store = dist.FileStore(rendezvous, ranks)
+    return _joined(device, store=store, rank=rank, world_size=ranks)
+
+
+def join_elastic(device: str) -> Gang:
+    """Join the group that torchrun's environment describes, on one node or several."""
+    if device == "cuda":
+        see_own_first(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]))
+    return _joined(device)
+
+
+def see_own_first(rank: int, ranks: int) -> None:
+    """Reorder CUDA_VISIBLE_DEVICES: GPU ``rank``, then the next ranks' in turn, and no other."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = listed.split(",") if listed else [str(index) for index in range(ranks)]
+    if ranks > len(visible):
+        raise DeviceError(
+            f"rank {rank} of {ranks} has no GPU of its own: {len(visible)} are visible",
+            where=f"CUDA_VISIBLE_DEVICES={listed}",
+            remedy="choose a variant with fewer ranks",
+        )
+    own = visible[:ranks]
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own[rank:] + own[:rank])
+
+
+def _joined(device: str, **where: Any) -> Gang:
+    import torch
+    import torch.distributed as dist
+
+    if device == "cuda":
+        where["device_id"] = torch.device("cuda", 0)
+        torch.cuda.set_device(0)
+    dist.init_process_group(BACKENDS[device], timeout=TIMEOUT, **where)
+    # A group of its own: agreeing launches nothing on a GPU, and works while NCCL is stuck.
+    control = dist.new_group(backend="gloo", timeout=TIMEOUT)
+    return Gang(dist.get_rank(), dist.get_world_size(), control)
+
+
+# Opens devices by name: those of the core, and those that packs bring.
+
+
+# Devices by name.
+BUILT_IN = {
+    "cuda": "perfsuite.devices.cuda:CudaDevice",
+    "cpu": "perfsuite.devices.cpu:CpuDevice",
+    "fake": "perfsuite.devices.fake:FakeDevice",
+}
+
+
+def open_device(
+    name: str,
+    *,
+    seed: int = 0,
+    gang: Gang | None = None,
+    accelerator: Accelerator | None = None,
+) -> Device:
+    """Open a device by name, the process's first GPU, for a rank of ``gang`` or alone.
+
+    With an ``accelerator``, open its first unit; what its code raises is a ``DeviceError``.
+    """
+    if accelerator is not None:
+        return _open_own(accelerator, seed)
+    if name not in BUILT_IN:
+        raise DeviceError(
+            f"unknown device {name!r}", remedy=f"choose one of {', '.join(sorted(BUILT_IN))}"
+        )
+    module, _, attribute = BUILT_IN[name].partition(":")
+    kind = getattr(importlib.import_module(module), attribute)
+    return cast("Device", kind(seed=seed, gang=gang))
+
+
+def _open_own(accelerator: Accelerator, seed: int) -> Device:
+    module, _, attribute = accelerator.opens.partition(":")
+    if not accelerator.units:
+        raise DeviceError(
+            f"this machine has no {accelerator.name}, says the pack that brings it",
+            where=accelerator.opens,
+            remedy="choose another device",
+        )
+    if accelerator.folder and accelerator.folder not in sys.path:
+        sys.path.append(accelerator.folder)
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+        device = cast("Device", kind(unit=accelerator.units[0], seed=seed))
+    except (Exception, SystemExit) as error:
+        raise DeviceError(
+            f"opening the device {accelerator.name!r} raised {type(error).__name__}: {error}",
+            where=f"{accelerator.opens}, unit {accelerator.units[:1]}",
+            remedy="the pack that brings it must correct this, or its driver is missing here",
+        ) from error
+    _refuse(accelerator, shape_faults(device))
+    return device
+
+
+@contextmanager
+def waking(name: str, *, gang: Gang | None = None) -> Iterator[None]:
+    """Have a GPU's driver make this process's context meanwhile, which takes tenths of a second.
+
+    What fails there fails again, with its reason, when the device is opened. A rank has joined its
+    gang on a GPU of its own, which only the thread that joined knows.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        if name == "cuda" and gang is None:
+            pool.submit(_wake)
+        yield
+
+
+def _wake() -> None:
+    importlib.import_module("torch").cuda.synchronize()
+
+
+def described(name: str, accelerator: Accelerator | None) -> DeviceFacts:
+    """Open a device and return its facts; ``DeviceError`` for a pack's that cannot be true."""
+    device = open_device(name, accelerator=accelerator)
+    if accelerator is not None:
+        _refuse(accelerator, facts_faults(device))
+    return device.facts()
+
+
+def _refuse(accelerator: Accelerator, faults: Iterable[str]) -> None:
+    """Raise ``DeviceError`` for the first of the faults, if there is one."""
+    for fault in faults:
+        raise DeviceError(
+            f"device {accelerator.name!r}: {fault}",
+            where=accelerator.opens,
+            remedy="inherit perfsuite.Device; perfsuite.testing.check_device names all faults",
+        )

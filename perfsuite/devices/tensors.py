@@ -1,0 +1,460 @@
+"""Tensors: made by seed, compared, digested and refilled; the libraries beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from perfsuite.boundary import CaseError
+from perfsuite.devices.protocol import Comparison
+from perfsuite.model import TracedKernel
+
+# Random inputs, poison and comparison for the devices whose data are torch tensors.
+
+
+# Relative L2 error by output dtype: rounding of the format times the growth of a long sum.
+TOLERANCES = {
+    torch.float64: 1e-12,
+    torch.float32: 1e-5,
+    torch.float16: 1e-2,
+    torch.bfloat16: 1e-2,
+    torch.float8_e4m3fn: 6e-2,
+    torch.float8_e5m2: 6e-2,
+}
+# One wrong element hides in the L2 norm of a million: no element may be off by more than this
+# many tolerances, relative to its own size and the typical size of all.
+ELEMENT_FACTOR = 32.0
+CHUNK = 1 << 26
+POISON_BYTE = 0x7F
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+class TensorRng:
+    """Makes tensors of one device from a seed; ``outputs`` are those made by ``empty``."""
+
+    def __init__(self, place: str, seed: int) -> None:
+        self.outputs: list[Any] = []
+        self._place = place
+        self._generator = torch.Generator(device=place).manual_seed(seed)
+
+    def randn(self, *shape: int, dtype: str = "float32", place: str = "device") -> torch.Tensor:
+        """Standard normal values; float8 is rounded from float32."""
+        return self._random(torch.randn, shape, dtype=dtype, place=place)
+
+    def rand(self, *shape: int, dtype: str = "float32", place: str = "device") -> torch.Tensor:
+        """Uniform values in [0, 1)."""
+        return self._random(torch.rand, shape, dtype=dtype, place=place)
+
+    def randint(self, low: int, high: int, *shape: int, dtype: str = "int32") -> torch.Tensor:
+        """Uniform integers in [low, high)."""
+        return torch.randint(
+            low, high, shape, dtype=_dtype(dtype), device=self._place, generator=self._generator
+        )
+
+    def empty(self, *shape: int, dtype: str = "float32", place: str = "device") -> torch.Tensor:
+        """An output, to be written by the launch."""
+        output = torch.empty(
+            shape,
+            dtype=_dtype(dtype),
+            device=self._place if place == "device" else "cpu",
+            pin_memory=place == "pinned",
+        )
+        self.outputs.append(output)
+        return output
+
+    def _random(self, make: Any, shape: tuple[int, ...], *, dtype: str, place: str) -> torch.Tensor:
+        # Drawn on the device even for the host: a CPU takes seconds for what a GPU does at once.
+        where = self._place
+        kind = _dtype(dtype)
+        drawn = kind if kind in FLOATS else torch.float32
+        tensor = make(shape, dtype=drawn, device=where, generator=self._generator)
+        tensor = tensor.to(kind)
+        if place == "pinned":  # not by way of pageable memory, which takes ten times as long
+            return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor)
+        return tensor.to(where if place == "device" else "cpu")
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in a value, tuples and lists opened."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for part in value for tensor in tensors_of(part)]
+    return []
+
+
+def bytes_of(values: Iterable[Any]) -> int:
+    """Return the bytes of the tensors in ``values``, shared storage counted once."""
+    storages = [tensor.untyped_storage() for tensor in tensors_of(list(values))]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+class Flush:
+    """Writes, then reads twice the last cache: no line of the inputs and no dirty line is left."""
+
+    def __init__(self, place: str, cache_bytes: int) -> None:
+        self._place = place
+        self._count = 2 * cache_bytes // 8
+        self._values: torch.Tensor | None = None
+
+    def __call__(self) -> None:
+        """Do so."""
+        if self._values is None:
+            self._values = torch.empty(self._count, dtype=torch.int64, device=self._place)
+        self._values.fill_(1)
+        self._values.sum()
+
+
+def poison(outputs: Sequence[Any]) -> None:
+    """Fill outputs with NaN (floats) or 0x7f bytes (all else)."""
+    for tensor in tensors_of(list(outputs)):
+        with torch.inference_mode(tensor.is_inference()):
+            if tensor.is_complex() or tensor.dtype in FLOATS:
+                tensor.fill_(float("nan"))
+            elif tensor.ndim and tensor.is_contiguous():
+                tensor.view(torch.uint8).fill_(POISON_BYTE)
+            else:
+                tensor.fill_(POISON_BYTE)
+
+
+def compare(actual: Any, expected: Any, tolerance: float | None) -> Comparison:
+    """Compare outputs with references by shape, relative L2 error and worst element."""
+    got, want = tensors_of(actual), tensors_of(expected)
+    if len(got) != len(want) or not want:
+        return Comparison(math.inf, 0.0, f"{len(got)} tensors instead of {len(want)}")
+    comparisons = [_compare_one(a, b, tolerance) for a, b in zip(got, want, strict=True)]
+    worst = max(comparisons, key=lambda c: (bool(c.reason), c.error))
+    # Which output is the worst is chance; what is allowed at most is not.
+    return replace(worst, limit=max(each.limit for each in comparisons))
+
+
+def _compare_one(got: torch.Tensor, want: torch.Tensor, tolerance: float | None) -> Comparison:
+    limit = TOLERANCES.get(got.dtype, 0.0) if tolerance is None else tolerance
+    if got.shape != want.shape:
+        return Comparison(math.inf, limit, f"shape {tuple(got.shape)} not {tuple(want.shape)}")
+    if got.device.type == "cpu":
+        if torch.cuda.is_initialized():  # a copy to it may be under way
+            torch.cuda.current_stream().synchronize()
+        # What was brought back to the host is compared where the reference was made: 2^24 numbers
+        # in float64 take a core 2.5 s.
+        got = got.to(want.device)
+    if got.is_complex() or want.is_complex():
+        got, want = torch.view_as_real(got.resolve_conj()), torch.view_as_real(want.resolve_conj())
+    if got.dtype == want.dtype and torch.equal(got, want.to(got.device)):
+        return Comparison(0.0, limit)
+    return _compare_flat(got.reshape(-1), want.reshape(-1), limit)
+
+
+def _compare_flat(flat: torch.Tensor, reference: torch.Tensor, limit: float) -> Comparison:
+    # Of most outputs there is one part, made once: on a GPU each step takes longer to issue than
+    # to do.
+    is_small = flat.numel() <= CHUNK
+    kept = list(_parts(flat, reference)) if is_small else []
+    sums = torch.zeros(2, dtype=torch.float64, device=flat.device)
+    for _, off, should_be in kept or _parts(flat, reference):
+        sums += torch.stack((off.square().sum(), should_be.square().sum()))
+    delta, size = sums.tolist()
+    scale = math.sqrt(size) or 1.0
+    error = math.sqrt(delta) / scale
+    if not math.isfinite(error):
+        return Comparison(math.inf, limit, "NaN or infinity in the output")
+    if error > limit:
+        return Comparison(error, limit, f"relative error {error:.3g} above {limit:.3g}")
+    typical = scale / math.sqrt(max(1, flat.numel()))
+    for start, off, should_be in kept or _parts(flat, reference):
+        excess = off.abs() - ELEMENT_FACTOR * limit * (should_be.abs() + typical)
+        if float(excess.max()) > 0:
+            worst = int(excess.argmax())
+            what, wanted = float(flat[start + worst]), float(reference[start + worst])
+            why = f"element {start + worst} is {what:.6g}, not {wanted:.6g}"
+            return Comparison(error, limit, why)
+    return Comparison(error, limit)
+
+
+def _parts(
+    flat: torch.Tensor, reference: torch.Tensor
+) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Yield where each part begins, how far it is off, and what it should be."""
+    for start in range(0, flat.numel(), CHUNK):
+        got, want = flat[start : start + CHUNK], reference[start : start + CHUNK].to(flat.device)
+        should_be = want.double()
+        if got.is_floating_point() or want.is_floating_point():
+            yield start, got.double() - should_be, should_be
+        else:  # beyond 2^53 float64 takes neighbours for one
+            yield start, (got.long() - want.long()).double(), should_be
+
+
+def _dtype(name: str) -> torch.dtype:
+    kind = getattr(torch, name, None)
+    if not isinstance(kind, torch.dtype):
+        raise CaseError(f"{name!r} is not a torch dtype", remedy="use a name such as bfloat16")
+    return kind
+
+
+# What lies in the arguments of a launch: whether it changed, and other data in its place.
+
+
+# Words that are summed at once, which takes four times their room.
+SUMMED = 1 << 21
+# Values that say all there is to say of them.
+PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+# Objects inside objects are opened so far.
+MOST_DEEP = 8
+# An odd number without a pattern: each bit of a word counts in many of the product.
+MIXER = 0x2545F4914F6CDD1D
+
+
+def digest(arguments: Any, outputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what tells the data of arguments, but for outputs, from other data.
+
+    Tensors on the host beside a GPU are summed there. What is unknown inside is left out.
+    """
+    stored: list[torch.Tensor] = []
+    others: list[Any] = []
+    written = _places(outputs)
+    for value, _ in pairs(arguments, arguments):
+        if _is_stored(value):
+            stored += [] if value.untyped_storage().data_ptr() in written else [value]
+        elif isinstance(value, (np.ndarray, bytearray)):
+            others.append(zlib.crc32(np.asarray(value).tobytes()))
+        elif isinstance(value, PLAIN):
+            others.append(repr(value))
+    where = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")
+    sums = [_sum(_bytes(tensor), where) for tensor in _once(stored)]
+    return (*others, *(torch.stack(sums).tolist() if sums else ()))
+
+
+def refill(arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
+    """Copy the data of ``fresh`` to where ``arguments`` lie, but for their ``outputs``.
+
+    False, and nothing is done, where the two are not of one layout, where something unknown or
+    what nobody may write is among them, or where host data differ that may have decided what a GPU
+    was to launch.
+    """
+    written = _places(outputs)
+    found: dict[int, tuple[Any, Any]] = {}
+    for old, new in pairs(arguments, fresh):
+        if _is_stored(old) and _is_stored(new) and _layout(old) == _layout(new):
+            place = old.untyped_storage().data_ptr()
+            if place in written:
+                continue
+            found[place] = _bytes(old), _bytes(new)
+            if not _is_ours(old) or (_is_read_by_host(old) and not torch.equal(*found[place])):
+                return False
+        elif not (old is new or (isinstance(old, PLAIN) and old == new)):
+            return False
+    for old, new in found.values():
+        old.copy_(new)
+    return True
+
+
+def pairs(one: Any, other: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
+    """Yield the values in two arguments by twos; what holds others is opened."""
+    ours, theirs = _inside(one), _inside(other)
+    is_alike = type(one) is type(other) and depth < MOST_DEEP
+    if ours is None or theirs is None or not is_alike or ours.keys() != theirs.keys():
+        yield one, other
+        return
+    for key in ours:
+        yield from pairs(ours[key], theirs[key], depth + 1)
+
+
+def _inside(value: Any) -> dict[Any, Any] | None:
+    """Return the parts of a value that holds others by names or places, None of other values."""
+    if isinstance(value, (tuple, list)):
+        return dict(enumerate(value))
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, torch.Tensor):
+        return _components(value)
+    is_module = isinstance(value, torch.nn.Module)
+    return getattr(value, "__dict__", None) or None if is_module or not callable(value) else None
+
+
+def _components(tensor: torch.Tensor) -> dict[Any, Any] | None:
+    if tensor.layout is torch.sparse_coo:
+        return {0: tensor._indices(), 1: tensor._values()}  # noqa: SLF001 - of any, coalesced or not
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return {0: tensor.crow_indices(), 1: tensor.col_indices(), 2: tensor.values()}
+    return None
+
+
+def _is_stored(value: Any) -> bool:
+    is_strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return is_strided and not value.is_nested and value.untyped_storage().nbytes() > 0
+
+
+def _is_ours(tensor: torch.Tensor) -> bool:
+    """Say whether memory may be written: what is mapped or lent is perhaps to be read alone."""
+    is_pinned = torch.cuda.is_initialized() and tensor.is_pinned()
+    return is_pinned or bool(tensor.untyped_storage().resizable())
+
+
+def _is_read_by_host(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor beside a GPU's may have decided what was launched."""
+    return torch.cuda.is_initialized() and not (tensor.is_cuda or tensor.is_pinned())
+
+
+def _places(outputs: Sequence[Any]) -> set[int]:
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors_of(list(outputs))}
+
+
+def _once(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return list({tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}.values())
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    size = tensor.untyped_storage().nbytes()
+    return tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.storage_offset(), size
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return all bytes behind a tensor, whatever its strides."""
+    place = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return place.set_(tensor.untyped_storage())
+
+
+def _sum(stored: torch.Tensor, where: torch.device) -> torch.Tensor:
+    """Return a sum of 8-byte words, each mixed with its place so that no two changes cancel."""
+    whole = stored.numel() // 8 * 8
+    total = torch.zeros((), dtype=torch.int64, device=where)
+    for words in (*stored[:whole].view(torch.int64).split(SUMMED), stored[whole:]):
+        mixed = words.to(where) * torch.arange(1, 2 * len(words) + 1, 2, device=where)
+        mixed ^= mixed >> 29
+        mixed *= MIXER
+        mixed ^= mixed >> 32
+        total = 31 * total + mixed.sum()
+    return total
+
+
+# Says which software a device is driven by, and what a GPU's tensor cores can do.
+
+
+PACKAGES = ("triton", "cuda-core", "cuda-bindings", "nvidia-cublas", "nvidia-cuda-nvrtc")
+WGMMA_ARCH = 90
+# CUDA 12.4 has contexts with a part of the multiprocessors; this is its first driver.
+GREEN_DRIVER = 550
+
+
+def software() -> dict[str, str]:
+    """Return the versions whose change a comparison may be about."""
+    found = {
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "kernel": re.split(r"[^\d.]", platform.release())[0],  # its build is the provider's
+    }
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+        found["cudnn"] = str(torch.backends.cudnn.version())
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def compilers() -> tuple[str, ...]:
+    """Return the compilers that are here, as features: none needs a GPU."""
+    nvcc = ("nvcc",) if shutil.which("nvcc") else ()
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except Exception:  # noqa: BLE001 - a missing library is told in many ways
+        return nvcc
+    return ("nvrtc", *nvcc)
+
+
+def features(arch: str) -> tuple[str, ...]:
+    """Return what the tensor cores can do (CUDA C++ Programming Guide, compute capabilities)."""
+    number = int(arch.removeprefix("sm_").rstrip("a"))
+    return tuple(
+        name
+        for name, least in (("bf16", 80), ("fp8", 89), ("tma", 90), ("wgmma", 90), ("fp4", 100))
+        if number >= least and not (name == "wgmma" and number != WGMMA_ARCH)
+    )
+
+
+def sharing(driver: str, mig: str) -> tuple[str, ...]:
+    """Return the ways to share this GPU that are there as it stands: none is set up here."""
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))  # noqa: S108 - MPS's own default
+    major = driver.partition(".")[0]
+    ways = {
+        "green_context": major.isdigit() and int(major) >= GREEN_DRIVER,
+        "mps": (pipes / "control").exists(),
+        "mig": mig not in {"", "off"},
+    }
+    return tuple(name for name, is_there in ways.items() if is_there)
+
+
+# What torch's profiler sees: kernels through CUPTI, and on the CPU torch's operators.
+
+
+# What Kineto calls that which runs on a GPU.
+GPU_KINDS = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+
+
+def gpu_kernels(issue: Callable[[], object]) -> list[TracedKernel]:
+    """Return each kernel, copy and fill that ``issue`` has the GPU do, in time order."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        issue()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        # Grid, block, registers and shared memory are in no other of the profiler's outputs.
+        profiler.export_chrome_trace(str(path))
+        found = json.loads(path.read_text(encoding="utf-8", errors="replace"), strict=False)
+    return kernels_of(found["traceEvents"])
+
+
+def shown(issue: Callable[[], object]) -> None:
+    """Call ``issue`` between the start and the stop that NVIDIA's profilers wait for."""
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    issue()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
+
+
+def kernels_of(events: list[dict[str, Any]]) -> list[TracedKernel]:
+    """Return the kernels among the events of Kineto's trace, whose times are microseconds."""
+    found = [event for event in events if event.get("cat") in GPU_KINDS]
+    return [_kernel(event) for event in sorted(found, key=lambda event: float(event["ts"]))]
+
+
+def _kernel(event: dict[str, Any]) -> TracedKernel:
+    given = event.get("args", {})
+    return TracedKernel(
+        name=str(event["name"]),
+        count=1,
+        duration_us=float(event.get("dur", 0.0)),
+        grid=tuple(map(int, given.get("grid", ()))),
+        block=tuple(map(int, given.get("block", ()))),
+        registers=int(given.get("registers per thread", 0)),
+        shared_bytes=int(given.get("shared memory", 0)),
+    )
+
+
+def cpu_operators(issue: Callable[[], object]) -> list[TracedKernel]:
+    """Return each of torch's operators that ``issue`` calls, less what it calls itself."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        issue()
+    return [
+        TracedKernel(name=event.name, count=1, duration_us=float(event.self_cpu_time_total))
+        for event in profiler.events()
+    ]

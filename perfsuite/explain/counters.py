@@ -1,0 +1,268 @@
+"""Hardware counters of one launch, by Nsight Compute."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from perfsuite.boundary import DeviceError
+from perfsuite.model import Arm, Stage, TracedKernel, Variant, function_of
+from perfsuite.packs.listing import has_exited
+from perfsuite.workers.messages import TraceOne, encode
+from perfsuite.workers.process import Site, Turn, job_of, tail
+
+# What NVIDIA's Nsight Compute (ncu) counts of each kernel: how it is asked, and how it is read.
+
+
+# Our names of ncu's metrics, which chips of compute capability 7.0 to 9.0 have under these names.
+METRICS = {
+    "requests_read": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "requests_written": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    "sectors_read": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "sectors_written": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "l2_sectors_read": "lts__t_sectors_op_read.sum",
+    "l2_sectors_written": "lts__t_sectors_op_write.sum",
+    "dram_sectors_read": "dram__sectors_read.sum",
+    "dram_sectors_written": "dram__sectors_write.sum",
+    "bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+}
+OPTIONS = (
+    "--profile-from-start", "off",
+    "--target-processes", "all",
+    # The clocks are the machine's owner's, and nothing here is timed.
+    "--clock-control", "none",
+    # Emptied before each kernel: what one finds does not depend on what ran before.
+    "--cache-control", "all",
+    "--csv", "--page", "raw", "--print-units", "base",
+)  # fmt: skip
+DENIED = "ERR_NVGPUCTRPERM"
+_DRIVER, _STATUS = Path("/proc/driver/nvidia/params"), Path("/proc/self/status")
+_CAP_SYS_ADMIN = 21
+# What the program itself says of its end tells more.
+_SAID = re.compile(r"==ERROR==\s*+(?!The application returned)(.+)")
+_UNNAMED = re.compile(r"<unnamed>::|\(anonymous namespace\)::")
+_COLUMNS = ("ID", "Kernel Name", "Block Size", "Grid Size")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One kernel's run as ncu saw it, with its counters by our names."""
+
+    name: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    counters: Mapping[str, float]
+
+
+def command(ncu: str, log: Path, *program: str) -> list[str]:
+    """Return the command that counts what a program shows between the profiler's start and stop."""
+    names = ",".join(METRICS.values())
+    return [ncu, *OPTIONS, "--log-file", str(log), "--metrics", names, *program]
+
+
+def read(text: str) -> list[Counted]:
+    """Return the kernels of ncu's log in time order; raises ``DeviceError`` where it has none."""
+    if said := _SAID.search(text):
+        raise DeviceError(f"ncu says: {said[1].strip()}")
+    lines = text.splitlines()
+    first = next((index for index, line in enumerate(lines) if line.startswith('"ID",')), None)
+    if first is None:
+        raise DeviceError("ncu counted no kernel")
+    try:
+        return _table([line for line in lines[first:] if line.startswith('"')])
+    except csv.Error as error:
+        raise DeviceError(f"ncu's table cannot be read: {error}") from error
+
+
+def _table(lines: Sequence[str]) -> list[Counted]:
+    rows = csv.DictReader(lines)
+    if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
+        raise DeviceError(f"this ncu writes no column {missing[0]!r}: it is too old or too new")
+    # The line below the names holds the units, and has no number of a kernel.
+    return [_counted(row) for row in rows if (row["ID"] or "").isdigit()]
+
+
+def _counted(row: Mapping[str, str | None]) -> Counted:
+    found = {name: _number(row.get(metric)) for name, metric in METRICS.items()}
+    return Counted(
+        name=row["Kernel Name"] or "",
+        grid=_shape(row["Grid Size"]),
+        block=_shape(row["Block Size"]),
+        counters={name: value for name, value in found.items() if value is not None},
+    )
+
+
+def _number(text: str | None) -> float | None:
+    """Return a number, thousands apart or not; None of what this chip does not count."""
+    try:
+        number = float((text or "").replace(",", ""))
+    except ValueError:  # "n/a"
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _shape(text: str | None) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text or ""))
+
+
+def joined(kernels: Sequence[TracedKernel], found: Sequence[Counted]) -> tuple[TracedKernel, ...]:
+    """Return the kernels with the mean counters of one run of each.
+
+    They are told apart by function and shape, then by whole name; where two remain alike, neither
+    has counters.
+    """
+    return tuple(replace(each, counters=_of(each, kernels, found)) for each in kernels)
+
+
+def _of(
+    kernel: TracedKernel, kernels: Sequence[TracedKernel], found: Sequence[Counted]
+) -> dict[str, float]:
+    rows = [row for row in found if _fits(row, kernel)]
+    rivals = [each for each in kernels if any(_fits(row, each) for row in rows)]
+    if len(rivals) > 1:
+        rows = [row for row in rows if _plain(row.name) == _plain(kernel.name)]
+        if sum(_plain(each.name) == _plain(kernel.name) for each in rivals) > 1:
+            return {}
+    names = [name for name in METRICS if rows and all(name in row.counters for row in rows)]
+    return {name: sum(row.counters[name] for row in rows) / len(rows) for name in names}
+
+
+def _fits(row: Counted, kernel: TracedKernel) -> bool:
+    # Copies and fills by the driver have no shape, and are no kernels to ncu.
+    is_shaped = bool(kernel.grid) and (row.grid, row.block) == (kernel.grid, kernel.block)
+    return is_shaped and _function(row.name) == _function(kernel.name)
+
+
+def _function(name: str) -> str:
+    """Return a function's name without namespaces, which demanglers write in different ways."""
+    return function_of(_UNNAMED.sub("", name)).strip().rpartition("::")[2]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"\s", "", _UNNAMED.sub("", name.removeprefix("void ")))
+
+
+def obstacles() -> Iterator[str]:
+    """Yield why this process may not read a GPU's counters, as far as the system says so."""
+    told = _DRIVER.read_text("utf-8") if _DRIVER.is_file() else ""
+    status = _STATUS.read_text("utf-8") if _STATUS.is_file() else ""
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    is_admin = int(effective[1], 16) >> _CAP_SYS_ADMIN & 1 if effective else os.geteuid() == 0
+    if "RmProfilingAdminOnly: 1" in told and not is_admin:
+        yield "the driver lets administrators alone read them (NVreg_RestrictProfilingToAdminUsers)"
+
+
+# Has Nsight Compute count what kernels do, each variant in a process of its own under ncu.
+
+
+# Starting Python and torch takes most of it; ncu runs each kernel once for every few counters.
+ONE_S = 30.0
+DEVICES = ("cuda", "fake")
+
+
+@dataclass(slots=True)
+class Counter:
+    """Counts one variant after the other on a device, for as long as it is granted.
+
+    ``refused`` says why there is nothing to count with.
+    """
+
+    site: Site
+    refused: str = ""
+    left_s: float = 0.0
+    _ncu: str = ""
+    _left_out: int = 0
+    _failed: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._ncu = shutil.which("ncu") or ""
+        if self.site.device not in DEVICES:
+            self.refused = f"device {self.site.device} has none of NVIDIA's counters"
+        elif not self._ncu:
+            self.refused = "NVIDIA's Nsight Compute (ncu) is not on the PATH"
+
+    def counted(
+        self, variant: Variant, arm: Arm, kernels: Sequence[TracedKernel]
+    ) -> tuple[TracedKernel, ...]:
+        """Return the kernels with their counters, or as they are where these are not known."""
+        if self.refused or self.left_s <= 0:
+            self._left_out += not self.refused
+            return tuple(kernels)
+        started = time.monotonic()
+        try:
+            return joined(kernels, self._count(variant, arm))
+        except (DeviceError, OSError) as error:
+            why = error.what if isinstance(error, DeviceError) else str(error)
+            self._failed[variant.id] = why
+            self.refused = why if DENIED in why else ""
+            return tuple(kernels)
+        finally:
+            self.left_s -= time.monotonic() - started
+
+    def note(self, limit_s: float) -> str:
+        """Say in one line what was not counted and why; nothing where all was."""
+        if self.refused:
+            return f"no counters: {self.refused}"
+        name, why = next(iter(self._failed.items()), ("", ""))
+        failed = f"{len(self._failed)} could not be counted (first {name}: {why})"
+        left_out = f"{self._left_out} were left out: the limit is {limit_s:g} s"
+        parts = [failed if self._failed else "", left_out if self._left_out else ""]
+        told = "; ".join(filter(None, parts))
+        return f"no counters of some variants: {told}" if told else ""
+
+    def _count(self, variant: Variant, arm: Arm) -> list[Counted]:
+        job, limit_s = job_of(Turn(variant, Stage.SCREEN, 0, arm), 0, self.site), self._one_s()
+        with tempfile.TemporaryDirectory(prefix="perfsuite-") as folder:
+            log, asked = Path(folder, "ncu.csv"), Path(folder, "job.json")
+            asked.write_bytes(encode(TraceOne(job)))
+            python = (sys.executable, "-P", "-m")
+            program = (*python, "perfsuite.explain.counting", str(asked), f"{limit_s:.0f}")
+            # A number's decimals and thousands are told apart by the locale.
+            environment = {**self.site.environment(), "LC_ALL": "C.UTF-8"}
+            said = _run(command(self._ncu, log, *program), limit_s, environment)
+            text = log.read_text("utf-8", "replace") if log.is_file() else ""
+        if said and DENIED not in text:
+            raise DeviceError(said)
+        return read(text)
+
+    def _one_s(self) -> float:
+        return max(1.0, min(ONE_S, self.left_s))
+
+
+def _run(words: Sequence[str], limit_s: float, environment: Mapping[str, str]) -> str:
+    """Run a command; return the last line of what it printed if it failed, else nothing.
+
+    Raises ``DeviceError`` where it takes longer than its limit.
+    """
+    with (
+        tempfile.TemporaryFile() as output,
+        subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            has_ended = has_exited(process.pid, limit_s)
+        finally:
+            # Not waited for yet, its id is still its group's, in which is what it left running.
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        if not has_ended:
+            raise DeviceError(f"it took longer than its limit of {limit_s:.0f} s")
+        said = tail(output).strip().rpartition("\n")[2]
+    return "" if code == 0 else said or f"ncu ended with exit code {code}"

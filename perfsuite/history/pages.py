@@ -1,0 +1,349 @@
+"""The history on the command line and on a page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from json import dumps, loads
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from markupsafe import Markup
+from typer.core import TyperGroup
+
+from perfsuite.boundary import PerfError, UsageError
+from perfsuite.cli import Project, app, find_project, open_history, say, say_notes, say_table
+from perfsuite.model import ChangePoint, Point, RunLabel, Series, Trend, Trends
+from perfsuite.report import charts, view
+from perfsuite.report import html as render
+from perfsuite.report.plots import change_words, commits
+from perfsuite.run.run import why
+from perfsuite.store.codec import encode
+from perfsuite.store.files import refusing, replace_file
+
+if TYPE_CHECKING:
+    from perfsuite.history.store import History
+
+
+# The commands about the history of many runs.
+
+
+NEW, OLD = "stored", "was there already"
+BARS = "▁▂▃▄▅▆▇█"
+_DAYS = re.compile(r"(\d+)d\Z")
+
+
+class _VariantFirst(TyperGroup):
+    """A group whose first word may be a variant instead of a command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the command in that shows a variant where none is named."""
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+history = typer.Typer(
+    cls=_VariantFirst,
+    help='The runs of years: perfsuite history "VARIANT" [--metric, --last, --json], or a command.',
+    no_args_is_help=True,
+)
+app.add_typer(history, name="history")
+
+Metric = Annotated[str, typer.Option(metavar="NAME", help="As in reports; default: the time")]
+
+
+@history.command()
+def show(
+    variant: Annotated[str, typer.Argument(help="The id, as in reports")],
+    metric: Metric = "",
+    last: Annotated[int, typer.Option(min=1, help="So many runs, the newest")] = 30,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="All that is known, for programs")] = False,
+) -> None:
+    """Show a variant's past: its level, since when, what was accepted. "show" may be left out."""
+    with open_history(find_project()) as store:
+        from perfsuite.history.store import series_of, variants_like
+
+        found = series_of(store, variant, metric=metric)
+        say_notes(store)
+        if not found:
+            near = variants_like(store, variant.partition("[")[0])
+            raise UsageError(
+                f"no run of {variant!r} is stored" + (f" with metric {metric!r}" if metric else ""),
+                where=store.where,
+                remedy=f"known are {', '.join(near)}" if near else "perfsuite list names variants",
+            )
+    if json:
+        say(dumps(loads(encode(found))))  # in ASCII: no terminal obeys it
+        return
+    times = [each for each in found if metric or each.key.metric == "time_us"] or found[:1]
+    for each in times:
+        _say_series(each, last)
+    if others := sorted({each.key.metric for each in found} - {each.key.metric for each in times}):
+        say(f"also known, with --metric: {', '.join(others)}")
+
+
+@history.command("import")
+def import_runs(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run files or ids")],
+) -> None:
+    """Store runs; known ones stay. Exit code 1 if one is refused."""
+    project = find_project()
+    refused = 0
+    with open_history(project) as store:
+        for name in runs:
+            try:
+                say(f"{name}: {_import(store, project, name)}")
+            except PerfError as error:
+                refused += 1
+                say(f"{name}: not stored: {error}")
+            except Exception as error:  # noqa: BLE001 - it costs no file behind it
+                refused += 1
+                say(f"{name}: not stored: {why(error)}")
+                say("  do: report this with the file, or leave it out")
+    raise typer.Exit(1 if refused else 0)
+
+
+@history.command()
+def prune(
+    keep_samples: Annotated[
+        str, typer.Option(metavar="DAYS", help="Of so many days, as in 90d; estimates all stay")
+    ],
+) -> None:
+    """Drop the samples of old runs."""
+    match = _DAYS.match(keep_samples)
+    try:
+        before = datetime.now(UTC) - timedelta(days=int(match[1] if match else ""))
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"--keep-samples {keep_samples!r} is no time", remedy="write 90d"
+        ) from None
+    with open_history(find_project()) as store:
+        count = store.prune(before.isoformat(timespec="seconds"))
+    say(f"dropped the samples of {view.count(count, 'point')}")
+
+
+@history.command()
+def trends(
+    sku: Annotated[str, typer.Option(help="One SKU; all if left out")] = "",
+    last: Annotated[int, typer.Option(min=2, help="So many runs, the newest")] = 90,
+    metric: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this metric; repeatable")
+    ] = None,
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write")] = Path("reports"),
+) -> None:
+    """Write a page per SKU: all its series, those first whose level shifted last."""
+    with open_history(find_project()) as store:
+        from perfsuite.history.store import skus, with_shifts
+        from perfsuite.history.store import trends as read
+
+        known = skus(store)
+        if sku and sku not in known:
+            raise UsageError(
+                f"no run of the SKU {sku!r} is stored",
+                where=store.where,
+                remedy=f"known are {', '.join(known)}" if known else "measure: pytest --perf",
+            )
+        for each in [sku] if sku else known:
+            found = with_shifts(read(store, each, last=last, metrics=metric or ()))
+            say(f"wrote {write_trends(found, folder)}")
+        say_notes(store)
+
+
+def _import(store: History, project: Project, name: str) -> str:
+    from perfsuite.history.store import moves_of, stored_of
+
+    run = project.load_run(name)
+    was_new = store.add(stored_of(run))
+    store.add_moves(moves_of(run, project.baseline_roots(None)))
+    return NEW if was_new else OLD
+
+
+def _say_series(series: Series, last: int) -> None:
+    shown = series.points[-last:]
+    key = series.key
+    version = f", version {key.case_version}" if key.case_version > 1 else ""
+    say(f"{key.variant}: {key.metric} on {key.sku} ({key.regime}{version})")
+    runs = view.count(len({point.run for point in shown}), "run")
+    say(f"{_sparkline([p.center for p in shown if p.is_valid])}  of {runs}")
+    columns = ("started", "run", "commit", key.metric, "sd between", "verdict", "what happened")
+    say_table("", columns, [_row(series, point, shown) for point in shown])
+    if series.change_points is None:
+        say("change points are not looked for: ruptures is not installed")
+    for change in series.change_points or ():
+        moved = change_words(change, key.unit)
+        say(f"since {view.moment(change.started)}: {moved}; {commits(change)}")
+
+
+def _row(series: Series, point: Point, shown: Sequence[Point]) -> tuple[str, ...]:
+    value = view.NOTHING
+    if point.center is not None:
+        value = view.amount(point.center, series.key.unit, point.between or None)
+    return (
+        view.moment(point.started),
+        point.run,
+        view.commit(point.commit),
+        value,
+        view.spread(point.between) if point.between else "",
+        point.word,
+        "; ".join(_happened(series, point, shown)),
+    )
+
+
+def _happened(series: Series, point: Point, shown: Sequence[Point]) -> Iterator[str]:
+    if point.why_not:
+        yield f"left out: {point.why_not}"
+    if not point.part:
+        for change in series.change_points or ():
+            if change.run == point.run:
+                yield f"change point: {change_words(change, series.key.unit)}"
+    later = next((p.started for p in shown if p.started > point.started), "~")
+    for move in series.moves:
+        if point.started <= move.accepted < later:
+            yield f"baseline accepted by {move.by}: {move.reason}"
+
+
+def _sparkline(values: Sequence[float | None]) -> str:
+    found = [value for value in values if value is not None]
+    low, span = min(found, default=0.0), max(found, default=0.0) - min(found, default=0.0)
+    top = len(BARS) - 1
+    return "".join(BARS[round((value - low) / span * top) if span else top // 2] for value in found)
+
+
+# The page of a SKU's trends: a row per series with a small chart, and a large one when opened.
+
+
+SPARK = (160, 24)
+# What JSON leaves as it is and HTML does not.
+_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series as its row shows it."""
+
+    trend: Trend
+    spark: Markup
+    level: str
+    moved: str
+    tone: str
+    events: tuple[str, ...]
+    left_out: int
+
+
+def write_trends(trends: Trends, folder: Path) -> Path:
+    """Write a SKU's page into a folder; raises StoreError where that cannot be written."""
+    path = folder / f"trends-{view.slug(trends.sku)}.html"
+    with refusing("cannot write the trends", path, remedy="make the folder writable"):
+        return replace_file(path, trends_page(trends).encode("utf-8", "replace"))
+
+
+def trends_page(trends: Trends) -> str:
+    """Return the page; what shifted last stands first."""
+    lines = sorted((_line(row, trends.runs) for row in trends.rows), key=_urgency, reverse=True)
+    return (
+        render.environment()
+        .get_template("trends.html.j2")
+        .render(
+            trends=trends,
+            lines=lines,
+            shifted=sum(bool(line.events) for line in lines),
+            data=_data(trends, lines),
+            styles=[render.inline("vendor/uplot/uPlot.min.css"), render.inline("trends.css")],
+            scripts=[render.inline("vendor/uplot/uPlot.iife.min.js"), render.inline("trends.js")],
+        )
+    )
+
+
+def _urgency(line: Line) -> tuple[str, str]:
+    changes = line.trend.change_points
+    return changes[-1].started if changes else "", line.trend.key.variant
+
+
+def _line(trend: Trend, runs: Sequence[RunLabel]) -> Line:
+    key, changes = trend.key, trend.change_points or ()
+    last = changes[-1] if changes else None
+    counted = [
+        (place, center)
+        for index, (place, center) in enumerate(zip(trend.runs, trend.centers, strict=True))
+        if center is not None and index not in trend.why_not
+    ]
+    level = last.after if last else fmean(center for _, center in counted) if counted else None
+    return Line(
+        trend=trend,
+        spark=_spark(counted, len(runs), changes, {run.id: at for at, run in enumerate(runs)}),
+        level=view.NOTHING if level is None else view.amount(level, key.unit),
+        moved=_moved(last) if last else "",
+        tone=_tone(last, key.better) if last else "same",
+        events=tuple(_words(change, key.unit) for change in reversed(changes)),
+        left_out=len(trend.why_not),
+    )
+
+
+def _moved(change: ChangePoint) -> str:
+    by = (
+        view.percent(change.change, half_width=abs(change.change) / 10)
+        if change.before
+        else "from nothing"
+    )
+    return f"{by} since {view.moment(change.started).partition(' ')[0]}"
+
+
+def _words(change: ChangePoint, unit: str) -> str:
+    when = view.moment(change.started)
+    return f"{when}, run {change.run}: {change_words(change, unit)}; {commits(change)}"
+
+
+def _tone(change: ChangePoint, better: str) -> str:
+    if better == "equal":
+        return "worse"
+    return "worse" if (change.after > change.before) == (better == "lower") else "better"
+
+
+def _spark(
+    counted: Sequence[tuple[int, float]],
+    many: int,
+    changes: Sequence[ChangePoint],
+    places: dict[str, int],
+) -> Markup:
+    width, height = SPARK
+    if not counted:
+        return Markup()
+    axis = charts.axis_of([center for _, center in counted])
+    step = width / max(1, many - 1)
+    low, scale = axis.low, (height - 2) / ((axis.high - axis.low) or 1.0)
+    # A page has thousands of these: whole pixels, and no call per point.
+    top = height - 1
+    line = " ".join(f"{at * step:.0f},{top - (y - low) * scale:.0f}" for at, y in counted)
+    rules = "".join(f"M{(places[each.run] - 0.5) * step:.0f} 0v{height}" for each in changes)
+    rule = f'<path d="{rules}"/>' if rules else ""
+    return Markup(  # noqa: S704 - numbers only
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'aria-hidden="true">{rule}<polyline points="{line}"/></svg>'
+    )
+
+
+def _data(trends: Trends, lines: Sequence[Line]) -> Markup:
+    """Return what the charts draw as JSON that no text in it can end."""
+    plain = {
+        "runs": [[run.id, run.started, view.commit(run.commit)] for run in trends.runs],
+        "series": [
+            {
+                "name": f"{line.trend.key.variant} {line.trend.key.metric}",
+                "unit": line.trend.key.unit,
+                "runs": line.trend.runs,
+                "centers": line.trend.centers,
+                "not": line.trend.why_not,
+                "changes": [change.run for change in line.trend.change_points or ()],
+            }
+            for line in lines
+        ],
+    }
+    text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+    return Markup(text.translate(_ESCAPES))  # noqa: S704 - escaped for where it stands

@@ -1,0 +1,170 @@
+"""The hooks through which packs reach the core.
+
+Those of ``perf_cases``, ``perf_kernels``, ``perf_device`` and ``perf_controller`` stand in the
+pack's own module, which is imported in child processes only. Those of ``Controller`` stand in the
+module that ``perf_controller`` names: it alone is imported in pytest's process, after the last
+measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from perfsuite.model import (
+        Accelerator,
+        Case,
+        Claim,
+        Kernel,
+        Result,
+        Run,
+        Section,
+        Variant,
+        Verdict,
+    )
+
+
+hookspec = pluggy.HookspecMarker("perfsuite")
+hookimpl = pluggy.HookimplMarker("perfsuite")
+
+
+@hookspec
+def perf_cases(kernels: Sequence[Kernel]) -> Sequence[Case | Claim]:  # type: ignore[empty-body]
+    """Return the pack's cases and claims.
+
+    ``kernels`` are those that all packs hand over, each named ``pack.kernel``; most packs leave
+    the argument out.
+
+    Called in the catalogue child to list variants, and again in each worker to build one. Must
+    not import torch or a kernel: a case's builder does that when it is called. Example::
+
+        import perfsuite
+
+        @perfsuite.case(axes={"n": [1000, 1001]}, source="a cookbook", needs=[perfsuite.cuda()])
+        def add(ctx, n):
+            '''Add one to n floats.'''
+            return perfsuite.Workload(
+                fn=lambda x: x + 1,
+                make_inputs=lambda rng: (rng.randn(n),),
+                reference=lambda x: x.double() + 1,
+                wrong=lambda x: x,
+            )
+
+        @perfsuite.hookimpl
+        def perf_cases():
+            return [add]
+    """
+
+
+@hookspec
+def perf_kernels() -> Sequence[Kernel]:  # type: ignore[empty-body]
+    """Return the pack's kernels as plain data, to be compiled and inspected where no GPU is.
+
+    Called in the catalogue child; must import neither torch nor a kernel. Example::
+
+        from pathlib import Path
+
+        import perfsuite
+
+        @perfsuite.hookimpl
+        def perf_kernels():
+            file = str(Path(__file__).with_name("softmax.cu"))
+            softmax = perfsuite.Kernel(name="softmax", language="cuda", function="f", file=file)
+            return [softmax]
+    """
+
+
+@hookspec
+def perf_device() -> Accelerator | None:
+    """Return the device that the pack brings, as plain data; None where it can bring none.
+
+    Called in the catalogue child, within the time limit of listing: look for units without
+    starting a driver. ``opens`` is called in workers and in ``perfsuite doctor`` and returns a
+    ``perfsuite.Device``; its module may import what it needs. Example::
+
+        from pathlib import Path
+
+        import perfsuite
+
+        @perfsuite.hookimpl
+        def perf_device():
+            units = tuple(path.name for path in Path("/dev").glob("acme[0-9]*"))
+            return perfsuite.Accelerator(name="acme", opens="perfsuite_acme.a1:A1", units=units)
+    """
+
+
+@hookspec
+def perf_controller() -> str:  # type: ignore[empty-body]
+    """Return the name of the module with the pack's hooks of ``Controller``.
+
+    Called in the catalogue child, where that module is not imported. Only light things may be
+    imported in it, and by the packages around it: it shares pytest's process. Example::
+
+        import perfsuite
+
+        @perfsuite.hookimpl
+        def perf_controller():
+            return "perfsuite_acme.controller"
+    """
+
+
+class Controller:
+    """What a pack may listen to and add in pytest's process, in the module that it names for it.
+
+    All are called once the run is measured, judged and stored, so that none disturbs a measurement;
+    of every pack that the session listed, whatever packs were measured. What one raises becomes a
+    note of the report that names pack and hook, and the exit status is not 0; that hook of the pack
+    is not called again. One that hangs stops pytest until Ctrl-C. One that ends the process
+    (``os._exit``) ends pytest with the status that it names, 0 as well: only the missing summary
+    and report tell. What hooks are handed is a copy of theirs.
+    """
+
+    @hookspec
+    def perf_result(self, result: Result, variant: Variant) -> None:
+        """Take notice of how one variant ended in one stage: screen, and confirm if there was one.
+
+        Example::
+
+            import perfsuite
+
+            @perfsuite.hookimpl
+            def perf_result(result, variant):
+                with open("acme.log", "a") as log:
+                    print(variant.id, result.stage.value, result.status.value, file=log)
+        """
+
+    @hookspec
+    def perf_verdict(self, verdict: Verdict, variant: Variant, run: Run) -> None:
+        """Take notice of the verdict on one variant; ``run`` is the whole run.
+
+        Example::
+
+            import perfsuite
+
+            @perfsuite.hookimpl
+            def perf_verdict(verdict, variant, run):
+                if verdict.fails and variant.pack == "acme":
+                    with open("tickets.log", "a") as log:
+                        print(run.commit, variant.id, verdict.reason, file=log)
+        """
+
+    @hookspec
+    def perf_report_section(self, run: Run) -> Section | Sequence[Section] | None:
+        """Return what the report is to say besides: a section, several, or none.
+
+        Also called when a report is made again from a run file. A section holds text and a table,
+        shown as text wherever they go. Example::
+
+            import perfsuite
+
+            @perfsuite.hookimpl
+            def perf_report_section(run):
+                rows = [(r.variant, f"{r.wall_s:.1f}") for r in run.asked if "acme." in r.variant]
+                return perfsuite.Section(
+                    title="Acme: wall time", text="What each variant cost.",
+                    columns=("variant", "seconds"), rows=rows,
+                )
+        """

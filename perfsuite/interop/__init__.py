@@ -1,0 +1,1 @@
+"""What perfsuite exchanges with other tools."""

@@ -1,0 +1,1313 @@
+"""The nouns: what packs declare, what is measured, and what is said of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from statistics import median
+from typing import Any
+
+# A device that a pack brings, as plain data.
+
+
+# Devices of the core; "auto" chooses among devices.
+BUILT_IN_DEVICES = ("cuda", "cpu", "fake")
+ACCELERATOR_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+OPENS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """A device that a pack brings; ``name`` is what ``--perf-device`` takes.
+
+    ``opens`` is ``module:callable``; a worker calls it with ``unit=`` and ``seed=`` and gets a
+    ``Device``. ``units`` are those of this machine, each in words that open it again. ``auto`` may
+    take it unless ``is_automatic`` is False, as for a simulator. ``preload`` names modules that
+    are slow to import, and that a process may have imported before it forks.
+    """
+
+    name: str
+    opens: str
+    units: tuple[str, ...] = ()
+    is_automatic: bool = True
+    preload: tuple[str, ...] = ()
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        if not ACCELERATOR_NAME.match(self.name) or self.name in {*BUILT_IN_DEVICES, "auto"}:
+            raise ValueError(
+                f"device name {self.name!r} must match {ACCELERATOR_NAME.pattern} and be none of "
+                f"auto, {', '.join(BUILT_IN_DEVICES)}"
+            )
+        if not OPENS.match(self.opens):
+            raise ValueError(f"device {self.name!r}: opens={self.opens!r} is no module:callable")
+
+
+# What two arms are: another revision of the code under test, against the working tree.
+
+
+SHORT_COMMIT = 7
+
+
+class Arm(StrEnum):
+    """A is the revision that is compared with, B the working tree: what every run measures."""
+
+    A = "A"
+    B = "B"
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A commit, and the name it was asked for by."""
+
+    commit: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"revision {self.commit[:SHORT_COMMIT]} ({self.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Where an arm's code lies: ``root`` is a checkout of ``repository``, or is it itself.
+
+    ``front`` are the folders that code is imported from by name, first of all.
+    """
+
+    root: str
+    repository: str
+    front: tuple[str, ...] = ()
+
+
+# What a case reports besides the two clocks, and the kernels a pack hands to be compiled.
+
+
+DIRECTIONS = ("lower", "higher", "equal")
+# What perfsuite itself takes of launches: two clocks, the device's own time of what the host waits
+# for, the energy; and what has no noise, the memory.
+NOISY = ("time_us", "cycles", "device_us", "energy_j")
+OWN_METRICS = (*NOISY, "peak_bytes")
+METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+TARGETS = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise ValueError for the first that is no name of a metric."""
+    for name in names:
+        if not METRIC_NAME.match(name):
+            raise ValueError(f"metric name {name!r} must match {METRIC_NAME.pattern}")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric of a case; ``better`` is lower, higher or equal (any change is for the worse).
+
+    ``threshold`` is the relative change that is not worth a word; of a metric with noise it counts
+    where it is more than what the noise lets tell.
+    """
+
+    name: str
+    unit: str = ""
+    better: str = "lower"
+    threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_names((self.name,))
+        if self.better not in DIRECTIONS:
+            raise ValueError(
+                f"metric {self.name!r}: better is {' or '.join(DIRECTIONS)}, not {self.better!r}"
+            )
+        if not 0 <= self.threshold < 1:
+            raise ValueError(f"metric {self.name!r}: threshold must be in [0, 1)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One kernel of a pack as plain data, so that it can be compiled where no GPU is.
+
+    ``language`` is cuda, triton or gluon. A CUDA C++ kernel is ``function`` of ``file`` with NVRTC
+    ``options``; a Triton or Gluon one is ``function`` of ``module`` with its ``signature``
+    (argument to type), ``constants``, and ``aligned`` arguments (divisible by 16). ``expects``
+    names, by target, an opcode class that the machine code must hold, such as HGMMA.
+    """
+
+    name: str
+    language: str
+    function: str
+    file: str = ""
+    module: str = ""
+    options: tuple[str, ...] = ()
+    signature: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    aligned: tuple[str, ...] = ()
+    num_warps: int = 4
+    num_stages: int = 3
+    targets: tuple[str, ...] = TARGETS
+    expects: Mapping[str, str] = field(default_factory=dict)
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        if not re.match(r"[A-Za-z][A-Za-z0-9_.]*\Z", self.name):
+            raise ValueError(f"kernel name {self.name!r} must be a plain name")
+        if self.language not in {"cuda", "triton", "gluon"}:
+            raise ValueError(
+                f"kernel {self.name!r}: language is cuda, triton or gluon, not {self.language!r}"
+            )
+        if bool(self.file) == bool(self.module) or bool(self.file) != (self.language == "cuda"):
+            raise ValueError(f"kernel {self.name!r}: cuda needs a file, the others a module")
+
+
+# What a case's builder returns: something to launch, to inspect or to play.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One built variant: what to launch, on what, and how to know that it is right.
+
+    ``make_inputs(rng)`` returns the arguments of one launch; tensors from ``rng.empty`` are
+    outputs and are poisoned before each check. ``fn(*inputs)`` is one launch; what it returns, or
+    else its outputs, is compared with ``reference(*inputs)``, which is independent and of higher
+    precision. ``wrong(*inputs)`` is the negative control: it has the signature of ``fn``, makes
+    the mistake a real bug would make, and the reference must refuse it.
+
+    ``tolerance`` is the relative L2 error allowed (None: by the output's dtype; 0: equal to the
+    bit). ``captures=False`` keeps ``fn`` out of CUDA graphs. ``rotates=False`` says that the inputs
+    are too large or too stateful to copy, so that coldness comes from a flush. Arguments that are
+    no outputs must stay as they are, or each launch would have others; ``in_place=True`` says that
+    launches write to them, and that the result is the same however often. ``exact()`` returns
+    metrics without noise (launches, bytes), read once per process after the check; the case
+    declares them.
+    """
+
+    fn: Callable[..., Any]
+    make_inputs: Callable[[Any], tuple[Any, ...]]
+    reference: Callable[..., Any]
+    wrong: Callable[..., Any]
+    tolerance: float | None = None
+    captures: bool = True
+    rotates: bool = True
+    in_place: bool = False
+    exact: Callable[[], Mapping[str, float]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """One built variant with nothing to time: its metrics are read once and judged exactly.
+
+    ``reference()`` returns what some of the metrics must be, found independently; ``wrong()`` is
+    the negative control, metrics that the reference must refuse. Both may be left out together
+    where every number is its own evidence, such as a compiler's report.
+    """
+
+    read: Callable[[], Mapping[str, float]]
+    reference: Callable[[], Mapping[str, float]] | None = None
+    wrong: Callable[[], Mapping[str, float]] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.reference is None) != (self.wrong is None):
+            raise ValueError("an Inspection has a reference and a wrong, or neither")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One built variant that serves: ``play(seed)`` returns its output and its service metrics.
+
+    The engine plays it with seeds of its own and times each play; metrics (declared by the case)
+    are judged as times are. ``reference(seed)`` is the output of the same seed found independently,
+    ``wrong(seed)`` the negative control; ``tolerance`` is that of a ``Workload``.
+    """
+
+    play: Callable[[int], tuple[Any, Mapping[str, float]]]
+    reference: Callable[[int], Any]
+    wrong: Callable[[int], Any]
+    tolerance: float | None = None
+
+
+Buildable = Workload | Inspection | Scenario
+
+
+# What a pack declares: cases, variants, claims and the work they stand for.
+
+
+Scalar = str | int | float | bool
+Axes = Mapping[str, Scalar]
+
+# Names become parts of ids, file names and pytest's -k words, so they stay plain.
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
+VALUE = re.compile(r"[A-Za-z0-9_.+\-]+\Z")
+
+
+class Tier(StrEnum):
+    """How much of a case runs; each tier contains the ones before it."""
+
+    SMOKE = "smoke"
+    NIGHTLY = "nightly"
+    FULL = "full"
+
+
+class Regime(StrEnum):
+    """The conditions a variant is measured in; results of two regimes are never compared.
+
+    ``exact`` times nothing: the builder returns an ``Inspection``.
+    """
+
+    PACED = "paced"
+    SUSTAINED = "sustained"
+    END_TO_END = "end_to_end"
+    EXACT = "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one launch must do: bytes moved to and from memory, and floating-point operations.
+
+    ``rate_dtype`` names the tensor-core or vector rate the operations run at ("bf16", "fp8",
+    "fp32", ...). ``link`` is what the bytes travel on: "hbm", "pcie" or "nvlink"; or what on the
+    chip hands them over: "l2" or "shared". ``kernels`` are run one behind the other where that is
+    what takes the time; ``start`` says from where: "launch", a stream, or "graph_node", a graph.
+    """
+
+    read_bytes: float = 0
+    write_bytes: float = 0
+    flops: float = 0
+    rate_dtype: str = ""
+    link: str = "hbm"
+    kernels: float = 0
+    start: str = "launch"
+
+    def __post_init__(self) -> None:
+        for name in ("read_bytes", "write_bytes", "flops", "kernels"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"Work.{name} must be >= 0, not {getattr(self, name)!r}")
+
+    @property
+    def bytes(self) -> float:
+        """Bytes moved per launch, both directions."""
+        return self.read_bytes + self.write_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One requirement of a case: ``kind`` is device, arch, gpus, package or feature.
+
+    ``when`` limits it to variants whose axes have one of the listed values.
+    """
+
+    kind: str
+    value: str
+    axes: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+
+    def when(self, **axes: Scalar | Sequence[Scalar]) -> Need:
+        """Return the same need for variants with these axis values only."""
+        return replace(self, axes={name: _values(value) for name, value in axes.items()})
+
+    def applies(self, axes: Axes) -> bool:
+        """Say whether a variant with these axes has this need."""
+        return all(axes.get(name) in values for name, values in self.axes.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """An absolute limit on a metric, set by the case's author and independent of any baseline."""
+
+    metric: str
+    most: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A named workload with axes, as a pack declares it; lives only where the pack is loaded.
+
+    ``only`` says which bindings exist, ``waits`` which of the smoke tier's are left to nightly.
+    What has for each axis of one of ``full_only`` one of its values is left to the full tier.
+    ``metrics`` declares what its workloads report besides the two clocks. ``ranks`` names the
+    axis that holds how many ranks run one launch together, ``target`` the axis that holds a
+    compilation target: such variants are stored by target, whatever machine they run on.
+    ``canary`` binds all axes, by device, to the variant that watches the machine itself: it is
+    measured at the start and the end of every run, whatever else is. ``tunes`` says that first
+    launches are timed to choose a kernel (autotuning): they need the device to themselves.
+    ``ceilings`` says, by link ("l2", "hbm", one way "hbm_read"), dtype of operations or what
+    starts kernels ("launch", "graph_node"), which bindings show how fast it can be: their accepted
+    times and ``work`` are what a SKU reaches.
+    """
+
+    name: str
+    build: Callable[..., Buildable]
+    axes: Mapping[str, tuple[Scalar, ...]]
+    smoke: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    full: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    only: Callable[..., bool] | None = None
+    waits: Callable[..., bool] | None = None
+    full_only: tuple[Mapping[str, tuple[Scalar, ...]], ...] = ()
+    needs: tuple[Need, ...] = ()
+    work: Callable[..., Work] | None = None
+    memory_bytes: Callable[..., int] | None = None
+    source: str = ""
+    version: int = 1
+    regime: Regime = Regime.PACED
+    cold: bool = True
+    budgets: tuple[Budget, ...] = ()
+    tags: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    ranks: str = ""
+    target: str = ""
+    canary: Mapping[str, Axes] = field(default_factory=dict)
+    tunes: bool = False
+    ceilings: Mapping[str, Callable[..., bool]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not NAME.match(self.name):
+            raise ValueError(f"case name {self.name!r} must match {NAME.pattern}")
+        for tier in (self.axes, self.smoke, self.full, *self.full_only):
+            for axis, values in tier.items():
+                if axis not in self.axes:
+                    raise ValueError(f"axis {axis!r} of a tier is not an axis of the case")
+                if not NAME.match(axis) or not values:
+                    raise ValueError(f"axis {axis!r} needs a plain name and at least one value")
+        _check_roles(self)
+        for device, bound in self.canary.items():
+            if set(bound) != set(self.axes):
+                raise ValueError(f"the canary of {device!r} must bind each axis of the case once")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseInfo:
+    """The plain data of a case that leaves the catalogue child."""
+
+    pack: str
+    name: str
+    doc: str
+    file: str
+    line: int
+    source: str
+    version: int
+    regime: Regime
+    cold: bool
+    needs: tuple[Need, ...]
+    budgets: tuple[Budget, ...]
+    tags: tuple[str, ...]
+    axes: tuple[str, ...]
+    metrics: tuple[Metric, ...] = ()
+    ranks: str = ""
+    target: str = ""
+    tunes: bool = False
+
+    def __post_init__(self) -> None:
+        _check_roles(self)
+
+
+def _check_roles(case: Case | CaseInfo) -> None:
+    for role in ("ranks", "target"):
+        if (axis := getattr(case, role)) and axis not in case.axes:
+            raise ValueError(f"{role}={axis!r} is not an axis of the case")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A case with every axis bound: the unit that runs, is stored and compared."""
+
+    id: str
+    case: CaseInfo
+    axes: Mapping[str, Scalar]
+    tier: Tier
+    work: Work | None = None
+    memory_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for role in ("ranks", "target"):
+            if (axis := getattr(self.case, role)) and axis not in self.axes:
+                raise ValueError(f"variant {self.id!r} has no axis {axis!r}, its {role}")
+        if self.case.ranks and type(self.axes[self.case.ranks]) is not int:
+            raise ValueError(f"variant {self.id!r} has no whole number of ranks")
+
+    @property
+    def pack(self) -> str:
+        """The pack the variant belongs to."""
+        return self.case.pack
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks run one launch together; 1 where no gang is needed."""
+        return int(self.axes[self.case.ranks]) if self.case.ranks else 1
+
+    @property
+    def is_gang(self) -> bool:
+        """Say whether its launches are run by ranks, be it only one."""
+        return bool(self.case.ranks)
+
+    @property
+    def target(self) -> str:
+        """The compilation target it is about, or nothing."""
+        return str(self.axes[self.case.target]) if self.case.target else ""
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The needs that apply to these axes."""
+        return tuple(need for need in self.case.needs if need.applies(self.axes))
+
+
+def _values(value: Scalar | Sequence[Scalar]) -> tuple[Scalar, ...]:
+    return (value,) if isinstance(value, (str, int, float)) else tuple(value)
+
+
+def format_value(value: Scalar) -> str:
+    """Return an axis value as it stands in an id."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def variant_id(pack: str, case: str, axes: Axes) -> str:
+    """Return ``pack.case[axis=value,...]`` with the axes in declared order."""
+    for name, value in axes.items():
+        if not VALUE.match(format_value(value)):
+            raise ValueError(f"axis {name!r} has value {value!r}, which must match {VALUE.pattern}")
+    return f"{pack}.{case}[{','.join(f'{k}={format_value(v)}' for k, v in axes.items())}]"
+
+
+# What many runs say of one variant: its series, where the level shifted, what was accepted.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesKey:
+    """What makes points comparable: one metric of one version of a variant, on one SKU."""
+
+    sku: str
+    variant: str
+    metric: str
+    regime: str
+    case_version: int = 1
+    unit: str = ""
+    better: str = "lower"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One run's estimate of a metric; relative numbers as in ``Change`` and ``BaselineMetric``.
+
+    ``part`` tells the run's own measuring ("") from that of a canary, another arm or a claim.
+    ``why_not`` says why it enters no average and no change point; "" if it does.
+    ``center`` is None where nothing was measured, ``values`` are the processes' by card.
+    """
+
+    run: str
+    started: str
+    commit: str = ""
+    center: float | None = None
+    values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    between: float = 0.0
+    word: str = ""
+    theta: float | None = None
+    low: float | None = None
+    high: float | None = None
+    part: str = ""
+    why_not: str = ""
+
+    @property
+    def is_valid(self) -> bool:
+        """Say whether it counts."""
+        return not self.why_not and self.center is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePoint:
+    """Where the level of a series shifted: in which run first, after which commit, by how much.
+
+    ``before`` and ``after`` are the levels in the metric's unit; ``is_other_unit`` if no card
+    measured on both sides.
+    """
+
+    run: str
+    started: str
+    commit_before: str
+    commit: str
+    before: float
+    after: float
+    p_value: float
+    is_other_unit: bool = False
+
+    @property
+    def change(self) -> float:
+        """The relative change of the metric's own value; infinite from nothing."""
+        return self.after / self.before - 1 if self.before else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineMove:
+    """An acceptance: from when on, of which run, a series is compared with ``center``."""
+
+    key: SeriesKey
+    run: str
+    accepted: str
+    by: str
+    reason: str
+    center: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """The points of one series in order of time; ``change_points`` is None if nobody looked."""
+
+    key: SeriesKey
+    points: tuple[Point, ...]
+    change_points: tuple[ChangePoint, ...] | None = None
+    moves: tuple[BaselineMove, ...] = ()
+
+    @property
+    def valid(self) -> tuple[Point, ...]:
+        """The points that count."""
+        return tuple(point for point in self.points if point.is_valid)
+
+
+@dataclass(frozen=True, slots=True)
+class RunLabel:
+    """Which run a column of trends is."""
+
+    id: str
+    started: str
+    commit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """One series in columns: of each point the place of its run among the trends' runs.
+
+    ``why_not`` has the reason of each point that does not count, by its place in this series.
+    """
+
+    key: SeriesKey
+    runs: tuple[int, ...]
+    centers: tuple[float | None, ...]
+    why_not: Mapping[int, str] = field(default_factory=dict)
+    change_points: tuple[ChangePoint, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trends:
+    """All series of one SKU over the last runs that have any."""
+
+    sku: str
+    runs: tuple[RunLabel, ...]
+    rows: tuple[Trend, ...]
+
+
+# What a pack hands over as a whole: its variants, and the claims that relate them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A relation between variants with a ratio from a source.
+
+    "Variants of ``case`` with axes ``faster`` take at most 1/``by`` of the time of those with axes
+    ``than``", the other axes equal; ``at`` narrows it to some values of the other axes. With
+    ``metric`` it is about that exact metric, as "peak_bytes", instead of the time.
+    """
+
+    name: str
+    case: str
+    faster: Mapping[str, Scalar]
+    than: Mapping[str, Scalar]
+    by: float
+    source: str
+    at: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    needs: tuple[Need, ...] = ()
+    metric: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.source:
+            raise ValueError(f"claim {self.name!r} names no source")
+        if set(self.faster) != set(self.than):
+            raise ValueError(f"claim {self.name!r}: faster and than must bind the same axes")
+        if not self.by > 0:
+            raise ValueError(f"claim {self.name!r}: by must be > 0, not {self.by!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimInstance:
+    """A claim bound to two variants."""
+
+    id: str
+    pack: str
+    name: str
+    faster: str
+    than: str
+    by: float
+    source: str
+    needs: tuple[Need, ...] = ()
+    file: str = ""
+    line: int = 0
+    metric: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """What the catalogue knows of one pack: its variants, claims and kernels, or why it has none.
+
+    ``origin`` loads it again in a worker: ``module:NAME@FOLDER`` (FOLDER is put on sys.path; empty
+    when the pack is installed) or ``file:PATH``. ``canaries`` are by device, ``ceilings`` by link,
+    dtype or start. ``controller`` is the module of its hooks for pytest's process.
+    """
+
+    name: str
+    origin: str
+    version: str = ""
+    variants: tuple[Variant, ...] = ()
+    claims: tuple[ClaimInstance, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    canaries: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
+    ceilings: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
+    controller: str = ""
+    accelerator: Accelerator | None = None
+    error: str = ""
+
+
+# What measuring yields: samples by process, and the facts of the device they come from.
+
+
+class Status(StrEnum):
+    """How the run of a variant ended; what it means for speed is the verdict's business."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed-out"
+    DISTURBED = "disturbed"
+    SKIPPED = "skipped"
+    ERROR = "error"
+
+
+class Stage(StrEnum):
+    """Which measuring of a variant a result belongs to; stages share no process."""
+
+    SCREEN = "screen"
+    CONFIRM = "confirm"
+    CANARY_START = "canary-start"
+    CANARY_END = "canary-end"
+
+    @property
+    def is_canary(self) -> bool:
+        """Say whether the machine is measured, not what the run was asked for."""
+        return self in {Stage.CANARY_START, Stage.CANARY_END}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a run measures; times in seconds unless the name says otherwise.
+
+    A process takes a block of ``samples`` in each of its ``rounds``. Of a screen of what a
+    device times itself, paced, ``screen_rounds`` are enough: what is left then is what processes
+    and cards differ by.
+    """
+
+    processes: int = 3
+    confirm_processes: int = 6
+    rounds: int = 3
+    screen_rounds: int = 2
+    samples: int = 16
+    sample_us: float = 500.0
+    settle_s: float = 3.0
+    start_limit_s: float = 60.0
+    prepare_limit_s: float = 120.0
+    block_limit_s: float = 60.0
+    check_only: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("processes", "confirm_processes", "rounds", "screen_rounds", "samples"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Settings.{name} must be at least 1, not {getattr(self, name)}")
+
+    def rounds_of(self, stage: Stage, *, is_paced: bool) -> int:
+        """Return how many blocks a process takes, paced by a device's own clock or not.
+
+        Of 932 comparisons between two H200s three blocks left 168 unclear, two 168, one 170; the
+        changes that would be found, of 1.8 % in the middle, differed by 0.02 % between three and
+        two. Blocks by a host's clock scatter more.
+        """
+        if self.check_only:
+            return 0
+        is_short = is_paced and stage is Stage.SCREEN
+        return min(self.rounds, self.screen_rounds) if is_short else self.rounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """The state of a GPU around one block; None or empty where the device does not say."""
+
+    power_w: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+    reasons: tuple[str, ...] = ()
+    foreign_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """The samples one worker took in one turn, per launch, in time order.
+
+    ``time_us`` are microseconds, ``cycles`` SM cycles (empty on a device with one clock).
+    ``voided`` counts samples thrown away because the device was disturbed. ``metrics`` holds the
+    samples of other metrics by name: a scenario's own, or the device's time of awaited launches.
+    """
+
+    time_us: tuple[float, ...]
+    cycles: tuple[float, ...] = ()
+    voided: int = 0
+    start_s: float = 0.0
+    health: Health | None = None
+    metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_names(self.metrics)
+
+
+# More input sets than this are never made, whatever a file says.
+MOST_SETS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How launches make a sample: how many of them, over how many rotated input sets."""
+
+    launches: int
+    sets: int
+
+    def __post_init__(self) -> None:
+        _check_sampling(self.launches, self.sets)
+
+
+def _check_sampling(launches: int, sets: int) -> None:
+    if launches < 1:
+        raise ValueError(f"launches must be 1 or more, not {launches}")
+    if not 1 <= sets <= MOST_SETS:
+        raise ValueError(f"sets must be from 1 to {MOST_SETS}, not {sets}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What one process has to say about a variant: the unit of evidence.
+
+    ``launches`` is launches per sample, ``backend`` how they were issued (graph, loop, host),
+    ``pace`` the spin as a multiple of the sample, ``sets`` the number of rotated input sets,
+    ``error`` the relative error against the reference. ``exact`` holds metrics without noise,
+    ``phases_s`` where the worker's wall time went, ``busy_s`` how long its samples' launches ran.
+    """
+
+    slot: int
+    seed: int
+    unit: str = ""
+    launches: int = 1
+    backend: str = ""
+    pace: float = 0.0
+    sets: int = 1
+    settled: bool = True
+    error: float | None = None
+    blocks: tuple[Block, ...] = ()
+    exact: Mapping[str, float] = field(default_factory=dict)
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+    busy_s: float = 0.0
+    artefact: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_sampling(self.launches, self.sets)
+        check_names(self.exact)
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """How it was sampled; None for what is counted or played, or was only checked."""
+        is_launched = self.backend in {"graph", "loop", "host"}
+        return Sampling(self.launches, self.sets) if is_launched else None
+
+    def samples(self, metric: str) -> list[list[float]]:
+        """Return the samples of ``time_us``, ``cycles`` or another metric, block by block."""
+        if metric in {"time_us", "cycles"}:
+            return [list(getattr(block, metric)) for block in self.blocks]
+        return [list(block.metrics.get(metric, ())) for block in self.blocks]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How one variant's measuring ended in one stage, with the evidence of each process.
+
+    ``arm`` is A for another revision's; ``claim`` is the id of one that it was measured for.
+    """
+
+    variant: str
+    status: Status
+    stage: Stage = Stage.SCREEN
+    reason: str = ""
+    output: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    case_version: int = 1
+    wall_s: float = 0.0
+    arm: Arm = Arm.B
+    claim: str = ""
+
+    @property
+    def is_aside(self) -> bool:
+        """Say whether it is no measuring of the run's own code as any run does it."""
+        return self.arm is Arm.A or bool(self.claim)
+
+
+def foreign_share(evidence: Iterable[Evidence]) -> float:
+    """Return the share of the device that others took in the middle block; 0 where unknown."""
+    seen = [
+        block.health.foreign_percent or 0.0
+        for process in evidence
+        for block in process.blocks
+        if block.health
+    ]
+    return median(seen) / 100 if seen else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU as the inventory lists it, before anything is run on it.
+
+    ``board`` is the part number of its board, where the driver says one.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    board: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sku:
+    """The exact product that baselines are keyed by: a slug, and the facts that must match."""
+
+    slug: str
+    name: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """What a device says of itself, as flat text.
+
+    ``identity`` makes the SKU, ``state`` blocks a comparison when it differs, ``environment`` is
+    shown as a diff. ``unit`` tells one card from another without naming it.
+    """
+
+    device: str
+    name: str
+    unit: str
+    identity: Mapping[str, str]
+    state: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    arch: str = ""
+    gpus: int = 0
+    memory_bytes: int = 0
+    clocks: tuple[str, ...] = ("time_us",)
+    features: tuple[str, ...] = ()
+
+
+# What a run is a part of, what it was put together from, and what it had no room for.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A variant that a run was asked for and had no time for; ``cost_s`` is what it would take."""
+
+    variant: str
+    reason: str
+    cost_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """The share of a run that one machine measures: ``index`` of ``count``, from 1.
+
+    ``total`` variants are divided, ``whole`` is a digest of their ids and the tier they are of.
+    """
+
+    index: int
+    count: int
+    total: int = 0
+    whole: str = ""
+    tier: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A shard's run in a merged one: where it was measured, and how long that took."""
+
+    run: str
+    shard: Shard
+    facts: DeviceFacts
+    units: Mapping[str, str] = field(default_factory=dict)
+    wall_s: float = 0.0
+    is_whole: bool = True
+
+
+# What a pack adds to the report of a run.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A paragraph and a table under a title; all of it is shown as text, never as markup.
+
+    ``columns`` are the heads of the table, ``rows`` have a cell for each of them.
+    """
+
+    title: str
+    text: str = ""
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+
+    def __post_init__(self) -> None:
+        cells = [self.title, self.text, *self.columns, *(cell for row in self.rows for cell in row)]
+        if not all(isinstance(cell, str) for cell in cells):
+            raise ValueError(f"section {self.title!r} holds what is no text")
+        if not self.title.strip():
+            raise ValueError("a section needs a title")
+        if odd := [row for row in self.rows if len(row) != len(self.columns)]:
+            raise ValueError(
+                f"section {self.title!r} has {len(self.columns)} columns and a row of {len(odd[0])}"
+            )
+
+
+# What a launch is made of: the kernels it runs, and the code of those that are our own.
+
+
+def function_of(name: str) -> str:
+    """Return a kernel's name without its type, the arguments of its template and its own."""
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    return plain.partition("(")[0].partition("<")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedKernel:
+    """A kernel that a launch runs ``count`` times, ``duration_us`` each (median), shaped alike.
+
+    On the CPU it is one of torch's operators, without what those that it calls take.
+    ``counters`` is what Nsight Compute counts of one run of it, where that was asked for:
+    ``requests_read`` and ``requests_written`` of warps to global memory, the ``sectors_read`` and
+    ``sectors_written`` (32 bytes each) that they touch, those of L2 and of DRAM whoever asks
+    (``l2_sectors_read``, ``dram_sectors_written``...), and ``bank_conflicts`` of shared memory.
+    """
+
+    name: str
+    count: float
+    duration_us: float
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    registers: int = 0
+    shared_bytes: int = 0
+    counters: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    @property
+    def function(self) -> str:
+        """Its name without its type, the arguments of its template and its own."""
+        return function_of(self.name)
+
+    @property
+    def total_us(self) -> float:
+        """What it takes of one launch."""
+        return self.count * self.duration_us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """The code of a kernel that is compiled here, by NVRTC or Triton.
+
+    ``ptx`` is a hash of the PTX without line information, ``facts`` what the machine code takes
+    and does (registers, spill_bytes, counts by class of opcode). ``diff`` is that of the PTX from
+    what the run was compared with, where both texts were at hand.
+    """
+
+    name: str
+    ptx: str
+    facts: Mapping[str, float] = field(default_factory=dict)
+    diff: str = ""
+
+    @property
+    def function(self) -> str:
+        """Its name as a kernel of it has it."""
+        return function_of(self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """The kernels of one launch of a variant; without any, ``reason`` says why."""
+
+    variant: str
+    arm: Arm = Arm.B
+    kernels: tuple[TracedKernel, ...] = ()
+    codes: tuple[Code, ...] = ()
+    reason: str = ""
+
+
+# What judging yields: baselines, changes and verdicts, each with its reason.
+
+
+class Word(StrEnum):
+    """The verdict on a variant that ended ok; unclear is never forced into one of the others."""
+
+    SAME = "same"
+    SLOWER = "slower"
+    FASTER = "faster"
+    UNCLEAR = "unclear"
+    NEW = "new"
+    INCOMPARABLE = "incomparable"
+    OVER_BUDGET = "over-budget"
+
+
+class ClaimWord(StrEnum):
+    """What became of a claim."""
+
+    HELD = "held"
+    BROKEN = "broken"
+    UNCLEAR = "unclear"
+    NOT_APPLICABLE = "not applicable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineMetric:
+    """The accepted estimate of one metric of one variant on one SKU.
+
+    ``center`` is in ``unit``; ``within`` and ``between`` are relative standard deviations inside a
+    process and from process to process. ``values`` holds each process's estimate by card, in the
+    same order for all metrics of an entry, so that time and cycles of one process stay together.
+    """
+
+    center: float
+    unit: str
+    better: str = "lower"
+    within: float = 0.0
+    between: float = 0.0
+    values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineEntry:
+    """One variant's accepted metrics; ``run`` is the run they come from.
+
+    ``sampling`` is how its samples were made, if that is known: a later run samples alike.
+    ``work_class`` is what limits it (compute, memory...): entries of one class share their noise.
+    ``load`` is the share of the device that others took meanwhile.
+    ``kernels`` are those of a launch, ``codes`` the code of our own among them, if it was traced.
+    """
+
+    variant: str
+    case_version: int
+    run: str
+    metrics: Mapping[str, BaselineMetric]
+    regime: str = "paced"
+    state: Mapping[str, str] = field(default_factory=dict)
+    artefact: str = ""
+    sampling: Sampling | None = None
+    work_class: str = ""
+    load: float = 0.0
+    kernels: tuple[TracedKernel, ...] = ()
+    codes: tuple[Code, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_names(self.metrics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """How far a metric moved; ``theta``, ``low`` and ``high`` are relative, positive is worse.
+
+    ``theta`` is the change of the code with the clock's own movement taken out;
+    ``time_change`` and ``clock_change`` are the raw log changes of time and SM clock.
+    ``detectable`` is the smallest change that would have been found nine times in ten.
+    """
+
+    metric: str
+    unit: str
+    baseline: float
+    current: float
+    theta: float
+    low: float
+    high: float
+    threshold: float
+    gate: float
+    detectable: float
+    p_value: float = 1.0
+    time_change: float = 0.0
+    clock_change: float = 0.0
+    beta: float = 0.0
+    degrees: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excepted:
+    """Why a verdict fails no run: ``kind`` is waiver or quarantine, ``until`` an ISO date.
+
+    A waiver has its ``issue``, and ``up_to`` which relative change it holds.
+    """
+
+    kind: str
+    until: str
+    reason: str
+    issue: str = ""
+    up_to: float | None = None
+
+    @property
+    def short(self) -> str:
+        """What fits beside a number."""
+        word = {"waiver": "waived", "quarantine": "quarantined"}.get(self.kind, self.kind)
+        return f"{word} until {self.until}"
+
+    def __str__(self) -> str:
+        limit = "" if self.up_to is None else f" up to {self.up_to:+.1%}"
+        issue = f" ({self.issue})" if self.issue else ""
+        return f"{self.short}{limit}: {self.reason}{issue}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The word on one variant with its reason in words; ``fails`` says whether the run fails.
+
+    ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."),
+    ``confirmation`` how a change was confirmed ("fresh processes", "fresh processes on another
+    GPU", "A against B", ""). ``card`` is the unit that alone was measured, where the baseline has
+    never seen it and that leaves the verdict unclear. ``excepted`` is the waiver or quarantine by
+    which it fails nothing.
+    """
+
+    variant: str
+    word: Word
+    reason: str
+    changes: tuple[Change, ...] = ()
+    source: str = ""
+    confirmation: str = ""
+    fails: bool = False
+    card: str = ""
+    excepted: Excepted | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineShift:
+    """The verdict on a whole run whose machine changed: variants and a canary moved alike.
+
+    ``word`` says which way, ``moved`` of ``comparable`` variants did on the units named, and
+    ``variants`` are those whose own verdict this one replaces.
+    """
+
+    word: Word
+    reason: str
+    moved: int
+    comparable: int
+    units: tuple[str, ...]
+    canaries: tuple[str, ...]
+    variants: tuple[str, ...]
+    fails: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimVerdict:
+    """What became of a claim: the time ratio found, with its interval, and the ratio asked for."""
+
+    claim: str
+    word: ClaimWord
+    reason: str
+    required: float
+    source: str
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    fails: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One ``pytest --perf`` session: all that a report, a comparison or an acceptance reads.
+
+    ``results`` are of the code under test; ``aside`` are those of the revision that it is compared
+    ``against``, and of quads for claims: no other run is ever compared with them.
+    ``canaries`` watch the machine: they are measured but no part of what was asked for, unless
+    ``variants`` has them too. ``phases_s`` is the controller's own wall time.
+    ``code`` is a digest of the code that ran, which a resumed run must share.
+    ``environments`` are those of the runs that it is compared with, by their ids.
+    ``left_out`` had no room in its time limit; ``shard`` is the share of a whole that it measured,
+    ``parts`` are the shards that it was put together from.
+    """
+
+    id: str
+    started: str
+    command: str
+    sku: Sku
+    facts: DeviceFacts
+    settings: Settings
+    variants: tuple[Variant, ...] = ()
+    instances: tuple[ClaimInstance, ...] = ()
+    results: tuple[Result, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    claims: tuple[ClaimVerdict, ...] = ()
+    notes: tuple[str, ...] = ()
+    finished: str = ""
+    wall_s: float = 0.0
+    commit: str = ""
+    code: str = ""
+    units: Mapping[str, str] = field(default_factory=dict)
+    against: Revision | None = None
+    aside: tuple[Result, ...] = ()
+    canaries: tuple[Variant, ...] = ()
+    shift: MachineShift | None = None
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+    traces: tuple[Trace, ...] = ()
+    environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
+    shard: Shard | None = None
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def asked(self) -> tuple[Result, ...]:
+        """The results of what the run was asked for, in the order they were measured."""
+        return tuple(result for result in self.results if not result.stage.is_canary)
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """The shards that a merged run lacks or has in part only, in words."""
+        if not self.parts:
+            return ()
+        whole = self.parts[0].shard
+        there = {part.shard.index: part for part in self.parts}
+        cut = [str(part.shard) for part in self.parts if not part.is_whole]
+        lacking = whole.total - len(self.variants)
+        # A shard may have nothing to measure, and leave no run.
+        missing = [n for n in range(1, whole.count + 1) if lacking and n not in there]
+        return (
+            *(f"shard {n}/{whole.count} is missing" for n in missing),
+            *(f"shard {name} was interrupted" for name in cut),
+            *([f"{lacking} of {whole.total} variants are not in this run"] if lacking else []),
+        )
+
+
+# Times as people write them: 90s, 30m, 1h30m.
+
+
+UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+_PART = r"(\d+(?:\.\d+)?)"
+_TIME = re.compile(rf"(?:{_PART}h)?(?:{_PART}m)?(?:{_PART}s)?\Z", re.ASCII)
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds of ``1h30m``; raises ValueError where there are none."""
+    match = _TIME.match(text)
+    parts = match.groups("0") if match else ()
+    found = sum(float(part) * unit for part, unit in zip(parts, UNITS.values(), strict=False))
+    if not found:
+        raise ValueError(f"{text!r} is no time")
+    return found
+
+
+def words_of(seconds: float) -> str:
+    """Return seconds as they are written: ``1h30m``; what is below a second is left off."""
+    left, found = round(seconds), ""
+    for unit, each_s in UNITS.items():
+        count, left = divmod(left, int(each_s))
+        found += f"{count}{unit}" if count else ""
+    return found or "0s"

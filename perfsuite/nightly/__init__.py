@@ -1,0 +1,1 @@
+"""Runs of the night: time limit, shards, proposals, waivers."""

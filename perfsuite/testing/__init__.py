@@ -1,0 +1,175 @@
+"""What authors' tests use: ``check_pack``, ``check_device``, and pytest-benchmark's timer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+from perfsuite.boundary import DeviceError, PackError, PerfError, StoreError, UsageError
+from perfsuite.devices.protocol import Device, behaviour_faults, open_device, shape_faults
+from perfsuite.engine.measure import Session
+from perfsuite.judge.peaks import per_launch
+from perfsuite.model import Case, Pack, Settings, Tier, Variant
+from perfsuite.packs.find import PackSource, discover, packs_at
+from perfsuite.packs.listing import load_catalogue
+from perfsuite.packs.load import (
+    Fault,
+    Listeners,
+    LoadedPack,
+    Place,
+    chosen_accelerator,
+    load_pack,
+)
+from perfsuite.packs.select import missing_need
+from perfsuite.store.baselines import packs_in, read_pack, read_runs, read_sku, shipped_by
+from perfsuite.store.codec import StoredEntry
+from perfsuite.testing.clock import DeviceClock
+
+__all__ = ["DeviceClock", "check_device", "check_pack"]
+
+# Slow to import, and of no use for listing cases.
+HEAVY = ("torch", "triton", "numpy")
+
+
+def check_pack(pack: ModuleType | str | Path, *, device: str = "cpu") -> tuple[str, ...]:
+    """Raise ``PackError`` unless the pack holds; return the ids of the variants that were run.
+
+    ``pack`` is the pack's module, the name of an installed pack, or a file or folder. All tiers
+    are listed, in a fresh process: ids must be unique, work must not be zero, each case needs a
+    docstring and a source, each claim two variants, each ceiling one whose work is of it, baselines
+    inside the pack must be readable and of variants that it has, and nothing of ``HEAVY`` may be
+    imported.
+    Then each smoke variant that the device can run is built in this process, compared with its
+    reference, and its negative control must be refused. ``device`` may be the pack's own, which is
+    then checked as well; ``""`` leaves all that out.
+    """
+    run: list[str] = []
+    for source in _sources(pack):
+        (listed,) = load_catalogue([source], tier=Tier.FULL, heavy=HEAVY)
+        if listed.error:
+            raise PackError(listed.error)
+        loaded = load_pack(source.name, source.origin)
+        Place(source.name, source.origin).check("", _faults(listed, loaded))
+        if device:
+            own = chosen_accelerator(device, [listed])
+            opened = open_device(device, accelerator=own)
+            if own:
+                check_device(opened)
+            run += _check_results(listed, loaded, opened)
+    return tuple(run)
+
+
+def check_device(device: Device) -> None:
+    """Raise ``DeviceError`` with all that a device of a pack lacks or does otherwise than promised.
+
+    It is asked for its facts, for data, for a comparison, and to time three launches each way that
+    perfsuite groups them; nothing is asked about how fast or how noisy it is.
+    """
+    faults = list(shape_faults(device)) or list(behaviour_faults(device))
+    if faults:
+        raise DeviceError(
+            "\n  ".join(faults),
+            where=f"device {type(device).__module__}.{type(device).__qualname__}",
+            remedy="perfsuite.Device says what each method promises",
+        )
+
+
+def _sources(pack: ModuleType | str | Path) -> list[PackSource]:
+    if isinstance(pack, ModuleType):
+        return _of_module(pack)
+    if Path(pack).exists():
+        return packs_at(Path(pack))
+    found = [source for source in discover(None) if source.name == pack]
+    if not found:
+        raise UsageError(
+            f"no installed pack has the name {str(pack)!r}",
+            remedy="install it, or name its module, file or folder",
+        )
+    return found
+
+
+def _of_module(module: ModuleType) -> list[PackSource]:
+    """Return the module's pack as the nearest pyproject.toml or what is installed declares it.
+
+    Else it is the file itself.
+    """
+    if not getattr(module, "__file__", None):
+        raise UsageError(f"module {module.__name__!r} has no file", remedy="name the pack's folder")
+    file = Path(str(module.__file__))
+    folders = [folder for folder in file.parents if (folder / "pyproject.toml").is_file()]
+    declared = [
+        source
+        for folder in folders[:1]
+        for source in packs_at(folder)
+        if source.origin.startswith(f"module:{module.__name__}@")
+    ]
+    installed = [one for one in discover(None) if one.origin == f"module:{module.__name__}@"]
+    return declared or installed or packs_at(file)
+
+
+def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
+    for note in Listeners([listed]).notes:
+        yield note, "let the module of perf_controller import light things, and mark its hooks"
+    yield from _shipped_faults(listed)
+    for variant in listed.variants:
+        if variant.work is not None and not (
+            variant.work.bytes + variant.work.flops + variant.work.kernels
+        ):
+            remedy = "correct the case's work, or leave it out if a launch has none"
+            yield f"the work of {variant.id} is zero", remedy
+    for name in loaded.cases.keys() - {variant.case.name for variant in listed.variants}:
+        yield f"case {name!r} has no variant", "let its only accept some axes"
+    for case, ceiling in ((one, each) for one in loaded.cases.values() for each in one.ceilings):
+        shown = [each for each in listed.ceilings[ceiling] if each.case.name == case.name]
+        if not shown or not all(each.work and per_launch(each.work, ceiling)[0] for each in shown):
+            what = f"case {case.name!r} has no variant for ceiling {ceiling!r}, or one without it"
+            yield what, "check its ceilings, only and work"
+    bound = {(claim.than.partition("[")[0], claim.name) for claim in listed.claims}
+    for claim in loaded.claims:
+        if (f"{listed.name}.{claim.case}", claim.name) not in bound:
+            what = f"claim {claim.name!r} binds no two variants in any tier"
+            yield what, "check its faster, than and at, and the case's only"
+
+
+def _shipped_faults(listed: Pack) -> Iterator[Fault]:
+    """Yield what is wrong with the baselines inside the pack, or stale in them."""
+    known = {variant.id for variant in listed.variants}
+    folders = [path for root in shipped_by([listed]) for path in sorted(root.folder.iterdir())]
+    for folder in folders:
+        try:
+            read_sku(folder)
+            found = {name: each for own in packs_in(folder) for name, each in _entries(folder, own)}
+            read_runs(folder, found)
+        except StoreError as error:
+            yield f"a baseline that it ships is not usable: {error.what}", f"look at {error.where}"
+            continue
+        for name in sorted(found.keys() - known):
+            remedy = "accept a new run for the baseline that is shipped, or take the entry out"
+            yield f"{folder.name} has a baseline of {name}, which the pack does not list", remedy
+
+
+def _entries(folder: Path, pack: str) -> Iterable[tuple[str, StoredEntry]]:
+    return read_pack(folder, pack).items()
+
+
+def _check_results(listed: Pack, loaded: LoadedPack, device: Device) -> Iterator[str]:
+    facts = device.facts()
+    for variant in listed.variants:
+        is_alone = not variant.is_gang  # the ranks of a gang are the panel's to start
+        if variant.tier is Tier.SMOKE and is_alone and not missing_need(variant, facts):
+            _check_variant(variant, loaded.cases[variant.case.name], device)
+            yield variant.id
+
+
+def _check_variant(variant: Variant, case: Case, device: Device) -> None:
+    session = Session(device, case, variant.axes, Settings(check_only=True), seed=0)
+    try:
+        session.prepare(lambda _phase: None)
+    except Exception as error:
+        what = f" raised {type(error).__name__}: {error}"
+        remedy = "the traceback above shows the line"
+        if isinstance(error, PerfError):
+            what, remedy = f": {error.what}", error.remedy
+        where = f"{variant.case.file}:{variant.case.line}"
+        raise PackError(f"{variant.id}{what}", where=where, remedy=remedy) from error

@@ -1,0 +1,1 @@
+"""Fresh processes that measure; any death of one is a result."""

@@ -1,0 +1,273 @@
+"""The units of a run: one panel for each GPU, or for each set of GPUs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from perfsuite.boundary import DeviceError
+from perfsuite.devices.fake import fake_gpus
+from perfsuite.model import Accelerator, Arm, DeviceFacts, Gpu, Pack, Settings, Variant
+from perfsuite.packs.load import chosen_accelerator
+from perfsuite.store.files import Closable
+from perfsuite.workers.panel import GangPanel, Panel, gang_unit
+from perfsuite.workers.process import Code, Site, UnitLock, inventory
+
+# Opens the devices of this machine for a run: a panel for each GPU or the CPU, one for gangs.
+
+
+T = TypeVar("T")
+
+# A server of its own takes seconds to start: for fewer variants than these it does not pay.
+MOST_COUNTING, FEWEST_EACH = 8, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """A panel with what its device says of itself."""
+
+    panel: Panel | GangPanel
+    facts: DeviceFacts
+
+
+Rank = Callable[[Variant, Desk], int]
+
+
+def _anywhere(_item: object, _desk: Desk) -> int:
+    return 0
+
+
+def open_desks(
+    device: str,
+    packs: Sequence[Pack],
+    settings: Settings,
+    stack: ExitStack,
+) -> tuple[Desk, ...]:
+    """Open panels on all units of one product, or on the one device named; raises DeviceError.
+
+    A unit is locked while its panel is open, so that two runs of a node never measure each other.
+    """
+    device, gpus, own = resolved(device, packs)
+    chosen = _of_one_product(gpus)
+    site = Site(
+        device=device,
+        accelerator=own,
+        slots=settings.processes,
+        settings=settings,
+        origins={pack.name: pack.origin for pack in packs if not pack.error},
+        kernels=tuple(kernel for pack in packs for kernel in pack.kernels),
+    )
+    sites = [replace(site, gpus=(gpu,)) for gpu in chosen]
+    if own:
+        sites = [replace(site, accelerator=replace(own, units=(unit,))) for unit in own.units]
+    sites = sites or [site]
+    desks = [_open(each, stack) for each in sites]
+    # A server sees its own unit only: how many there are is known here.
+    count = len(desks) if gpus or own else 0
+    return tuple(replace(d, facts=replace(d.facts, gpus=count)) for d in desks)
+
+
+def resolved(device: str, packs: Sequence[Pack]) -> tuple[str, tuple[Gpu, ...], Accelerator | None]:
+    """Return the name of the device that is meant, and its GPUs or the pack's device.
+
+    ``auto`` takes the GPUs, else a device that a pack brings, else the CPU: a pack that is
+    installed changes nothing where there are GPUs. Raises DeviceError where there is none.
+    """
+    gpus = _gpus(device)
+    if device == "cuda" and not gpus:
+        raise DeviceError(
+            "there is no NVIDIA GPU on this machine, or its driver does not answer",
+            where="--perf-device cuda",
+            remedy="leave --perf-device out to measure on the CPU, or run perfsuite doctor",
+        )
+    own = None if gpus else chosen_accelerator(device, packs)
+    if own and not own.units:
+        what = f"this machine has no {own.name}, says the pack that brings it"
+        raise DeviceError(what, where=f"--perf-device {own.name}", remedy="run perfsuite doctor")
+    if device == "auto":
+        device = "cuda" if gpus else own.name if own else "cpu"
+    return device, gpus, own
+
+
+def measure_on(
+    desks: Sequence[Desk],
+    variants: Sequence[Variant],
+    measure: Callable[[Desk, Sequence[Variant]], None],
+    rank: Rank = _anywhere,
+) -> None:
+    """Share the variants out over the desks, then let gangs measure theirs on all of them.
+
+    ``rank`` says how unwelcome a variant is on a desk; those of the lowest rank share it.
+    Each desk has a thread; raises the first failure. An exception in this thread, Ctrl-C among
+    them, stops all panels first.
+    """
+    share_out(desks, [variant for variant in variants if not variant.is_gang], measure, rank)
+    gangs = [variant for variant in variants if variant.is_gang]
+    if not gangs:
+        return
+    with _gang_panel(desks, most=max(variant.ranks for variant in gangs)) as panel:
+        for ranks in sorted({variant.ranks for variant in gangs}):
+            unit = gang_unit(_units(desks, ranks))
+            desk = Desk(panel, replace(desks[0].facts, unit=unit))
+            measure(desk, [variant for variant in gangs if variant.ranks == ranks])
+
+
+def count_on(
+    desks: Sequence[Desk],
+    variants: Sequence[Variant],
+    measure: Callable[[Desk, Sequence[Variant]], None],
+) -> None:
+    """Share variants that are only counted out over the cores: nothing they do is timed."""
+    many = min(MOST_COUNTING, (os.cpu_count() or 1) // 2, len(variants) // FEWEST_EACH)
+    if many <= len(desks):
+        share_out(desks, variants, measure)
+        return
+    site = replace(desks[0].panel.site, slots=1)
+    with ExitStack() as stack:
+        extra = [Desk(stack.enter_context(Panel(site)), desks[0].facts) for _ in range(many)]
+        share_out(extra, variants, measure)
+
+
+def units_of(desks: Sequence[Desk], variants: Sequence[Variant]) -> dict[str, str]:
+    """Return the names of all units that measure these variants, gangs' among them."""
+    named = {desk.facts.unit: desk.facts.name for desk in desks}
+    for ranks in sorted({variant.ranks for variant in variants if variant.is_gang}):
+        units = _units(desks, ranks)
+        named.setdefault(gang_unit(units), f"{len(set(units))} x {desks[0].facts.name}")
+    return named
+
+
+def _units(desks: Sequence[Desk], ranks: int) -> list[str]:
+    """Return the units of a gang's ranks; where there is no GPU, all are the machine."""
+    return [desks[rank % len(desks)].facts.unit for rank in range(ranks)]
+
+
+def _gang_panel(desks: Sequence[Desk], *, most: int) -> GangPanel:
+    gpus = tuple(gpu for desk in desks for gpu in desk.panel.site.gpus)
+    site = replace(desks[0].panel.site, gpus=gpus, slots=most)
+    return GangPanel(site, _units(desks, most))
+
+
+def share_out(
+    desks: Sequence[Desk],
+    items: Sequence[T],
+    measure: Callable[[Desk, Sequence[T]], None],
+    rank: Callable[[T, Desk], int] = _anywhere,
+) -> None:
+    """Let each desk measure its share, in a thread; raises the first failure, all stopped first."""
+    _measure_shares(desks, shares_of(desks, items, rank), measure)
+
+
+def shares_of(
+    desks: Sequence[Desk], items: Sequence[T], rank: Callable[[T, Desk], int] = _anywhere
+) -> list[list[T]]:
+    """Return each desk's items in their order: each goes where its rank, then load is least."""
+    shares: list[list[T]] = [[] for _ in desks]
+    for item in items:
+        costs = [(rank(item, desk), len(share)) for desk, share in zip(desks, shares, strict=True)]
+        shares[costs.index(min(costs))].append(item)
+    return shares
+
+
+def measure_on_all(
+    desks: Sequence[Desk],
+    variants: Sequence[Variant],
+    measure: Callable[[Desk, Sequence[Variant]], None],
+) -> None:
+    """Let every desk measure all the variants; raises like ``measure_on``."""
+    _measure_shares(desks, [variants] * len(desks), measure)
+
+
+def _measure_shares(
+    desks: Sequence[Desk],
+    shares: Sequence[Sequence[T]],
+    measure: Callable[[Desk, Sequence[T]], None],
+) -> None:
+    with ThreadPoolExecutor(max_workers=len(desks)) as pool:
+        futures = [
+            pool.submit(measure, desk, share)
+            for desk, share in zip(desks, shares, strict=True)
+            if share
+        ]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            for desk in desks:
+                desk.panel.stop()
+            raise
+
+
+def _open(site: Site, stack: ExitStack) -> Desk:
+    panel = stack.enter_context(Panel(site))
+    facts = panel.facts()
+    stack.enter_context(UnitLock(facts.unit))
+    return Desk(panel, facts)
+
+
+def idle_gpus(desks: Sequence[Desk]) -> Iterator[str]:
+    """Yield which GPUs of this node the run does not use: one run is of one SKU."""
+    used = [gpu for desk in desks for gpu in desk.panel.site.gpus]
+    groups = products_of(_gpus(desks[0].panel.site.device)) if used else ()
+    for others in (group for group in groups if group[0] not in used):
+        uuids = ",".join(gpu.uuid for gpu in others)
+        yield (
+            f"{len(others)} x {others[0].name} ({others[0].board or 'board unknown'}) not used: "
+            f"a run is of one SKU; for the other, run with CUDA_VISIBLE_DEVICES={uuids}"
+        )
+
+
+def _gpus(device: str) -> tuple[Gpu, ...]:
+    if device in {"auto", "cuda"}:
+        return inventory()
+    return fake_gpus() if device == "fake" else ()
+
+
+def products_of(gpus: Sequence[Gpu]) -> tuple[tuple[Gpu, ...], ...]:
+    """Return the GPUs by product and board, the first one's first."""
+    found: dict[tuple[str, str], list[Gpu]] = {}
+    for gpu in gpus:
+        found.setdefault((gpu.name, gpu.board), []).append(gpu)
+    return tuple(map(tuple, found.values()))
+
+
+def _of_one_product(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """Return the GPUs of the first one's product and board: a run has one SKU."""
+    return next(iter(products_of(gpus)), ())
+
+
+# Keeps a device's desks for all runs of one session: its servers take seconds to start.
+
+
+class Desks(Closable):
+    """The desks of one request's device, opened by its first run and locked until all are done."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._opened: tuple[Desk, ...] = ()
+        self._settings: Settings | None = None
+
+    def of(
+        self, device: str, packs: Sequence[Pack], settings: Settings, arms: Mapping[Arm, Code]
+    ) -> tuple[Desk, ...]:
+        """Return the desks, for a run that compares these arms, or none; raises DeviceError.
+
+        Device and packs are the same in all runs; a run that was resumed may have other settings.
+        """
+        if self._settings != settings:
+            self.close()
+            self._opened = open_desks(device, packs, settings, self._stack)
+            self._settings = settings
+        for desk in self._opened:
+            if isinstance(desk.panel, Panel):
+                desk.panel.compare(arms)
+        return self._opened
+
+    def close(self) -> None:
+        """End the servers, and let other runs have the device."""
+        self._opened, self._settings = (), None
+        self._stack.close()
