@@ -691,8 +691,7 @@ class _Work:
         started = time.monotonic()
         run = self.judging.whole(self.run_file.run, verdicts, judged)
         self.phases_s["judge"] += time.monotonic() - started
-        run = replace(run, notes=(*notes, *run.notes), left_out=fit.left_out(run))
-        run = replace(run, notes=(*fit.told(run), *run.notes))
+        run = fit.cut(replace(run, notes=(*notes, *run.notes)))
         entries = self.judging.yardstick.entries
         tracing = Tracing(
             self.run_file,
