@@ -1,7 +1,7 @@
 """Frozen verdicts: on every recorded run, and in what runs on the scripted device leave.
 
-``python tests/test_corpus.py`` freezes today's ("recorded" or "played" alone, if named). A change of a word or a number is a decision:
-say in the commit which and why.
+``python tests/test_corpus.py`` freezes today's, of ``recorded`` or ``played`` alone if named. A
+change of a word or a number is a decision: say in the commit which and why.
 """
 
 from __future__ import annotations
