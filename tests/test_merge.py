@@ -25,6 +25,7 @@ from perfsuite.model import (
     Stage,
     Variant,
 )
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.merge import conclude, merged
 from perfsuite.packs.select import bundles_of, shard_of
 from perfsuite.report.data import headline, read
@@ -34,7 +35,6 @@ from perfsuite.run.accept import accept
 from perfsuite.run.config import Request
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store.baselines import Baselines
-from perfsuite.store.exceptions import Exceptions
 from perfsuite.store.runs import list_runs, load_run
 
 FIVE = WATCHED.replace("[100, 200, 400, 50]", "[100, 200, 300, 400, 500, 50]").replace(

@@ -26,11 +26,11 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.propose import Finding, Proposal, Terms, markdown, propose
 from perfsuite.run.accept import accept
 from perfsuite.run.run import execute
 from perfsuite.store.baselines import Baselines
-from perfsuite.store.exceptions import Exceptions
 
 TODAY = date(2026, 11, 22)
 COPY, ADD = (data.variant(case, 1024).id for case in ("copy", "add"))

@@ -50,6 +50,7 @@ from perfsuite.model import (
     Tier,
     Variant,
 )
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.packs.find import TAKEN_NAMES, PackSource, discover
 from perfsuite.packs.listing import load_catalogue
 from perfsuite.packs.select import missing_need
@@ -69,7 +70,6 @@ from perfsuite.store.baselines import (
     sku_folder,
     skus_in,
 )
-from perfsuite.store.exceptions import Exceptions
 from perfsuite.store.files import refusing, replace_file
 from perfsuite.store.runs import list_runs, load_run, run_path
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
@@ -439,7 +439,6 @@ def propose(  # noqa: PLR0913, PLR0917 - a command line
     """
     from perfsuite.nightly.propose import Terms, markdown
     from perfsuite.nightly.propose import propose as proposed
-    from perfsuite.store.exceptions import Exceptions
 
     project = find_project()
     roots = project.baseline_folders(baselines)
@@ -527,7 +526,7 @@ def lint(
     baselines: Baselines_commands = None,
 ) -> None:
     """Say what is wrong with the baselines and exceptions, one line each; exit code 1 if any is."""
-    from perfsuite.nightly.lint import Linter
+    from perfsuite.nightly.exceptions import lint as problems_of
 
     if baselines and not baselines.is_dir():
         raise UsageError(
@@ -536,10 +535,13 @@ def lint(
     project = find_project()
     roots = project.baseline_folders(baselines)
     packs = project.packs(pack, Tier.FULL)
-    linter = Linter(packs, _today(), older_than, tier)
-    problems = [problem for root in roots for problem in linter.problems(root)]
-    for problem in problems:
-        say(str(problem))
+    problems = [
+        each
+        for root in roots
+        for each in problems_of(root, packs, today=_today(), older_than=older_than, tier=tier)
+    ]
+    for each in problems:
+        say(" ".join(f"{each.where}: {each.what}; {each.remedy}".split()))
     counted = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     say(f"{counted} in {', '.join(map(str, roots))}")
     raise typer.Exit(1 if problems else 0)

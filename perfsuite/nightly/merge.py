@@ -24,12 +24,12 @@ from perfsuite.cli import (
 from perfsuite.judge.compare import Policy
 from perfsuite.judge.verdict import wants_confirmation
 from perfsuite.model import Pack, Part, Result, Run, Stage, Tier
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.run.against import Arms
 from perfsuite.run.config import EXIT_MACHINE
 from perfsuite.run.expected import find_yardstick
 from perfsuite.run.run import Judging, Outcome, joined
 from perfsuite.store.baselines import Root
-from perfsuite.store.exceptions import Exceptions
 from perfsuite.store.runs import RunFile, run_path
 
 # What all shards of a run share, in the words of who is told that they do not. A commit names the

@@ -27,6 +27,7 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report import view
 from perfsuite.report.text import plain_summary
 from perfsuite.report.why import headline
@@ -45,7 +46,6 @@ from perfsuite.store.baselines import (
     write_files,
 )
 from perfsuite.store.codec import RunFacts, StoredEntry, baseline_text
-from perfsuite.store.exceptions import Exceptions
 from perfsuite.store.sku import blocked_by, fingerprint_differs, sku_for
 
 # A level is known from so many nights; older ones than the last few only make files longer.

@@ -1,0 +1,371 @@
+"""What may not fail a run until a date, and what is wrong with a folder of baselines."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+
+from perfsuite.boundary import StoreError, UsageError
+from perfsuite.model import (
+    ClaimVerdict,
+    ClaimWord,
+    Excepted,
+    Pack,
+    Run,
+    Tier,
+    Variant,
+    Verdict,
+    Word,
+)
+from perfsuite.packs.select import parse_selection
+from perfsuite.store.baselines import (
+    Root,
+    folders_in,
+    pack_path,
+    packs_in,
+    read_pack,
+    read_runs,
+    read_sku,
+    run_path,
+    runs_in,
+)
+from perfsuite.store.codec import StoredEntry
+from perfsuite.store.files import is_absent, read, refusing
+from perfsuite.store.sku import sku_for
+
+FILE = "exceptions.toml"
+OLD_DAYS = 180
+_HEADER = re.compile(r"\s*\[\[\s*(waiver|quarantine)\s*\]\]")
+# What stands before a dot is a pack: conditions on axes have their operator first.
+_GLOB = re.compile(r"[\w*?-]+\.")
+_LIMIT = re.compile(r"\+?(\d+(?:\.\d+)?)\s*%\Z")
+_URL = re.compile(r"https?://\S+\Z")
+# Where in the file a bad entry is.
+_ENTRY = re.compile(r"\$\.(\w+)\[(\d+)\]")
+_REMEDY = "correct the entry; docs/baselines.md shows one of each kind"
+
+
+class Quarantine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A flaky case: measured, checked and shown; its verdict fails nothing and enters nothing."""
+
+    select: str
+    reason: str
+    expires: date
+    sku: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("select", "reason"):
+            if not getattr(self, name).strip():
+                raise ValueError(f"key {name!r} is empty")
+
+
+class Waiver(Quarantine, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A known regression: slower by no more than ``up_to`` fails no run while its issue is open."""
+
+    issue: str
+    up_to: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not _URL.match(self.issue):
+            raise ValueError(f"key 'issue' is {self.issue!r}, no address of an issue")
+        if not _LIMIT.match(self.up_to):
+            raise ValueError(f"key 'up_to' is {self.up_to!r}; write it as \"+8 %\"")
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    waiver: list[Waiver] = []
+    quarantine: list[Quarantine] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One entry of the file, where it begins, and which variants it ``accepts``."""
+
+    entry: Quarantine
+    where: str
+    accepts: Callable[[Variant], bool]
+
+    @property
+    def excepted(self) -> Excepted:
+        """What a verdict says of the rule."""
+        entry = self.entry
+        found = Excepted(kind="quarantine", until=entry.expires.isoformat(), reason=entry.reason)
+        if isinstance(entry, Waiver) and (limit := _LIMIT.match(entry.up_to)):
+            up_to = float(limit[1]) / 100
+            return replace(found, kind="waiver", issue=entry.issue, up_to=up_to)
+        return found
+
+    def covers(self, variant: Variant, run: Run) -> bool:
+        """Say whether the rule is about a variant, on the SKU where a run measures it."""
+        slug = sku_for(variant, run.facts, own=run.sku).slug
+        return fnmatchcase(slug, self.entry.sku or "*") and self.accepts(variant)
+
+    def acts(self, today: date) -> bool:
+        """Say whether the rule holds: to the end of the day that it names."""
+        return today <= self.entry.expires
+
+
+@dataclass(frozen=True, slots=True)
+class Exceptions:
+    """The rules of a project on a day."""
+
+    rules: tuple[Rule, ...] = ()
+    today: date = date.min
+
+    @classmethod
+    def load(cls, roots: Sequence[Root], today: date) -> Exceptions:
+        """Read the project's files; a bad one is a ``StoreError`` that names the line."""
+        paths = [root / FILE for root in roots if isinstance(root, Path)]
+        return cls(tuple(rule for path in paths for rule in _rules(path)), today)
+
+    def quarantined(self, run: Run) -> dict[str, Rule]:
+        """Return the variants and canaries of a run that are in quarantine."""
+        found = ((each.id, self._rule(each, run)) for each in (*run.variants, *run.canaries))
+        return {name: r for name, r in found if r and not isinstance(r.entry, Waiver)}
+
+    def applied(self, verdicts: Sequence[Verdict], run: Run) -> tuple[Verdict, ...]:
+        """Return the verdicts, those that are excepted with the reason and failing nothing."""
+        variants = {each.id: each for each in run.variants}
+        rules = [self._rule(variants[each.variant], run) for each in verdicts]
+        return tuple(
+            _excused(verdict, rule.excepted) if rule else verdict
+            for verdict, rule in zip(verdicts, rules, strict=True)
+        )
+
+    def notes(self, run: Run) -> Iterator[str]:
+        """Say which rules acted on a run, and which expired."""
+        variants = {each.id: each for each in (*run.variants, *run.canaries)}.values()
+        for rule in self.rules:
+            count = sum(rule.covers(each, run) for each in variants)
+            if count and rule.acts(self.today):
+                yield f"{rule.entry.select!r}, {count} here: {rule.excepted}"
+            elif count:
+                what = f"the {rule.excepted.kind} of {rule.entry.select!r} acts no more"
+                yield f"{what}: it expired on {rule.entry.expires} ({rule.where})"
+
+    def claims(self, claims: Sequence[ClaimVerdict], run: Run) -> tuple[ClaimVerdict, ...]:
+        """Return the claims on the run's excepted verdicts.
+
+        Of a case in quarantine nothing is claimed; what a waived one breaks fails nothing.
+        """
+        away = self.quarantined(run)
+        slower = [each for each in run.verdicts if each.word is Word.SLOWER]
+        waived = {each.variant: each.excepted for each in slower if each.excepted}
+        sides = {each.id: (each.faster, each.than) for each in run.instances}
+        found: list[ClaimVerdict] = []
+        for claim in claims:
+            both = sides[claim.claim]
+            rule = next((away[side] for side in both if side in away), None)
+            excuse = next((waived[side] for side in both if side in waived), None)
+            if rule:
+                reason = f"{rule.entry.select!r} is {rule.excepted}"
+                word = ClaimWord.NOT_APPLICABLE
+                found.append(replace(claim, word=word, reason=reason, fails=False))
+            elif claim.fails and excuse:
+                found.append(replace(claim, fails=False, reason=f"{claim.reason}; {excuse}"))
+            else:
+                found.append(claim)
+        return tuple(found)
+
+    def _rule(self, variant: Variant, run: Run) -> Rule | None:
+        """Return the rule that acts on a variant today, a quarantine before a waiver.
+
+        Against a revision that has a known regression as well, a slower one is one more.
+        """
+        own = [each for each in self.rules if each.acts(self.today) and each.covers(variant, run)]
+        own = [each for each in own if not (run.against and isinstance(each.entry, Waiver))]
+        return min(own, key=lambda each: isinstance(each.entry, Waiver), default=None)
+
+
+def _excused(verdict: Verdict, excepted: Excepted) -> Verdict:
+    """Return the verdict as a rule has it: of a waiver's only a slower one, and to its limit."""
+    if excepted.up_to is None:
+        return replace(verdict, fails=False, excepted=excepted)
+    if verdict.word is not Word.SLOWER:
+        return verdict
+    sure = [change.theta for change in verdict.changes if change.low > change.threshold]
+    worst = max(sure or [change.theta for change in verdict.changes], default=0.0)
+    if worst <= excepted.up_to:
+        return replace(verdict, fails=False, excepted=excepted)
+    why = f"worse than what is waived, {worst:+.2%} of {excepted.up_to:+.2%} ({excepted.issue})"
+    return replace(verdict, reason=f"{why}; {verdict.reason}")
+
+
+def _rules(path: Path) -> Iterator[Rule]:
+    remedy = "make the file and its folder readable"
+    with refusing("cannot read the exceptions", path, remedy=remedy):
+        if is_absent(path):
+            return
+        data = read(path)
+    try:
+        text = data.decode()
+        tables = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # what is no TOML, no UTF-8, no number, too deep
+        raise StoreError(f"not valid TOML: {error}", where=str(path), remedy=_REMEDY) from error
+    lines = enumerate(text.splitlines(), 1)
+    headers = [(number, match[1]) for number, line in lines if (match := _HEADER.match(line))]
+
+    def where(kind: str, index: int) -> str:
+        numbers = [number for number, name in headers if name == kind]
+        return f"{path}, line {numbers[index]}" if index < len(numbers) else str(path)
+
+    try:
+        file = msgspec.convert(tables, _File)
+    except msgspec.ValidationError as error:
+        entry = _ENTRY.search(str(error))
+        place = where(entry[1], int(entry[2])) if entry else str(path)
+        raise StoreError(str(error), where=place, remedy=_REMEDY) from error
+    for kind, entries in (("waiver", file.waiver), ("quarantine", file.quarantine)):
+        for index, each in enumerate(entries):
+            try:
+                yield Rule(each, where(kind, index), _accepting(each.select))
+            except UsageError as error:
+                place = where(kind, index)
+                raise StoreError(error.what, where=place, remedy=error.remedy) from error
+
+
+def _accepting(select: str) -> Callable[[Variant], bool]:
+    """Return what tells a rule's variants: conditions, or a glob of ids.
+
+    Brackets are part of ids, not a choice of letters.
+    """
+    if not _GLOB.match(select):
+        return parse_selection(select).accepts
+    glob = select.strip().replace("[", "[[]")
+    return lambda variant: fnmatchcase(variant.id, glob)
+
+
+def lint(
+    root: Path,
+    packs: Sequence[Pack],
+    *,
+    today: date,
+    older_than: int = OLD_DAYS,
+    tier: Tier | None = None,
+) -> Iterator[StoreError]:
+    """Yield what is wrong with baselines, the SKUs by name and the exceptions last.
+
+    ``packs`` have the variants of every tier, ``older_than`` is in days. With a ``tier`` its
+    variants must have entries where others of the same case and needs have one.
+    """
+    known = {pack.name: pack for pack in packs}
+    for folder in (root / name for name in folders_in(root)):
+        try:
+            yield from _of_folder(folder, known, today=today, older_than=older_than, tier=tier)
+        except StoreError as error:
+            yield error
+    try:
+        exceptions = Exceptions.load([root], today)
+    except StoreError as error:
+        yield error
+        return
+    variants = [each for pack in packs for each in _variants(pack).values()]
+    broken = ", ".join(pack.name for pack in packs if pack.error)
+    rest = f" of the packs that can be listed (not {broken})" if broken else ""
+    for rule in exceptions.rules:
+        what = f"the {rule.excepted.kind} of {rule.entry.select!r}"
+        if not rule.acts(today):
+            told = f"{what} expired on {rule.entry.expires}"
+            remedy = "repair the case and remove it, or prolong it"
+            yield StoreError(told, where=rule.where, remedy=remedy)
+        elif not any(map(rule.accepts, variants)):
+            told = f"{what} matches nothing{rest}"
+            yield StoreError(told, where=rule.where, remedy="correct or remove it")
+
+
+def _of_folder(
+    folder: Path, packs: Mapping[str, Pack], *, today: date, older_than: int, tier: Tier | None
+) -> Iterator[StoreError]:
+    """Yield what is wrong with one SKU: its packs' files, entries and runs."""
+    stored: dict[str, StoredEntry] = {}
+    is_whole = True
+    try:
+        read_sku(folder)
+    except StoreError as error:
+        yield error
+    for name in packs_in(folder):
+        try:
+            own = read_pack(folder, name)
+        except StoreError as error:
+            is_whole = False
+            yield error
+            continue
+        stored |= own
+        path = str(pack_path(folder, name))
+        found = (*_of_pack(name, packs.get(name), own, tier), *_aged(own, today, older_than))
+        yield from (StoreError(what, where=path, remedy=remedy) for what, remedy in found)
+    of_run: dict[str, dict[str, StoredEntry]] = {}
+    for name, each in stored.items():
+        of_run.setdefault(each.entry.run, {})[name] = each
+    for run, entries in sorted(of_run.items()):
+        try:
+            if not read_runs(folder, entries):
+                what = f"entries come from run {run!r}, of which no file is kept: {len(entries)}"
+                where = str(run_path(folder, run))
+                yield StoreError(what, where=where, remedy="restore it from git")
+        except StoreError as error:
+            yield error
+    # What a damaged file refers to is not known.
+    for left in runs_in(folder) if is_whole else ():
+        if left.stem not in of_run:
+            what = f"no entry comes from run {left.stem!r}"
+            yield StoreError(what, where=str(left), remedy="remove the file")
+
+
+def _of_pack(
+    name: str, pack: Pack | None, own: Mapping[str, StoredEntry], tier: Tier | None
+) -> Iterator[tuple[str, str]]:
+    """Yield which entries of a pack are stale or missing, and what to do about it."""
+    if pack is None or pack.error:
+        why = f"cannot be listed ({pack.error})" if pack else "is not installed"
+        remedy = "repair the pack" if pack else "install the pack, or remove the file"
+        yield f"pack {name!r} {why}: its {len(own)} entries cannot be checked", remedy
+        return
+    known = _variants(pack)
+    for variant, stored in own.items():
+        if variant not in known:
+            remedy = "remove the entry, or accept the variant that took its place"
+            yield f"{variant} is stale: no such variant is left", remedy
+        elif (was := stored.entry.case_version) != (version := known[variant].case.version):
+            what = f"{variant} is of version {was} of its case, now {version}"
+            yield what, "propose or accept a run of the new version"
+    tiers = list(Tier)[: list(Tier).index(tier) + 1] if tier else []
+    kinds = {_kind(known[variant]) for variant in own if variant in known}
+    for variant, each in known.items():
+        if variant not in own and each.tier in tiers and _kind(each) in kinds:
+            what = f"{variant} of tier {each.tier} has no entry, others of its case have one"
+            yield what, "measure and propose or accept it"
+
+
+def _aged(
+    own: Mapping[str, StoredEntry], today: date, older_than: int
+) -> Iterator[tuple[str, str]]:
+    """Yield which entries nobody has looked at for long."""
+    for variant, stored in own.items():
+        when = stored.accepted.when
+        try:
+            days = (today - datetime.fromisoformat(when).date()).days
+        except ValueError:
+            yield f"{variant} was accepted at {when!r}, no moment", "accept a run again"
+            continue
+        if days > older_than:
+            what = f"{variant} was accepted {days} days ago, limit {older_than}"
+            yield what, "accept or propose it anew"
+
+
+def _variants(pack: Pack) -> dict[str, Variant]:
+    canaries = (variant for each in pack.canaries.values() for variant in each)
+    return {variant.id: variant for variant in (*canaries, *pack.variants)}
+
+
+def _kind(variant: Variant) -> tuple[object, ...]:
+    """Return what tells where a variant can run: siblings that share it run alike."""
+    return variant.case.name, variant.ranks, variant.target, str(variant.needs)
