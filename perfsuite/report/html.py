@@ -215,7 +215,7 @@ VERDICT, PAGE = "verdict.json", "index.html"
 FILES = {
     VERDICT: verdict_json,
     "benchmark.json": benchmark_json,
-    "text.md": text.summary,
+    "summary.md": text.summary,
     PAGE: render_render,
 }
 
