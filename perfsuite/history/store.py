@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import MAXYEAR, MINYEAR, datetime
 from functools import partial
 from itertools import pairwise
@@ -17,6 +17,7 @@ from statistics import fmean
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from msgspec.structs import replace
 from sqlalchemy import (
     Column,
     ColumnElement,
