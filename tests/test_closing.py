@@ -199,7 +199,7 @@ def history_of(root: Path) -> History:
 
 def keeping(root: Path) -> Options:
     url = "sqlite:///.perfsuite/history.db"
-    return replace(OPTIONS, root=root, report=root / "reports", history=url)
+    return replace(OPTIONS, root=root, report=root / "reports", features={"perf_history": url})
 
 
 def test_a_run_is_stored_and_the_report_shows_what_was_before(tmp_path: Path) -> None:
@@ -251,7 +251,9 @@ def test_without_sqlalchemy_the_history_is_a_line(
 
 
 def test_no_history_is_kept_where_none_is_wanted(tmp_path: Path) -> None:
-    closed(outcome_of(tmp_path, Word.SAME), replace(keeping(tmp_path), history=""))
+    closed(
+        outcome_of(tmp_path, Word.SAME), replace(keeping(tmp_path), features={"perf_history": ""})
+    )
     assert not (tmp_path / ".perfsuite").exists()
 
 

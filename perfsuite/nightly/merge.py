@@ -16,7 +16,6 @@ from perfsuite.boundary import UsageError
 from perfsuite.cli import (
     Baselines_commands,
     Packs,
-    app,
     console,
     find_project,
     known_history,
@@ -229,7 +228,6 @@ def _notes(runs: Sequence[Run]) -> Iterator[str]:
 # The command that joins the runs of shards.
 
 
-@app.command()
 def merge(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="One run file or id a shard")],
     *,
