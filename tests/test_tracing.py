@@ -17,7 +17,8 @@ from test_worker import conversation, heard, job
 
 from perfsuite.boundary import PerfError
 from perfsuite.devices.fake import FakeDevice
-from perfsuite.devices.protocol import Loaded, open_device, plain_ptx
+from perfsuite.devices.protocol import Loaded, open_device
+from perfsuite.devices.sass import plain_ptx
 from perfsuite.engine.trace import MOST_KERNELS, artefact_of, dissect
 from perfsuite.explain.trace import MOST_DIFF_LINES, Shelf, Tracing
 from perfsuite.model import Arm, Change, Code, Run, Trace, TracedKernel, Verdict, Word
