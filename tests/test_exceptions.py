@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
 from arms_data import PLANTED, last, perf, project_in, words
+from msgspec.structs import replace
 from store_data import SKU, finished, planned, variant
 from test_baselines import MERGE
 from test_runner import Log, request, watched
@@ -138,7 +138,11 @@ def test_a_rule_may_be_of_one_product(tmp_path: Path) -> None:
         ("version = 1\n", "exceptions.toml", "unknown field `version`"),
         ("a = '\udcff'", "exceptions.toml", "not valid TOML"),
         (f"a = {'9' * 5000}", "exceptions.toml", "not valid TOML"),
-        (f"[[waiver]]\nselect = {'[' * 200}{']' * 200}", "exceptions.toml", "Expected `str`.*select"),
+        (
+            f"[[waiver]]\nselect = {'[' * 200}{']' * 200}",
+            "exceptions.toml",
+            "Expected `str`",
+        ),
         (f"a = {'[' * 50_000}", "exceptions.toml", "not valid TOML"),
     ],
 )

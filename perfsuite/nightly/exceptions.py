@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import date, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError, UsageError
 from perfsuite.model import (
@@ -52,7 +53,7 @@ _ENTRY = re.compile(r"\$\.(\w+)\[(\d+)\]")
 _REMEDY = "correct the entry; docs/baselines.md shows one of each kind"
 
 
-class Quarantine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A flaky case: measured, checked and shown; its verdict fails nothing and enters nothing."""
 
     select: str
@@ -80,13 +81,12 @@ class Waiver(Quarantine, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(f"key 'up_to' is {self.up_to!r}; write it as \"+8 %\"")
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class _File(Struct, forbid_unknown_fields=True):
     waiver: list[Waiver] = []
     quarantine: list[Quarantine] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One entry of the file, where it begins, and which variants it ``accepts``."""
 
     entry: Quarantine
@@ -113,8 +113,7 @@ class Rule:
         return today <= self.entry.expires
 
 
-@dataclass(frozen=True, slots=True)
-class Exceptions:
+class Exceptions(Struct, frozen=True):
     """The rules of a project on a day."""
 
     rules: tuple[Rule, ...] = ()

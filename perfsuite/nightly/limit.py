@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from perfsuite.model import (
     BaselineEntry,
@@ -45,8 +47,7 @@ CALM = 9
 DOUBTED = frozenset({Word.UNCLEAR, Word.OVER_BUDGET, Word.SLOWER})
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLimit:
+class TimeLimit(Struct, frozen=True):
     """How long a run may take in seconds, by this process's clock; an infinite one cuts nothing.
 
     ``spent_s`` is what the run had taken before it was interrupted.
@@ -73,8 +74,7 @@ class TimeLimit:
         return f"--perf-time {words_of(self.seconds)}" if self.is_set else "no time limit"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class Past(Struct, frozen=True, kw_only=True):
     """A variant's last measuring: in which run, of which commit, and how it ended.
 
     ``doubt`` is why it needs another look, empty if none. ``costs_s`` are seconds of one process
@@ -85,7 +85,7 @@ class Past:
     commit: str
     word: str
     doubt: str = ""
-    costs_s: list[float] = field(default_factory=list)
+    costs_s: list[float] = []
 
 
 def past_of(
@@ -133,8 +133,7 @@ class _Bundle(NamedTuple):
     variants: tuple[Variant, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class Fit(Struct, frozen=True, kw_only=True):
     """What a time limit has room for: ``room_s`` seconds of screening, over all devices.
 
     ``whole_s`` is the room of a run that was not interrupted, where that is another. Of variants
@@ -146,8 +145,8 @@ class Fit:
     room_s: float = inf
     whole_s: float = inf
     claims: tuple[ClaimInstance, ...] = ()
-    past: Mapping[str, Past] = field(default_factory=dict)
-    entries: Mapping[str, BaselineEntry] = field(default_factory=dict)
+    past: Mapping[str, Past] = {}
+    entries: Mapping[str, BaselineEntry] = {}
     touched: frozenset[str] = frozenset()
     processes: int = 3
     devices: int = 1

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError
 from perfsuite.cli import (
     Baselines_commands,
     Packs,
-    app,
     console,
     find_project,
     known_history,
@@ -192,7 +191,6 @@ def _environments(runs: Sequence[Run]) -> Iterator[str]:
             yield f"environment differs between shards: {name} is {', '.join(told)}"
 
 
-@app.command()
 def merge(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="One run file or id a shard")],
     *,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError
 from perfsuite.cli import time_of
@@ -59,8 +62,7 @@ CONFIRMED = "confirmed"
 _COLUMNS = ("variant", "old", "new", "change", "interval", "nights", "processes", "cards", "why")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(Struct, frozen=True, kw_only=True):
     """What a person asks of a proposal; ``nights`` is how many of them make a level."""
 
     by: str
@@ -69,8 +71,7 @@ class Terms:
     include_slower: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Night:
+class Night(Struct, frozen=True, kw_only=True):
     """What the runs of one date say of a variant; ``verdict`` is the last one's."""
 
     date: str
@@ -80,8 +81,7 @@ class Night:
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """What nights say of one variant, and what becomes of its entry.
 
     ``word`` is new, faster or slower where the entry moves; same, waiting (for more nights or for
@@ -103,8 +103,7 @@ class Finding:
         return self.word in {"new", "faster", "slower"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class Proposal(Struct, frozen=True, kw_only=True):
     """All findings, the runs that count for nothing, and what of the others does not count.
 
     ``broken`` is by run, ``left_out`` by variant and run. ``earlier`` has the runs that say nothing
@@ -120,8 +119,7 @@ class Proposal:
     before: Mapping[str, RunFacts]
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
+class _Product(Struct, frozen=True):
     """One SKU: its entries, and how nights are compared with them."""
 
     baselines: Baselines
@@ -294,7 +292,7 @@ def _refused(
     found: dict[str, str] = {}
     for run in runs:
         own = products[run.sku.slug]
-        against = replace(own.against, facts=run.facts)
+        against = dataclasses.replace(own.against, facts=run.facts)
         why = held.get(run.id) or _broken(run, against, own.baselines, exceptions)
         if why:
             found[run.id] = why
