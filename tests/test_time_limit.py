@@ -155,9 +155,7 @@ def with_costs(asked: Request, wall_s: float) -> Run:
 
 
 def test_a_night_measures_what_fits_and_says_what_it_left_out(tmp_path: Path) -> None:
-    asked = request(
-        tmp_path, MANY, settings=ONE
-    )
+    asked = request(tmp_path, MANY, settings=ONE)
     with_costs(asked, 20.0)
     outcome = execute(replace(asked, time_s=120.0), Log())
     run = outcome.run
@@ -177,9 +175,7 @@ def test_a_night_measures_what_fits_and_says_what_it_left_out(tmp_path: Path) ->
 
 
 def test_what_has_no_room_after_a_resume_is_not_said_to_be_too_long(tmp_path: Path) -> None:
-    asked = request(
-        tmp_path, MANY, settings=ONE
-    )
+    asked = request(tmp_path, MANY, settings=ONE)
     run = structs.replace(with_costs(asked, 20.0), id="20210101-000000-00000000")
     reasons = {}
     for seconds, spent_s in ((120.0, 71.0), (120.0, 200.0), (30.0, 0.0)):
@@ -206,16 +202,6 @@ def test_a_change_that_there_was_no_time_to_confirm_is_unclear(
     assert "not confirmed: --perf-time 10m left no time" in verdict.reason
     known = past_of(asked.folder, sku="fake", unit=run.facts.unit, variants=[verdict.variant])
     assert known[verdict.variant].doubt == "unclear"
-
-
-def test_a_screen_that_takes_longer_than_thought_ends_and_names_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("perfsuite.run.run.SCREEN_END", 0.0)
-    run = execute(replace(request(tmp_path), time_s=600.0), Log()).run
-    assert run.asked == ()
-    assert len(run.left_out) == 2
-    assert run.notes[0].endswith("2 never measured here")
 
 
 def test_earlier_runs_tell_costs_and_doubts(tmp_path: Path) -> None:

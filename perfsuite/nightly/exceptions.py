@@ -1,11 +1,11 @@
-"""What may not fail a run until a date, and what is wrong with a folder of baselines."""
+"""What may not fail a run, until when and why: known regressions and flaky cases."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -18,9 +18,7 @@ from perfsuite.model import (
     ClaimVerdict,
     ClaimWord,
     Excepted,
-    Pack,
     Run,
-    Tier,
     Variant,
     Verdict,
     Word,
@@ -28,21 +26,11 @@ from perfsuite.model import (
 from perfsuite.packs.select import parse_selection
 from perfsuite.store.baselines import (
     Root,
-    folders_in,
-    pack_path,
-    packs_in,
-    read_pack,
-    read_runs,
-    read_sku,
-    run_path,
-    runs_in,
 )
-from perfsuite.store.codec import StoredEntry
 from perfsuite.store.files import is_absent, read, refusing
 from perfsuite.store.sku import sku_for
 
 FILE = "exceptions.toml"
-OLD_DAYS = 180
 _HEADER = re.compile(r"\s*\[\[\s*(waiver|quarantine)\s*\]\]")
 # What stands before a dot is a pack: conditions on axes have their operator first.
 _GLOB = re.compile(r"[\w*?-]+\.")
@@ -240,131 +228,3 @@ def _accepting(select: str) -> Callable[[Variant], bool]:
         return parse_selection(select).accepts
     glob = select.strip().replace("[", "[[]")
     return lambda variant: fnmatchcase(variant.id, glob)
-
-
-def lint(
-    root: Path,
-    packs: Sequence[Pack],
-    *,
-    today: date,
-    older_than: int = OLD_DAYS,
-    tier: Tier | None = None,
-) -> Iterator[StoreError]:
-    """Yield what is wrong with baselines, the SKUs by name and the exceptions last.
-
-    ``packs`` have the variants of every tier, ``older_than`` is in days. With a ``tier`` its
-    variants must have entries where others of the same case and needs have one.
-    """
-    known = {pack.name: pack for pack in packs}
-    for folder in (root / name for name in folders_in(root)):
-        try:
-            yield from _of_folder(folder, known, today=today, older_than=older_than, tier=tier)
-        except StoreError as error:
-            yield error
-    try:
-        exceptions = Exceptions.load([root], today)
-    except StoreError as error:
-        yield error
-        return
-    variants = [each for pack in packs for each in _variants(pack).values()]
-    broken = ", ".join(pack.name for pack in packs if pack.error)
-    rest = f" of the packs that can be listed (not {broken})" if broken else ""
-    for rule in exceptions.rules:
-        what = f"the {rule.excepted.kind} of {rule.entry.select!r}"
-        if not rule.acts(today):
-            told = f"{what} expired on {rule.entry.expires}"
-            remedy = "repair the case and remove it, or prolong it"
-            yield StoreError(told, where=rule.where, remedy=remedy)
-        elif not any(map(rule.accepts, variants)):
-            told = f"{what} matches nothing{rest}"
-            yield StoreError(told, where=rule.where, remedy="correct or remove it")
-
-
-def _of_folder(
-    folder: Path, packs: Mapping[str, Pack], *, today: date, older_than: int, tier: Tier | None
-) -> Iterator[StoreError]:
-    """Yield what is wrong with one SKU: its packs' files, entries and runs."""
-    stored: dict[str, StoredEntry] = {}
-    is_whole = True
-    try:
-        read_sku(folder)
-    except StoreError as error:
-        yield error
-    for name in packs_in(folder):
-        try:
-            own = read_pack(folder, name)
-        except StoreError as error:
-            is_whole = False
-            yield error
-            continue
-        stored |= own
-        path = str(pack_path(folder, name))
-        found = (*_of_pack(name, packs.get(name), own, tier), *_aged(own, today, older_than))
-        yield from (StoreError(what, where=path, remedy=remedy) for what, remedy in found)
-    of_run: dict[str, dict[str, StoredEntry]] = {}
-    for name, each in stored.items():
-        of_run.setdefault(each.entry.run, {})[name] = each
-    for run, entries in sorted(of_run.items()):
-        try:
-            if not read_runs(folder, entries):
-                what = f"entries come from run {run!r}, of which no file is kept: {len(entries)}"
-                where = str(run_path(folder, run))
-                yield StoreError(what, where=where, remedy="restore it from git")
-        except StoreError as error:
-            yield error
-    # What a damaged file refers to is not known.
-    for left in runs_in(folder) if is_whole else ():
-        if left.stem not in of_run:
-            what = f"no entry comes from run {left.stem!r}"
-            yield StoreError(what, where=str(left), remedy="remove the file")
-
-
-def _of_pack(
-    name: str, pack: Pack | None, own: Mapping[str, StoredEntry], tier: Tier | None
-) -> Iterator[tuple[str, str]]:
-    """Yield which entries of a pack are stale or missing, and what to do about it."""
-    if pack is None or pack.error:
-        why = f"cannot be listed ({pack.error})" if pack else "is not installed"
-        remedy = "repair the pack" if pack else "install the pack, or remove the file"
-        yield f"pack {name!r} {why}: its {len(own)} entries cannot be checked", remedy
-        return
-    known = _variants(pack)
-    for variant, stored in own.items():
-        if variant not in known:
-            remedy = "remove the entry, or accept the variant that took its place"
-            yield f"{variant} is stale: no such variant is left", remedy
-        elif (was := stored.entry.case_version) != (version := known[variant].case.version):
-            what = f"{variant} is of version {was} of its case, now {version}"
-            yield what, "propose or accept a run of the new version"
-    tiers = list(Tier)[: list(Tier).index(tier) + 1] if tier else []
-    kinds = {_kind(known[variant]) for variant in own if variant in known}
-    for variant, each in known.items():
-        if variant not in own and each.tier in tiers and _kind(each) in kinds:
-            what = f"{variant} of tier {each.tier} has no entry, others of its case have one"
-            yield what, "measure and propose or accept it"
-
-
-def _aged(
-    own: Mapping[str, StoredEntry], today: date, older_than: int
-) -> Iterator[tuple[str, str]]:
-    """Yield which entries nobody has looked at for long."""
-    for variant, stored in own.items():
-        when = stored.accepted.when
-        try:
-            days = (today - datetime.fromisoformat(when).date()).days
-        except ValueError:
-            yield f"{variant} was accepted at {when!r}, no moment", "accept a run again"
-            continue
-        if days > older_than:
-            what = f"{variant} was accepted {days} days ago, limit {older_than}"
-            yield what, "accept or propose it anew"
-
-
-def _variants(pack: Pack) -> dict[str, Variant]:
-    canaries = (variant for each in pack.canaries.values() for variant in each)
-    return {variant.id: variant for variant in (*canaries, *pack.variants)}
-
-
-def _kind(variant: Variant) -> tuple[object, ...]:
-    """Return what tells where a variant can run: siblings that share it run alike."""
-    return variant.case.name, variant.ranks, variant.target, str(variant.needs)

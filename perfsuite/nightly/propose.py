@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perfsuite.boundary import UsageError
-from perfsuite.cli import time_of
+from perfsuite.boundary import PerfError, UsageError, user_name
+from perfsuite.cli import Baselines_commands, Project, find_project, say, time_of
 from perfsuite.explain.parts import Side, explain
 from perfsuite.judge.compare import Against
 from perfsuite.judge.machine import judge_machine
@@ -32,7 +35,7 @@ from perfsuite.model import (
 )
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report import view
-from perfsuite.report.text import plain_summary
+from perfsuite.report.text import plain_summary, table
 from perfsuite.report.why import headline
 from perfsuite.run.accept import acceptance_of, is_one_level, level_changes
 from perfsuite.store.baselines import (
@@ -49,10 +52,14 @@ from perfsuite.store.baselines import (
     write_files,
 )
 from perfsuite.store.codec import RunFacts, StoredEntry, baseline_text
+from perfsuite.store.files import refusing, replace_file
+from perfsuite.store.runs import list_runs, load_run
 from perfsuite.store.sku import blocked_by, fingerprint_differs, sku_for
 
 # A level is known from so many nights; older ones than the last few only make files longer.
 NIGHTS, MOST_NIGHTS = 5, 10
+# Without names so many of the newest runs are read: each holds every sample of a night.
+MOST_RUNS = 30
 # Nothing moves by less of a variant's threshold than this share: it would only make diffs.
 LEAST_SHARE = 1 / 3
 # What a verdict with these words says is no level: the evidence did not decide, it is of another
@@ -422,12 +429,6 @@ def markdown(proposal: Proposal) -> str:
     return "\n".join(_lines(proposal)) + "\n"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a table of text that may hold anything."""
-    cells = [columns, ["---"] * len(columns), *(list(map(plain_summary, row)) for row in rows)]
-    return [f"| {' | '.join(row)} |" for row in cells]
-
-
 def _lines(proposal: Proposal) -> Iterator[str]:
     found = proposal.findings
     proposed = [each for each in found if each.is_proposed]
@@ -504,3 +505,54 @@ def _cause(found: Finding, before: Mapping[str, RunFacts]) -> str:
         )
         told.append(headline(explain(time, *sides)))
     return f"- **{plain_summary(found.variant)}**: {plain_summary('; '.join(filter(None, told)))}"
+
+
+def propose_command(  # noqa: PLR0913, PLR0917 - a command line
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help=f"Files or ids; else the newest {MOST_RUNS}"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="For the page; else it is said")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why; stored before the evidence")] = "",
+    nights: Annotated[int, typer.Option(min=1, help="So many make a level")] = 5,
+    include_slower: Annotated[  # noqa: FBT002 - a flag of the command line
+        bool, typer.Option("--include-slower", help="Worse levels too; needs --reason")
+    ] = False,
+    baselines: Baselines_commands = None,
+) -> None:
+    """Write what the last nights say to the baselines' files, for git diff; nothing is committed.
+
+    A page in Markdown says of each entry what it was and will be, how sure that is, and why.
+    """
+    project = find_project()
+    roots = project.baseline_folders(baselines)
+    found = propose(
+        [project.load_run(name) for name in runs] if runs else _newest(project),
+        roots[0],
+        exceptions=Exceptions.load(roots, datetime.now(UTC).date()),
+        terms=Terms(by=user_name(), reason=reason, nights=nights, include_slower=include_slower),
+    )
+    page = markdown(found)
+    if output:
+        with refusing("cannot write the page", output, remedy="name a file that can be written"):
+            say(f"wrote {replace_file(output, page.encode())}")
+    else:
+        say(page)
+    for path in found.written:
+        say(f"wrote {path}")
+
+
+def _newest(project: Project) -> list[Run]:
+    """Return the newest runs; one that cannot be read says so and is no night."""
+    found = []
+    known = list_runs(project.folder)
+    if older := len(known[MOST_RUNS:]):
+        say(f"not read: {older} runs that are older by their clocks; name those that are to count")
+    for path in known[:MOST_RUNS]:
+        try:
+            found.append(load_run(path))
+        except PerfError as error:
+            say(f"not read: {' '.join(str(error).split())}")
+    return found
