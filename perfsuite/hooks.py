@@ -19,10 +19,12 @@ import pluggy
 
 if TYPE_CHECKING:
     import typer
+    from markupsafe import Markup
 
     from perfsuite.model import (
         Accelerator,
         Case,
+        Change,
         Claim,
         Kernel,
         Result,
@@ -31,13 +33,15 @@ if TYPE_CHECKING:
         Variant,
         Verdict,
     )
-    from perfsuite.report.data import Book
+    from perfsuite.report.data import Book, Subject
+    from perfsuite.report.why import Side
     from perfsuite.run.config import Options
     from perfsuite.run.finish import Kept
     from perfsuite.run.run import Steps
 
 # Without its line a feature is not there, and all else is.
 FEATURES = (
+    "perfsuite.explain",
     "perfsuite.history",
     "perfsuite.interop",
     "perfsuite.nightly",
@@ -212,6 +216,26 @@ class Feature:
     @hookspec
     def perf_files(self) -> Mapping[str, Callable[[Book], str]]:  # type: ignore[empty-body]
         """Return files of a report by name, and what makes the text of each."""
+
+    @hookspec
+    def perf_judged(self) -> Callable[..., Run]:  # type: ignore[empty-body]
+        """Return what looks closer at a judged run while its devices are held.
+
+        It is called with the run, who is told, and by name ``run_file``, ``desks``, ``entries``,
+        ``samplings``, ``limit`` and ``request``; it returns the run with what it found.
+        """
+
+    @hookspec
+    def perf_explained(self, change: Change | None, before: Side, now: Side) -> str:  # type: ignore[empty-body]
+        """Say in one sentence what a change of a variant's time is made of; "" if unknown."""
+
+    @hookspec
+    def perf_variant_section(self, subject: Subject) -> Markup:  # type: ignore[empty-body]
+        """Return what the page shows of a variant besides."""
+
+    @hookspec
+    def perf_doctor(self) -> Sequence[str]:  # type: ignore[empty-body]
+        """Return lines about a machine with GPUs."""
 
     @hookspec
     def perf_testing(self) -> Mapping[str, object]:  # type: ignore[empty-body]

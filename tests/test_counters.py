@@ -26,10 +26,11 @@ from perfsuite import cli as doctor
 from perfsuite.boundary import DeviceError
 from perfsuite.explain import counters
 from perfsuite.explain.counters import METRICS, Counted, Counter, joined, read
-from perfsuite.explain.parts import Side, explain
+from perfsuite.explain.parts import explain
+from perfsuite.explain.words import headline
 from perfsuite.model import Arm, Change, Gpu, TracedKernel, Variant
 from perfsuite.report.html import render_render
-from perfsuite.report.why import headline
+from perfsuite.report.why import Side
 from perfsuite.run.accept import accept
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store.runs import load_run

@@ -20,8 +20,9 @@ from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import Loaded, open_device
 from perfsuite.devices.sass import plain_ptx
 from perfsuite.engine.trace import MOST_KERNELS, artefact_of, dissect
-from perfsuite.explain.trace import Shelf, Tracing
+from perfsuite.explain.trace import Shelf, traced
 from perfsuite.model import Arm, Change, Code, Run, Trace, TracedKernel, Verdict, Word
+from perfsuite.nightly.limit import TimeLimit
 from perfsuite.run.accept import accept
 from perfsuite.store.baselines import Baselines
 from perfsuite.store.runs import RunFile, load_run
@@ -284,6 +285,10 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
     tracer.trace.return_value = wire.Traced((), reason="a test")
     file = Mock(path=tmp_path / "runs" / "x.jsonl", run=run)
     run = structs.replace(run, verdicts=tuple(verdicts))
-    Tracing(file, [desk], {}, {}).take(run, Mock())
-    traced = [call.args[0].case.name for call in tracer.trace.call_args_list]
-    assert traced == ["slow", "likely", "noisy", "fresh", "alike"]
+    asked = Mock(counters=False, is_brief=False)
+    traced(
+        run, Mock(), run_file=file, desks=[desk], entries={}, samplings={},
+        limit=TimeLimit(), request=asked,
+    )  # fmt: skip
+    names = [call.args[0].case.name for call in tracer.trace.call_args_list]
+    assert names == ["slow", "likely", "noisy", "fresh", "alike"]

@@ -33,7 +33,6 @@ from rich.text import Text
 
 import perfsuite
 from perfsuite.boundary import PerfError, UsageError, user_name
-from perfsuite.explain.counters import obstacles
 from perfsuite.hooks import features
 from perfsuite.judge.compare import Against, Policy
 from perfsuite.judge.noise import entries_of, prior_for
@@ -807,18 +806,9 @@ def say_software() -> None:
         say(f"A run takes the GPUs of one product; these with CUDA_VISIBLE_DEVICES={uuids}")
     if not products:
         say("No NVIDIA GPU, or its driver does not answer: runs use the CPU")
-    for text in _counters() if products else ():
-        say(f"Counters (--perf-counters): {text}")
-
-
-def _counters() -> Iterator[str]:
-    """Yield with what counters would be read, and what stands against it."""
-    ncu = shutil.which("ncu")
-    if ncu is None:
-        yield "none, NVIDIA's Nsight Compute (ncu) is not on the PATH"
-        return
-    against = list(obstacles())
-    yield from [f"none, {each}" for each in against] or [f"by {ncu}"]
+    for told in features().hook.perf_doctor() if products else ():
+        for text in told:
+            say(text)
 
 
 def _version(distribution: str) -> str:

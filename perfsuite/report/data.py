@@ -13,7 +13,6 @@ from functools import cached_property
 
 from markupsafe import Markup
 
-from perfsuite.explain.parts import Explanation, Side, explain
 from perfsuite.judge import peaks as roofline
 from perfsuite.judge.peaks import Peaks, peaks_of
 from perfsuite.model import (
@@ -109,8 +108,6 @@ def mark(word: str) -> Mark:
 
 TIME = "time_us"
 CYCLES = "cycles"
-# What moved, or may have.
-EXPLAINED = frozenset({Word.SLOWER, Word.FASTER, Word.UNCLEAR, Word.OVER_BUDGET})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,27 +132,6 @@ class Subject:
     environment: Mapping[str, str] = field(default_factory=dict)
     environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     left_out: str = ""
-
-    @cached_property
-    def explanation(self) -> Explanation | None:
-        """What its change is made of; None where nothing moved that could be explained."""
-        if self.verdict is None or self.verdict.word not in EXPLAINED or self.entry is None:
-            return None
-        now = Side(
-            kernels=self.trace.kernels if self.trace else (),
-            codes=self.trace.codes if self.trace else (),
-            artefact=next((one.artefact for one in self.evidence if one.artefact), ""),
-            environment=self.environment,
-            health=_health(self.result),
-        )
-        before = Side(
-            kernels=self.entry.kernels,
-            codes=self.entry.codes,
-            artefact=self.entry.artefact,
-            environment=self.environments.get(self.entry.run, {}),
-            health=_health(self.before),
-        )
-        return explain(self.change, before, now)
 
     @cached_property
     def mark(self) -> Mark:
@@ -255,11 +231,6 @@ def centre(evidence: Evidence, metric: str = TIME) -> float | None:
     """Return the middle of one process: the median of its blocks' medians."""
     medians = [statistics.median(block) for block in evidence.samples(metric) if block]
     return statistics.median(medians) if medians else None
-
-
-def _health(result: Result | None) -> tuple[Health, ...]:
-    evidence = result.evidence if result else ()
-    return tuple(block.health for one in evidence for block in one.blocks if block.health)
 
 
 def middles(result: Result | None) -> dict[str, tuple[float, ...]]:

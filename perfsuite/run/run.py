@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 from msgspec import structs
 
 from perfsuite.boundary import PerfError, StoreError, UsageError, plain
-from perfsuite.explain.trace import Tracing
+from perfsuite.hooks import features
 from perfsuite.judge.claims import judge_claims, judge_quads
 from perfsuite.judge.compare import Against, Policy, canary_clocks
 from perfsuite.judge.machine import judge_machine
@@ -697,17 +697,19 @@ class _Work:
         self.phases_s["judge"] += time.monotonic() - started
         run = fit.cut(structs.replace(run, notes=(*notes, *run.notes)))
         entries = self.judging.yardstick.entries
-        tracing = Tracing(
-            self.run_file,
-            self.desks,
-            entries,
-            self.samplings,
-            self.limit,
-            has_counters=request.counters,
-            is_brief=request.is_brief,
-        )
-        traced = partial(tracing.take, run, self.listener.note)
-        run = self.steps.take("kernels not traced", traced, run)
+        for look in features().hook.perf_judged():
+            traced = partial(
+                look,
+                run,
+                self.listener.note,
+                run_file=self.run_file,
+                desks=self.desks,
+                entries=entries,
+                samplings=self.samplings,
+                limit=self.limit,
+                request=request,
+            )
+            run = self.steps.take("kernels not traced", traced, run)
         phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}
         # With what was measured before an interruption.
         wall_s = self.limit.spent_s + time.monotonic() - self.started
