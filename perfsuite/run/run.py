@@ -43,13 +43,13 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.limit import CONFIRM_END, SCREEN_END, Fit, TimeLimit, fit_of
 from perfsuite.packs.select import missing_need, missing_of, order
 from perfsuite.run import against as turns
 from perfsuite.run.against import Arms, open_arms
 from perfsuite.run.config import Request
 from perfsuite.run.expected import Yardstick, find_yardstick
-from perfsuite.store.exceptions import Exceptions
 from perfsuite.store.git import git_commit, unknown_commit
 from perfsuite.store.runs import (
     RunFile,
@@ -694,8 +694,7 @@ class _Work:
         started = time.monotonic()
         run = self.judging.whole(self.run_file.run, verdicts, judged)
         self.phases_s["judge"] += time.monotonic() - started
-        run = structs.replace(run, notes=(*notes, *run.notes), left_out=fit.left_out(run))
-        run = structs.replace(run, notes=(*fit.told(run), *run.notes))
+        run = fit.cut(structs.replace(run, notes=(*notes, *run.notes)))
         entries = self.judging.yardstick.entries
         tracing = Tracing(
             self.run_file,
