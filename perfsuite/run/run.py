@@ -79,8 +79,7 @@ from perfsuite.workers.units import (
 # What fewer variants say of the machine, their own verdicts say already.
 FEWEST_TIMED = 3
 # A CPU takes a second for each, and is compared within a gate that no count of them would halve.
-PROCESSES = {"cpu": 1}
-MOST_PROCESSES = 2
+HOST_PROCESSES, PROCESSES = 1, 2
 
 
 def canaries_for(
@@ -115,7 +114,7 @@ def watch(
         desk.panel.measure(
             share,
             stage,
-            processes=PROCESSES.get(desk.facts.device, MOST_PROCESSES),
+            processes=HOST_PROCESSES if desk.facts.is_host else PROCESSES,
             on_result=take,
             on_phase=on_phase,
         )
