@@ -150,7 +150,7 @@ class PerfSession:
         from perfsuite.report.terminal import Ticker, accounts_of, bare_accounts
         from perfsuite.run.config import request_of
         from perfsuite.run.finish import close
-        from perfsuite.run.settling import settled
+        from perfsuite.run.run import settled
 
         assert self.chosen is not None  # noqa: S101 - collection came first
         request = request_of(self.options, self.chosen, variants=variants, claims=claims)

@@ -109,13 +109,6 @@ def test_folders_are_found_through_their_own_pyproject(tmp_path: Path) -> None:
     assert (source.origin, source.version) == (f"module:acme_pack@{folder}", "1.2")
 
 
-@pytest.mark.usefixtures("installed")
-def test_a_src_folder_is_what_is_imported_from(tmp_path: Path) -> None:
-    (write_folder(tmp_path / "plugins" / "acme") / "src").mkdir()
-    (source,) = discover(tmp_path)
-    assert source.origin.endswith("acme/src")
-
-
 def test_an_installed_pack_is_not_taken_again_from_its_folder(
     tmp_path: Path, installed: Path
 ) -> None:
@@ -130,12 +123,6 @@ def test_a_pack_named_by_path_wins_over_the_installed_one(tmp_path: Path, instal
     folder = write_folder(tmp_path / "mine")
     (source,) = discover(None, extra=[folder])
     assert source.origin == f"module:acme_pack@{folder}"
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_pack_named_by_path_is_not_taken_again_from_plugins(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "plugins" / "acme")
-    assert len(discover(tmp_path, extra=[folder])) == 1
 
 
 @pytest.mark.usefixtures("installed")
@@ -196,12 +183,6 @@ def test_allow_keeps_the_named_packs(installed: Path) -> None:
     assert [source.name for source in discover(None, allow=["other"])] == ["other"]
     with pytest.raises(UsageError, match=r"'third'(.|\n)*acme, other"):
         discover(None, allow=["third"])
-
-
-@pytest.mark.usefixtures("installed")
-def test_discovering_imports_no_pack(tmp_path: Path) -> None:
-    write_file(tmp_path, "raise RuntimeError")
-    assert len(discover(None, extra=[tmp_path / "acme.py"])) == 1
 
 
 def test_a_good_pack_loads(tmp_path: Path) -> None:
@@ -310,20 +291,6 @@ def test_what_is_only_counted_has_a_budget_on_its_own_metrics_alone(tmp_path: Pa
             load(tmp_path, text)
         else:
             assert "name one of spills" in refusal(tmp_path, text)
-
-
-def test_a_long_name_is_refused_in_few_words(tmp_path: Path) -> None:
-    said = refusal(tmp_path, GOOD.replace("softmax", "s" * 300))
-    assert "has 300 characters, more than 200" in said
-    assert len(said) < 1000
-
-
-def test_a_formula_without_signature_is_left_to_its_call(tmp_path: Path) -> None:
-    load(tmp_path, GOOD.replace('source="a book"', 'source="a book", only=dict'))
-
-
-def test_functions_of_others_may_be_named_like_hooks(tmp_path: Path) -> None:
-    load(tmp_path, "from time import perf_counter\n" + textwrap.dedent(GOOD))
 
 
 def test_an_error_tells_the_line_of_the_pack(tmp_path: Path) -> None:

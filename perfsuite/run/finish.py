@@ -11,7 +11,7 @@ from pathlib import Path
 
 from perfsuite.boundary import from_environment, user_name
 from perfsuite.history.store import moves_of
-from perfsuite.model import Pack, Run, Section, Series, Word
+from perfsuite.model import Pack, Section, Series, Word
 from perfsuite.packs.load import Listeners
 from perfsuite.report.data import Book, read
 from perfsuite.report.html import FILES, PAGE, VERDICT, write_report
@@ -46,20 +46,15 @@ def keep(outcome: Outcome, options: Options) -> Kept:
         with History(url, options.root) as history:
             history.add(stored_of(run))
             history.add_moves(moves_of(run, options.baselines))
+            shown = [variant.id for variant in run.variants]
+            if len(shown) > MOST_SHOWN:  # of very many those that changed
+                shown = [v.variant for v in run.verdicts if v.word not in {Word.SAME, Word.NEW}]
             nothing: Mapping[str, Series] = {}
-            found = partial(recent, history, run, _shown(run))
+            found = partial(recent, history, run, shown)
             return Kept(steps.take("history not shown", found, nothing), history.notes)
 
     later = f"perfsuite history import {run.id} later"
     return steps.take("history not stored", kept, Kept(), remedy=later)
-
-
-def _shown(run: Run) -> list[str]:
-    """Return the variants whose history the report shows: of very many those that changed."""
-    found = [variant.id for variant in run.variants]
-    if len(found) <= MOST_SHOWN:
-        return found
-    return [each.variant for each in run.verdicts if each.word not in {Word.SAME, Word.NEW}]
 
 
 def book_of(
@@ -86,11 +81,11 @@ def _book(
 ) -> Book:
     return read(
         outcome.run,
-        baselines=outcome.baselines,
-        source=outcome.source,
-        previous=outcome.previous,
+        baselines=outcome.expected.entries,
+        source=outcome.expected.source,
+        previous=outcome.expected.previous,
         history=history,
-        peaks=outcome.peaks,
+        peaks=outcome.expected.reached,
         sections=sections,
     )
 
@@ -127,8 +122,12 @@ def close(outcome: Outcome, packs: Sequence[Pack], options: Options) -> Closing:
     found = tell_github(book, options.root, steps) if book else ()
     report_s = time.monotonic() - started
     if options.accept:
-        if accepted := steps.take("not accepted", lambda: _accept(outcome, options), ""):
-            lines.append(accepted)
+        root, reason = options.baselines[0], options.reason
+        act = partial(accept, outcome.run, root, reason=reason, by=user_name())
+        if accepted := steps.take("not accepted", act, None):
+            folders = {path.parent for path in accepted.written if path.parent.name != "runs"}
+            places = ", ".join(sorted(map(short, folders)))
+            lines.append(f"accepted: {accepted}{' in ' if places else ''}{places}")
             keep(outcome, options)  # with what was accepted just now
     elif book:
         lines += steps.take("advice left out", lambda: list(_next(book)), [])
@@ -161,13 +160,6 @@ def tell_github(book: Book, root: Path, steps: Steps) -> tuple[str, ...]:
         steps.take("no summary of the step", lambda: tell(Path(step)), None)
     is_there = from_environment("GITHUB_ACTIONS") == "true"
     return steps.take("no annotations", commands, ()) if is_there else ()
-
-
-def _accept(outcome: Outcome, options: Options) -> str:
-    root = options.baselines[0]
-    accepted = accept(outcome.run, root, reason=options.reason, by=user_name())
-    places = sorted({short(path.parent) for path in accepted.written if path.parent.name != "runs"})
-    return f"accepted: {accepted}{' in ' if places else ''}{', '.join(places)}"
 
 
 def _next(book: Book) -> Iterator[str]:
