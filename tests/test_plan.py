@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from perfsuite import Need, arch, cuda, feature, gpus, package
 from perfsuite.boundary import UsageError

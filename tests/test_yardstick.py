@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import store_data as data
+from msgspec.structs import replace
 
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.peaks import peaks_of

@@ -8,10 +8,10 @@ import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pynvml
+from msgspec.structs import replace
 
 from perfsuite.model import Health
 

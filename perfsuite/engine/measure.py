@@ -8,10 +8,12 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from perfsuite.boundary import (
     CaseError,

@@ -12,13 +12,14 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pluggy
+from msgspec.structs import replace
 
 from perfsuite import hooks as hookspecs
 from perfsuite.boundary import (

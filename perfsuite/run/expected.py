@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.peaks import Peaks, efficiency, peaks_of, with_measured
 from perfsuite.model import (
@@ -64,7 +66,7 @@ def latest_entries(runs: Sequence[Run], variants: Collection[str]) -> dict[str, 
     latest = {**unclear, **found}
     for name, known in traced.items():
         if not latest[name].kernels:
-            latest[name] = replace(latest[name], kernels=known.kernels, codes=known.codes)
+            latest[name] = structs.replace(latest[name], kernels=known.kernels, codes=known.codes)
     return latest
 
 
@@ -104,7 +106,7 @@ class Yardstick:
         if run.against is None:
             return self
         of_a = [r for r in run.aside if r.arm is Arm.A and stage in {None, r.stage}]
-        other = replace(run, results=tuple({r.variant: r for r in of_a}.values()), aside=())
+        other = structs.replace(run, results=tuple({r.variant: r for r in of_a}.values()), aside=())
         entries, source = entries_of(other), str(run.against)
         if not entries:
             return self
@@ -116,7 +118,7 @@ class Yardstick:
             sources={**self.sources, **dict.fromkeys(entries, source)},
             mismatches={k: why for k, why in self.mismatches.items() if k not in entries},
             notes=self.notes if rest else (),
-            previous=replace(other, commit=run.against.commit),
+            previous=structs.replace(other, commit=run.against.commit),
             arms=frozenset(entries),
         )
 
@@ -131,7 +133,7 @@ class Yardstick:
         share = efficiency(variant.work, self.peaks, min(values)) if values else None
         if share is None or share <= PLAUSIBLE or not variant.case.cold:
             return result
-        return replace(
+        return structs.replace(
             result,
             status=Status.ERROR,
             reason=f"{share:.0%} of the measured ceiling: the work formula counts too much, the "
@@ -170,7 +172,8 @@ class Yardstick:
         """Let a broken claim fail the run only if it held in what the run is compared with."""
         sides = {instance.id: instance for instance in instances}
         return tuple(
-            replace(claim, fails=claim.fails and self._held(sides[claim.claim])) for claim in claims
+            structs.replace(claim, fails=claim.fails and self._held(sides[claim.claim]))
+            for claim in claims
         )
 
     def _held(self, claim: ClaimInstance) -> bool:
@@ -207,7 +210,7 @@ def find_yardstick(
     if previous:  # a report draws the results that entries come from as before
         of_run = {name: entry.run for name, entry in entries.items()}
         behind = (r for each in runs for r in each.results if of_run.get(r.variant) == each.id)
-        previous = replace(previous, results=tuple(behind))
+        previous = structs.replace(previous, results=tuple(behind))
 
     facts = {each.id: (each.facts.environment, each.commit) for each in runs}
     for each in (facts for known in stored.values() for facts in known.runs.values()):

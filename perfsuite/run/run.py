@@ -15,6 +15,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from msgspec import structs
+
 from perfsuite.boundary import PerfError, StoreError, UsageError, plain
 from perfsuite.explain.trace import Tracing
 from perfsuite.judge.claims import judge_claims, judge_quads
@@ -220,7 +222,7 @@ class Judging:
         """Return the run with its verdicts in the light of the machine, claims and notes."""
         yardstick = self.yardstick.beside(run)
         away = self.exceptions.quarantined(run)
-        watched = replace(run, canaries=tuple(c for c in run.canaries if c.id not in away))
+        watched = structs.replace(run, canaries=tuple(c for c in run.canaries if c.id not in away))
         machine = judge_machine(
             watched,
             [verdicts[v.id] for v in run.variants if v.id in verdicts and v.id not in away],
@@ -229,9 +231,9 @@ class Judging:
         )
         found = {**verdicts, **{verdict.variant: verdict for verdict in machine.verdicts}}
         told = [found[v.id] for v in run.variants if v.id in found]
-        judged = replace(run, verdicts=self.exceptions.applied(told, run))
+        judged = structs.replace(run, verdicts=self.exceptions.applied(told, run))
         notes = (*yardstick.notes, *yardstick.unaccepted(run), *self.arms.notes())
-        return replace(
+        return structs.replace(
             judged,
             shift=machine.shift,
             claims=self.exceptions.claims(yardstick.excused(claims, run.instances), judged),
@@ -249,7 +251,7 @@ class Judging:
             return verdict
         fails = Word.UNCLEAR.value in self.policy.fail_on
         reason = f"{verdict.reason}; not confirmed: {why}"
-        return replace(verdict, word=Word.UNCLEAR, reason=reason, fails=fails)
+        return structs.replace(verdict, word=Word.UNCLEAR, reason=reason, fails=fails)
 
     def _against(self, run: Run, yardstick: Yardstick) -> Against:
         before, now = canary_clocks(run, yardstick.entries)
@@ -278,7 +280,7 @@ def joined(results: Sequence[Result]) -> Result:
     good = [result for result in results if result.status is Status.OK]
     evidence = tuple(process for result in good for process in result.evidence)
     wall_s = max(result.wall_s for result in results)
-    return replace((good or results)[0], evidence=evidence, wall_s=wall_s)
+    return structs.replace((good or results)[0], evidence=evidence, wall_s=wall_s)
 
 
 def execute(request: Request, listener: Listener, desks: Desks | None = None) -> Outcome:
@@ -447,8 +449,8 @@ class _Work:
         claims = self._claims()
         with self._timed("judge"):
             run = self.judging.whole(self.file.run, verdicts, claims)
-        run = replace(run, notes=(*notes, *run.notes), left_out=fit.left_out(run))
-        run = replace(run, notes=(*fit.told(run), *run.notes))
+        run = structs.replace(run, notes=(*notes, *run.notes), left_out=fit.left_out(run))
+        run = structs.replace(run, notes=(*fit.told(run), *run.notes))
         tracing = Tracing(
             self.file,
             self.desks,
@@ -464,9 +466,9 @@ class _Work:
         # With what was measured before an interruption.
         wall_s = round(self.limit.spent_s + time.monotonic() - self.started, 3)
         units = units_of(self.desks, variants)
-        run = replace(run, wall_s=wall_s, units=units, phases_s=phases_s)
+        run = structs.replace(run, wall_s=wall_s, units=units, phases_s=phases_s)
         ended = datetime.now(UTC).isoformat(timespec="seconds")
-        whole = replace(run, traces=self.file.run.traces, finished=ended)
+        whole = structs.replace(run, traces=self.file.run.traces, finished=ended)
         return self.steps.take(
             "the run's file has no verdicts", partial(self.file.finish, run), whole
         )
@@ -621,7 +623,9 @@ class _Work:
         for claim in left:
             answer = decided.get(claim.id) or limit
             if isinstance(answer, str):
-                answer = replace(told[claim.id], reason=f"{told[claim.id].reason}; {answer}")
+                answer = structs.replace(
+                    told[claim.id], reason=f"{told[claim.id].reason}; {answer}"
+                )
             told[claim.id] = answer
         return tuple(told.values())
 
@@ -638,7 +642,7 @@ class _Work:
             processes=self.settings.confirm_processes,
         )
         with self._lock:
-            both = [self.file.append(replace(result, claim=claim.id)) for result in results]
+            both = [self.file.append(structs.replace(result, claim=claim.id)) for result in results]
         verdict = judge_quads(claim, both, facts=run.facts, policy=self.judging.policy)
         if verdict is not None or not both:
             return verdict or ""
@@ -678,7 +682,7 @@ def settle(outcome: Outcome, request: Request, listener: Listener, desks: Desks)
     run = outcome.steps.take(
         "the run's file lacks what was found in turns",
         lambda: RunFile.amend(outcome.run_file, found, traces=traces),
-        replace(found, traces=(*found.traces, *traces)),
+        structs.replace(found, traces=(*found.traces, *traces)),
     )
     return replace(outcome, run=run)
 
@@ -702,7 +706,7 @@ class _Settling:
     def found(self) -> Run:
         """Return the run with the answers in their verdicts' place, and the time that they took."""
         run, spent_s = self.outcome.run, time.monotonic() - self.started
-        return replace(
+        return structs.replace(
             run,
             verdicts=tuple(self.answers.get(each.variant, each) for each in run.verdicts),
             notes=(*run.notes, *self.notes),
@@ -766,7 +770,7 @@ class _Settling:
             # Against the baseline fresh processes may be clear, as in a confirmation; that code
             # is the same as itself says nothing.
             kept = found if found and not is_beside and found.word is Word.SAME else mine
-            self.answers[name] = replace(
+            self.answers[name] = structs.replace(
                 kept, reason=f"{kept.reason}; in turns with {commit}: {told}"
             )
 
@@ -780,15 +784,17 @@ class _Settling:
         if found.word in {Word.SLOWER, Word.FASTER}:
             return self.request.exceptions.applied([found], run)[0]
         if found.word is not Word.SAME:
-            return replace(mine, reason=f"{mine.reason}; {revision} in turns: {found.reason}")
+            return structs.replace(
+                mine, reason=f"{mine.reason}; {revision} in turns: {found.reason}"
+            )
         told = f"{revision} is the same in turns on this card"
         before = run.environments.get(expected.entries[mine.variant].run, {})
         if causes := ", ".join(against.differing(before, run.facts.environment)):
             causes = f"not the repository's code, but what it runs on (this card, {causes})"
-            return replace(mine, reason=f"{told}: {causes}; {mine.reason}")
+            return structs.replace(mine, reason=f"{told}: {causes}; {mine.reason}")
         # The limits of turns are not those of the verdict.
         how_much = f"in turns {found.reason.partition('; from ')[0]}"
-        return replace(
+        return structs.replace(
             mine,
             word=Word.SAME,
             reason=f"{told}, which is what differs; {how_much}; {mine.reason}",
