@@ -27,7 +27,7 @@ from perfsuite.run.config import EXIT_MACHINE, options_of
 if TYPE_CHECKING:
     from perfsuite.report.data import Book
     from perfsuite.report.terminal import Account, Ticker
-    from perfsuite.run.config import Chosen
+    from perfsuite.run.config import Request
     from perfsuite.run.finish import Closing
     from perfsuite.run.run import Outcome, Steps
 
@@ -45,9 +45,9 @@ class PerfSession:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.options = self._guarded(lambda: options_of(config))
-        self.chosen: Chosen | None = None
-        # No property: older pytest reads all attributes of a plugin when it is registered.
-        self.values: Mapping[tuple[str, str], list[Subject]] = {}
+        self.chosen: Request | None = None
+        # What tests are given, by their argument's name and the pack.
+        self.values: dict[tuple[str, str], list[Subject]] = {}
         self.session: pytest.Session | None = None
         self.ticker: Ticker | None = None
         self.outcome: Outcome | None = None
@@ -66,7 +66,12 @@ class PerfSession:
 
         if self.wanted.needs_packs:
             self.chosen = self._guarded(lambda: choose(self.options))
-            self.values = self.chosen.values()
+            for variant in self.chosen.variants:
+                self.values.setdefault(("variant", variant.pack), []).append(variant)
+            for claim in self.chosen.claims:
+                self.values.setdefault(("claim", claim.pack), []).append(claim)
+            for pack in (each for each in self.chosen.packs if each.error):
+                self.values.setdefault(("broken_pack", pack.name), []).append(pack)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Leave every file out but case modules and what was named."""

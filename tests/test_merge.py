@@ -173,7 +173,7 @@ def test_a_merged_run_knows_the_ceilings_that_were_accepted(tmp_path: Path) -> N
     run = store_data.finished({"copy": 300.0, "add": 600.0})
     accept(run, tmp_path / "baselines", reason="first", by="me")
     pack = Pack(name="memory", origin="", ceilings={"hbm": run.variants[:1]})
-    peaks = whole_of(split(run), tmp_path, pack).peaks
+    peaks = whole_of(split(run), tmp_path, pack).expected.reached
     assert peaks is not None
     assert peaks.links["hbm"].source == f"{run.variants[0].id}, accepted baseline"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kept_folder import Fill
 
-from perfsuite.run.config import Chosen
+from perfsuite.run.config import Request
 from perfsuite.session import PerfSession
 
 pytest_plugins = ["pytester"]
@@ -332,5 +332,8 @@ def test_a_root_taken_from_an_option_is_refused(
 
 def test_a_session_without_packs_says_so(project: pytest.Pytester) -> None:
     session = PerfSession(project.parseconfig("-p", "perfsuite.plugin"))
-    session.chosen = Chosen((), (), ())
+    here = project.path
+    session.chosen = Request(
+        variants=(), claims=(), packs=(), root=here, folder=here, baseline_roots=()
+    )
     assert "no pack found" in str(session.pytest_report_collectionfinish([]))

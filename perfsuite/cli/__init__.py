@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -733,7 +734,7 @@ def rendered(project: Project, names: Sequence[str], folder: Path, baselines: Pa
     # Baselines may have been accepted since: what a run was compared with, its verdicts know.
     told = {verdict.source for verdict in run.verdicts if verdict.source}
     source = told.pop() if len(told) == 1 else found.source
-    outcome = Outcome(run, project.folder, replace(found, source=source))
+    outcome = Outcome(run, project.folder, dataclasses.replace(found, source=source))
     book = book_of(outcome, packs, history=known_history(project, run))
     return write_report(book, folder)
 

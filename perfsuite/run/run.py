@@ -421,11 +421,9 @@ class _Work:
         self.phases_s: defaultdict[str, float] = defaultdict(float)
         self.phases_s["open"] = self.started - self.limit.started
         # As variants were sampled in the baseline, else earlier in this run.
-        self.samplings = {
-            r.variant: r.evidence[0].sampling for r in self.file.run.results if r.evidence
-        }
-        self.samplings |= {n: e.sampling for n, e in self.entries.items() if e.sampling}
-        self.samplings = {n: sampling for n, sampling in self.samplings.items() if sampling}
+        found = {r.variant: r.evidence[0].sampling for r in self.file.run.results if r.evidence}
+        found |= {name: entry.sampling for name, entry in self.entries.items() if entry.sampling}
+        self.samplings = {name: sampling for name, sampling in found.items() if sampling}
         self._lock, self._done, self._total = threading.Lock(), 0, 0
 
     def measured(self, notes: Sequence[str]) -> Run:
