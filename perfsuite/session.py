@@ -137,19 +137,15 @@ class PerfSession:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Measure and judge everything that was collected; the items then only report."""
-        if self.chosen and self._is_to_measure(session):
+        option = self.config.option
+        is_broken = session.testsfailed and not option.continue_on_collection_errors
+        if self.chosen and not (is_broken or option.collectonly or option.setuponly):
             subjects = [subject for item in session.items for subject in subjects_of(item)]
             variants = [each for each in subjects if isinstance(each, Variant)]
             claims = [each for each in subjects if isinstance(each, ClaimInstance)]
             if variants or claims:
                 self._guarded(lambda: self._measure(variants, claims))
         return (yield)
-
-    def _is_to_measure(self, session: pytest.Session) -> bool:
-        """Say whether items are going to run at all."""
-        option = self.config.option
-        is_broken = session.testsfailed and not option.continue_on_collection_errors
-        return not (is_broken or option.collectonly or option.setuponly)
 
     def _measure(self, variants: list[Variant], claims: list[ClaimInstance]) -> None:
         from perfsuite.report.terminal import Ticker, accounts_of, bare_accounts
@@ -182,20 +178,17 @@ class PerfSession:
     @pytest.fixture
     def judged(self, request: pytest.FixtureRequest) -> Callable[[Subject], None]:
         """Report what the run found about a variant, a claim or a pack."""
-        if self.config.pluginmanager.hasplugin("junitxml") and not self.told_suite:
+        has_suite = self.config.pluginmanager.hasplugin("junitxml") and not self.told_suite
+        if has_suite and self.book and self.outcome:
+            from perfsuite.report.text import suite_properties
+
             record = request.getfixturevalue("record_testsuite_property")
-            for name, value in self._of_suite():
+            told = functools.partial(suite_properties, self.book)
+            lacks, nothing = "JUnit's suite lacks its properties", list[tuple[str, str | float]]()
+            for name, value in self.outcome.steps.take(lacks, told, nothing):
                 record(name, value)
         self.told_suite = True
         return functools.partial(self._report, request.node)
-
-    def _of_suite(self) -> list[tuple[str, str | float]]:
-        if not (self.book and self.outcome):
-            return []
-        from perfsuite.report.text import suite_properties
-
-        told = functools.partial(suite_properties, self.book)
-        return self.outcome.steps.take("JUnit's suite lacks its properties", told, [])
 
     def _report(self, item: pytest.Item, subject: Subject) -> None:
         if isinstance(subject, Pack):
