@@ -98,7 +98,7 @@ def reader(shown: str) -> _Reader:
 
 
 def one_of(told: data.Told, **changes: object) -> Run:
-    return structs.replace(data.run_of((told,)), claims=(), **changes)  # type: ignore[arg-type]
+    return structs.replace(data.run_of((told,)), claims=(), **changes)
 
 
 def section(text: str, anchor: str) -> str:

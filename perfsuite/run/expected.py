@@ -186,12 +186,13 @@ class Yardstick:
 
 
 def find_yardstick(
-    roots: Sequence[Root], folder: Path, *, run: Run, packs: Sequence[Pack] = ()
+    roots: Sequence[Root], folder: Path, *, run: Run, packs: Sequence[Pack] = (), before: str = ""
 ) -> Yardstick:
     """Return the baselines of each variant's SKU; where a SKU has none, the last runs on this unit.
 
     A run has several SKUs when it holds gangs or compilation targets. ``previous`` is the last
     run, but with the results that the entries come from. ``packs`` say which variants are ceilings.
+    Only runs ``before`` an id count, or before this one.
     """
     variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
     skus = {name: sku_for(variant, run.facts, own=run.sku) for name, variant in variants.items()}
@@ -200,7 +201,7 @@ def find_yardstick(
     covered = {n: each.name_of(n) for n, each in baselines.items() if each.covers(n)}
     mismatches = {n: why for n, each in baselines.items() if (why := each.fingerprint_problem)}
 
-    previous = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=run.id)
+    previous = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=before or run.id)
     runs = list(earlier_runs(folder, previous))
     uncovered = [name for name in variants if name not in covered]
     latest = latest_entries(runs, uncovered)

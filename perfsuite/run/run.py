@@ -41,13 +41,13 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.limit import CONFIRM_END, SCREEN_END, TimeLimit, fit_of
 from perfsuite.packs.select import missing_need, missing_of, order
 from perfsuite.run import against
 from perfsuite.run.against import Arms, open_arms
 from perfsuite.run.config import Request
 from perfsuite.run.expected import Yardstick, find_yardstick
-from perfsuite.store.exceptions import Exceptions
 from perfsuite.store.git import RevisionOptions, git_commit, unknown_commit
 from perfsuite.store.runs import (
     RunFile,
@@ -77,7 +77,7 @@ ESTIMATE_S = {"cuda": 0.5, "cpu": 2.0}
 # What fewer variants say of the machine, their own verdicts say already.
 FEWEST_TIMED = 3
 # A CPU takes a second for each, and is compared within a gate that no count of them would halve.
-CANARY_PROCESSES, MOST_PROCESSES = {"cpu": 1}, 2
+HOST_PROCESSES, PROCESSES = 1, 2
 # Claims that are taken up, and how long another one may begin: the rest stay unclear.
 MOST_CLAIMS, LIMIT_S = 20, 60.0
 # Of an unexpected error's first line: its traceback has it whole.
@@ -447,8 +447,7 @@ class _Work:
         claims = self._claims()
         with self._timed("judge"):
             run = self.judging.whole(self.file.run, verdicts, claims)
-        run = structs.replace(run, notes=(*notes, *run.notes), left_out=fit.left_out(run))
-        run = structs.replace(run, notes=(*fit.told(run), *run.notes))
+        run = fit.cut(structs.replace(run, notes=(*notes, *run.notes)))
         tracing = Tracing(
             self.file,
             self.desks,
@@ -497,7 +496,7 @@ class _Work:
             desk.panel.measure(
                 share,
                 stage,
-                processes=CANARY_PROCESSES.get(desk.facts.device, MOST_PROCESSES),
+                processes=HOST_PROCESSES if desk.facts.is_host else PROCESSES,
                 on_result=take,
                 on_phase=self.listener.phase,
             )
