@@ -102,6 +102,7 @@ def test_other_software_has_it_confirmed(elsewhere: pytest.Pytester) -> None:
 
 SAYS_SAME = """
 from dataclasses import replace
+from msgspec import structs
 from perfsuite.run import against, run
 from perfsuite.model import Word
 
@@ -112,8 +113,8 @@ def execute(request, *rest):
     if request.against is None:
         return outcome
     found = outcome.run
-    told = [replace(v, word=Word.SAME, source=SOURCE, card="") for v in found.verdicts]
-    return replace(outcome, run=replace(found, verdicts=tuple(told)))
+    told = [structs.replace(v, word=Word.SAME, source=SOURCE, card="") for v in found.verdicts]
+    return replace(outcome, run=structs.replace(found, verdicts=tuple(told)))
 
 run.execute = execute
 against.of_one_code = lambda run: [(v.variant, "nothing of it") for v in run.verdicts]

@@ -66,7 +66,7 @@ def words(project: pytest.Pytester) -> list[str]:
         ("perfsuite.run.finish.read", "report not made"),
         ("perfsuite.report.terminal._told", "items say less"),
         ("perfsuite.report.terminal.first_line", "no summary"),
-        ("perfsuite.report.text.headline", "JUnit's suite lacks its properties"),
+        ("perfsuite.report.text.suite_properties", "JUnit's suite lacks its properties"),
         ("perfsuite.store.runs.end_lines", "the run's file has no verdicts"),
         ("perfsuite.explain.trace.Tracing._by_need", "kernels not traced"),
     ],
@@ -78,7 +78,7 @@ def test_what_fails_after_the_measuring_costs_no_verdict(
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["wrong: acme.double?n=2?", "  reason *"])
     result.stdout.fnmatch_lines(["*what failed after the measuring*", "Traceback *"])
-    result.stdout.fnmatch_lines([f"*{failed}*: TypeError: of mine*"])
+    result.stdout.fnmatch_lines([f"*{failed}: TypeError: of mine*"])
     assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
     if failed != "report not made":
         assert words(project) == ["new", "wrong"]
