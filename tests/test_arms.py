@@ -272,61 +272,10 @@ def test_the_revision_is_built_once_and_a_failing_build_shows_its_end(
 @pytest.mark.parametrize(
     "rev", ["nowhere", "--upload-pack=touch x", "-h", "main main", "", "main\n", "HEAD:speed.py"]
 )
-def test_what_names_no_commit_is_refused(project: pytest.Pytester, rev: str) -> None:
-    result = perf(project, f"--perf-against={rev}")
-    assert result.ret == USAGE_ERROR
-    assert f"--perf-against does not know {rev!r}" in result.stderr.str()
-    assert not (project.path / ".perfsuite" / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--perf-against=main", "--perf-check"], "cannot go with --perf-check"),
-        (["--perf-against=main", "--perf-accept", "--perf-reason=x"], "cannot go with"),
-        (["--perf-against-build=make"], "say nothing by themselves"),
-        (["--perf-against=main", "--perf-repo=/"], "there is no git repository"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(
-    project: pytest.Pytester, options: Sequence[str], said: str
-) -> None:
-    result = perf(project, *options)
-    assert result.ret == USAGE_ERROR
-    assert said in result.stderr.str()
-
-
-INTERRUPT_ONCE = """
-import os, pathlib, signal
-
-def interrupt_once():
-    mark = pathlib.Path("tmp/interrupted")
-    if mark.exists():
-        return
-    mark.touch()
-    os.kill(int(os.environ["SESSION_PID"]), signal.SIGINT)
-    signal.pause()
-"""
-
-
-def test_an_interrupted_comparison_is_resumed_with_the_same_revision_only(
-    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inside = '    if impl == "two":\n        import once; once.interrupt_once()\n    def fn'
-    commit(project.path, acme=PACK.replace("    def fn", inside), once=INTERRUPT_ONCE)
-    own = "import os\nos.environ['SESSION_PID'] = str(os.getpid())\n"
-    (project.path / "conftest.py").write_text(own, encoding="utf-8")
-    perf(project, "--perf-against=main", "--perf-seed=1").stdout.fnmatch_lines(["*interrupted*"])
-    kept = [result.variant for result in last(project).results]
-    other = perf(project, "--perf-resume")
-    assert other.ret == USAGE_ERROR
-    assert "was compared with revision" in other.stderr.str()
-    monkeypatch.setenv("SESSION_PID", "0")
-    assert perf(project, "--perf-against=main", "--perf-resume", "--perf-seed=1").ret == 0
-    run = last(project)
-    assert words(run) == {"one": "same", "two": "same"}
-    assert [result.variant for result in run.results][: len(kept)] == kept
-    assert {result.variant for result in run.aside} == {each.variant for each in run.verdicts}
+def test_what_names_no_commit_is_refused(repository: Path, rev: str) -> None:
+    with pytest.raises(UsageError, match="--perf-against does not know") as caught:
+        revision_of(repository, rev)
+    assert repr(rev) in caught.value.what
 
 
 def test_legs_alternate_in_quads_of_random_order() -> None:

@@ -37,18 +37,27 @@ def closed(outcome: Outcome, options: Options) -> Closing:
     return close(outcome, (), options)
 
 
-def test_the_report_is_written_and_named(tmp_path: Path) -> None:
-    outcome = outcome_of(tmp_path, Word.SAME)
-    lines = closed(outcome, replace(OPTIONS, report=tmp_path / "reports")).lines
-    page = tmp_path / "reports" / outcome.run.id / "index.html"
-    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert any(line.startswith("report: ") and line.endswith("index.html") for line in lines)
-    assert f"perfsuite baseline accept {outcome.run.id}" in lines[-1]
-
-
-def test_a_first_run_is_told_to_run_again(tmp_path: Path) -> None:
-    lines = closed(outcome_of(tmp_path, Word.NEW), replace(OPTIONS, report=tmp_path)).lines
-    assert "next: run again to compare with this run, or accept it:" in lines
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([Word.SAME], ["next: to accept these numbers", "  perfsuite baseline accept"]),
+        ([Word.NEW], ["next: run again to compare", "  perfsuite baseline accept"]),
+        ([Word.SLOWER], ["next: repair what fails; only", "  perfsuite baseline accept"]),
+        ([Status.SKIPPED], []),
+        ([Status.DISTURBED], ["next: end other work", "  pytest --perf"]),
+        ([Status.DISTURBED, Word.SAME], ["next: end other work", "  pytest --perf"]),
+    ],
+)
+def test_the_report_is_named_and_what_to_do_next(
+    tmp_path: Path, words: list[Word | Status], told: list[str]
+) -> None:
+    outcome = outcome_of(tmp_path, *words)
+    lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
+    assert lines[0].endswith(f"{outcome.run.id}/index.html")
+    assert lines[1].startswith("run: ")
+    assert len(lines) == 2 + len(told)
+    for line, start in zip(lines[2:], told, strict=True):
+        assert line.startswith(start)
 
 
 def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
@@ -58,23 +67,6 @@ def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     against = structs.replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
     lines = closed(replace(outcome, run=against), replace(OPTIONS, report=tmp_path)).lines
     assert not any("--perf-against" in line for line in lines)
-
-
-def test_what_was_disturbed_is_measured_again(tmp_path: Path) -> None:
-    outcome = outcome_of(tmp_path, Status.DISTURBED)
-    lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
-    told = lines.index("next: end other work on this machine and measure again what was disturbed:")
-    assert lines[told + 1 :] == (f"  {outcome.run.command}",)
-
-
-def test_what_fails_is_to_be_repaired_before_it_is_accepted(tmp_path: Path) -> None:
-    lines = closed(outcome_of(tmp_path, Word.SLOWER), replace(OPTIONS, report=tmp_path)).lines
-    assert any(line.startswith("next: repair what fails") for line in lines)
-
-
-def test_a_run_without_verdicts_has_nothing_to_accept(tmp_path: Path) -> None:
-    lines = closed(outcome_of(tmp_path, Status.SKIPPED), replace(OPTIONS, report=tmp_path)).lines
-    assert not any("accept" in line for line in lines)
 
 
 def test_what_is_not_right_keeps_a_run_from_being_accepted(tmp_path: Path) -> None:

@@ -120,6 +120,13 @@ def test_a_module_of_the_same_name_elsewhere_is_not_taken_for_the_pack_s(tmp_pat
     assert "is another one of that name" in note
 
 
+def test_ctrl_c_ends_a_listener(tmp_path: Path) -> None:
+    text = hook("perf_result", "result, variant", "raise KeyboardInterrupt")
+    listeners = Listeners([pack_of(tmp_path, text)])
+    with pytest.raises(KeyboardInterrupt):
+        listeners.tell(data.run_of())
+
+
 def test_a_long_table_is_cut_and_says_so(tmp_path: Path) -> None:
     body = "return [perfsuite.Section(title='a', columns=('n',), rows=[('1',)] * 1001)]"
     (section,) = Listeners([pack_of(tmp_path, hook("perf_report_section", "run", body))]).sections(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from citizens_data import PACK, RIGHT, WRONG
 from installed import call, environment, install
 from kept_folder import Fill
 
@@ -19,26 +20,6 @@ pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[1]
 USAGE_ERROR = 4
 
-PACK = '''
-import perfsuite
-
-@perfsuite.case(axes={"n": [1, 2]}, source="made up")
-def double(ctx, n):
-    """Double eight numbers, wrong if n is 2."""
-    def launch(values):
-        ctx.spend(100.0)
-        return [(2 if n == 1 else 5) * value for value in values]
-    return perfsuite.Workload(
-        fn=launch,
-        make_inputs=lambda rng: (rng.randn(8),),
-        reference=lambda values: [value + value for value in values],
-        wrong=lambda values: [3 * value for value in values],
-    )
-
-@perfsuite.hookimpl
-def perf_cases():
-    return [double]
-'''
 WHERE_SHIPPED = """
 from perfsuite.store.baselines import shipped_by
 from perfsuite.packs.find import discover
@@ -46,7 +27,6 @@ for each in shipped_by(discover(None, allow=["acme"])):
     for file in each.folder.rglob("*.json"):
         print(each.pack, file.relative_to(each.folder))
 """
-RIGHT, WRONG = (f"perf::test_variant[acme.double[n={n}]]" for n in (1, 2))
 ORDINARY = """
 import pathlib
 pathlib.Path("imported").touch()

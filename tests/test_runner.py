@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from report_data import run_of
 
 from perfsuite.boundary import DeviceError, StoreError, UsageError
 from perfsuite.judge.peaks import PEAKS, Peaks
-from perfsuite.model import DeviceFacts, Result, Settings, Stage, Status, Tier
+from perfsuite.model import DeviceFacts, Result, Revision, Settings, Stage, Status, Tier
 from perfsuite.packs.find import discover
 from perfsuite.packs.listing import load_catalogue
 from perfsuite.run.accept import accept
 from perfsuite.run.config import Request
-from perfsuite.run.run import Outcome, execute
+from perfsuite.run.run import Outcome, execute, refusal
 from perfsuite.store.runs import RunFile, list_runs, load_run
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Site
@@ -156,15 +157,6 @@ def test_a_damaged_baseline_leaves_no_run_behind(tmp_path: Path) -> None:
     assert list_runs(tmp_path / ".perfsuite") == ()
 
 
-def test_a_resumed_run_is_asked_for_nothing_new(tmp_path: Path) -> None:
-    asked = request(tmp_path)
-    run = execute(asked, Log()).run
-    part = structs.replace(run, id="29990101-000000-aaaa", variants=run.variants[:1])
-    RunFile.create(asked.folder, part).close()
-    with pytest.raises(UsageError, match="was not asked for"):
-        execute(replace(asked, resume=True), Log())
-
-
 def test_an_unmet_need_skips_with_its_reason(tmp_path: Path) -> None:
     outcome = execute(request(tmp_path, PACK.replace("[100, 200]", "[100, 300]")), Log())
     skipped = next(r for r in outcome.run.results if r.status is Status.SKIPPED)
@@ -195,15 +187,20 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert 100.0 < resumed.run.wall_s < 200.0
 
 
-def test_a_run_of_another_unit_is_not_resumed(tmp_path: Path) -> None:
-    asked = request(tmp_path)
-    run = execute(asked, Log()).run
-    other = structs.replace(
-        run, id="29990101-000000-aaaa", facts=structs.replace(run.facts, unit="b" * 12)
-    )
-    RunFile.create(asked.folder, other).close()
-    with pytest.raises(UsageError, match="another unit"):
-        execute(replace(asked, resume=True), Log())
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, ""),
+        ({"facts": structs.replace(run_of().facts, unit="b" * 12)}, "on another unit of"),
+        ({"against": Revision(commit="a" * 40, name="main")}, "was compared with revision"),
+        ({"code": "abc"}, "was measured with other code: "),
+        ({"variants": run_of().variants[:1]}, "was not asked for "),
+    ],
+)
+def test_another_run_is_not_resumed(changed: dict[str, Any], said: str) -> None:
+    what, remedy = refusal(run_of(), structs.replace(run_of(), **changed))
+    assert said in what
+    assert bool(remedy) is bool(said)
 
 
 def test_a_run_of_other_code_is_not_resumed(tmp_path: Path) -> None:
