@@ -486,13 +486,14 @@ class _Work:
     def _watch(self, stage: Stage) -> None:
         """Measure each canary on each unit, all units at once; store one result for each."""
         found: dict[str, list[Result]] = {}
+        for desk in self.desks:  # no limit holds for canaries, and for what follows the last
+            desk.panel.samplings, desk.panel.is_over = self.samplings, bool
 
         def take(result: Result) -> None:
             with self._lock:
                 found.setdefault(result.variant, []).append(result)
 
         def measure(desk: Desk, share: Sequence[Variant]) -> None:
-            desk.panel.samplings, desk.panel.is_over = self.samplings, bool
             desk.panel.measure(
                 share,
                 stage,
