@@ -15,7 +15,7 @@ import pytest
 
 from perfsuite.boundary import UsageError, is_plain
 from perfsuite.model import ClaimInstance, Pack, Variant
-from perfsuite.run.config import INI, OPTIONS
+from perfsuite.run.config import known_options
 
 if TYPE_CHECKING:
     from perfsuite.devices.protocol import Device, Sample
@@ -31,10 +31,9 @@ left_out_key: pytest.StashKey[list[str]] = pytest.StashKey()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options; without --perf none of them does anything."""
     group = parser.getgroup("perfsuite", "GPU performance (perfsuite)")
-    for name, option in OPTIONS.items():
-        group.addoption(name, **option)
-    for name, option in INI.items():
-        parser.addini(name, **option)
+    for name, option in known_options().items():
+        add = group.addoption if name.startswith("--") else parser.addini
+        add(name, **option)
 
 
 @pytest.hookimpl(tryfirst=True)

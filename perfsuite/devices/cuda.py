@@ -6,12 +6,12 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from cuda.core import Device
+from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError
 from perfsuite.devices.kernels import ROWS, CudaContext, CudaGroup, Stopwatch, compile_ahead

@@ -8,10 +8,11 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from numbers import Real
 from typing import Any
+
+from msgspec.structs import replace
 
 from perfsuite.boundary import (
     CaseError,

@@ -16,11 +16,12 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 import perfsuite
 from perfsuite.boundary import (

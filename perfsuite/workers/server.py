@@ -20,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
+from msgspec import structs
+
 import perfsuite
 from perfsuite.boundary import DisturbedError, PackError, PerfError, WrongResultError, plain
 from perfsuite.devices.protocol import (
@@ -372,9 +374,9 @@ def _case(job: Job) -> Case:
 def _labelled(evidence: Evidence, job: Job, start_s: float) -> Evidence:
     """Return the evidence as this job's, with a note if nothing of its revision was in it."""
     phases_s = {"start": start_s, **evidence.phases_s}
-    evidence = replace(evidence, slot=job.slot, seed=job.seed, phases_s=phases_s)
+    evidence = structs.replace(evidence, slot=job.slot, seed=job.seed, phases_s=phases_s)
     noted = () if _refuse_strangers(job) else (NOTHING_OF_IT,)
-    return replace(evidence, notes=(*evidence.notes, *noted))
+    return structs.replace(evidence, notes=(*evidence.notes, *noted))
 
 
 def _refuse_strangers(job: Job) -> bool:
