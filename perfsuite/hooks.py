@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
+    from datetime import date
+
     import typer
     from markupsafe import Markup
 
     from perfsuite.model import (
         Accelerator,
+        BaselineEntry,
         Case,
         Change,
         Claim,
@@ -35,9 +38,10 @@ if TYPE_CHECKING:
     )
     from perfsuite.report.data import Book, Subject
     from perfsuite.report.why import Side
-    from perfsuite.run.config import Options
+    from perfsuite.run.config import Exceptions, Options, Request, TimeLimit
     from perfsuite.run.finish import Kept
     from perfsuite.run.run import Steps
+    from perfsuite.store.baselines import Root
 
 # Without its line a feature is not there, and all else is.
 FEATURES = (
@@ -216,6 +220,24 @@ class Feature:
     @hookspec
     def perf_files(self) -> Mapping[str, Callable[[Book], str]]:  # type: ignore[empty-body]
         """Return files of a report by name, and what makes the text of each."""
+
+    @hookspec(firstresult=True)
+    def perf_exceptions(self, roots: Sequence[Root], today: date) -> Exceptions:  # type: ignore[empty-body]
+        """Return what may not fail a run, before anything is measured."""
+
+    @hookspec(firstresult=True)
+    def perf_fit(
+        self,
+        run: Run,
+        request: Request,
+        limit: TimeLimit,
+        entries: Mapping[str, BaselineEntry],
+        devices: int,
+    ) -> Any:
+        """Return what chooses the variants of a run that was just opened, None where all are.
+
+        Its ``chosen(variants)`` returns them in order, its ``cut(run)`` the run with what was left.
+        """
 
     @hookspec
     def perf_judged(self) -> Callable[..., Run]:  # type: ignore[empty-body]

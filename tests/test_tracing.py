@@ -20,8 +20,8 @@ from perfsuite.devices.sass import plain_ptx
 from perfsuite.engine.trace import MOST_KERNELS, artefact_of, dissect
 from perfsuite.explain.trace import Shelf, traced
 from perfsuite.model import Arm, Change, Code, Run, Trace, TracedKernel, Verdict, Word
-from perfsuite.nightly.limit import TimeLimit
 from perfsuite.run.accept import accept
+from perfsuite.run.config import TimeLimit
 from perfsuite.store.baselines import Baselines
 from perfsuite.store.runs import RunFile, load_run
 from perfsuite.workers import messages as wire

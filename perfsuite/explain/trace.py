@@ -27,8 +27,7 @@ from perfsuite.model import (
     Variant,
     Word,
 )
-from perfsuite.nightly.limit import TimeLimit
-from perfsuite.run.config import Request
+from perfsuite.run.config import Request, TimeLimit
 from perfsuite.store.files import replace_file
 from perfsuite.store.runs import RunFile
 from perfsuite.workers.panel import GangPanel
