@@ -257,8 +257,8 @@ def section(subject: Subject) -> Markup:
 @cache
 def _template() -> jinja2.Template:
     pages = jinja2.Environment(
+        autoescape=jinja2.select_autoescape(default=True),
         loader=jinja2.PackageLoader("perfsuite.explain"),
-        autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
