@@ -12,7 +12,7 @@ import pytest
 
 from perfsuite.judge.claims import judge_claims
 from perfsuite.judge.compare import Against, Policy
-from perfsuite.judge.verdict import judge, limit, wants_confirmation
+from perfsuite.judge.verdict import judge, wants_confirmation
 from perfsuite.model import (
     BaselineEntry,
     BaselineMetric,
@@ -35,6 +35,7 @@ from perfsuite.model import (
     Word,
     Work,
 )
+from perfsuite.report.view import limit
 
 GEMM = Work(flops=2 * 8192**3, rate_dtype="bf16")
 COPY = Work(read_bytes=2.9e9, write_bytes=2.9e9)

@@ -12,7 +12,6 @@ import pytest
 
 from perfsuite.judge.compare import Policy, Timing, shift_of
 from perfsuite.judge.noise import BY_CLASS, CPU, SERVICE, NoisePrior
-from perfsuite.judge.verdict import word_of
 from perfsuite.model import Metric, Word
 
 MEMORY, UNKNOWN = BY_CLASS["memory"], BY_CLASS["unknown"]
@@ -100,7 +99,7 @@ def words(count: int, *, drift: float, change: float = 0.0, processes: int = 3) 
         before = take(levels[0], processes)
         for number in (processes, 2 * processes):
             shift = shift_of(before, take(levels[1], number), prior=CPU, policy=Policy())
-            word = word_of(shift, Policy())
+            word = shift.word(Policy())
             if word is Word.SAME:
                 break
         found[word] += 1
@@ -124,6 +123,6 @@ def test_quantiles_decide_where_enough_processes_tell_of_a_distribution() -> Non
     metric = Metric("ttft_ms_p99", "ms")
     shift = shift_of(*sides, prior=SERVICE, policy=Policy(), metric=metric)
     assert shift.interval(0.01) != replace(shift, values=None).interval(0.01)
-    assert word_of(shift, Policy()) is Word.SLOWER
+    assert shift.word(Policy()) is Word.SLOWER
     few = shift_of(sides[0][:3], sides[1], prior=SERVICE, policy=Policy(), metric=metric)
     assert few.interval(0.01) == replace(few, values=None).interval(0.01)

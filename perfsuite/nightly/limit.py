@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -36,7 +36,6 @@ from perfsuite.store.sku import touched_since
 MOST_RUNS = 30
 # Of a variant's last runs: what a machine does on one night is no estimate.
 COSTS = 3
-MOVED = frozenset({Word.SLOWER, Word.FASTER})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +113,8 @@ def _doubt(result: Result, verdict: Verdict | None) -> str:
         return ""
     if verdict.fails or verdict.word in {Word.UNCLEAR, Word.OVER_BUDGET, Word.SLOWER}:
         return verdict.word.value
-    return f"{verdict.word.value}, unconfirmed" if _is_unconfirmed(verdict) else ""
-
-
-def _is_unconfirmed(verdict: Verdict) -> bool:
-    return verdict.word in MOVED and not verdict.confirmation
+    is_unconfirmed = verdict.word.moved and not verdict.confirmation
+    return f"{verdict.word.value}, unconfirmed" if is_unconfirmed else ""
 
 
 def _costs(result: Result) -> tuple[float, ...]:
@@ -206,12 +202,12 @@ class Knowledge:
         past = self.past.get(variant.id)
         if past is None:
             return CALM, "never measured here"
-        when = f"when last measured; {past.run[:8]}"
+        when = "when last measured"
         entry = self.entries.get(variant.id)
         if past.doubt:
             return 0, f"{past.doubt} {when}"
         if variant.id in self.touched:
-            return 1, f"changed since it was measured; {past.run[:8]}"
+            return 1, "changed since it was measured"
         if entry is None or entry.case_version != variant.case.version:
             return 2, f"no baseline, {past.word} {when}"
         return CALM, f"{past.word} {when}"
@@ -278,7 +274,8 @@ class Fit:
         return tuple(
             LeftOut(
                 variant=variant.id,
-                reason=f"{self.limit} has no room: {self._why(variant, turn)}",
+                kind=(why := self._why(variant, turn))[0],
+                reason=f"{self.limit} has no room: {'; '.join(filter(None, why))}",
                 cost_s=round(costs[variant.id], 3),
             )
             for turn in self._turns(run.variants)
@@ -292,8 +289,8 @@ class Fit:
         if not gone:
             return
         cost = words_of(sum(each.cost_s for each in run.left_out))
-        why = sorted(each.reason.partition(": ")[2].partition(";")[0] for each in run.left_out)
-        kinds = ", ".join(f"{len(list(same))} {kind}" for kind, same in groupby(why))
+        counts = Counter(sorted(each.kind for each in run.left_out))
+        kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
         yield (
             f"{self.limit}: {whole - gone} of {whole} variants had room, {gone} were left out "
             f"(about {cost} of measuring): {kinds}"
@@ -311,11 +308,12 @@ class Fit:
             for members in bundles_of(variants, self.claims)
         ]
 
-    def _why(self, variant: Variant, turn: _Turn) -> str:
+    def _why(self, variant: Variant, turn: _Turn) -> tuple[str, str]:
+        """Return the kind of a reason, and what belongs to the variant alone."""
         if turn.cost_s > self.whole_s:
             room, cost = words_of(self.whole_s), words_of(turn.cost_s)
-            return f"too long for it; {cost} of the {room} that it leaves for measuring"
-        return self.knowledge.urgency(variant)[1]
+            return "too long for it", f"{cost} of the {room} that it leaves for measuring"
+        return self.knowledge.urgency(variant)[1], self.knowledge.last(variant)[:8]
 
 
 def fit_of(

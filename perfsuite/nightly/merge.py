@@ -148,7 +148,7 @@ def _refuse_different(runs: Sequence[Run]) -> None:
     for words, fact in _ALIKE.items():
         _refuse_unlike(runs, words, fact)
     # A commit names the code, unless the tree was changed; a digest has a checkout's paths in it.
-    if not runs[0].commit or runs[0].commit.endswith("-dirty"):
+    if not runs[0].commit or runs[0].is_dirty:
         _refuse_unlike(runs, "uncommitted changes", lambda run: run.code)
 
 

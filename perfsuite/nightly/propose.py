@@ -14,10 +14,11 @@ from perfsuite.explain.parts import Side, explain
 from perfsuite.judge.compare import Against
 from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.noise import entries_of
-from perfsuite.judge.verdict import IN_TURNS, learned
+from perfsuite.judge.verdict import learned
 from perfsuite.model import (
     BaselineEntry,
     Change,
+    Confirmation,
     Result,
     Run,
     Sku,
@@ -51,11 +52,6 @@ from perfsuite.store.sku import blocked_by, fingerprint_differs, sku_for
 # Tells which runs are nights that a baseline may be moved by, and why the others are none.
 
 
-# What a verdict with these words says is no level: the evidence did not decide, it is of another
-# kind, or an author's limit is exceeded, which a new baseline would not repair.
-NO_LEVEL = (Word.UNCLEAR, Word.INCOMPARABLE, Word.OVER_BUDGET)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Night:
     """What the runs of one date say of a variant; ``verdict`` is the last one's."""
@@ -82,7 +78,7 @@ def broken(run: Run, against: Against, entries: Mapping[str, BaselineEntry]) -> 
         "it was interrupted": not run.finished,
         "it only checked": run.settings.check_only,
         f"it was a comparison with {run.against}": run.against is not None,
-        f"its code is in no commit ({run.commit})": "dirty" in run.commit,
+        f"its code is in no commit ({run.commit})": run.is_dirty,
         f"machine-shift: {run.shift.reason if run.shift else ''}": run.shift is not None,
     }
     if found := next((why for why, is_so in simple.items() if is_so), ""):
@@ -90,7 +86,7 @@ def broken(run: Run, against: Against, entries: Mapping[str, BaselineEntry]) -> 
     failed = [r for r in run.results if r.stage.is_canary and r.status not in _FINE]
     if failed:
         return f"canary {failed[0].variant} {failed[0].status}"
-    return "; ".join(judge_machine(run, (), entries=entries, against=against).notes)
+    return view.told(judge_machine(run, (), entries=entries, against=against).notes)
 
 
 _FINE = (Status.OK, Status.SKIPPED)
@@ -146,10 +142,10 @@ def _no_level(verdict: Verdict | None, asked: Iterable[Result]) -> str:
     """Say why what was measured of a variant tells no level, or nothing."""
     if verdict is None:
         return "it was not judged"
-    if verdict.word in NO_LEVEL:
+    if not verdict.word.is_level:
         return f"{verdict.word}: {verdict.reason}"
     fresh = {result.variant for result in asked if result.stage is Stage.CONFIRM}
-    if verdict.confirmation == IN_TURNS and verdict.variant not in fresh:
+    if verdict.confirmation is Confirmation.IN_TURNS and verdict.variant not in fresh:
         return "decided in turns: its screen was chosen for its time"
     return ""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from perfsuite.boundary import PerfError
 from perfsuite.model import (
+    DIRTY,
     Arm,
     Pack,
     Revision,
@@ -22,6 +23,7 @@ from perfsuite.model import (
     Variant,
     Verdict,
     Word,
+    because,
 )
 from perfsuite.packs.find import PackSource
 from perfsuite.packs.listing import load_catalogue
@@ -52,7 +54,13 @@ class Arms:
             return tuple(verdicts)
         doubts = {**self.missing, **dict(_failures(run)), **dict(of_one_code(run))}
         return tuple(
-            replace(verdict, reason=f"{verdict.reason}; {self.revision}: {doubt}")
+            replace(
+                verdict,
+                reasons=(
+                    *verdict.reasons,
+                    because("other_side", revision=str(self.revision), why=doubt),
+                ),
+            )
             if (doubt := doubts.get(verdict.variant))
             else verdict
             for verdict in verdicts
@@ -162,7 +170,6 @@ def of_one_code(run: Run) -> Iterator[tuple[str, str]]:
 MOST = 40
 # Facts of a run's environment that turns on one card hold still and that nobody installs.
 OF_THE_CARD = frozenset({"vbios", "nvlinks"})
-DIRTY = "-dirty"
 # As runs and baselines name it; a name, which anything may have, is none.
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfsuite.boundary import UsageError, hidden
-from perfsuite.judge.compare import Policy
+from perfsuite.judge.compare import FAIL_WORDS, Policy
 from perfsuite.model import (
     ClaimInstance,
     Pack,
@@ -43,7 +43,7 @@ TIERS = ("smoke", "nightly", "full")
 # The machine changed, and nothing else fails. 0 to 5 are pytest's.
 EXIT_MACHINE = 14
 # What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
-FAIL_ON = "slower,over-budget,machine-shift,wrong,crashed,timed-out,error,broken"
+FAIL_ON = ",".join((*Policy().fail_on, "wrong", "crashed", "timed-out", "error"))
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -374,8 +374,6 @@ def choose(options: Options) -> Chosen:
 
 def policy_of(options: Options) -> Policy:
     """Return how the run is judged; a word that nothing is called is a ``UsageError``."""
-    from perfsuite.judge.compare import FAIL_WORDS, Policy
-
     unknown = sorted(set(options.fail_on) - {*FAIL_WORDS, *STATUS_WORDS})
     if unknown:
         raise UsageError(

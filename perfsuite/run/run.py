@@ -40,9 +40,11 @@ from perfsuite.model import (
     Variant,
     Verdict,
     Word,
+    because,
 )
 from perfsuite.nightly.limit import CONFIRM_END, SCREEN_END, Fit, TimeLimit, fit_of
 from perfsuite.packs.select import missing_need, missing_of, order
+from perfsuite.report import view
 from perfsuite.run import against as turns
 from perfsuite.run.against import Arms, open_arms
 from perfsuite.run.config import Request
@@ -173,15 +175,16 @@ class Judging:
         found = {**verdicts, **{verdict.variant: verdict for verdict in machine.verdicts}}
         told = [found[v.id] for v in run.variants if v.id in found]
         notes = (*yardstick.notes, *yardstick.unaccepted(run), *self.arms.notes())
-        notes += (*machine.notes, *self.exceptions.notes(run))
+        notes += (*map(view.sentence, machine.notes), *self.exceptions.notes(run))
         judged = replace(run, verdicts=self.exceptions.applied(told, run))
-        return replace(
+        whole = replace(
             judged,
             shift=machine.shift,
             claims=self.exceptions.claims(yardstick.excused(claims, run.instances), judged),
             environments=yardstick.environments,
             notes=(*run.notes, *notes),
         )
+        return view.worded(whole)
 
     def unconfirmed(self, verdict: Verdict, why: str) -> Verdict:
         """Return the verdict on one screen alone: a change that nothing confirmed is unclear.
@@ -189,11 +192,11 @@ class Judging:
         What is counted needs no confirmation.
         """
         is_counted = any(change.theta and not change.degrees for change in verdict.changes)
-        if verdict.word not in {Word.SLOWER, Word.FASTER} or is_counted:
+        if not verdict.word.moved or is_counted:
             return verdict
         fails = Word.UNCLEAR.value in self.policy.fail_on
-        reason = f"{verdict.reason}; not confirmed: {why}"
-        return replace(verdict, word=Word.UNCLEAR, reason=reason, fails=fails)
+        reasons = (*verdict.reasons, because("unconfirmed", why=why))
+        return replace(verdict, word=Word.UNCLEAR, reasons=reasons, fails=fails)
 
     def _against(self, run: Run, yardstick: Yardstick) -> Against:
         before, now = canary_clocks(run, yardstick.entries)
@@ -368,7 +371,9 @@ class Claims:
         limit += f", within {self.limit}" if self.limit.is_set else ""
         undone = {claim.id: self._failed.get(claim.id, limit) for claim in left}
         still_open = {
-            each.claim: replace(each, reason=f"{each.reason}; {undone[each.claim]}")
+            each.claim: replace(
+                each, reasons=(*each.reasons, because("no_quads", why=undone[each.claim]))
+            )
             for each in found
             if each.claim in undone
         }

@@ -6,12 +6,23 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from perfsuite.boundary import PerfError
-from perfsuite.judge.verdict import IN_TURNS
-from perfsuite.model import Arm, Revision, Run, Stage, Trace, Verdict, Word
+from perfsuite.model import (
+    Arm,
+    Confirmation,
+    Reason,
+    Revision,
+    Run,
+    Stage,
+    Trace,
+    Verdict,
+    Word,
+    because,
+)
 from perfsuite.nightly.limit import TimeLimit
+from perfsuite.report import view
 from perfsuite.run import against as turns
 from perfsuite.run.against import of_one_code
 from perfsuite.run.config import Request
@@ -85,13 +96,14 @@ class _Settling:
         """The run with the answers in their verdicts' place, and the time that they took."""
         run, spent_s = self.outcome.run, time.monotonic() - self.started
         verdicts = tuple(self.answers.get(verdict.variant, verdict) for verdict in run.verdicts)
-        return replace(
+        found = replace(
             run,
             verdicts=verdicts,
             notes=(*run.notes, *self.notes),
             wall_s=round(run.wall_s + spent_s, 3),
             phases_s={**run.phases_s, "turns": round(spent_s, 3)},
         )
+        return view.worded(found)
 
     def leave(self, count: int, why: str) -> None:
         self.notes.append(f"{count} not measured in turns with the baseline's code: {why}")
@@ -138,16 +150,18 @@ class _Settling:
         of_one = dict(of_one_code(run))
         for name, mine in asked.items():
             found = said.get(name)
-            if run.against and found and found.source == str(run.against) and name not in of_one:
+            if run.against and found and found.in_turns and name not in of_one:
                 self.answers[name] = self._answer(mine, found, run.against)
-            else:
-                why = of_one.get(name) or (found and found.reason)
-                told = f"in turns with {commit}: {why or 'it was not measured'}"
-                # Against the baseline fresh processes may be clear, as in a confirmation; that code
-                # is the same as itself says nothing.
-                is_other = found is not None and found.source != str(run.against)
-                kept = found if found and is_other and found.word is Word.SAME else mine
-                self.answers[name] = replace(kept, reason=f"{kept.reason}; {told}")
+                continue
+            why = of_one.get(name, "it was not measured")
+            more: tuple[Reason, ...] = (because("no_turns", commit=commit, why=why),)
+            if found and name not in of_one:
+                more = (because("in_turns", revision=commit), *found.reasons)
+            # Against the baseline fresh processes may be clear, as in a confirmation; that code
+            # is the same as itself says nothing.
+            is_clear = found and not found.in_turns and found.word is Word.SAME
+            kept = found if found and is_clear else mine
+            self.answers[name] = replace(kept, reasons=(*kept.reasons, *more))
 
     def _answer(self, mine: Verdict, found: Verdict, revision: Revision) -> Verdict:
         """Return a change of the code as found, *same* for none, else why it is still unclear.
@@ -155,30 +169,31 @@ class _Settling:
         What is no change of the repository's code may be one of what it uses from outside: where
         that is known to be another, it is named and left unclear.
         """
-        if found.word in {Word.SLOWER, Word.FASTER}:
+        if found.word.moved:
             return self.request.exceptions.applied([found], self.outcome.run)[0]
         if found.word is not Word.SAME:
-            return replace(mine, reason=f"{mine.reason}; {revision} in turns: {found.reason}")
-        told = f"{revision} is the same in turns on this card"
-        how_much = f"in turns {_first_clause(found.reason)}"
+            asked = because("in_turns", revision=str(revision))
+            return replace(mine, reasons=(*mine.reasons, asked, *found.reasons))
         run, source = self.outcome.run, self.outcome.baselines[mine.variant].run
         before = run.environments.get(source, {})
-        if causes := ", ".join(turns.differing(before, run.facts.environment)):
-            causes = f"not the repository's code, but what it runs on (this card, {causes})"
-            return replace(mine, reason=f"{told}: {causes}; {mine.reason}")
+        if differing := tuple(turns.differing(before, run.facts.environment)):
+            same = because("same_in_turns", revision=str(revision))
+            causes = because("not_the_code", differing=differing)
+            return replace(mine, reasons=(same, causes, *mine.reasons))
+        # How much was found; the limits of turns are not those of the verdict.
+        how_much = takewhile(lambda reason: reason.kind != "detectable", found.reasons)
         return replace(
             mine,
             word=Word.SAME,
-            reason=f"{told}, which is what differs; {how_much}; {mine.reason}",
-            confirmation=IN_TURNS,
+            reasons=(
+                because("card_differs", revision=str(revision)),
+                *how_much,
+                *mine.reasons,
+            ),
+            confirmation=Confirmation.IN_TURNS,
             fails=False,
             card="",
         )
-
-
-def _first_clause(reason: str) -> str:
-    """Return what was found of how much; the limits of turns are not those of the verdict."""
-    return reason.partition("; from ")[0]
 
 
 def _first_line(error: Exception) -> str:

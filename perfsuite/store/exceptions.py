@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from perfsuite.boundary import StoreError, UsageError
-from perfsuite.model import ClaimVerdict, ClaimWord, Excepted, Run, Variant, Verdict, Word
+from perfsuite.model import ClaimVerdict, ClaimWord, Excepted, Run, Variant, Verdict, Word, because
 from perfsuite.packs.select import Selection, parse_selection
 from perfsuite.store.baselines import Root
 from perfsuite.store.codec import check_levels, convert
@@ -146,14 +146,15 @@ class Exceptions:
     def _claim(claim: ClaimVerdict, away: Sequence[Rule]) -> ClaimVerdict:
         if not away:
             return claim
-        reason = f"{away[0].entry.select!r} is {away[0].excepted}"
-        return replace(claim, word=ClaimWord.NOT_APPLICABLE, reason=reason, fails=False)
+        reason = because("excepted", text=f"{away[0].entry.select!r} is {away[0].excepted}")
+        return replace(claim, word=ClaimWord.NOT_APPLICABLE, reasons=(reason,), fails=False)
 
     @staticmethod
     def _waived(claim: ClaimVerdict, excepted: Excepted | None) -> ClaimVerdict:
         if not claim.fails or excepted is None:
             return claim
-        return replace(claim, fails=False, reason=f"{claim.reason}; {excepted}")
+        reasons = (*claim.reasons, because("excepted", text=str(excepted)))
+        return replace(claim, fails=False, reasons=reasons)
 
     def _applied(self, verdict: Verdict, variant: Variant, run: Run) -> Verdict:
         slug = _slug(variant, run)
@@ -167,8 +168,10 @@ class Exceptions:
         sure = [change.theta for change in verdict.changes if change.low > change.threshold]
         worst = max(sure, default=max((each.theta for each in verdict.changes), default=0.0))
         if excepted.up_to is not None and worst > excepted.up_to:
-            why = f"worse than what is waived, {worst:+.2%} of {excepted.up_to:+.2%}"
-            return replace(verdict, reason=f"{why} ({excepted.issue}); {verdict.reason}")
+            why = because(
+                "worse_than_waived", theta=worst, up_to=excepted.up_to, issue=excepted.issue
+            )
+            return replace(verdict, reasons=(why, *verdict.reasons))
         return replace(verdict, fails=False, excepted=excepted)
 
     def _first(self, kind: type[Quarantine | Waiver], variant: Variant, slug: str) -> Rule | None:
