@@ -15,7 +15,7 @@ import pytest
 
 from perfsuite.boundary import UsageError, is_plain
 from perfsuite.model import ClaimInstance, Pack, Variant
-from perfsuite.run.config import INI, OPTIONS
+from perfsuite.run.config import known_options
 
 if TYPE_CHECKING:
     from perfsuite.devices.protocol import Device, Sample
@@ -31,10 +31,9 @@ left_out_key: pytest.StashKey[list[str]] = pytest.StashKey()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options; without --perf none of them does anything."""
     group = parser.getgroup("perfsuite", "GPU performance (perfsuite)")
-    for name, option in OPTIONS.items():
-        group.addoption(name, **option)
-    for name, option in INI.items():
-        parser.addini(name, **option)
+    for name, option in known_options().items():
+        add = group.addoption if name.startswith("--") else parser.addini
+        add(name, **option)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -409,7 +408,7 @@ def take_look(name: str, call: Callable[[], Any], *, time_limit_s: float = TIME_
     if torch is None or not torch.cuda.is_initialized():
         return _timed(bare, _host_times(call, lambda: None, time_limit_s))
     from perfsuite.boundary import DeviceError
-    from perfsuite.devices.guest import guest_device, wait_for_gpu
+    from perfsuite.devices.tensors import guest_device, wait_for_gpu
 
     with guest_device() as device:
         samples = [] if isinstance(device, DeviceError) else gpu_samples(device, call, time_limit_s)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from options_data import OPTIONS
 from report_data import STORY, baselines_of, run_of
 from store_data import finished
@@ -51,7 +52,7 @@ def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.UNCLEAR)
     lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
     assert f"  {outcome.run.command} --perf-against=REV" in lines
-    against = replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
+    against = structs.replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
     lines = closed(replace(outcome, run=against), replace(OPTIONS, report=tmp_path)).lines
     assert not any("--perf-against" in line for line in lines)
 
@@ -198,13 +199,15 @@ def history_of(root: Path) -> History:
 
 def keeping(root: Path) -> Options:
     url = "sqlite:///.perfsuite/history.db"
-    return replace(OPTIONS, root=root, report=root / "reports", history=url)
+    return replace(OPTIONS, root=root, report=root / "reports", features={"perf_history": url})
 
 
 def test_a_run_is_stored_and_the_report_shows_what_was_before(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.SAME)
     for number in range(3):
-        run = replace(outcome.run, id=f"run-{number}", started=f"2026-11-2{number}T02:00:00+00:00")
+        run = structs.replace(
+            outcome.run, id=f"run-{number}", started=f"2026-11-2{number}T02:00:00+00:00"
+        )
         closing = closed(replace(outcome, run=run), keeping(tmp_path))
     assert not any("history" in line for line in closing.lines)
     assert outcome.steps.are_done
@@ -248,7 +251,9 @@ def test_without_sqlalchemy_the_history_is_a_line(
 
 
 def test_no_history_is_kept_where_none_is_wanted(tmp_path: Path) -> None:
-    closed(outcome_of(tmp_path, Word.SAME), replace(keeping(tmp_path), history=""))
+    closed(
+        outcome_of(tmp_path, Word.SAME), replace(keeping(tmp_path), features={"perf_history": ""})
+    )
     assert not (tmp_path / ".perfsuite").exists()
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 from history_data import COPY, night, nights
+from msgspec import structs
 
 from perfsuite.cli import main
+from perfsuite.history import DEFAULT
 from perfsuite.history.pages import _sparkline
-from perfsuite.history.store import DEFAULT, History, recent, stored_of, url_of
+from perfsuite.history.store import History, recent, stored_of, url_of
 from perfsuite.model import Arm, BaselineMove, Run, SeriesKey
 from perfsuite.store.runs import RunFile
 
@@ -84,7 +86,9 @@ def test_a_variant_s_history_says_since_when_and_by_how_much(perfsuite: Command)
 
 def test_a_run_of_two_arms_is_one_run(perfsuite: Command, project: Path) -> None:
     both = night(40)
-    both = replace(both, aside=tuple(replace(one, arm=Arm.A) for one in both.results))
+    both = structs.replace(
+        both, aside=tuple(structs.replace(one, arm=Arm.A) for one in both.results)
+    )
     with History(DEFAULT, project) as history:
         history.add(stored_of(both))
     _, said = perfsuite("--last", "2", COPY)

@@ -23,7 +23,7 @@ FAULTS = ROOT / "tests" / "planted.toml"
 LIMIT_S = 120.0
 # Python takes a module's cached code for current by the file's time: no two writes share one.
 TIMES = itertools.count(int(time.time()))
-PASSED, FAILED = 0, 1
+PASSED, FAILED, TIMED_OUT = 0, 1, 124
 
 
 def main() -> int:
@@ -79,7 +79,7 @@ def is_fine(copy: Path, texts: dict[Path, str], fault: dict[str, Any]) -> bool:
         write(places[0], texts[places[0]].replace(fault["find"], fault["replace"]))
         status = run(copy, fault["tests"])
         write(places[0], texts[places[0]])
-        words = {PASSED: "NOT CAUGHT", FAILED: "caught"}
+        words = {PASSED: "NOT CAUGHT", FAILED: "caught", TIMED_OUT: "TIMED OUT"}
         word = words.get(status, f"NO ANSWER: pytest ended with {status}")
     expected = "caught" if fault.get("caught", True) else "NOT CAUGHT"
     known = " as expected" if word == expected != "caught" else ""
@@ -96,7 +96,7 @@ def write(path: Path, text: str) -> None:
 
 
 def run(copy: Path, tests: list[str] | tuple[str, ...]) -> int:
-    """Run tests in the copy and return pytest's exit status; what hangs has failed."""
+    """Run tests in the copy and return pytest's exit status, or ``TIMED_OUT``."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     environment = os.environ | {"PYTHONPATH": str(copy)}
     with subprocess.Popen(
@@ -106,7 +106,7 @@ def run(copy: Path, tests: list[str] | tuple[str, ...]) -> int:
             return process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             process.terminate()
-            return FAILED
+            return TIMED_OUT
 
 
 if __name__ == "__main__":

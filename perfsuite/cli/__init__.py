@@ -12,9 +12,10 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources.abc import Traversable
@@ -24,6 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -32,6 +34,7 @@ from rich.text import Text
 import perfsuite
 from perfsuite.boundary import PerfError, UsageError, user_name
 from perfsuite.explain.counters import obstacles
+from perfsuite.hooks import features
 from perfsuite.judge.compare import Against, Policy
 from perfsuite.judge.noise import entries_of, prior_for
 from perfsuite.judge.peaks import COMPUTE, MEMORY, MIXED, TRANSFER
@@ -59,7 +62,7 @@ from perfsuite.report.html import write_beside, write_report
 from perfsuite.report.terminal import first_line, plain, skip_lines
 from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, paths_of
 from perfsuite.run.expected import find_yardstick
-from perfsuite.run.finish import book_of
+from perfsuite.run.finish import book_of, past_of
 from perfsuite.run.run import Outcome
 from perfsuite.store.baselines import (
     Baselines,
@@ -77,7 +80,6 @@ from perfsuite.workers.process import inventory
 from perfsuite.workers.units import open_desks, products_of
 
 if TYPE_CHECKING:
-    from perfsuite.history.store import History
     from perfsuite.store.baselines import Difference
 
 
@@ -578,6 +580,13 @@ def folders() -> None:
 # The ``perfsuite`` command: what a person asks outside a run.
 
 
+@cache
+def commands() -> typer.Typer:
+    """Return the commands of the core and of each feature."""
+    features().hook.perf_commands(app=app)
+    return app
+
+
 def main() -> None:
     """Run the command; a deliberate error is its message and exit code 2, without a traceback."""
     try:
@@ -586,7 +595,7 @@ def main() -> None:
         remedy = "change to a folder that is there: cd"
         with refusing("the current folder is gone", "", remedy=remedy, kind=UsageError):
             Path.cwd()
-        app(prog_name="perfsuite")
+        commands()(prog_name="perfsuite")
     except PerfError as error:
         say_error(error)
         raise SystemExit(2) from error
@@ -739,42 +748,15 @@ def _estimate(entry: BaselineEntry) -> tuple[str, str, str, str]:
     )
 
 
-# The history of a project, as commands open it.
+# What features know of a run, for commands that report it.
 
 
-def known_history(project: Project, run: Run) -> dict[str, Series]:
-    """Return what is known of a run's variants; nothing where there is no history to ask."""
-    try:
-        with open_history(project) as store:
-            from perfsuite.history.store import recent
-
-            found = recent(store, run, {variant.id for variant in run.variants})
-            say_notes(store)
-            return found
-    except PerfError:
-        return {}
-
-
-def say_notes(store: History) -> None:
-    """Say what was damaged of what was read."""
-    for note in store.notes:
+def known_history(project: Project, run: Run) -> Mapping[str, Series]:
+    """Return what is known of the past of a run's variants, saying what of it was damaged."""
+    kept = past_of(run, project.root)
+    for note in kept.notes:
         say(f"note: {note}", stderr=True)
-
-
-def open_history(project: Project) -> History:
-    """Open it; ``UsageError`` where there is none or a library is missing."""
-    try:
-        from perfsuite.history.store import History, url_of
-    except ImportError as error:
-        raise UsageError(
-            f"a history needs {error.name}", remedy=f"pip install {error.name}"
-        ) from error
-    url = url_of(project.root)
-    if not url:
-        raise UsageError(
-            "this project keeps no history", remedy="set perf_history, or PERFSUITE_HISTORY"
-        )
-    return History(url, project.root)
+    return kept.series
 
 
 # Renders stored runs: one as its report, several side by side.

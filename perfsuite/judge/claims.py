@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from operator import attrgetter
 from statistics import median
+
+from msgspec.structs import replace
 
 from perfsuite.judge.compare import BROKEN, MAJORITY, Policy, values_of
 from perfsuite.judge.noise import CPU, ONE_CLOCK
@@ -128,9 +129,15 @@ def _by_metric(claim: ClaimInstance, results: Mapping[str, Result]) -> ClaimVerd
     than, faster = sides
     found = than / faster if faster > 0 else None
     word = ClaimWord.HELD if than >= claim.by * faster else ClaimWord.BROKEN
-    values = {"metric": claim.metric, "than": than, "now": faster, "by": claim.by}
-    kind = "values" if found is None else "ratio_of_values"
-    verdict = _verdict(claim, word, Reason(kind, values | {"ratio": found or 0.0}))
+    reason = because(
+        "values" if found is None else "ratio_of_values",
+        metric=claim.metric,
+        than=than,
+        now=faster,
+        by=claim.by,
+        ratio=found or 0.0,
+    )
+    verdict = _verdict(claim, word, reason)
     return replace(verdict, ratio=found, low=found, high=found)
 
 

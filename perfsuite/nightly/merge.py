@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
+from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError
 from perfsuite.cli import (
     Baselines_commands,
     Packs,
-    app,
     console,
     find_project,
     known_history,
@@ -229,7 +228,6 @@ def _notes(runs: Sequence[Run]) -> Iterator[str]:
 # The command that joins the runs of shards.
 
 
-@app.command()
 def merge(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="One run file or id a shard")],
     *,

@@ -8,9 +8,11 @@ import shlex
 import string
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from perfsuite.boundary import plain
 from perfsuite.model import ClaimVerdict, MachineShift, Reason, Run, Verdict, Word

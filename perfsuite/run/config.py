@@ -7,12 +7,15 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from perfsuite.boundary import UsageError, hidden
+from perfsuite.hooks import added
 from perfsuite.judge.compare import FAIL_WORDS, Policy
 from perfsuite.model import (
     ClaimInstance,
@@ -197,10 +200,6 @@ INI: Mapping[str, Option] = {
         "type": "paths",
         "default": list(BASELINES_DEFAULT),
     },
-    "perf_history": {
-        "help": "URL of the history; empty: none",
-        "default": "sqlite:///.perfsuite/history.db",
-    },
     "perf_counters": {
         "help": "count what traced kernels do in each run, as --perf-counters has it",
         "type": "bool",
@@ -210,13 +209,21 @@ INI: Mapping[str, Option] = {
 
 # Of pytest's own options those that choose tests and plugins, and those that set what INI has.
 CHOICES, SETTERS = ("-k", "-m", "-p"), ("-o", "--override-ini")
-SECRET_INI = {"perf_history"}
+
+
+def known_options() -> dict[str, Option]:
+    """Return the options and settings of the core and of each feature."""
+    return {**OPTIONS, **INI, **added("perf_options")}
 
 
 def options_of(config: pytest.Config) -> Options:
     """Return the session's options as plain values."""
     names = (name.partition("--perf-")[2].replace("-", "_") for name in OPTIONS)
     values = {name: config.getoption(f"perf_{name}") for name in names if name}
+    features = {
+        name: config.getoption(name) if name.startswith("--") else config.getini(name)
+        for name in added("perf_options")
+    }
     given = map(str, config.invocation_params.args)
     return Options(
         **{
@@ -226,7 +233,7 @@ def options_of(config: pytest.Config) -> Options:
             "pack": tuple(map(Path, values["pack"])),
             "repo": Path(values["repo"]) if values["repo"] else None,
             "report": config.rootpath / values["report"],
-            "history": config.getini("perf_history"),
+            "features": features,
             # The default comes as text, what a project sets as paths.
             "baselines": tuple(config.rootpath / path for path in config.getini(BASELINES)),
             "command": shlex.join(["pytest", *kept_words(given, config.option.file_or_dir)]),
@@ -237,20 +244,21 @@ def options_of(config: pytest.Config) -> Options:
 def kept_words(words: Iterable[str], paths: Collection[str]) -> Iterator[str]:
     """Yield what may be stored of a command line, since it goes into files that others read.
 
-    That is perfsuite's own options and settings, -k, -m and the ``paths`` that pytest found: what
-    is another plugin's may be a secret. Passwords in the rest are hidden.
+    That is perfsuite's own options, the core's settings, -k, -m and the ``paths`` that pytest
+    found: what is another plugin's may be a secret, and so may a feature's setting, such as the
+    URL of the history. Passwords in the rest are hidden.
     """
-    given = iter(words)
+    given, options = iter(words), known_options()
     for word in given:
         name, equals, value = word.partition("=")
         is_choice = word[:2] in CHOICES and not word.startswith("--")
-        if name in OPTIONS or is_choice:
-            has_value = OPTIONS.get(name, {}).get("action") != "store_true"
+        if (name in options and name.startswith("--")) or is_choice:
+            has_value = options.get(name, {}).get("action") != "store_true"
             is_next = has_value and (len(word) == len("-k") if is_choice else not equals)
             yield from map(hidden, (word, *([next(given, "")] if is_next else [])))
         elif name in SETTERS:
             setting = value if equals else next(given, "")
-            if setting.partition("=")[0] in INI.keys() - SECRET_INI:
+            if setting.partition("=")[0] in INI:
                 yield from ("-o", hidden(setting))
         elif word in paths:
             yield hidden(word)
@@ -301,7 +309,7 @@ class Options:
     against: str | None = None
     against_build: str = ""
     repo: Path | None = None
-    history: str = ""
+    features: Mapping[str, Any] = field(default_factory=dict)
     resume_if_any: bool = False
     time: float | None = None
     shard: tuple[int, int] | None = None

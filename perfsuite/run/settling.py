@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, takewhile
 
+from msgspec import structs
+
 from perfsuite.boundary import PerfError
 from perfsuite.model import (
     Arm,
@@ -69,7 +71,7 @@ def settle(outcome: Outcome, request: Request, listener: Listener, desks: Desks)
     amended = outcome.steps.take(
         "the run's file lacks what was found in turns",
         lambda: RunFile.amend(outcome.run_file, found, traces=settling.traces),
-        replace(found, traces=(*found.traces, *settling.traces)),
+        structs.replace(found, traces=(*found.traces, *settling.traces)),
     )
     return replace(outcome, run=amended, is_interrupted=is_interrupted)
 
@@ -96,7 +98,7 @@ class _Settling:
         """The run with the answers in their verdicts' place, and the time that they took."""
         run, spent_s = self.outcome.run, time.monotonic() - self.started
         verdicts = tuple(self.answers.get(verdict.variant, verdict) for verdict in run.verdicts)
-        found = replace(
+        found = structs.replace(
             run,
             verdicts=verdicts,
             notes=(*run.notes, *self.notes),
@@ -161,7 +163,7 @@ class _Settling:
             # is the same as itself says nothing.
             is_clear = found and not found.in_turns and found.word is Word.SAME
             kept = found if found and is_clear else mine
-            self.answers[name] = replace(kept, reasons=(*kept.reasons, *more))
+            self.answers[name] = structs.replace(kept, reasons=(*kept.reasons, *more))
 
     def _answer(self, mine: Verdict, found: Verdict, revision: Revision) -> Verdict:
         """Return a change of the code as found, *same* for none, else why it is still unclear.
@@ -173,16 +175,16 @@ class _Settling:
             return self.request.exceptions.applied([found], self.outcome.run)[0]
         if found.word is not Word.SAME:
             asked = because("in_turns", revision=str(revision))
-            return replace(mine, reasons=(*mine.reasons, asked, *found.reasons))
+            return structs.replace(mine, reasons=(*mine.reasons, asked, *found.reasons))
         run, source = self.outcome.run, self.outcome.baselines[mine.variant].run
         before = run.environments.get(source, {})
         if differing := tuple(turns.differing(before, run.facts.environment)):
             same = because("same_in_turns", revision=str(revision))
             causes = because("not_the_code", differing=differing)
-            return replace(mine, reasons=(same, causes, *mine.reasons))
+            return structs.replace(mine, reasons=(same, causes, *mine.reasons))
         # How much was found; the limits of turns are not those of the verdict.
         how_much = takewhile(lambda reason: reason.kind != "detectable", found.reasons)
-        return replace(
+        return structs.replace(
             mine,
             word=Word.SAME,
             reasons=(
