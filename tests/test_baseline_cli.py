@@ -131,7 +131,7 @@ def test_propose_of_slower_levels_needs_a_reason(perfsuite: Command, dated: Path
 
 def test_a_page_escapes_what_it_is_told(perfsuite: Command, dated: Path) -> None:
     bad = night({"copy": 99.0}, 9)
-    store(dated, replace(bad, commit="<script>-dirty | x"))
+    store(dated, replace(bad, commit="<script> | x-dirty"))
     said = perfsuite("baseline", "propose")[1]
     assert "<script>" not in said
     assert "\\| x" in said

@@ -20,6 +20,7 @@ from perfsuite.model import (
     ClaimInstance,
     ClaimVerdict,
     ClaimWord,
+    Reason,
     Revision,
     Run,
     Verdict,
@@ -78,7 +79,8 @@ def test_a_waived_regression_stays_slower_and_does_not_fail(tmp_path: Path) -> N
 def test_what_is_worse_than_waived_fails_and_says_so(tmp_path: Path) -> None:
     found = judged(load(tmp_path, waiver()), 0.09)
     assert (found.fails, found.excepted) == (True, None)
-    assert found.reason.startswith(f"worse than what is waived, +9.00% of +8.00% ({ISSUE}); ")
+    facts = {"theta": 0.09, "up_to": 0.08, "issue": ISSUE}
+    assert found.reasons[0] == Reason("worse_than_waived", facts)
 
 
 @pytest.mark.parametrize(("day", "fails"), [(date(2026, 12, 1), False), (date(2026, 12, 2), True)])
@@ -165,7 +167,7 @@ def test_nothing_is_claimed_of_a_case_in_quarantine(tmp_path: Path) -> None:
     )
     (found,) = exceptions.claims([broken], replace(planned(COPY), instances=(claim,)))
     assert (found.word, found.fails) == (ClaimWord.NOT_APPLICABLE, False)
-    assert "quarantined until 2026-12-01: flaky" in found.reason
+    assert "quarantined until 2026-12-01: flaky" in str(found.reasons[0].facts["text"])
 
 
 def test_what_a_waived_variant_breaks_fails_nothing_up_to_its_limit(tmp_path: Path) -> None:

@@ -670,7 +670,7 @@ def over_budget(budgets: Sequence[Budget], result: Result) -> Reason | None:
                 metric=budget.metric,
                 now=now,
                 most=budget.most,
-                why=budget.reason,
+                why=budget.reason or "no reason is given",
             )
     return None
 
