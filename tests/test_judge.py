@@ -288,7 +288,7 @@ def test_policy_says_what_fails_and_what_moved() -> None:
     assert (found.word, found.changes[0].threshold, found.changes[0].gate) == (SAME, 0.05, 0.1)
     for wrong in ({"threshold": -1.0}, {"gate": math.nan}, {"alpha": 0.0}, {"fail_on": ("slow",)}):
         with pytest.raises(ValueError, match="Policy"):
-            Policy(**wrong)  # type: ignore[arg-type]
+            Policy(**wrong)
 
 
 # Metrics that are no clock.
@@ -310,10 +310,10 @@ SERVED = {"time_us": 1e6, "ttft_ms": 40.0, "goodput_rps": 20.0}
     ],
 )
 def test_words_of_a_service(now: dict[str, float | None], word: Word, kind: str) -> None:
-    metrics = {"regime": Regime.END_TO_END, "metrics": (TTFT, RATE)}
+    served = variant(None, regime=Regime.END_TO_END, metrics=(TTFT, RATE))
     levels = {name: level for name, level in {**SERVED, **now}.items() if level is not None}
     before = entry(SERVED, 6, declared=(TTFT, RATE), wobble=10.0, regime="end_to_end")
-    found = verdict(result(levels, wobble=10.0), before, of=variant(None, **metrics))
+    found = verdict(result(levels, wobble=10.0), before, of=served)
     assert found.word is word
     assert kind in kinds(found.reasons)
     for change in found.changes:

@@ -166,7 +166,8 @@ def test_beta_is_learned_where_the_clock_moved(beta: float) -> None:
 def test_beta_stays_the_prior_where_the_clock_stood_still() -> None:
     """Noise that both clocks share would make it 0.5 whatever the truth."""
     rng = np.random.default_rng(5)
-    still = [Timing("a", *map(math.exp, rng.normal(0, 0.002, 2))) for _ in range(100)]
+    draws = np.exp(rng.normal(0, 0.002, (100, 2)))
+    still = [Timing("a", float(time), float(cycles)) for time, cycles in draws]
     assert with_beta(BY_CLASS["compute"], still) == BY_CLASS["compute"]
 
 

@@ -45,7 +45,7 @@ def judge_claims(
     Held if the interval of than / faster reaches nowhere below the ratio asked for, broken if it
     ends below it, else unclear. What is about an exact metric is held or broken.
     """
-    prior = Variance((CPU if facts.device == "cpu" else ONE_CLOCK).between ** 2, 6)
+    prior = Variance((CPU if facts.is_host else ONE_CLOCK).between ** 2, 6)
     fail_on = (policy or Policy()).fail_on
     found = []
     for claim in instances:
@@ -81,7 +81,7 @@ def judge_quads(
         values = [hodges_lehmann(quads) for quads in logs]
     except ValueError:
         return None
-    between = CPU.between if facts.device == "cpu" else QUADS_BETWEEN
+    between = CPU.between if facts.is_host else QUADS_BETWEEN
     own = pooled([values])
     # The prior only lifts a spread that is small by luck.
     lifted = moderated(own, Variance(between**2, 6))

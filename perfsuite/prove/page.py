@@ -908,7 +908,7 @@ class Proof:
 
     def targets(self) -> list[Target]:
         """Return what the engine is held to, in the order it is asked for."""
-        is_cpu = self.raw.header.facts.device == "cpu"
+        is_cpu = self.raw.header.facts.is_host
         limits = CPU_LIMITS if is_cpu else GPU_LIMITS
         verdicts = [
             _false_alarms(words, self.unchanged(known), limits)
