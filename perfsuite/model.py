@@ -563,38 +563,6 @@ class Series:
         return tuple(point for point in self.points if point.is_valid)
 
 
-@dataclass(frozen=True, slots=True)
-class RunLabel:
-    """Which run a column of trends is."""
-
-    id: str
-    started: str
-    commit: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trend:
-    """One series in columns: of each point the place of its run among the trends' runs.
-
-    ``why_not`` has the reason of each point that does not count, by its place in this series.
-    """
-
-    key: SeriesKey
-    runs: tuple[int, ...]
-    centers: tuple[float | None, ...]
-    why_not: Mapping[int, str] = field(default_factory=dict)
-    change_points: tuple[ChangePoint, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trends:
-    """All series of one SKU over the last runs that have any."""
-
-    sku: str
-    runs: tuple[RunLabel, ...]
-    rows: tuple[Trend, ...]
-
-
 # What a pack hands over as a whole: its variants, and the claims that relate them.
 
 
