@@ -408,7 +408,7 @@ def take_look(name: str, call: Callable[[], Any], *, time_limit_s: float = TIME_
     if torch is None or not torch.cuda.is_initialized():
         return _timed(bare, _host_times(call, lambda: None, time_limit_s))
     from perfsuite.boundary import DeviceError
-    from perfsuite.devices.guest import guest_device, wait_for_gpu
+    from perfsuite.devices.tensors import guest_device, wait_for_gpu
 
     with guest_device() as device:
         samples = [] if isinstance(device, DeviceError) else gpu_samples(device, call, time_limit_s)

@@ -7,6 +7,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from perfsuite.model import (
     BaselineEntry,
     BaselineMetric,
@@ -55,7 +57,7 @@ FACTS = DeviceFacts(
     gpus=1,
     clocks=("time_us", "cycles"),
 )
-PREVIOUS_FACTS = replace(
+PREVIOUS_FACTS = structs.replace(
     FACTS, environment={**FACTS.environment, "driver": "575.57.08", "triton": "3.5.1"}
 )
 HEALTH = Health(power_w=412, temperature_c=54, sm_clock_mhz=1980)
@@ -356,6 +358,6 @@ def previous_of(story: tuple[Told, ...] = STORY) -> Run:
     """Return the run of the day before, on another driver."""
     before = tuple(replace(told, time_us=told.time_us / (1 + told.theta)) for told in story)
     old = run_of(before)
-    return replace(
+    return structs.replace(
         old, id="20261120-020000-77aa", facts=PREVIOUS_FACTS, commit="41b7c2d9e6f0a8b1", verdicts=()
     )

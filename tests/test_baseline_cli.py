@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
 from arms_data import commit, git
+from msgspec.structs import replace
 from store_data import FACTS, variant
 from test_baselines import edit, load
 from test_cli import PACK, STEADY, A, B, Command, perfsuite, project, store

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import report_data as data
+from msgspec import structs
 
 from perfsuite.model import Run
 from perfsuite.report import view
@@ -16,9 +17,9 @@ from perfsuite.report.html import Matrix, render_beside, write_beside
 def other(slug: str = "nvidia-b200", factor: float = 0.5) -> Run:
     story = tuple(replace(told, time_us=told.time_us * factor) for told in data.STORY[1:])
     run = data.run_of(story)
-    facts = replace(run.facts, name="NVIDIA B200", environment={"driver": "590.1"})
-    sku = replace(run.sku, slug=slug)
-    return replace(run, id="20261122-1", sku=sku, facts=facts, claims=run.claims[:1])
+    facts = structs.replace(run.facts, name="NVIDIA B200", environment={"driver": "590.1"})
+    sku = structs.replace(run.sku, slug=slug)
+    return structs.replace(run, id="20261122-1", sku=sku, facts=facts, claims=run.claims[:1])
 
 
 def matrix(*runs: Run) -> Matrix:
@@ -77,7 +78,9 @@ def test_the_page_is_written_beside_the_reports(tmp_path: Path) -> None:
 def test_hostile_names_are_text() -> None:
     text = "<script>alert(1)</script>"
     run = other(text)
-    run = replace(run, facts=replace(run.facts, environment={text: text}), commit=text, id=text)
+    run = structs.replace(
+        run, facts=structs.replace(run.facts, environment={text: text}), commit=text, id=text
+    )
     page = render_beside([read(one, baselines={}) for one in (data.run_of(), run)])
     assert text not in page
     assert page.count("<script>") == 1

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import report_data as data
+from msgspec.structs import replace
 
 from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord
 from perfsuite.report import charts

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from store_data import FACTS, SKU, finished
 
 from perfsuite.boundary import PackError, UsageError
@@ -217,16 +218,18 @@ def test_compare_of_a_run_with_itself_fails_nothing(perfsuite: Command) -> None:
 
 def test_compare_counts_what_was_skipped(perfsuite: Command, project: Path) -> None:
     run = finished({"copy": 300.0, "add": 1.0}, run_id="20261124")
-    skipped = replace(run.results[1], status=Status.SKIPPED, evidence=(), reason="needs 2 GPUs")
-    store(project, replace(run, results=(run.results[0], skipped)))
+    skipped = structs.replace(
+        run.results[1], status=Status.SKIPPED, evidence=(), reason="needs 2 GPUs"
+    )
+    store(project, structs.replace(run, results=(run.results[0], skipped)))
     _, said = perfsuite("compare", A, "20261124")
     assert "skipped 1: needs 2 GPUs" in said
     assert "memory.add" not in said
 
 
 def test_runs_of_two_products_are_incomparable(perfsuite: Command, project: Path) -> None:
-    sku = replace(SKU, slug="nvidia-h100", facts={**SKU.facts, "pci": "10de:2330"})
-    store(project, replace(finished({"copy": 300.0}, run_id="20261123"), sku=sku))
+    sku = structs.replace(SKU, slug="nvidia-h100", facts={**SKU.facts, "pci": "10de:2330"})
+    store(project, structs.replace(finished({"copy": 300.0}, run_id="20261123"), sku=sku))
     _, said = perfsuite("compare", A, "20261123")
     assert "nvidia-h200 is another product than nvidia-h100" in said
 
@@ -244,7 +247,7 @@ def test_a_report_made_again_says_what_its_run_was_compared_with(
     run = finished({"copy": 300.0}, run_id="20261123-judged")
     (variant,) = {result.variant for result in run.results}
     verdict = Verdict(variant=variant, word=Word.SAME, reason="", source=f"run {A}")
-    store(project, replace(run, verdicts=(verdict,)))
+    store(project, structs.replace(run, verdicts=(verdict,)))
     assert perfsuite("baseline", "accept", A, "--reason", "meanwhile")[0] == 0
     assert perfsuite("report", run.id)[0] == 0
     said = (project / "reports" / run.id / "summary.md").read_text("utf-8")
@@ -334,7 +337,7 @@ def test_doctor_says_what_a_run_is_compared_with(
     roots = [project / "baselines"]
     say_baselines(FACTS, roots)
     assert "2 variants of nvidia-h200; time varied" in capfd.readouterr().out
-    say_baselines(replace(FACTS, identity={**FACTS.identity, "sms": "78"}), roots)
+    say_baselines(structs.replace(FACTS, identity={**FACTS.identity, "sms": "78"}), roots)
     assert "another product" in capfd.readouterr().out
 
 
@@ -347,7 +350,7 @@ def test_doctor_names_what_spoils_a_comparison(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
-    assert say_spoilers(replace(FACTS, device="cpu"))
+    assert say_spoilers(structs.replace(FACTS, device="cpu"))
     assert "load average 99.0" in capsys.readouterr().out
 
 
@@ -383,7 +386,7 @@ def test_doctor_reads_a_gpu_s_health() -> None:
 
 
 def test_doctor_shows_all_units(capsys: pytest.CaptureFixture[str]) -> None:
-    say_device([FACTS, replace(FACTS, unit="b07c55e1a290")])
+    say_device([FACTS, structs.replace(FACTS, unit="b07c55e1a290")])
     assert f"{FACTS.unit}, b07c55e1a290" in capsys.readouterr().out
 
 

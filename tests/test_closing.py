@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from options_data import OPTIONS
 from report_data import STORY, baselines_of, run_of
 from store_data import finished
@@ -51,7 +52,7 @@ def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.UNCLEAR)
     lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
     assert f"  {outcome.run.command} --perf-against=REV" in lines
-    against = replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
+    against = structs.replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
     lines = closed(replace(outcome, run=against), replace(OPTIONS, report=tmp_path)).lines
     assert not any("--perf-against" in line for line in lines)
 
@@ -204,7 +205,9 @@ def keeping(root: Path) -> Options:
 def test_a_run_is_stored_and_the_report_shows_what_was_before(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.SAME)
     for number in range(3):
-        run = replace(outcome.run, id=f"run-{number}", started=f"2026-11-2{number}T02:00:00+00:00")
+        run = structs.replace(
+            outcome.run, id=f"run-{number}", started=f"2026-11-2{number}T02:00:00+00:00"
+        )
         closing = closed(replace(outcome, run=run), keeping(tmp_path))
     assert not any("history" in line for line in closing.lines)
     assert outcome.steps.are_done

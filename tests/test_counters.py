@@ -13,7 +13,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import pytest
 from arms_data import PACK as ARMS_PACK
 from arms_data import PLANTED, commit, last, perf, project_in
 from explained_data import explained
+from msgspec.structs import replace
 from store_data import SKU
 from test_runner import Log, request
 from test_tracing import COPY, KERNELS, entry_of, traced_run

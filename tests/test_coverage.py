@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import report_data as data
+from msgspec import structs
 
 from perfsuite.model import Need, Status
 from perfsuite.packs.select import missing_need
@@ -35,15 +36,15 @@ def test_each_pack_counts_what_ran_and_groups_what_did_not() -> None:
 )
 def test_the_kind_is_read_from_the_plan_s_own_words(need: Need, kind: str) -> None:
     variant = data.variant_of(data.STORY[0])
-    variant = replace(variant, case=replace(variant.case, needs=(need,)))
+    variant = structs.replace(variant, case=structs.replace(variant.case, needs=(need,)))
     reason = missing_need(variant, data.FACTS)
     assert reason
     assert kind_of(reason) == kind
 
 
 def test_too_little_memory_is_another_device_and_an_interrupted_run_is_not() -> None:
-    variant = replace(data.variant_of(data.STORY[0]), memory_bytes=2 * 10**9)
-    assert kind_of(missing_need(variant, replace(data.FACTS, memory_bytes=10**9))) == (
+    variant = structs.replace(data.variant_of(data.STORY[0]), memory_bytes=2 * 10**9)
+    assert kind_of(missing_need(variant, structs.replace(data.FACTS, memory_bytes=10**9))) == (
         "another device"
     )
     assert kind_of("the run ended before it") == OTHER

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import report_data as data
+from msgspec import structs
 
 from perfsuite.judge.peaks import PEAKS
 from perfsuite.model import Change, Evidence, Metric, Result, Revision, Verdict, Word, Work
@@ -17,13 +18,15 @@ from perfsuite.report.view import NOTHING, SPACE
 def subject_with(metrics: dict[str, tuple[float, ...]], *declared: Metric) -> Subject:
     told = data.STORY[0]
     variant = data.variant_of(told)
-    variant = replace(variant, case=replace(variant.case, metrics=declared))
+    variant = structs.replace(variant, case=structs.replace(variant.case, metrics=declared))
     result: Result = data.result_of(told)
     evidence = tuple(
-        replace(one, blocks=tuple(replace(block, metrics=metrics) for block in one.blocks))
+        structs.replace(
+            one, blocks=tuple(structs.replace(block, metrics=metrics) for block in one.blocks)
+        )
         for one in result.evidence
     )
-    result = replace(result, evidence=evidence)
+    result = structs.replace(result, evidence=evidence)
     return Subject(
         variant=variant, anchor="a", result=result, middles=middles(result), screen=None,
         verdict=None, entry=None, before=None,
@@ -49,7 +52,7 @@ def test_rates_of_a_launch_s_work_stand_before_and_now() -> None:
     (subject,) = subjects(run, baselines=data.baselines_of(), previous=None, history={})
     work = Work(read_bytes=8e9, link="nvlink")
     (rate,) = rates(
-        replace(subject, variant=replace(subject.variant, work=work)), PEAKS["nvidia-h200"]
+        replace(subject, variant=structs.replace(subject.variant, work=work)), PEAKS["nvidia-h200"]
     )
     change = subject.change
     assert change is not None
@@ -61,7 +64,7 @@ def test_an_untimed_variant_shows_the_metric_that_was_judged() -> None:
     subject = subject_with({}, Metric("regs", "regs"), Metric("tokens_per_s", "1/s", "higher"))
     exact = {"bytes": 5.0, "tokens_per_s": 7.0, "regs": 40.0}
     assert subject.result is not None
-    result = replace(subject.result, evidence=(Evidence(slot=0, seed=1, exact=exact),))
+    result = structs.replace(subject.result, evidence=(Evidence(slot=0, seed=1, exact=exact),))
     bare = replace(subject, result=result, middles={})
     first = judged(bare)
     assert first is not None
@@ -79,8 +82,8 @@ def test_an_untimed_variant_shows_the_metric_that_was_judged() -> None:
 
 def test_a_variant_is_measured_again_against_the_same_revision() -> None:
     variant = data.variant_of(data.STORY[0])
-    run = replace(data.run_of(), command="pytest --perf")
-    against = replace(run, against=Revision(commit="abc", name="HEAD"))
+    run = structs.replace(data.run_of(), command="pytest --perf")
+    against = structs.replace(run, against=Revision(commit="abc", name="HEAD"))
     assert detail.command(variant, against).endswith(" --perf-against=HEAD")
     assert "against" not in detail.command(variant, run)
 
@@ -88,10 +91,10 @@ def test_a_variant_is_measured_again_against_the_same_revision() -> None:
 def test_a_variant_of_a_pack_that_was_named_is_measured_again_with_it() -> None:
     variant = data.variant_of(data.STORY[0])
     given = "pytest --perf --perf-pack 'my packs/acme' --perf-device=cpu -k softmax --perf-packs x"
-    run = replace(data.run_of(), command=given)
+    run = structs.replace(data.run_of(), command=given)
     told = detail.command(variant, run)
     assert told.endswith(" '--perf-pack=my packs/acme' --perf-device=cpu")
-    assert "acme" not in detail.command(variant, replace(run, command=f"{given} 'unclosed"))
+    assert "acme" not in detail.command(variant, structs.replace(run, command=f"{given} 'unclosed"))
 
 
 def test_in_short_a_variant_tells_its_processes_now_and_before() -> None:
@@ -107,7 +110,9 @@ def test_in_short_a_variant_tells_its_processes_now_and_before() -> None:
 
 def test_a_docstring_is_told_by_paragraph() -> None:
     variant = data.variant_of(data.STORY[0])
-    variant = replace(variant, case=replace(variant.case, doc="One.\n\n  \nTwo\nlines.\n"))
+    variant = structs.replace(
+        variant, case=structs.replace(variant.case, doc="One.\n\n  \nTwo\nlines.\n")
+    )
     assert detail.paragraphs(variant) == ["One.", "Two\nlines.\n"]
 
 

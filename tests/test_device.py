@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from perfsuite.boundary import DeviceError
-from perfsuite.devices.inventory import _visible
+from perfsuite.devices.nvml import visible
 from perfsuite.devices.protocol import Gang, open_device, waking
 from perfsuite.model import Regime
 from perfsuite.workers.process import inventory
@@ -84,7 +84,7 @@ def test_what_came_back_to_the_host_is_compared_on_the_gpu() -> None:
 # Ten products on another stream, for whose end the launch waits, or not.
 LEAVES_BEHIND = """
 import torch
-from perfsuite.device import open_device
+from perfsuite.devices.protocol import open_device
 
 device, side = open_device("cuda"), torch.cuda.Stream()
 x = device.rng(1).randn(4096, 4096)
@@ -211,11 +211,11 @@ def test_the_cpu_refuses_a_cuda_kernel() -> None:
     [(None, [0, 1, 2]), ("1", [1]), ("GPU-2a,0", [2, 0]), ("", []), ("MIG-7", [-1])],
 )
 def test_the_inventory_follows_the_visible_devices(mask: str | None, expected: list[int]) -> None:
-    assert [gpu["index"] for gpu in _visible(GPUS, mask)] == expected
+    assert [gpu["index"] for gpu in visible(GPUS, mask)] == expected
 
 
 def test_the_inventory_answers_where_there_is_no_gpu() -> None:
-    command = [sys.executable, "-m", "perfsuite.devices.inventory"]
+    command = [sys.executable, "-m", "perfsuite.devices.nvml"]
     done = subprocess.run(command, capture_output=True, check=True)
     assert isinstance(json.loads(done.stdout), list)
 
@@ -241,7 +241,7 @@ def test_a_wait_beside_the_stamps_is_not_taken_off(monkeypatch: pytest.MonkeyPat
 
 def test_stamps_are_compiled_ahead_in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.core")
-    from perfsuite.devices import stamps as stopwatch
+    from perfsuite.devices import kernels as stopwatch
 
     monkeypatch.setattr(stopwatch, "_ahead", {})
     stopwatch.compile_ahead()  # no GPU is visible here
@@ -256,7 +256,7 @@ def test_stamps_that_do_not_compile_ahead_are_left_to_the_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("cuda.core")
-    from perfsuite.devices import stamps as stopwatch
+    from perfsuite.devices import kernels as stopwatch
 
     monkeypatch.setattr(stopwatch, "_ahead", {})
     monkeypatch.setattr(stopwatch, "visible_arch", lambda: "sm_1")
@@ -266,7 +266,7 @@ def test_stamps_that_do_not_compile_ahead_are_left_to_the_workers(
 
 def test_stamps_of_a_child_that_dies_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.core")
-    from perfsuite.devices import stamps as stopwatch
+    from perfsuite.devices import kernels as stopwatch
 
     class Code:
         @property

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
 from arms_data import PLANTED, last, perf, project_in, words
+from msgspec.structs import replace
 from store_data import SKU, finished, planned, variant
 from test_baselines import MERGE
 from test_runner import Log, request, watched

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import report_data as data
+from msgspec.structs import replace
 
 from perfsuite.report.data import Filters, filters, read
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import report_data as data
+from msgspec import structs
 
 from perfsuite.boundary import plain
 from perfsuite.model import ClaimInstance, Status, Word
@@ -61,7 +62,7 @@ def test_a_failure_is_an_error_at_the_line_of_its_case(tmp_path: Path) -> None:
 def test_what_does_not_fail_is_a_warning_and_quiet_ones_are_nothing(tmp_path: Path) -> None:
     words = (Word.UNCLEAR, Word.SAME, Word.FASTER, Word.NEW)
     book = book_of(*(told for told in data.STORY if told.word in words))
-    book = replace(book, run=replace(book.run, claims=()))
+    book = replace(book, run=structs.replace(book.run, claims=()))
     found = commands(book, tmp_path)
     assert {kind for kind, _, _ in found} == {"warning"}
     assert len(found) == 2
@@ -75,8 +76,8 @@ def test_a_file_outside_of_the_checkout_is_left_out(tmp_path: Path) -> None:
 def test_text_cannot_end_a_command_or_add_a_property(tmp_path: Path) -> None:
     text = "50 % of it\x1b[2J::error file=x,line=1::\r\n::set-output name=a::b %0A"
     run = data.run_of(())
-    broken = replace(run.claims[2], claim=f"c,{text}", reason=text)
-    book = read(replace(run, claims=(broken,)), baselines={})
+    broken = structs.replace(run.claims[2], claim=f"c,{text}", reason=text)
+    book = read(structs.replace(run, claims=(broken,)), baselines={})
     ((_, place, message),) = commands(book, tmp_path)
     assert place == {"title": plain(f"broken: c,{text}")}
     assert message == plain(text)
@@ -110,7 +111,7 @@ def test_a_broken_claim_stands_at_its_case(tmp_path: Path) -> None:
         file=SOURCE_FILE,
         line=7,
     )
-    run = replace(book.run, instances=(claim,))
+    run = structs.replace(book.run, instances=(claim,))
     ((kind, place, message),) = commands(read(run, baselines={}), checkout(tmp_path))
     assert (kind, place["file"], place["line"]) == ("error", SOURCE_FILE, "7")
     assert message == broken.reason

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from history_data import COPY, commit_of, night, nights
+from msgspec.structs import replace
 from sqlalchemy import create_engine, select, text
 from store_data import OTHER_UNIT, evidence
 

@@ -8,11 +8,11 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from history_data import COPY, night, nights
+from msgspec.structs import replace
 
 from perfsuite.cli import main
 from perfsuite.history import DEFAULT

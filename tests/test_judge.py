@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from perfsuite.judge.claims import judge_claims
 from perfsuite.judge.compare import Against, Policy
@@ -47,7 +48,9 @@ FACTS = DeviceFacts(
     clocks=("time_us", "cycles"),
 )
 AGAINST = Against(facts=FACTS, slug="nvidia-h200", source="baseline nvidia-h200")
-CPU = replace(AGAINST, facts=replace(FACTS, device="cpu", clocks=("time_us",)), slug="cpu-x-2c")
+CPU = replace(
+    AGAINST, facts=structs.replace(FACTS, device="cpu", clocks=("time_us",)), slug="cpu-x-2c"
+)
 # Ordinary noise of eight processes, mean 0.
 WOBBLE = [0.0004, -0.0007, 0.0002, 0.0009, -0.0008, 0.0001, -0.0003, 0.0002, 0.0006, -0.0006]
 
@@ -182,11 +185,11 @@ def test_in_brief_only_what_seems_to_have_moved_is_measured_again(
     p_value: float, *, is_wanted: bool
 ) -> None:
     found = verdict(result(processes(6, time=0.05, clock=-0.05)), entry(processes(5)))
-    change = replace(found.changes[0], threshold=0.0025, gate=0.01, p_value=p_value)
-    unclear = replace(found, word=Word.UNCLEAR, changes=(change,))
+    change = structs.replace(found.changes[0], threshold=0.0025, gate=0.01, p_value=p_value)
+    unclear = structs.replace(found, word=Word.UNCLEAR, changes=(change,))
     assert wants_confirmation(unclear)
     assert wants_confirmation(unclear, is_brief=True) is is_wanted
-    assert wants_confirmation(replace(unclear, word=Word.SLOWER), is_brief=True)
+    assert wants_confirmation(structs.replace(unclear, word=Word.SLOWER), is_brief=True)
 
 
 def test_faster_code_is_faster_and_wants_confirmation_from_a_screen() -> None:
@@ -281,11 +284,11 @@ def test_one_card_that_the_baseline_has_never_seen_is_not_enough(
 ) -> None:
     before = entry(processes(6))
     metrics = {
-        name: replace(metric, values=dict.fromkeys(known, metric.values["a"]))
+        name: structs.replace(metric, values=dict.fromkeys(known, metric.values["a"]))
         for name, metric in before.metrics.items()
     }
     now = result(processes(6, time=by), unit="b")
-    found = verdict(now, replace(before, metrics=metrics))
+    found = verdict(now, structs.replace(before, metrics=metrics))
     assert found.word is word
     assert ("only one card says so, unit b," in found.reason) == (word is Word.UNCLEAR)
 
@@ -308,10 +311,10 @@ def test_same_and_unclear_say_what_would_have_been_found(count: int) -> None:
 
 def test_common_unit_is_compared_alone() -> None:
     other, mine = processes(3, time=0.3), processes(3)
-    both = replace(
+    both = structs.replace(
         entry(mine),
         metrics={
-            name: replace(
+            name: structs.replace(
                 entry(mine).metrics[name],
                 values={"a": tuple(v[i] for v in mine), "b": tuple(v[i] for v in other)},
             )
@@ -360,10 +363,12 @@ def loaded(now: Result, percent: float) -> Result:
     """The same, while others took so much of the device."""
     health = Health(foreign_percent=percent)
     evidence = [
-        replace(each, blocks=tuple(replace(block, health=health) for block in each.blocks))
+        structs.replace(
+            each, blocks=tuple(structs.replace(block, health=health) for block in each.blocks)
+        )
         for each in now.evidence
     ]
-    return replace(now, evidence=tuple(evidence))
+    return structs.replace(now, evidence=tuple(evidence))
 
 
 def test_change_that_others_load_may_explain_is_unclear() -> None:
@@ -389,7 +394,7 @@ def test_change_against_what_was_measured_under_load_is_unclear(time: float) -> 
     now = result(processes(6, time=time), one_clock=True)
     before = entry(processes(3))
     assert verdict(now, before, against=CPU).word in {Word.SLOWER, Word.FASTER}
-    found = verdict(now, replace(before, load=0.4), against=CPU)
+    found = verdict(now, structs.replace(before, load=0.4), against=CPU)
     assert found.word is Word.UNCLEAR
     assert "others took 40 % of the device when it was measured before" in found.reason
 
@@ -397,18 +402,18 @@ def test_change_against_what_was_measured_under_load_is_unclear(time: float) -> 
 def test_new_variants_say_why() -> None:
     now = result(processes(3))
     assert verdict(now, None).reason == "baseline nvidia-h200 has no entry of it"
-    changed = verdict(now, replace(entry(processes(3)), case_version=7))
+    changed = verdict(now, structs.replace(entry(processes(3)), case_version=7))
     assert changed.word is Word.NEW
     assert "version was 7 and is 1" in changed.reason
-    bare = replace(entry(processes(3)), metrics={})
+    bare = structs.replace(entry(processes(3)), metrics={})
     assert verdict(now, bare).reason == "baseline nvidia-h200 has no time of it"
 
 
 def test_incomparable_says_which_circumstance_differs() -> None:
     now, before = result(processes(3)), entry(processes(3))
     found = [
-        verdict(now, replace(before, regime="sustained")),
-        verdict(now, replace(before, state={"ecc": "off"})),
+        verdict(now, structs.replace(before, regime="sustained")),
+        verdict(now, structs.replace(before, state={"ecc": "off"})),
         verdict(
             now,
             before,
@@ -471,20 +476,22 @@ def test_samples_that_are_no_durations_are_refused_with_the_value(bad: float) ->
 
 
 def test_no_samples_at_all_are_unclear() -> None:
-    found = verdict(replace(result([]), evidence=(Evidence(slot=0, seed=0),)), None)
+    found = verdict(structs.replace(result([]), evidence=(Evidence(slot=0, seed=0),)), None)
     assert (found.word, found.reason) == (Word.UNCLEAR, "no process has samples")
 
 
 def test_baseline_without_processes_counts_as_one() -> None:
     bare = entry(processes(3))
-    bare = replace(bare, metrics={n: replace(m, values={}) for n, m in bare.metrics.items()})
+    bare = structs.replace(
+        bare, metrics={n: structs.replace(m, values={}) for n, m in bare.metrics.items()}
+    )
     found = verdict(result(processes(6)), bare)
     assert found.word is Word.SAME
     assert "6 processes against 1 on another unit" in found.reason
 
 
 def test_variant_that_did_not_end_ok_gets_no_verdict() -> None:
-    failed = replace(result([]), status=Status.CRASHED)
+    failed = structs.replace(result([]), status=Status.CRASHED)
     assert judge({"p.c[]": failed}, variants=[variant()], entries={}, against=AGAINST) == ()
 
 
@@ -494,7 +501,10 @@ def test_weak_change_among_many_comparisons_is_unclear() -> None:
     now = {name: result(processes(6, time=0.006 if name == ids[0] else 0.0)) for name in ids}
     entries = {name: entry(processes(5)) for name in ids}
     many = judge(
-        now, variants=[replace(one, id=name) for name in ids], entries=entries, against=AGAINST
+        now,
+        variants=[structs.replace(one, id=name) for name in ids],
+        entries=entries,
+        against=AGAINST,
     )
     alone = verdict(now[ids[0]], entries[ids[0]])
     assert (alone.word, many[0].word) == (Word.SLOWER, Word.UNCLEAR)
@@ -548,7 +558,9 @@ def test_claims_are_held_broken_or_unclear_by_their_interval() -> None:
 def test_claim_about_a_metric_is_held_or_broken_by_its_value_alone() -> None:
     def judged(by: float, **less: float) -> ClaimVerdict:
         sides = {
-            name: replace(one, evidence=tuple(replace(each, exact=exact) for each in one.evidence))
+            name: structs.replace(
+                one, evidence=tuple(structs.replace(each, exact=exact) for each in one.evidence)
+            )
             for name, one, exact in (
                 ("f", result(processes(3)), less),
                 ("t", result(processes(3)), {"peak_bytes": 1000.0}),
@@ -578,7 +590,7 @@ def test_broken_claim_need_not_fail_the_run() -> None:
 
 
 def test_claim_without_both_sides_does_not_apply() -> None:
-    skipped = replace(result([]), status=Status.SKIPPED, reason="needs sm_100")
+    skipped = structs.replace(result([]), status=Status.SKIPPED, reason="needs sm_100")
     found = claim(4.0, 3.0, sides={"t": skipped})
     assert (found.word, found.ratio) == (ClaimWord.NOT_APPLICABLE, None)
     assert found.reason == "needs sm_100"

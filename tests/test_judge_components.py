@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from perfsuite.judge.compare import (
     Against,
@@ -79,19 +80,23 @@ def test_entries_of_one_unit_teach_nothing_of_units() -> None:
 
 
 def test_entry_of_unknown_class_teaches_nothing() -> None:
-    nameless = [replace(each, work_class="") for each in drawn(5, between=0.001, unit=0.001)]
+    nameless = [
+        structs.replace(each, work_class="") for each in drawn(5, between=0.001, unit=0.001)
+    ]
     assert priors_of(nameless, (), AGAINST) == {}
 
 
 def test_entry_of_a_regime_of_another_version_teaches_nothing() -> None:
-    strange = [replace(each, regime="floating") for each in drawn(5, between=0.001, unit=0.001)]
+    strange = [
+        structs.replace(each, regime="floating") for each in drawn(5, between=0.001, unit=0.001)
+    ]
     assert priors_of(strange, (), AGAINST) == {}
 
 
 def test_classes_of_other_metrics_are_learned_as_well() -> None:
     (plain,) = drawn(1, between=0.001, unit=0.001)
     own = BaselineMetric(center=5.0, unit="ms", values={"u0": (5.0, 5.1), "u1": (5.2, 5.1)})
-    served = replace(
+    served = structs.replace(
         plain, regime="end_to_end", metrics={**plain.metrics, "device_us": own, "ttft_ms": own}
     )
     learned = priors_of([served], (), AGAINST)
@@ -102,7 +107,7 @@ def test_classes_of_other_metrics_are_learned_as_well() -> None:
 def test_energy_teaches_its_own_prior_and_nothing_of_services() -> None:
     (plain,) = drawn(1, between=0.001, unit=0.001)
     energy = BaselineMetric(center=5.0, unit="J", values={"u0": (5.0, 5.001, 5.002)})
-    driven = replace(plain, metrics={**plain.metrics, "energy_j": energy})
+    driven = structs.replace(plain, metrics={**plain.metrics, "energy_j": energy})
     learned = priors_of([driven], (), AGAINST)
     assert {MEMORY, ENERGY_PRIOR} == set(learned)
     assert learned[ENERGY_PRIOR].between < ENERGY_PRIOR.between
@@ -112,7 +117,7 @@ def test_energy_teaches_its_own_prior_and_nothing_of_services() -> None:
 def test_entry_of_unusable_values_teaches_nothing_and_is_no_error(name: str) -> None:
     (plain,) = drawn(1, between=0.001, unit=0.001)
     none = BaselineMetric(center=5.0, unit="", values={"u0": (0.0, 5.0)})
-    broken = replace(plain, metrics={**plain.metrics, name: none})
+    broken = structs.replace(plain, metrics={**plain.metrics, name: none})
     assert set(priors_of([broken, plain], (), AGAINST)) == {MEMORY}
 
 

@@ -6,12 +6,12 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import report_data as data
+from msgspec.structs import replace
 
 from perfsuite.model import Pack, Section, Tier
 from perfsuite.packs.find import discover

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from msgspec import structs
+
 from perfsuite.judge.compare import Against, Policy
 from perfsuite.judge.machine import Machine, judge_machine
 from perfsuite.judge.verdict import drift_of, judge
@@ -95,8 +97,8 @@ def judged(  # noqa: PLR0913 - a run has that many sides
     screens = {name: result(name, shifts, stage) for name, shifts in moved.items()}
     against = replace(against, screened=before)
     first = screens[NAMES[0]]
-    counted = tuple(replace(each, exact={"kernels": kernels}) for each in first.evidence)
-    screens[NAMES[0]] = replace(first, evidence=counted)
+    counted = tuple(structs.replace(each, exact={"kernels": kernels}) for each in first.evidence)
+    screens[NAMES[0]] = structs.replace(first, evidence=counted)
     units = known or tuple(start)
     entries = {name: entry(name, units) for name in (*moved, CANARY)}
     run = Run(
@@ -255,5 +257,5 @@ def test_policy_says_whether_a_shift_fails() -> None:
 def test_a_canary_of_an_entry_that_cannot_be_compared_says_nothing() -> None:
     start, end = (result(CANARY, {"aaaa0": each}, Stage.CANARY_END) for each in (0.0, 0.02))
     known = entry(CANARY, ("aaaa0",))
-    for one in (replace(known, regime="floating"), replace(known, metrics={})):
+    for one in (structs.replace(known, regime="floating"), structs.replace(known, metrics={})):
         assert drift_of(variant(CANARY), start, end, entry=one, against=AGAINST) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.errors import PackError
+from perfsuite.boundary import PackError
 from perfsuite.testing import check_pack
 
 ROOT = Path(__file__).parents[1]

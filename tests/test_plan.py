@@ -6,9 +6,9 @@ import itertools
 import sys
 import types
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from perfsuite import Need, arch, cuda, feature, gpus, package
 from perfsuite.boundary import UsageError

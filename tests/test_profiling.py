@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import report_data as data
 import test_engine
+from msgspec.structs import replace
 
 from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import Group, Sample

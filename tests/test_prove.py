@@ -16,6 +16,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from msgspec import structs
 from proof_data import header, made_up, recorded, variant
 from store_data import finished, result
 
@@ -253,7 +254,7 @@ def test_files_that_are_no_raw_data_are_refused(tmp_path: Path, text: bytes, mes
 
 def test_files_of_two_products_are_refused(tmp_path: Path) -> None:
     one = header([])
-    other = replace(one, sku=replace(one.sku, slug="nvidia-b200"))
+    other = replace(one, sku=structs.replace(one.sku, slug="nvidia-b200"))
     paths = [tmp_path / "one.jsonl", tmp_path / "other.jsonl"]
     for path, each in zip(paths, (one, other), strict=True):
         RawFile(path, each).__exit__()
@@ -478,8 +479,8 @@ def test_runs_of_another_device_are_refused(
 
 def night(minute: int, unit: str, **times_us: float) -> Run:
     run = finished(times_us, unit=unit, run_id=f"night-{minute}")
-    facts = replace(run.facts, unit=unit)
-    return replace(run, started=f"2026-11-21T10:{minute:02}:00+00:00", facts=facts)
+    facts = structs.replace(run.facts, unit=unit)
+    return structs.replace(run, started=f"2026-11-21T10:{minute:02}:00+00:00", facts=facts)
 
 
 def test_whole_runs_are_compared_with_the_newest_before_them_at_home_and_away() -> None:
@@ -497,5 +498,5 @@ def test_whole_run_that_moved_counts_as_wrong() -> None:
 def test_confirmation_that_a_run_holds_decides() -> None:
     second = night(2, "a", copy=14.0)
     again = result(second.variants[0].id, 12.5, unit="a", stage=Stage.CONFIRM)
-    confirmed = replace(second, results=(*second.results, again))
+    confirmed = structs.replace(second, results=(*second.results, again))
     assert tally(nights([night(1, "a", copy=12.5), confirmed])).words == {Word.SAME: 1}

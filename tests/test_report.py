@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import report_data as data
+from msgspec import structs
 
 from perfsuite.boundary import StoreError
 from perfsuite.model import (
@@ -97,7 +98,7 @@ def reader(shown: str) -> _Reader:
 
 
 def one_of(told: data.Told, **changes: object) -> Run:
-    return replace(data.run_of((told,)), claims=(), **changes)  # type: ignore[arg-type]
+    return structs.replace(data.run_of((told,)), claims=(), **changes)
 
 
 def section(text: str, anchor: str) -> str:
@@ -210,16 +211,18 @@ def test_environment_shows_what_differs_from_the_previous_run() -> None:
 
 def test_cases_of_one_anchor_get_two() -> None:
     run = data.run_of(data.STORY[:1])
-    twin = replace(run.variants[0], id=run.variants[0].id.replace("=copy", "=COPY"))
-    text = render(replace(run, variants=(*run.variants, twin)))
+    twin = structs.replace(run.variants[0], id=run.variants[0].id.replace("=copy", "=COPY"))
+    text = render(structs.replace(run, variants=(*run.variants, twin)))
     assert text.count("v-memory-stream-op-copy-n-67108864") >= 2
     assert "the run ended before it" in text
 
 
 def test_exact_metric_that_decided_is_named_in_the_row() -> None:
     told = data.STORY[0]
-    change = replace(data.change_of(told), metric="peak_bytes", unit="bytes", theta=0.5, low=0.5)
-    change = replace(change, high=0.5, baseline=100.0, current=150.0)
+    change = structs.replace(
+        data.change_of(told), metric="peak_bytes", unit="bytes", theta=0.5, low=0.5
+    )
+    change = structs.replace(change, high=0.5, baseline=100.0, current=150.0)
     verdict = Verdict(
         variant=data.variant_of(told).id,
         word=Word.SLOWER,
@@ -233,9 +236,11 @@ def test_exact_metric_that_decided_is_named_in_the_row() -> None:
 def test_device_with_one_clock_shows_time_alone() -> None:
     told = data.STORY[0]
     result = data.result_of(told)
-    blocks = tuple(replace(block, cycles=(), health=None) for block in result.evidence[0].blocks)
-    evidence = tuple(replace(one, blocks=blocks) for one in result.evidence)
-    text = render(one_of(told, results=(replace(result, evidence=evidence),)))
+    blocks = tuple(
+        structs.replace(block, cycles=(), health=None) for block in result.evidence[0].blocks
+    )
+    evidence = tuple(structs.replace(one, blocks=blocks) for one in result.evidence)
+    text = render(one_of(told, results=(structs.replace(result, evidence=evidence),)))
     assert "SM cycles" not in section(text, "v-memory-stream-op-copy-n-67108864")
     assert "Time per launch" in text
 
@@ -243,11 +248,15 @@ def test_device_with_one_clock_shows_time_alone() -> None:
 def test_a_cpu_s_page_says_nothing_of_what_only_a_gpu_has() -> None:
     told = data.STORY[0]
     result = data.result_of(told)
-    blocks = tuple(replace(block, cycles=(), health=None) for block in result.evidence[0].blocks)
-    evidence = tuple(replace(one, blocks=blocks) for one in result.evidence)
+    blocks = tuple(
+        structs.replace(block, cycles=(), health=None) for block in result.evidence[0].blocks
+    )
+    evidence = tuple(structs.replace(one, blocks=blocks) for one in result.evidence)
     facts = DeviceFacts(device="cpu", name="AMD EPYC", unit="cafe", identity={"model": "EPYC"})
-    run = one_of(told, results=(replace(result, evidence=evidence),), facts=facts)
-    text = html(read(replace(run, sku=replace(run.sku, slug="cpu-epyc")), baselines={}))
+    run = one_of(told, results=(structs.replace(result, evidence=evidence),), facts=facts)
+    text = html(
+        read(structs.replace(run, sku=structs.replace(run.sku, slug="cpu-epyc")), baselines={})
+    )
     words = _Reader(re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL)).text
     assert re.findall(r"GPU|SM c|SM-|hbm|nvlink|MIG|ECC|card|β", words) == []
     assert "268 MB read, 268 MB written" in words.replace(view.SPACE, " ")
@@ -269,7 +278,7 @@ def test_backticks_of_a_docstring_are_code_and_the_rest_stays_text() -> None:
 def test_a_variant_without_a_time_shows_the_metric_it_was_judged_by() -> None:
     told = data.STORY[0]
     counted = Evidence(slot=0, seed=1, exact={"sass_lines": 812.0})
-    result = replace(data.result_of(told), evidence=(counted,))
+    result = structs.replace(data.result_of(told), evidence=(counted,))
     verdict = Verdict(variant=result.variant, word=Word.NEW, reason="new")
     run = one_of(told, results=(result,), verdicts=(verdict,))
     row = render(run).partition('<tbody class="chunk">')[2].partition("</tbody>")[0]
@@ -286,7 +295,7 @@ def test_measured_but_not_judged_is_its_own_word() -> None:
 
 def test_checked_only_and_interrupted_runs_say_so() -> None:
     told = data.STORY[0]
-    result = replace(data.result_of(told), evidence=(Evidence(slot=0, seed=1, error=0.0),))
+    result = structs.replace(data.result_of(told), evidence=(Evidence(slot=0, seed=1, error=0.0),))
     text = render(one_of(told, results=(result,), verdicts=(), finished=""))
     assert "<h1>1 checked</h1>" in text
     assert "This run was interrupted" in text
@@ -296,31 +305,34 @@ def hostile_run(text: str) -> tuple[Run, Mapping[str, BaselineEntry]]:
     """Return a run with the text in every place where a pack, a store or git may have put it."""
     told = replace(data.STORY[9], reason=text)
     run = data.run_of((told, data.STORY[24]))
-    case = replace(run.variants[0].case, doc=text, file=text, source=text, tags=(text,))
-    case = replace(case, pack=text, name=text)
-    variants = tuple(replace(one, case=case, id=f"{one.id}{text}") for one in run.variants)
-    verdicts = tuple(replace(v, variant=f"{v.variant}{text}", reason=text) for v in run.verdicts)
+    case = structs.replace(run.variants[0].case, doc=text, file=text, source=text, tags=(text,))
+    case = structs.replace(case, pack=text, name=text)
+    variants = tuple(structs.replace(one, case=case, id=f"{one.id}{text}") for one in run.variants)
+    verdicts = tuple(
+        structs.replace(v, variant=f"{v.variant}{text}", reason=text) for v in run.verdicts
+    )
     results = [
-        replace(r, variant=f"{r.variant}{text}", reason=text, output=text) for r in run.results
+        structs.replace(r, variant=f"{r.variant}{text}", reason=text, output=text)
+        for r in run.results
     ]
     evidence = tuple(
-        replace(one, notes=(text,), backend=text, exact={"bytes": 1.0})
+        structs.replace(one, notes=(text,), backend=text, exact={"bytes": 1.0})
         for one in results[0].evidence
     )
-    facts = replace(run.facts, name=text, environment={text: text, "driver": text})
-    run = replace(
+    facts = structs.replace(run.facts, name=text, environment={text: text, "driver": text})
+    run = structs.replace(
         run,
         facts=facts,
-        sku=replace(run.sku, slug=text, name=text),
+        sku=structs.replace(run.sku, slug=text, name=text),
         variants=variants,
         verdicts=verdicts,
-        results=(replace(results[0], evidence=evidence), *results[1:]),
-        claims=(replace(run.claims[0], claim=text, reason=text, source=text),),
+        results=(structs.replace(results[0], evidence=evidence), *results[1:]),
+        claims=(structs.replace(run.claims[0], claim=text, reason=text, source=text),),
         notes=(text,),
         commit=text,
         command=text,
     )
-    entry = replace(data.entry_of(told), state={text: text, "driver": text})
+    entry = structs.replace(data.entry_of(told), state={text: text, "driver": text})
     return run, {variants[0].id: entry}
 
 
@@ -360,8 +372,8 @@ def test_a_cause_says_what_no_column_does() -> None:
     reason = (
         "time +2.2 %, SM clock -0.1 %; code +2.13 % (99 % interval +2.0 % to +2.3 %, threshold)"
     )
-    verdict = replace(run.verdicts[0], reason=f"{reason}; 6 processes against 5")
-    (subject,) = read(replace(run, verdicts=(verdict,)), baselines={}).subjects
+    verdict = structs.replace(run.verdicts[0], reason=f"{reason}; 6 processes against 5")
+    (subject,) = read(structs.replace(run, verdicts=(verdict,)), baselines={}).subjects
     assert cause(subject) == "time +2.2 %, SM clock -0.1 %; 6 processes against 5"
 
 
@@ -449,7 +461,7 @@ def test_a_report_is_written_below_its_folder_alone(tmp_path: Path) -> None:
     folder.mkdir()
     for odd in (str(out), "..", "../out"):
         with pytest.raises(StoreError, match="cannot be a file name"):
-            write_report(read(replace(run, id=odd), baselines={}), folder)
+            write_report(read(structs.replace(run, id=odd), baselines={}), folder)
     (folder / run.id).symlink_to(out)
     with pytest.raises(StoreError, match="a link leads out of the folder"):
         write_report(read(run, baselines={}), folder)
@@ -501,8 +513,8 @@ def test_work_without_bytes_or_operations_has_no_rate() -> None:
 def test_accepted_card_without_values_is_left_out() -> None:
     told = data.STORY[0]
     entry = data.entry_of(told)
-    metric = replace(entry.metrics["time_us"], values={"aaaa": (), "bbbb": (128.0,)})
-    entry = replace(entry, metrics={"time_us": metric})
+    metric = structs.replace(entry.metrics["time_us"], values={"aaaa": (), "bbbb": (128.0,)})
+    entry = structs.replace(entry, metrics={"time_us": metric})
     text = html(read(one_of(told), baselines={entry.variant: entry}))
     assert "baseline · unit bbbb" in text
     assert "unit aaaa" not in text
@@ -549,7 +561,7 @@ def test_book_of_nothing_is_a_page_too() -> None:
 
 def test_change_without_interval_is_drawn() -> None:
     told = data.STORY[0]
-    flat: Change = replace(
+    flat: Change = structs.replace(
         data.change_of(told), theta=0.0, low=0.0, high=0.0, gate=0.0, threshold=0.0
     )
     verdict = Verdict(variant=data.variant_of(told).id, word=Word.SAME, reason="", changes=(flat,))
@@ -558,6 +570,8 @@ def test_change_without_interval_is_drawn() -> None:
 
 def test_confirmed_result_is_the_one_that_counts() -> None:
     told = data.STORY[1]
-    crashed = replace(data.result_of(told, Stage.CONFIRM), status=Status.CRASHED, evidence=())
+    crashed = structs.replace(
+        data.result_of(told, Stage.CONFIRM), status=Status.CRASHED, evidence=()
+    )
     text = render(one_of(told, results=(data.result_of(told), crashed), verdicts=()))
     assert "1 failed of 1 variant" in text

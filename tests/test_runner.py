@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from perfsuite.boundary import DeviceError, StoreError, UsageError
 from perfsuite.judge.peaks import PEAKS, Peaks
@@ -183,7 +184,7 @@ def test_a_damaged_baseline_leaves_no_run_behind(tmp_path: Path) -> None:
 def test_a_resumed_run_is_asked_for_nothing_new(tmp_path: Path) -> None:
     asked = request(tmp_path)
     run = execute(asked, Log()).run
-    part = replace(run, id="29990101-000000-aaaa", variants=run.variants[:1])
+    part = structs.replace(run, id="29990101-000000-aaaa", variants=run.variants[:1])
     RunFile.create(asked.folder, part).close()
     with pytest.raises(UsageError, match="was not asked for"):
         execute(replace(asked, resume=True), Log())
@@ -197,7 +198,7 @@ def test_an_unmet_need_skips_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_check_only_measures_and_judges_nothing(tmp_path: Path) -> None:
-    outcome = execute(request(tmp_path, settings=replace(QUICK, check_only=True)), Log())
+    outcome = execute(request(tmp_path, settings=structs.replace(QUICK, check_only=True)), Log())
     assert [result.status for result in outcome.run.results] == [Status.OK] * 2
     assert outcome.run.verdicts == ()
 
@@ -215,7 +216,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert resumed.run.id == whole.run.id
     assert len(log.done) == 1
     assert words(resumed) == ["new", "new"]
-    assert resumed.run.results[0] == replace(whole.run.results[0], wall_s=100.0)
+    assert resumed.run.results[0] == structs.replace(whole.run.results[0], wall_s=100.0)
     assert 100.0 < resumed.run.wall_s < 200.0
 
 
@@ -227,7 +228,9 @@ def test_nothing_to_resume_is_a_usage_error(tmp_path: Path) -> None:
 def test_a_run_of_another_unit_is_not_resumed(tmp_path: Path) -> None:
     asked = request(tmp_path)
     run = execute(asked, Log()).run
-    other = replace(run, id="29990101-000000-aaaa", facts=replace(run.facts, unit="b" * 12))
+    other = structs.replace(
+        run, id="29990101-000000-aaaa", facts=structs.replace(run.facts, unit="b" * 12)
+    )
     RunFile.create(asked.folder, other).close()
     with pytest.raises(UsageError, match="another unit"):
         execute(replace(asked, resume=True), Log())
@@ -236,7 +239,7 @@ def test_a_run_of_another_unit_is_not_resumed(tmp_path: Path) -> None:
 def test_a_run_of_other_code_is_not_resumed(tmp_path: Path) -> None:
     asked = request(tmp_path)
     run = execute(asked, Log()).run
-    part = replace(run, id="29990101-000000-aaaa", commit="abc-dirty")
+    part = structs.replace(run, id="29990101-000000-aaaa", commit="abc-dirty")
     RunFile.create(asked.folder, part).close()
     (tmp_path / "acme.py").write_text(textwrap.dedent(PACK) + "# edited\n", encoding="utf-8")
     told = rf"commit abc-dirty \(code {run.code}\), and now it is commit .* \(code (?!{run.code})"
@@ -282,7 +285,7 @@ def test_a_run_of_few_timed_variants_needs_no_canary(tmp_path: Path) -> None:
     asked = watched(tmp_path)
     outcome = execute(replace(asked, variants=asked.variants[:2]), Log())
     assert outcome.run.canaries == ()
-    checked = replace(asked, settings=replace(QUICK, check_only=True))
+    checked = replace(asked, settings=structs.replace(QUICK, check_only=True))
     assert execute(checked, Log()).run.canaries == ()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from arms_data import BEFORE, commit, git, last, page, perf, project_in, verdicts, words
 from kept_folder import Fill
+from msgspec import structs
 from test_runner import Log, request
 
 from perfsuite.judge.noise import entries_of
@@ -311,9 +312,9 @@ def test_nothing_is_settled_beyond_the_time_limit(
     asked = request(tmp_path)
     outcome = execute(asked, Log())
     run = outcome.run
-    doubted = tuple(replace(each, card=NEVER_SEEN) for each in run.verdicts)
+    doubted = tuple(structs.replace(each, card=NEVER_SEEN) for each in run.verdicts)
     outcome = replace(
-        outcome, run=replace(run, verdicts=doubted, wall_s=60.0), baselines=entries_of(run)
+        outcome, run=structs.replace(run, verdicts=doubted, wall_s=60.0), baselines=entries_of(run)
     )
     found = settle(outcome, replace(asked, time_s=60.0), Log(), Desks())
     (note,) = found.run.notes[len(run.notes) :]
@@ -407,6 +408,6 @@ def test_more_than_can_be_asked_is_told(elsewhere: pytest.Pytester) -> None:
 def test_a_run_that_was_judged_again_reads_as_judged_last(elsewhere: pytest.Pytester) -> None:
     run = last(elsewhere)
     path = elsewhere.path / ".perfsuite" / "runs" / f"{run.id}.jsonl"
-    later = replace(run, verdicts=run.verdicts[:1], notes=("judged again",))
+    later = structs.replace(run, verdicts=run.verdicts[:1], notes=("judged again",))
     assert later != run
     assert read_run(path.read_bytes() + end_lines(later), where="made up") == later

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from perfsuite.devices.cpu import Speed, _reading_ns
-from perfsuite.devices.load import Load
+from perfsuite.devices.load import SPEED, Load, Speed
 from perfsuite.devices.protocol import open_device
 from perfsuite.model import Health, Regime
 
@@ -69,7 +68,7 @@ def test_a_core_that_stays_slow_is_a_doubt_and_no_end(monkeypatch: pytest.Monkey
 def test_no_reading_is_far_below_the_others_on_a_busy_machine() -> None:
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
     try:
-        readings = sorted(_reading_ns() for _ in range(3000))
+        readings = sorted(SPEED._read_ns() for _ in range(3000))
     finally:
         for process in busy:
             process.kill()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from perfsuite.engine.calibrate import AGREEING, SCATTERING, Groups
+from perfsuite.engine.calibrate import SCATTERING, is_steady, unsteady_note
 
 TOLERANCE = 0.002
 # As many groups as fit the time limit on a GPU.
@@ -23,20 +23,17 @@ def settled_at(level: Callable[[int], float], noise: float, seed: int, *, sample
     Without a tolerance, that three of them agree by luck is left out.
     """
     draw = random.Random(seed)  # noqa: S311 - noise, not secrets
-    groups = Groups(0.0)
+    levels: list[float] = []
     for index in range(MOST):
         drawn = [level(index) * (1 + draw.gauss(0, noise)) for _ in range(samples)]
-        groups.add(statistics.median(drawn))
-        if groups.are_steady:
+        levels.append(statistics.median(drawn))
+        if is_steady(levels, 0.0):
             return index + 1
     return MOST
 
 
 def steady(*levels: float) -> bool:
-    groups = Groups(TOLERANCE)
-    for level in levels:
-        groups.add(level)
-    return groups.are_steady
+    return is_steady(levels, TOLERANCE)
 
 
 def test_groups_that_agree_are_steady_at_once() -> None:
@@ -98,9 +95,8 @@ def test_a_step_is_outlasted() -> None:
 
 
 def test_the_reason_names_the_last_groups() -> None:
-    groups = Groups(TOLERANCE)
-    groups.add(1.0)
-    assert groups.why_not(3.0) == "did not settle within 3 s (only 1 of 3 groups fitted)"
-    for level in (1.0, 1.0, 1.02, 1.0)[-AGREEING:]:
-        groups.add(level)
-    assert groups.why_not(3.0) == "did not settle within 3 s (last 3 groups differ by 2.00%)"
+    for levels, why in (
+        ([1.0], "only 1 of 3 groups fitted"),
+        ([1.0, 1.0, 1.0, 1.02, 1.0], "last 3 groups differ by 2.00%"),
+    ):
+        assert unsteady_note(levels, 3.0) == f"did not settle within 3 s ({why})"

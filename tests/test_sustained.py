@@ -11,6 +11,7 @@ import pytest
 import test_engine
 import test_judge
 import test_machine
+from msgspec import structs
 
 from perfsuite import Regime, Work
 from perfsuite.devices.fake import FakeDevice
@@ -162,19 +163,23 @@ def test_a_clock_that_fell_as_the_canarys_did_is_the_machines() -> None:
 
 def test_energy_that_is_no_number_is_unclear_and_no_error() -> None:
     lost = [
-        replace(each, blocks=(replace(each.blocks[0], metrics={"energy_j": (-1.0,)}),))
+        structs.replace(
+            each, blocks=(structs.replace(each.blocks[0], metrics={"energy_j": (-1.0,)}),)
+        )
         for each in sustained().evidence
     ]
-    found = verdict(replace(sustained(), evidence=tuple(lost)))
+    found = verdict(structs.replace(sustained(), evidence=tuple(lost)))
     assert found.word.value == "unclear"
     assert "energy_j must be a positive number" in found.reason
 
 
 def test_the_canary_of_most_operations_lends_its_clock() -> None:
-    gemm = replace(test_machine.variant("p.gemm[]"), work=Work(flops=1e12))
+    gemm = structs.replace(test_machine.variant("p.gemm[]"), work=Work(flops=1e12))
     copy = test_machine.variant("p.copy[]")
     results = [
-        replace(test_machine.result(each.id, {"aaaa0": 0.0, "bbbb0": 0.0}, Stage.CANARY_START))
+        structs.replace(
+            test_machine.result(each.id, {"aaaa0": 0.0, "bbbb0": 0.0}, Stage.CANARY_START)
+        )
         for each in (copy, gemm)
     ]
     run = Run(
@@ -185,10 +190,10 @@ def test_the_canary_of_most_operations_lends_its_clock() -> None:
     before, now = canary_clocks(run, entries)
     assert before == pytest.approx({"aaaa0": 1.0, "bbbb0": 1.0})
     assert now == pytest.approx({"aaaa0": 1.0, "bbbb0": 1.0})
-    assert canary_clocks(replace(run, canaries=(copy,)), entries) == ({}, {})
+    assert canary_clocks(structs.replace(run, canaries=(copy,)), entries) == ({}, {})
     lost = Evidence(slot=0, seed=0, unit="aaaa0", blocks=(Block(time_us=(-1.0,)),))
-    bad = tuple(replace(result, evidence=(lost,)) for result in results)
-    assert canary_clocks(replace(run, results=bad), entries) == ({}, {})
+    bad = tuple(structs.replace(result, evidence=(lost,)) for result in results)
+    assert canary_clocks(structs.replace(run, results=bad), entries) == ({}, {})
 
 
 def test_energy_is_accepted_as_a_metric() -> None:

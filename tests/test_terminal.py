@@ -9,6 +9,7 @@ from pathlib import Path
 
 import explained_data
 import pytest
+from msgspec import structs
 from options_data import OPTIONS
 from report_data import FACTS, HEALTH, STORY, Told, baselines_of, run_of
 
@@ -54,7 +55,7 @@ def test_summary_lists_what_needs_a_reader_and_nothing_else() -> None:
 def test_of_two_hundred_failures_ten_are_told_and_the_rest_counted() -> None:
     story = [replace(told_of(Word.SLOWER), axes={"n": n}) for n in range(200)]
     book = book_of(*story)
-    lines = list(summary(replace(book, run=replace(book.run, claims=()))))
+    lines = list(summary(replace(book, run=structs.replace(book.run, claims=()))))
     assert sum(line.startswith("  slower") for line in lines) == 10
     assert "  ... and 190 more: see the report" in lines
     assert all(line.isascii() for line in lines)
@@ -63,7 +64,7 @@ def test_of_two_hundred_failures_ten_are_told_and_the_rest_counted() -> None:
 def test_long_texts_are_cut_and_a_few_skips_and_notes_told() -> None:
     told = replace(told_of(Status.CRASHED), reason="word " * 900)
     book = book_of(told)
-    book = replace(book, run=replace(book.run, notes=("a note",) * 12))
+    book = replace(book, run=structs.replace(book.run, notes=("a note",) * 12))
     lines = list(summary(book))
     assert max(map(len, lines)) < 400
     assert lines[-1] == "note: 2 more: see the report"
@@ -79,18 +80,20 @@ def test_a_change_has_its_cause_below() -> None:
 
 def test_what_is_unclear_is_told_with_the_load_of_others() -> None:
     book = book_of(told_of(Word.UNCLEAR))
-    loud = replace(HEALTH, foreign_percent=34.0)
+    loud = structs.replace(HEALTH, foreign_percent=34.0)
     results = [
-        replace(
+        structs.replace(
             result,
             evidence=tuple(
-                replace(one, blocks=tuple(replace(block, health=loud) for block in one.blocks))
+                structs.replace(
+                    one, blocks=tuple(structs.replace(block, health=loud) for block in one.blocks)
+                )
                 for one in result.evidence
             ),
         )
         for result in book.run.results
     ]
-    run = replace(book.run, results=tuple(results))
+    run = structs.replace(book.run, results=tuple(results))
     lines = list(summary(read(run, baselines=book.baselines)))
     (told,) = [line for line in lines if line.startswith("  unclear")]
     assert "load by others up to 34 %; from 6.3 % on a change would be found" in told
@@ -124,7 +127,7 @@ def shifted_book(word: Word | Status) -> Book:
         variants=(),
         fails=True,
     )
-    return replace(book, run=replace(book.run, shift=shift, claims=()))
+    return replace(book, run=structs.replace(book.run, shift=shift, claims=()))
 
 
 def test_a_shifted_machine_is_told_first_and_fails_the_run() -> None:
@@ -206,7 +209,7 @@ def test_a_broken_claim_fails_with_the_ratio_and_its_source() -> None:
         by=1.5,
         source=broken.source,
     )
-    book = replace(book, run=replace(book.run, instances=(instance,)))
+    book = replace(book, run=structs.replace(book.run, instances=(instance,)))
     account = accounts_of(book, OPTIONS)[broken.claim]
     assert account.fails
     assert "1.50x (Triton tutorial 2, fused softmax)" in account.text
@@ -253,8 +256,8 @@ def test_a_terminal_shows_whole_ids_and_obeys_no_worker(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("line", ["::stop-commands::x", "\u3000 ::error::x", "a ##[error]x"])
 def test_a_workflow_obeys_no_worker(line: str) -> None:
     book = book_of(replace(told_of(Status.CRASHED), reason=f"first\n{line}"))
-    spoken = tuple(replace(each, output=f"{line}\n  {line}") for each in book.run.results)
-    book = read(replace(book.run, results=spoken), baselines=book.baselines)
+    spoken = tuple(structs.replace(each, output=f"{line}\n  {line}") for each in book.run.results)
+    book = read(structs.replace(book.run, results=spoken), baselines=book.baselines)
     (account,) = accounts_of(book, OPTIONS).values()
     lines = [*account.text.splitlines(), *summary(book)]
     assert sum(line.rsplit("::", maxsplit=1)[-1][-6:] in each for each in lines) >= 3

@@ -8,12 +8,12 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, PackError, UsageError
 from perfsuite.devices.fake import FakeDevice, FakeRng

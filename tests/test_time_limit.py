@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import store_data
+from msgspec import structs
 from test_runner import PACK, QUICK, Log, request
 
 from perfsuite.model import (
@@ -125,7 +126,7 @@ def test_what_never_fits_says_so_and_keeps_nothing_else_out() -> None:
     assert [each.id for each in found.chosen(some)] == [some[1].id, some[2].id]
     run = store_data.planned(*some)
     done = [Result(variant=each.id, status=Status.OK) for each in some[1:]]
-    (left,) = found.left_out(replace(run, results=tuple(done), instances=()))
+    (left,) = found.left_out(structs.replace(run, results=tuple(done), instances=()))
     assert left.variant == some[0].id
     assert "too long for it; 1m39s of the 10s that it leaves" in left.reason
 
@@ -148,12 +149,12 @@ def folder(tmp_path: Path) -> Path:
 def with_costs(asked: Request, wall_s: float) -> Run:
     """Store a run that measured everything long ago, in which each took so long."""
     run = execute(asked, Log()).run
-    old = replace(run, id="20200101-000000-00000000", started="2020-01-01T00:00:00+00:00")
+    old = structs.replace(run, id="20200101-000000-00000000", started="2020-01-01T00:00:00+00:00")
     for path in asked.folder.glob("runs/*.jsonl"):
         path.unlink()
     with RunFile.create(asked.folder, old) as file:
         for result in run.results:
-            file.append(replace(result, wall_s=wall_s))
+            file.append(structs.replace(result, wall_s=wall_s))
         return file.finish(old)
 
 
@@ -168,7 +169,7 @@ def nights_until_all_measured(asked: Request, most: int) -> list[Outcome]:
 
 
 def test_a_night_measures_what_fits_and_says_what_it_left_out(folder: Path) -> None:
-    asked = request(folder, MANY, settings=replace(QUICK, processes=1, confirm_processes=1))
+    asked = request(folder, MANY, settings=structs.replace(QUICK, processes=1, confirm_processes=1))
     with_costs(asked, 20.0)
     asked = replace(asked, time_s=120.0)
     outcome, *later = nights_until_all_measured(asked, 5)
@@ -193,14 +194,14 @@ def test_a_night_measures_what_fits_and_says_what_it_left_out(folder: Path) -> N
 
 
 def test_what_has_no_room_after_a_resume_is_not_said_to_be_too_long(folder: Path) -> None:
-    asked = request(folder, MANY, settings=replace(QUICK, processes=1, confirm_processes=1))
-    run = replace(with_costs(asked, 20.0), id="20210101-000000-00000000")
+    asked = request(folder, MANY, settings=structs.replace(QUICK, processes=1, confirm_processes=1))
+    run = structs.replace(with_costs(asked, 20.0), id="20210101-000000-00000000")
     reasons = {}
     for seconds, spent_s in ((120.0, 71.0), (120.0, 200.0), (30.0, 0.0)):
         limit = TimeLimit(seconds, spent_s)
         found = fit_of(run, asked, limit=limit, entries={}, devices=1)
         assert found.chosen(run.variants) == ()
-        (why,) = {each.reason for each in found.left_out(replace(run, results=()))}
+        (why,) = {each.reason for each in found.left_out(structs.replace(run, results=()))}
         reasons[seconds, spent_s] = why
     resumed = "--perf-time 2m has no room: no baseline, new when last measured; 20200101"
     assert reasons.pop((120.0, 71.0)) == reasons.pop((120.0, 200.0)) == resumed
@@ -237,12 +238,12 @@ def test_earlier_runs_tell_costs_and_doubts(tmp_path: Path) -> None:
     for number in (1, 2):
         run = store_data.finished(times, run_id=f"2026112{number}-000000-aaaa")
         word = Verdict(variant=run.variants[0].id, word=Word.SLOWER, reason="r", confirmation="f")
-        results = [replace(each, wall_s=3.0 * number) for each in run.results]
-        wrong = replace(results[1], stage=Stage.CONFIRM, status=Status.WRONG, evidence=())
+        results = [structs.replace(each, wall_s=3.0 * number) for each in run.results]
+        wrong = structs.replace(results[1], stage=Stage.CONFIRM, status=Status.WRONG, evidence=())
         with RunFile.create(tmp_path, run) as file:
             for each in (*results, wrong):
                 file.append(each)
-            file.finish(replace(run, verdicts=(word,)))
+            file.finish(structs.replace(run, verdicts=(word,)))
     ids = [variant.id for variant in run.variants]
     found = past_of(tmp_path, sku="nvidia-h200", unit=store_data.UNIT, variants=[*ids, "never"])
     assert {name: each.doubt for name, each in found.items()} == {ids[0]: "slower", ids[1]: "wrong"}
@@ -251,7 +252,7 @@ def test_earlier_runs_tell_costs_and_doubts(tmp_path: Path) -> None:
 
 
 def test_a_change_of_a_cases_file_makes_its_variants_urgent(folder: Path) -> None:
-    asked = request(folder, MANY, settings=replace(QUICK, processes=1, confirm_processes=1))
+    asked = request(folder, MANY, settings=structs.replace(QUICK, processes=1, confirm_processes=1))
     git = ("git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b")
     subprocess.run([*git, "init", "-q"], check=True)
     (folder / ".gitignore").write_text(".perfsuite\n", encoding="utf-8")
@@ -270,7 +271,7 @@ def test_nights_with_little_room_hide_no_earlier_one(tmp_path: Path) -> None:
     for number in range(14):
         run = store_data.finished({"copy": 100.0}, run_id=f"202611{number + 10}-000000-aaaa")
         left = (LeftOut(variant="memory.scan[n=1024]", reason="no room"),) if number else ()
-        newest = replace(run, left_out=left)
+        newest = structs.replace(run, left_out=left)
         with RunFile.create(tmp_path, newest) as file:
             file.finish(newest)
     assert len(list(earlier_runs(tmp_path, newest))) == 14

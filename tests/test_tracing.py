@@ -10,13 +10,15 @@ from typing import Any
 from unittest.mock import MagicMock, Mock
 
 import pytest
+from msgspec import structs
 from store_data import SKU, finished
 from test_panel import SITE, STEADY, nasty
 from test_worker import conversation, heard, job
 
 from perfsuite.boundary import PerfError
 from perfsuite.devices.fake import FakeDevice
-from perfsuite.devices.protocol import Loaded, open_device, plain_ptx
+from perfsuite.devices.protocol import Loaded, open_device
+from perfsuite.devices.sass import plain_ptx
 from perfsuite.engine.trace import MOST_KERNELS, artefact_of, dissect
 from perfsuite.explain.trace import MOST_DIFF_LINES, Shelf, Tracing
 from perfsuite.model import Arm, Change, Code, Run, Trace, TracedKernel, Verdict, Word
@@ -67,9 +69,9 @@ $L__tmp3:
 
 def traced_run(kernels: tuple[TracedKernel, ...] = KERNELS) -> Run:
     trace = Trace(variant=COPY, kernels=kernels, codes=(CODE,))
-    run = replace(finished({"copy": 12.5}), traces=(trace,) if kernels else ())
-    processes = tuple(replace(each, artefact="aa") for each in run.results[0].evidence)
-    return replace(run, results=(replace(run.results[0], evidence=processes),))
+    run = structs.replace(finished({"copy": 12.5}), traces=(trace,) if kernels else ())
+    processes = tuple(structs.replace(each, artefact="aa") for each in run.results[0].evidence)
+    return structs.replace(run, results=(structs.replace(run.results[0], evidence=processes),))
 
 
 def entry_of(root: Path) -> Any:
@@ -210,7 +212,7 @@ def test_traces_are_lines_of_the_run_file(tmp_path: Path) -> None:
     with RunFile.create(tmp_path, run) as file:
         file.append(run.results[0])
         file.append_trace(run.traces[0])
-        ended = file.finish(replace(run, environments={"r": {"driver": "580"}}))
+        ended = file.finish(structs.replace(run, environments={"r": {"driver": "580"}}))
     assert ended.traces == run.traces
     assert load_run(file.path) == ended
     kinds = [json.loads(line)["kind"] for line in file.path.read_text().splitlines()]
@@ -221,7 +223,7 @@ def test_a_baseline_has_a_line_for_each_kernel(tmp_path: Path) -> None:
     accept(traced_run(), tmp_path, reason="first", by="Ann")
     entry = entry_of(tmp_path)
     assert entry.kernels == KERNELS
-    assert entry.codes == (replace(CODE, diff=""),)
+    assert entry.codes == (structs.replace(CODE, diff=""),)
     lines = (tmp_path / "nvidia-h200" / "memory.json").read_text().splitlines()
     assert [line.strip()[:30] for line in lines if '"duration_us"' in line] == [
         '{"name": "void copy<4>(float*)',
@@ -231,7 +233,7 @@ def test_a_baseline_has_a_line_for_each_kernel(tmp_path: Path) -> None:
 
 def test_what_did_not_move_keeps_its_kernels(tmp_path: Path) -> None:
     accept(traced_run(), tmp_path, reason="first", by="Ann")
-    again = replace(traced_run(()), id="20261122-103000-3f2a")
+    again = structs.replace(traced_run(()), id="20261122-103000-3f2a")
     assert accept(again, tmp_path, reason="again", by="Ann").unchanged == (COPY,)
     assert entry_of(tmp_path).kernels == KERNELS
 
@@ -299,7 +301,7 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
             variant=f"memory.{name}[n=1024]",
             word=word,
             reason="",
-            changes=(replace(change, p_value=p),) if word is not Word.NEW else (),
+            changes=(structs.replace(change, p_value=p),) if word is not Word.NEW else (),
         )
         for name, (word, p) in changes.items()
     ]
@@ -307,7 +309,7 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
     tracer = desk.panel.tracer.return_value.__enter__.return_value
     tracer.trace.return_value = wire.Traced((), reason="a test")
     file = Mock(path=tmp_path / "runs" / "x.jsonl", run=run)
-    run = replace(run, verdicts=tuple(verdicts))
+    run = structs.replace(run, verdicts=tuple(verdicts))
     Tracing(file, [desk], {}, {}).take(run, Mock())
     traced = [call.args[0].case.name for call in tracer.trace.call_args_list]
     assert traced == ["slow", "likely", "noisy", "fresh", "alike"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import report_data as data
+from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError
 from perfsuite.history.pages import trends_page, write_trends

@@ -7,11 +7,12 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from perfsuite.explain.trace import LIMITS_S
 from perfsuite.model import Settings, Status, Tier

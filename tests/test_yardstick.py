@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import store_data as data
+from msgspec.structs import replace
 
 from perfsuite.history.store import moves_of
 from perfsuite.judge.noise import entries_of

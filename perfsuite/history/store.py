@@ -14,7 +14,6 @@ import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import MAXYEAR, MINYEAR, datetime
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from msgspec import MsgspecError, convert, json, to_builtins
+from msgspec.structs import replace
 from sqlalchemy import (
     URL,
     Column,

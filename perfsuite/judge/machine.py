@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from perfsuite.judge.compare import Against
 from perfsuite.judge.verdict import draft_of, drift_of, percent, word_of

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from perfsuite.judge.peaks import (
     COLLECTIVE,
     COMPUTE,
@@ -222,7 +224,7 @@ def entries_of(run: Run) -> dict[str, BaselineEntry]:
             work_class=_class_of(variant, run, metrics),
             load=round_digits(foreign_share(evidence)),
             kernels=trace.kernels,
-            codes=tuple(replace(code, diff="") for code in trace.codes),
+            codes=tuple(structs.replace(code, diff="") for code in trace.codes),
         )
     return entries
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
+from msgspec import structs
+
 from perfsuite.boundary import UsageError
 from perfsuite.cli import time_of
 from perfsuite.explain.parts import Side, explain
@@ -137,7 +139,7 @@ def told_by(run: Run, exceptions: Exceptions, skus: Mapping[str, Mapping[str, st
         why = why or _no_level(verdict, asked)
         if why:
             left_out[name] = why
-    entries = entries_of(replace(run, results=tuple(_evidence(asked))))
+    entries = entries_of(structs.replace(run, results=tuple(_evidence(asked))))
     kept = {name: e for name, e in entries.items() if name in variants and name not in left_out}
     return Told(run, kept, left_out)
 
@@ -339,7 +341,7 @@ def _sorted_out(
     facts = {slug: desk.baselines.sku.facts for slug, desk in desks.items()}
     for run in runs:
         own, away = desks[run.sku.slug], exceptions.quarantined(run)
-        quiet = replace(run, canaries=tuple(c for c in run.canaries if c.id not in away))
+        quiet = structs.replace(run, canaries=tuple(c for c in run.canaries if c.id not in away))
         against = replace(own.against, facts=run.facts)
         why = held.get(run.id) or broken(quiet, against, own.baselines.entries)
         if why:
@@ -420,7 +422,7 @@ class _Desk:
         found = replace(found, changes=changes)
         if stay := _stay(changes, old, entries):
             # Metrics that came or went are recorded where nothing else moves with them.
-            kind = other_kind(replace(old, state=found.entry.state), found.entry)
+            kind = other_kind(structs.replace(old, state=found.entry.state), found.entry)
             word, why = ("new", kind) if kind and stay[0] == "same" else stay
             return replace(found, word=word, why=why)
         moved = [each for each in changes if _is_sure(each)]

@@ -20,11 +20,12 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
 
 import msgspec
+from msgspec import structs
 
 import perfsuite
 from perfsuite.boundary import (
@@ -259,8 +260,7 @@ def _memory_bytes(case: Case, axes: Axes, where: str) -> int:
 def _info(pack: str, case: Case) -> CaseInfo:
     build: Any = inspect.unwrap(getattr(case.build, "func", case.build))
     code = getattr(build, "__code__", None)
-    names = {field.name for field in fields(CaseInfo)}
-    declared = {field.name: getattr(case, field.name) for field in fields(case)}
+    declared = structs.asdict(case)
     told = {
         "pack": pack,
         "doc": inspect.cleandoc(case.build.__doc__ or ""),
@@ -268,7 +268,8 @@ def _info(pack: str, case: Case) -> CaseInfo:
         "line": code.co_firstlineno if code else 0,
         "axes": tuple(case.axes),
     }
-    return CaseInfo(**{name: value for name, value in (declared | told).items() if name in names})
+    known = {**declared, **told}
+    return CaseInfo(**{name: known[name] for name in CaseInfo.__struct_fields__})
 
 
 def _bindings(variants: Sequence[Variant], claim: Claim) -> Iterator[ClaimInstance]:

@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import pluggy
+from msgspec.structs import replace
 
 from perfsuite import hooks as hookspecs
 from perfsuite.boundary import (

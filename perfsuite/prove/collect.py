@@ -21,6 +21,7 @@ from statistics import fmean, median
 from typing import IO, Self
 
 import msgspec
+from msgspec import structs
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import Pack, Result, Settings, Stage, Tier, Variant
@@ -330,7 +331,7 @@ def _arm(subject: Subject, turn: int, *, start: int, waves_each: int) -> Variant
 
 def _seeded(panel: Panel, turn: int) -> Site:
     settings = panel.site.settings
-    return replace(panel.site, settings=replace(settings, seed=turn))
+    return replace(panel.site, settings=structs.replace(settings, seed=turn))
 
 
 # Collects raw data until the time is over: panel, other tools and fresh servers take turns.

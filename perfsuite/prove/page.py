@@ -18,6 +18,7 @@ import numpy as np
 import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from msgspec import structs
 
 from perfsuite.boundary import UsageError
 from perfsuite.cli import Device, find_project, say
@@ -219,7 +220,14 @@ class Comparing:
         screen = result_of(variant, Stage.SCREEN, waves[:1])
         confirm = result_of(variant, Stage.CONFIRM, waves[1 : 1 + self._confirming])
         return [
-            _Case(subject, change, variant, replace(entry, variant=variant.id), screen, confirm)
+            _Case(
+                subject,
+                change,
+                variant,
+                structs.replace(entry, variant=variant.id),
+                screen,
+                confirm,
+            )
         ]
 
     def _judged(self, cases: Sequence[_Case]) -> tuple[dict[str, Verdict], list[_Case]]:
@@ -246,7 +254,7 @@ class Comparing:
         if not verdict.card:
             return verdict
         base, name = case.subject.base, case.variant.id
-        entry = replace(entry_of(self._raw, base, [self._here[base.id]]), variant=name)
+        entry = structs.replace(entry_of(self._raw, base, [self._here[base.id]]), variant=name)
         against = replace(self._against, arms=frozenset({name}))
         first = case.confirm.evidence[: self._raw.header.settings.processes]
 
@@ -254,7 +262,7 @@ class Comparing:
             results, entries = {name: result}, {name: entry}
             return judge(results, variants=[case.variant], entries=entries, against=against)[0]
 
-        found = say(replace(case.confirm, evidence=first))
+        found = say(structs.replace(case.confirm, evidence=first))
         if wants_confirmation(found, is_brief=True):
             found = say(case.confirm)
         return found if found.word in {Word.SLOWER, Word.FASTER} else verdict
@@ -695,7 +703,7 @@ def _judged_tools(raw: Raw) -> Scoring:
     def score(
         base: Variant, variant: Variant, before: Sequence[Wave], now: Sequence[Wave]
     ) -> float:
-        entry = replace(entry_of(raw, base, before), variant=variant.id)
+        entry = structs.replace(entry_of(raw, base, before), variant=variant.id)
         result = result_of(variant, Stage.SCREEN, now)
         (verdict,) = judge(
             {variant.id: result}, variants=[variant], entries={variant.id: entry}, against=against

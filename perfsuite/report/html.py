@@ -20,45 +20,11 @@ from perfsuite.judge.peaks import Peaks
 from perfsuite.model import ClaimVerdict, Run
 from perfsuite.report import (
     charts,
+    data,
     plots,
+    text,
     view,
     why,
-)
-from perfsuite.report import (
-    data as claims,
-)
-from perfsuite.report import (
-    data as coverage,
-)
-from perfsuite.report import (
-    data as detail,
-)
-from perfsuite.report import (
-    data as facts,
-)
-from perfsuite.report import (
-    data as filters,
-)
-from perfsuite.report import (
-    data as marks,
-)
-from perfsuite.report import (
-    data as metrics,
-)
-from perfsuite.report import (
-    data as page,
-)
-from perfsuite.report import (
-    plots as history,
-)
-from perfsuite.report import (
-    plots as roof,
-)
-from perfsuite.report import (
-    text as summary,
-)
-from perfsuite.report import (
-    why as kernels,
 )
 from perfsuite.report.data import Book, Subject, judged, rate_of, read
 from perfsuite.report.text import verdict_json
@@ -77,7 +43,7 @@ class Cell:
     text: str
     aside: str
     ratio: str
-    mark: marks.Mark | None
+    mark: data.Mark | None
     keys: str
 
 
@@ -138,7 +104,7 @@ class Matrix:
     @property
     def differences(self) -> list[tuple[str, list[str | None]]]:
         """The facts of the machines that are not alike."""
-        found = _across(self.books, lambda book: facts.everything(book.run.facts))
+        found = _across(self.books, lambda book: data.everything(book.run.facts))
         return [(name, held) for name, held in found if len(set(held)) > 1]
 
     def _cells(self, held: Sequence[Subject | None]) -> Iterable[Cell]:
@@ -193,9 +159,9 @@ def render_render(book: Book) -> str:
         "page.html.j2",
         book=book,
         run=book.run,
-        headline=page.headline(book),
+        headline=data.headline(book),
         proportions=charts.proportions([(mark.tone, count) for mark, count in book.tallies]),
-        sections=page.sections(book),
+        sections=data.sections(book),
     )
 
 
@@ -235,9 +201,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters["prose"] = prose
-    rooms = (claims, coverage, detail, facts, filters, history, kernels, marks, metrics, page)
-    for room in (*rooms, plots, roof, view, why):
-        found.globals[room.__name__.rpartition(".")[2]] = room
+    found.globals |= {"data": data, "plots": plots, "view": view, "why": why}
     return found
 
 
@@ -250,7 +214,7 @@ VERDICT, PAGE = "verdict.json", "index.html"
 # What programs read comes first: whatever becomes of the rest.
 FILES = {
     VERDICT: verdict_json,
-    "summary.md": summary.summary,
+    "summary.md": text.summary,
     PAGE: render_render,
 }
 

@@ -6,9 +6,11 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError
 from perfsuite.model import (

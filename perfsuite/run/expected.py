@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.peaks import Peaks, efficiency, peaks_of, with_measured
 from perfsuite.model import (
@@ -86,7 +88,7 @@ def _traced(entry: BaselineEntry, traced: Mapping[str, BaselineEntry]) -> Baseli
     known = traced.get(entry.variant)
     if entry.kernels or known is None:
         return entry
-    return replace(entry, kernels=known.kernels, codes=known.codes)
+    return structs.replace(entry, kernels=known.kernels, codes=known.codes)
 
 
 # Finds what a run is compared with, and what no result may exceed.
@@ -128,7 +130,7 @@ class Yardstick:
         if run.against is None:
             return self
         of_a = [r for r in run.aside if r.arm is Arm.A and stage in {None, r.stage}]
-        other = replace(run, results=tuple({r.variant: r for r in of_a}.values()), aside=())
+        other = structs.replace(run, results=tuple({r.variant: r for r in of_a}.values()), aside=())
         entries, source = entries_of(other), str(run.against)
         if not entries:
             return self
@@ -140,7 +142,7 @@ class Yardstick:
             sources={**self.sources, **dict.fromkeys(entries, source)},
             mismatches={k: why for k, why in self.mismatches.items() if k not in entries},
             notes=self.notes if rest else (),
-            previous=replace(other, commit=run.against.commit),
+            previous=structs.replace(other, commit=run.against.commit),
             arms=frozenset(entries),
         )
 
@@ -155,7 +157,7 @@ class Yardstick:
         share = efficiency(variant.work, self.peaks, min(values)) if values else None
         if share is None or share <= PLAUSIBLE or not variant.case.cold:
             return result
-        return replace(
+        return structs.replace(
             result,
             status=Status.ERROR,
             reason=f"{share:.0%} of the measured ceiling: the work formula counts too much, the "
@@ -194,7 +196,8 @@ class Yardstick:
         """Let a broken claim fail the run only if it held in what the run is compared with."""
         sides = {instance.id: instance for instance in instances}
         return tuple(
-            replace(claim, fails=claim.fails and self._held(sides[claim.claim])) for claim in claims
+            structs.replace(claim, fails=claim.fails and self._held(sides[claim.claim]))
+            for claim in claims
         )
 
     def _held(self, claim: ClaimInstance) -> bool:
@@ -234,7 +237,7 @@ def find_yardstick(
         mismatches=known.mismatches,
         notes=known.notes(previous),
         known=(*latest.values(), *_comparable(stored.values())),
-        previous=previous and replace(previous, results=tuple(behind(entries, runs))),
+        previous=previous and structs.replace(previous, results=tuple(behind(entries, runs))),
         peaks=peaks_of(run.sku.slug),
         reached=with_measured(peaks_of(run.sku.slug), _comparable([stored[run.sku.slug]]), packs),
         variants=variants,

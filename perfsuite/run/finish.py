@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from msgspec import structs
+
 from perfsuite.boundary import from_environment, user_name
 from perfsuite.hooks import features
 from perfsuite.model import Pack, Run, Section, Series, Word
@@ -61,7 +63,7 @@ def book_of(
     sections, notes = outcome.steps.take("packs were not asked for sections", told, nothing)
     for note in notes:
         outcome.steps.add("a pack's hook failed", note)
-    run = replace(outcome.run, notes=(*outcome.run.notes, *notes))
+    run = structs.replace(outcome.run, notes=(*outcome.run.notes, *notes))
     return _book(replace(outcome, run=run), history, sections)
 
 

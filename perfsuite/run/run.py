@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from msgspec import structs
+
 from perfsuite.boundary import PerfError, StoreError, UsageError, plain
 from perfsuite.explain.trace import Tracing
 from perfsuite.judge.claims import judge_claims, judge_quads
@@ -129,7 +131,7 @@ def joined(results: Sequence[Result]) -> Result:
     good = [result for result in results if result.status is Status.OK]
     evidence = tuple(process for result in good for process in result.evidence)
     wall_s = max(result.wall_s for result in results)
-    return replace((good or results)[0], evidence=evidence, wall_s=wall_s)
+    return structs.replace((good or results)[0], evidence=evidence, wall_s=wall_s)
 
 
 # Judges a run by its yardstick: the variants of a stage, then its machine.
@@ -163,7 +165,7 @@ class Judging:
         """Return the run with its verdicts in the light of the machine, claims and notes."""
         yardstick = self.yardstick.beside(run)
         away = self.exceptions.quarantined(run)
-        watched = replace(run, canaries=tuple(c for c in run.canaries if c.id not in away))
+        watched = structs.replace(run, canaries=tuple(c for c in run.canaries if c.id not in away))
         machine = judge_machine(
             watched,
             [verdicts[v.id] for v in run.variants if v.id in verdicts and v.id not in away],
@@ -174,8 +176,8 @@ class Judging:
         told = [found[v.id] for v in run.variants if v.id in found]
         notes = (*yardstick.notes, *yardstick.unaccepted(run), *self.arms.notes())
         notes += (*machine.notes, *self.exceptions.notes(run))
-        judged = replace(run, verdicts=self.exceptions.applied(told, run))
-        return replace(
+        judged = structs.replace(run, verdicts=self.exceptions.applied(told, run))
+        return structs.replace(
             judged,
             shift=machine.shift,
             claims=self.exceptions.claims(yardstick.excused(claims, run.instances), judged),
@@ -193,7 +195,7 @@ class Judging:
             return verdict
         fails = Word.UNCLEAR.value in self.policy.fail_on
         reason = f"{verdict.reason}; not confirmed: {why}"
-        return replace(verdict, word=Word.UNCLEAR, reason=reason, fails=fails)
+        return structs.replace(verdict, word=Word.UNCLEAR, reason=reason, fails=fails)
 
     def _against(self, run: Run, yardstick: Yardstick) -> Against:
         before, now = canary_clocks(run, yardstick.entries)
@@ -368,7 +370,7 @@ class Claims:
         limit += f", within {self.limit}" if self.limit.is_set else ""
         undone = {claim.id: self._failed.get(claim.id, limit) for claim in left}
         still_open = {
-            each.claim: replace(each, reason=f"{each.reason}; {undone[each.claim]}")
+            each.claim: structs.replace(each, reason=f"{each.reason}; {undone[each.claim]}")
             for each in found
             if each.claim in undone
         }
@@ -396,7 +398,9 @@ class Claims:
             variants[claim.faster], variants[claim.than], processes=processes
         )
         with self._lock:
-            both = [self.run_file.append(replace(result, claim=claim.id)) for result in results]
+            both = [
+                self.run_file.append(structs.replace(result, claim=claim.id)) for result in results
+            ]
             verdict = judge_quads(claim, both, facts=run.facts, policy=self.policy)
             if verdict is not None:
                 self._decided[claim.id] = verdict
@@ -691,8 +695,8 @@ class _Work:
         started = time.monotonic()
         run = self.judging.whole(self.run_file.run, verdicts, judged)
         self.phases_s["judge"] += time.monotonic() - started
-        run = replace(run, notes=(*notes, *run.notes), left_out=fit.left_out(run))
-        run = replace(run, notes=(*fit.told(run), *run.notes))
+        run = structs.replace(run, notes=(*notes, *run.notes), left_out=fit.left_out(run))
+        run = structs.replace(run, notes=(*fit.told(run), *run.notes))
         entries = self.judging.yardstick.entries
         tracing = Tracing(
             self.run_file,
@@ -709,9 +713,9 @@ class _Work:
         # With what was measured before an interruption.
         wall_s = self.limit.spent_s + time.monotonic() - self.started
         units = units_of(self.desks, run.variants)
-        run = replace(run, wall_s=round(wall_s, 3), units=units, phases_s=phases_s)
+        run = structs.replace(run, wall_s=round(wall_s, 3), units=units, phases_s=phases_s)
         ended = datetime.now(UTC).isoformat(timespec="seconds")
-        whole = replace(run, traces=self.run_file.run.traces, finished=ended)
+        whole = structs.replace(run, traces=self.run_file.run.traces, finished=ended)
         return self.steps.take(
             "the run's file has no verdicts", partial(self.run_file.finish, run), whole
         )

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 
+from msgspec import structs
+
 from perfsuite.boundary import PerfError
 from perfsuite.judge.verdict import IN_TURNS
 from perfsuite.model import Arm, Revision, Run, Stage, Trace, Verdict, Word
@@ -58,7 +60,7 @@ def settle(outcome: Outcome, request: Request, listener: Listener, desks: Desks)
     amended = outcome.steps.take(
         "the run's file lacks what was found in turns",
         lambda: RunFile.amend(outcome.run_file, found, traces=settling.traces),
-        replace(found, traces=(*found.traces, *settling.traces)),
+        structs.replace(found, traces=(*found.traces, *settling.traces)),
     )
     return replace(outcome, run=amended, is_interrupted=is_interrupted)
 
@@ -85,7 +87,7 @@ class _Settling:
         """The run with the answers in their verdicts' place, and the time that they took."""
         run, spent_s = self.outcome.run, time.monotonic() - self.started
         verdicts = tuple(self.answers.get(verdict.variant, verdict) for verdict in run.verdicts)
-        return replace(
+        return structs.replace(
             run,
             verdicts=verdicts,
             notes=(*run.notes, *self.notes),
@@ -147,7 +149,7 @@ class _Settling:
                 # is the same as itself says nothing.
                 is_other = found is not None and found.source != str(run.against)
                 kept = found if found and is_other and found.word is Word.SAME else mine
-                self.answers[name] = replace(kept, reason=f"{kept.reason}; {told}")
+                self.answers[name] = structs.replace(kept, reason=f"{kept.reason}; {told}")
 
     def _answer(self, mine: Verdict, found: Verdict, revision: Revision) -> Verdict:
         """Return a change of the code as found, *same* for none, else why it is still unclear.
@@ -158,15 +160,17 @@ class _Settling:
         if found.word in {Word.SLOWER, Word.FASTER}:
             return self.request.exceptions.applied([found], self.outcome.run)[0]
         if found.word is not Word.SAME:
-            return replace(mine, reason=f"{mine.reason}; {revision} in turns: {found.reason}")
+            return structs.replace(
+                mine, reason=f"{mine.reason}; {revision} in turns: {found.reason}"
+            )
         told = f"{revision} is the same in turns on this card"
         how_much = f"in turns {_first_clause(found.reason)}"
         run, source = self.outcome.run, self.outcome.baselines[mine.variant].run
         before = run.environments.get(source, {})
         if causes := ", ".join(turns.differing(before, run.facts.environment)):
             causes = f"not the repository's code, but what it runs on (this card, {causes})"
-            return replace(mine, reason=f"{told}: {causes}; {mine.reason}")
-        return replace(
+            return structs.replace(mine, reason=f"{told}: {causes}; {mine.reason}")
+        return structs.replace(
             mine,
             word=Word.SAME,
             reason=f"{told}, which is what differs; {how_much}; {mine.reason}",

@@ -9,12 +9,13 @@ import numbers
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, Never, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from perfsuite.boundary import (
     DIGITS,

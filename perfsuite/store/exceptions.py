@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError, UsageError
 from perfsuite.model import ClaimVerdict, ClaimWord, Excepted, Run, Variant, Verdict, Word
