@@ -15,7 +15,7 @@ from test_cli import PACK, STEADY, A, B, Command, perfsuite, project, store
 from test_propose import night, nights
 
 from perfsuite.model import Pack, Run, Tier, Trace, TracedKernel, Verdict, Word
-from perfsuite.nightly.lint import Linter
+from perfsuite.nightly.lint import problems_in
 from perfsuite.report.terminal import plain
 from perfsuite.run.accept import accept
 from perfsuite.store.runs import RunFile
@@ -111,7 +111,9 @@ def test_propose_tells_of_older_runs_that_it_does_not_read(
     perfsuite: Command, dated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "older by their clocks" not in perfsuite("baseline", "propose")[1]
-    monkeypatch.setattr("perfsuite.cli.MOST_RUNS", len(list(dated.glob("**/*.jsonl"))) - 2)
+    monkeypatch.setattr(
+        "perfsuite.nightly.propose.MOST_RUNS", len(list(dated.glob("**/*.jsonl"))) - 2
+    )
     said = perfsuite("baseline", "propose")[1]
     assert "not read: 2 runs that are older by their clocks" in said
 
@@ -207,8 +209,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def problems(root: Path, *packs: Pack, today: date = TODAY, tier: Tier | None = None) -> list[str]:
-    linter = Linter(packs or (MEMORY,), today, 10_000, tier)
-    return [str(each).replace(f"{root}/", "") for each in linter.problems(root)]
+    found = problems_in(root, packs or (MEMORY,), today=today, older_than=10_000, tier=tier)
+    return [f"{e.where}: {e.what}; {e.remedy}".replace(f"{root}/", "") for e in found]
 
 
 def test_what_is_right_has_no_problem(root: Path) -> None:
@@ -241,7 +243,7 @@ def test_missing_variants_of_a_tier_are_named_where_siblings_have_entries(root: 
 
 
 def test_old_entries_are_named(root: Path) -> None:
-    (line,) = [*map(str, Linter((MEMORY,), date(2126, 1, 1)).problems(root))]
+    (line,) = [*map(str, problems_in(root, (MEMORY,), today=date(2126, 1, 1)))]
     assert "days ago, limit 180" in line
     edit(root / "nvidia-h200" / "memory.json", '"when": "2', '"when": "x2')
     (line,) = problems(root)

@@ -53,6 +53,7 @@ from perfsuite.model import (
     Tier,
     Variant,
 )
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.packs.find import TAKEN_NAMES, PackSource, discover
 from perfsuite.packs.listing import load_catalogue
 from perfsuite.packs.select import missing_need
@@ -72,8 +73,8 @@ from perfsuite.store.baselines import (
     sku_folder,
     skus_in,
 )
-from perfsuite.store.exceptions import Exceptions
-from perfsuite.store.files import refusing, replace_file
+from perfsuite.store.files import refusing
+from perfsuite.store.files import replace_file as replace_file
 from perfsuite.store.runs import list_runs, load_run, run_path
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
 from perfsuite.workers.process import inventory
@@ -378,11 +379,7 @@ def compare(
     raise typer.Exit(1 if book.fails else 0)
 
 
-# The commands about accepted numbers: accept, propose, diff, lint, show.
-
-
-# Without names so many of the newest runs are read: each holds every sample of a night.
-MOST_RUNS = 30
+# The commands about accepted numbers: accept, diff, show.
 
 
 @baseline_command.command()
@@ -420,62 +417,6 @@ def accept(
 
 
 @baseline_command.command()
-def propose(  # noqa: PLR0913, PLR0917 - a command line
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[RUN]...", help=f"Files or ids; else the newest {MOST_RUNS}"),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="For the page; else it is said")
-    ] = None,
-    reason: Annotated[str, typer.Option(help="Why; stored before the evidence")] = "",
-    nights: Annotated[int, typer.Option(min=1, help="So many make a level")] = 5,
-    include_slower: Annotated[  # noqa: FBT002 - a flag of the command line
-        bool, typer.Option("--include-slower", help="Worse levels too; needs --reason")
-    ] = False,
-    baselines: Baselines_commands = None,
-) -> None:
-    """Write what the last nights say to the baselines' files, for git diff; nothing is committed.
-
-    A page in Markdown says of each entry what it was and will be, how sure that is, and why.
-    """
-    from perfsuite.nightly.propose import Terms, markdown
-    from perfsuite.nightly.propose import propose as proposed
-    from perfsuite.store.exceptions import Exceptions
-
-    project = find_project()
-    roots = project.baseline_folders(baselines)
-    found = proposed(
-        [project.load_run(name) for name in runs] if runs else _newest(project),
-        roots[0],
-        exceptions=Exceptions.load(roots, _today()),
-        terms=Terms(by=user_name(), reason=reason, nights=nights, include_slower=include_slower),
-    )
-    page = markdown(found)
-    if output:
-        with refusing("cannot write the page", output, remedy="name a file that can be written"):
-            say(f"wrote {replace_file(output, page.encode())}")
-    else:
-        say(page)
-    for path in found.written:
-        say(f"wrote {path}")
-
-
-def _newest(project: Project) -> list[Run]:
-    """Return the newest runs; one that cannot be read says so and is no night."""
-    found = []
-    known = list_runs(project.folder)
-    if older := len(known[MOST_RUNS:]):
-        say(f"not read: {older} runs that are older by their clocks; name those that are to count")
-    for path in known[:MOST_RUNS]:
-        try:
-            found.append(load_run(path))
-        except PerfError as error:
-            say(f"not read: {' '.join(str(error).split())}")
-    return found
-
-
-@baseline_command.command()
 def diff(
     before: Annotated[str, typer.Argument(metavar="[A]", help="A folder or a revision")] = "HEAD",
     now: Annotated[
@@ -486,7 +427,7 @@ def diff(
     baselines: Baselines_commands = None,
 ) -> None:
     """Show which entries two states of the baselines do not share, by how much, and why."""
-    from perfsuite.nightly.propose import table
+    from perfsuite.report.text import table
     from perfsuite.store.baselines import differences
 
     root = find_project().baseline_folders(baselines)[0]
@@ -517,34 +458,6 @@ def _row(each: Difference) -> tuple[str, ...]:
     reasons = [side.accepted.reason if side else "" for side in (each.old, each.new)]
     change = view.percent(each.change) if each.change is not None else ""
     return each.sku, each.variant, *times, change, each.what, *reasons
-
-
-@baseline_command.command()
-def lint(
-    tier: Annotated[
-        Tier | None, typer.Option(help="Also look for missing entries, up to this tier")
-    ] = None,
-    older_than: Annotated[int, typer.Option(min=1, metavar="DAYS", help="Say which are")] = 180,
-    pack: Packs = None,
-    baselines: Baselines_commands = None,
-) -> None:
-    """Say what is wrong with the baselines and exceptions, one line each; exit code 1 if any is."""
-    from perfsuite.nightly.lint import Linter
-
-    if baselines and not baselines.is_dir():
-        raise UsageError(
-            "there is no such folder of baselines", where=str(baselines), remedy="name one that is"
-        )
-    project = find_project()
-    roots = project.baseline_folders(baselines)
-    packs = project.packs(pack, Tier.FULL)
-    linter = Linter(packs, _today(), older_than, tier)
-    problems = [problem for root in roots for problem in linter.problems(root)]
-    for problem in problems:
-        say(str(problem))
-    counted = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    say(f"{counted} in {', '.join(map(str, roots))}")
-    raise typer.Exit(1 if problems else 0)
 
 
 def _today() -> date:

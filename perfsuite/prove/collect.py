@@ -332,14 +332,18 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
             UnitProof(desk, pack, subjects, file=file, place=(index, len(desks)))
             for index, desk in enumerate(desks)
         ]
-        with ThreadPoolExecutor(max_workers=len(units)) as pool:
-            futures = [pool.submit(unit.run, deadline, say) for unit in units]
-            try:
-                for future in as_completed(futures):
-                    future.result()
-            except BaseException as error:
-                for unit in units:
-                    unit.stop()
-                if not isinstance(error, KeyboardInterrupt):
-                    raise
-                say("interrupted: what was measured is kept")
+        _run(units, deadline, say)
+
+
+def _run(units: Sequence[UnitProof], deadline: float, say: Say) -> None:
+    with ThreadPoolExecutor(max_workers=len(units)) as pool:
+        futures = [pool.submit(unit.run, deadline, say) for unit in units]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException as error:
+            for unit in units:
+                unit.stop()
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+            say("interrupted: what was measured is kept")

@@ -155,7 +155,7 @@ class Comparing:
     def __iter__(self) -> Iterator[Comparison]:
         """Yield comparisons, round by round, until no pair of units has waves left."""
         units, known = self._raw.units, self._known
-        pairs = [((unit,), unit) for unit in units]
+        pairs: list[tuple[tuple[str, ...], str]] = [((unit,), unit) for unit in units]
         if known:
             others = {unit: [each for each in units if each != unit] for unit in units}
             shifts = range(len(units) - 1 if len(units) > known else 0)

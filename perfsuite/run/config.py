@@ -27,12 +27,12 @@ from perfsuite.model import (
     Variant,
     seconds_of,
 )
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.packs.find import discover
 from perfsuite.packs.listing import load_catalogue
 from perfsuite.packs.load import chosen_accelerator
 from perfsuite.packs.select import claims_of, parse_selection, select, shard_of
 from perfsuite.store.baselines import Root
-from perfsuite.store.exceptions import Exceptions
 from perfsuite.store.git import RevisionOptions
 
 if TYPE_CHECKING:
@@ -431,8 +431,8 @@ def request_of(
     claims: Sequence[ClaimInstance],
 ) -> Request:
     """Return what is to be run; variants that only a claim needs are measured for it."""
+    from perfsuite.nightly.exceptions import Exceptions
     from perfsuite.store.baselines import shipped_by
-    from perfsuite.store.exceptions import Exceptions
 
     return Request(
         variants=tuple(_with_claims(chosen, variants, claims)),

@@ -210,18 +210,19 @@ class Yardstick:
 
 
 def find_yardstick(
-    roots: Sequence[Root], folder: Path, *, run: Run, packs: Sequence[Pack] = ()
+    roots: Sequence[Root], folder: Path, *, run: Run, packs: Sequence[Pack] = (), before: str = ""
 ) -> Yardstick:
     """Return the baselines of each variant's SKU; where a SKU has none, the last runs on this unit.
 
     A run has several SKUs when it holds gangs or compilation targets. ``previous`` is the last
     run, but with the results that the entries come from. ``packs`` say which variants are ceilings.
+    Only runs ``before`` an id count, or before this one.
     """
     variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
     skus = {name: sku_for(variant, run.facts, own=run.sku) for name, variant in variants.items()}
     stored = Baselines.load_each(roots, (run.sku, *skus.values()))
     known = _Known({name: stored[sku.slug] for name, sku in skus.items()})
-    previous = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=run.id)
+    previous = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=before or run.id)
     earlier = {name: variants[name] for name in known.without_sku}
     runs = list(earlier_runs(folder, previous))
     latest = latest_entries(runs, earlier)

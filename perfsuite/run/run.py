@@ -43,13 +43,13 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.limit import CONFIRM_END, SCREEN_END, Fit, TimeLimit, fit_of
 from perfsuite.packs.select import missing_need, missing_of, order
 from perfsuite.run import against as turns
 from perfsuite.run.against import Arms, open_arms
 from perfsuite.run.config import Request
 from perfsuite.run.expected import Yardstick, find_yardstick
-from perfsuite.store.exceptions import Exceptions
 from perfsuite.store.git import git_commit, unknown_commit
 from perfsuite.store.runs import (
     RunFile,
@@ -79,8 +79,7 @@ from perfsuite.workers.units import (
 # What fewer variants say of the machine, their own verdicts say already.
 FEWEST_TIMED = 3
 # A CPU takes a second for each, and is compared within a gate that no count of them would halve.
-PROCESSES = {"cpu": 1}
-MOST_PROCESSES = 2
+HOST_PROCESSES, PROCESSES = 1, 2
 
 
 def canaries_for(
@@ -115,7 +114,7 @@ def watch(
         desk.panel.measure(
             share,
             stage,
-            processes=PROCESSES.get(desk.facts.device, MOST_PROCESSES),
+            processes=HOST_PROCESSES if desk.facts.is_host else PROCESSES,
             on_result=take,
             on_phase=on_phase,
         )
@@ -695,8 +694,7 @@ class _Work:
         started = time.monotonic()
         run = self.judging.whole(self.run_file.run, verdicts, judged)
         self.phases_s["judge"] += time.monotonic() - started
-        run = structs.replace(run, notes=(*notes, *run.notes), left_out=fit.left_out(run))
-        run = structs.replace(run, notes=(*fit.told(run), *run.notes))
+        run = fit.cut(structs.replace(run, notes=(*notes, *run.notes)))
         entries = self.judging.yardstick.entries
         tracing = Tracing(
             self.run_file,
