@@ -153,16 +153,12 @@ def test_no_wave_is_in_two_comparisons() -> None:
 
 
 def test_comparisons_with_another_unit_have_their_baseline_there() -> None:
-    found = list(Comparing(made_up(), known=1))
-    assert {(each.before, each.unit) for each in found} == {
-        (("unit0",), "unit1"),
-        (("unit1",), "unit0"),
-    }
-    assert all(each.known == 1 for each in found)
-
-
-def test_one_unit_alone_has_no_comparison_with_another() -> None:
     raw = made_up()
+    found = list(Comparing(raw, known=1))
+    assert {(each.before, each.unit, each.known) for each in found} == {
+        (("unit0",), "unit1", 1),
+        (("unit1",), "unit0", 1),
+    }
     alone = replace(raw, waves=tuple(wave for wave in raw.waves if wave.unit == "unit0"))
     assert list(Comparing(alone, known=1)) == []
     assert list(Comparing(alone, known=0))
@@ -242,11 +238,15 @@ def test_a_packed_file_that_is_cut_or_not_packed_is_refused(tmp_path: Path) -> N
         (b"", "no raw data of schema"),
         (b'["Other",{}]\n', "unknown kind 'Other'"),
         (b'["Wave",{}]\n', "variant"),
+        (None, "cannot be read"),
     ],
 )
-def test_files_that_are_no_raw_data_are_refused(tmp_path: Path, text: bytes, message: str) -> None:
+def test_files_that_are_no_raw_data_are_refused(
+    tmp_path: Path, text: bytes | None, message: str
+) -> None:
     path = tmp_path / "raw.jsonl"
-    path.write_bytes(text)
+    if text is not None:
+        path.write_bytes(text)
     with pytest.raises(StoreError, match=message):
         read_raw([path])
 
@@ -259,8 +259,6 @@ def test_files_of_two_products_are_refused(tmp_path: Path) -> None:
         RawFile(path, each).__exit__()
     with pytest.raises(StoreError, match="2 SKUs: nvidia-b200, nvidia-h200"):
         read_raw(paths)
-    with pytest.raises(StoreError, match="cannot be read"):
-        read_raw([tmp_path / "none.jsonl"])
 
 
 def test_a_failed_variant_keeps_its_reason() -> None:
@@ -437,39 +435,29 @@ def test_command_ends_with_its_time(
     assert "not measured" in (project / "page.md").read_text(encoding="utf-8")
 
 
-def test_time_without_a_unit_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert project == Path.cwd()
-    assert call(monkeypatch, "--time", "20") == 2
-
-
-def test_files_that_cannot_be_written_are_refused_in_words(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--time", "20"), "write 90s"),
+        (("--raw", "there.jsonl"), "cannot create the raw data: File exists"),
+        (("--page", "there.jsonl/page.md"), "what was measured is kept"),
+        (("--run", "RUN", "--run", "RUN"), "it would be compared with itself"),
+        (("--run", "RUN"), "beside raw data of Fake Device"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_words(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    args: tuple[str, ...],
+    told: str,
 ) -> None:
-    (project / "raw.jsonl").touch()
-    assert call(monkeypatch, "--device", "fake", "--time", "0.01s", "--raw", "raw.jsonl") == 2
-    assert "cannot create the raw data: File exists" in capsys.readouterr().err
-    args = ("--device", "fake", "--time", "0.01s", "--page", "raw.jsonl/page.md")
-    assert call(monkeypatch, *args) == 2
-    assert "what was measured is kept" in capsys.readouterr().err
-
-
-def test_run_named_twice_is_refused(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    (project / "there.jsonl").touch()
     with RunFile.create(project, night(1, "a", copy=12.5)) as file:
-        path = str(file.path)
-    assert call(monkeypatch, "--from", "raw.jsonl", "--run", path, "--run", path) == 2
-    assert "it would be compared with itself" in capsys.readouterr().err
-
-
-def test_runs_of_another_device_are_refused(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "--device", "fake", "--time", "0.01s", "--raw", "raw.jsonl") == 0
-    with RunFile.create(project, night(1, "a", copy=12.5)) as file:
-        path = str(file.path)
-    assert call(monkeypatch, "--from", "raw.jsonl", "--run", path) == 2
-    assert "beside raw data of Fake Device" in capsys.readouterr().err
+        words = [word.replace("RUN", str(file.path)) for word in args]
+    quick = () if "--time" in args else ("--time", "0.01s")
+    assert call(monkeypatch, "--device", "fake", *quick, *words) == 2
+    assert told in capsys.readouterr().err
 
 
 def night(minute: int, unit: str, **times_us: float) -> Run:

@@ -456,7 +456,9 @@ def spreads(raw: Raw) -> list[Spread]:
     found, groups = [], []
     for subject in subjects_of(raw.variants):
         pairs = [
-            tuple(np.log(_times_us(raw, subject.base.id, unit, fresh=each)) for each in (0, 1))
+            tuple(
+                np.log(_times_us(raw, subject.base.id, unit, fresh=each)) for each in (False, True)
+            )
             for unit in raw.units
         ]
         pairs = [pair for pair in pairs if min(map(len, pair)) > 1]
