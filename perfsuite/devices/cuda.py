@@ -284,7 +284,7 @@ class CudaDevice(TensorDevice):
         self._health.note()
         with self._health.watching():
             self.synchronize()
-        self.spun_s += self._watch.spun_s
+        self.spun_s += self._watch.spun_ns / 1e9
         foreign = self._watch.foreign_percent()
         self._foreign += [] if foreign is None else [foreign]
         return self._watch.read(rows)
