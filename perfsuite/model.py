@@ -578,35 +578,6 @@ class Series(Record, frozen=True, kw_only=True):
         return tuple(point for point in self.points if point.is_valid)
 
 
-class RunLabel(Record, frozen=True):
-    """Which run a column of trends is."""
-
-    id: str
-    started: str
-    commit: str
-
-
-class Trend(Record, frozen=True, kw_only=True):
-    """One series in columns: of each point the place of its run among the trends' runs.
-
-    ``why_not`` has the reason of each point that does not count, by its place in this series.
-    """
-
-    key: SeriesKey
-    runs: tuple[int, ...]
-    centers: tuple[float | None, ...]
-    why_not: Mapping[int, str] = field(default_factory=dict)
-    change_points: tuple[ChangePoint, ...] | None = None
-
-
-class Trends(Record, frozen=True, kw_only=True):
-    """All series of one SKU over the last runs that have any."""
-
-    sku: str
-    runs: tuple[RunLabel, ...]
-    rows: tuple[Trend, ...]
-
-
 # What a pack hands over as a whole: its variants, and the claims that relate them.
 
 
