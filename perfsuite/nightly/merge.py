@@ -139,8 +139,7 @@ def conclude(
             file.append_trace(trace)
         judged = file.finish(judged)
         path = file.path
-    found = (yardstick.entries, yardstick.source, yardstick.previous, yardstick.commits)
-    return Outcome(judged, path, *found, peaks=yardstick.reached)
+    return Outcome(judged, path, yardstick)
 
 
 def _refuse_strangers(runs: Sequence[Run]) -> None:
