@@ -21,8 +21,12 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # A device that a pack brings, as plain data.
 
 
-# Devices of the core; "auto" chooses among devices.
-BUILT_IN_DEVICES = ("cuda", "cpu", "fake")
+# Devices of the core, and what opens them; "auto" chooses among devices.
+BUILT_IN_DEVICES = {
+    "cuda": "perfsuite.devices.cuda:CudaDevice",
+    "cpu": "perfsuite.devices.cpu:CpuDevice",
+    "fake": "perfsuite.devices.fake:FakeDevice",
+}
 # The one whose cores are those that everything else runs on.
 HOST_DEVICE = "cpu"
 ACCELERATOR_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
