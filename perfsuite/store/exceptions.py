@@ -13,10 +13,19 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError, UsageError
-from perfsuite.model import ClaimVerdict, ClaimWord, Excepted, Run, Variant, Verdict, Word
+from perfsuite.model import (
+    ClaimVerdict,
+    ClaimWord,
+    Excepted,
+    Record,
+    Run,
+    Variant,
+    Verdict,
+    Word,
+)
 from perfsuite.packs.select import Selection, parse_selection
 from perfsuite.store.baselines import Root
-from perfsuite.store.codec import check_levels, convert
+from perfsuite.store.codec import convert
 from perfsuite.store.files import is_absent, read, refusing
 from perfsuite.store.sku import sku_for
 
@@ -29,8 +38,7 @@ _URL = re.compile(r"https?://\S+\Z")
 _REMEDY = "correct the entry; docs/baselines.md shows one of each kind"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantine:
+class Quarantine(Record, frozen=True, kw_only=True):
     """A flaky case: measured, checked and shown; its verdict fails nothing and enters nothing."""
 
     select: str
@@ -39,8 +47,7 @@ class Quarantine:
     sku: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiver:
+class Waiver(Record, frozen=True, kw_only=True):
     """A known regression: slower by no more than ``up_to`` fails no run while its issue is open."""
 
     select: str
@@ -201,7 +208,7 @@ def _rules(path: Path) -> Iterator[Rule]:
         data = read(path)
     try:
         text = data.decode()
-        tables = check_levels(tomllib.loads(text), where=str(path))
+        tables = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # what is no TOML, no UTF-8, no number, too deep
         raise StoreError(f"not valid TOML: {error}", where=str(path), remedy=_REMEDY) from error
     if unknown := sorted(tables.keys() - {"waiver", "quarantine"}):
