@@ -23,6 +23,8 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 # Devices of the core; "auto" chooses among devices.
 BUILT_IN_DEVICES = ("cuda", "cpu", "fake")
+# The one whose cores are those that everything else runs on.
+HOST_DEVICE = "cpu"
 ACCELERATOR_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 OPENS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 
@@ -880,6 +882,11 @@ class DeviceFacts(Record, frozen=True, kw_only=True):
     memory_bytes: int = 0
     clocks: tuple[str, ...] = ("time_us",)
     features: tuple[str, ...] = ()
+
+    @property
+    def is_host(self) -> bool:
+        """Say whether what is measured are the cores that everything else runs on."""
+        return self.device == HOST_DEVICE
 
 
 # What a run is a part of, what it was put together from, and what it had no room for.

@@ -109,7 +109,7 @@ class Project:
         done = subprocess.run(
             words, cwd=self.folder, env=values, capture_output=True, text=True, check=False
         )
-        if done.returncode not in {0, 1, 2}:
+        if done.returncode not in {0, 1, 2, 14}:
             raise RuntimeError(f"{words} ended {done.returncode}\n{done.stdout}\n{done.stderr}")
 
     def _write(self, name: str, text: str) -> None:

@@ -20,7 +20,7 @@ from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.devices import fake
 from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import Group, Sample
-from perfsuite.testing.clock import DeviceClock
+from perfsuite.interop.clock import DeviceClock
 from perfsuite.workers.process import inventory
 
 pytest_plugins = ["pytester"]

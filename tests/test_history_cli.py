@@ -15,8 +15,9 @@ from history_data import COPY, night, nights
 from msgspec import structs
 
 from perfsuite.cli import main
+from perfsuite.history import DEFAULT
 from perfsuite.history.pages import _sparkline
-from perfsuite.history.store import DEFAULT, History, recent, stored_of, url_of
+from perfsuite.history.store import History, recent, stored_of, url_of
 from perfsuite.model import Arm, BaselineMove, Run, SeriesKey
 from perfsuite.store.runs import RunFile
 

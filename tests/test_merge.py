@@ -26,6 +26,7 @@ from perfsuite.model import (
     Stage,
     Variant,
 )
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.merge import conclude, merged
 from perfsuite.packs.select import bundles_of, shard_of
 from perfsuite.report.data import headline, read
@@ -35,7 +36,6 @@ from perfsuite.run.accept import accept
 from perfsuite.run.config import Request
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store.baselines import Baselines
-from perfsuite.store.exceptions import Exceptions
 from perfsuite.store.runs import list_runs, load_run
 
 FIVE = WATCHED.replace("[100, 200, 400, 50]", "[100, 200, 300, 400, 500, 50]").replace(
@@ -169,31 +169,6 @@ def test_shards_are_judged_as_the_whole_run_is(
     assert judged_against(outcome.run, run).fails is False
 
 
-def test_a_merged_run_knows_the_ceilings_that_were_accepted(tmp_path: Path) -> None:
-    run = store_data.finished({"copy": 300.0, "add": 600.0})
-    accept(run, tmp_path / "baselines", reason="first", by="me")
-    pack = Pack(name="memory", origin="", ceilings={"hbm": run.variants[:1]})
-    peaks = whole_of(split(run), tmp_path, pack).peaks
-    assert peaks is not None
-    assert peaks.links["hbm"].source == f"{run.variants[0].id}, accepted baseline"
-
-
-def test_a_quarantined_variant_fails_no_merged_run(
-    asked: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "baselines"
-    accept(execute(asked, Log()).run, folder, reason="first", by="me")
-    rule = "[[quarantine]]\nselect = 'us=200'\nreason = 'flaky'\nexpires = 2026-12-01\n"
-    (folder / "exceptions.toml").write_text(rule, encoding="utf-8")
-    monkeypatch.setenv("FACTOR_200", "1.05")
-    shards = split(execute(asked, Log()).run)
-    for path in list_runs(asked.folder):
-        path.unlink()
-    found = {v.variant: v for v in whole_of(shards, tmp_path).run.verdicts}
-    assert [bool(v.excepted) for n, v in found.items() if "us=200" in n] == [True]
-    assert not any(verdict.fails for verdict in found.values())
-
-
 def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
     asked: Request, tmp_path: Path
 ) -> None:
@@ -267,13 +242,6 @@ def test_a_change_that_its_shard_did_not_confirm_is_unclear(
     slower = found["acme.double[us=200]"]
     assert (slower.word.value, slower.fails) == ("unclear", False)
     assert "not confirmed: its shard saw no need to" in slower.reason
-
-
-def test_a_shard_that_had_nothing_to_measure_is_not_missed(asked: Request, tmp_path: Path) -> None:
-    first, second, third = split(execute(asked, Log()).run, 3)
-    variants, results = (*second.variants, *third.variants), (*second.results, *third.results)
-    second = structs.replace(second, variants=variants, results=results)
-    assert whole_of([first, second], tmp_path).run.gaps == ()
 
 
 def shard(index: int, *cases: str, **fields: Any) -> Run:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import textwrap
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 import store_data as data
 from msgspec import structs
 from store_data import OTHER_UNIT, SKU, UNIT
-from test_baselines import MERGE, load, memory
+from test_baselines import load, memory
 from test_runner import PACK, Log, request
 
 from perfsuite.boundary import UsageError
@@ -27,11 +25,11 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.propose import Finding, Proposal, Terms, markdown, propose
 from perfsuite.run.accept import accept
 from perfsuite.run.run import execute
 from perfsuite.store.baselines import Baselines
-from perfsuite.store.exceptions import Exceptions
 
 TODAY = date(2026, 11, 22)
 COPY, ADD = (data.variant(case, 1024).id for case in ("copy", "add"))
@@ -90,15 +88,6 @@ def test_a_level_that_moved_is_proposed_after_five_nights(root: Path) -> None:
     assert stored.accepted.reason.endswith("5 nights 2026-11-02 to 2026-11-06")
 
 
-def test_runs_of_one_date_are_one_night(root: Path) -> None:
-    runs = [
-        structs.replace(night({"copy": 99.0}, 2), id=f"20261102-0{hour}0000") for hour in range(5)
-    ]
-    found = only(ask(runs, root))
-    assert (found.word, len(found.nights)) == ("waiting", 1)
-    assert len(found.nights[0].runs) == 5
-
-
 def test_a_run_that_is_named_twice_counts_once(root: Path) -> None:
     found = only(ask(nights({"copy": 99.0}, 2, 2, 2), root))
     assert len(found.nights[0].runs) == 1
@@ -127,14 +116,9 @@ def test_a_slower_level_needs_a_person_with_a_reason(root: Path) -> None:
     assert (found.word, found.why) == ("waiting", "slower: a person has to include it")
     assert center(root) == pytest.approx(100.0, rel=3e-4)
     with pytest.raises(UsageError, match="not proposed without a reason"):
-        ask(slower, root, replace(SLOWER, reason=" "))
+        ask(slower, root, structs.replace(SLOWER, reason=" "))
     assert only(ask(slower, root, SLOWER)).is_proposed
     assert load(root).stored[COPY].accepted.reason.startswith("the price of a fix; slower: ")
-
-
-def test_a_slow_drift_is_no_way_round_a_person(root: Path) -> None:
-    found = only(ask(nights({"copy": 100.6}, *range(2, 12)), root))
-    assert (found.word, found.why) == ("waiting", "slower: a person has to include it")
 
 
 @pytest.mark.parametrize("time", [99.94, 100.05])
@@ -157,11 +141,6 @@ def test_only_nights_of_the_last_level_count(root: Path) -> None:
     found = only(ask(runs, root))
     assert [each.date[-2:] for each in found.nights] == ["05", "06"]
     assert (found.word, found.why) == ("waiting", "faster: 2 of 5 nights")
-
-
-def test_nights_of_before_the_entry_say_nothing_of_it(root: Path) -> None:
-    accept(night({"copy": 99.0}, 9), root, reason="later", by="Ann")
-    assert ask(nights({"copy": 98.0}, *range(2, 8)), root).findings == ()
 
 
 def test_nights_that_look_older_than_the_entry_are_named(root: Path) -> None:
@@ -311,22 +290,6 @@ def test_nights_on_another_card_are_less_sure(root: Path) -> None:
     assert (away.word, away.why) == ("undecided", why)
 
 
-def test_two_who_propose_for_neighbours_merge(root: Path) -> None:
-    accept(night({"add": 50.0, "scale": 70.0}, 1), root, reason="more", by="Ann")
-    sides = []
-    for name, times in (("ours", {"add": 49.0}), ("theirs", {"copy": 99.0, "triad": 3.0})):
-        copy = root.with_name(name)
-        subprocess.run(["cp", "-r", str(root), str(copy)], check=True)
-        assert ask(nights(times, *range(2, 7)), copy).written
-        sides.append(memory(copy))
-    paths = [sides[0], memory(root), sides[1]]
-    merged = subprocess.run([*MERGE, *paths], capture_output=True, check=False)
-    assert merged.returncode == 0, merged.stdout.decode()
-    memory(root).write_bytes(merged.stdout)
-    moved = {n for n, e in load(root).entries.items() if e.run != "20261101-020000"}
-    assert moved == {ADD, COPY, data.variant("triad", 1024).id}
-
-
 def joined(*shards: Run) -> Run:
     """The shards' runs as one, as ``perfsuite merge`` names it."""
     parts = tuple(
@@ -341,7 +304,8 @@ def test_a_merged_run_and_its_shards_are_no_more_evidence_than_it_alone(root: Pa
     wholes = [joined(each) for each in shards]
     late = joined(structs.replace(shards[-1], id="20261106-010000"), shards[-1])
     alone, proposal = (
-        ask(each, root, replace(TERMS, nights=9)) for each in ([*wholes], [*shards, *wholes, late])
+        ask(each, root, structs.replace(TERMS, nights=9))
+        for each in ([*wholes], [*shards, *wholes, late])
     )
     assert only(proposal).entry.metrics == only(alone).entry.metrics
     assert proposal.broken[shards[0].id] == f"it is part of {wholes[0].id}"

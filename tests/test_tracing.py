@@ -17,9 +17,10 @@ from test_worker import conversation, heard, job
 
 from perfsuite.boundary import PerfError
 from perfsuite.devices.fake import FakeDevice
-from perfsuite.devices.protocol import Loaded, open_device, plain_ptx
+from perfsuite.devices.protocol import Loaded, open_device
+from perfsuite.devices.sass import plain_ptx
 from perfsuite.engine.trace import MOST_KERNELS, artefact_of, dissect
-from perfsuite.explain.trace import MOST_DIFF_LINES, Shelf, Tracing
+from perfsuite.explain.trace import Shelf, Tracing
 from perfsuite.model import Arm, Change, Code, Run, Trace, TracedKernel, Verdict, Word
 from perfsuite.run.accept import accept
 from perfsuite.store.baselines import Baselines
@@ -166,10 +167,6 @@ def test_an_artefact_is_of_our_own_code_and_of_nothing_else() -> None:
     assert artefact_of(device) != ours
 
 
-def test_a_launch_without_kernels_says_so() -> None:
-    assert dissected(lambda ctx: ctx.spend(5.0)).reason == "the profiler saw no kernel"
-
-
 def test_what_is_cut_of_a_long_launch_is_said() -> None:
     def launch(ctx: Any) -> None:
         for index in range(MOST_KERNELS + 3):
@@ -230,13 +227,6 @@ def test_a_baseline_has_a_line_for_each_kernel(tmp_path: Path) -> None:
     ]
 
 
-def test_what_did_not_move_keeps_its_kernels(tmp_path: Path) -> None:
-    accept(traced_run(), tmp_path, reason="first", by="Ann")
-    again = structs.replace(traced_run(()), id="20261122-103000-3f2a")
-    assert accept(again, tmp_path, reason="again", by="Ann").unchanged == (COPY,)
-    assert entry_of(tmp_path).kernels == KERNELS
-
-
 def test_kernels_are_added_to_an_older_entry(tmp_path: Path) -> None:
     accept(finished({"copy": 12.5}), tmp_path, reason="first", by="Ann")
     assert entry_of(tmp_path).kernels == ()
@@ -256,21 +246,6 @@ def test_a_diff_needs_both_texts(tmp_path: Path) -> None:
     assert shelf.compared(codes[1], codes[1]).diff == ""
     (tmp_path / "artefacts" / f"{before}.ptx.gz").write_bytes(b"damaged")
     assert shelf.compared(codes[1], codes[0]).diff == ""
-
-
-def test_a_long_diff_is_cut_and_says_so(tmp_path: Path) -> None:
-    shelf, before, now = Shelf(tmp_path), "a" * 24, "b" * 24
-    shelf.put(before, "\n".join(map(str, range(1000))))
-    shelf.put(now, "\n".join(map(str, range(2000, 3000))))
-    codes = [Code(name="f", ptx=name) for name in (before, now)]
-    lines = shelf.compared(codes[1], codes[0]).diff.splitlines()
-    assert len(lines) == MOST_DIFF_LINES + 1
-    assert lines[-1].endswith(" more lines")
-
-
-def test_a_hash_that_is_a_path_leads_nowhere(tmp_path: Path) -> None:
-    Shelf(tmp_path / "artefacts").put("../../etc/passwd", "x")
-    assert list(tmp_path.rglob("*")) == []
 
 
 def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path) -> None:

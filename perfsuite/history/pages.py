@@ -17,7 +17,7 @@ from markupsafe import Markup
 from typer.core import TyperGroup
 
 from perfsuite.boundary import PerfError, UsageError
-from perfsuite.cli import Project, app, find_project, open_history, say, say_notes, say_table
+from perfsuite.cli import Project, find_project, say, say_table
 from perfsuite.model import ChangePoint, Point, RunLabel, Series, Trend, Trends
 from perfsuite.report import charts, view
 from perfsuite.report import html as render
@@ -53,8 +53,6 @@ history = typer.Typer(
     help='The runs of years: perfsuite history "VARIANT" [--metric, --last, --json], or a command.',
     no_args_is_help=True,
 )
-app.add_typer(history, name="history")
-
 Metric = Annotated[str, typer.Option(metavar="NAME", help="As in reports; default: the time")]
 
 
@@ -67,7 +65,7 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="All that is known, for programs")] = False,
 ) -> None:
     """Show a variant's past: its level, since when, what was accepted. "show" may be left out."""
-    with open_history(find_project()) as store:
+    with open_history(find_project().root) as store:
         from perfsuite.history.store import series_of, variants_like
 
         found = series_of(store, variant, metric=metric)
@@ -96,7 +94,7 @@ def import_runs(
     """Store runs; known ones stay. Exit code 1 if one is refused."""
     project = find_project()
     refused = 0
-    with open_history(project) as store:
+    with open_history(project.root) as store:
         for name in runs:
             try:
                 say(f"{name}: {_import(store, project, name)}")
@@ -124,7 +122,7 @@ def prune(
         raise UsageError(
             f"--keep-samples {keep_samples!r} is no time", remedy="write 90d"
         ) from None
-    with open_history(find_project()) as store:
+    with open_history(find_project().root) as store:
         count = store.prune(before.isoformat(timespec="seconds"))
     say(f"dropped the samples of {view.count(count, 'point')}")
 
@@ -139,7 +137,7 @@ def trends(
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write")] = Path("reports"),
 ) -> None:
     """Write a page per SKU: all its series, those first whose level shifted last."""
-    with open_history(find_project()) as store:
+    with open_history(find_project().root) as store:
         from perfsuite.history.store import skus, with_shifts
         from perfsuite.history.store import trends as read
 
@@ -154,6 +152,28 @@ def trends(
             found = with_shifts(read(store, each, last=last, metrics=metric or ()))
             say(f"wrote {write_trends(found, folder)}")
         say_notes(store)
+
+
+def open_history(root: Path) -> History:
+    """Open it; ``UsageError`` where there is none or a library is missing."""
+    try:
+        from perfsuite.history.store import History, url_of
+    except ImportError as error:
+        raise UsageError(
+            f"a history needs {error.name}", remedy=f"pip install {error.name}"
+        ) from error
+    url = url_of(root)
+    if not url:
+        raise UsageError(
+            "this project keeps no history", remedy="set perf_history, or PERFSUITE_HISTORY"
+        )
+    return History(url, root)
+
+
+def say_notes(store: History) -> None:
+    """Say what was damaged of what was read."""
+    for note in store.notes:
+        say(f"note: {note}", stderr=True)
 
 
 def _import(store: History, project: Project, name: str) -> str:

@@ -43,6 +43,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from perfsuite.boundary import StoreError, UsageError, from_environment, is_measurable, plain
+from perfsuite.history import DEFAULT, INI
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     Arm,
@@ -80,10 +81,8 @@ if TYPE_CHECKING:
 # Where a history is: a URL whose password neither stands in a file nor is ever shown.
 
 
-DEFAULT = "sqlite:///.perfsuite/history.db"
 # Its URL wins over the project's setting: a password belongs here.
 VARIABLE = "PERFSUITE_HISTORY"
-INI = "perf_history"
 BUSY_S = 30
 # A server that takes a connection may never answer, and a view may have rows without end.
 CONNECT_S = 10

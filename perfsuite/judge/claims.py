@@ -74,7 +74,7 @@ def _judge(
         reason = f"unusable samples: {error}"
     if reason or not all(logs):
         return _outcome(claim, ClaimWord.NOT_APPLICABLE, reason or "a side has no samples")
-    prior = Variance((CPU if facts.device == "cpu" else ONE_CLOCK).between ** 2, 6)
+    prior = Variance((CPU if facts.is_host else ONE_CLOCK).between ** 2, 6)
     return _decided(claim, _ratio(logs, prior), fails=fails)
 
 
@@ -98,7 +98,7 @@ def judge_quads(
         values = [hodges_lehmann(quads) for quads in logs]
     except ValueError:
         return None
-    between = CPU.between if facts.device == "cpu" else QUADS_BETWEEN
+    between = CPU.between if facts.is_host else QUADS_BETWEEN
     own = pooled([values])
     # The prior only lifts a spread that is small by luck.
     lifted = moderated(own, Variance(between**2, 6))

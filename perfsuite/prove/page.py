@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from msgspec import structs
 
 from perfsuite.boundary import UsageError
-from perfsuite.cli import Device, app, find_project, say
+from perfsuite.cli import Device, find_project, say
 from perfsuite.judge.compare import CLOCK_LIMIT, Against
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge, wants_confirmation
@@ -908,7 +908,7 @@ class Proof:
 
     def targets(self) -> list[Target]:
         """Return what the engine is held to, in the order it is asked for."""
-        is_cpu = self.raw.header.facts.device == "cpu"
+        is_cpu = self.raw.header.facts.is_host
         limits = CPU_LIMITS if is_cpu else GPU_LIMITS
         verdicts = [
             _false_alarms(words, self.unchanged(known), limits)
@@ -1068,7 +1068,6 @@ def _agreement(found: Sequence[Agreement]) -> Target:
 # Options with a metavar are named: typer 0.27.0 takes the metavar for the name.
 
 
-@app.command()
 def prove_proof(  # noqa: PLR0913, PLR0917 - a command line
     time: Annotated[
         str, typer.Option("--time", metavar="TIME", help="To measure for: 90s, 20m, 1h")

@@ -15,7 +15,7 @@ from typing import TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from perfsuite.interop.benchmark import benchmark_json
+from perfsuite.hooks import added
 from perfsuite.judge.peaks import Peaks
 from perfsuite.model import ClaimVerdict, Run
 from perfsuite.report import (
@@ -214,10 +214,14 @@ VERDICT, PAGE = "verdict.json", "index.html"
 # What programs read comes first: whatever becomes of the rest.
 FILES = {
     VERDICT: verdict_json,
-    "benchmark.json": benchmark_json,
-    "text.md": text.summary,
+    "summary.md": text.summary,
     PAGE: render_render,
 }
+
+
+def files() -> dict[str, Callable[[Book], str]]:
+    """Return what makes each file of a report, those of the features first."""
+    return {**added("perf_files"), **FILES}
 
 
 def write_report(book: Book, folder: Path, *names: str) -> Path:
@@ -227,8 +231,9 @@ def write_report(book: Book, folder: Path, *names: str) -> Path:
     """
     run = book.run.id
     remedy = f"make the folder writable, then: perfsuite report {run}"
-    for name in names or FILES:
-        data = FILES[name](book).encode("utf-8", "replace")
+    every = files()
+    for name in names or every:
+        data = every[name](book).encode("utf-8", "replace")
         with refusing("cannot write the report", folder / run, remedy=remedy):
             path = replace_file(inside(folder, run, name), data)
     return path

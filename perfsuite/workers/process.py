@@ -700,7 +700,7 @@ _REMEDY = "run `nvidia-smi`: if it does not answer either, the driver is at faul
 
 def inventory() -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible; empty where there is none."""
-    command = [sys.executable, "-P", "-m", "perfsuite.devices.inventory"]
+    command = [sys.executable, "-P", "-m", "perfsuite.devices.nvml"]
     try:
         child = subprocess.run(
             command,
