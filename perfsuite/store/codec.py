@@ -44,7 +44,6 @@ BASELINE_SCHEMA = "perfsuite.baseline/1"
 RUN_SCHEMA = "perfsuite.run/1"
 # Finer than any noise; the digits after these only make diffs.
 SHORT_DIGITS = 6
-# Metrics that always have noise; others have it where they have values by process.
 # The end line is shorter than this, so that whether a run is finished is read from its tail.
 TAIL_BYTES = 256
 # Lines whose keys are the run's own fields; what none of them has stands in the header.
