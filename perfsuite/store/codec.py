@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import MAGNITUDE, MOST_WHOLE, StoreError, is_measurable
 from perfsuite.model import (
+    CLOCKS,
     DIRECTIONS,
     BaselineEntry,
     BaselineMetric,
@@ -43,8 +44,6 @@ BASELINE_SCHEMA = "perfsuite.baseline/1"
 RUN_SCHEMA = "perfsuite.run/1"
 # Finer than any noise; the digits after these only make diffs.
 SHORT_DIGITS = 6
-# Metrics that always have noise; others have it where they have values by process.
-CLOCKS = ("time_us", "cycles")
 # The end line is shorter than this, so that whether a run is finished is read from its tail.
 TAIL_BYTES = 256
 # Lines whose keys are the run's own fields; what none of them has stands in the header.
@@ -329,6 +328,7 @@ def _faults(entry: BaselineEntry, pack: str) -> Iterator[str]:
         key = f"key 'metrics.{name}"
         if metric.better not in DIRECTIONS:
             yield f"{key}.better' is {metric.better!r}, not one of {', '.join(DIRECTIONS)}"
+        # Others than clocks have noise where they have values by process.
         if not metric.values and name not in CLOCKS:
             continue
         if not metric.values or not all(metric.values.values()):
