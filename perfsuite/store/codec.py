@@ -328,7 +328,7 @@ def _faults(entry: BaselineEntry, pack: str) -> Iterator[str]:
         key = f"key 'metrics.{name}"
         if metric.better not in DIRECTIONS:
             yield f"{key}.better' is {metric.better!r}, not one of {', '.join(DIRECTIONS)}"
-        # Clocks always have noise; others have it where they have values by process.
+        # Others than clocks have noise where they have values by process.
         if not metric.values and name not in CLOCKS:
             continue
         if not metric.values or not all(metric.values.values()):
