@@ -313,7 +313,7 @@ def execute(request: Request, listener: Listener, desks: Desks | None = None) ->
         if interrupted:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
             spent_s = sum(result.wall_s for result in (*interrupted.results, *interrupted.aside))
-            limit = replace(limit, spent_s=spent_s / len(opened))
+            limit = structs.replace(limit, spent_s=spent_s / len(opened))
         for note in notes:
             listener.note(note)
         judging = Judging(yardstick, request.policy, arms, request.exceptions)
