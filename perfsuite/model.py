@@ -21,8 +21,12 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # A device that a pack brings, as plain data.
 
 
-# Devices of the core; "auto" chooses among devices.
-BUILT_IN_DEVICES = ("cuda", "cpu", "fake")
+# Devices of the core, and what opens them; "auto" chooses among devices.
+BUILT_IN_DEVICES = {
+    "cuda": "perfsuite.devices.cuda:CudaDevice",
+    "cpu": "perfsuite.devices.cpu:CpuDevice",
+    "fake": "perfsuite.devices.fake:FakeDevice",
+}
 # The one whose cores are those that everything else runs on.
 HOST_DEVICE = "cpu"
 ACCELERATOR_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -576,35 +580,6 @@ class Series(Record, frozen=True, kw_only=True):
     def valid(self) -> tuple[Point, ...]:
         """The points that count."""
         return tuple(point for point in self.points if point.is_valid)
-
-
-class RunLabel(Record, frozen=True):
-    """Which run a column of trends is."""
-
-    id: str
-    started: str
-    commit: str
-
-
-class Trend(Record, frozen=True, kw_only=True):
-    """One series in columns: of each point the place of its run among the trends' runs.
-
-    ``why_not`` has the reason of each point that does not count, by its place in this series.
-    """
-
-    key: SeriesKey
-    runs: tuple[int, ...]
-    centers: tuple[float | None, ...]
-    why_not: Mapping[int, str] = field(default_factory=dict)
-    change_points: tuple[ChangePoint, ...] | None = None
-
-
-class Trends(Record, frozen=True, kw_only=True):
-    """All series of one SKU over the last runs that have any."""
-
-    sku: str
-    runs: tuple[RunLabel, ...]
-    rows: tuple[Trend, ...]
 
 
 # What a pack hands over as a whole: its variants, and the claims that relate them.
