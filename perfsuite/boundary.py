@@ -10,7 +10,7 @@ from unicodedata import category
 #
 # Each boundary has one function through which text and values pass, and all use these limits: files
 # ``files.opened`` and ``codec.read_json``, sockets ``wire.decode``, packs ``packs.validity``, the
-# database ``history.soundness``, the environment the functions below, pytest's command line
+# database ``history.store``, the environment the functions below, pytest's command line
 # ``options.kept_words``, and the terminal ``terminal.plain``. What becomes a path passes
 # ``files.inside``.
 
