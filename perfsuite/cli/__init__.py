@@ -75,7 +75,6 @@ from perfsuite.store.baselines import (
     skus_in,
 )
 from perfsuite.store.files import refusing
-from perfsuite.store.files import replace_file as replace_file
 from perfsuite.store.runs import list_runs, load_run, run_path
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
 from perfsuite.workers.process import inventory

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError, hidden
 from perfsuite.hooks import added
-from perfsuite.judge.compare import Policy
+from perfsuite.judge.compare import FAIL_WORDS, Policy
 from perfsuite.model import (
     ClaimInstance,
     Pack,
@@ -44,7 +44,7 @@ TIERS = ("smoke", "nightly", "full")
 # The machine changed, and nothing else fails. 0 to 5 are pytest's.
 EXIT_MACHINE = 14
 # What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
-FAIL_ON = "slower,over-budget,machine-shift,wrong,crashed,timed-out,error,broken"
+FAIL_ON = ",".join((*Policy().fail_on, "wrong", "crashed", "timed-out", "error"))
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -431,8 +431,6 @@ def settings_of(options: Options) -> Settings:
 
 def policy_of(options: Options) -> Policy:
     """Return how the run is judged; a word that nothing is called is a ``UsageError``."""
-    from perfsuite.judge.compare import FAIL_WORDS, Policy
-
     unknown = sorted(set(options.fail_on) - {*FAIL_WORDS, *STATUS_WORDS})
     if unknown:
         raise UsageError(

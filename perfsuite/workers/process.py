@@ -34,6 +34,7 @@ from perfsuite.boundary import (
     python_path,
 )
 from perfsuite.model import (
+    HOST_DEVICE,
     Accelerator,
     Arm,
     Gpu,
@@ -441,7 +442,7 @@ class Site:
     @property
     def is_host_measured(self) -> bool:
         """Say whether what is measured are the cores that a worker's start would take."""
-        return self.device == "cpu"
+        return self.device == HOST_DEVICE
 
     @property
     def worker_bytes(self) -> int:
