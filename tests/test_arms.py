@@ -48,10 +48,10 @@ from perfsuite.model import (
     Tree,
 )
 from perfsuite.packs.find import discover
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.run.config import Request
 from perfsuite.run.run import execute
 from perfsuite.store.git import KEPT, RevisionOptions, check_out, repository_of, revision_of
+from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import legs, seats_of_two
 from perfsuite.workers.server import entries, moved_origin, refuse_strangers
 

@@ -61,7 +61,6 @@ from perfsuite.store.runs import (
     unfinished,
 )
 from perfsuite.store.sku import code_digest, sku_of
-from perfsuite.workers.panel import GangPanel
 from perfsuite.workers.units import (
     Desk,
     Desks,
@@ -388,8 +387,6 @@ class Claims:
 
     def _measure(self, desk: Desk, claim: ClaimInstance) -> None:
         run = self.run_file.run
-        if isinstance(desk.panel, GangPanel):
-            return
         variants = {variant.id: variant for variant in run.variants}
         desk.panel.samplings = dict(self.samplings)
         processes = run.settings.confirm_processes
