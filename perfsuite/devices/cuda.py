@@ -118,7 +118,8 @@ class CudaDevice(TensorDevice):
     def context(self, seed: int) -> CudaContext:
         """Return a builder's context."""
         gang, own = self._gang, self._own
-        return CudaContext(self.arch, seed, rank=gang.rank, ranks=gang.ranks, loaded=own)
+        names = ("cuda", "cuda", self.arch)
+        return CudaContext(seed, *names, rank=gang.rank, ranks=gang.ranks, loaded=own)
 
     def synchronize(self) -> None:
         """Wait for all work; a sticky error surfaces here."""
@@ -284,7 +285,7 @@ class CudaDevice(TensorDevice):
         self._health.note()
         with self._health.watching():
             self.synchronize()
-        self.spun_s += self._watch.spun_s
+        self.spun_s += self._watch.spun_ns / 1e9
         foreign = self._watch.foreign_percent()
         self._foreign += [] if foreign is None else [foreign]
         return self._watch.read(rows)

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from cuda.bindings import driver
@@ -28,7 +28,7 @@ from cuda.core import (
 
 from perfsuite.boundary import DeviceError, PerfError
 from perfsuite.devices.nvml import visible_arch
-from perfsuite.devices.protocol import Loaded, Sample
+from perfsuite.devices.protocol import Loaded, PlainContext, Sample
 from perfsuite.devices.sass import plain_ptx
 
 # The option of kernels that launch kernels: nvcc links them with the device's own runtime, which
@@ -43,25 +43,23 @@ Dim = int | tuple[int, ...]
 
 
 @dataclass(slots=True)
-class CudaContext:
-    """A builder's context on a GPU."""
+class CudaContext(PlainContext):
+    """A builder's context on a GPU; ``loaded`` returns each kernel that it compiled."""
 
-    arch: str
-    seed: int
-    device: str = "cuda"
-    place: str = "cuda"
-    rank: int = 0
-    ranks: int = 1
     loaded: list[Callable[[], Loaded]] = field(default_factory=list)
 
     def load_cuda(
         self, path: str | Path, name: str, *, options: Sequence[str] = ()
     ) -> Callable[..., None]:
-        """Compile a kernel of a .cu file for this GPU."""
+        """Compile kernel ``name`` (``extern "C"`` or a template instance) of a .cu file.
+
+        ``options`` are NVRTC options, such as ``-DN=4``; a compile error carries NVRTC's own log.
+        With ``-rdc=true`` nvcc compiles it, and links it so that kernels can launch kernels.
+        """
+        asked = str(path), name, self.arch, tuple(options)
         if RELOCATABLE not in options:  # nvcc's code is not compiled a second time to be explained
-            made = functools.partial(_loaded, str(path), name, self.arch, tuple(options))
-            self.loaded.append(made)
-        return load_kernel(path, name, arch=self.arch, options=options)
+            self.loaded.append(functools.partial(_loaded, *asked))
+        return CudaKernel(_compile(*asked))
 
 
 class CudaKernel:
@@ -96,17 +94,6 @@ class CudaKernel:
                 remedy="ask for less shared memory",
             )
         self._allowed = shared_bytes
-
-
-def load_kernel(
-    path: str | Path, name: str, *, arch: str, options: Sequence[str] = ()
-) -> Callable[..., None]:
-    """Compile kernel ``name`` (``extern "C"`` or a template instance) of a .cu file for ``arch``.
-
-    ``options`` are NVRTC options, such as ``-DN=4``; a compile error carries NVRTC's own log.
-    With ``-rdc=true`` nvcc compiles it, and links it so that kernels can launch kernels.
-    """
-    return CudaKernel(_compile(str(path), name, arch, tuple(options)))
 
 
 def linked(path: str, arch: str, options: tuple[str, ...]) -> bytes:
@@ -285,7 +272,10 @@ def compile_ahead() -> None:
 
 
 class Stopwatch:
-    """Stamps of one GPU: ``row`` by row, a stamp before, a stamp after, and the cursor moves on."""
+    """Stamps of one GPU: ``row`` by row, a stamp before, a stamp after, and the cursor moves on.
+
+    ``spun_ns`` is how long the spins since ``reset`` took, ``empty`` what two stamps take alone.
+    """
 
     def __init__(self, stream: torch.cuda.Stream, arch: str, line_up: Callable[[], None]) -> None:
         properties = torch.cuda.get_device_properties(0)
@@ -297,34 +287,39 @@ class Stopwatch:
         self._cursor = torch.zeros(1, dtype=torch.int64, device="cuda")
         self._shared = int(properties.shared_memory_per_block_optin) - RESERVED_SHARED_BYTES
         self._away = torch.zeros(1, dtype=torch.int64, device="cuda")
-        self._spun_ns = 0
+        self.spun_ns = 0
         code = stamps(arch)
         self._stamp, self._advance, self._spin = (
             CudaKernel(code.get_kernel(name)) for name in (STAMP, ADVANCE, SPIN)
         )
         self.empty = Sample(0.0, 0.0)
-        self.empty = self._empty_window()
+        replay = self.captured(lambda: None)
+        self.reset()
+        for _ in range(EMPTY_SAMPLES):
+            self.spin(LEAST_SPIN_US)
+            replay()
+        torch.cuda.synchronize()
+        good = [s for s in self.read(EMPTY_SAMPLES) if s.time_us == s.time_us]
+        if not good:
+            raise DeviceError("stamps do not reach every SM", remedy="report this GPU and driver")
+        times_us, cycles = [s.time_us for s in good], [s.cycles for s in good]
+        self.empty = Sample(statistics.median(times_us), statistics.median(cycles))
 
     def reset(self) -> None:
         """Start at the first row, with no stamps in any."""
         self._rows.zero_()
         self._cursor.zero_()
         self._away.zero_()
-        self._spun_ns = 0
-
-    @property
-    def spun_s(self) -> float:
-        """How long the spins since ``reset`` took."""
-        return self._spun_ns / 1e9
+        self.spun_ns = 0
 
     def foreign_percent(self) -> float | None:
         """Return how much of the spins since ``reset`` the GPU gave to other processes."""
-        return 100 * int(self._away) / self._spun_ns if self._spun_ns else None
+        return 100 * int(self._away) / self.spun_ns if self.spun_ns else None
 
     def spin(self, wait_us: float) -> None:
         """Keep the GPU awake but cool with one thread."""
         wait_ns = int(1e3 * max(LEAST_SPIN_US, wait_us))
-        self._spun_ns += wait_ns
+        self.spun_ns += wait_ns
         self._spin(1, 1, wait_ns, self._away)
 
     def stamped(self, issue: Callable[[], None]) -> None:
@@ -348,11 +343,7 @@ class Stopwatch:
                 self.stamped(issue)
         finally:
             gc.enable()
-
-        def replay() -> None:
-            graph.replay()
-
-        return replay
+        return cast("Callable[[], None]", graph.replay)
 
     def read(self, count: int) -> list[Sample]:
         """Return the first ``count`` rows; a row whose stamps missed an SM has NaN as its time."""
@@ -369,18 +360,3 @@ class Stopwatch:
         elapsed = (row[1, seen] - row[0, seen]).double().median(dim=0).values
         time_us = float(elapsed[1]) / 1e3 - self.empty.time_us
         return Sample(time_us, float(elapsed[0]) - self.empty.cycles)
-
-    def _empty_window(self) -> Sample:
-        """Time two stamps around nothing, captured like any other group."""
-        replay = self.captured(lambda: None)
-        self.reset()
-        for _ in range(EMPTY_SAMPLES):
-            self.spin(LEAST_SPIN_US)
-            replay()
-        torch.cuda.synchronize()
-        good = [s for s in self.read(EMPTY_SAMPLES) if s.time_us == s.time_us]
-        if not good:
-            raise DeviceError("stamps do not reach every SM", remedy="report this GPU and driver")
-        return Sample(
-            statistics.median(s.time_us for s in good), statistics.median(s.cycles for s in good)
-        )

@@ -32,7 +32,6 @@ from perfsuite.store.runs import RunFile
 from perfsuite.workers.panel import Tracer
 from perfsuite.workers.units import Desk, share_out
 
-MOVED = frozenset({Word.SLOWER, Word.FASTER, Word.OVER_BUDGET})
 # How long another trace may begin of what moved, of what is unclear (of a night on a card never
 # seen one in ten, mostly without a change to explain), and of what is only to be stored. What is
 # left of the last is taken by later runs.
@@ -98,7 +97,7 @@ class Tracing:
             word = words.get(variant.id)
             if word is None or variant.case.regime is Regime.EXACT:
                 continue
-            if word in MOVED:
+            if word.asks_why:
                 yield variant.id, "moved"
             elif self.is_brief:
                 continue

@@ -139,8 +139,7 @@ def conclude(
             file.append_trace(trace)
         judged = file.finish(judged)
         path = file.path
-    found = (yardstick.entries, yardstick.source, yardstick.previous, yardstick.commits)
-    return Outcome(judged, path, *found, peaks=yardstick.reached)
+    return Outcome(judged, path, yardstick)
 
 
 def _refuse_strangers(runs: Sequence[Run]) -> None:
@@ -168,7 +167,7 @@ def _refuse_strangers(runs: Sequence[Run]) -> None:
 
 
 def _is_committed(run: Run) -> bool:
-    return bool(run.commit) and not run.commit.endswith("-dirty")
+    return bool(run.commit) and not run.is_dirty
 
 
 def _canaries(runs: Sequence[Run], stage: Stage) -> Iterator[Result]:

@@ -72,11 +72,11 @@ def _book(
 ) -> Book:
     return read(
         outcome.run,
-        baselines=outcome.baselines,
-        source=outcome.source,
-        previous=outcome.previous,
+        baselines=outcome.expected.entries,
+        source=outcome.expected.source,
+        previous=outcome.expected.previous,
         history=history,
-        peaks=outcome.peaks,
+        peaks=outcome.expected.reached,
         sections=sections,
     )
 
@@ -113,8 +113,12 @@ def close(outcome: Outcome, packs: Sequence[Pack], options: Options) -> Closing:
     found = tell_github(book, options.root, steps) if book else ()
     report_s = time.monotonic() - started
     if options.accept:
-        if accepted := steps.take("not accepted", lambda: _accept(outcome, options), ""):
-            lines.append(accepted)
+        root, reason = options.baselines[0], options.reason
+        act = partial(accept, outcome.run, root, reason=reason, by=user_name())
+        if accepted := steps.take("not accepted", act, None):
+            folders = {path.parent for path in accepted.written if path.parent.name != "runs"}
+            places = ", ".join(sorted(map(short, folders)))
+            lines.append(f"accepted: {accepted}{' in ' if places else ''}{places}")
             keep(outcome, options)  # with what was accepted just now
     elif book:
         lines += steps.take("advice left out", lambda: list(_next(book)), [])
@@ -147,13 +151,6 @@ def tell_github(book: Book, root: Path, steps: Steps) -> tuple[str, ...]:
         steps.take("no summary of the step", lambda: tell(Path(step)), None)
     is_there = from_environment("GITHUB_ACTIONS") == "true"
     return steps.take("no annotations", commands, ()) if is_there else ()
-
-
-def _accept(outcome: Outcome, options: Options) -> str:
-    root = options.baselines[0]
-    accepted = accept(outcome.run, root, reason=options.reason, by=user_name())
-    places = sorted({short(path.parent) for path in accepted.written if path.parent.name != "runs"})
-    return f"accepted: {accepted}{' in ' if places else ''}{', '.join(places)}"
 
 
 def _next(book: Book) -> Iterator[str]:
