@@ -47,7 +47,7 @@ def hook(name: str, arguments: str, body: str) -> str:
 
 
 def test_the_catalogue_names_the_module_and_does_not_import_it(tmp_path: Path) -> None:
-    from perfsuite.packs.listing import load_catalogue
+    from perfsuite.workers.catalogue import load_catalogue
 
     folder = tmp_path / "acme.py"
     text = "import perfsuite\n" + hook("perf_controller", "", 'return "not_there"')

@@ -13,13 +13,12 @@ import pytest
 from msgspec import structs
 from store_data import SKU, finished
 from test_panel import SITE, STEADY, nasty
-from test_worker import conversation, heard, job
+from test_worker import conversation, ended, job, value_of
 
-from perfsuite.boundary import PerfError
 from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import Loaded, open_device
 from perfsuite.devices.sass import plain_ptx
-from perfsuite.engine.trace import MOST_KERNELS, artefact_of, dissect
+from perfsuite.engine.trace import MOST_KERNELS, Anatomy, artefact_of, dissect
 from perfsuite.explain.trace import Shelf, Tracing
 from perfsuite.model import Arm, Change, Code, Run, Trace, TracedKernel, Verdict, Word
 from perfsuite.run.accept import accept
@@ -179,15 +178,10 @@ def test_what_is_cut_of_a_long_launch_is_said() -> None:
 
 
 def test_one_worker_traces_one_variant_after_the_other() -> None:
-    requests = [wire.TraceOne(job("planted", "planted", kind=kind)) for kind in ("extra", "gaps")]
+    jobs = [job("planted", "planted", kind=kind) for kind in ("extra", "gaps")]
+    requests = [wire.Call("trace", wire.raw((each, 1))) for each in jobs]
     with conversation(*requests) as (worker, link):
-        ours = wire.Progress("over")  # no variant: where a panel would hang up
-        link.send(ours)
-        with pytest.raises(PerfError, match="between two variants"):
-            worker.run()
-        extra, gaps = heard(link)
-    assert isinstance(extra, wire.Traced)
-    assert isinstance(gaps, wire.Traced)
+        extra, gaps = map(value_of, ended(worker, link))
     assert [kernel.name for kernel in (*extra.kernels, *gaps.kernels)] == ["scale_rows"] * 2
     assert set(extra.texts) == {code.ptx for code in extra.codes}
 
@@ -281,7 +275,7 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
     ]
     desk = MagicMock()
     tracer = desk.panel.tracer.return_value.__enter__.return_value
-    tracer.trace.return_value = wire.Traced((), reason="a test")
+    tracer.trace.return_value = Anatomy((), reason="a test")
     file = Mock(path=tmp_path / "runs" / "x.jsonl", run=run)
     run = structs.replace(run, verdicts=tuple(verdicts))
     Tracing(file, [desk], {}, {}).take(run, Mock())

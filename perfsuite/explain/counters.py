@@ -18,11 +18,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from perfsuite.boundary import DeviceError
-from perfsuite.model import Arm, Stage, TracedKernel, Variant, function_of
-from perfsuite.packs.listing import has_exited
-from perfsuite.workers.messages import TraceOne, encode
-from perfsuite.workers.process import Site, Turn, job_of, tail
+from perfsuite.boundary import DeviceError, PerfError, plain
+from perfsuite.model import Arm, TracedKernel, Variant, function_of
+from perfsuite.workers import messages
+from perfsuite.workers.panel import Seat, job_of
+from perfsuite.workers.process import Site, tail
+from perfsuite.workers.server import has_exited, show
 
 # What NVIDIA's Nsight Compute (ncu) counts of each kernel: how it is asked, and how it is read.
 
@@ -170,6 +171,8 @@ def obstacles() -> Iterator[str]:
 
 # Starting Python and torch takes most of it; ncu runs each kernel once for every few counters.
 ONE_S = 30.0
+# Beyond its limit the watched process ends itself: those who started it may be gone.
+GRACE_S = 5
 DEVICES = ("cuda", "fake")
 
 
@@ -224,12 +227,13 @@ class Counter:
         return f"no counters of some variants: {told}" if told else ""
 
     def _count(self, variant: Variant, arm: Arm) -> list[Counted]:
-        job, limit_s = job_of(Turn(variant, Stage.SCREEN, 0, arm), 0, self.site), self._one_s()
+        job = job_of(variant, self.site, seat=Seat(0, 0, arm))
+        limit_s = max(1.0, min(ONE_S, self.left_s))
         with tempfile.TemporaryDirectory(prefix="perfsuite-") as folder:
             log, asked = Path(folder, "ncu.csv"), Path(folder, "job.json")
-            asked.write_bytes(encode(TraceOne(job)))
+            asked.write_bytes(messages.raw(job))
             python = (sys.executable, "-P", "-m")
-            program = (*python, "perfsuite.explain.counting", str(asked), f"{limit_s:.0f}")
+            program = (*python, "perfsuite.explain.counters", str(asked), f"{limit_s:.0f}")
             # A number's decimals and thousands are told apart by the locale.
             environment = {**self.site.environment(), "LC_ALL": "C.UTF-8"}
             said = _run(command(self._ncu, log, *program), limit_s, environment)
@@ -237,9 +241,6 @@ class Counter:
         if said and DENIED not in text:
             raise DeviceError(said)
         return read(text)
-
-    def _one_s(self) -> float:
-        return max(1.0, min(ONE_S, self.left_s))
 
 
 def _run(words: Sequence[str], limit_s: float, environment: Mapping[str, str]) -> str:
@@ -268,3 +269,21 @@ def _run(words: Sequence[str], limit_s: float, environment: Mapping[str, str]) -
             raise DeviceError(f"it took longer than its limit of {limit_s:.0f} s")
         said = tail(output).strip().rpartition("\n")[2]
     return "" if code == 0 else said or f"ncu ended with exit code {code}"
+
+
+def main(arguments: Sequence[str]) -> str | None:
+    """Launch once, warm, what the job in a file says, for ncu which watches this process.
+
+    Returns why that cannot be within the seconds that come second; raises what the variant raises.
+    """
+    path, limit_s = arguments
+    signal.alarm(int(limit_s) + GRACE_S)
+    try:
+        show(messages.read(Path(path).read_bytes(), messages.Job))
+    except PerfError as error:
+        return plain(error.what.partition("\n")[0])
+    return None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

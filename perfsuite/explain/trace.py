@@ -29,7 +29,7 @@ from perfsuite.model import (
 from perfsuite.nightly.limit import TimeLimit
 from perfsuite.store.files import replace_file
 from perfsuite.store.runs import RunFile
-from perfsuite.workers.panel import GangPanel, Tracer
+from perfsuite.workers.panel import Tracer
 from perfsuite.workers.units import Desk, share_out
 
 # How long another trace may begin of what moved, of what is unclear (of a night on a card never
@@ -148,8 +148,6 @@ class Tracing:
         return 1 / 2 if self._compared else 1.0
 
     def _trace_each(self, desk: Desk, share: Sequence[Variant], *, arm: Arm) -> None:
-        if isinstance(desk.panel, GangPanel):
-            return
         whole_s = self.limit.left_s()
         if whole_s <= 0:  # not even what starting takes
             self._left += len(share)

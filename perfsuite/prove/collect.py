@@ -26,7 +26,6 @@ from msgspec import structs
 from perfsuite.boundary import UsageError
 from perfsuite.model import Pack, Result, Settings, Stage, Tier, Variant
 from perfsuite.packs.find import packs_at
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.packs.select import missing_need
 from perfsuite.prove import planted
 from perfsuite.prove.peers import CUPTI, ON_HOST, TOOLS, Order
@@ -44,6 +43,7 @@ from perfsuite.prove.raw import (
 )
 from perfsuite.store.git import git_commit
 from perfsuite.store.sku import sku_of
+from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Site, inventory
 from perfsuite.workers.units import Desk, open_desks
@@ -131,8 +131,6 @@ class UnitProof:
         self, desk: Desk, pack: Pack, subjects: Sequence[Subject], *, file: RawFile,
         place: tuple[int, int],
     ) -> None:  # fmt: skip
-        if not isinstance(desk.panel, Panel):
-            raise TypeError("a gang's panel proves nothing here")
         self.panel, self.facts = desk.panel, desk.facts
         self.pack, self.subjects, self.file = pack, subjects, file
         self.index, self.units = place

@@ -28,10 +28,10 @@ from perfsuite.model import (
     because,
 )
 from perfsuite.packs.find import PackSource
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.run.config import Request
 from perfsuite.run.expected import Yardstick
 from perfsuite.store.git import check_out, repository_of, revision_of
+from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.process import Code
 from perfsuite.workers.server import NOTHING_OF_IT, entries, moved, moved_origin
 

@@ -30,11 +30,11 @@ from perfsuite.model import (
 )
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.packs.find import discover
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.packs.load import chosen_accelerator
 from perfsuite.packs.select import claims_of, parse_selection, select, shard_of
 from perfsuite.store.baselines import Root
 from perfsuite.store.git import RevisionOptions
+from perfsuite.workers.catalogue import load_catalogue
 
 if TYPE_CHECKING:
     import pytest

@@ -62,7 +62,6 @@ from perfsuite.store.runs import (
     unfinished,
 )
 from perfsuite.store.sku import code_digest, sku_of
-from perfsuite.workers.panel import GangPanel
 from perfsuite.workers.units import (
     Desk,
     Desks,
@@ -633,8 +632,6 @@ class _Work:
 
     def _decided(self, desk: Desk, claim: ClaimInstance) -> ClaimVerdict | str:
         """Measure both sides in turns inside one process; return the verdict, or why none."""
-        if isinstance(desk.panel, GangPanel):
-            return ""
         run = self.file.run
         variants = {variant.id: variant for variant in run.variants}
         desk.panel.samplings = dict(self.samplings)
