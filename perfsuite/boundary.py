@@ -6,15 +6,6 @@ import os
 import re
 from unicodedata import category
 
-# What may come in from outside, and what may reach a person; every limit stands here, once.
-#
-# Each boundary has one function through which text and values pass, and all use these limits: files
-# ``files.opened`` and ``codec.read_json``, sockets ``wire.decode``, packs ``packs.validity``, the
-# database ``history.soundness``, the environment the functions below, pytest's command line
-# ``options.kept_words``, and the terminal ``terminal.plain``. What becomes a path passes
-# ``files.inside``.
-
-
 # Bytes of a file that is read whole, and of a message between our processes.
 FILE_BYTES = 512 << 20
 MESSAGE_BYTES = 256 << 20
@@ -24,9 +15,6 @@ NAME_CHARACTERS = 200
 TEXT_CHARACTERS = 4_000
 SHOWN_CHARACTERS = 60
 PAGE_CHARACTERS = 100_000
-# Levels of lists and mappings in a file or message, and digits of a number.
-LEVELS = 100
-DIGITS = 300
 # Whole numbers beyond 64 bits are read as floats, which no counter of ours takes.
 MOST_WHOLE = (1 << 63) - 1
 # No measurement is a greater number, or a smaller one than one through it; what is can neither be
@@ -133,9 +121,6 @@ def user_name() -> str:
     except (KeyError, OSError, ImportError):
         name = ""
     return name or f"uid {os.getuid()}"
-
-
-# The errors perfsuite raises on purpose: what failed, the value, where, and what to do.
 
 
 class PerfError(Exception):

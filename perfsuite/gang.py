@@ -7,7 +7,6 @@ import os
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -17,48 +16,52 @@ from perfsuite.devices.protocol import Device, Gang, join_elastic, open_device
 from perfsuite.engine.measure import Session
 from perfsuite.model import Evidence, Result, Settings, Stage, Status, Tier, Variant
 from perfsuite.packs.find import discover
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.packs.load import load_pack
 from perfsuite.packs.select import missing_need
 from perfsuite.store.codec import decode, encode
+from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import gang_unit, merged
 from perfsuite.workers.process import inventory
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What all ranks measure; ``file`` is where rank 0 leaves the result, if not only as a line."""
-
-    variant: Variant
-    origin: str
-    device: str
-    seed: int = 0
-    file: Path | None = None
-
-
-def measure(order: Order) -> Result | None:
+def measure(variant: Variant, origin: str, device_name: str, seed: int = 0) -> Result | None:
     """Measure with the other ranks; rank 0 returns the result. Raises what the variant raises."""
-    gang = join_elastic(order.device)
-    device = open_device(order.device, seed=order.seed, gang=gang)
-    refuse_misfit(order.variant, gang, device)
-    evidence = replace(_evidence(order, device), unit=device.facts().unit)
+    gang = join_elastic(device_name)
+    device = open_device(device_name, seed=seed, gang=gang)
+    refuse_misfit(variant, gang, device)
+    settings = Settings()
+    case = load_pack(variant.pack, origin).cases[variant.case.name]
+    session = Session(device, case, variant.axes, settings, seed)
+    session.prepare(lambda _phase: None)
+    for _ in range(settings.rounds):
+        session.block()
+    session.recheck(lambda _phase: None)
+    evidence = replace(session.finish(), unit=device.facts().unit)
     parts = gang.gather(encode(evidence).decode())
     gang.leave()  # not after a failure: the others may wait elsewhere, and torchrun ends them
     if gang.rank:
         return None
     found = [decode(part.encode(), Evidence) for part in parts]
-    whole = merged(found, order.variant.case.metrics)
+    whole = merged(found, variant.case.metrics)
     return Result(
-        variant=order.variant.id,
+        variant=variant.id,
         status=Status.OK,
         stage=Stage.SCREEN,
         evidence=(replace(whole, unit=gang_unit(each.unit for each in found)),),
-        case_version=order.variant.case.version,
+        case_version=variant.case.version,
     )
 
 
-def read_order(arguments: Sequence[str]) -> Order:
-    """Return the order that a command line means; raises UsageError."""
+def main(arguments: Sequence[str]) -> int:
+    """Measure as the command line says; return the exit status."""
+    try:
+        return _main(arguments)
+    except PerfError as error:
+        sys.stderr.write(f"rank {from_environment('RANK') or '?'}: {error}\n")
+        return 2
+
+
+def _main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="torchrun ... -m perfsuite.gang", description=__doc__)
     parser.add_argument("variant", help="its id, as perfsuite list shows it")
     parser.add_argument("--pack", action="append", type=Path, default=[], help="a file or folder")
@@ -73,7 +76,17 @@ def read_order(arguments: Sequence[str]) -> Order:
         )
     device = given.device if given.device != "auto" else "cuda" if inventory() else "cpu"
     variant, origin = _find(given.variant, given.pack)
-    return Order(variant, origin, device, given.seed, given.json)
+    result = measure(variant, origin, device, given.seed)
+    if result is not None:
+        (evidence,) = result.evidence
+        times_us = [time_us for block in evidence.samples("time_us") for time_us in block]
+        sys.stdout.write(
+            f"{result.variant}: median {statistics.median(times_us):.4g} us of {len(times_us)} "
+            f"samples, each by its slowest rank\n"
+        )
+        if given.json is not None:
+            given.json.write_bytes(encode(result))
+    return 0
 
 
 def refuse_misfit(variant: Variant, gang: Gang, device: Device) -> None:
@@ -88,32 +101,6 @@ def refuse_misfit(variant: Variant, gang: Gang, device: Device) -> None:
         raise UsageError(f"{variant.id} cannot run here: it {missing}")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Measure as the command line says; return the exit status."""
-    try:
-        order = read_order(arguments)
-        result = measure(order)
-        if result is not None:
-            sys.stdout.write(_line(result))
-            if order.file is not None:
-                order.file.write_bytes(encode(result))
-    except PerfError as error:
-        sys.stderr.write(f"rank {from_environment('RANK') or '?'}: {error}\n")
-        return 2
-    return 0
-
-
-def _evidence(order: Order, device: Device) -> Evidence:
-    variant, settings = order.variant, Settings()
-    case = load_pack(variant.pack, order.origin).cases[variant.case.name]
-    session = Session(device, case, variant.axes, settings, order.seed)
-    session.prepare(lambda _phase: None)
-    for _ in range(settings.rounds):
-        session.block()
-    session.recheck(lambda _phase: None)
-    return session.finish()
-
-
 def _find(name: str, extra: Sequence[Path]) -> tuple[Variant, str]:
     own = [s for s in discover(Path.cwd(), extra=extra) if s.name == name.partition(".")[0]]
     for pack in load_catalogue(own[:1], tier=Tier.FULL):
@@ -125,15 +112,6 @@ def _find(name: str, extra: Sequence[Path]) -> tuple[Variant, str]:
     raise UsageError(
         f"{name!r} is no variant that ranks run together",
         remedy="copy an id from perfsuite list, in quotes; name its pack by --pack",
-    )
-
-
-def _line(result: Result) -> str:
-    (evidence,) = result.evidence
-    times_us = [time_us for block in evidence.samples("time_us") for time_us in block]
-    return (
-        f"{result.variant}: median {statistics.median(times_us):.4g} us of {len(times_us)} "
-        f"samples, each by its slowest rank\n"
     )
 
 

@@ -21,8 +21,12 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # A device that a pack brings, as plain data.
 
 
-# Devices of the core; "auto" chooses among devices.
-BUILT_IN_DEVICES = ("cuda", "cpu", "fake")
+# Devices of the core, and what opens them; "auto" chooses among devices.
+BUILT_IN_DEVICES = {
+    "cuda": "perfsuite.devices.cuda:CudaDevice",
+    "cpu": "perfsuite.devices.cpu:CpuDevice",
+    "fake": "perfsuite.devices.fake:FakeDevice",
+}
 # The one whose cores are those that everything else runs on.
 HOST_DEVICE = "cpu"
 ACCELERATOR_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -59,6 +63,8 @@ class Accelerator(Record, frozen=True, kw_only=True):
 
 
 SHORT_COMMIT = 7
+# Ends the name of a commit whose tree was changed.
+DIRTY = "-dirty"
 
 
 class Arm(StrEnum):
@@ -93,10 +99,6 @@ class Tree(Record, frozen=True):
 
 
 DIRECTIONS = ("lower", "higher", "equal")
-# What perfsuite itself takes of launches: two clocks, the device's own time of what the host waits
-# for, the energy; and what has no noise, the memory.
-NOISY = ("time_us", "cycles", "device_us", "energy_j")
-OWN_METRICS = (*NOISY, "peak_bytes")
 METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 TARGETS = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
@@ -128,6 +130,32 @@ class Metric(Record, frozen=True):
             )
         if not 0 <= self.threshold < 1:
             raise ValueError(f"metric {self.name!r}: threshold must be in [0, 1)")
+
+
+class CoreMetric(Metric, frozen=True):
+    """A metric of perfsuite itself; ``noise`` names its priors, and is empty if it has no noise.
+
+    A clock is shown as the time of a variant, other metrics beside it.
+    """
+
+    noise: str = ""
+    is_clock: bool = False
+
+
+METRICS = (
+    CoreMetric("time_us", "us", noise="work", is_clock=True),
+    CoreMetric("cycles", "cycles", noise="work", is_clock=True),
+    # What the device itself took for launches that the host issued and awaited.
+    CoreMetric("device_us", "us", noise="awaited"),
+    # Of launches that follow each other without a gap.
+    CoreMetric("energy_j", "J", noise="energy"),
+    # The allocator rounds and keeps blocks of its own.
+    CoreMetric("peak_bytes", "bytes", threshold=0.01),
+)
+TIME, CYCLES, DEVICE_TIME, ENERGY, PEAK_BYTES = METRICS
+NOISY = tuple(metric.name for metric in METRICS if metric.noise)
+CLOCKS = tuple(metric.name for metric in METRICS if metric.is_clock)
+OWN_METRICS = tuple(metric.name for metric in METRICS)
 
 
 class Kernel(Record, frozen=True, kw_only=True):
@@ -554,35 +582,6 @@ class Series(Record, frozen=True, kw_only=True):
         return tuple(point for point in self.points if point.is_valid)
 
 
-class RunLabel(Record, frozen=True):
-    """Which run a column of trends is."""
-
-    id: str
-    started: str
-    commit: str
-
-
-class Trend(Record, frozen=True, kw_only=True):
-    """One series in columns: of each point the place of its run among the trends' runs.
-
-    ``why_not`` has the reason of each point that does not count, by its place in this series.
-    """
-
-    key: SeriesKey
-    runs: tuple[int, ...]
-    centers: tuple[float | None, ...]
-    why_not: Mapping[int, str] = field(default_factory=dict)
-    change_points: tuple[ChangePoint, ...] | None = None
-
-
-class Trends(Record, frozen=True, kw_only=True):
-    """All series of one SKU over the last runs that have any."""
-
-    sku: str
-    runs: tuple[RunLabel, ...]
-    rows: tuple[Trend, ...]
-
-
 # What a pack hands over as a whole: its variants, and the claims that relate them.
 
 
@@ -805,7 +804,7 @@ class Evidence(Record, frozen=True, kw_only=True):
 
     def samples(self, metric: str) -> list[list[float]]:
         """Return the samples of ``time_us``, ``cycles`` or another metric, block by block."""
-        if metric in {"time_us", "cycles"}:
+        if metric in CLOCKS:
             return [list(getattr(block, metric)) for block in self.blocks]
         return [list(block.metrics.get(metric, ())) for block in self.blocks]
 
@@ -1027,13 +1026,71 @@ class Trace(Record, frozen=True, kw_only=True):
 class Word(StrEnum):
     """The verdict on a variant that ended ok; unclear is never forced into one of the others."""
 
-    SAME = "same"
-    SLOWER = "slower"
-    FASTER = "faster"
-    UNCLEAR = "unclear"
-    NEW = "new"
-    INCOMPARABLE = "incomparable"
     OVER_BUDGET = "over-budget"
+    SLOWER = "slower"
+    UNCLEAR = "unclear"
+    INCOMPARABLE = "incomparable"
+    FASTER = "faster"
+    NEW = "new"
+    SAME = "same"
+
+    @property
+    def look(self) -> tuple[str, str, str]:
+        """Its glyph, its tone and what it means."""
+        return {
+            Word.OVER_BUDGET: ("!", "budget", "above the limit set by the case's author"),
+            Word.SLOWER: ("▲", "slower", "slower by more than the threshold"),
+            Word.UNCLEAR: ("?", "unclear", "the evidence does not decide"),
+            Word.INCOMPARABLE: ("≠", "other", "the baseline is of another kind"),
+            Word.FASTER: ("▼", "faster", "faster by more than the threshold"),
+            Word.NEW: ("+", "new", "nothing to compare with yet"),
+            Word.SAME: ("=", "same", "no change that matters"),
+        }[self]
+
+    @property
+    def moved(self) -> bool:
+        """Say whether a change was found."""
+        return self in {Word.SLOWER, Word.FASTER}
+
+    @property
+    def asks_why(self) -> bool:
+        """Say whether its cause is looked for, in kernels and code."""
+        return self.moved or self is Word.OVER_BUDGET
+
+    @property
+    def fails_by_default(self) -> bool:
+        """Say whether it fails a run whose owner says nothing else."""
+        return self in {Word.SLOWER, Word.OVER_BUDGET}
+
+    @property
+    def is_level(self) -> bool:
+        """Say whether it tells a level that may be the baseline.
+
+        It tells none where the evidence did not decide, is of another kind, or exceeds an author's
+        limit, which a new baseline would not repair.
+        """
+        return self not in {Word.UNCLEAR, Word.INCOMPARABLE, Word.OVER_BUDGET}
+
+
+class Confirmation(StrEnum):
+    """How a change was confirmed: by fresh processes, or in turns with the other side's code."""
+
+    NONE = ""
+    FRESH = "fresh processes"
+    ANOTHER_GPU = "fresh processes on another GPU"
+    IN_TURNS = "A against B"
+
+
+class Reason(Record, frozen=True):
+    """Why a verdict is what it is: a kind and its facts, of which the report makes a sentence."""
+
+    kind: str
+    facts: Mapping[str, Scalar | tuple[str, ...]] = field(default_factory=dict)
+
+
+def because(kind: str, **facts: Scalar | tuple[str, ...]) -> Reason:
+    """Return the reason of a kind with its facts."""
+    return Reason(kind, facts)
 
 
 class ClaimWord(StrEnum):
@@ -1137,21 +1194,23 @@ class Excepted(Record, frozen=True, kw_only=True):
 
 
 class Verdict(Record, frozen=True, kw_only=True):
-    """The word on one variant with its reason in words; ``fails`` says whether the run fails.
+    """The word on one variant with its reasons; ``fails`` says whether the run fails.
 
-    ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."),
-    ``confirmation`` how a change was confirmed ("fresh processes", "fresh processes on another
-    GPU", "A against B", ""). ``card`` is the unit that alone was measured, where the baseline has
-    never seen it and that leaves the verdict unclear. ``excepted`` is the waiver or quarantine by
-    which it fails nothing.
+    ``reason`` is their sentence, made by the report for packs and people: no code reads it.
+    ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."), or the
+    other side of the same run if ``in_turns``. ``card`` is the unit that alone was measured, where
+    the baseline has never seen it and that leaves the verdict unclear. ``excepted`` is the waiver
+    or quarantine by which it fails nothing.
     """
 
     variant: str
     word: Word
-    reason: str
+    reason: str = ""
+    reasons: tuple[Reason, ...] = ()
     changes: tuple[Change, ...] = ()
     source: str = ""
-    confirmation: str = ""
+    in_turns: bool = False
+    confirmation: Confirmation = Confirmation.NONE
     fails: bool = False
     card: str = ""
     excepted: Excepted | None = None
@@ -1165,12 +1224,13 @@ class MachineShift(Record, frozen=True, kw_only=True):
     """
 
     word: Word
-    reason: str
     moved: int
     comparable: int
     units: tuple[str, ...]
     canaries: tuple[str, ...]
     variants: tuple[str, ...]
+    reason: str = ""
+    reasons: tuple[Reason, ...] = ()
     fails: bool = False
 
 
@@ -1179,9 +1239,10 @@ class ClaimVerdict(Record, frozen=True, kw_only=True):
 
     claim: str
     word: ClaimWord
-    reason: str
     required: float
     source: str
+    reason: str = ""
+    reasons: tuple[Reason, ...] = ()
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
@@ -1228,6 +1289,11 @@ class Run(Record, frozen=True, kw_only=True):
     left_out: tuple[LeftOut, ...] = ()
     shard: Shard | None = None
     parts: tuple[Part, ...] = ()
+
+    @property
+    def is_dirty(self) -> bool:
+        """Say whether its code is in no commit."""
+        return self.commit.endswith(DIRTY)
 
     @property
     def asked(self) -> tuple[Result, ...]:

@@ -42,7 +42,7 @@ FEW = ("-k", "not (ends or together or served or sustained or awaited or steady 
 GANG = {"PERFSUITE_FAKE_GPUS": "A,A"}
 # What is another each time, and sentences: only whether there is one is kept.
 MASKED = frozenset(
-    {"run", "started", "commit", "compared_with", "headline", "reason", "why", "source",
+    {"run", "started", "commit", "compared_with", "headline", "reason", "reasons", "why", "source",
      "confirmation", "notes", "gaps"}
 )  # fmt: skip
 KEPT = frozenset({"claims", "excepted"})  # what a pack or a file says, in its own words

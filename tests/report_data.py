@@ -18,6 +18,7 @@ from perfsuite.model import (
     Change,
     ClaimVerdict,
     ClaimWord,
+    Confirmation,
     DeviceFacts,
     Evidence,
     Health,
@@ -254,7 +255,7 @@ def verdict_of(told: Told) -> Verdict | None:
         reason=REASONS[told.word].format(told.theta),
         changes=changes,
         source="baseline nvidia-h200",
-        confirmation="fresh processes" if told.word in {Word.SLOWER, Word.FASTER} else "",
+        confirmation=Confirmation.FRESH if told.word.moved else Confirmation.NONE,
         fails=told.word is Word.OVER_BUDGET or (told.word is Word.SLOWER and told.theta > 0.01),
     )
 

@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from perfsuite.model import (
+    BaselineEntry,
+    BaselineMetric,
     Block,
     CaseInfo,
     ClaimInstance,
+    Code,
     DeviceFacts,
     Evidence,
     Health,
@@ -19,15 +22,18 @@ from perfsuite.model import (
     Regime,
     Result,
     Run,
+    Sampling,
     Settings,
     Sku,
     Stage,
     Status,
     Tier,
+    TracedKernel,
     Variant,
     Work,
     variant_id,
 )
+from perfsuite.store.codec import Acceptance, StoredEntry
 
 UNIT, OTHER_UNIT = "3f2a91c04d7e", "b07c55e1a290"
 RUN_ID = "20261121-103000-3f2a"
@@ -152,3 +158,26 @@ def file_size_limit(size_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def entry_of(variant_id: str) -> StoredEntry:
+    """Return what was accepted of a variant: two clocks of three processes, and a count."""
+    rows = {UNIT: (12.5, 12.75, 12.25)}
+    metrics = {
+        "time_us": BaselineMetric(center=12.5, unit="us", within=0.001, values=rows),
+        "cycles": BaselineMetric(center=12.5, unit="", between=0.002, values=rows),
+        "peak_bytes": BaselineMetric(center=134217729.0, unit="bytes"),
+    }
+    entry = BaselineEntry(
+        variant=variant_id,
+        case_version=1,
+        run=RUN_ID,
+        metrics=metrics,
+        sampling=Sampling(8, 1),
+        kernels=(TracedKernel(name="copy", count=1.0, duration_us=12.0),),
+        codes=(Code(name="copy", ptx="0" * 12),),
+    )
+    return StoredEntry(
+        entry=entry,
+        accepted=Acceptance(by="Ann", when="2026-11-21T12:00:00+00:00", reason="first"),
+    )

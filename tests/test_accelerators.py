@@ -12,8 +12,8 @@ from report_data import run_of
 from perfsuite.boundary import DeviceError
 from perfsuite.model import Accelerator, Need, Pack, Settings, Tier
 from perfsuite.packs.find import packs_at
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.packs.select import misfit, missing_need
+from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.units import open_desks, resolved
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "acme-perf"

@@ -14,7 +14,7 @@ from test_baselines import edit
 from test_cli import PACK, STEADY, A, B, Command, perfsuite, project
 from test_propose import night, nights
 
-from perfsuite.model import Pack, Run, Tier, Trace, TracedKernel, Verdict, Word
+from perfsuite.model import Confirmation, Pack, Run, Tier, Trace, TracedKernel, Verdict, Word
 from perfsuite.nightly.lint import problems_in
 from perfsuite.report.terminal import plain
 from perfsuite.run.accept import accept
@@ -39,7 +39,7 @@ def test_accept_says_what_was_decided_in_turns_or_not_at_all(tmp_path: Path) -> 
     runs = [night({"copy": 100.0, "add": 9.0}, 1), night({"copy": 98.0, "add": 8.9}, 2)]
     accept(runs[0], tmp_path, reason="first", by="Ann")
     verdicts = (
-        Verdict(variant=COPY.id, word=Word.FASTER, reason="", confirmation="A against B"),
+        Verdict(variant=COPY.id, word=Word.FASTER, reason="", confirmation=Confirmation.IN_TURNS),
         Verdict(variant=variant("add", 1024).id, word=Word.UNCLEAR, reason=""),
     )
     done = accept(replace(runs[1], verdicts=verdicts), tmp_path, reason="x", by="Ann")

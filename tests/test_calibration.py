@@ -18,7 +18,7 @@ import pytest
 from perfsuite.judge.compare import Policy, Timing, shift_of
 from perfsuite.judge.noise import NoisePrior, prior_for
 from perfsuite.judge.peaks import peaks_of, work_class
-from perfsuite.judge.verdict import is_suspect, word_of
+from perfsuite.judge.verdict import is_suspect
 from perfsuite.model import Regime, Word, Work
 
 RECORDED = json.loads(Path(__file__).with_name("data").joinpath("h200.json").read_text())
@@ -35,7 +35,7 @@ def decide(
     stale = [replace(one, is_fresh=False) for one in screen]
     for now in (screen, [*confirm, *stale]):
         shift = shift_of(before, now, prior=prior, policy=POLICY)
-        word = word_of(shift, POLICY)
+        word = shift.word(POLICY)
         if word is Word.SAME and not is_suspect(shift.change(POLICY, lenient=True)):
             break
     return word.value

@@ -14,7 +14,7 @@ import pytest
 from perfsuite.boundary import UsageError
 from perfsuite.model import Pack, Tier, Work
 from perfsuite.packs.find import PackSource
-from perfsuite.packs.listing import load_catalogue
+from perfsuite.workers.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[1]
 
@@ -202,7 +202,7 @@ def test_a_pack_that_hangs_is_named_and_leaves_nothing_behind(tmp_path: Path) ->
     hang = f"import subprocess\nsubprocess.run(['sleep', '{mark}'])"
     sources = [source(tmp_path, "hang", hang), source(tmp_path, "good", HEAD + COPY + HOOK)]
     hung, good = load_catalogue(sources, tier=Tier.SMOKE, time_limit_s=0.7)
-    assert "longer than 0.7 s" in hung.error
+    assert "longer than its limit of 0.7 s" in hung.error
     assert len(good.variants) == 2
     assert not [path for path in Path("/proc").glob("[0-9]*") if mark in command_of(path)]
 
@@ -219,8 +219,8 @@ def test_nothing_outlives_a_killed_controller(tmp_path: Path) -> None:
     text = f"import signal\nlife = open({str(tmp_path / 'life')!r}, 'w')\n"
     text += "print('here', file=life, flush=True)\nsignal.pause()"
     code = (
-        "from perfsuite.packs.listing import load_catalogue;"
-        "from perfsuite.packs import PackSource;"
+        "from perfsuite.workers.catalogue import load_catalogue;"
+        "from perfsuite.packs.find import PackSource;"
         f"load_catalogue([PackSource(name='a', origin={source(tmp_path, 'a', text).origin!r})], "
         "tier='smoke', time_limit_s=600)"
     )
@@ -270,7 +270,7 @@ def test_a_pack_that_writes_where_it_should_not_ends_alone(tmp_path: Path) -> No
     assert [errors.pop(name) for name in ("before", "fork", "after")] == ["", "", ""]
     assert {len(pack.variants) for pack in packs if not pack.error} == {2}
     for name, error in errors.items():
-        assert "something else than its listing was written" in error
+        assert "its worker sent a" in error
         assert f"pack {name!r}" in error
 
 
@@ -280,8 +280,8 @@ def test_limits_of_the_process_that_asks_are_taken_as_they_are(tmp_path: Path, l
     asked = source(tmp_path, "acme", HEAD + COPY + HOOK)
     script = (
         f"import resource; resource.setrlimit({limit}, ({least}, {least}))\n"
-        "from perfsuite.packs.listing import load_catalogue\n"
-        "from perfsuite.model import Tier\nfrom perfsuite.packs import PackSource\n"
+        "from perfsuite.workers.catalogue import load_catalogue\n"
+        "from perfsuite.model import Tier\nfrom perfsuite.packs.find import PackSource\n"
         f"(pack,) = load_catalogue([{asked!r}], tier=Tier.SMOKE)\n"
         "assert pack.variants and not pack.error, pack.error\n"
     )
@@ -323,8 +323,8 @@ def test_ten_thousand_variants_are_listed_quickly(tmp_path: Path) -> None:
 def test_the_controller_stays_light(tmp_path: Path) -> None:
     many = source(tmp_path, "acme", "import json.tool\n" + HEAD + COPY + HOOK)
     code = (
-        "import sys; from perfsuite.packs.listing import load_catalogue; "
-        "from perfsuite.packs import PackSource; "
+        "import sys; from perfsuite.workers.catalogue import load_catalogue; "
+        "from perfsuite.packs.find import PackSource; "
         f"p, = load_catalogue([PackSource(name='acme', origin={many.origin!r})], tier='smoke'); "
         "assert p.variants, p.error; "
         "sys.exit(repr({'torch', 'numpy', 'rich', 'json.tool'} & {*sys.modules} or ''))"
@@ -379,7 +379,7 @@ def test_a_pack_that_hangs_makes_none_late_that_waits_for_the_kernels(tmp_path: 
         source(tmp_path, "asking", HEAD + ASKING),
     ]
     hung, _, asking = load_catalogue(sources, tier=Tier.SMOKE, time_limit_s=0.7)
-    assert "longer than 0.7 s" in hung.error
+    assert "longer than its limit of 0.7 s" in hung.error
     assert [variant.id for variant in asking.variants] == ["asking.compiled[kernel=acme.f]"]
 
 

@@ -25,11 +25,11 @@ from perfsuite.judge.peaks import (
 )
 from perfsuite.model import BaselineEntry, BaselineMetric, Pack, Tier, Work
 from perfsuite.packs.find import packs_at
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.report.data import rate_of
 from perfsuite.run.accept import accept
 from perfsuite.run.expected import find_yardstick
 from perfsuite.store.baselines import Baselines, read_sku
+from perfsuite.workers.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[1]
 H200 = PEAKS["nvidia-h200"]

@@ -18,9 +18,9 @@ from perfsuite import testing
 from perfsuite.boundary import PackError
 from perfsuite.model import Tier
 from perfsuite.packs.find import discover
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.store.codec import BASELINE_SCHEMA, RUN_SCHEMA
 from perfsuite.testing import check_pack
+from perfsuite.workers.catalogue import load_catalogue
 
 GOLD = Path(__file__).parent / "gold" / "api.txt"
 FOLDER = """

@@ -9,7 +9,7 @@ from test_catalogue import COPY, FAST, HEAD, HOOK, source
 
 from perfsuite.model import Pack, Tier
 from perfsuite.packs.find import discover
-from perfsuite.packs.listing import load_catalogue
+from perfsuite.workers.catalogue import load_catalogue
 
 pytest_plugins = ["pytester"]
 

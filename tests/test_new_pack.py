@@ -15,8 +15,8 @@ from perfsuite.boundary import UsageError
 from perfsuite.cli import main, new_pack
 from perfsuite.model import Tier
 from perfsuite.packs.find import packs_at
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.testing import check_pack
+from perfsuite.workers.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[1]
 

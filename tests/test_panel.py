@@ -38,18 +38,17 @@ from perfsuite.model import (
     Variant,
     variant_id,
 )
-from perfsuite.workers.panel import Panel
+from perfsuite.workers.panel import Panel, doubted
 from perfsuite.workers.process import (
     Site,
-    UnitLock,
     child_environment,
-    doubted,
     exit_words,
     host_bytes,
     inventory,
     resident_bytes,
     tail,
 )
+from perfsuite.workers.units import UnitLock
 
 PACKS = Path(__file__).parent / "packs"
 SITE = Site(
@@ -137,7 +136,7 @@ def exact(result: Result) -> list[object]:
 @pytest.fixture(scope="module")
 def suite(panel: Panel) -> list[Result]:
     """Every failure there is, each followed by a well-behaved variant."""
-    return measure(panel, *(each for how in CAUSES for each in (nasty(how), STEADY[1])))
+    return [one for how in CAUSES for one in measure(panel, nasty(how), STEADY[1])]
 
 
 @pytest.mark.parametrize("how", CAUSES)
@@ -572,7 +571,7 @@ def test_unit_is_locked_once_and_names_its_holder() -> None:
         pass
 
 
-TAKES = "from perfsuite.workers.panel import UnitLock; UnitLock('fa4e00000000')"
+TAKES = "from perfsuite.workers.units import UnitLock; UnitLock('fa4e00000000')"
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from store_data import SKU, finished, variant
 
 from perfsuite.model import ClaimInstance, Pack, Regime, Tier, Variant
 from perfsuite.packs.find import discover
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.run.accept import accept
+from perfsuite.workers.catalogue import load_catalogue
 
 PACKS = {source.name: source for source in discover(ROOT, extra=())}
 TABLED = sorted(

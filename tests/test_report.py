@@ -20,6 +20,7 @@ from perfsuite.model import (
     Change,
     DeviceFacts,
     Evidence,
+    Reason,
     Result,
     Run,
     Stage,
@@ -27,15 +28,17 @@ from perfsuite.model import (
     Verdict,
     Word,
     Work,
+    because,
 )
 from perfsuite.report import data as page
 from perfsuite.report import text as summary
 from perfsuite.report import view
-from perfsuite.report.data import read
+from perfsuite.report.data import read, subjects
 from perfsuite.report.html import inline, prose, write_report
 from perfsuite.report.html import render_render as html
 from perfsuite.report.text import properties
 from perfsuite.report.text import summary as markdown
+from perfsuite.report.view import sentence
 from perfsuite.report.why import cause
 
 GOLD = Path(__file__).parent / "gold"
@@ -369,12 +372,12 @@ def test_markdown_starts_with_the_outcome() -> None:
 def test_a_cause_says_what_no_column_does() -> None:
     told = data.STORY[1]
     run = data.run_of((told,))
-    reason = (
-        "time +2.2 %, SM clock -0.1 %; code +2.13 % (99 % interval +2.0 % to +2.3 %, threshold)"
+    reasons = (because("clock_lost"), Reason("interval", {}), because("more_power"))
+    verdict = structs.replace(run.verdicts[0], reasons=reasons)
+    (subject,) = subjects(
+        structs.replace(run, verdicts=(verdict,)), baselines={}, previous=None, history={}
     )
-    verdict = structs.replace(run.verdicts[0], reason=f"{reason}; 6 processes against 5")
-    (subject,) = read(structs.replace(run, verdicts=(verdict,)), baselines={}).subjects
-    assert cause(subject) == "time +2.2 %, SM clock -0.1 %; 6 processes against 5"
+    assert cause(subject) == "; ".join(map(sentence, (reasons[0], reasons[2])))
 
 
 def test_markdown_says_why_and_counts_claims_and_coverage() -> None:

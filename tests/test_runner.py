@@ -17,11 +17,11 @@ from perfsuite.boundary import DeviceError, StoreError, UsageError
 from perfsuite.judge.peaks import PEAKS, Peaks
 from perfsuite.model import DeviceFacts, Result, Revision, Settings, Stage, Status, Tier
 from perfsuite.packs.find import discover
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.run.accept import accept
 from perfsuite.run.config import Request
 from perfsuite.run.run import Outcome, execute, refusal
 from perfsuite.store.runs import RunFile, list_runs, load_run
+from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Site
 from perfsuite.workers.units import Desk, count_on, measure_on

@@ -208,7 +208,7 @@ def test_a_result_that_cannot_be_stored_leaves_the_file_whole(tmp_path: Path) ->
     with RunFile.create(tmp_path, planned(COPY)) as file:
         before = file.path.read_bytes()
         bad = replace(evidence(1.0), error=float("nan"))
-        with pytest.raises(StoreError, match=r"evidence\.0\.error = nan"):
+        with pytest.raises(StoreError, match="cannot store"):
             file.append(Result(variant=COPY.id, status=Status.OK, evidence=(bad,)))
         assert file.path.read_bytes() == before
 

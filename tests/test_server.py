@@ -10,14 +10,17 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
+from perfsuite.model import DeviceFacts
 from perfsuite.workers import messages as wire
 from perfsuite.workers.process import Site
 
 LIMIT_S = 20
+ENDING = tuple[int | None, bool]
+DESCRIBE = wire.Call("describe", wire.raw(("fake", None)))
 
 
 @contextmanager
@@ -31,15 +34,19 @@ def server(device: str = "fake") -> Iterator[tuple[subprocess.Popen[bytes], wire
             start_new_session=True,
         )
     with process, ours as control:
-        assert control.receive(LIMIT_S) == wire.Hello(process.pid)
+        assert answer(control, int) == process.pid
         yield process, control
 
 
-def ask(control: wire.Channel, request: wire.Message) -> wire.Message:
+def answer(control: wire.Channel, kind: Any) -> Any:
+    done = control.receive(LIMIT_S)
+    assert isinstance(done, wire.Done)
+    return wire.read(done.value, kind)
+
+
+def ask(control: wire.Channel, request: wire.Message, kind: Any) -> Any:
     control.send(request)
-    answer = control.receive(LIMIT_S)
-    assert answer is not None
-    return answer
+    return answer(control, kind)
 
 
 @contextmanager
@@ -49,74 +56,49 @@ def worker(control: wire.Channel) -> Iterator[tuple[int, wire.Channel, IO[bytes]
     with theirs:
         control.send(wire.Fork())
         control.send_handles(theirs.fileno(), output.fileno())
-        forked = control.receive(LIMIT_S)
-    assert isinstance(forked, wire.Forked)
+        pid = answer(control, int)
     with ours as link, output:
-        yield forked.pid, link, output
+        yield pid, link, output
 
 
 def has_ended(pidfd: int) -> bool:
     return bool(select.select([pidfd], [], [], LIMIT_S)[0])
 
 
-def test_server_says_hello_when_pinged() -> None:
+def test_a_server_forks_and_reaps_and_is_light() -> None:
     with server() as (process, control):
-        assert ask(control, wire.Ping()) == wire.Hello(process.pid)
+        assert ask(control, wire.Call("hello"), int) == process.pid
+        maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8")
+        assert "libtorch" not in maps
+        with worker(control) as (pid, link, _):
+            assert ask(link, DESCRIBE, DeviceFacts).device == "fake"
+            assert os.getsid(process.pid) == process.pid
+            assert os.getpgid(pid) == pid
+            link.close()
+            assert ask(control, wire.Reap(pid, LIMIT_S), ENDING) == (0, False)
+        with worker(control) as (pid, _, _):  # it does not leave
+            assert ask(control, wire.Reap(pid), ENDING) == (-9, True)
+        assert ask(control, wire.Reap(os.getpid()), ENDING) == (None, False)
+        with worker(control) as (pid, link, output):
+            link.send(wire.Call("describe", wire.raw(("nothing", None))))
+            assert isinstance(link.receive(LIMIT_S), wire.Failed)
+            ask(control, wire.Reap(pid, LIMIT_S), ENDING)
+            output.seek(0)
+            assert b"unknown device 'nothing'" in output.read()
 
 
-def test_worker_answers_and_leaves_with_nothing_left_to_do() -> None:
-    with server() as (_, control), worker(control) as (pid, link, _):
-        answer = ask(link, wire.Describe("fake"))
-        assert isinstance(answer, wire.Described)
-        assert ask(control, wire.Reap(pid, LIMIT_S)) == wire.Exited(pid, 0)
-
-
-def test_worker_leads_a_session_of_its_own() -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_workers_leave_with_their_server_and_it_with_its_controller(*, is_killed: bool) -> None:
     with server() as (process, control), worker(control) as (pid, link, _):
-        ask(link, wire.Describe("fake"))
-        assert os.getsid(process.pid) == process.pid
-        assert os.getpgid(pid) == pid
-
-
-def test_worker_that_does_not_leave_is_killed() -> None:
-    with server() as (_, control), worker(control) as (pid, _, _):
-        assert ask(control, wire.Reap(pid)) == wire.Exited(pid, -9, is_forced=True)
-
-
-def test_reaping_a_stranger_does_nothing() -> None:
-    with server() as (_, control):
-        assert ask(control, wire.Reap(os.getpid())) == wire.Exited(os.getpid(), None)
-
-
-def test_output_of_a_failing_worker_is_in_its_file() -> None:
-    with server() as (_, control), worker(control) as (pid, link, output):
-        assert isinstance(ask(link, wire.Describe("nothing")), wire.Failed)
-        ask(control, wire.Reap(pid, LIMIT_S))
-        output.seek(0)
-        assert b"unknown device 'nothing'" in output.read()
-
-
-def test_server_and_workers_leave_when_the_controller_is_gone() -> None:
-    with server() as (process, control), worker(control) as (pid, _, _):
+        ask(link, DESCRIBE, DeviceFacts)  # it has asked the kernel by now
         pidfd = os.pidfd_open(pid)
-        control.close()
-        assert process.wait(LIMIT_S) == 0
+        if is_killed:
+            process.kill()
+        else:
+            control.close()
+            assert process.wait(LIMIT_S) == 0
         assert has_ended(pidfd)
         os.close(pidfd)
-
-
-def test_workers_die_with_their_server() -> None:
-    with server() as (process, control), worker(control) as (pid, link, _):
-        ask(link, wire.Describe("fake"))  # it has asked the kernel by now
-        pidfd = os.pidfd_open(pid)
-        process.kill()
-        assert has_ended(pidfd)
-        os.close(pidfd)
-
-
-def test_server_loads_neither_torch_nor_packs_for_the_fake_device() -> None:
-    with server() as (process, _):
-        assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8")
 
 
 def test_server_that_cannot_start_shows_why() -> None:

@@ -15,6 +15,7 @@ from test_runner import PACK, QUICK, Log, request
 from perfsuite.model import (
     BaselineEntry,
     ClaimInstance,
+    Confirmation,
     LeftOut,
     Result,
     Run,
@@ -208,7 +209,12 @@ def test_earlier_runs_tell_costs_and_doubts(tmp_path: Path) -> None:
     times = {"copy": 100.0, "scan": 200.0}
     for number in (1, 2):
         run = store_data.finished(times, run_id=f"2026112{number}-000000-aaaa")
-        word = Verdict(variant=run.variants[0].id, word=Word.SLOWER, reason="r", confirmation="f")
+        word = Verdict(
+            variant=run.variants[0].id,
+            word=Word.SLOWER,
+            reason="r",
+            confirmation=Confirmation.FRESH,
+        )
         results = [structs.replace(each, wall_s=3.0 * number) for each in run.results]
         wrong = structs.replace(results[1], stage=Stage.CONFIRM, status=Status.WRONG, evidence=())
         with RunFile.create(tmp_path, run) as file:

@@ -17,14 +17,13 @@ from test_panel import SITE, STEADY, nasty
 from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import Loaded, open_device
 from perfsuite.devices.sass import plain_ptx
-from perfsuite.engine.trace import MOST_KERNELS, artefact_of, dissect
+from perfsuite.engine.trace import MOST_KERNELS, Anatomy, artefact_of, dissect
 from perfsuite.explain.trace import Shelf, traced
 from perfsuite.model import Arm, Change, Code, Run, Trace, TracedKernel, Verdict, Word
 from perfsuite.run.accept import accept
 from perfsuite.run.config import TimeLimit
 from perfsuite.store.baselines import Baselines
 from perfsuite.store.runs import RunFile, load_run
-from perfsuite.workers import messages as wire
 from perfsuite.workers import panel as tracer
 from perfsuite.workers.panel import Panel
 
@@ -239,7 +238,7 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
     ]
     desk = MagicMock()
     tracer = desk.panel.tracer.return_value.__enter__.return_value
-    tracer.trace.return_value = wire.Traced((), reason="a test")
+    tracer.trace.return_value = Anatomy((), reason="a test")
     file = Mock(path=tmp_path / "runs" / "x.jsonl", run=run)
     run = structs.replace(run, verdicts=tuple(verdicts))
     asked = Mock(counters=False, is_brief=False)

@@ -15,13 +15,13 @@ import pytest
 
 from perfsuite.model import Settings, Tier
 from perfsuite.packs.find import discover
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.report.data import Book, read
 from perfsuite.report.html import write_report
 from perfsuite.report.why import explained
 from perfsuite.run.config import Request
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store.runs import load_run
+from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.process import inventory
 
 PLANTED = Path(__file__).parent / "packs" / "planted.py"

@@ -16,11 +16,11 @@ from pathlib import Path
 from perfsuite.judge.peaks import GENERIC, Peaks, peaks_of, with_measured
 from perfsuite.model import BaselineEntry, Pack, Tier, Variant
 from perfsuite.packs.find import discover
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.report import view
 from perfsuite.report.data import rate_of
 from perfsuite.report.terminal import plain
 from perfsuite.store.baselines import Baselines, read_sku, skus_in
+from perfsuite.workers.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- perfsuite cases -->", "<!-- perfsuite cases end -->"

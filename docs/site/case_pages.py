@@ -9,7 +9,7 @@ from markup import code, documented, escaped, prose, table
 
 from perfsuite.model import ClaimInstance, Pack, Tier, Variant
 from perfsuite.packs.find import PackSource, packs_at
-from perfsuite.packs.listing import load_catalogue
+from perfsuite.workers.catalogue import load_catalogue
 
 TIERS = tuple(Tier)
 INDEX = "reference/cases/index.md"

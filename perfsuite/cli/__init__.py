@@ -51,7 +51,6 @@ from perfsuite.model import (
     Variant,
 )
 from perfsuite.packs.find import TAKEN_NAMES, PackSource, discover
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.packs.select import missing_need, parse_selection
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import view
@@ -72,9 +71,9 @@ from perfsuite.store.baselines import (
     skus_in,
 )
 from perfsuite.store.files import refusing
-from perfsuite.store.files import replace_file as replace_file
 from perfsuite.store.runs import list_runs, load_run, run_path
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
+from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.process import inventory
 from perfsuite.workers.units import open_desks, products_of, resolved
 

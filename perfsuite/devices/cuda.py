@@ -118,7 +118,8 @@ class CudaDevice(TensorDevice):
     def context(self, seed: int) -> CudaContext:
         """Return a builder's context."""
         gang, own = self._gang, self._own
-        return CudaContext(self.arch, seed, rank=gang.rank, ranks=gang.ranks, loaded=own)
+        names = ("cuda", "cuda", self.arch)
+        return CudaContext(seed, *names, rank=gang.rank, ranks=gang.ranks, loaded=own)
 
     def synchronize(self) -> None:
         """Wait for all work; a sticky error surfaces here."""

@@ -28,7 +28,7 @@ from cuda.core import (
 
 from perfsuite.boundary import DeviceError, PerfError
 from perfsuite.devices.nvml import visible_arch
-from perfsuite.devices.protocol import Loaded, Sample
+from perfsuite.devices.protocol import Loaded, PlainContext, Sample
 from perfsuite.devices.sass import plain_ptx
 
 # The option of kernels that launch kernels: nvcc links them with the device's own runtime, which
@@ -43,15 +43,9 @@ Dim = int | tuple[int, ...]
 
 
 @dataclass(slots=True)
-class CudaContext:
-    """A builder's context on a GPU."""
+class CudaContext(PlainContext):
+    """A builder's context on a GPU; ``loaded`` returns each kernel that it compiled."""
 
-    arch: str
-    seed: int
-    device: str = "cuda"
-    place: str = "cuda"
-    rank: int = 0
-    ranks: int = 1
     loaded: list[Callable[[], Loaded]] = field(default_factory=list)
 
     def load_cuda(

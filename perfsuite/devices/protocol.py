@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Protocol, cast
 
 from perfsuite.boundary import MAGNITUDE, DeviceError, PerfError
 from perfsuite.model import (
+    BUILT_IN_DEVICES,
     Accelerator,
     DeviceFacts,
     Health,
@@ -343,7 +344,8 @@ def sampled(device: Device, group: Group, count: int, **conditions: Any) -> list
     found: Any = device.sample(group, count, **conditions)
     wrong = ""
     if not isinstance(found, list) or len(found) != count:
-        wrong = f"{_number_of(found)} and was asked for {count}"
+        got = f"{len(found)} samples" if isinstance(found, list) else repr(found)
+        wrong = f"{got} and was asked for {count}"
     elif odd := [each for each in found if _is_odd(each)]:
         wrong = f"{odd[0]}: no measurement is beyond {MAGNITUDE:g}"
     if wrong:
@@ -353,10 +355,6 @@ def sampled(device: Device, group: Group, count: int, **conditions: Any) -> list
             remedy="return a list of a Sample each; NaN is the time of one that does not count",
         )
     return cast("list[Sample]", found)
-
-
-def _number_of(samples: Any) -> str:
-    return f"{len(samples)} samples" if isinstance(samples, list) else repr(samples)
 
 
 def _is_odd(sample: Sample) -> bool:
@@ -446,32 +444,25 @@ def _data(device: Device) -> Iterator[str]:
 
 def _clock(device: Device) -> Iterator[str]:
     values = device.rng(SEED).randn(SIZE)
+    conditions = {"regime": Regime.PACED, "spin_us": 0.0, "flush": True}
     calls: list[Any] = []
     for backend in ("graph", "loop", "host"):
         calls.clear()
         group = device.group(calls.append, [(values,), (values,)], LAUNCHES, backend=backend)
         if group.launches != LAUNCHES:
             yield f"group: it was asked for {LAUNCHES} launches and says {group.launches}"
-        for count in (2, Settings().samples):  # of a block, too: a device may hold a few only
-            samples: Any = device.sample(group, count, regime=Regime.PACED, spin_us=0.0, flush=True)
-            if isinstance(samples, list) and len(samples) == count:
-                yield from _sample_faults(samples, has_cycles=device.has_cycles)
-            else:
-                returned = _number_of(samples).removesuffix(" samples")
-                yield f"sample: it was asked for {count} samples and returned {returned}"
+        # Of a block, too: a device may hold a few only.
+        few, many = (sampled(device, group, n, **conditions) for n in (2, Settings().samples))
+        for each in few + many:
+            if not isinstance(each, Sample) or each.time_us < 0:
+                yield f"sample: {each!r} is no Sample of a time in microseconds"
+            elif math.isfinite(each.cycles) != device.has_cycles and math.isfinite(each.time_us):
+                yield f"sample: cycles are {each.cycles} and has_cycles is {device.has_cycles}"
         if len(calls) < LAUNCHES and group.backend != "graph":
             yield f"sample: {len(calls)} launches were issued of groups of {LAUNCHES}"
     if not isinstance(cast("Any", device.health()), Health):
         yield "health() returned no Health"
     device.synchronize()
-
-
-def _sample_faults(samples: list[Any], *, has_cycles: bool) -> Iterator[str]:
-    for each in samples:
-        if not isinstance(each, Sample) or each.time_us < 0 or _is_odd(each):
-            yield f"sample: {each!r} is no Sample of a time in microseconds"
-        elif math.isfinite(each.cycles) != has_cycles and math.isfinite(each.time_us):
-            yield f"sample: cycles are {each.cycles} and has_cycles is {has_cycles}"
 
 
 # Counts what one launch starts, without a profiler: kernels on a GPU, operators on a CPU.
@@ -665,16 +656,11 @@ def _joined(backend: str, **where: Any) -> Gang:
 
 # Opens devices by name: those of the core, and those that packs bring.
 
-BUILT_IN = {
-    "cuda": "perfsuite.devices.cuda:CudaDevice",
-    "cpu": "perfsuite.devices.cpu:CpuDevice",
-    "fake": "perfsuite.devices.fake:FakeDevice",
-}
-
 
 def device_class(name: str) -> type[Device]:
     """Return the class of a device of the core; of one that a pack brings, the protocol itself."""
-    return cast("type[Device]", _named(BUILT_IN[name])) if name in BUILT_IN else Device
+    opens = BUILT_IN_DEVICES.get(name)
+    return cast("type[Device]", _named(opens)) if opens else Device
 
 
 def _named(opens: str) -> Any:
@@ -694,11 +680,10 @@ def open_device(
     With an ``accelerator``, open its first unit; what its code raises is a ``DeviceError``.
     """
     if accelerator is None:
-        if name not in BUILT_IN:
-            raise DeviceError(
-                f"unknown device {name!r}", remedy=f"choose one of {', '.join(sorted(BUILT_IN))}"
-            )
-        return cast("Device", _named(BUILT_IN[name])(seed=seed, gang=gang))
+        if name not in BUILT_IN_DEVICES:
+            known = ", ".join(sorted(BUILT_IN_DEVICES))
+            raise DeviceError(f"unknown device {name!r}", remedy=f"choose one of {known}")
+        return cast("Device", _named(BUILT_IN_DEVICES[name])(seed=seed, gang=gang))
     if not accelerator.units:
         raise DeviceError(
             f"this machine has no {accelerator.name}, says the pack that brings it",

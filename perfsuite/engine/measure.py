@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -68,23 +69,21 @@ QUADS = ((0, 1, 1, 0), (1, 0, 0, 1))
 Announce = Callable[[str], None]
 
 
+@dataclass(slots=True)
 class Session:
     """One variant on one device in one worker: check, prepare, then block by turn, finish."""
 
-    def __init__(
-        self, device: Device, case: Case, axes: Axes, settings: Settings, seed: int
-    ) -> None:
-        self.device = device
-        self.case = case
-        self.axes = axes
-        self.settings = settings
-        self.seed = seed
-        self.phases_s: dict[str, float] = {}
-        self.notes: list[str] = []
-        self.exact: dict[str, float] = {}
-        self.blocks: list[Block] = []
-        self._measuring: Measuring | None = None
-        self._is_first = False
+    device: Device
+    case: Case
+    axes: Axes
+    settings: Settings
+    seed: int
+    phases_s: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    exact: dict[str, float] = field(default_factory=dict)
+    blocks: list[Block] = field(default_factory=list)
+    _measuring: Measuring | None = None
+    _is_first: bool = False
 
     @property
     def sampling(self) -> Sampling | None:

@@ -21,11 +21,11 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, PerfError, plain
-from perfsuite.model import Arm, Stage, TracedKernel, Variant, function_of
-from perfsuite.packs.listing import has_exited
-from perfsuite.workers import server
-from perfsuite.workers.messages import TraceOne, decode, encode
-from perfsuite.workers.process import Site, Turn, job_of, tail
+from perfsuite.model import Arm, TracedKernel, Variant, function_of
+from perfsuite.workers import messages
+from perfsuite.workers.panel import Seat, job_of
+from perfsuite.workers.process import Site, tail
+from perfsuite.workers.server import has_exited, show
 
 # Our names of ncu's metrics, which chips of compute capability 7.0 to 9.0 have under these names.
 METRICS = {
@@ -206,13 +206,11 @@ class Counter:
         return f"no counters of some variants: {told}" if told else ""
 
     def _count(self, variant: Variant, arm: Arm) -> list[Counted]:
-        job, limit_s = (
-            job_of(Turn(variant, Stage.SCREEN, 0, arm), 0, self.site),
-            max(1.0, min(ONE_S, self.left_s)),
-        )
+        job = job_of(variant, self.site, seat=Seat(0, 0, arm))
+        limit_s = max(1.0, min(ONE_S, self.left_s))
         with tempfile.TemporaryDirectory(prefix="perfsuite-") as folder:
             log, asked = Path(folder, "ncu.csv"), Path(folder, "job.json")
-            asked.write_bytes(encode(TraceOne(job)))
+            asked.write_bytes(messages.raw(job))
             python = (sys.executable, "-P", "-m")
             program = (*python, "perfsuite.explain.counters", str(asked), f"{limit_s:.0f}")
             # A number's decimals and thousands are told apart by the locale.
@@ -261,17 +259,14 @@ def _run(words: Sequence[str], limit_s: float, environment: Mapping[str, str]) -
 
 
 def main(arguments: Sequence[str]) -> str | None:
-    """Launch the variant of the file that comes first, within the seconds that come second.
+    """Launch once, warm, what the job in a file says, for ncu which watches this process.
 
-    This is the process that ncu watches. Returns why that cannot be, if so.
+    Returns why that cannot be within the seconds that come second; raises what the variant raises.
     """
     path, limit_s = arguments
     signal.alarm(int(limit_s) + GRACE_S)
-    request = decode(Path(path).read_bytes())
-    if not isinstance(request, TraceOne):
-        return f"{path} asks for {type(request).__name__}, not for one variant"
     try:
-        server.show(request.job)
+        show(messages.read(Path(path).read_bytes(), messages.Job))
     except PerfError as error:
         return plain(error.what.partition("\n")[0])
     return None

@@ -30,10 +30,8 @@ from perfsuite.model import (
 from perfsuite.run.config import Request, TimeLimit
 from perfsuite.store.files import replace_file
 from perfsuite.store.runs import RunFile
-from perfsuite.workers.panel import GangPanel
 from perfsuite.workers.units import Desk, share_out
 
-MOVED = frozenset({Word.SLOWER, Word.FASTER, Word.OVER_BUDGET})
 # How long another trace may begin of what moved, of what is unclear (of a night on a card never
 # seen one in ten, mostly without a change to explain), and of what is only to be stored. What is
 # left of the last is taken by later runs.
@@ -110,7 +108,7 @@ class Tracing(Struct, kw_only=True):
             word = words.get(variant.id)
             if word is None or variant.case.regime is Regime.EXACT:
                 continue
-            if word in MOVED:
+            if word.asks_why:
                 yield variant.id, "moved"
             elif not self.request.is_brief and word is Word.UNCLEAR:
                 yield variant.id, "is unclear"
@@ -146,8 +144,6 @@ class Tracing(Struct, kw_only=True):
             self.run_file.append_trace(replace(trace, kernels=kernels))
 
     def _trace_share(self, arm: Arm, part: float, desk: Desk, share: Sequence[Variant]) -> None:
-        if isinstance(desk.panel, GangPanel):
-            return
         whole_s = self.limit.left_s()
         if whole_s <= 0:  # not even what starting takes
             self._left += len(share)

@@ -23,6 +23,7 @@ from perfsuite.model import (
     Variant,
     Verdict,
     Word,
+    because,
 )
 from perfsuite.packs.select import parse_selection
 from perfsuite.run import config
@@ -156,11 +157,12 @@ class Exceptions(config.Exceptions):
             rule = next((away[side] for side in both if side in away), None)
             excuse = next((waived[side] for side in both if side in waived), None)
             if rule:
-                reason = f"{rule.entry.select!r} is {rule.excepted}"
+                why = because("excepted", text=f"{rule.entry.select!r} is {rule.excepted}")
                 word = ClaimWord.NOT_APPLICABLE
-                found.append(replace(claim, word=word, reason=reason, fails=False))
+                found.append(replace(claim, word=word, reasons=(why,), fails=False))
             elif claim.fails and excuse:
-                found.append(replace(claim, fails=False, reason=f"{claim.reason}; {excuse}"))
+                why = because("excepted", text=str(excuse))
+                found.append(replace(claim, fails=False, reasons=(*claim.reasons, why)))
             else:
                 found.append(claim)
         return tuple(found)
@@ -192,8 +194,8 @@ def _excused(verdict: Verdict, excepted: Excepted) -> Verdict:
     worst = max(sure or [change.theta for change in verdict.changes], default=0.0)
     if worst <= excepted.up_to:
         return replace(verdict, fails=False, excepted=excepted)
-    why = f"worse than what is waived, {worst:+.2%} of {excepted.up_to:+.2%} ({excepted.issue})"
-    return replace(verdict, reason=f"{why}; {verdict.reason}")
+    why = because("worse_than_waived", theta=worst, up_to=excepted.up_to, issue=excepted.issue)
+    return replace(verdict, reasons=(why, *verdict.reasons))
 
 
 def _rules(path: Path) -> Iterator[Rule]:

@@ -42,7 +42,6 @@ UNKNOWN_S = 1.0
 # The urgency of what nothing asks for.
 CALM = 9
 # What fails, or may, is looked at until it does not.
-DOUBTED = frozenset({Word.UNCLEAR, Word.OVER_BUDGET, Word.SLOWER})
 
 
 class Past(Struct, frozen=True, kw_only=True):
@@ -83,7 +82,9 @@ def past_of(
             doubt = ""
             if result.status is not Status.OK:
                 doubt = result.status.value
-            elif verdict and (verdict.fails or verdict.word in DOUBTED):
+            elif verdict and (
+                verdict.fails or verdict.word is Word.UNCLEAR or verdict.word.fails_by_default
+            ):
                 doubt = verdict.word.value
             elif verdict and verdict.word is Word.FASTER and not verdict.confirmation:
                 doubt = "faster, unconfirmed"

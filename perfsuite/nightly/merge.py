@@ -167,7 +167,7 @@ def _refuse_strangers(runs: Sequence[Run]) -> None:
 
 
 def _is_committed(run: Run) -> bool:
-    return bool(run.commit) and not run.commit.endswith("-dirty")
+    return bool(run.commit) and not run.is_dirty
 
 
 def _canaries(runs: Sequence[Run], stage: Stage) -> Iterator[Result]:

@@ -19,10 +19,11 @@ from perfsuite.cli import Baselines_commands, Project, find_project, say, time_o
 from perfsuite.judge.compare import Against
 from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.noise import entries_of
-from perfsuite.judge.verdict import IN_TURNS, learned
+from perfsuite.judge.verdict import learned
 from perfsuite.model import (
     BaselineEntry,
     Change,
+    Confirmation,
     Result,
     Run,
     Sku,
@@ -61,9 +62,6 @@ NIGHTS, MOST_NIGHTS = 5, 10
 MOST_RUNS = 30
 # Nothing moves by less of a variant's threshold than this share: it would only make diffs.
 LEAST_SHARE = 1 / 3
-# What a verdict with these words says is no level: the evidence did not decide, it is of another
-# kind, or an author's limit is exceeded, which a new baseline would not repair.
-NO_LEVEL = (Word.UNCLEAR, Word.INCOMPARABLE, Word.OVER_BUDGET)
 CONFIRMED = "confirmed"
 _COLUMNS = ("variant", "old", "new", "change", "interval", "nights", "processes", "cards", "why")
 
@@ -314,7 +312,7 @@ def _broken(run: Run, against: Against, baselines: Baselines, exceptions: Except
         "it was interrupted": not run.finished,
         "it only checked": run.settings.check_only,
         f"it was a comparison with {run.against}": run.against is not None,
-        f"its code is in no commit ({run.commit})": "dirty" in run.commit,
+        f"its code is in no commit ({run.commit})": run.is_dirty,
         f"machine-shift: {run.shift.reason if run.shift else ''}": run.shift is not None,
     }
     if found := next((why for why, is_so in simple.items() if is_so), ""):
@@ -325,7 +323,7 @@ def _broken(run: Run, against: Against, baselines: Baselines, exceptions: Except
             return f"canary {result.variant} {result.status}"
     away = exceptions.quarantined(run)
     quiet = replace(run, canaries=tuple(c for c in run.canaries if c.id not in away))
-    return "; ".join(judge_machine(quiet, (), entries=baselines.entries, against=against).notes)
+    return view.told(judge_machine(quiet, (), entries=baselines.entries, against=against).notes)
 
 
 def _said(
@@ -359,9 +357,9 @@ def _no_level(name: str, run: Run, fresh: Iterable[str]) -> str:
     verdict = next((each for each in run.verdicts if each.variant == name), None)
     if verdict is None:
         return "it was not judged"
-    if verdict.word in NO_LEVEL:
+    if not verdict.word.is_level:
         return f"{verdict.word}: {verdict.reason}"
-    if verdict.confirmation == IN_TURNS and name not in fresh:
+    if verdict.confirmation is Confirmation.IN_TURNS and name not in fresh:
         return "decided in turns: its screen was chosen for its time"
     return ""
 

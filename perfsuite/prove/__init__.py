@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 @hookimpl
 def perf_commands(app: typer.Typer) -> None:
     """Add ``perfsuite prove``."""
-    from perfsuite.prove.page import prove_proof
+    from perfsuite.prove.page import prove
 
-    app.command("prove")(prove_proof)
+    app.command()(prove)

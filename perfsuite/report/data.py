@@ -42,6 +42,7 @@ from perfsuite.model import (
 )
 from perfsuite.report import charts, view
 from perfsuite.report.view import profile_of
+from perfsuite.stats import estimate
 
 # The words of verdicts, statuses and claims with their glyphs and tones, in order of urgency.
 
@@ -70,20 +71,14 @@ class Mark:
         return self.word in {"same", "new", "measured", "checked"}
 
 
-_MARKS = (
+_MARKS: tuple[tuple[str, str, str, str], ...] = (
     ("wrong", "✕", "fail", "the output differs from the reference"),
     ("crashed", "✕", "fail", "the worker died"),
     ("timed-out", "✕", "fail", "the worker had to be killed"),
     ("error", "✕", "fail", "the case's own code failed"),
     ("broken", "✕", "fail", "the ratio asked for was not reached"),
-    ("over-budget", "!", "budget", "above the limit set by the case's author"),
-    ("slower", "▲", "slower", "slower by more than the threshold"),
     ("disturbed", "~", "unclear", "the device was disturbed too often to judge"),
-    ("unclear", "?", "unclear", "the evidence does not decide"),
-    ("incomparable", "≠", "other", "the baseline is of another kind"),
-    ("faster", "▼", "faster", "faster by more than the threshold"),
-    ("new", "+", "new", "nothing to compare with yet"),
-    ("same", "=", "same", "no change that matters"),
+    *((word.value, *word.look) for word in Word),
     ("held", "✓", "new", "the ratio asked for was reached"),
     ("measured", "•", "same", "the run ended before it was judged"),
     ("checked", "✓", "same", "correct; speed was not measured"),
@@ -92,9 +87,12 @@ _MARKS = (
     ("left out", "○", "skip", "the run's time limit had no room for it"),
     ("skipped", "○", "skip", "cannot run here"),
 )
+_TONES = ("fail", "budget", "slower", "unclear", "other", "faster", "new", "same", "skip")
 MARKS: Mapping[str, Mark] = {
     word: Mark(word, glyph, tone, rank, meaning)
-    for rank, (word, glyph, tone, meaning) in enumerate(_MARKS)
+    for rank, (word, glyph, tone, meaning) in enumerate(
+        sorted(_MARKS, key=lambda mark: _TONES.index(mark[2]))
+    )
 }
 
 
@@ -228,9 +226,9 @@ class Subject:
 
 
 def centre(evidence: Evidence, metric: str = TIME) -> float | None:
-    """Return the middle of one process: the median of its blocks' medians."""
-    medians = [statistics.median(block) for block in evidence.samples(metric) if block]
-    return statistics.median(medians) if medians else None
+    """Return the estimate of one process, as it is judged."""
+    blocks = evidence.samples(metric)
+    return estimate(blocks) if any(blocks) else None
 
 
 def middles(result: Result | None) -> dict[str, tuple[float, ...]]:
@@ -608,6 +606,7 @@ def read(  # noqa: PLR0913 - all that is known of a run, by name
     earlier runs say of each variant, ``peaks`` what the SKU reaches, ``sections`` what packs have
     to say.
     """
+    run = view.worded(run)
     known = subjects(run, baselines=baselines, previous=previous, history=history or {})
     found = sorted(known, key=_urgency)
     peaks = peaks or peaks_of(run.sku.slug)

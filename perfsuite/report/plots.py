@@ -11,7 +11,7 @@ from functools import cached_property
 from markupsafe import Markup, escape
 
 from perfsuite.judge import peaks as roofline
-from perfsuite.model import BaselineMove, Block, ChangePoint, Point, Series, Word
+from perfsuite.model import BaselineMove, Block, ChangePoint, Point, Series
 from perfsuite.report import charts, view
 from perfsuite.report.charts import Axis
 from perfsuite.report.data import TIME, Subject, centre
@@ -353,9 +353,6 @@ def _svg(kind: str, body: str) -> Markup:
 # Where cases stand under the ceilings of their SKU: by operations, or by bytes alone.
 
 
-MOVED = {Word.SLOWER, Word.FASTER, Word.OVER_BUDGET}
-
-
 @dataclass(frozen=True)
 class Place:
     """Where one variant stands: rates in bytes/s or FLOP/s, ``intensity`` in FLOP/byte.
@@ -453,7 +450,7 @@ def place(subject: Subject, peaks: roofline.Peaks) -> Place | None:
         return None
     amount = work.flops or work.bytes
     verdict, base = subject.verdict, subject.baseline()
-    has_moved = verdict is not None and verdict.word in MOVED and subject.change is not None
+    has_moved = verdict is not None and verdict.word.asks_why and subject.change is not None
     return Place(
         subject=subject,
         link=roofline.link_of(work, peaks),

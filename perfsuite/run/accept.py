@@ -13,8 +13,6 @@ from statistics import fmean
 
 from perfsuite.boundary import UsageError, is_plain
 from perfsuite.judge.compare import (
-    DEVICE_TIME,
-    TIME,
     Against,
     Pair,
     Shift,
@@ -25,14 +23,16 @@ from perfsuite.judge.compare import (
     paired,
     prior_of,
     shift_of,
-    timings_of_entry,
     values_of_entry,
 )
 from perfsuite.judge.noise import AWAITED, LACK_OF_FIT, NoisePrior, entries_of, service_prior
-from perfsuite.judge.verdict import IN_TURNS, learned, word_of
+from perfsuite.judge.verdict import learned
 from perfsuite.model import (
+    DEVICE_TIME,
+    TIME,
     BaselineEntry,
     Change,
+    Confirmation,
     Metric,
     Regime,
     Run,
@@ -81,7 +81,7 @@ def is_one_level(
 ) -> bool:
     """Say whether a night is of the level of others: no verdict would tell them apart."""
     found = _shifts(variant, night, nights, against)
-    moved = (word_of(shift, against.policy) in {Word.SLOWER, Word.FASTER} for shift in found)
+    moved = (shift.word(against.policy).moved for shift in found)
     return not any(moved) and not _exact(variant, night, nights)
 
 
@@ -100,8 +100,9 @@ def _shifts(
     variant: Variant, old: BaselineEntry, nights: Sequence[BaselineEntry], against: Against
 ) -> Iterator[Shift]:
     if "time_us" in old.metrics and all("time_us" in night.metrics for night in nights):
-        before, now = timings_of_entry(old), [timings_of_entry(night) for night in nights]
-        prior, metric = prior_of(variant, old, against), TIME
+        before, now = values_of_entry(old), [values_of_entry(night) for night in nights]
+        prior = prior_of(variant, old, against)
+        metric: Metric = TIME
         device = [values_of_entry(each, DEVICE_TIME) for each in (old, *nights)]
         at_home = {one.unit for one in before} & {one.unit for night in now for one in night}
         if variant.case.regime is Regime.END_TO_END and all(device) and not at_home:
@@ -184,12 +185,12 @@ def caution_of(run: Run, moved: Sequence[str], slower: Mapping[str, str]) -> str
         "of them slower than before": len(slower),
         "unclear": sum(verdict.word is Word.UNCLEAR for verdict in verdicts),
         "decided in turns on a card that no entry knew": sum(
-            verdict.confirmation == IN_TURNS for verdict in verdicts
+            verdict.confirmation is Confirmation.IN_TURNS for verdict in verdicts
         ),
     }
     told = [f"{count} {what}" for what, count in counts.items() if count]
     told += [f"measured in turns with {run.against}"] if run.against and moved else []
-    told += [f"of code that is in no commit ({run.commit})"] if "dirty" in run.commit else []
+    told += [f"of code that is in no commit ({run.commit})"] if run.is_dirty else []
     return ", ".join(told)
 
 
@@ -365,7 +366,7 @@ def _moves(
     run: Run, new: Mapping[str, BaselineEntry], slug: str, folder: Path, acceptance: Acceptance
 ) -> tuple[dict[str, str], dict[Path, bytes]]:
     """Return in words what becomes of each entry, and the packs' files that change by it."""
-    other_code = {v.variant for v in run.verdicts if v.word in {Word.SLOWER, Word.FASTER}}
+    other_code = {v.variant for v in run.verdicts if v.word.moved}
     said: dict[str, str] = {}
     files: dict[Path, bytes] = {}
     for pack, names in groupby(sorted(new), key=lambda name: name.partition(".")[0]):

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError
 from perfsuite.model import (
+    DIRTY,
     Arm,
     Pack,
     Revision,
@@ -24,12 +25,13 @@ from perfsuite.model import (
     Variant,
     Verdict,
     Word,
+    because,
 )
 from perfsuite.packs.find import PackSource
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.run.config import Request
 from perfsuite.run.expected import Yardstick
 from perfsuite.store.git import check_out, repository_of, revision_of
+from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.process import Code
 from perfsuite.workers.server import NOTHING_OF_IT, entries, moved, moved_origin
 
@@ -56,8 +58,14 @@ class Arms:
                 doubts[result.variant] = f"it ended {result.status.value}: {result.reason}"
         doubts |= dict(of_one_code(run))
         return tuple(
-            replace(verdict, reason=f"{verdict.reason}; {self.revision}: {doubt}")
-            if (doubt := doubts.get(verdict.variant))
+            replace(
+                verdict,
+                reasons=(
+                    *verdict.reasons,
+                    because("other_side", revision=str(self.revision), why=told),
+                ),
+            )
+            if (told := doubts.get(verdict.variant))
             else verdict
             for verdict in verdicts
         )
@@ -146,7 +154,6 @@ def of_one_code(run: Run) -> Iterator[tuple[str, str]]:
 MOST = 40
 # Facts of a run's environment that turns on one card hold still and that nobody installs.
 OF_THE_CARD = frozenset({"vbios", "nvlinks"})
-DIRTY = "-dirty"
 # As runs and baselines name it; a name, which anything may have, is none.
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
 

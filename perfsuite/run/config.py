@@ -15,11 +15,12 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError, hidden
 from perfsuite.hooks import added, features
-from perfsuite.judge.compare import Policy
+from perfsuite.judge.compare import FAIL_WORDS, Policy
 from perfsuite.model import (
     ClaimInstance,
     ClaimVerdict,
@@ -35,11 +36,11 @@ from perfsuite.model import (
     words_of,
 )
 from perfsuite.packs.find import discover
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.packs.load import chosen_accelerator
 from perfsuite.packs.select import claims_of, parse_selection, select, shard_of
 from perfsuite.store.baselines import Root
 from perfsuite.store.git import RevisionOptions
+from perfsuite.workers.catalogue import load_catalogue
 
 if TYPE_CHECKING:
     import pytest
@@ -49,7 +50,7 @@ TIERS = ("smoke", "nightly", "full")
 # The machine changed, and nothing else fails. 0 to 5 are pytest's.
 EXIT_MACHINE = 14
 # What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
-FAIL_ON = "slower,over-budget,machine-shift,wrong,crashed,timed-out,error,broken"
+FAIL_ON = ",".join((*Policy().fail_on, "wrong", "crashed", "timed-out", "error"))
 
 
 # Of a time limit: when no variant begins to be screened any more, and none to be confirmed. The
@@ -57,8 +58,7 @@ FAIL_ON = "slower,over-budget,machine-shift,wrong,crashed,timed-out,error,broken
 SCREEN_END, CONFIRM_END = 0.75, 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLimit:
+class TimeLimit(msgspec.Struct, frozen=True):
     """How long a run may take in seconds, by this process's clock; an infinite one cuts nothing.
 
     ``spent_s`` is what the run had taken before it was interrupted.
@@ -66,7 +66,7 @@ class TimeLimit:
 
     seconds: float = inf
     spent_s: float = 0.0
-    started: float = field(default_factory=time.monotonic)
+    started: float = msgspec.field(default_factory=time.monotonic)
 
     @property
     def is_set(self) -> bool:
@@ -497,8 +497,6 @@ def settings_of(options: Options) -> Settings:
 
 def policy_of(options: Options) -> Policy:
     """Return how the run is judged; a word that nothing is called is a ``UsageError``."""
-    from perfsuite.judge.compare import FAIL_WORDS, Policy
-
     unknown = sorted(set(options.fail_on) - {*FAIL_WORDS, *STATUS_WORDS})
     if unknown:
         raise UsageError(

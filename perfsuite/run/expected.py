@@ -24,7 +24,7 @@ from perfsuite.model import (
     Variant,
     Word,
 )
-from perfsuite.stats import process_value
+from perfsuite.stats import estimate
 from perfsuite.store.baselines import Baselines, Root
 from perfsuite.store.runs import last_run
 from perfsuite.store.sku import sku_for
@@ -129,7 +129,7 @@ class Yardstick:
             return result
         if variant.is_gang:  # a switch may sum on the way, and carry less than the formula says
             return result
-        values = [process_value(e.samples("time_us")) for e in result.evidence if e.blocks]
+        values = [estimate(e.samples("time_us")) for e in result.evidence if e.blocks]
         share = efficiency(variant.work, self.peaks, min(values)) if values else None
         if share is None or share <= PLAUSIBLE or not variant.case.cold:
             return result

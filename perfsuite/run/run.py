@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -22,13 +22,14 @@ from perfsuite.hooks import features
 from perfsuite.judge.claims import judge_claims, judge_quads
 from perfsuite.judge.compare import Against, Policy, canary_clocks
 from perfsuite.judge.machine import judge_machine
-from perfsuite.judge.verdict import IN_TURNS, judge, wants_confirmation
+from perfsuite.judge.verdict import judge, wants_confirmation
 from perfsuite.model import (
     Arm,
     BaselineEntry,
     ClaimInstance,
     ClaimVerdict,
     ClaimWord,
+    Confirmation,
     DeviceFacts,
     Regime,
     Result,
@@ -40,8 +41,10 @@ from perfsuite.model import (
     Variant,
     Verdict,
     Word,
+    because,
 )
 from perfsuite.packs.select import missing_need, missing_of, order
+from perfsuite.report import view
 from perfsuite.run import against
 from perfsuite.run.against import Arms, open_arms
 from perfsuite.run.config import CONFIRM_END, SCREEN_END, Exceptions, Request, TimeLimit
@@ -57,7 +60,6 @@ from perfsuite.store.runs import (
     unfinished,
 )
 from perfsuite.store.sku import code_digest, sku_of
-from perfsuite.workers.panel import GangPanel
 from perfsuite.workers.units import (
     Desk,
     Desks,
@@ -231,13 +233,15 @@ class Judging:
         told = [found[v.id] for v in run.variants if v.id in found]
         judged = structs.replace(run, verdicts=self.exceptions.applied(told, run))
         notes = (*yardstick.notes, *yardstick.unaccepted(run), *self.arms.notes())
-        return structs.replace(
+        notes += tuple(map(view.sentence, machine.notes))
+        whole = structs.replace(
             judged,
             shift=machine.shift,
             claims=self.exceptions.claims(yardstick.excused(claims, run.instances), judged),
             environments=yardstick.environments,
-            notes=(*run.notes, *notes, *machine.notes, *self.exceptions.notes(run)),
+            notes=(*run.notes, *notes, *self.exceptions.notes(run)),
         )
+        return view.worded(whole)
 
     def unconfirmed(self, verdict: Verdict, why: str) -> Verdict:
         """Return the verdict on one screen alone: a change that nothing confirmed is unclear.
@@ -245,11 +249,11 @@ class Judging:
         What is counted needs no confirmation.
         """
         is_counted = any(change.theta and not change.degrees for change in verdict.changes)
-        if verdict.word not in {Word.SLOWER, Word.FASTER} or is_counted:
+        if not verdict.word.moved or is_counted:
             return verdict
         fails = Word.UNCLEAR.value in self.policy.fail_on
-        reason = f"{verdict.reason}; not confirmed: {why}"
-        return structs.replace(verdict, word=Word.UNCLEAR, reason=reason, fails=fails)
+        reasons = (*verdict.reasons, because("unconfirmed", why=why))
+        return structs.replace(verdict, word=Word.UNCLEAR, reasons=reasons, fails=fails)
 
     def _against(self, run: Run, yardstick: Yardstick) -> Against:
         before, now = canary_clocks(run, yardstick.entries)
@@ -306,7 +310,7 @@ def execute(request: Request, listener: Listener, desks: Desks | None = None) ->
         if interrupted:
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
             spent_s = sum(result.wall_s for result in (*interrupted.results, *interrupted.aside))
-            limit = replace(limit, spent_s=spent_s / len(opened))
+            limit = structs.replace(limit, spent_s=spent_s / len(opened))
         for note in notes:
             listener.note(note)
         judging = Judging(yardstick, request.policy, arms, request.exceptions)
@@ -622,16 +626,13 @@ class _Work:
         for claim in left:
             answer = decided.get(claim.id) or limit
             if isinstance(answer, str):
-                answer = structs.replace(
-                    told[claim.id], reason=f"{told[claim.id].reason}; {answer}"
-                )
+                reasons = (*told[claim.id].reasons, because("no_quads", why=answer))
+                answer = structs.replace(told[claim.id], reasons=reasons)
             told[claim.id] = answer
         return tuple(told.values())
 
     def _decided(self, desk: Desk, claim: ClaimInstance) -> ClaimVerdict | str:
         """Measure both sides in turns inside one process; return the verdict, or why none."""
-        if isinstance(desk.panel, GangPanel):
-            return ""
         run = self.file.run
         variants = {variant.id: variant for variant in run.variants}
         desk.panel.samplings = dict(self.samplings)
@@ -705,13 +706,14 @@ class _Settling:
     def found(self) -> Run:
         """Return the run with the answers in their verdicts' place, and the time that they took."""
         run, spent_s = self.outcome.run, time.monotonic() - self.started
-        return structs.replace(
+        found = structs.replace(
             run,
             verdicts=tuple(self.answers.get(each.variant, each) for each in run.verdicts),
             notes=(*run.notes, *self.notes),
             wall_s=round(run.wall_s + spent_s, 3),
             phases_s={**run.phases_s, "turns": round(spent_s, 3)},
         )
+        return view.worded(found)
 
     def leave(self, count: int, why: str) -> None:
         self.notes.append(f"{count} not measured in turns with the baseline's code: {why}")
@@ -761,17 +763,18 @@ class _Settling:
         of_one = dict(against.of_one_code(run))
         for name, mine in asked.items():
             found = said.get(name)
-            is_beside = found is not None and found.source == str(run.against)
-            if run.against and found and is_beside and name not in of_one:
+            if run.against and found and found.in_turns and name not in of_one:
                 self.answers[name] = self._answer(mine, found, run.against)
                 continue
-            told = of_one.get(name) or (found and found.reason) or "it was not measured"
+            why = of_one.get(name, "it was not measured")
+            reasons = [because("no_turns", commit=commit, why=why)]
+            if found and name not in of_one:
+                reasons = [because("in_turns", revision=commit), *found.reasons]
             # Against the baseline fresh processes may be clear, as in a confirmation; that code
             # is the same as itself says nothing.
-            kept = found if found and not is_beside and found.word is Word.SAME else mine
-            self.answers[name] = structs.replace(
-                kept, reason=f"{kept.reason}; in turns with {commit}: {told}"
-            )
+            is_clear = found and not found.in_turns and found.word is Word.SAME
+            kept = found if found and is_clear else mine
+            self.answers[name] = structs.replace(kept, reasons=(*kept.reasons, *reasons))
 
     def _answer(self, mine: Verdict, found: Verdict, revision: Revision) -> Verdict:
         """Return a change of the code as found, *same* for none, else why it is still unclear.
@@ -780,24 +783,24 @@ class _Settling:
         that is known to be another, it is named and left unclear.
         """
         run, expected = self.outcome.run, self.outcome.expected
-        if found.word in {Word.SLOWER, Word.FASTER}:
+        if found.word.moved:
             return self.request.exceptions.applied([found], run)[0]
         if found.word is not Word.SAME:
-            return structs.replace(
-                mine, reason=f"{mine.reason}; {revision} in turns: {found.reason}"
-            )
-        told = f"{revision} is the same in turns on this card"
+            beside = because("in_turns", revision=str(revision))
+            return structs.replace(mine, reasons=(*mine.reasons, beside, *found.reasons))
         before = run.environments.get(expected.entries[mine.variant].run, {})
-        if causes := ", ".join(against.differing(before, run.facts.environment)):
-            causes = f"not the repository's code, but what it runs on (this card, {causes})"
-            return structs.replace(mine, reason=f"{told}: {causes}; {mine.reason}")
+        if differing := tuple(against.differing(before, run.facts.environment)):
+            same = because("same_in_turns", revision=str(revision))
+            causes = because("not_the_code", differing=differing)
+            return structs.replace(mine, reasons=(same, causes, *mine.reasons))
+        differs = because("card_differs", revision=str(revision))
         # The limits of turns are not those of the verdict.
-        how_much = f"in turns {found.reason.partition('; from ')[0]}"
+        how_much = takewhile(lambda reason: reason.kind != "detectable", found.reasons)
         return structs.replace(
             mine,
             word=Word.SAME,
-            reason=f"{told}, which is what differs; {how_much}; {mine.reason}",
-            confirmation=IN_TURNS,
+            reasons=(differs, *how_much, *mine.reasons),
+            confirmation=Confirmation.IN_TURNS,
             fails=False,
             card="",
         )

@@ -1,4 +1,8 @@
-"""Accepted numbers in reviewable files, by product, pack and case."""
+"""Accepted numbers in reviewable files, by product, pack and case.
+
+``<root>/<sku slug>/`` holds ``sku.json``, ``<pack>.json`` and ``runs/<run id>.json``. Nothing is
+there where there is no file at all: what is there and cannot be read is an error.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,14 @@ import importlib.util
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError, hidden, plain
-from perfsuite.model import BaselineEntry, BaselineMetric, Pack, Regime, Run, Sampling, Sku
+from perfsuite.model import BaselineEntry, BaselineMetric, Pack, Regime, Run, Sku
 from perfsuite.packs.find import PackSource
 from perfsuite.stats import hodges_lehmann, pooled
 from perfsuite.store import files
@@ -36,14 +39,6 @@ from perfsuite.store.files import (
     replace_file,
 )
 from perfsuite.store.sku import board_suffix, fingerprint_differs
-
-# Where a SKU's baselines lie, and how their files are read and replaced without ever being half.
-#
-# ``<root>/<sku slug>/`` holds ``sku.json``, ``<pack>.json`` and ``runs/<run id>.json``. Nothing is
-# there where there is no file at all: what is there and cannot be read is an error.
-
-
-T = TypeVar("T")
 
 _SKU_FILE = "sku.json"
 _REMEDY = "restore it from git, or remove the folder and accept a run again"
@@ -110,7 +105,8 @@ def _reading(path: Path) -> AbstractContextManager[None]:
 def read_sku(folder: Path) -> Sku:
     """Return the product that the folder belongs to."""
     path = sku_path(folder)
-    sku = read_flat(_bytes(path), Sku, where=str(path))
+    with refusing("cannot read a baseline file", path, remedy=_REMEDY):
+        sku = read_flat(read(path), Sku, where=str(path))
     if sku.slug != folder.name:
         raise StoreError(
             f"key 'slug' is {sku.slug!r}, the file's place says {folder.name!r}",
@@ -152,11 +148,6 @@ def runs_in(folder: Path) -> list[Path]:
     return [place / name for name in _names(place) if name.endswith(".json")]
 
 
-def _bytes(path: Path) -> bytes:
-    with refusing("cannot read a baseline file", path, remedy=_REMEDY):
-        return read(path)
-
-
 def _bytes_if_there(path: Path) -> bytes | None:
     with refusing("cannot read a baseline file", path, remedy=_REMEDY):
         return None if is_absent(path) else read(path)
@@ -173,12 +164,6 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def write(path: Path, data: bytes) -> Path:
-    """Put ``data`` in the file's place at once and for good, or leave the old file as it is."""
-    with _writing(path):
-        return replace_file(path, data)
-
-
 def _writing(path: Path) -> AbstractContextManager[None]:
     remedy = "make the folder writable and make room on the disk; what was there still holds"
     return refusing("cannot write a baseline", path, remedy=remedy)
@@ -190,32 +175,27 @@ def write_files(
     """Write the packs' files, with what they refer to before them."""
     if not files:
         return ()
-    first = {run_path(folder, run.id): flat_text(_facts(run)) for run in runs}
+    first = {}
+    for run in runs:
+        facts = RunFacts(
+            run=run.id,
+            started=run.started,
+            commit=run.commit,
+            command=hidden(plain(run.command)),
+            environment=run.facts.environment,
+        )
+        first[run_path(folder, run.id)] = flat_text(facts)
     if not has_sku(folder):
         first[sku_path(folder)] = flat_text(sku)
-    written = tuple(write(path, data) for path, data in {**first, **files}.items())
-    _drop_unused_runs(folder)
-    return written
-
-
-def _facts(run: Run) -> RunFacts:
-    return RunFacts(
-        run=run.id,
-        started=run.started,
-        commit=run.commit,
-        command=hidden(plain(run.command)),
-        environment=run.facts.environment,
-    )
-
-
-def _drop_unused_runs(folder: Path) -> None:
+    written = []
+    for path, data in {**first, **files}.items():
+        with _writing(path):
+            written.append(replace_file(path, data))
     used = {stored.entry.run for stored in read_all(folder).values()}
     for path in runs_in(folder):
         if path.stem not in used:
             path.unlink()
-
-
-# Baselines that a pack ships inside its package, found without importing the pack.
+    return tuple(written)
 
 
 FOLDER = "baselines"
@@ -263,26 +243,19 @@ def _package(origin: str) -> Path | None:
     top, *inner = name.partition(":")[0].split(".")
     if kind != "module" or not top:
         return None
-    place = Path(folder, top) if folder else _installed(top)
-    if place is None or not place.is_dir():
+    places = [Path(folder, top)] if folder else []
+    if not folder:
+        with suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(top)
+            places = [Path(each) for each in spec.submodule_search_locations or ()] if spec else []
+    if not places or not places[0].is_dir():
         return None
+    place = places[0]
     for part in inner:
         if not (place / part).is_dir():
             break
         place /= part
     return place
-
-
-def _installed(top: str) -> Path | None:
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return None
-    folders = list(spec.submodule_search_locations or ()) if spec else []
-    return Path(folders[0]) if folders else None
-
-
-# The accepted estimates of one SKU, from the first root that has each: the project's, a pack's.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,9 +363,6 @@ def _read(folder: Path, sku: Sku, *, only: str = "") -> _Found:
     return _Found(stored, f"{folder}: {problem}" if problem else "", read_runs(folder, stored))
 
 
-# Decides what becomes of a baseline entry when a new estimate of its variant is accepted.
-
-
 # A third of the smallest threshold (0.25 %): what moves less is noise, and only makes diffs.
 LEAST_MOVE = 0.0025 / 3
 # Units of one SKU differ by up to 3.5 % in time but by under 1 % in cycles, so that code that is
@@ -428,21 +398,18 @@ def merge(old: BaselineEntry, new: BaselineEntry, *, is_other_code: bool) -> Mer
         changed = moves or (["other code"] if others or old.artefact != new.artefact else [])
         return Merged(new, "; ".join(changed + dropped) if changed else "")
     added = [f"unit {unit} added" for unit in sorted(_units(new) - _units(old))]
+    counted = [any(kernel.counters for kernel in each.kernels) for each in (old, new)]
     recorded = [
         f"{what} recorded"
         for what, is_new in (
             ("sampling", new.sampling and not old.sampling),
             ("kernels", new.kernels and not old.kernels),
-            ("counters", old.kernels and _has_counters(new) and not _has_counters(old)),
+            ("counters", old.kernels and counted[1] and not counted[0]),
             ("artefact", new.artefact and not old.artefact),
         )
         if is_new
     ]
     return Merged(_joined(old, new), "; ".join(moves + added + recorded))
-
-
-def _has_counters(entry: BaselineEntry) -> bool:
-    return any(kernel.counters for kernel in entry.kernels)
 
 
 def pooled_entry(entries: Sequence[BaselineEntry]) -> BaselineEntry:
@@ -472,18 +439,16 @@ def other_kind(old: BaselineEntry, new: BaselineEntry) -> str:
         if before != now:
             return f"{name.replace('_', ' ')} was {before} and is {now}"
     if old.sampling and old.sampling != new.sampling:
-        return f"sampling was {_words(old.sampling)} and is {_words(new.sampling)}"
+        before, now = (
+            f"{each.launches} launches over {each.sets} input sets" if each else "unknown"
+            for each in (old.sampling, new.sampling)
+        )
+        return f"sampling was {before} and is {now}"
     if set(old.metrics) != set(new.metrics):
         return (
             f"metrics were {', '.join(sorted(old.metrics))}; are {', '.join(sorted(new.metrics))}"
         )
     return ""
-
-
-def _words(sampling: Sampling | None) -> str:
-    if sampling is None:
-        return "unknown"
-    return f"{sampling.launches} launches over {sampling.sets} input sets"
 
 
 def _clocks(entry: BaselineEntry) -> dict[str, BaselineMetric]:
@@ -565,9 +530,6 @@ def _centered(
         between=round_digits(math.sqrt(pooled(logs).value)),
         values=values,
     )
-
-
-# Tells two folders of baselines apart: which entries changed, by how much, and why.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Asks git: the commit of a checkout, and the tree of another one."""
+"""Asks git: the commit of a checkout, and the tree of another one.
+
+The folder decides which repository is meant, not the environment.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,6 @@ from pathlib import Path
 from perfsuite.boundary import REPOSITORY_NAMES, UsageError, plain
 from perfsuite.model import Revision
 from perfsuite.store.files import locked
-
-# Asks git about a folder: the folder decides which repository is meant, not the environment.
-
 
 # A checkout of a large repository may take that long.
 GIT_LIMIT_S = 300.0
@@ -67,9 +67,6 @@ def unknown_commit(root: Path) -> str:
 def _described(root: Path) -> str:
     # Never a tag's name, which another commit may have tomorrow.
     return git(root, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
-
-
-# Checks another revision of the code under test out of git, into a worktree of its own.
 
 
 FOLDER = "against"
@@ -161,23 +158,17 @@ def check_out(
     place, stamp = home / revision.commit, home / f"{revision.commit}.built"
     home.mkdir(parents=True, exist_ok=True)
     with locked(home, fcntl.LOCK_EX):
-        if not (_is_built(stamp, build) and _is_clean(place, revision)):
+        is_built = stamp.is_file() and stamp.read_text(encoding="utf-8") == build
+        if not (is_built and _is_clean(place, revision)):
             _remove(repository, place)
-            git(repository, "worktree", "add", "--force", "--force", "--detach", *_at(place))
+            to = (str(place), revision.commit)
+            git(repository, "worktree", "add", "--force", "--force", "--detach", *to)
             _build(place, build)
             stamp.write_text(build, encoding="utf-8")
         os.utime(stamp)
         stack.enter_context(locked(place, fcntl.LOCK_SH))
         _prune(repository, home)
     return place
-
-
-def _at(place: Path) -> tuple[str, str]:
-    return str(place), place.name
-
-
-def _is_built(stamp: Path, build: str) -> bool:
-    return stamp.is_file() and stamp.read_text(encoding="utf-8") == build
 
 
 def _is_clean(place: Path, revision: Revision) -> bool:

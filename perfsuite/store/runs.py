@@ -6,6 +6,7 @@ import fcntl
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -13,7 +14,7 @@ from typing import Self
 from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError
-from perfsuite.model import Block, Result, Run, Trace
+from perfsuite.model import Result, Run, Trace
 from perfsuite.store.codec import (
     TAIL_BYTES,
     end_lines,
@@ -34,9 +35,6 @@ from perfsuite.store.files import (
     refusing,
     unpacked,
 )
-
-# The run file while it is written: what was measured is on disk before the next variant starts.
-
 
 _START_DIGITS = 4  # of a second: finer than any block
 
@@ -100,7 +98,7 @@ class RunFile(Closable):
             _lock(descriptor, path)
             with refusing("cannot read the run file", path, remedy=remedy):
                 data = read(path)
-            run = _unfinished_run(data, path)
+            run = _unfinished(data, path)
             os.ftruncate(descriptor, data.rfind(b"\n") + 1)
         except BaseException:
             os.close(descriptor)
@@ -121,12 +119,22 @@ class RunFile(Closable):
 
     def append(self, result: Result) -> Result:
         """Put a result on disk and return it as stored: samples have six digits."""
-        stored = _shortened(result)
+        evidence = []
+        for process in result.evidence:
+            blocks = (
+                replace(
+                    block,
+                    time_us=tuple(map(round_digits, block.time_us)),
+                    cycles=tuple(map(round_digits, block.cycles)),
+                    start_s=round(block.start_s, _START_DIGITS),
+                )
+                for block in process.blocks
+            )
+            evidence.append(replace(process, blocks=tuple(blocks)))
+        stored = replace(result, evidence=tuple(evidence))
         self._write(result_line(stored))
-        if stored.is_aside:
-            self.run = replace(self.run, aside=(*self.run.aside, stored))
-        else:
-            self.run = replace(self.run, results=(*self.run.results, stored))
+        name = "aside" if stored.is_aside else "results"
+        self.run = replace(self.run, **{name: (*getattr(self.run, name), stored)})
         return stored
 
     def append_trace(self, trace: Trace) -> None:
@@ -209,7 +217,7 @@ def _lock(descriptor: int, path: Path) -> None:
         ) from error
 
 
-def _unfinished_run(data: bytes, path: Path) -> Run:
+def _unfinished(data: bytes, path: Path) -> Run:
     if is_finished(data):
         raise StoreError(
             "the run is finished; there is nothing to resume",
@@ -217,27 +225,6 @@ def _unfinished_run(data: bytes, path: Path) -> Run:
             remedy="start a new run without --perf-resume",
         )
     return read_whole(data, path)
-
-
-def _shortened(result: Result) -> Result:
-    """Round the samples, which are nearly all of a run file, to what noise leaves of them."""
-    evidence = tuple(
-        replace(process, blocks=tuple(map(_shortened_block, process.blocks)))
-        for process in result.evidence
-    )
-    return replace(result, evidence=evidence)
-
-
-def _shortened_block(block: Block) -> Block:
-    return replace(
-        block,
-        time_us=tuple(map(round_digits, block.time_us)),
-        cycles=tuple(map(round_digits, block.cycles)),
-        start_s=round(block.start_s, _START_DIGITS),
-    )
-
-
-# Finds and loads the run files of a ``.perfsuite`` folder.
 
 
 _SECOND = "%Y%m%d-%H%M%S"
@@ -285,21 +272,16 @@ def clock_notes(run: Run) -> Iterator[str]:
 
 def unfinished(folder: Path) -> tuple[Path, ...]:
     """Return the files of interrupted runs, newest first; a run still going on is none."""
-    return tuple(path for path in list_runs(folder) if _is_interrupted(path))
-
-
-def _is_interrupted(path: Path) -> bool:
-    try:
-        return not is_finished(_tail(path)) and not is_open(path)
-    except OSError:  # what cannot be read cannot be resumed, and stops no other run
-        return False
-
-
-def _tail(path: Path) -> bytes:
-    with opened(path) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - TAIL_BYTES))
-        return file.read()
+    found = []
+    for path in list_runs(folder):
+        # What cannot be read cannot be resumed, and stops no other run.
+        with suppress(OSError):
+            with opened(path) as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+                tail = file.read()
+            if not is_finished(tail) and not is_open(path):
+                found.append(path)
+    return tuple(found)
 
 
 def last_run(folder: Path, *, sku: str, unit: str, before: str = "") -> Run | None:
@@ -313,21 +295,14 @@ def last_run(folder: Path, *, sku: str, unit: str, before: str = "") -> Run | No
     for path in list_runs(folder):
         if before and path.stem >= before:
             continue
-        try:
-            run = _matching_run(path, sku=sku, unit=unit)
-        except (StoreError, OSError):
-            continue
-        if run:
-            return run
+        with suppress(StoreError, OSError), opened(path) as file:
+            first = file.readline()
+            header = read_header(first, where=str(path))
+            units = {header.facts.unit, *(name for part in header.parts for name in part.units)}
+            is_alike = header.sku.slug == sku and unit in units
+            if not is_alike or header.settings.check_only:
+                continue
+            data = first + file.read()
+            if is_finished(data):
+                return read_run(data, where=str(path))
     return None
-
-
-def _matching_run(path: Path, *, sku: str, unit: str) -> Run | None:
-    with opened(path) as file:
-        first = file.readline()
-        header = read_header(first, where=str(path))
-        units = {header.facts.unit, *(name for part in header.parts for name in part.units)}
-        if header.sku.slug != sku or unit not in units or header.settings.check_only:
-            return None
-        data = first + file.read()
-    return read_run(data, where=str(path)) if is_finished(data) else None

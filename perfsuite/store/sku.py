@@ -13,9 +13,6 @@ from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.model import DeviceFacts, Pack, Sku, Variant
 from perfsuite.store.git import git
 
-# Tells which exact product a device is, and whether two results of it may be compared.
-
-
 GIB = 1 << 30
 # A product's memory as reported varies by driver and ECC; what a step tells apart does not.
 SMALL_STEP_GIB, STEP_GIB, SMALL_GIB = 4, 16, 32
@@ -52,7 +49,13 @@ def sku_of(facts: DeviceFacts, *, gpus: int = 1) -> Sku:
         slug += f"-mig-{slugify(profile)}"
     if gpus > 1:
         slug += f"-x{gpus}"
-    return Sku(slug=slug, name=facts.name, facts=_fingerprint(facts))
+    found = {key: value for key, value in facts.identity.items() if not key.startswith(_MEMORY)}
+    if facts.memory_bytes:
+        size = facts.memory_bytes / GIB
+        step = STEP_GIB if size >= SMALL_GIB else SMALL_STEP_GIB
+        middle = max(1, round(size / step)) * step
+        found[_MEMORY] = f"{middle - step // 2}-{middle + step // 2} GiB"
+    return Sku(slug=slug, name=facts.name, facts=found)
 
 
 def board_suffix(sku: Sku) -> str:
@@ -96,29 +99,12 @@ def fingerprint_differs(sku: Sku, stored_facts: Mapping[str, str]) -> str:
     return _differences(stored_facts, sku.facts)
 
 
-def _fingerprint(facts: DeviceFacts) -> dict[str, str]:
-    found = {key: value for key, value in facts.identity.items() if not key.startswith(_MEMORY)}
-    if facts.memory_bytes:
-        found[_MEMORY] = _memory_class(facts.memory_bytes)
-    return found
-
-
-def _memory_class(memory_bytes: int) -> str:
-    size = memory_bytes / GIB
-    step = STEP_GIB if size >= SMALL_GIB else SMALL_STEP_GIB
-    middle = max(1, round(size / step)) * step
-    return f"{middle - step // 2}-{middle + step // 2} GiB"
-
-
 def _differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     return ", ".join(
         f"{key.replace('_', ' ')} was {before[key]} and is {now[key]}"
         for key in sorted(before.keys() & now.keys())
         if before[key] != now[key]
     )
-
-
-# Which code it is: a digest of what may run in a project's workers.
 
 
 # Neither what is written while a run goes on (reports, logs) nor what is built of sources is code.

@@ -14,7 +14,6 @@ from perfsuite.hooks import added
 from perfsuite.judge.peaks import per_launch
 from perfsuite.model import Case, Pack, Settings, Tier, Variant
 from perfsuite.packs.find import PackSource, discover, packs_at
-from perfsuite.packs.listing import load_catalogue
 from perfsuite.packs.load import (
     Fault,
     Listeners,
@@ -26,6 +25,7 @@ from perfsuite.packs.load import (
 from perfsuite.packs.select import missing_need
 from perfsuite.store.baselines import packs_in, read_pack, read_runs, read_sku, shipped_by
 from perfsuite.store.codec import StoredEntry
+from perfsuite.workers.catalogue import load_catalogue
 
 if TYPE_CHECKING:
     from perfsuite.interop.clock import DeviceClock

@@ -6,48 +6,81 @@ import re
 import select
 import socket
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import msgspec
 
 from perfsuite.boundary import MESSAGE_BYTES, PerfError, plain
+from perfsuite.engine.trace import Anatomy
 from perfsuite.model import (
     Accelerator,
     Axes,
-    Code,
     DeviceFacts,
     Evidence,
     Kernel,
     Sampling,
     Settings,
     Status,
-    TracedKernel,
     Tree,
 )
+from perfsuite.packs.listing import Listed, Listing
 
-# What panel, server and worker say to each other, as frozen dataclasses.
-
-
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """Another variant of the same case, to be measured in turns with a job's own, in quads."""
-
-    axes: Axes
-    sampling: Sampling | None = None
+# How a worker exits that failed and could not say why: its socket was closed under it.
+UNTOLD = 70
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What one worker is to measure, and as which process of its variant.
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """What goes through a channel."""
 
-    ``ranks`` is 0 where no gang is needed; else the worker joins the others at ``rendezvous``, a
+
+class Fork(Message, frozen=True):
+    """To a server: fork a worker; the handles of its socket and its output file follow."""
+
+
+class Reap(Message, frozen=True):
+    """To a server: kill a worker's process group after ``grace_s``, and say how it ended."""
+
+    pid: int
+    grace_s: float = 0.0
+
+
+class Call(Message, frozen=True):
+    """To a worker: do a step of ``STEPS``. To a server: say that it is there."""
+
+    step: str
+    given: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Progress(Message, frozen=True):
+    """From a worker: a phase begins."""
+
+    phase: str
+
+
+class Done(Message, frozen=True):
+    """From a worker: a step is done. From a server: what it was asked for."""
+
+    step: str = ""
+    value: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Failed(Message, frozen=True):
+    """From a worker: the variant ended, and why; the worker leaves."""
+
+    status: Status
+    reason: str
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """Which variant a process is to run, with what code, and as which process of it.
+
+    ``ranks`` is 0 where no gang is needed; else the process joins the others at ``rendezvous``, a
     file. ``kernels`` are all packs' kernels, for a pack whose hook asks for them. ``tree`` is where
     code that is imported by name comes from, where two revisions are compared. ``accelerator`` is
-    the device, if a pack brings it.
+    the device, if a pack brings it. ``rival`` holds the axes of another variant of the case, to be
+    measured in turns with this one.
     """
 
     pack: str
@@ -56,210 +89,37 @@ class Job:
     axes: Axes
     device: str
     settings: Settings
-    seed: int
-    slot: int
+    seed: int = 0
+    slot: int = 0
     rank: int = 0
     ranks: int = 0
     rendezvous: str = ""
     kernels: tuple[Kernel, ...] = ()
     tree: Tree | None = None
-    rival: Rival | None = None
     accelerator: Accelerator | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """Panel to server: say hello once more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """Server to panel: everything is imported, workers can be forked."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """Panel to server: fork a worker; the handles of its socket and its output file follow."""
-
-
-@dataclass(frozen=True, slots=True)
-class Forked:
-    """Server to panel: the worker runs, as leader of its own process group."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reap:
-    """Panel to server: kill the worker's process group after ``grace_s``, and say how it ended."""
-
-    pid: int
-    grace_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """Server to panel: exit code (minus the signal), and whether the server had to kill it.
-
-    ``code`` is None when the process did not even leave when killed.
-    """
-
-    pid: int
-    code: int | None
-    is_forced: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Describe:
-    """Panel to worker: open the device and say what it is."""
-
-    device: str
-    accelerator: Accelerator | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """Worker to panel: the answer to ``Describe``."""
-
-    facts: DeviceFacts
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Panel to worker: open the device and load the pack, launch nothing yet."""
-
-    job: Job
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """Worker to panel: the answer to ``Start``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Panel to worker: build and check; others may do the same meanwhile.
-
-    ``is_thorough`` asks for the whole check; a variant's further processes check once.
-    """
-
-    is_thorough: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """Worker to panel: the answer to ``Check``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prepare:
-    """Panel to worker: it is your turn to calibrate and settle, with the device to yourself.
-
-    ``sampling`` is that of the baseline or of the process before, None where there is none.
-    """
-
-    sampling: Sampling | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Worker to panel: a phase begins."""
-
-    phase: str
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """Worker to panel: the answer to ``Prepare``, with the sampling that was chosen."""
-
-    sampling: Sampling | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """Panel to worker: it is your turn to take one block of samples."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Worker to panel: the answer to ``Measure``; the block itself is part of the evidence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """Panel to worker: sum up and leave."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """Worker to panel: the answer to ``Finish``; ``rival`` is the evidence of the job's rival."""
-
-    evidence: Evidence
-    rival: Evidence | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TraceOne:
-    """Panel to worker: say what a launch of the job's variant is made of; another one may follow.
-
-    ``sets`` is how many input sets launches rotate over, as they were measured.
-    """
-
-    job: Job
-    sets: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """Worker to panel: the answer to ``TraceOne``; ``texts`` holds the PTX of its codes by hash."""
-
-    kernels: tuple[TracedKernel, ...]
-    codes: tuple[Code, ...] = ()
-    texts: Mapping[str, str] = field(default_factory=dict)
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Worker to panel: the variant ended, and why; the worker leaves."""
-
-    status: Status
-    reason: str
-
-
-_Asked = Ping | Fork | Reap | Describe | Start | Check | Prepare | Measure | Finish
-_Answer = Hello | Forked | Exited | Described | Ready | Checked | Prepared | Measured | Finished
-Message = _Asked | _Answer | Progress | TraceOne | Traced | Failed
-
-
-# A message as bytes and back; what comes back has passed the limits of ``boundary``.
-
+    rival: Axes | None = None
+    rival_sampling: Sampling | None = None
+
+
+# What a worker can do: what each step takes and what it gives. "prepare" takes the sampling of the
+# baseline or of the process before, and gives the one that was chosen. "check" takes whether the
+# check is to be thorough. "trace" takes how many input sets launches rotate over, too.
+STEPS: dict[str, tuple[Any, Any]] = {
+    "describe": (tuple[str, Accelerator | None], DeviceFacts),
+    "list": (Listing, Listed),
+    "start": (Job, None),
+    "check": (bool, None),
+    "prepare": (Sampling | None, Sampling | None),
+    "measure": (None, None),
+    "finish": (None, tuple[Evidence, ...]),
+    "trace": (tuple[Job, int], Anatomy),
+}
 
 # What is not printable: JSON writes most of it so, and the rest as it is.
 _ESCAPED = re.compile(rb"\\[bfru]")
 
 
-@cache
-def _kinds() -> dict[str, type]:
-    return {kind.__name__: kind for kind in Message.__args__}
-
-
-@cache
-def _decoders() -> dict[str, msgspec.json.Decoder[Any]]:
-    return {name: msgspec.json.Decoder(kind) for name, kind in _kinds().items()}
-
-
-def encode(message: Message) -> bytes:
-    """Return a message as bytes, its type's name first; raises PerfError if they are too many."""
-    data = msgspec.json.encode((type(message).__name__, message), enc_hook=_simple)
-    if len(data) > MESSAGE_BYTES:
-        raise too_long(len(data))
-    return data
-
-
-def _simple(value: Any) -> str | float | int:
+def _plain_value(value: Any) -> str | float | int:
     # Libraries have their own kinds of text and numbers: torch's version, numpy's scalars.
     for kind in (str, float, int):
         if isinstance(value, kind):
@@ -267,19 +127,47 @@ def _simple(value: Any) -> str | float | int:
     raise TypeError(f"{value!r} of type {type(value).__name__} cannot travel to the panel")
 
 
-def decode(data: bytes) -> Message:
-    """Return the message in ``data``, its texts plain; raises PerfError for anything that is none.
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain_value)
+_BROKEN = (UnicodeDecodeError, RecursionError, msgspec.MsgspecError)
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def raw(value: Any) -> msgspec.Raw:
+    """Return what a message carries of a value."""
+    return msgspec.Raw(_ENCODER.encode(value))
+
+
+def read(value: bytes | msgspec.Raw, kind: Any) -> Any:
+    """Return the value that a message carries; raises PerfError where it is of another kind.
 
     A NaN arrives as null, so that it is refused here and not at the run file.
     """
     try:
-        name, body = msgspec.json.decode(data, type=tuple[str, msgspec.Raw])
-        if data.decode().isprintable() and not _ESCAPED.search(data):
-            message: Message = _decoders()[name].decode(body)
-        else:
-            message = msgspec.convert(_cleaned(msgspec.json.decode(body)), _kinds()[name])
-    except (KeyError, UnicodeDecodeError, RecursionError, msgspec.MsgspecError) as error:
+        return _decoder(kind).decode(value)
+    except _BROKEN as error:
+        raise PerfError(f"damaged message {bytes(value)[:80]!r}: {error}") from error
+
+
+def encode(message: Message) -> bytes:
+    """Return a message as bytes; raises PerfError if they are too many."""
+    data = _ENCODER.encode(message)
+    if len(data) > MESSAGE_BYTES:
+        raise too_long(len(data))
+    return data
+
+
+def decode(data: bytes) -> Message:
+    """Return the message in ``data``, its texts plain; raises PerfError for what is none."""
+    try:
+        if not data.decode().isprintable() or _ESCAPED.search(data):
+            data = _ENCODER.encode(_cleaned(msgspec.json.decode(data)))
+    except _BROKEN as error:
         raise PerfError(f"damaged message {data[:80]!r}: {error}") from error
+    message: Message = read(data, Fork | Reap | Call | Progress | Done | Failed)
     return message
 
 
@@ -299,12 +187,6 @@ def _cleaned(value: Any) -> Any:
     return value
 
 
-# One end of a socket between our processes: a whole message within a time, or none.
-#
-# Nothing here waits for the rest of a message longer than it was told to wait, whoever is at the
-# other end: a workload can write to its worker's socket, and any process can be stopped.
-
-
 # A message comes behind its length.
 _HEAD_BYTES = 4
 _CHUNK_BYTES = 1 << 20
@@ -313,7 +195,11 @@ _BURST_S = 0.01
 
 
 class Channel:
-    """Sends and receives messages; both raise OSError or EOFError when the other side is gone."""
+    """One end of a socket between our processes; OSError or EOFError when the other side is gone.
+
+    Nothing here waits for the rest of a message longer than it was told to wait, whoever is at the
+    other end: a workload can write to its worker's socket, and any process can be stopped.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -337,20 +223,32 @@ class Channel:
     def send(self, message: Message, limit_s: float | None = None) -> None:
         """Send a message; raises TimeoutError if the other side does not take it in time."""
         data = encode(message)
-        self._put(memoryview(len(data).to_bytes(_HEAD_BYTES) + data), _end_of(limit_s))
+        left = memoryview(len(data).to_bytes(_HEAD_BYTES) + data)
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        while left:
+            if not self._is_ready(select.POLLOUT, deadline):
+                raise TimeoutError
+            with suppress(BlockingIOError):
+                left = left[self._end.send(left) :]
 
-    def receive(self, limit_s: float) -> Message | None:
+    def receive(self, limit_s: float | None) -> Message | None:
         """Return the next message, None if it has not come as a whole in time.
 
         Raises PerfError for what is no message.
         """
-        return self._received(time.monotonic() + limit_s)
-
-    def await_message(self) -> Message:
-        """Return the next message, however long it takes; raises PerfError like ``receive``."""
-        message = self._received(None)
-        assert message is not None  # noqa: S101 - there is no time limit
-        return message
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        while missing := self._missing():
+            is_over = deadline is not None and time.monotonic() > deadline + _BURST_S
+            if is_over or not self._is_ready(select.POLLIN, deadline):
+                return None
+            with suppress(BlockingIOError):
+                # Never more than this message: what follows may be open files.
+                chunk = self._end.recv(min(missing, _CHUNK_BYTES))
+                if not chunk:
+                    raise EOFError
+                self._begun += chunk
+        data, self._begun = bytes(self._begun[_HEAD_BYTES:]), bytearray()
+        return decode(data)
 
     def has_news(self, limit_s: float) -> bool:
         """Wait until more has come or the other side is gone; say whether it has."""
@@ -378,27 +276,6 @@ class Channel:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _put(self, left: memoryview, deadline: float | None) -> None:
-        while left:
-            if not self._is_ready(select.POLLOUT, deadline):
-                raise TimeoutError
-            with suppress(BlockingIOError):
-                left = left[self._end.send(left) :]
-
-    def _received(self, deadline: float | None) -> Message | None:
-        while missing := self._missing():
-            is_over = deadline is not None and time.monotonic() > deadline + _BURST_S
-            if is_over or not self._is_ready(select.POLLIN, deadline):
-                return None
-            with suppress(BlockingIOError):
-                # Never more than this message: what follows may be open files.
-                chunk = self._end.recv(min(missing, _CHUNK_BYTES))
-                if not chunk:
-                    raise EOFError
-                self._begun += chunk
-        data, self._begun = bytes(self._begun[_HEAD_BYTES:]), bytearray()
-        return decode(data)
-
     def _missing(self) -> int:
         """Return how many bytes are known to be missing of the message that has begun."""
         if len(self._begun) < _HEAD_BYTES:
@@ -413,21 +290,11 @@ class Channel:
             raise OSError("this end is closed")
         poller = select.poll()
         poller.register(self._end, event)
-        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-        return bool(poller.poll(None if left_s is None else 1e3 * left_s))
+        left_ms = None if deadline is None else 1e3 * max(0.0, deadline - time.monotonic())
+        return bool(poller.poll(left_ms))
 
 
 def pair() -> tuple[Channel, Channel]:
     """Return both ends of a new socket; one of them is for another process."""
     ours, theirs = socket.socketpair()
     return Channel(ours), Channel(theirs)
-
-
-def _end_of(limit_s: float | None) -> float | None:
-    return None if limit_s is None else time.monotonic() + limit_s
-
-
-# The messages between panel, server and worker: tagged JSON of frozen dataclasses, no pickle.
-
-
-Reply = TypeVar("Reply", bound=Message)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import importlib
 import importlib.util
 import os
+import random
+import resource
 import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from msgspec import structs
+import msgspec
+from msgspec.structs import replace
 
 import perfsuite
 from perfsuite.boundary import DisturbedError, PackError, PerfError, WrongResultError, plain
@@ -35,48 +38,402 @@ from perfsuite.devices.protocol import (
 )
 from perfsuite.devices.sass import forget_compiled
 from perfsuite.engine.measure import Quads, Session
-from perfsuite.engine.trace import dissect, show_once
-from perfsuite.model import Case, Evidence, Status, Tree
-from perfsuite.packs.listing import (
-    KILL_LIMIT_S,
-    UNTOLD,
-    adopt_orphans,
-    end_orphans,
-    has_exited,
-    isolate,
-    leave,
+from perfsuite.engine.trace import Anatomy, dissect, show_once
+from perfsuite.model import (
+    Accelerator,
+    Case,
+    DeviceFacts,
+    Evidence,
+    Pack,
+    Sampling,
+    Status,
+    Tree,
 )
-from perfsuite.packs.load import load_pack
+from perfsuite.packs.listing import Listed, Listing, list_pack
+from perfsuite.packs.load import Place, load_pack
 from perfsuite.workers.messages import (
+    STEPS,
+    UNTOLD,
+    Call,
     Channel,
-    Check,
-    Checked,
-    Describe,
-    Described,
-    Exited,
+    Done,
     Failed,
-    Finish,
-    Finished,
     Fork,
-    Forked,
-    Hello,
     Job,
-    Measure,
-    Measured,
-    Message,
-    Prepare,
-    Prepared,
     Progress,
-    Ready,
     Reap,
-    Reply,
-    Start,
-    Traced,
-    TraceOne,
+    raw,
+    read,
 )
 
-# Lets a process import an arm's code, and tells whether it did; perfsuite itself stays.
+# Workers of one server share an address-space layout; each shifts its own by up to this much.
+PADDING_BYTES = 64 << 20
+# If memory runs out, the kernel is to choose the worker, not the controller.
+OOM_SCORE = "800"
+# A process that was killed may be busy in a driver.
+KILL_LIMIT_S = 10.0
+_POLL_S = 0.002
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_ORPHAN_PASSES = 20
+# Bytes that a pack may write to a file, its output among them, and hold while it is listed.
+MOST = {resource.RLIMIT_FSIZE: 64 << 20, resource.RLIMIT_DATA: 16 << 30}
 
+
+class Server:
+    """Forks, kills and reaps the workers of one slot, as its control socket asks."""
+
+    def __init__(self, control: Channel, *, before_fork: Callable[[], object]) -> None:
+        self._control = control
+        self._before_fork = before_fork
+        self._workers: set[int] = set()
+
+    def run(self) -> None:
+        """Answer requests until the controller is gone, then leave no process behind."""
+        try:
+            while True:
+                match self._control.receive(None):
+                    case Fork():
+                        answer: Any = self._fork()
+                    case Reap(pid=pid, grace_s=grace_s):
+                        answer = self._reap(pid, grace_s)
+                    case _:
+                        answer = os.getpid()
+                self._control.send(Done(value=raw(answer)))
+        except (EOFError, OSError):
+            pass
+        finally:
+            for pid in tuple(self._workers):
+                self._reap(pid, 0.0)
+
+    def _fork(self) -> int:
+        link, output = self._control.receive_handles(2)
+        server = os.getpid()
+        self._before_fork()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(server, link, output)
+        self._workers.add(pid)
+        # The worker's death must show as end of file on its socket: keep no copy of it here.
+        os.close(link)
+        os.close(output)
+        return pid
+
+    def _become_worker(self, server: int, link: int, output: int) -> NoReturn:
+        try:
+            os.setsid()
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != server:  # it died before the line above
+                os._exit(1)
+            self._control.close()
+            for stream in (1, 2):
+                os.dup2(output, stream)
+            os.close(output)
+            serve(Channel.at(link))
+        finally:
+            os._exit(1)
+
+    def _reap(self, pid: int, grace_s: float) -> tuple[int | None, bool]:
+        """Return a worker's exit code, and whether it had to be killed."""
+        if pid not in self._workers:
+            return None, False
+        is_forced = not has_exited(pid, grace_s)
+        # While it is not waited for, its id cannot be another's: kill its group only now. A worker
+        # that was forked a moment ago may not lead its group yet.
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError):
+                kill(pid, signal.SIGKILL)
+        if not has_exited(pid, KILL_LIMIT_S):
+            return None, is_forced
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self._workers.discard(pid)
+        # As a subreaper the server inherits what a dead worker started, even in other sessions.
+        for _ in range(_ORPHAN_PASSES):
+            if not (orphans := _children() - self._workers):
+                break
+            for orphan in orphans:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(orphan, signal.SIGKILL)
+                if has_exited(orphan, KILL_LIMIT_S):
+                    os.waitpid(orphan, 0)
+        return code, is_forced
+
+
+def _children() -> set[int]:
+    try:
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+    except OSError:
+        return set()
+    return {int(pid) for pid in text.split()}
+
+
+def has_exited(pid: int, limit_s: float) -> bool:
+    """Wait for a child to end without taking its status, at most ``limit_s``."""
+    deadline = time.monotonic() + limit_s
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def serve(connection: Channel) -> NoReturn:
+    """Do what the panel asks until it lets go; leaves the process, without exit handlers.
+
+    Standard output and error are expected to be the worker's own file already.
+    """
+    # A segmentation fault shows where it was, and leaves no core file with the GPU's mappings.
+    faulthandler.enable(file=2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # files, as promised
+    padding = bytearray(random.SystemRandom().randrange(PADDING_BYTES))
+    worker = Worker(connection)
+    code = 0
+    try:
+        worker.run()
+    except BaseException as error:  # noqa: BLE001 - whatever a case raises is its result
+        # The reason first: its output may be closed, full, or a pipe that nobody reads.
+        try:
+            connection.send(worker.failure(error))
+        except OSError:
+            code = UNTOLD
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
+        worker.linger()
+    finally:
+        del padding
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        # What C code printed is still in C's buffer, and os._exit would drop it.
+        ctypes.CDLL(None).fflush(None)
+        os._exit(code)
+
+
+class Worker:
+    """Does one step after the other; between two steps it knows its job, device and session."""
+
+    def __init__(self, connection: Channel) -> None:
+        self._connection = connection
+        self._job: Job | None = None
+        self._start_s = 0.0
+        self._device: Device | None = None
+        self._session: Session | Quads | None = None
+        self._gang: Gang | None = None
+
+    def run(self) -> None:
+        """Do what the panel asks, until it lets go; raises what the variant raises."""
+        while True:
+            try:
+                call = self._connection.receive(None)
+            except EOFError:
+                return
+            if not isinstance(call, Call) or call.step not in STEPS:
+                raise PerfError(f"a worker cannot answer {call!r}")
+            given = read(call.given, STEPS[call.step][0])
+            value = getattr(self, f"_{call.step}")(given)
+            self._connection.send(Done(call.step, raw(value)))
+
+    def failure(self, error: BaseException) -> Failed:
+        """Say how the variant ended that raised this."""
+        reason = _reason(error)
+        if isinstance(error, WrongResultError):
+            return Failed(Status.WRONG, reason)
+        if isinstance(error, DisturbedError):
+            return Failed(Status.DISTURBED, reason)
+        # Ranks have work in flight that waits for each other: it may never be done.
+        sticky = "" if self._gang else self._sticky_error()
+        if sticky:
+            return Failed(Status.CRASHED, f"{reason} (the device is lost: {sticky})")
+        return Failed(Status.ERROR, reason)
+
+    def linger(self) -> None:
+        """Wait to be let go, if this is a rank: its peers would fail for its leaving."""
+        if self._gang is not None:
+            with contextlib.suppress(OSError, EOFError):
+                self._connection.receive(None)
+
+    def _describe(self, device: tuple[str, Accelerator | None]) -> DeviceFacts:
+        return described(*device)
+
+    def _list(self, asked: Listing) -> Listed:
+        """List a pack, or say why it has nothing: its data may be of any type."""
+        own, source = os.getpid(), asked.source
+        sys.path += [path for path in asked.paths if path not in sys.path]
+        sys.path[:0] = asked.front
+        # Neither the disk nor the memory of this machine is a pack's: it gets an error instead.
+        for limit, most in MOST.items():
+            known = {*resource.getrlimit(limit), most} - {resource.RLIM_INFINITY}
+            resource.setrlimit(limit, (min(known), min(known)))
+        place = Place(source.name, source.origin)
+        try:
+            listed = list_pack(source, load_pack(source.name, source.origin, asked.kernels), asked)
+            if heavy := [name for name in asked.heavy if name in sys.modules]:
+                raise place.refuse(
+                    f"the pack imports {', '.join(heavy)} when it is listed",
+                    remedy="import it in the case's builder, so that listing needs no GPU library",
+                )
+            msgspec.json.decode(msgspec.json.encode(listed), type=Listed)
+            error = ""
+        except PackError as refused:
+            error = str(refused)
+        except (TypeError, msgspec.MsgspecError) as odd:
+            what = f"the pack declares something of a wrong type: {odd}"
+            error = str(place.refuse(what, remedy="compare it with perfsuite's types"))
+        if error:
+            bare = Pack(name=source.name, origin=source.origin, version=source.version)
+            listed = Listed(replace(bare, error=error))
+        if os.getpid() != own:  # the pack forked, and this is the child that it let go on
+            os._exit(0)
+        return listed
+
+    def _start(self, job: Job) -> None:
+        """Open the device and load the pack, launch nothing yet."""
+        started = time.monotonic()
+        self._put_away()
+        if job.ranks and self._gang is None:
+            self._gang = Gang(job.rank, job.ranks)
+            self._announce("join")
+            self._gang = join(job.device, rank=job.rank, ranks=job.ranks, rendezvous=job.rendezvous)
+            self._announce("load")
+        _import_from(job)
+        with waking(job.device, gang=self._gang):
+            case = _case(job)
+        self._job, self._device = job, _opened(job, self._gang)
+        self._session = session = _measuring(job, self._device, case)
+        if job.rival is not None:
+            rival = _measuring(replace(job, axes=job.rival), self._device, case)
+            self._session = Quads(session, rival, sampling=job.rival_sampling, seed=job.seed)
+        self._start_s = round(time.monotonic() - started, 6)
+
+    def _check(self, is_thorough: bool) -> None:  # noqa: FBT001 - what a step takes
+        """Build and check; others may do the same meanwhile."""
+        self._begun().check(self._announce, is_thorough=is_thorough)
+
+    def _prepare(self, sampling: Sampling | None) -> Sampling | None:
+        """Calibrate and settle, with the device to itself."""
+        session = self._begun()
+        session.prepare(self._announce, sampling)
+        return session.sampling
+
+    def _measure(self, _: None) -> None:
+        self._begun().block()
+
+    def _finish(self, _: None) -> tuple[Evidence, ...]:
+        session, job = self._begun(), self._job
+        assert job is not None  # noqa: S101 - it has begun
+        session.recheck(self._announce)
+        found = session.finish()
+        # Where nothing of its revision was imported, the evidence says so.
+        noted = () if _refuse_strangers(job) else (NOTHING_OF_IT,)
+        return tuple(
+            replace(
+                each,
+                slot=job.slot,
+                seed=job.seed,
+                phases_s={"start": self._start_s, **each.phases_s},
+                notes=(*each.notes, *noted),
+            )
+            for each in (found if isinstance(found, tuple) else (found,))
+        )
+
+    def _trace(self, asked: tuple[Job, int]) -> Anatomy:
+        """Say what a launch of a variant is made of."""
+        job, sets = asked
+        self._put_away()
+        forget_compiled()
+        _import_from(job)
+        case = _case(job)
+        self._device = device = _opened(job, None)
+        found = dissect(device, partial(_measuring(job, device, case).launches, sets))
+        _refuse_strangers(job)
+        return found
+
+    def _begun(self) -> Session | Quads:
+        if self._session is None:
+            raise PerfError("a worker cannot measure what it has not started")
+        return self._session
+
+    def _put_away(self) -> None:
+        """Drop the variant before: its graphs and buffers must not weigh on the next."""
+        self._session = None
+        gc.collect()
+        if self._device is not None:
+            self._device.close()
+        self._device = None
+
+    def _announce(self, phase: str) -> None:
+        self._connection.send(Progress(phase))
+
+    def _sticky_error(self) -> str:
+        """Return what the device still reports after a failure: its context is lost then."""
+        try:
+            if self._device is not None:
+                self._device.synchronize()
+        except BaseException as error:  # noqa: BLE001 - any answer but silence is the answer
+            return _reason(error)
+        return ""
+
+
+def show(job: Job) -> None:
+    """Launch a variant once, warm, for the profiler that this process runs under."""
+    _import_from(job)
+    case = _case(job)
+    device = _opened(job, None)
+    show_once(device, partial(_measuring(job, device, case).launches, 1))
+    _refuse_strangers(job)
+    device.close()
+
+
+def _measuring(job: Job, device: Device, case: Case) -> Session:
+    return Session(device, case, job.axes, job.settings, job.seed)
+
+
+def _opened(job: Job, gang: Gang | None) -> Device:
+    return open_device(job.device, seed=job.seed, gang=gang, accelerator=job.accelerator)
+
+
+def _import_from(job: Job) -> None:
+    if job.accelerator is not None and job.accelerator.folder not in {"", *sys.path}:
+        sys.path.append(job.accelerator.folder)
+    with contextlib.suppress(OSError):  # the folder may be gone
+        # Last: a file of the project that is named as a module of Python's is not that module.
+        sys.path += {str(Path.cwd())} - set(sys.path)
+    if job.tree is not None:
+        sys.path[:] = dict.fromkeys((*entries(job.tree, sys.path), *sys.path))
+
+
+def _case(job: Job) -> Case:
+    cases = load_pack(job.pack, job.origin, job.kernels).cases
+    if job.case not in cases:
+        raise PackError(
+            f"pack {job.pack!r} has no case {job.case!r}",
+            where=job.origin,
+            remedy=f"its cases are {', '.join(sorted(cases))}; did the pack change meanwhile?",
+        )
+    return cases[job.case]
+
+
+def _reason(error: BaseException) -> str:
+    """Return one line: a deliberate error's own words, else its type and first line."""
+    kind = plain(type(error).__name__)
+    try:
+        text = str(error.what if isinstance(error, PerfError) else error)
+    except BaseException as second:  # noqa: BLE001 - it is a case's own, too
+        return f"{kind} (asked for its text it raises {plain(type(second).__name__)})"
+    first = plain(text.strip().partition("\n")[0])
+    if isinstance(error, PerfError):
+        return first
+    return f"{kind}: {first}" if first else kind
+
+
+# Which code a process imports where two revisions are compared; perfsuite itself stays.
 
 # The instrument is the same in both arms, also where its own repository is under test.
 INSTRUMENT = Path(perfsuite.__file__).resolve().parent
@@ -146,11 +503,6 @@ def _is_own(file: Path, tree: Tree) -> bool:
     return file.is_file() and not is_installed
 
 
-def has_any(tree: Tree, modules: Iterable[ModuleType]) -> bool:
-    """Say whether a module came from the tree."""
-    return any(file.is_relative_to(tree.root) for file in _files(modules))
-
-
 def _files(modules: Iterable[ModuleType]) -> Iterator[Path]:
     """Yield the files of modules that are not the instrument's."""
     for module in modules:
@@ -160,225 +512,6 @@ def _files(modules: Iterable[ModuleType]) -> Iterator[Path]:
             yield file
 
 
-# The process that runs one variant, or a rank of a gang: jobs in, evidence or one reason out.
-
-
-def serve(connection: Channel) -> NoReturn:
-    """Answer the panel until the variant has ended; leaves the process, without exit handlers.
-
-    Standard output and error are expected to be the worker's own file already.
-    """
-    padding = isolate()
-    worker = Worker(connection)
-    code = 0
-    try:
-        worker.run()
-    except BaseException as error:  # noqa: BLE001 - whatever a case raises is its result
-        # The reason first: its output may be closed, full, or a pipe that nobody reads.
-        try:
-            connection.send(worker.failure(error))
-        except OSError:
-            code = UNTOLD
-        with contextlib.suppress(Exception):
-            traceback.print_exc()
-        worker.linger()
-    finally:
-        del padding
-        leave(code)
-
-
-class Worker:
-    """One variant's life in this process: start, prepare, blocks, finish; a gang's go on."""
-
-    def __init__(self, connection: Channel) -> None:
-        self._connection = connection
-        self._device: Device | None = None
-        self._gang: Gang | None = None
-
-    def run(self) -> None:
-        """Do what the panel asks, in its order, to the end; raises what the variant raises."""
-        match self._connection.await_message():
-            case Describe(device=name, accelerator=own):
-                self._connection.send(Described(described(name, own)))
-            case Start(job=job) if job.ranks:
-                self._serve_rank(job)
-            case Start(job=job):
-                self._serve(job)
-            case TraceOne() as request:
-                self._trace(request)
-            case other:
-                raise PerfError(f"a worker cannot begin with {other!r}")
-
-    def failure(self, error: BaseException) -> Failed:
-        """Say how the variant ended that raised this."""
-        reason = _reason(error)
-        if isinstance(error, WrongResultError):
-            return Failed(Status.WRONG, reason)
-        if isinstance(error, DisturbedError):
-            return Failed(Status.DISTURBED, reason)
-        # Ranks have work in flight that waits for each other: it may never be done.
-        sticky = "" if self._gang else self._sticky_error()
-        if sticky:
-            return Failed(Status.CRASHED, f"{reason} (the device is lost: {sticky})")
-        return Failed(Status.ERROR, reason)
-
-    def linger(self) -> None:
-        """Wait to be let go, if this is a rank: its peers would fail for its leaving."""
-        if self._gang is not None:
-            with contextlib.suppress(OSError, EOFError):
-                self._connection.await_message()
-
-    def _serve_rank(self, job: Job) -> None:
-        """Serve one variant after the other in the same gang, until the panel lets go."""
-        joined: Job | None = job
-        self._gang = Gang(job.rank, job.ranks)
-        while joined is not None:
-            self._serve(joined, is_first=joined is job)
-            self._put_away()
-            following = self._next(Start)
-            joined = following.job if following else None
-
-    def _trace(self, request: TraceOne) -> None:
-        """Trace one variant after the other, until the panel lets go."""
-        _import_from(request.job)
-        following: TraceOne | None = request
-        while following is not None:
-            job = following.job
-            case = _case(job)
-            self._device = device = _opened(job, None)
-            launches = partial(_measuring(job, device, case).launches, following.sets)
-            found = dissect(device, launches)
-            _refuse_strangers(job)
-            self._tell(Traced(found.kernels, found.codes, found.texts, found.reason))
-            del launches, found
-            self._put_away()
-            forget_compiled()
-            following = self._next(TraceOne)
-
-    def _put_away(self) -> None:
-        gc.collect()  # graphs and buffers of this variant must not weigh on the next
-        if self._device is not None:
-            self._device.close()
-        self._device = None
-
-    def _next(self, kind: type[Reply]) -> Reply | None:
-        try:
-            request = self._connection.await_message()
-        except EOFError:
-            return None
-        if not isinstance(request, kind):
-            raise PerfError(f"a worker between two variants cannot answer {request!r}")
-        return request
-
-    def _join(self, job: Job) -> None:
-        self._tell(Progress("join"))
-        self._gang = join(job.device, rank=job.rank, ranks=job.ranks, rendezvous=job.rendezvous)
-        self._tell(Progress("load"))
-
-    def _serve(self, job: Job, *, is_first: bool = False) -> None:
-        started = time.monotonic()
-        if is_first:
-            self._join(job)
-        session = self._begun(job)
-        start_s = round(time.monotonic() - started, 6)
-        self._tell(Ready())
-        while True:
-            match self._connection.await_message():
-                case Check() as how:
-                    session.check(self._announce, is_thorough=how.is_thorough)
-                    self._tell(Checked())
-                case Prepare() as how:
-                    session.prepare(self._announce, how.sampling)
-                    self._tell(Prepared(session.sampling))
-                case Measure():
-                    session.block()
-                    self._tell(Measured())
-                case Finish():
-                    session.recheck(self._announce)
-                    both = session.finish() if isinstance(session, Quads) else (session.finish(),)
-                    self._tell(Finished(*(_labelled(each, job, start_s) for each in both)))
-                    return
-                case other:
-                    raise PerfError(f"a worker at work cannot answer {other!r}")
-
-    def _begun(self, job: Job) -> Session | Quads:
-        _import_from(job)
-        with waking(job.device, gang=self._gang):
-            case = _case(job)
-        self._device = _opened(job, self._gang)
-        return _session(job, self._device, case)
-
-    def _announce(self, phase: str) -> None:
-        self._tell(Progress(phase))
-
-    def _tell(self, message: Message) -> None:
-        self._connection.send(message)
-
-    def _sticky_error(self) -> str:
-        """Return what the device still reports after a failure: its context is lost then."""
-        try:
-            if self._device is not None:
-                self._device.synchronize()
-        except BaseException as error:  # noqa: BLE001 - any answer but silence is the answer
-            return _reason(error)
-        return ""
-
-
-def show(job: Job) -> None:
-    """Launch a variant once, warm, for the profiler that this process runs under."""
-    _import_from(job)
-    case = _case(job)
-    device = _opened(job, None)
-    show_once(device, partial(_measuring(job, device, case).launches, 1))
-    _refuse_strangers(job)
-    device.close()
-
-
-def _session(job: Job, device: Device, case: Case) -> Session | Quads:
-    session = _measuring(job, device, case)
-    if job.rival is None:
-        return session
-    rival = _measuring(replace(job, axes=job.rival.axes), device, case)
-    return Quads(session, rival, sampling=job.rival.sampling, seed=job.seed)
-
-
-def _measuring(job: Job, device: Device, case: Case) -> Session:
-    return Session(device, case, job.axes, job.settings, job.seed)
-
-
-def _opened(job: Job, gang: Gang | None) -> Device:
-    return open_device(job.device, seed=job.seed, gang=gang, accelerator=job.accelerator)
-
-
-def _import_from(job: Job) -> None:
-    if job.accelerator is not None and job.accelerator.folder not in {"", *sys.path}:
-        sys.path.append(job.accelerator.folder)
-    with contextlib.suppress(OSError):  # the folder may be gone
-        # Last: a file of the project that is named as a module of Python's is not that module.
-        sys.path += {str(Path.cwd())} - set(sys.path)
-    if job.tree is not None:
-        sys.path[:0] = entries(job.tree, sys.path)
-
-
-def _case(job: Job) -> Case:
-    cases = load_pack(job.pack, job.origin, job.kernels).cases
-    if job.case not in cases:
-        raise PackError(
-            f"pack {job.pack!r} has no case {job.case!r}",
-            where=job.origin,
-            remedy=f"its cases are {', '.join(sorted(cases))}; did the pack change meanwhile?",
-        )
-    return cases[job.case]
-
-
-def _labelled(evidence: Evidence, job: Job, start_s: float) -> Evidence:
-    """Return the evidence as this job's, with a note if nothing of its revision was in it."""
-    phases_s = {"start": start_s, **evidence.phases_s}
-    evidence = structs.replace(evidence, slot=job.slot, seed=job.seed, phases_s=phases_s)
-    noted = () if _refuse_strangers(job) else (NOTHING_OF_IT,)
-    return structs.replace(evidence, notes=(*evidence.notes, *noted))
-
-
 def _refuse_strangers(job: Job) -> bool:
     """Say whether anything of the job's revision was imported; raises where another's was."""
     tree = job.tree
@@ -386,125 +519,14 @@ def _refuse_strangers(job: Job) -> bool:
         return True
     modules = tuple(sys.modules.values())
     refuse_strangers(tree, modules)
-    return has_any(tree, modules)
-
-
-def _reason(error: BaseException) -> str:
-    """Return one line: a deliberate error's own words, else its type and first line."""
-    kind = plain(type(error).__name__)
-    try:
-        text = str(error.what if isinstance(error, PerfError) else error)
-    except BaseException as second:  # noqa: BLE001 - it is a case's own, too
-        return f"{kind} (asked for its text it raises {plain(type(second).__name__)})"
-    first = plain(text.strip().partition("\n")[0])
-    if isinstance(error, PerfError):
-        return first
-    return f"{kind}: {first}" if first else kind
-
-
-# The process that imports the heavy libraries once and forks a fresh worker for each job.
-
-
-_PR_SET_PDEATHSIG = 1
-
-
-class Server:
-    """Forks, kills and reaps the workers of one slot, as its control socket asks."""
-
-    def __init__(self, control: Channel, *, before_fork: Callable[[], object]) -> None:
-        self._control = control
-        self._before_fork = before_fork
-        self._workers: set[int] = set()
-
-    def run(self) -> None:
-        """Answer requests until the controller is gone, then leave no process behind."""
-        try:
-            while True:
-                self._control.send(self._answer(self._control.await_message()))
-        except (EOFError, OSError):
-            pass
-        finally:
-            for pid in tuple(self._workers):
-                self._reap(Reap(pid))
-
-    def _answer(self, request: Message) -> Message:
-        match request:
-            case Fork():
-                return self._fork()
-            case Reap():
-                return self._reap(request)
-            case _:
-                return Hello(os.getpid())
-
-    def _fork(self) -> Forked:
-        link, output = self._control.receive_handles(2)
-        server = os.getpid()
-        self._before_fork()
-        pid = os.fork()
-        if pid == 0:
-            self._become_worker(server, link, output)
-        self._workers.add(pid)
-        # The worker's death must show as end of file on its socket: keep no copy of it here.
-        os.close(link)
-        os.close(output)
-        return Forked(pid)
-
-    def _become_worker(self, server: int, link: int, output: int) -> NoReturn:
-        try:
-            os.setsid()
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != server:  # it died before the line above
-                os._exit(1)
-            self._control.close()
-            for stream in (1, 2):
-                os.dup2(output, stream)
-            os.close(output)
-            serve(Channel.at(link))
-        finally:
-            os._exit(1)
-
-    def _reap(self, request: Reap) -> Exited:
-        pid = request.pid
-        if pid not in self._workers:
-            return Exited(pid, None)
-        is_forced = not has_exited(pid, request.grace_s)
-        # While it is not waited for, its id cannot be another's: kill its group only now.
-        _kill_group(pid)
-        if not has_exited(pid, KILL_LIMIT_S):
-            return Exited(pid, None, is_forced)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        self._workers.discard(pid)
-        # As a subreaper the server inherits what a dead worker started, even in other sessions.
-        end_orphans(self._workers)
-        return Exited(pid, code, is_forced)
-
-
-def _kill_group(pid: int) -> None:
-    # A worker that was forked a moment ago may not lead its group yet.
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError):
-            kill(pid, signal.SIGKILL)
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
-
-
-def _hash_triton() -> None:
-    """Let Triton hash its own files, which each process does anew before its first kernel.
-
-    It reads some 200 MB and takes 0.7 s; the forked workers inherit the result.
-    """
-    cache = sys.modules.get("triton.runtime.cache")
-    key = getattr(cache, "triton_key", None)
-    if key is not None:
-        key()
+    return any(file.is_relative_to(tree.root) for file in _files(modules))
 
 
 def main() -> None:
     """Serve the control socket whose number is the first argument, for the device named second.
 
-    Of a device that a pack brings, the others are its folder and what is to be imported for it.
+    Without a device it lists packs. Of a device that a pack brings, the other arguments are its
+    folder and what is to be imported for it.
     """
     control = Channel.at(int(sys.argv[1]))
     folder, *own = sys.argv[3:] or [""]
@@ -514,13 +536,16 @@ def main() -> None:
     for module in (*kind.preload, *own):
         if importlib.util.find_spec(module):
             importlib.import_module(module)
-    _hash_triton()
+    # Triton hashes its own files before its first kernel: 200 MB, 0.7 s, which workers inherit.
+    if key := getattr(sys.modules.get("triton.runtime.cache"), "triton_key", None):
+        key()
     kind.prepare_server()
-    adopt_orphans()
+    # It becomes the parent of what its workers leave behind, even in other sessions.
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     # What is imported now is shared with the workers; their collector need not touch it.
     gc.collect()
     gc.freeze()
-    control.send(Hello(os.getpid()))
+    control.send(Done(value=raw(os.getpid())))
     Server(control, before_fork=kind.before_fork).run()
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
+import socket
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
@@ -11,17 +15,20 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from perfsuite.boundary import DeviceError
+from perfsuite.boundary import DeviceError, UsageError, from_environment
 from perfsuite.devices.fake import fake_gpus
 from perfsuite.model import Accelerator, Arm, DeviceFacts, Gpu, Pack, Settings, Variant
 from perfsuite.packs.load import chosen_accelerator
 from perfsuite.store.files import Closable
-from perfsuite.workers.panel import GangPanel, Panel, gang_unit
-from perfsuite.workers.process import Code, Site, UnitLock, inventory
+from perfsuite.workers.panel import Panel, gang_unit
+from perfsuite.workers.process import Code, Site, inventory
 
-# Opens the devices of this machine for a run: a panel for each GPU or the CPU, one for gangs.
-
-
+# Runs with another word here do not see each other's locks: for tests that measure nothing real.
+VARIABLE = "PERFSUITE_LOCKS"
+# Whoever was refused stays in the queue for good: as many are told who holds the unit.
+_QUEUE = 4096
+_ASK_S = 1.0
+_PEER = struct.Struct("3i")  # process, user and group
 T = TypeVar("T")
 
 # A server of its own takes seconds to start: for fewer variants than these it does not pay.
@@ -32,7 +39,7 @@ MOST_COUNTING, FEWEST_EACH = 8, 8
 class Desk:
     """A panel with what its device says of itself."""
 
-    panel: Panel | GangPanel
+    panel: Panel
     facts: DeviceFacts
 
 
@@ -150,10 +157,10 @@ def _units(desks: Sequence[Desk], ranks: int) -> list[str]:
     return [desks[rank % len(desks)].facts.unit for rank in range(ranks)]
 
 
-def _gang_panel(desks: Sequence[Desk], *, most: int) -> GangPanel:
+def _gang_panel(desks: Sequence[Desk], *, most: int) -> Panel:
     gpus = tuple(gpu for desk in desks for gpu in desk.panel.site.gpus)
     site = replace(desks[0].panel.site, gpus=gpus, slots=most)
-    return GangPanel(site, _units(desks, most))
+    return Panel(site, _units(desks, most))
 
 
 def share_out(
@@ -244,7 +251,52 @@ def _of_one_product(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     return next(iter(products_of(gpus)), ())
 
 
-# Keeps a device's desks for all runs of one session: its servers take seconds to start.
+class UnitLock(Closable):
+    """Holds a unit (a GPU's or a machine's short key) for this process until closed.
+
+    The lock is the name of a socket: no file is in its way, TMPDIR and users make no difference,
+    and the kernel gives it back when the process dies, however it dies. Containers with a network
+    of their own do not see it. Raises ``UsageError`` naming the holder when the unit is taken.
+    """
+
+    def __init__(self, unit: str) -> None:
+        key = hashlib.sha256(f"{from_environment(VARIABLE)}/{unit}".encode()).hexdigest()[:24]
+        self._name = f"\0perfsuite-{key}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.bind(self._name)
+            self._socket.listen(_QUEUE)
+        except OSError as error:
+            self._socket.close()
+            where = f"the socket @{self._name[1:]} in /proc/net/unix"
+            if error.errno == errno.EADDRINUSE:
+                raise UsageError(
+                    f"unit {unit!r} is being measured by process {self._holder()}",
+                    where=where,
+                    remedy="wait until that run ends, stop it, or choose another device",
+                ) from error
+            raise UsageError(
+                f"unit {unit!r} cannot be locked: {error.strerror}",
+                where=where,
+                remedy="let this user make Unix sockets; a sandbox may forbid them",
+            ) from error
+
+    def close(self) -> None:
+        """Give the unit back."""
+        self._socket.close()
+
+    def _holder(self) -> str:
+        """Return the id of the process that holds the name; a container may hide it."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+                asking.settimeout(_ASK_S)
+                asking.connect(self._name)
+                told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        except OSError:
+            return "unknown"
+        process, user, _ = _PEER.unpack(told)
+        mine = user == os.getuid()
+        return f"{process or 'unknown'}{'' if mine else f' of user {user}'}"
 
 
 class Desks(Closable):
@@ -267,8 +319,7 @@ class Desks(Closable):
             self._opened = open_desks(device, packs, settings, self._stack)
             self._settings = settings
         for desk in self._opened:
-            if isinstance(desk.panel, Panel):
-                desk.panel.compare(arms)
+            desk.panel.compare(arms)
         return self._opened
 
     def close(self) -> None:
