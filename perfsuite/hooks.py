@@ -18,11 +18,16 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
+    from datetime import date
+
     import typer
+    from markupsafe import Markup
 
     from perfsuite.model import (
         Accelerator,
+        BaselineEntry,
         Case,
+        Change,
         Claim,
         Kernel,
         Result,
@@ -31,13 +36,16 @@ if TYPE_CHECKING:
         Variant,
         Verdict,
     )
-    from perfsuite.report.data import Book
-    from perfsuite.run.config import Options
+    from perfsuite.report.data import Book, Subject
+    from perfsuite.report.why import Side
+    from perfsuite.run.config import Exceptions, Options, Request, TimeLimit
     from perfsuite.run.finish import Kept
     from perfsuite.run.run import Steps
+    from perfsuite.store.baselines import Root
 
 # Without its line a feature is not there, and all else is.
 FEATURES = (
+    "perfsuite.explain",
     "perfsuite.history",
     "perfsuite.interop",
     "perfsuite.nightly",
@@ -212,6 +220,44 @@ class Feature:
     @hookspec
     def perf_files(self) -> Mapping[str, Callable[[Book], str]]:  # type: ignore[empty-body]
         """Return files of a report by name, and what makes the text of each."""
+
+    @hookspec(firstresult=True)
+    def perf_exceptions(self, roots: Sequence[Root], today: date) -> Exceptions:  # type: ignore[empty-body]
+        """Return what may not fail a run, before anything is measured."""
+
+    @hookspec(firstresult=True)
+    def perf_fit(
+        self,
+        run: Run,
+        request: Request,
+        limit: TimeLimit,
+        entries: Mapping[str, BaselineEntry],
+        devices: int,
+    ) -> Any:
+        """Return what chooses the variants of a run that was just opened, None where all are.
+
+        Its ``chosen(variants)`` returns them in order, its ``cut(run)`` the run with what was left.
+        """
+
+    @hookspec
+    def perf_judged(self) -> Callable[..., Run]:  # type: ignore[empty-body]
+        """Return what looks closer at a judged run while its devices are held.
+
+        It is called with the run, who is told, and by name ``run_file``, ``desks``, ``entries``,
+        ``samplings``, ``limit`` and ``request``; it returns the run with what it found.
+        """
+
+    @hookspec
+    def perf_explained(self, change: Change | None, before: Side, now: Side) -> str:  # type: ignore[empty-body]
+        """Say in one sentence what a change of a variant's time is made of; "" if unknown."""
+
+    @hookspec
+    def perf_variant_section(self, subject: Subject) -> Markup:  # type: ignore[empty-body]
+        """Return what the page shows of a variant besides."""
+
+    @hookspec
+    def perf_doctor(self) -> Sequence[str]:  # type: ignore[empty-body]
+        """Return lines about a machine with GPUs."""
 
     @hookspec
     def perf_testing(self) -> Mapping[str, object]:  # type: ignore[empty-body]

@@ -6,36 +6,31 @@ documentation and others' parsers give for ``--csv --page raw``.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from explained_data import explained
+from explained_data import explained as explained_run
 from msgspec.structs import replace
 from store_data import SKU
 from test_runner import Log, request
 from test_tracing import COPY, KERNELS, entry_of, traced_run
 
-from perfsuite import cli as doctor
 from perfsuite.boundary import DeviceError
 from perfsuite.explain import counters
 from perfsuite.explain.counters import METRICS, Counted, Counter, joined, read
-from perfsuite.explain.parts import Side, explain
-from perfsuite.model import Arm, Change, Gpu, TracedKernel, Variant
+from perfsuite.explain.parts import explain
+from perfsuite.model import Arm, TracedKernel
+from perfsuite.report.data import read as read_run
 from perfsuite.report.html import render_render
-from perfsuite.report.why import headline
+from perfsuite.report.why import Side, explained
 from perfsuite.run.accept import accept
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store.runs import load_run
 from perfsuite.workers.process import Site
-
-pytest_plugins = ["pytester"]
 
 BLOCK, GRID = (256, 1, 1), (132, 1, 1)
 SCALE = TracedKernel(name="scale_rows", count=1, duration_us=9.0, grid=GRID, block=BLOCK)
@@ -63,10 +58,6 @@ def log(*kernels: tuple[str, float | str], names: tuple[str, ...] = tuple(METRIC
         row += ["(256, 1, 1)", "(132, 1, 1)", "0", "9.0", *[number] * len(metrics)]
         lines.append(",".join(f'"{cell}"' for cell in row))
     return "\n".join([*lines, "==PROF== Disconnected from process 4711", ""])
-
-
-def counted(name: str, count: float) -> Counted:
-    return Counted(name, GRID, BLOCK, {"sectors_read": count, "bank_conflicts": 0.0})
 
 
 def test_kernels_are_read_with_their_shape_and_counters() -> None:
@@ -101,31 +92,33 @@ def test_a_log_without_counters_says_why(text: str, said: str) -> None:
         read(text)
 
 
-def test_demanglers_agree_on_functions_and_shapes() -> None:
-    traced = replace(SCALE, name="void (anonymous namespace)::a::add<4>(float*, unsigned long)")
-    (found,) = joined([traced], [counted("void <unnamed>::a::add<4>(float *, unsigned long)", 5)])
-    assert found.counters == {"sectors_read": 5.0, "bank_conflicts": 0.0}
-    elsewhere = replace(traced, grid=(8, 1, 1))
-    assert joined([elsewhere], [counted("add", 5)])[0].counters == {}
+ANONYMOUS = "void (anonymous namespace)::a::add<4>(float*, unsigned long)"
+INT, FLOAT = (replace(SCALE, name=f"void f<{kind}>({kind}*)") for kind in ("int", "float"))
 
 
-def test_a_kernel_that_runs_often_has_the_counters_of_one_run() -> None:
-    (found,) = joined([replace(SCALE, count=2)], [counted("scale_rows", n) for n in (10, 20)])
-    assert found.counters["sectors_read"] == 15
-
-
-def test_kernels_of_one_template_are_told_apart_by_whole_name() -> None:
-    one, two = (replace(SCALE, name=f"void f<{type_}>({type_}*)") for type_ in ("int", "float"))
-    rows = [counted("void f<float>(float *)", 8), counted("void f<int>(int *)", 4)]
-    assert [each.counters["sectors_read"] for each in joined([one, two], rows)] == [4, 8]
-
-
-def test_kernels_that_cannot_be_told_apart_have_no_counters() -> None:
-    wide = replace(SCALE, registers=64)
-    found = joined([SCALE, wide], [counted("scale_rows", 5), counted("scale_rows", 7)])
-    assert [each.counters for each in found] == [{}, {}]
-    memset = TracedKernel(name="Memset (Device)", count=1, duration_us=1.0)
-    assert joined([memset], [counted("scale_rows", 5)])[0].counters == {}
+@pytest.mark.parametrize(
+    ("kernels", "rows", "sectors"),
+    [
+        # Demanglers agree on functions and shapes.
+        (
+            [replace(SCALE, name=ANONYMOUS)],
+            [("void <unnamed>::a::add<4>(float *, unsigned long)", 5)],
+            [5],
+        ),
+        ([replace(SCALE, name=ANONYMOUS, grid=(8, 1, 1))], [("add", 5)], [None]),
+        # A kernel that runs often has the counters of one run.
+        ([replace(SCALE, count=2)], [("scale_rows", 10), ("scale_rows", 20)], [15]),
+        # Kernels of one template are told apart by whole name, or not at all.
+        ([INT, FLOAT], [("void f<float>(float *)", 8), ("void f<int>(int *)", 4)], [4, 8]),
+        ([SCALE, replace(SCALE, registers=64)], [("scale_rows", n) for n in (5, 7)], [None, None]),
+        ([TracedKernel(name="Memset", count=1, duration_us=1.0)], [("scale_rows", 5)], [None]),
+    ],
+)
+def test_counters_are_those_of_one_run_of_a_kernel(
+    kernels: list[TracedKernel], rows: list[tuple[str, float]], sectors: list[float | None]
+) -> None:
+    found = joined(kernels, [Counted(name, GRID, BLOCK, {"sectors_read": n}) for name, n in rows])
+    assert [each.counters.get("sectors_read") for each in found] == sectors
 
 
 PACK = """
@@ -138,8 +131,6 @@ PACK = """
         '''Double numbers in a kernel that takes as long as the axis says, times FACTOR.'''
         if os.environ.get("UNDER_NCU") == "crash":
             raise ValueError("not under ncu")
-        if os.environ.get("UNDER_NCU") == "refuse":
-            raise perfsuite.CaseError("no such shape", remedy="choose another")
         if os.environ.get("UNDER_NCU") == "hang":
             time.sleep(60)
 
@@ -193,84 +184,37 @@ def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     return make
 
 
-def whole(tmp_path: Path, **fields: Any) -> Outcome:
-    return execute(request(tmp_path, PACK, counters=True, **fields), Log())
+def whole(tmp_path: Path) -> Outcome:
+    return execute(request(tmp_path, PACK, counters=True), Log())
 
 
-def notes(outcome: Outcome) -> list[str]:
-    return [note for note in outcome.run.notes if "counters" in note]
-
-
-def test_a_run_counts_what_it_traces_and_stores_it(
-    tmp_path: Path, ncu: Callable[..., Path]
-) -> None:
-    calls = ncu(log(("scale_rows", 4096)))
-    outcome = whole(tmp_path)
-    assert notes(outcome) == []
-    found = [kernel.counters for trace in outcome.run.traces for kernel in trace.kernels]
-    assert found == [dict.fromkeys(METRICS, 4096.0)] * 2
-    assert load_run(outcome.run_file) == outcome.run
-    assert '"sectors_read":4096,' in outcome.run_file.read_text("utf-8")
-    assert len(calls.read_text("utf-8").splitlines()) == 2
-
-
-def test_a_run_says_what_was_counted_otherwise(
+def test_a_run_counts_what_it_traces_and_says_what_was_counted_otherwise(
     tmp_path: Path, ncu: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("sectors_read", "bank_conflicts")
-    ncu(log(("scale_rows", 4_194_304), names=names))
-    accept(whole(tmp_path).run, tmp_path / "baselines", reason="first", by="Ann")
-    ncu(log(("scale_rows", 8_388_608), names=names))
+    calls = ncu(log(("scale_rows", 4_194_304)))
+    outcome = whole(tmp_path)
+    found = [kernel.counters for trace in outcome.run.traces for kernel in trace.kernels]
+    assert found == [dict.fromkeys(METRICS, 4_194_304)] * 2
+    assert load_run(outcome.run_file) == outcome.run
+    words = calls.read_text("utf-8").splitlines()
+    assert len(words) == 2
+    assert "--clock-control none" in words[0]
+    accept(outcome.run, tmp_path / "baselines", reason="first", by="Ann")
+    assert whole(tmp_path).run.traces == ()
+    ncu(log(("scale_rows", 8_388_608)))
     monkeypatch.setenv("FACTOR", "2")
     now = whole(tmp_path)
-    entry = now.baselines["acme.double[us=100]"]
-    (trace,) = (each for each in now.run.traces if each.variant == entry.variant)
-    (verdict,) = (each for each in now.run.verdicts if each.variant == entry.variant)
-    found = explain(verdict.changes[0], Side(kernels=entry.kernels), Side(kernels=trace.kernels))
-    assert headline(found).endswith(
-        "sectors read 4.19\u202fM \u2192 8.39\u202fM, bank conflicts 4.19\u202fM \u2192 8.39\u202fM"
-    )
+    book = read_run(now.run, baselines=now.baselines)
+    assert "sectors read 4.19\u202fM \u2192 8.39\u202fM, " in explained(book.subjects[0])
 
 
 def test_a_refusal_is_a_note_and_the_kernels_stay(tmp_path: Path, ncu: Callable[..., Path]) -> None:
     calls = ncu(DENIED)
     outcome = whole(tmp_path)
-    (note,) = notes(outcome)
+    (note,) = (note for note in outcome.run.notes if "counters" in note)
     assert note.startswith("no counters: ncu says: ERR_NVGPUCTRPERM")
     assert len(calls.read_text("utf-8").splitlines()) == 1
     assert all(trace.kernels for trace in outcome.run.traces)
-
-
-@dataclass
-class Counting:
-    """A counter of the made-up pack, with its variants."""
-
-    counter: Counter
-    variants: Sequence[Variant]
-
-    def told(self, granted_s: float = 60.0) -> str:
-        """Count all variants; return the note, which says why none has counters."""
-        self.counter.left_s = granted_s
-        for variant in self.variants:
-            assert self.counter.counted(variant, Arm.B, [SCALE]) == (SCALE,)
-        return self.counter.note(granted_s)
-
-
-@pytest.fixture
-def count(tmp_path: Path) -> Callable[[], Counting]:
-    """Return what counts in this test's PATH."""
-    asked = request(tmp_path, PACK)
-    origins = {pack.name: pack.origin for pack in asked.packs}
-    return lambda: Counting(Counter(Site(device="fake", origins=origins)), asked.variants)
-
-
-def test_a_variant_that_hangs_under_ncu_is_ended(
-    count: Callable[[], Counting], ncu: Callable[..., Path]
-) -> None:
-    ncu("", mode="hang")
-    told = count().told(granted_s=0.5)
-    assert "it took longer than its limit of 1 s" in told
-    assert told.endswith("; 1 were left out: the limit is 0.5 s")
 
 
 @pytest.mark.parametrize(
@@ -279,15 +223,31 @@ def test_a_variant_that_hangs_under_ncu_is_ended(
         ("#!/nowhere/python\n", "No such file or directory"),
         ("#!/bin/sh\necho \"==ERROR== unrecognised option '--page'\"\nexit 1", "option '--page'"),
         ("#!/bin/sh\nexit 3", "ncu ended with exit code 3"),
-        ("#!/bin/sh\n", "ncu counted no kernel"),
+        ("#!/bin/sh\nsleep 60 &\n", "ncu counted no kernel"),
+        ("crash", "2 could not be counted (first acme.double[us=100]: ValueError: not under ncu)"),
+        ("hang", "than its limit of 1 s); 1 were left out: the limit is 0.5 s"),
+        ("", "no counters: NVIDIA's Nsight Compute (ncu) is not on the PATH"),
     ],
 )
 def test_an_ncu_that_cannot_count_is_a_note(
-    tmp_path: Path, count: Callable[[], Counting], ncu: Callable[..., Path], script: str, said: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ncu: Callable[..., Path],
+    script: str,
+    said: str,
 ) -> None:
-    ncu("")
-    (tmp_path / "bin" / "ncu").write_text(script, "utf-8")
-    assert said in count().told()
+    ncu("", mode=script)
+    if script.startswith("#!"):
+        (tmp_path / "bin" / "ncu").write_text(script, "utf-8")
+    if not script:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    asked = request(tmp_path, PACK)
+    origins = {pack.name: pack.origin for pack in asked.packs}
+    counter = Counter(Site(device="fake", origins=origins))
+    counter.left_s = limit_s = 0.5 if script == "hang" else 60.0
+    for variant in asked.variants:
+        assert counter.counted(variant, Arm.B, [SCALE]) == (SCALE,)
+    assert said in counter.note(limit_s)
 
 
 def test_baselines_keep_counters_and_old_lines_stay_as_they_are(tmp_path: Path) -> None:
@@ -303,22 +263,6 @@ def test_baselines_keep_counters_and_old_lines_stay_as_they_are(tmp_path: Path) 
     assert path.read_text("utf-8").count('"counters": {"sectors_read": 12}') == 2
 
 
-def change(before_us: float, now_us: float) -> Change:
-    return Change(
-        metric="time_us",
-        unit="us",
-        baseline=before_us,
-        current=now_us,
-        theta=now_us / before_us - 1,
-        low=0.0,
-        high=0.0,
-        threshold=0.0025,
-        gate=0.01,
-        detectable=0.001,
-        time_change=math.log(now_us / before_us),
-    )
-
-
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [(1e6, 1.03e6, 1), (1e6, 1.01e6, 0), (10.0, 900.0, 0), (0.0, 5e6, 1)],
@@ -326,35 +270,26 @@ def change(before_us: float, now_us: float) -> Change:
 def test_counters_are_told_beyond_what_others_do(old: float, new: float, told: int) -> None:
     before = replace(SCALE, counters={"l2_sectors_read": old})
     now = replace(SCALE, duration_us=18.0, counters={"l2_sectors_read": new, "bank_conflicts": 9e9})
-    said = headline(explain(change(9.0, 18.0), Side(kernels=(before,)), Side(kernels=(now,))))
-    assert said.count("L2 sectors read") == told
-    assert "bank conflicts" not in said  # of the other side they are not known
+    (found,) = explain(None, Side(kernels=(before,)), Side(kernels=(now,))).kernels
+    # Of the other side bank conflicts are not known.
+    assert [name for name, _, _ in found.counters] == ["l2_sectors_read"] * told
 
 
 def test_the_kernel_table_has_counters_where_there_are_any() -> None:
-    assert "Counted in one run of it" not in render_render(explained())
-    page = render_render(explained(sectors=4_194_304))
+    assert "Counted in one run of it" not in render_render(explained_run())
+    page = render_render(explained_run(sectors=4_194_304))
     assert "Counted in one run of it" in page
     assert "sectors read 4.19\u202fM \u2192 8.39\u202fM; L2 sectors read 2.1" in page
 
 
 def test_doctor_says_with_what_counters_are_read(
-    tmp_path: Path, ncu: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tmp_path: Path, ncu: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        doctor, "inventory", lambda: (Gpu(index=0, uuid="GPU-0", name="NVIDIA H200"),)
-    )
     driver, status = tmp_path / "params", tmp_path / "status"
     monkeypatch.setattr(counters, "_DRIVER", driver)
     monkeypatch.setattr(counters, "_STATUS", status)
     driver.write_text("RmProfilingAdminOnly: 1\n", "utf-8")
-    status.write_text("CapEff:\t0000000000000000\n", "utf-8")
     ncu("")
-    doctor.say_software()
-    assert "the driver lets administrators alone read them" in capsys.readouterr().out
-    status.write_text("CapEff:\t000001ffffffffff\n", "utf-8")
-    doctor.say_software()
-    assert f"by {tmp_path / 'bin' / 'ncu'}" in capsys.readouterr().out
-    monkeypatch.setenv("PATH", str(tmp_path))
-    doctor.say_software()
-    assert "(ncu) is not on the PATH" in capsys.readouterr().out
+    for capabilities, said in (("0" * 16, "the driver lets"), ("000001ffffffffff", "by /")):
+        status.write_text(f"CapEff:\t{capabilities}\n", "utf-8")
+        assert said in next(counters.readers())

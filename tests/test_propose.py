@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from datetime import date
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import store_data as data
 from msgspec import structs
 from store_data import OTHER_UNIT, SKU, UNIT
 from test_baselines import load, memory
-from test_runner import PACK, Log, request
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import (
@@ -28,8 +26,6 @@ from perfsuite.model import (
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.propose import Finding, Proposal, Terms, markdown, propose
 from perfsuite.run.accept import accept
-from perfsuite.run.run import execute
-from perfsuite.store.baselines import Baselines
 
 TODAY = date(2026, 11, 22)
 COPY, ADD = (data.variant(case, 1024).id for case in ("copy", "add"))
@@ -310,43 +306,3 @@ def test_a_merged_run_and_its_shards_are_no_more_evidence_than_it_alone(root: Pa
     assert only(proposal).entry.metrics == only(alone).entry.metrics
     assert proposal.broken[shards[0].id] == f"it is part of {wholes[0].id}"
     assert "counts already" in proposal.broken[wholes[-1].id]
-
-
-FOUR = textwrap.dedent(PACK).replace("[100, 200]", "[100, 200, 250, 400]")
-LEVELS = {200: 0.97, 250: 1.0003, 400: 1.2}
-
-
-def fake_night(folder: Path, day: int) -> Run:
-    """A whole session on the fake device, dated; its processes are those of no other night."""
-    settings = Settings(samples=5, sample_us=50.0, seed=day)
-    rules = Exceptions.load([folder / "baselines"], TODAY)
-    run = execute(request(folder, FOUR, settings=settings, exceptions=rules), Log()).run
-    started = f"2026-11-{day:02d}T02:00:00+00:00"
-    return structs.replace(run, id=f"202611{day:02d}-020000", started=started)
-
-
-def test_five_fake_nights_from_proposal_to_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = tmp_path / "baselines"
-    accept(fake_night(tmp_path, 1), root, reason="first", by="Ann")
-    rule = "[[quarantine]]\nselect = 'us=400'\nreason = 'flaky'\nexpires = 2026-12-01\n"
-    (root / "exceptions.toml").write_text(rule, encoding="utf-8")
-    for us, factor in LEVELS.items():
-        monkeypatch.setenv(f"FACTOR_{us}", str(factor))
-    runs = [fake_night(tmp_path, day) for day in range(2, 7)]
-    broken = structs.replace(runs[-1], id="20261107-020000", finished="")
-    before = Baselines.load([root], runs[0].sku).entries
-    proposal = ask([*runs, broken], root, text=rule)
-    words = {each.variant: each.word for each in proposal.findings}
-    assert words == {
-        "acme.double[us=100]": "same",
-        "acme.double[us=200]": "faster",
-        "acme.double[us=250]": "same",
-    }
-    assert proposal.broken == {broken.id: "it was interrupted"}
-    assert {name for name, _ in proposal.left_out} == {"acme.double[us=400]"}
-    after = Baselines.load([root], runs[0].sku).entries
-    assert {name for name in after if after[name] != before[name]} == {"acme.double[us=200]"}
-    assert after["acme.double[us=200]"].metrics["time_us"].center == pytest.approx(194, rel=1e-3)
-    assert [v.word.value for v in fake_night(tmp_path, 8).verdicts[:3]] == ["same"] * 3

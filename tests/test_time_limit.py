@@ -27,13 +27,13 @@ from perfsuite.model import (
     seconds_of,
     words_of,
 )
-from perfsuite.nightly.limit import Fit, Past, TimeLimit, fit_of, past_of
+from perfsuite.nightly.limit import Fit, Past, fit_of, past_of
 from perfsuite.report.data import read
 from perfsuite.report.html import render_render
 from perfsuite.report.terminal import summary
 from perfsuite.report.text import summary as markdown
 from perfsuite.report.text import verdict_json
-from perfsuite.run.config import Request
+from perfsuite.run.config import Request, TimeLimit
 from perfsuite.run.expected import earlier_runs
 from perfsuite.run.run import execute
 from perfsuite.store.runs import RunFile, load_run
@@ -151,7 +151,7 @@ def with_costs(asked: Request, wall_s: float) -> Run:
         path.unlink()
     with RunFile.create(asked.folder, old) as file:
         for result in run.results:
-            file.append(replace(result, wall_s=wall_s))
+            file.append(structs.replace(result, wall_s=wall_s))
         return file.finish(old)
 
 

@@ -13,18 +13,17 @@ import pytest
 from msgspec import structs
 from store_data import SKU, finished
 from test_panel import SITE, STEADY, nasty
-from test_worker import conversation, ended, job, value_of
 
 from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import Loaded, open_device
 from perfsuite.devices.sass import plain_ptx
 from perfsuite.engine.trace import MOST_KERNELS, Anatomy, artefact_of, dissect
-from perfsuite.explain.trace import Shelf, Tracing
+from perfsuite.explain.trace import Shelf, traced
 from perfsuite.model import Arm, Change, Code, Run, Trace, TracedKernel, Verdict, Word
 from perfsuite.run.accept import accept
+from perfsuite.run.config import TimeLimit
 from perfsuite.store.baselines import Baselines
 from perfsuite.store.runs import RunFile, load_run
-from perfsuite.workers import messages as wire
 from perfsuite.workers import panel as tracer
 from perfsuite.workers.panel import Panel
 
@@ -145,16 +144,6 @@ def test_kernels_are_counted_by_launch_and_shape() -> None:
     ]
 
 
-def test_only_code_that_ran_is_kept() -> None:
-    def launch(ctx: Any) -> None:
-        ctx.run_kernel("ran", 5.0, "mov")
-        ctx.owner.compiled["lost"] = Loaded("lost", "lost", "add")
-
-    found = dissected(launch)
-    assert [code.name for code in found.codes] == ["ran"]
-    assert list(found.texts.values()) == ["mov"]
-
-
 def test_an_artefact_is_of_our_own_code_and_of_nothing_else() -> None:
     device = FakeDevice()
     assert artefact_of(device) == ""
@@ -175,15 +164,6 @@ def test_what_is_cut_of_a_long_launch_is_said() -> None:
     assert len(found.kernels) == MOST_KERNELS
     assert found.reason == "3 more kernels, 18 us together, are left out"
     assert max(len(kernel.name) for kernel in found.kernels) < 1010
-
-
-def test_one_worker_traces_one_variant_after_the_other() -> None:
-    jobs = [job("planted", "planted", kind=kind) for kind in ("extra", "gaps")]
-    requests = [wire.Call("trace", wire.raw((each, 1))) for each in jobs]
-    with conversation(*requests) as (worker, link):
-        extra, gaps = map(value_of, ended(worker, link))
-    assert [kernel.name for kernel in (*extra.kernels, *gaps.kernels)] == ["scale_rows"] * 2
-    assert set(extra.texts) == {code.ptx for code in extra.codes}
 
 
 def test_a_hang_loses_one_trace_and_the_next_worker_goes_on(
@@ -221,14 +201,6 @@ def test_a_baseline_has_a_line_for_each_kernel(tmp_path: Path) -> None:
     ]
 
 
-def test_kernels_are_added_to_an_older_entry(tmp_path: Path) -> None:
-    accept(finished({"copy": 12.5}), tmp_path, reason="first", by="Ann")
-    assert entry_of(tmp_path).kernels == ()
-    done = accept(traced_run(), tmp_path, reason="traced", by="Ann")
-    assert done.changed == {COPY: "kernels recorded; artefact recorded"}
-    assert entry_of(tmp_path).kernels == KERNELS
-
-
 def test_a_diff_needs_both_texts(tmp_path: Path) -> None:
     shelf, before, now = Shelf(tmp_path / "artefacts"), "a" * 24, "b" * 24
     codes = [Code(name="f", ptx=name) for name in (before, now)]
@@ -252,18 +224,9 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
     }
     run = finished(dict.fromkeys(changes, 10.0))
     change = Change(
-        metric="time_us",
-        unit="us",
-        baseline=10.0,
-        current=11.0,
-        theta=0.1,
-        low=0.0,
-        high=0.2,
-        threshold=0.01,
-        gate=0.02,
-        detectable=0.01,
-        p_value=1.0,
-    )
+        metric="time_us", unit="us", baseline=10.0, current=11.0, theta=0.1, low=0.0, high=0.2,
+        threshold=0.01, gate=0.02, detectable=0.01,
+    )  # fmt: skip
     verdicts = [
         Verdict(
             variant=f"memory.{name}[n=1024]",
@@ -278,6 +241,10 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
     tracer.trace.return_value = Anatomy((), reason="a test")
     file = Mock(path=tmp_path / "runs" / "x.jsonl", run=run)
     run = structs.replace(run, verdicts=tuple(verdicts))
-    Tracing(file, [desk], {}, {}).take(run, Mock())
-    traced = [call.args[0].case.name for call in tracer.trace.call_args_list]
-    assert traced == ["slow", "likely", "noisy", "fresh", "alike"]
+    asked = Mock(counters=False, is_brief=False)
+    traced(
+        run, Mock(), run_file=file, desks=[desk], entries={}, samplings={},
+        limit=TimeLimit(), request=asked,
+    )  # fmt: skip
+    names = [call.args[0].case.name for call in tracer.trace.call_args_list]
+    assert names == ["slow", "likely", "noisy", "fresh", "alike"]

@@ -17,7 +17,7 @@ from perfsuite.model import Settings, Tier
 from perfsuite.packs.find import discover
 from perfsuite.report.data import Book, read
 from perfsuite.report.html import write_report
-from perfsuite.report.why import headline
+from perfsuite.report.why import explained
 from perfsuite.run.config import Request
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store.runs import load_run
@@ -108,9 +108,9 @@ class Told:
     @property
     def headlines(self) -> Mapping[str, str]:
         return {
-            subject.variant.id.partition("kind=")[2].rstrip("]"): headline(subject.explanation)
+            subject.variant.id.partition("kind=")[2].rstrip("]"): explained(subject)
             for subject in self.book.subjects
-            if subject.explanation
+            if explained(subject)
         }
 
 

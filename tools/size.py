@@ -51,8 +51,8 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 17_820,
-    "features": 4_540,
+    "core": 17_180,
+    "features": 5_110,
     "core path": 5_410,
     "tests": 21_800,
     "modules": 96,

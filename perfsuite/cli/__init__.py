@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from fnmatch import fnmatchcase
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -32,7 +31,6 @@ from rich.text import Text
 
 import perfsuite
 from perfsuite.boundary import PerfError, UsageError, user_name
-from perfsuite.explain.counters import obstacles
 from perfsuite.hooks import features
 from perfsuite.judge.compare import Against, Policy
 from perfsuite.judge.noise import entries_of, prior_for
@@ -52,7 +50,6 @@ from perfsuite.model import (
     Tier,
     Variant,
 )
-from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.packs.find import TAKEN_NAMES, PackSource, discover
 from perfsuite.packs.select import missing_need, parse_selection
 from perfsuite.packs.select import select as chosen
@@ -60,7 +57,7 @@ from perfsuite.report import view
 from perfsuite.report.data import Book, read
 from perfsuite.report.html import write_beside, write_report
 from perfsuite.report.terminal import first_line, plain, skip_lines
-from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, paths_of
+from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, exceptions_of, paths_of
 from perfsuite.run.expected import find_yardstick
 from perfsuite.run.finish import book_of, past_of
 from perfsuite.run.run import Outcome
@@ -563,10 +560,8 @@ def say_entries(roots: Sequence[Path], slug: str) -> None:
     ]
     columns = ("variant", "time", "sd between", "processes", "units", "accepted", "reason")
     say_table(f"{sku.name} ({slug})", columns, rows)
-    for rule in Exceptions.load(roots, _today()).rules:
-        if fnmatchcase(slug, rule.entry.sku or "*"):
-            over = "" if rule.acts(_today()) else " (expired: it acts no more)"
-            say(f"{rule.entry.select}: {rule.excepted}{over}")
+    for text in exceptions_of(roots, _today()).told(slug):
+        say(text)
 
 
 def say_entry(roots: Sequence[Path], slug: str, variant: str) -> None:
@@ -733,12 +728,9 @@ def say_software() -> None:
         say(f"A run takes the GPUs of one product; these with CUDA_VISIBLE_DEVICES={uuids}")
     if not products:
         say("No NVIDIA GPU, or its driver does not answer: runs use the CPU")
-    if products:
-        ncu = shutil.which("ncu")
-        what = f"by {ncu}" if ncu else "none, NVIDIA's Nsight Compute (ncu) is not on the PATH"
-        against = [f"none, {each}" for each in obstacles()] if ncu else []
-        for text in against or [what]:
-            say(f"Counters (--perf-counters): {text}")
+    for told in features().hook.perf_doctor() if products else ():
+        for text in told:
+            say(text)
 
 
 def _version(distribution: str) -> str:

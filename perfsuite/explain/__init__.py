@@ -1,1 +1,48 @@
 """Why it changed: traces of kernels, code parts and counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from perfsuite.hooks import hookimpl
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+    from perfsuite.model import Change, Run
+    from perfsuite.report.data import Subject
+    from perfsuite.report.why import Side
+
+
+@hookimpl
+def perf_judged() -> Callable[..., Run]:
+    """Trace the kernels of what moved, and of what may become a baseline."""
+    from perfsuite.explain.trace import traced
+
+    return traced
+
+
+@hookimpl
+def perf_explained(change: Change | None, before: Side, now: Side) -> str:
+    """Say what a change is made of: kernels, their code, the clock, the environment."""
+    from perfsuite.explain.parts import explain
+    from perfsuite.explain.words import headline
+
+    return headline(explain(change, before, now))
+
+
+@hookimpl
+def perf_variant_section(subject: Subject) -> Markup:
+    """Show the kernels of a launch, before and now, and how their code differs."""
+    from perfsuite.explain.words import section
+
+    return section(subject)
+
+
+@hookimpl
+def perf_doctor() -> Sequence[str]:
+    """Say with what counters would be read, and what stands against it."""
+    from perfsuite.explain.counters import readers
+
+    return [f"Counters (--perf-counters): {each}" for each in readers()]

@@ -13,8 +13,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -24,9 +26,6 @@ from perfsuite.workers import messages
 from perfsuite.workers.panel import Seat, job_of
 from perfsuite.workers.process import Site, tail
 from perfsuite.workers.server import has_exited, show
-
-# What NVIDIA's Nsight Compute (ncu) counts of each kernel: how it is asked, and how it is read.
-
 
 # Our names of ncu's metrics, which chips of compute capability 7.0 to 9.0 have under these names.
 METRICS = {
@@ -49,17 +48,22 @@ OPTIONS = (
     "--cache-control", "all",
     "--csv", "--page", "raw", "--print-units", "base",
 )  # fmt: skip
+# Starting Python and torch takes most of it; ncu runs each kernel once for every few counters.
+ONE_S = 30.0
+# Seconds that the watched process outlives the limit of those who started it, who may be gone.
+GRACE_S = 5
+DEVICES = ("cuda", "fake")
 DENIED = "ERR_NVGPUCTRPERM"
 _DRIVER, _STATUS = Path("/proc/driver/nvidia/params"), Path("/proc/self/status")
 _CAP_SYS_ADMIN = 21
 # What the program itself says of its end tells more.
 _SAID = re.compile(r"==ERROR==\s*+(?!The application returned)(.+)")
 _UNNAMED = re.compile(r"<unnamed>::|\(anonymous namespace\)::")
+NO_NCU = "NVIDIA's Nsight Compute (ncu) is not on the PATH"
 _COLUMNS = ("ID", "Kernel Name", "Block Size", "Grid Size")
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(NamedTuple):
     """One kernel's run as ncu saw it, with its counters by our names."""
 
     name: str
@@ -68,55 +72,35 @@ class Counted:
     counters: Mapping[str, float]
 
 
-def command(ncu: str, log: Path, *program: str) -> list[str]:
-    """Return the command that counts what a program shows between the profiler's start and stop."""
-    names = ",".join(METRICS.values())
-    return [ncu, *OPTIONS, "--log-file", str(log), "--metrics", names, *program]
-
-
 def read(text: str) -> list[Counted]:
     """Return the kernels of ncu's log in time order; raises ``DeviceError`` where it has none."""
     if said := _SAID.search(text):
         raise DeviceError(f"ncu says: {said[1].strip()}")
-    lines = text.splitlines()
-    first = next((index for index, line in enumerate(lines) if line.startswith('"ID",')), None)
-    if first is None:
+    table = re.search(r'^"ID",(?s:.*)', text, re.MULTILINE)
+    if table is None:
         raise DeviceError("ncu counted no kernel")
+    rows = csv.DictReader(line for line in table[0].splitlines() if line.startswith('"'))
     try:
-        return _table([line for line in lines[first:] if line.startswith('"')])
+        if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
+            raise DeviceError(f"this ncu writes no column {missing[0]!r}: it is too old or too new")
+        # The line below the names holds the units, and has no number of a kernel.
+        return [_counted(row) for row in rows if (row["ID"] or "").isdigit()]
     except csv.Error as error:
         raise DeviceError(f"ncu's table cannot be read: {error}") from error
 
 
-def _table(lines: Sequence[str]) -> list[Counted]:
-    rows = csv.DictReader(lines)
-    if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
-        raise DeviceError(f"this ncu writes no column {missing[0]!r}: it is too old or too new")
-    # The line below the names holds the units, and has no number of a kernel.
-    return [_counted(row) for row in rows if (row["ID"] or "").isdigit()]
-
-
 def _counted(row: Mapping[str, str | None]) -> Counted:
-    found = {name: _number(row.get(metric)) for name, metric in METRICS.items()}
-    return Counted(
-        name=row["Kernel Name"] or "",
-        grid=_shape(row["Grid Size"]),
-        block=_shape(row["Block Size"]),
-        counters={name: value for name, value in found.items() if value is not None},
+    found: dict[str, float] = {}
+    for name, metric in METRICS.items():
+        # What this chip does not count is "n/a"; thousands may stand apart.
+        with suppress(ValueError):
+            found[name] = float((row.get(metric) or "").replace(",", ""))
+    grid, block = (
+        tuple(int(number) for number in re.findall(r"\d+", row[f"{what} Size"] or ""))
+        for what in ("Grid", "Block")
     )
-
-
-def _number(text: str | None) -> float | None:
-    """Return a number, thousands apart or not; None of what this chip does not count."""
-    try:
-        number = float((text or "").replace(",", ""))
-    except ValueError:  # "n/a"
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _shape(text: str | None) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", text or ""))
+    known = {name: value for name, value in found.items() if math.isfinite(value)}
+    return Counted(row["Kernel Name"] or "", grid, block, known)
 
 
 def joined(kernels: Sequence[TracedKernel], found: Sequence[Counted]) -> tuple[TracedKernel, ...]:
@@ -125,20 +109,18 @@ def joined(kernels: Sequence[TracedKernel], found: Sequence[Counted]) -> tuple[T
     They are told apart by function and shape, then by whole name; where two remain alike, neither
     has counters.
     """
-    return tuple(replace(each, counters=_of(each, kernels, found)) for each in kernels)
-
-
-def _of(
-    kernel: TracedKernel, kernels: Sequence[TracedKernel], found: Sequence[Counted]
-) -> dict[str, float]:
-    rows = [row for row in found if _fits(row, kernel)]
-    rivals = [each for each in kernels if any(_fits(row, each) for row in rows)]
-    if len(rivals) > 1:
-        rows = [row for row in rows if _plain(row.name) == _plain(kernel.name)]
-        if sum(_plain(each.name) == _plain(kernel.name) for each in rivals) > 1:
-            return {}
-    names = [name for name in METRICS if rows and all(name in row.counters for row in rows)]
-    return {name: sum(row.counters[name] for row in rows) / len(rows) for name in names}
+    told = []
+    for kernel in kernels:
+        rows = [row for row in found if _fits(row, kernel)]
+        rivals = [each for each in kernels if any(_fits(row, each) for row in rows)]
+        if len(rivals) > 1:
+            alike = [each for each in rivals if _plain(each.name) == _plain(kernel.name)]
+            rows = [row for row in rows if _plain(row.name) == _plain(kernel.name)]
+            rows = rows if len(alike) == 1 else []
+        names = [name for name in METRICS if rows and all(name in row.counters for row in rows)]
+        means = {name: sum(row.counters[name] for row in rows) / len(rows) for name in names}
+        told.append(replace(kernel, counters=means))
+    return tuple(told)
 
 
 def _fits(row: Counted, kernel: TracedKernel) -> bool:
@@ -156,24 +138,21 @@ def _plain(name: str) -> str:
     return re.sub(r"\s", "", _UNNAMED.sub("", name.removeprefix("void ")))
 
 
-def obstacles() -> Iterator[str]:
-    """Yield why this process may not read a GPU's counters, as far as the system says so."""
+def readers() -> Iterator[str]:
+    """Yield with what this process would read a GPU's counters, or why it may not."""
     told = _DRIVER.read_text("utf-8") if _DRIVER.is_file() else ""
     status = _STATUS.read_text("utf-8") if _STATUS.is_file() else ""
     effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
     is_admin = int(effective[1], 16) >> _CAP_SYS_ADMIN & 1 if effective else os.geteuid() == 0
-    if "RmProfilingAdminOnly: 1" in told and not is_admin:
-        yield "the driver lets administrators alone read them (NVreg_RestrictProfilingToAdminUsers)"
-
-
-# Has Nsight Compute count what kernels do, each variant in a process of its own under ncu.
-
-
-# Starting Python and torch takes most of it; ncu runs each kernel once for every few counters.
-ONE_S = 30.0
-# Beyond its limit the watched process ends itself: those who started it may be gone.
-GRACE_S = 5
-DEVICES = ("cuda", "fake")
+    if not (ncu := shutil.which("ncu")):
+        yield f"none, {NO_NCU}"
+    elif "RmProfilingAdminOnly: 1" in told and not is_admin:
+        yield (
+            "none, the driver lets administrators alone read them "
+            "(NVreg_RestrictProfilingToAdminUsers)"
+        )
+    else:
+        yield f"by {ncu}"
 
 
 @dataclass(slots=True)
@@ -195,7 +174,7 @@ class Counter:
         if self.site.device not in DEVICES:
             self.refused = f"device {self.site.device} has none of NVIDIA's counters"
         elif not self._ncu:
-            self.refused = "NVIDIA's Nsight Compute (ncu) is not on the PATH"
+            self.refused = NO_NCU
 
     def counted(
         self, variant: Variant, arm: Arm, kernels: Sequence[TracedKernel]
@@ -236,7 +215,15 @@ class Counter:
             program = (*python, "perfsuite.explain.counters", str(asked), f"{limit_s:.0f}")
             # A number's decimals and thousands are told apart by the locale.
             environment = {**self.site.environment(), "LC_ALL": "C.UTF-8"}
-            said = _run(command(self._ncu, log, *program), limit_s, environment)
+            words = [
+                self._ncu,
+                *OPTIONS,
+                "--log-file",
+                str(log),
+                "--metrics",
+                ",".join(METRICS.values()),
+            ]
+            said = _run([*words, *program], limit_s, environment)
             text = log.read_text("utf-8", "replace") if log.is_file() else ""
         if said and DENIED not in text:
             raise DeviceError(said)

@@ -1,18 +1,18 @@
-"""Parts of PTX and machine code, matched before and now."""
+"""What a change of time is made of: kernels matched before and now, their code, the clock."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
-from perfsuite.model import Change, Code, Health, TracedKernel
+from msgspec import Struct
+from msgspec.structs import replace
 
-# What an explanation consists of, as values.
-
+from perfsuite.model import Change, Code, TracedKernel
+from perfsuite.report.why import Side
 
 # A kernel whose time moved by less than both is taken as it was: 30 launches say no more.
 LEAST_SHARE, LEAST_US = 0.01, 0.05
@@ -20,17 +20,24 @@ LEAST_SHARE, LEAST_US = 0.01, 0.05
 LEAST_OF_CHANGE = 0.2
 # What is counted is nearly exact: others use L2 and DRAM too, and blocks meet in another order.
 LEAST_COUNTED_SHARE, LEAST_COUNTED = 0.02, 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """A variant before or now, as far as that is known; ``health`` is that of each block."""
-
-    kernels: tuple[TracedKernel, ...] = ()
-    codes: tuple[Code, ...] = ()
-    artefact: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    health: tuple[Health, ...] = ()
+# The SM clock moves by a little all the time; this much is worth a sentence.
+LEAST_CLOCK = 0.005
+# Of work that depends on the clock by less, as many cycles as before are a coincidence.
+LEAST_BETA = 0.25
+# What of a kernel's code tells most; other facts come after these.
+_TELLING = ("registers", "spill_bytes", "tensor_core_ops", "tma_ops", "global_load_width")
+# What a library's kernel is for, by its name: the first that fits.
+_ROLES = {
+    "attention": r"attention|flash|fmha|sdpa",
+    "convolution": r"conv|wgrad|dgrad|winograd",
+    "matrix product": r"gemm|gemv|nvjet|cutlass|cublas|xmma|mm$|mma|matmul",
+    "softmax": r"softmax",
+    "normalisation": r"norm",
+    "collective": r"nccl",
+    "copy": r"copy|memcpy|memset|fill",
+    "reduction": r"reduce",
+    "elementwise": r"elementwise|pointwise|triton_poi",
+}
 
 
 class Kind(StrEnum):
@@ -43,8 +50,20 @@ class Kind(StrEnum):
     REPLACED = "replaced"
 
 
-@dataclass(frozen=True, slots=True)
-class KernelChange:
+class CodeChange(Struct, frozen=True):
+    """The code of one of our own kernels before and now, and the facts of it that differ."""
+
+    before: Code
+    now: Code
+    facts: tuple[tuple[str, float, float], ...]
+
+    @property
+    def is_same(self) -> bool:
+        """Say whether the PTX is the same to the letter."""
+        return self.before.ptx == self.now.ptx
+
+
+class KernelChange(Struct, frozen=True):
     """A kernel before and now; ``share`` is how much it explains of the change, None of none."""
 
     kind: Kind
@@ -55,31 +74,18 @@ class KernelChange:
     code: CodeChange | None = None
 
     @property
-    def counters(self) -> tuple[tuple[str, float, float], ...]:
+    def counters(self) -> list[tuple[str, float, float]]:
         """What was counted otherwise before than now, where both were counted."""
-        if self.before is None or self.now is None:
-            return ()
-        old, new = self.before.counters, self.now.counters
-        pairs = ((name, old[name], new[name]) for name in new if name in old)
-        return tuple(each for each in pairs if _differ(*each[1:]))
+        old, new = (side.counters if side else {} for side in (self.before, self.now))
+        pairs = [(name, old[name], new[name]) for name in new if name in old]
+        return [
+            (name, was, now)
+            for name, was, now in pairs
+            if abs(now - was) > max(LEAST_COUNTED, LEAST_COUNTED_SHARE * max(was, now))
+        ]
 
 
-@dataclass(frozen=True, slots=True)
-class CodeChange:
-    """The code of one of our own kernels before and now, and the facts of it that differ."""
-
-    before: Code
-    now: Code
-    facts: tuple[tuple[str, float, float], ...] = ()
-
-    @property
-    def is_same(self) -> bool:
-        """Say whether the PTX is the same to the letter."""
-        return self.before.ptx == self.now.ptx
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
+class Clock(Struct, frozen=True, kw_only=True):
     """The SM clock's part: relative changes, and in how many blocks it was held back by what.
 
     ``code`` is what is left of the change of time: the judge's, or that of the SM cycles, which
@@ -93,24 +99,22 @@ class Clock:
     us: float
     blocks: int
     reasons: Mapping[str, int]
-    before: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """What a change is made of, what explains most first.
 
     ``rest_us`` is what the kernels do not explain: gaps between them, and what launching takes.
     ``same_artefact`` is None where the artefact of before or now is not known.
     """
 
-    change_us: float | None = None
-    kernels: tuple[KernelChange, ...] = ()
-    codes: tuple[CodeChange, ...] = ()
-    rest_us: float | None = None
-    clock: Clock | None = None
-    environment: tuple[tuple[str, str, str], ...] = ()
-    same_artefact: bool | None = None
+    change_us: float | None
+    kernels: tuple[KernelChange, ...]
+    codes: tuple[CodeChange, ...]
+    rest_us: float | None
+    clock: Clock | None
+    environment: tuple[tuple[str, str, str], ...]
+    same_artefact: bool | None
 
     @property
     def is_clock(self) -> bool:
@@ -143,25 +147,32 @@ class Explanation:
         return self.rest_us / self.change_us > 1 / 2
 
 
-def _differ(old: float, new: float) -> bool:
-    return abs(new - old) > max(LEAST_COUNTED, LEAST_COUNTED_SHARE * max(old, new))
-
-
-# Finds which kernel of before is which of now.
-
-
-# What a library's kernel is for, by its name: the first that fits.
-_ROLES = {
-    "attention": r"attention|flash|fmha|sdpa",
-    "convolution": r"conv|wgrad|dgrad|winograd",
-    "matrix product": r"gemm|gemv|nvjet|cutlass|cublas|xmma|mm$|mma|matmul",
-    "softmax": r"softmax",
-    "normalisation": r"norm",
-    "collective": r"nccl",
-    "copy": r"copy|memcpy|memset|fill",
-    "reduction": r"reduce",
-    "elementwise": r"elementwise|pointwise|triton_poi",
-}
+def explain(change: Change | None, before: Side, now: Side) -> Explanation:
+    """Return what the change of a variant's time is made of."""
+    change_us = change.current - change.baseline if change else None
+    codes = tuple(_codes(before.codes, now.codes))
+    kernels: list[KernelChange] = []
+    for each in _matched(before, now) if before.kernels and now.kernels else ():
+        names = {kernel.function for kernel in (each.before, each.now) if kernel}
+        code = next((one for one in codes if one.now.function in names), None)
+        share = each.delta_us / change_us if change_us else None
+        kernels.append(replace(each, share=share, code=code))
+    kernels.sort(key=lambda each: -abs(each.delta_us))
+    explained_us = math.fsum(each.delta_us for each in kernels)
+    known = bool(before.artefact and now.artefact)
+    return Explanation(
+        change_us=change_us,
+        kernels=tuple(kernels),
+        codes=codes,
+        rest_us=change_us - explained_us if kernels and change_us is not None else None,
+        clock=_clock(change, before, now) if change else None,
+        environment=tuple(
+            (name, before.environment[name], value)
+            for name, value in sorted(now.environment.items())
+            if before.environment.get(name, value) != value
+        ),
+        same_artefact=before.artefact == now.artefact if known else None,
+    )
 
 
 def role_of(kernel: TracedKernel) -> str:
@@ -170,12 +181,15 @@ def role_of(kernel: TracedKernel) -> str:
     return next((role for role, words in _ROLES.items() if re.search(words, name)), "")
 
 
-def matched(before: Side, now: Side) -> Iterator[KernelChange]:
+def _matched(before: Side, now: Side) -> Iterator[KernelChange]:
     """Pair kernels by name and shape, then by name alone, then by role; the rest came or went."""
     left, right = list(before.kernels), list(now.kernels)
     for key in (_shape, lambda kernel: kernel.name):
         for old, new in list(_paired(left, right, key)):
-            yield _compared(old, new)
+            delta_us = new.total_us - old.total_us
+            moved = abs(delta_us) > max(LEAST_US, LEAST_SHARE * old.total_us)
+            is_same = not moved and new.count == old.count and _shape(new) == _shape(old)
+            yield KernelChange(Kind.SAME if is_same else Kind.CHANGED, old, new, delta_us)
     lone = len(left) == len(right) == 1
     for old, new in list(_paired(left, right, lambda kernel: lone or role_of(kernel))):
         yield KernelChange(Kind.REPLACED, old, new, new.total_us - old.total_us)
@@ -200,73 +214,16 @@ def _paired(
             yield old, new
 
 
-def _compared(old: TracedKernel, new: TracedKernel) -> KernelChange:
-    delta_us = new.total_us - old.total_us
-    moved = abs(delta_us) > max(LEAST_US, LEAST_SHARE * old.total_us)
-    is_same = not moved and new.count == old.count and _shape(new) == _shape(old)
-    return KernelChange(Kind.SAME if is_same else Kind.CHANGED, old, new, delta_us)
-
-
-# Finds what a change of time is made of: kernels, their code, the clock, the environment.
-
-
-# What of a kernel's code tells most; other facts come after these.
-_TELLING = ("registers", "spill_bytes", "tensor_core_ops", "tma_ops", "global_load_width")
-# The SM clock moves by a little all the time; this much is worth a sentence.
-LEAST_CLOCK = 0.005
-# Of work that depends on the clock by less, as many cycles as before are a coincidence.
-LEAST_BETA = 0.25
-
-
-def explain(change: Change | None, before: Side, now: Side) -> Explanation:
-    """Return what the change of a variant's time is made of."""
-    change_us = change.current - change.baseline if change else None
-    codes = tuple(_codes(before.codes, now.codes))
-    kernels: list[KernelChange] = []
-    if before.kernels and now.kernels:
-        kernels = [_shared(each, change_us, codes) for each in matched(before, now)]
-        kernels.sort(key=lambda each: -abs(each.delta_us))
-    explained_us = math.fsum(each.delta_us for each in kernels)
-    known = bool(before.artefact and now.artefact)
-    return Explanation(
-        change_us=change_us,
-        kernels=tuple(kernels),
-        codes=codes,
-        rest_us=change_us - explained_us if kernels and change_us is not None else None,
-        clock=_clock(change, before, now) if change else None,
-        environment=tuple(
-            (name, before.environment[name], value)
-            for name, value in sorted(now.environment.items())
-            if before.environment.get(name, value) != value
-        ),
-        same_artefact=before.artefact == now.artefact if known else None,
-    )
-
-
-def _shared(
-    each: KernelChange, change_us: float | None, codes: Sequence[CodeChange]
-) -> KernelChange:
-    names = {kernel.function for kernel in (each.before, each.now) if kernel}
-    code = next((one for one in codes if one.now.function in names), None)
-    return replace(each, share=each.delta_us / change_us if change_us else None, code=code)
-
-
 def _codes(before: Sequence[Code], now: Sequence[Code]) -> Iterator[CodeChange]:
     old = {code.name: code for code in before}
     for code in now:
         if code.name in old:
-            facts, was = code.facts, old[code.name].facts
-            moved = [
-                (name, was.get(name, 0.0), facts.get(name, 0.0))
-                for name in _telling_first({**was, **facts})
-            ]
-            known = moved if was and facts else []
-            differing = tuple(each for each in known if each[1] != each[2])
+            was, facts = old[code.name].facts, code.facts
+            names = sorted({**was, **facts}, key=lambda name: name not in _TELLING)
+            moved = ((name, was.get(name, 0.0), facts.get(name, 0.0)) for name in names)
+            # Where one side could not be read nothing is known to differ.
+            differing = tuple(each for each in moved if was and facts and each[1] != each[2])
             yield CodeChange(old[code.name], code, differing)
-
-
-def _telling_first(names: Iterable[str]) -> list[str]:
-    return sorted(names, key=lambda name: name not in _TELLING)
 
 
 def _clock(change: Change, before: Side, now: Side) -> Clock | None:
@@ -287,5 +244,4 @@ def _clock(change: Change, before: Side, now: Side) -> Clock | None:
         us=change.baseline * (time - own) if moved else 0.0,
         blocks=len(now.health),
         reasons=held,
-        before=was,
     )

@@ -8,10 +8,11 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perfsuite.explain.counters import Counter
@@ -26,10 +27,9 @@ from perfsuite.model import (
     Variant,
     Word,
 )
-from perfsuite.nightly.limit import TimeLimit
+from perfsuite.run.config import Request, TimeLimit
 from perfsuite.store.files import replace_file
 from perfsuite.store.runs import RunFile
-from perfsuite.workers.panel import Tracer
 from perfsuite.workers.units import Desk, share_out
 
 # How long another trace may begin of what moved, of what is unclear (of a night on a card never
@@ -44,53 +44,64 @@ MOST_PTX_LINES = 20_000
 _HASH = re.compile(r"[0-9a-f]{24}\Z")
 
 
-@dataclass(slots=True)
-class Tracing:
+def traced(run: Run, tell: Callable[[str], None], **work: Any) -> Run:
+    """Trace what a judged run needs; ``work`` is what a ``Tracing`` takes."""
+    return Tracing(**work).take(run, tell)
+
+
+class Tracing(Struct, kw_only=True):
     """The traces of a run, which are stored in its file; PTX is kept beside, by its hash.
 
     ``entries`` are what variants without an arm A are compared with, ``samplings`` how all were
-    sampled. With ``has_counters`` Nsight Compute counts what was traced, where it is there. If it
-    ``is_brief``, nothing is traced but what moved.
+    sampled. If counters are asked for, Nsight Compute counts what was traced, where it is there.
+    Of a brief run nothing is traced but what moved.
     """
 
     run_file: RunFile
     desks: Sequence[Desk]
     entries: Mapping[str, BaselineEntry]
     samplings: Mapping[str, Sampling]
-    limit: TimeLimit = field(default_factory=TimeLimit)
-    has_counters: bool = False
-    is_brief: bool = False
+    limit: TimeLimit
+    request: Request
     _counter: Counter | None = None
-    _uncounted: list[Trace] = field(default_factory=list)
-    _compared: set[str] = field(default_factory=set)
-    _kinds: dict[str, str] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _uncounted: list[Trace] = []
+    _compared: set[str] = set()
+    _kinds: dict[str, str] = {}
+    _lock: Any = field(default_factory=threading.Lock)
     _left: int = 0
 
     def take(self, run: Run, tell: Callable[[str], None]) -> Run:
         """Trace what the judged run needs; return it with what that took, and what was cut."""
         self._compared = {result.variant for result in run.aside if result.arm is Arm.A}
-        self._counter = Counter(self.desks[0].panel.site) if self.has_counters else None
-        self._kinds = dict(self._wanted(run))
+        self._counter = Counter(self.desks[0].panel.site) if self.request.counters else None
+        self._kinds = dict(self._needed(run))
         if not self._kinds:
             return run
         count = len(self._kinds)
         tell(f"tracing the kernels of {count} {'variant' if count == 1 else 'variants'}")
         started = time.monotonic()
-        variants = self._by_need(run)
-        self._share([each for each in variants if each.id in self._compared], Arm.A)
-        self._share(variants, Arm.B)
-        told = self._counter.note(COUNTED_S) if self._counter else ""
-        limits = ", ".join(f"{limit_s:g} s for what {kind}" for kind, limit_s in LIMITS_S.items())
-        what = f"{self._left} kernel traces were not taken: the limits are {limits}"
-        what += f", within {self.limit}" if self.limit.is_set else ""
-        return replace(
-            run,
-            notes=(*run.notes, *([what] if self._left else []), *([told] if told else [])),
-            phases_s={**run.phases_s, "trace": time.monotonic() - started},
-        )
+        # Of each kind that comes first which luck explains least.
+        luck = {
+            verdict.variant: min((change.p_value for change in verdict.changes), default=0.0)
+            for verdict in run.verdicts
+        }
+        kinds = list(LIMITS_S)
+        variants = [variant for variant in run.variants if variant.id in self._kinds]
+        variants.sort(key=lambda each: (kinds.index(self._kinds[each.id]), luck[each.id]))
+        self._trace_side([each for each in variants if each.id in self._compared], Arm.A)
+        self._trace_side(variants, Arm.B)
+        notes = list(run.notes)
+        if self._left:
+            limits = ", ".join(f"{most:g} s for what {kind}" for kind, most in LIMITS_S.items())
+            within = f", within {self.limit}" if self.limit.is_set else ""
+            left = f"{self._left} kernel traces were not taken"
+            notes.append(f"{left}: the limits are {limits}{within}")
+        if self._counter and (told := self._counter.note(COUNTED_S)):
+            notes.append(told)
+        phases_s = {**run.phases_s, "trace": time.monotonic() - started}
+        return replace(run, notes=tuple(notes), phases_s=phases_s)
 
-    def _wanted(self, run: Run) -> Iterator[tuple[str, str]]:
+    def _needed(self, run: Run) -> Iterator[tuple[str, str]]:
         """Yield the variants that moved, are unclear, or are only to be stored, with which."""
         words = {verdict.variant: verdict.word for verdict in run.verdicts}
         for variant in run.variants:
@@ -99,109 +110,85 @@ class Tracing:
                 continue
             if word.asks_why:
                 yield variant.id, "moved"
-            elif self.is_brief:
-                continue
-            elif word is Word.UNCLEAR:
+            elif not self.request.is_brief and word is Word.UNCLEAR:
                 yield variant.id, "is unclear"
-            elif not self._is_known(variant):
+            elif not self.request.is_brief and not self._is_known(variant):
                 yield variant.id, "is new"
-
-    def _by_need(self, run: Run) -> list[Variant]:
-        """Return what is wanted, of each kind that first which luck explains least.
-
-        What has no entry at all stands before what has one without kernels.
-        """
-        luck = {
-            verdict.variant: min((change.p_value for change in verdict.changes), default=0.0)
-            for verdict in run.verdicts
-        }
-        kinds = {name: list(LIMITS_S).index(kind) for name, kind in self._kinds.items()}
-        wanted = [variant for variant in run.variants if variant.id in kinds]
-        return sorted(wanted, key=lambda each: (kinds[each.id], luck[each.id]))
 
     def _is_known(self, variant: Variant) -> bool:
         entry = self.entries.get(variant.id)
-        is_stored = entry is not None and bool(entry.kernels)
-        if is_stored and entry and self._counter and not self._counter.refused:
+        kernels = entry.kernels if entry else ()
+        is_stored = bool(kernels)
+        if kernels and self._counter and not self._counter.refused:
             # Copies and fills by the driver, which have no shape, are never counted.
-            shaped = [kernel for kernel in entry.kernels if kernel.grid]
+            shaped = [kernel for kernel in kernels if kernel.grid]
             is_stored = not shaped or any(kernel.counters for kernel in shaped)
         return is_stored or variant.id in self._compared or variant.is_gang
 
-    def _share(self, variants: Sequence[Variant], arm: Arm) -> None:
+    def _trace_side(self, variants: Sequence[Variant], arm: Arm) -> None:
         known = {trace.variant for trace in self.run_file.run.traces if trace.arm is arm}
-        wanted = [variant for variant in variants if variant.id not in known]
-        for gang in (variant for variant in wanted if variant.is_gang):
+        left = [variant for variant in variants if variant.id not in known]
+        for gang in (variant for variant in left if variant.is_gang):
             self._keep(Trace(variant=gang.id, arm=arm, reason="ranks are not traced"), {})
-        share_out(
-            self.desks,
-            [variant for variant in wanted if not variant.is_gang],
-            partial(self._trace_each, arm=arm),
-        )
-        if self._counter:
-            self._counter.left_s = min(self._part * COUNTED_S, self.limit.left_s())
-            self._count(self._counter, {variant.id: variant for variant in wanted})
+        alone = [variant for variant in left if not variant.is_gang]
+        # The part of the time that is a side's.
+        part = 1 / 2 if self._compared else 1.0
+        share_out(self.desks, alone, partial(self._trace_share, arm, part))
+        if self._counter is None:
+            return
+        self._counter.left_s = min(part * COUNTED_S, self.limit.left_s())
+        by_id = {variant.id: variant for variant in left}
+        waiting, self._uncounted = self._uncounted, []
+        for trace in sorted(waiting, key=lambda each: self._kinds[each.variant] != "moved"):
+            kernels = self._counter.counted(by_id[trace.variant], arm, trace.kernels)
+            self.run_file.append_trace(replace(trace, kernels=kernels))
 
-    @property
-    def _part(self) -> float:
-        """The part of the time that is an arm's."""
-        return 1 / 2 if self._compared else 1.0
-
-    def _trace_each(self, desk: Desk, share: Sequence[Variant], *, arm: Arm) -> None:
+    def _trace_share(self, arm: Arm, part: float, desk: Desk, share: Sequence[Variant]) -> None:
         whole_s = self.limit.left_s()
         if whole_s <= 0:  # not even what starting takes
             self._left += len(share)
             return
-        # What is new is traced in one arm alone.
-        parts = {kind: 1.0 if kind == "is new" else self._part for kind in LIMITS_S}
+        # What is new is traced on one side alone.
+        parts = {kind: 1.0 if kind == "is new" else part for kind in LIMITS_S}
         left_s = {kind: min(parts[kind] * limit, whole_s) for kind, limit in LIMITS_S.items()}
         with desk.panel.tracer() as tracer:
             for variant in share:
                 started, kind = time.monotonic(), self._kinds[variant.id]
-                if left_s[kind] > 0:
-                    self._trace(tracer, variant, arm)
-                else:
+                if left_s[kind] <= 0:
                     self._left += 1
+                    continue
+                sampling = self.samplings.get(variant.id)
+                found = tracer.trace(variant, arm, sets=sampling.sets if sampling else 1)
+                trace = Trace(
+                    variant=variant.id,
+                    arm=arm,
+                    kernels=found.kernels,
+                    codes=found.codes,
+                    reason=found.reason,
+                )
+                self._keep(trace, found.texts)
                 left_s[kind] -= time.monotonic() - started
-
-    def _count(self, counter: Counter, variants: Mapping[str, Variant]) -> None:
-        """Store the traces that waited for their counters, what moved first."""
-        waiting, self._uncounted = self._uncounted, []
-        for trace in sorted(waiting, key=lambda each: self._kinds[each.variant] != "moved"):
-            kernels = counter.counted(variants[trace.variant], trace.arm, trace.kernels)
-            self.run_file.append_trace(replace(trace, kernels=kernels))
-
-    def _trace(self, tracer: Tracer, variant: Variant, arm: Arm) -> None:
-        sampling = self.samplings.get(variant.id)
-        found = tracer.trace(variant, arm, sets=sampling.sets if sampling else 1)
-        trace = Trace(variant=variant.id, arm=arm, reason=found.reason)
-        self._keep(replace(trace, kernels=found.kernels, codes=found.codes), found.texts)
 
     def _keep(self, trace: Trace, texts: Mapping[str, str]) -> None:
         shelf = Shelf(self.run_file.path.parents[1] / "artefacts")
+        entry = self.entries.get(trace.variant)
         with self._lock:
             for name, text in texts.items():
                 shelf.put(name, text)
-            before = {code.name: code for code in self._before(trace)}
-            codes = tuple(shelf.compared(code, before.get(code.name)) for code in trace.codes)
+            before = entry.codes if entry else ()
+            if trace.variant in self._compared:
+                sides = [each for each in self.run_file.run.traces if each.arm is Arm.A]
+                before = tuple(c for t in sides if t.variant == trace.variant for c in t.codes)
+            by_name = {code.name: code for code in before if trace.arm is not Arm.A}
+            codes = tuple(shelf.compared(code, by_name.get(code.name)) for code in trace.codes)
             trace = replace(trace, codes=codes)
             if self._counter and trace.kernels:
                 self._uncounted.append(trace)
             else:
                 self.run_file.append_trace(trace)
 
-    def _before(self, trace: Trace) -> Iterator[Code]:
-        if trace.arm is Arm.A:
-            return
-        if trace.variant in self._compared:
-            for other in self.run_file.run.traces:
-                yield from other.codes if other.variant == trace.variant else ()
-        elif entry := self.entries.get(trace.variant):
-            yield from entry.codes
 
-
-@dataclass(frozen=True, slots=True)
-class Shelf:
+class Shelf(NamedTuple):
     """A folder of PTX texts by hash."""
 
     folder: Path
@@ -217,8 +204,15 @@ class Shelf:
         """Return the code with its diff from before, where both texts are here."""
         if before is None or before.ptx == code.ptx:
             return code
-        texts = [self._text(each.ptx) for each in (before, code)]
-        return replace(code, diff=_diff(*texts)) if all(texts) else code
+        old, new = (self._text(each.ptx).splitlines() for each in (before, code))
+        if not old or not new:
+            return code
+        if max(len(old), len(new)) > MOST_PTX_LINES:
+            return replace(code, diff=f"more than {MOST_PTX_LINES} lines of PTX: not compared")
+        lines = list(difflib.unified_diff(old, new, "before", "now", n=2, lineterm=""))
+        cut = len(lines) - MOST_DIFF_LINES
+        rest = [f"... {cut} more lines"] if cut > 0 else []
+        return replace(code, diff="\n".join([*lines[:MOST_DIFF_LINES], *rest]))
 
     def _text(self, name: str) -> str:
         path = self._path(name)
@@ -231,12 +225,3 @@ class Shelf:
 
     def _path(self, name: str) -> Path | None:
         return self.folder / f"{name}.ptx.gz" if _HASH.match(name) else None
-
-
-def _diff(before: str, now: str) -> str:
-    texts = before.splitlines(), now.splitlines()
-    if max(map(len, texts)) > MOST_PTX_LINES:
-        return f"more than {MOST_PTX_LINES} lines of PTX: not compared"
-    lines = list(difflib.unified_diff(*texts, "before", "now", n=2, lineterm=""))
-    cut = len(lines) - MOST_DIFF_LINES
-    return "\n".join([*lines[:MOST_DIFF_LINES], *([f"... {cut} more lines"] if cut > 0 else [])])

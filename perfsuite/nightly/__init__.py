@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import TYPE_CHECKING
 
 from perfsuite.hooks import hookimpl
 
 if TYPE_CHECKING:
     import typer
+
+    from perfsuite.model import BaselineEntry, Run
+    from perfsuite.nightly.exceptions import Exceptions
+    from perfsuite.nightly.limit import Fit
+    from perfsuite.run.config import Request, TimeLimit
+    from perfsuite.store.baselines import Root
 
 
 @hookimpl
@@ -21,3 +29,27 @@ def perf_commands(app: typer.Typer) -> None:
     app.command()(merge)
     baseline_command.command("propose")(propose_command)
     baseline_command.command("lint")(lint)
+
+
+@hookimpl
+def perf_exceptions(roots: Sequence[Root], today: date) -> Exceptions:
+    """Read waivers and quarantines."""
+    from perfsuite.nightly.exceptions import Exceptions
+
+    return Exceptions.load(roots, today)
+
+
+@hookimpl
+def perf_fit(
+    run: Run,
+    request: Request,
+    limit: TimeLimit,
+    entries: Mapping[str, BaselineEntry],
+    devices: int,
+) -> Fit | None:
+    """Choose what has room, by value and age."""
+    from perfsuite.nightly.limit import fit_of
+
+    if not limit.is_set:
+        return None
+    return fit_of(run, request, limit=limit, entries=entries, devices=devices)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -25,6 +26,7 @@ from perfsuite.model import (
     because,
 )
 from perfsuite.packs.select import parse_selection
+from perfsuite.run import config
 from perfsuite.store.baselines import (
     Root,
 )
@@ -102,7 +104,8 @@ class Rule(Struct, frozen=True):
         return today <= self.entry.expires
 
 
-class Exceptions(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Exceptions(config.Exceptions):
     """The rules of a project on a day."""
 
     rules: tuple[Rule, ...] = ()
@@ -163,6 +166,13 @@ class Exceptions(Struct, frozen=True):
             else:
                 found.append(claim)
         return tuple(found)
+
+    def told(self, slug: str) -> Iterator[str]:
+        """Say which rules there are for a SKU."""
+        for rule in self.rules:
+            if fnmatchcase(slug, rule.entry.sku or "*"):
+                over = "" if rule.acts(self.today) else " (expired: it acts no more)"
+                yield f"{rule.entry.select}: {rule.excepted}{over}"
 
     def _rule(self, variant: Variant, run: Run) -> Rule | None:
         """Return the rule that acts on a variant today, a quarantine before a waiver.

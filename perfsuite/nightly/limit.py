@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
@@ -10,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from perfsuite.model import (
@@ -26,7 +25,7 @@ from perfsuite.model import (
     words_of,
 )
 from perfsuite.packs.select import bundles_of
-from perfsuite.run.config import Request
+from perfsuite.run.config import Request, TimeLimit
 from perfsuite.store.runs import last_run
 from perfsuite.store.sku import touched_since
 
@@ -34,9 +33,8 @@ from perfsuite.store.sku import touched_since
 MOST_RUNS = 30
 # Of a variant's last runs: what a machine does on one night is no estimate.
 COSTS = 3
-# Of the whole time: what is planned for the screen; when no variant begins to be screened any more,
-# and none to be confirmed. The rest is for claims, traces and what takes longer than before.
-PLANNED, SCREEN_END, CONFIRM_END = 0.6, 0.75, 0.9
+# Of the whole time: what is planned for the screen.
+PLANNED = 0.6
 # What needs another look gets so much of the planned time at most, so that all else has a turn.
 URGENT = 0.5
 # Seconds of a process, where no variant was ever measured.
@@ -44,33 +42,6 @@ UNKNOWN_S = 1.0
 # The urgency of what nothing asks for.
 CALM = 9
 # What fails, or may, is looked at until it does not.
-
-
-class TimeLimit(Struct, frozen=True):
-    """How long a run may take in seconds, by this process's clock; an infinite one cuts nothing.
-
-    ``spent_s`` is what the run had taken before it was interrupted.
-    """
-
-    seconds: float = inf
-    spent_s: float = 0.0
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def is_set(self) -> bool:
-        """Say whether there is a limit at all."""
-        return self.seconds < inf
-
-    def left_s(self, share: float = 1.0) -> float:
-        """Return the seconds until this share of the time is over."""
-        return max(0.0, self.seconds * share - self.spent_s - (time.monotonic() - self.started))
-
-    def is_over(self, share: float = 1.0) -> bool:
-        """Say whether this share of the time is over."""
-        return self.left_s(share) <= 0.0
-
-    def __str__(self) -> str:
-        return f"--perf-time {words_of(self.seconds)}" if self.is_set else "no time limit"
 
 
 class Past(Struct, frozen=True, kw_only=True):
@@ -173,8 +144,6 @@ class Fit(Struct, frozen=True, kw_only=True):
 
     def cut(self, run: Run) -> Run:
         """Return a run that is through with its screen, with what it left out, and a note of it."""
-        if not self.limit.is_set:
-            return run
         measured = {result.variant for result in run.results if result.stage is Stage.SCREEN}
         costs_s = self.costs_s(run.variants)
         left_out: list[LeftOut] = []
@@ -258,8 +227,6 @@ def fit_of(
     devices: int,
 ) -> Fit:
     """Return what has room in a run that was just opened; canaries take theirs at both ends."""
-    if not limit.is_set:
-        return Fit(limit=limit)
     ids = [each.id for each in (*run.variants, *run.canaries)]
     sku, unit = run.sku.slug, run.facts.unit
     past = past_of(request.folder, sku=sku, unit=unit, variants=ids, before=run.id)
@@ -277,7 +244,7 @@ def fit_of(
     canaries_s = 2 * sum(fit.costs_s(run.canaries).values())
     room_s, whole_s = (
         devices * max(0.0, each.left_s(PLANNED) - canaries_s)
-        for each in (limit, replace(limit, spent_s=0.0))
+        for each in (limit, TimeLimit(limit.seconds, started=limit.started))
     )
     return replace(fit, room_s=room_s, whole_s=whole_s)
 

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, UsageError, user_name
 from perfsuite.cli import Baselines_commands, Project, find_project, say, time_of
-from perfsuite.explain.parts import Side, explain
 from perfsuite.judge.compare import Against
 from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.noise import entries_of
@@ -37,7 +36,7 @@ from perfsuite.model import (
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report import view
 from perfsuite.report.text import plain_summary, table
-from perfsuite.report.why import headline
+from perfsuite.report.why import Side, explained_by
 from perfsuite.run.accept import acceptance_of, is_one_level, level_changes
 from perfsuite.store.baselines import (
     Baselines,
@@ -495,13 +494,10 @@ def _cause(found: Finding, before: Mapping[str, RunFacts]) -> str:
             told.append(f"commits {view.commit(commits[0])}..{view.commit(commits[1])}")
         time = next((each for each in found.changes if each.metric == "time_us"), None)
         sides = (
-            Side(each.kernels, each.codes, each.artefact, environment)
-            for each, environment in (
-                (old, facts.environment if facts else {}),
-                (new, runs[-1].facts.environment),
-            )
+            Side.of(old, facts.environment if facts else {}),
+            Side.of(new, runs[-1].facts.environment),
         )
-        told.append(headline(explain(time, *sides)))
+        told.append(explained_by(time, *sides))
     return f"- **{plain_summary(found.variant)}**: {plain_summary('; '.join(filter(None, told)))}"
 
 

@@ -13,7 +13,6 @@ from functools import cached_property
 
 from markupsafe import Markup
 
-from perfsuite.explain.parts import Explanation, Side, explain
 from perfsuite.judge import peaks as roofline
 from perfsuite.judge.peaks import Peaks, peaks_of
 from perfsuite.model import (
@@ -133,28 +132,6 @@ class Subject:
     left_out: str = ""
 
     @cached_property
-    def explanation(self) -> Explanation | None:
-        """What its change is made of; None where nothing moved that could be explained."""
-        word = self.verdict.word if self.verdict else Word.SAME
-        if self.entry is None or not (word.asks_why or word is Word.UNCLEAR):
-            return None
-        now = Side(
-            kernels=self.trace.kernels if self.trace else (),
-            codes=self.trace.codes if self.trace else (),
-            artefact=next((one.artefact for one in self.evidence if one.artefact), ""),
-            environment=self.environment,
-            health=_health(self.result),
-        )
-        before = Side(
-            kernels=self.entry.kernels,
-            codes=self.entry.codes,
-            artefact=self.entry.artefact,
-            environment=self.environments.get(self.entry.run, {}),
-            health=_health(self.before),
-        )
-        return explain(self.change, before, now)
-
-    @cached_property
     def mark(self) -> Mark:
         """The verdict's word, or how the variant ended where there is no verdict."""
         if self.result is None:
@@ -252,11 +229,6 @@ def centre(evidence: Evidence, metric: str = TIME) -> float | None:
     """Return the estimate of one process, as it is judged."""
     blocks = evidence.samples(metric)
     return estimate(blocks) if any(blocks) else None
-
-
-def _health(result: Result | None) -> tuple[Health, ...]:
-    evidence = result.evidence if result else ()
-    return tuple(block.health for one in evidence for block in one.blocks if block.health)
 
 
 def middles(result: Result | None) -> dict[str, tuple[float, ...]]:

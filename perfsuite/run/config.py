@@ -6,27 +6,34 @@ import argparse
 import dataclasses
 import re
 import shlex
+import time
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError, hidden
-from perfsuite.hooks import added
+from perfsuite.hooks import added, features
 from perfsuite.judge.compare import FAIL_WORDS, Policy
 from perfsuite.model import (
     ClaimInstance,
+    ClaimVerdict,
     Pack,
+    Run,
     Settings,
     Shard,
     Status,
     Tier,
     Variant,
+    Verdict,
     seconds_of,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +49,67 @@ TIERS = ("smoke", "nightly", "full")
 EXIT_MACHINE = 14
 # What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
 FAIL_ON = ",".join((*Policy().fail_on, "wrong", "crashed", "timed-out", "error"))
+
+
+# Of a time limit: when no variant begins to be screened any more, and none to be confirmed. The
+# rest is for claims, traces and what takes longer than before.
+SCREEN_END, CONFIRM_END = 0.75, 0.9
+
+
+class TimeLimit(msgspec.Struct, frozen=True):
+    """How long a run may take in seconds, by this process's clock; an infinite one cuts nothing.
+
+    ``spent_s`` is what the run had taken before it was interrupted.
+    """
+
+    seconds: float = inf
+    spent_s: float = 0.0
+    started: float = msgspec.field(default_factory=time.monotonic)
+
+    @property
+    def is_set(self) -> bool:
+        """Say whether there is a limit at all."""
+        return self.seconds < inf
+
+    def left_s(self, share: float = 1.0) -> float:
+        """Return the seconds until this share of the time is over."""
+        return max(0.0, self.seconds * share - self.spent_s - (time.monotonic() - self.started))
+
+    def is_over(self, share: float = 1.0) -> bool:
+        """Say whether this share of the time is over."""
+        return self.left_s(share) <= 0.0
+
+    def __str__(self) -> str:
+        return f"--perf-time {words_of(self.seconds)}" if self.is_set else "no time limit"
+
+
+class Exceptions:
+    """What may not fail a run: nothing, unless a feature knows of something."""
+
+    def quarantined(self, _run: Run, /) -> Mapping[str, object]:
+        """Return the variants and canaries of a run whose verdicts say nothing."""
+        return {}
+
+    def applied(self, verdicts: Sequence[Verdict], _run: Run, /) -> tuple[Verdict, ...]:
+        """Return the verdicts, those that are excepted with the reason and failing nothing."""
+        return tuple(verdicts)
+
+    def claims(self, claims: Sequence[ClaimVerdict], _run: Run, /) -> tuple[ClaimVerdict, ...]:
+        """Return the claims on the run's excepted verdicts."""
+        return tuple(claims)
+
+    def notes(self, _run: Run, /) -> Iterable[str]:
+        """Say what acted on a run."""
+        return ()
+
+    def told(self, _slug: str, /) -> Iterable[str]:
+        """Say what there is for a SKU."""
+        return ()
+
+
+def exceptions_of(roots: Sequence[Root], today: date) -> Exceptions:
+    """Return what may not fail a run today, as the project's baselines say."""
+    return features().hook.perf_exceptions(roots=roots, today=today) or Exceptions()
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -420,7 +488,6 @@ def request_of(
 
     Variants that only a claim needs are measured for it.
     """
-    from perfsuite.nightly.exceptions import Exceptions
     from perfsuite.store.baselines import shipped_by
 
     needed = {variant.id for variant in variants}
@@ -432,7 +499,7 @@ def request_of(
         policy=policy_of(options),
         against=against_of(options),
         baseline_roots=(*options.baselines, *shipped_by(chosen.packs)),
-        exceptions=Exceptions.load(options.baselines, datetime.now(UTC).date()),
+        exceptions=exceptions_of(options.baselines, datetime.now(UTC).date()),
     )
 
 

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 from msgspec import structs
 
 from perfsuite.boundary import PerfError, StoreError, UsageError, plain
-from perfsuite.explain.trace import Tracing
+from perfsuite.hooks import features
 from perfsuite.judge.claims import judge_claims, judge_quads
 from perfsuite.judge.compare import Against, Policy, canary_clocks
 from perfsuite.judge.machine import judge_machine
@@ -43,13 +43,11 @@ from perfsuite.model import (
     Word,
     because,
 )
-from perfsuite.nightly.exceptions import Exceptions
-from perfsuite.nightly.limit import CONFIRM_END, SCREEN_END, TimeLimit, fit_of
 from perfsuite.packs.select import missing_need, missing_of, order
 from perfsuite.report import view
 from perfsuite.run import against
 from perfsuite.run.against import Arms, open_arms
-from perfsuite.run.config import Request
+from perfsuite.run.config import CONFIRM_END, SCREEN_END, Exceptions, Request, TimeLimit
 from perfsuite.run.expected import Yardstick, find_yardstick
 from perfsuite.store.git import RevisionOptions, git_commit, unknown_commit
 from perfsuite.store.runs import (
@@ -434,16 +432,16 @@ class _Work:
         """Go through the stages, judge, trace what moved, and end the run file."""
         request, variants = self.request, self.file.run.variants
         runnable = self._runnable(self._left(variants, Stage.SCREEN))
-        fit = fit_of(
-            self.file.run,
-            request,
+        fit = features().hook.perf_fit(
+            run=self.file.run,
+            request=request,
             limit=self.limit,
             entries=self.entries,
             devices=len(self.desks),
         )
         self._watch(Stage.CANARY_START)
-        chosen = order(runnable, self.settings.seed)
-        self._measure(fit.chosen(runnable) if self.limit.is_set else chosen, Stage.SCREEN)
+        chosen = fit.chosen(runnable) if fit else order(runnable, self.settings.seed)
+        self._measure(chosen, Stage.SCREEN)
         verdicts = self._judged(Stage.SCREEN)
         verdicts = self._confirmed(verdicts)
         self._watch(Stage.CANARY_END)
@@ -451,18 +449,21 @@ class _Work:
         claims = self._claims()
         with self._timed("judge"):
             run = self.judging.whole(self.file.run, verdicts, claims)
-        run = fit.cut(structs.replace(run, notes=(*notes, *run.notes)))
-        tracing = Tracing(
-            self.file,
-            self.desks,
-            self.entries,
-            self.samplings,
-            self.limit,
-            has_counters=request.counters,
-            is_brief=request.is_brief,
-        )
-        traced = partial(tracing.take, run, self.listener.note)
-        run = self.steps.take("kernels not traced", traced, run)
+        run = structs.replace(run, notes=(*notes, *run.notes))
+        run = fit.cut(run) if fit else run
+        for look in features().hook.perf_judged():
+            traced = partial(
+                look,
+                run,
+                self.listener.note,
+                run_file=self.file,
+                desks=self.desks,
+                entries=self.entries,
+                samplings=self.samplings,
+                limit=self.limit,
+                request=request,
+            )
+            run = self.steps.take("kernels not traced", traced, run)
         phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}
         # With what was measured before an interruption.
         wall_s = round(self.limit.spent_s + time.monotonic() - self.started, 3)
