@@ -39,7 +39,6 @@ from perfsuite.model import (
 if TYPE_CHECKING:
     import pytest
 
-    from perfsuite.nightly.exceptions import Exceptions
     from perfsuite.store.baselines import Root
     from perfsuite.store.git import RevisionOptions
 
@@ -404,7 +403,6 @@ def _plain_policy() -> Policy:
 
 
 def _no_exceptions() -> Exceptions:
-    from perfsuite.nightly.exceptions import Exceptions
 
     return Exceptions()
 
