@@ -109,9 +109,7 @@ def error_of(result: pytest.RunResult) -> str:
 def test_an_ordinary_session_runs_ordinary_tests_and_imports_nothing_heavy(
     project: pytest.Pytester,
 ) -> None:
-    heavy = (
-        "torch numpy scipy jinja2 msgspec rich sqlalchemy perfsuite.session perfsuite.packs.listing"
-    )
+    heavy = "torch numpy scipy jinja2 rich sqlalchemy perfsuite.session perfsuite.packs.listing"
     project.makepyfile(
         test_light=f"""
         import sys

@@ -35,15 +35,12 @@ from perfsuite.model import (
     seconds_of,
     words_of,
 )
-from perfsuite.packs.find import discover
-from perfsuite.packs.load import chosen_accelerator
-from perfsuite.packs.select import claims_of, parse_selection, select, shard_of
-from perfsuite.store.baselines import Root
-from perfsuite.store.git import RevisionOptions
-from perfsuite.workers.catalogue import load_catalogue
 
 if TYPE_CHECKING:
     import pytest
+
+    from perfsuite.store.baselines import Root
+    from perfsuite.store.git import RevisionOptions
 
 
 TIERS = ("smoke", "nightly", "full")
@@ -397,6 +394,19 @@ class Options:
         return tuple(f"{name}={value}" for name, value in given if value)
 
 
+# Sessions without --perf import this module, and nothing that only a run needs.
+
+
+def _plain_policy() -> Policy:
+
+    return Policy()
+
+
+def _no_exceptions() -> Exceptions:
+
+    return Exceptions()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What is to be run and how it is judged; folders are the project's.
@@ -410,7 +420,7 @@ class Request:
     packs: tuple[Pack, ...]
     device: str = "auto"
     settings: Settings = field(default_factory=Settings)
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy = field(default_factory=_plain_policy)
     root: Path
     folder: Path
     baseline_roots: tuple[Root, ...]
@@ -418,7 +428,7 @@ class Request:
     resume: bool = False
     resume_if_any: bool = False
     against: RevisionOptions | None = None
-    exceptions: Exceptions = field(default_factory=Exceptions)
+    exceptions: Exceptions = field(default_factory=_no_exceptions)
     time_s: float = float("inf")
     shard: Shard | None = None
     counters: bool = False
@@ -430,6 +440,11 @@ def choose(options: Options) -> Request:
 
     Return what there is to run; how it is judged, ``request_of`` says.
     """
+    from perfsuite.packs.find import discover
+    from perfsuite.packs.load import chosen_accelerator
+    from perfsuite.packs.select import claims_of, parse_selection, select, shard_of
+    from perfsuite.workers.catalogue import load_catalogue
+
     sources = discover(options.root, extra=options.pack, allow=options.packs)
     packs = load_catalogue(sources, tier=Tier(options.tier))
     chosen_accelerator(options.device, packs)  # refuses a name that nothing has
@@ -523,6 +538,8 @@ def against_of(options: Options) -> RevisionOptions | None:
                 f"--perf-against cannot go with {name}: it says nothing of right or accepted",
                 remedy="run them one after the other",
             )
+    from perfsuite.store.git import RevisionOptions
+
     project = options.root / (options.repo or "")
     return RevisionOptions(rev=options.against, project=project, build=options.against_build)
 
