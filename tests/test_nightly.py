@@ -119,15 +119,15 @@ def test_a_slower_night_fails_and_a_faster_one_is_proposed(project: Path) -> Non
     words = ("-m", "perfsuite.cli", "baseline", "accept", runs(project)[-1].id, "--reason=first")
     assert night(project, sys.executable, *words)[0] == 0
     stored = {path: path.read_bytes() for path in project.glob("baselines/**/*.json")}
-    step = project / "step.md"
-    code, told = night(project, FACTOR="1.1", GITHUB_STEP_SUMMARY=str(step))
-    assert code == 1, told
-    assert "1 slower" in step.read_text("utf-8")
     assert night(project, FACTOR="0.5")[0] == 0
     out = project / "perf-night"
     assert json.loads((out / "verdict.json").read_text("utf-8"))["run"] == runs(project)[-1].id
     assert "| faster" in (out / "proposal.md").read_text("utf-8")
     assert "+++ b/baselines/" in (out / "proposal.patch").read_text("utf-8")
+    step = project / "step.md"
+    code, told = night(project, FACTOR="1.1", GITHUB_STEP_SUMMARY=str(step))
+    assert code == 1, told
+    assert "1 slower" in step.read_text("utf-8")
     assert {path: path.read_bytes() for path in project.glob("baselines/**/*.json")} == stored
 
 
