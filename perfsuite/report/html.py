@@ -235,9 +235,10 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters["prose"] = prose
-    rooms = (claims, coverage, detail, facts, filters, history, kernels, marks, metrics, page)
-    for room in (*rooms, plots, roof, view, why):
-        found.globals[room.__name__.rpartition(".")[2]] = room
+    found.globals |= {"plots": plots, "history": history, "roof": roof, "view": view, "why": why}
+    found.globals |= {"claims": claims, "coverage": coverage, "detail": detail, "facts": facts}
+    found.globals |= {"filters": filters, "marks": marks, "metrics": metrics, "page": page}
+    found.globals["kernels"] = kernels
     return found
 
 
