@@ -67,7 +67,7 @@ def words(project: pytest.Pytester) -> list[str]:
         ("perfsuite.run.finish.read", "report not made"),
         ("perfsuite.report.terminal._told", "items say less"),
         ("perfsuite.report.terminal.first_line", "no summary"),
-        ("perfsuite.report.text.headline", "JUnit's suite lacks its properties"),
+        ("perfsuite.report.text.suite_properties", "JUnit's suite lacks its properties"),
         ("perfsuite.store.runs.end_lines", "the run's file has no verdicts"),
         ("perfsuite.explain.trace.Tracing._by_need", "kernels not traced"),
     ],

@@ -17,7 +17,7 @@ from perfsuite.explain.trace import LIMITS_S
 from perfsuite.model import Settings, Status, Tier
 from perfsuite.packs.find import discover
 from perfsuite.packs.listing import load_catalogue
-from perfsuite.report.data import Book, read
+from perfsuite.report.data import RunView, read
 from perfsuite.report.html import write_report
 from perfsuite.report.why import headline
 from perfsuite.run.accept import accept
@@ -130,14 +130,14 @@ class Told:
     """Two runs, before and after what was planted, and what the report says of each kind."""
 
     outcome: Outcome
-    book: Book
+    book: RunView
     page: str
 
     @property
     def headlines(self) -> Mapping[str, str]:
         return {
             subject.variant.id.partition("kind=")[2].rstrip("]"): headline(subject.explanation)
-            for subject in self.book.subjects
+            for subject in self.book.variants
             if subject.explanation
         }
 

@@ -19,9 +19,8 @@ from typer.core import TyperGroup
 from perfsuite.boundary import PerfError, UsageError
 from perfsuite.cli import Project, app, find_project, open_history, say, say_notes, say_table
 from perfsuite.model import ChangePoint, Point, RunLabel, Series, Trend, Trends
-from perfsuite.report import charts, view
 from perfsuite.report import html as render
-from perfsuite.report.plots import change_words, commits
+from perfsuite.report import view
 from perfsuite.run.run import why
 from perfsuite.store.codec import encode
 from perfsuite.store.files import refusing, replace_file
@@ -177,8 +176,8 @@ def _say_series(series: Series, last: int) -> None:
     if series.change_points is None:
         say("change points are not looked for: ruptures is not installed")
     for change in series.change_points or ():
-        moved = change_words(change, key.unit)
-        say(f"since {view.moment(change.started)}: {moved}; {commits(change)}")
+        moved = view.shift(change, key.unit)
+        say(f"since {view.moment(change.started)}: {moved}; {view.commits(change)}")
 
 
 def _row(series: Series, point: Point, shown: Sequence[Point]) -> tuple[str, ...]:
@@ -202,7 +201,7 @@ def _happened(series: Series, point: Point, shown: Sequence[Point]) -> Iterator[
     if not point.part:
         for change in series.change_points or ():
             if change.run == point.run:
-                yield f"change point: {change_words(change, series.key.unit)}"
+                yield f"change point: {view.shift(change, series.key.unit)}"
     later = next((p.started for p in shown if p.started > point.started), "~")
     for move in series.moves:
         if point.started <= move.accepted < later:
@@ -256,7 +255,10 @@ def trends_page(trends: Trends) -> str:
             shifted=sum(bool(line.events) for line in lines),
             data=_data(trends, lines),
             styles=[render.inline("vendor/uplot/uPlot.min.css"), render.inline("trends.css")],
-            scripts=[render.inline("vendor/uplot/uPlot.iife.min.js"), render.inline("trends.js")],
+            scripts=[
+                render.inline(name)
+                for name in ("vendor/uplot/uPlot.iife.min.js", "charts.js", "trends.js")
+            ],
         )
     )
 
@@ -297,7 +299,7 @@ def _moved(change: ChangePoint) -> str:
 
 def _words(change: ChangePoint, unit: str) -> str:
     when = view.moment(change.started)
-    return f"{when}, run {change.run}: {change_words(change, unit)}; {commits(change)}"
+    return f"{when}, run {change.run}: {view.shift(change, unit)}; {view.commits(change)}"
 
 
 def _tone(change: ChangePoint, better: str) -> str:
@@ -315,9 +317,9 @@ def _spark(
     width, height = SPARK
     if not counted:
         return Markup()
-    axis = charts.axis_of([center for _, center in counted])
+    centers = [center for _, center in counted]
     step = width / max(1, many - 1)
-    low, scale = axis.low, (height - 2) / ((axis.high - axis.low) or 1.0)
+    low, scale = min(centers), (height - 2) / ((max(centers) - min(centers)) or 1.0)
     # A page has thousands of these: whole pixels, and no call per point.
     top = height - 1
     line = " ".join(f"{at * step:.0f},{top - (y - low) * scale:.0f}" for at, y in counted)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfsuite.model import Run, Status
-from perfsuite.report.data import TIME, Book, Subject
+from perfsuite.report.data import TIME, RunView, VariantView
 from perfsuite.store.codec import encode
 
 # Whose files this one is like; the name is what tells readers that another tool wrote it.
@@ -22,9 +22,9 @@ QUARTILES = (0.25, 0.5, 0.75)
 FENCE = 1.5  # Tukey's, of the distance between the quartiles
 
 
-def benchmark_json(book: Book) -> str:
+def benchmark_json(book: RunView) -> str:
     """Return the times of a run as ``pytest-benchmark compare`` reads them."""
-    told = [one for one in book.subjects if _is_timed(one)]
+    told = [one for one in book.variants if _is_timed(one)]
     found = {
         "machine_info": _machine(book.run),
         "commit_info": _commit(book.run),
@@ -73,12 +73,12 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return below + rest * (ordered[int(place) + 1] - below) if rest else below
 
 
-def _is_timed(subject: Subject) -> bool:
+def _is_timed(subject: VariantView) -> bool:
     ended_ok = subject.result is not None and subject.result.status is Status.OK
     return ended_ok and min(subject.middles.get(TIME, ()), default=0.0) > 0
 
 
-def _benchmark(subject: Subject, run: Run) -> dict[str, Any]:
+def _benchmark(subject: VariantView, run: Run) -> dict[str, Any]:
     variant, verdict = subject.variant, subject.verdict
     return {
         "group": f"{variant.pack}.{variant.case.name}",

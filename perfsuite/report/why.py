@@ -16,7 +16,7 @@ from perfsuite.explain.parts import (
 )
 from perfsuite.model import TracedKernel
 from perfsuite.report import view
-from perfsuite.report.data import Subject
+from perfsuite.report.data import VariantView
 
 # Why a variant changed, in words: the headline, and what it is put together from.
 
@@ -243,13 +243,13 @@ NOTABLE_LOAD_PERCENT = 10
 _DOUBTS = ("one of ", "others took ", "the SM clock moved", "unusable samples", "no longer")
 
 
-def cause(subject: Subject) -> str:
+def cause(subject: VariantView) -> str:
     """Return what the change and its interval do not say; of doubts what they come from."""
     excepted = subject.verdict.excepted if subject.verdict else None
     return f"{excepted.short}; {_cause_cause(subject)}" if excepted else _cause_cause(subject)
 
 
-def _cause_cause(subject: Subject) -> str:
+def _cause_cause(subject: VariantView) -> str:
     if subject.mark.tone == "unclear":
         return "; ".join(_doubts(subject)) or subject.reason
     clauses = subject.reason.split("; ")
@@ -260,18 +260,18 @@ def _cause_cause(subject: Subject) -> str:
     return "; ".join(filter(None, told)) or subject.reason
 
 
-def explained(subject: Subject) -> str:
+def explained(subject: VariantView) -> str:
     """Return what a change is made of in one sentence; nothing where that is not known."""
     return headline(subject.explanation) if subject.explanation else ""
 
 
-def load_percent(subject: Subject) -> float:
+def load_percent(subject: VariantView) -> float:
     """Return the most that others took of the device while the variant was measured."""
     blocks = [block for process in subject.evidence for block in process.blocks if block.health]
     return max((block.health.foreign_percent or 0.0 for block in blocks if block.health), default=0)
 
 
-def _doubts(subject: Subject) -> Iterator[str]:
+def _doubts(subject: VariantView) -> Iterator[str]:
     load = load_percent(subject)
     if load >= NOTABLE_LOAD_PERCENT:
         yield f"load by others up to {view.number(load, 0)}{view.SPACE}%"
@@ -304,7 +304,7 @@ class Row:
     counters: str = ""
 
 
-def rows(subject: Subject) -> list[Row]:
+def rows(subject: VariantView) -> list[Row]:
     """Return the kernels of a launch, what explains most first; those alike come last."""
     explanation = subject.explanation
     if explanation and explanation.kernels:
@@ -313,7 +313,7 @@ def rows(subject: Subject) -> list[Row]:
     return [_row(KernelChange(Kind.SAME, None, each, 0.0)) for each in kernels[:MOST_ROWS]]
 
 
-def left_out(subject: Subject) -> str:
+def left_out(subject: VariantView) -> str:
     """Say what the table does not show, and why there is none."""
     trace, explanation = subject.trace, subject.explanation
     shown = explanation.kernels if explanation else ()

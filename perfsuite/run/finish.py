@@ -13,7 +13,7 @@ from perfsuite.boundary import from_environment, user_name
 from perfsuite.history.store import moves_of
 from perfsuite.model import Pack, Run, Section, Series, Word
 from perfsuite.packs.load import Listeners
-from perfsuite.report.data import Book, read
+from perfsuite.report.data import RunView, read
 from perfsuite.report.html import FILES, PAGE, VERDICT, write_report
 from perfsuite.report.text import append_summary, commands_of
 from perfsuite.run.accept import accept
@@ -64,7 +64,7 @@ def _shown(run: Run) -> list[str]:
 
 def book_of(
     outcome: Outcome, packs: Sequence[Pack], *, history: Mapping[str, Series], is_new: bool = False
-) -> Book:
+) -> RunView:
     """Read a run for reporting with what packs add to it; tell them of it if it is new."""
 
     def told() -> tuple[tuple[Section, ...], list[str]]:
@@ -83,7 +83,7 @@ def book_of(
 
 def _book(
     outcome: Outcome, history: Mapping[str, Series], sections: tuple[Section, ...] = ()
-) -> Book:
+) -> RunView:
     return read(
         outcome.run,
         baselines=outcome.baselines,
@@ -102,7 +102,7 @@ class Closing:
     ``annotations`` are commands to GitHub, where a workflow of it runs.
     """
 
-    book: Book | None
+    book: RunView | None
     lines: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ()
     report_s: float = 0.0
@@ -135,7 +135,9 @@ def close(outcome: Outcome, packs: Sequence[Pack], options: Options) -> Closing:
     return Closing(book, tuple(lines), found, report_s)
 
 
-def write(book: Book, folder: Path, steps: Steps, names: Sequence[str] = tuple(FILES)) -> list[str]:
+def write(
+    book: RunView, folder: Path, steps: Steps, names: Sequence[str] = tuple(FILES)
+) -> list[str]:
     """Write files of a report, each a step of its own; return a line that says where it is."""
     lines = []
     for name in names:
@@ -145,7 +147,7 @@ def write(book: Book, folder: Path, steps: Steps, names: Sequence[str] = tuple(F
     return lines
 
 
-def tell_github(book: Book, root: Path, steps: Steps) -> tuple[str, ...]:
+def tell_github(book: RunView, root: Path, steps: Steps) -> tuple[str, ...]:
     """Append to the step's summary; return its annotations."""
 
     def commands() -> tuple[str, ...]:
@@ -170,7 +172,7 @@ def _accept(outcome: Outcome, options: Options) -> str:
     return f"accepted: {accepted}{' in ' if places else ''}{', '.join(places)}"
 
 
-def _next(book: Book) -> Iterator[str]:
+def _next(book: RunView) -> Iterator[str]:
     run = book.run
     words = {verdict.word for verdict in run.verdicts}
     if book.counts["disturbed"]:
@@ -183,10 +185,10 @@ def _next(book: Book) -> Iterator[str]:
         yield f"  {run.command} --perf-against=REV"
     if book.counts["disturbed"]:  # such a run is not accepted whole
         return
-    fails = any(subject.fails for subject in book.subjects)
+    fails = any(subject.fails for subject in book.variants)
     if words == {Word.NEW} and not fails:
         yield "next: run again to compare with this run, or accept it:"
-    elif any(subject.mark.tone == "fail" for subject in book.subjects):
+    elif any(subject.mark.tone == "fail" for subject in book.variants):
         yield "next: repair what fails; what is not right cannot be accepted"
         return
     elif fails:
