@@ -7,8 +7,10 @@ import os
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, UsageError, from_environment
 from perfsuite.devices.protocol import Device, Gang, join_elastic, open_device

@@ -1,19 +1,25 @@
-"""The hooks through which packs reach the core.
+"""The hooks through which packs and features reach the core.
 
-Those of ``perf_cases``, ``perf_kernels``, ``perf_device`` and ``perf_controller`` stand in the
-pack's own module, which is imported in child processes only. Those of ``Controller`` stand in the
-module that ``perf_controller`` names: it alone is imported in pytest's process, after the last
-measurement.
+A feature is a package beside the core; it is there by its line in ``FEATURES``, and its hooks,
+those of ``Feature``, stand in its ``__init__``. The other hooks are a pack's. Those of
+``perf_cases``, ``perf_kernels``, ``perf_device`` and ``perf_controller`` stand in the pack's own
+module, which is imported in child processes only. Those of ``Controller`` stand in the module that
+``perf_controller`` names: it alone is imported in pytest's process, after the last measurement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import import_module  # noqa: TID251 - features are packages of ours
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 if TYPE_CHECKING:
+    import typer
+
     from perfsuite.model import (
         Accelerator,
         Case,
@@ -25,7 +31,18 @@ if TYPE_CHECKING:
         Variant,
         Verdict,
     )
+    from perfsuite.report.data import RunView
+    from perfsuite.run.config import Options
+    from perfsuite.run.finish import Kept
+    from perfsuite.run.run import Steps
 
+# Without its line a feature is not there, and all else is.
+FEATURES = (
+    "perfsuite.history",
+    "perfsuite.interop",
+    "perfsuite.nightly",
+    "perfsuite.prove",
+)
 
 hookspec = pluggy.HookspecMarker("perfsuite")
 hookimpl = pluggy.HookimplMarker("perfsuite")
@@ -168,3 +185,53 @@ class Controller:
                     columns=("variant", "seconds"), rows=rows,
                 )
         """
+
+
+class Feature:
+    """What a feature adds. It is imported with pytest's plugin: its ``__init__`` must be light."""
+
+    @hookspec
+    def perf_options(self) -> Mapping[str, Mapping[str, Any]]:  # type: ignore[empty-body]
+        """Return options of pytest by name, ``--perf-x``, and settings, ``perf_x``."""
+
+    @hookspec
+    def perf_commands(self, app: typer.Typer) -> None:
+        """Add commands to ``perfsuite``."""
+
+    @hookspec
+    def perf_finished(self, run: Run, options: Options, steps: Steps) -> Kept:  # type: ignore[empty-body]
+        """Keep a run that is measured and judged; return what is known of its variants.
+
+        Called again once the run was accepted. What fails is a step that costs nothing else.
+        """
+
+    @hookspec
+    def perf_past(self, run: Run, root: Path) -> Kept:  # type: ignore[empty-body]
+        """Return what is known of the variants of a run that a command reports."""
+
+    @hookspec
+    def perf_files(self) -> Mapping[str, Callable[[RunView], str]]:  # type: ignore[empty-body]
+        """Return files of a report by name, and what makes the text of each."""
+
+    @hookspec
+    def perf_testing(self) -> Mapping[str, object]:  # type: ignore[empty-body]
+        """Return what ``perfsuite.testing`` has besides, by name."""
+
+
+@cache
+def features() -> pluggy.PluginManager:
+    """Return the features' hooks."""
+    manager = pluggy.PluginManager("perfsuite")
+    manager.add_hookspecs(Feature)
+    for name in FEATURES:
+        manager.register(import_module(name), name)
+    return manager
+
+
+def added(hook: str) -> dict[str, Any]:
+    """Return what the features add through a hook that returns a mapping."""
+    return {
+        name: value
+        for mapping in getattr(features().hook, hook)()
+        for name, value in mapping.items()
+    }

@@ -5,22 +5,35 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 from typing import Any
 
+import msgspec
+from msgspec import field
+from msgspec.structs import replace
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A noun: a value that never changes, and that takes no key which it does not know."""
+
+
 # A device that a pack brings, as plain data.
 
 
-# Devices of the core; "auto" chooses among devices.
-BUILT_IN_DEVICES = ("cuda", "cpu", "fake")
+# Devices of the core, and what opens them; "auto" chooses among devices.
+BUILT_IN_DEVICES = {
+    "cuda": "perfsuite.devices.cuda:CudaDevice",
+    "cpu": "perfsuite.devices.cpu:CpuDevice",
+    "fake": "perfsuite.devices.fake:FakeDevice",
+}
+# The one whose cores are those that everything else runs on.
+HOST_DEVICE = "cpu"
 ACCELERATOR_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 OPENS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerator:
+class Accelerator(Record, frozen=True, kw_only=True):
     """A device that a pack brings; ``name`` is what ``--perf-device`` takes.
 
     ``opens`` is ``module:callable``; a worker calls it with ``unit=`` and ``seed=`` and gets a
@@ -50,6 +63,8 @@ class Accelerator:
 
 
 SHORT_COMMIT = 7
+# Ends the name of a commit whose tree was changed.
+DIRTY = "-dirty"
 
 
 class Arm(StrEnum):
@@ -59,8 +74,7 @@ class Arm(StrEnum):
     B = "B"
 
 
-@dataclass(frozen=True, slots=True)
-class Revision:
+class Revision(Record, frozen=True):
     """A commit, and the name it was asked for by."""
 
     commit: str
@@ -70,8 +84,7 @@ class Revision:
         return f"revision {self.commit[:SHORT_COMMIT]} ({self.name})"
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Record, frozen=True):
     """Where an arm's code lies: ``root`` is a checkout of ``repository``, or is it itself.
 
     ``front`` are the folders that code is imported from by name, first of all.
@@ -86,10 +99,6 @@ class Tree:
 
 
 DIRECTIONS = ("lower", "higher", "equal")
-# What perfsuite itself takes of launches: two clocks, the device's own time of what the host waits
-# for, the energy; and what has no noise, the memory.
-NOISY = ("time_us", "cycles", "device_us", "energy_j")
-OWN_METRICS = (*NOISY, "peak_bytes")
 METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 TARGETS = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
@@ -101,8 +110,7 @@ def check_names(names: Iterable[str]) -> None:
             raise ValueError(f"metric name {name!r} must match {METRIC_NAME.pattern}")
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Record, frozen=True):
     """A metric of a case; ``better`` is lower, higher or equal (any change is for the worse).
 
     ``threshold`` is the relative change that is not worth a word; of a metric with noise it counts
@@ -124,8 +132,33 @@ class Metric:
             raise ValueError(f"metric {self.name!r}: threshold must be in [0, 1)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class CoreMetric(Metric, frozen=True):
+    """A metric of perfsuite itself; ``noise`` names its priors, and is empty if it has no noise.
+
+    A clock is shown as the time of a variant, other metrics beside it.
+    """
+
+    noise: str = ""
+    is_clock: bool = False
+
+
+METRICS = (
+    CoreMetric("time_us", "us", noise="work", is_clock=True),
+    CoreMetric("cycles", "cycles", noise="work", is_clock=True),
+    # What the device itself took for launches that the host issued and awaited.
+    CoreMetric("device_us", "us", noise="awaited"),
+    # Of launches that follow each other without a gap.
+    CoreMetric("energy_j", "J", noise="energy"),
+    # The allocator rounds and keeps blocks of its own.
+    CoreMetric("peak_bytes", "bytes", threshold=0.01),
+)
+TIME, CYCLES, DEVICE_TIME, ENERGY, PEAK_BYTES = METRICS
+NOISY = tuple(metric.name for metric in METRICS if metric.noise)
+CLOCKS = tuple(metric.name for metric in METRICS if metric.is_clock)
+OWN_METRICS = tuple(metric.name for metric in METRICS)
+
+
+class Kernel(Record, frozen=True, kw_only=True):
     """One kernel of a pack as plain data, so that it can be compiled where no GPU is.
 
     ``language`` is cuda, triton or gluon. A CUDA C++ kernel is ``function`` of ``file`` with NVRTC
@@ -163,8 +196,7 @@ class Kernel:
 # What a case's builder returns: something to launch, to inspect or to play.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(Record, frozen=True, kw_only=True):
     """One built variant: what to launch, on what, and how to know that it is right.
 
     ``make_inputs(rng)`` returns the arguments of one launch; tensors from ``rng.empty`` are
@@ -193,8 +225,7 @@ class Workload:
     exact: Callable[[], Mapping[str, float]] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspection:
+class Inspection(Record, frozen=True, kw_only=True):
     """One built variant with nothing to time: its metrics are read once and judged exactly.
 
     ``reference()`` returns what some of the metrics must be, found independently; ``wrong()`` is
@@ -211,8 +242,7 @@ class Inspection:
             raise ValueError("an Inspection has a reference and a wrong, or neither")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Scenario(Record, frozen=True, kw_only=True):
     """One built variant that serves: ``play(seed)`` returns its output and its service metrics.
 
     The engine plays it with seeds of its own and times each play; metrics (declared by the case)
@@ -260,8 +290,7 @@ class Regime(StrEnum):
     EXACT = "exact"
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Record, frozen=True):
     """What one launch must do: bytes moved to and from memory, and floating-point operations.
 
     ``rate_dtype`` names the tensor-core or vector rate the operations run at ("bf16", "fp8",
@@ -289,8 +318,7 @@ class Work:
         return self.read_bytes + self.write_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Record, frozen=True):
     """One requirement of a case: ``kind`` is device, arch, gpus, package or feature.
 
     ``when`` limits it to variants whose axes have one of the listed values.
@@ -309,8 +337,7 @@ class Need:
         return all(axes.get(name) in values for name, values in self.axes.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Record, frozen=True):
     """An absolute limit on a metric, set by the case's author and independent of any baseline."""
 
     metric: str
@@ -318,8 +345,7 @@ class Budget:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Record, frozen=True, kw_only=True):
     """A named workload with axes, as a pack declares it; lives only where the pack is loaded.
 
     ``only`` says which bindings exist, ``waits`` which of the smoke tier's are left to nightly.
@@ -374,8 +400,7 @@ class Case:
                 raise ValueError(f"the canary of {device!r} must bind each axis of the case once")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseInfo:
+class CaseInfo(Record, frozen=True, kw_only=True):
     """The plain data of a case that leaves the catalogue child."""
 
     pack: str
@@ -406,8 +431,7 @@ def _check_roles(case: Case | CaseInfo) -> None:
             raise ValueError(f"{role}={axis!r} is not an axis of the case")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
+class Variant(Record, frozen=True, kw_only=True):
     """A case with every axis bound: the unit that runs, is stored and compared."""
 
     id: str
@@ -472,8 +496,7 @@ def variant_id(pack: str, case: str, axes: Axes) -> str:
 # What many runs say of one variant: its series, where the level shifted, what was accepted.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesKey:
+class SeriesKey(Record, frozen=True, kw_only=True):
     """What makes points comparable: one metric of one version of a variant, on one SKU."""
 
     sku: str
@@ -485,8 +508,7 @@ class SeriesKey:
     better: str = "lower"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(Record, frozen=True, kw_only=True):
     """One run's estimate of a metric; relative numbers as in ``Change`` and ``BaselineMetric``.
 
     ``part`` tells the run's own measuring ("") from that of a canary, another arm or a claim.
@@ -513,8 +535,7 @@ class Point:
         return not self.why_not and self.center is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangePoint:
+class ChangePoint(Record, frozen=True, kw_only=True):
     """Where the level of a series shifted: in which run first, after which commit, by how much.
 
     ``before`` and ``after`` are the levels in the metric's unit; ``is_other_unit`` if no card
@@ -536,8 +557,7 @@ class ChangePoint:
         return self.after / self.before - 1 if self.before else math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineMove:
+class BaselineMove(Record, frozen=True, kw_only=True):
     """An acceptance: from when on, of which run, a series is compared with ``center``."""
 
     key: SeriesKey
@@ -548,8 +568,7 @@ class BaselineMove:
     center: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(Record, frozen=True, kw_only=True):
     """The points of one series in order of time; ``change_points`` is None if nobody looked."""
 
     key: SeriesKey
@@ -563,43 +582,10 @@ class Series:
         return tuple(point for point in self.points if point.is_valid)
 
 
-@dataclass(frozen=True, slots=True)
-class RunLabel:
-    """Which run a column of trends is."""
-
-    id: str
-    started: str
-    commit: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trend:
-    """One series in columns: of each point the place of its run among the trends' runs.
-
-    ``why_not`` has the reason of each point that does not count, by its place in this series.
-    """
-
-    key: SeriesKey
-    runs: tuple[int, ...]
-    centers: tuple[float | None, ...]
-    why_not: Mapping[int, str] = field(default_factory=dict)
-    change_points: tuple[ChangePoint, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trends:
-    """All series of one SKU over the last runs that have any."""
-
-    sku: str
-    runs: tuple[RunLabel, ...]
-    rows: tuple[Trend, ...]
-
-
 # What a pack hands over as a whole: its variants, and the claims that relate them.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Record, frozen=True, kw_only=True):
     """A relation between variants with a ratio from a source.
 
     "Variants of ``case`` with axes ``faster`` take at most 1/``by`` of the time of those with axes
@@ -626,8 +612,7 @@ class Claim:
             raise ValueError(f"claim {self.name!r}: by must be > 0, not {self.by!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimInstance:
+class ClaimInstance(Record, frozen=True, kw_only=True):
     """A claim bound to two variants."""
 
     id: str
@@ -643,8 +628,7 @@ class ClaimInstance:
     metric: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pack:
+class Pack(Record, frozen=True, kw_only=True):
     """What the catalogue knows of one pack: its variants, claims and kernels, or why it has none.
 
     ``origin`` loads it again in a worker: ``module:NAME@FOLDER`` (FOLDER is put on sys.path; empty
@@ -694,8 +678,7 @@ class Stage(StrEnum):
         return self in {Stage.CANARY_START, Stage.CANARY_END}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Record, frozen=True, kw_only=True):
     """How a run measures; times in seconds unless the name says otherwise.
 
     A process takes a block of ``samples`` in each of its ``rounds``. Of a screen of what a
@@ -734,8 +717,7 @@ class Settings:
         return min(self.rounds, self.screen_rounds) if is_short else self.rounds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class Health(Record, frozen=True, kw_only=True):
     """The state of a GPU around one block; None or empty where the device does not say."""
 
     power_w: float | None = None
@@ -745,8 +727,7 @@ class Health:
     foreign_percent: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(Record, frozen=True, kw_only=True):
     """The samples one worker took in one turn, per launch, in time order.
 
     ``time_us`` are microseconds, ``cycles`` SM cycles (empty on a device with one clock).
@@ -769,8 +750,7 @@ class Block:
 MOST_SETS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
+class Sampling(Record, frozen=True):
     """How launches make a sample: how many of them, over how many rotated input sets."""
 
     launches: int
@@ -787,8 +767,7 @@ def _check_sampling(launches: int, sets: int) -> None:
         raise ValueError(f"sets must be from 1 to {MOST_SETS}, not {sets}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Record, frozen=True, kw_only=True):
     """What one process has to say about a variant: the unit of evidence.
 
     ``launches`` is launches per sample, ``backend`` how they were issued (graph, loop, host),
@@ -825,13 +804,12 @@ class Evidence:
 
     def samples(self, metric: str) -> list[list[float]]:
         """Return the samples of ``time_us``, ``cycles`` or another metric, block by block."""
-        if metric in {"time_us", "cycles"}:
+        if metric in CLOCKS:
             return [list(getattr(block, metric)) for block in self.blocks]
         return [list(block.metrics.get(metric, ())) for block in self.blocks]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Record, frozen=True, kw_only=True):
     """How one variant's measuring ended in one stage, with the evidence of each process.
 
     ``arm`` is A for another revision's; ``claim`` is the id of one that it was measured for.
@@ -865,8 +843,7 @@ def foreign_share(evidence: Iterable[Evidence]) -> float:
     return median(seen) / 100 if seen else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(Record, frozen=True, kw_only=True):
     """One GPU as the inventory lists it, before anything is run on it.
 
     ``board`` is the part number of its board, where the driver says one.
@@ -878,8 +855,7 @@ class Gpu:
     board: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sku:
+class Sku(Record, frozen=True, kw_only=True):
     """The exact product that baselines are keyed by: a slug, and the facts that must match."""
 
     slug: str
@@ -887,8 +863,7 @@ class Sku:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceFacts:
+class DeviceFacts(Record, frozen=True, kw_only=True):
     """What a device says of itself, as flat text.
 
     ``identity`` makes the SKU, ``state`` blocks a comparison when it differs, ``environment`` is
@@ -907,12 +882,16 @@ class DeviceFacts:
     clocks: tuple[str, ...] = ("time_us",)
     features: tuple[str, ...] = ()
 
+    @property
+    def is_host(self) -> bool:
+        """Say whether what is measured are the cores that everything else runs on."""
+        return self.device == HOST_DEVICE
+
 
 # What a run is a part of, what it was put together from, and what it had no room for.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class LeftOut(Record, frozen=True, kw_only=True):
     """A variant that a run was asked for and had no time for; ``cost_s`` is what it would take."""
 
     variant: str
@@ -920,8 +899,7 @@ class LeftOut:
     cost_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class Shard(Record, frozen=True, kw_only=True):
     """The share of a run that one machine measures: ``index`` of ``count``, from 1.
 
     ``total`` variants are divided, ``whole`` is a digest of their ids and the tier they are of.
@@ -937,8 +915,7 @@ class Shard:
         return f"{self.index}/{self.count}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Record, frozen=True, kw_only=True):
     """A shard's run in a merged one: where it was measured, and how long that took."""
 
     run: str
@@ -952,8 +929,7 @@ class Part:
 # What a pack adds to the report of a run.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(Record, frozen=True, kw_only=True):
     """A paragraph and a table under a title; all of it is shown as text, never as markup.
 
     ``columns`` are the heads of the table, ``rows`` have a cell for each of them.
@@ -985,8 +961,7 @@ def function_of(name: str) -> str:
     return plain.partition("(")[0].partition("<")[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedKernel:
+class TracedKernel(Record, frozen=True, kw_only=True):
     """A kernel that a launch runs ``count`` times, ``duration_us`` each (median), shaped alike.
 
     On the CPU it is one of torch's operators, without what those that it calls take.
@@ -1003,7 +978,7 @@ class TracedKernel:
     block: tuple[int, ...] = ()
     registers: int = 0
     shared_bytes: int = 0
-    counters: Mapping[str, float] = field(default_factory=dict, hash=False)
+    counters: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def function(self) -> str:
@@ -1016,8 +991,7 @@ class TracedKernel:
         return self.count * self.duration_us
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class Code(Record, frozen=True, kw_only=True):
     """The code of a kernel that is compiled here, by NVRTC or Triton.
 
     ``ptx`` is a hash of the PTX without line information, ``facts`` what the machine code takes
@@ -1036,8 +1010,7 @@ class Code:
         return function_of(self.name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Trace(Record, frozen=True, kw_only=True):
     """The kernels of one launch of a variant; without any, ``reason`` says why."""
 
     variant: str
@@ -1053,13 +1026,71 @@ class Trace:
 class Word(StrEnum):
     """The verdict on a variant that ended ok; unclear is never forced into one of the others."""
 
-    SAME = "same"
-    SLOWER = "slower"
-    FASTER = "faster"
-    UNCLEAR = "unclear"
-    NEW = "new"
-    INCOMPARABLE = "incomparable"
     OVER_BUDGET = "over-budget"
+    SLOWER = "slower"
+    UNCLEAR = "unclear"
+    INCOMPARABLE = "incomparable"
+    FASTER = "faster"
+    NEW = "new"
+    SAME = "same"
+
+    @property
+    def look(self) -> tuple[str, str, str]:
+        """Its glyph, its tone and what it means."""
+        return {
+            Word.OVER_BUDGET: ("!", "budget", "above the limit set by the case's author"),
+            Word.SLOWER: ("▲", "slower", "slower by more than the threshold"),
+            Word.UNCLEAR: ("?", "unclear", "the evidence does not decide"),
+            Word.INCOMPARABLE: ("≠", "other", "the baseline is of another kind"),
+            Word.FASTER: ("▼", "faster", "faster by more than the threshold"),
+            Word.NEW: ("+", "new", "nothing to compare with yet"),
+            Word.SAME: ("=", "same", "no change that matters"),
+        }[self]
+
+    @property
+    def moved(self) -> bool:
+        """Say whether a change was found."""
+        return self in {Word.SLOWER, Word.FASTER}
+
+    @property
+    def asks_why(self) -> bool:
+        """Say whether its cause is looked for, in kernels and code."""
+        return self.moved or self is Word.OVER_BUDGET
+
+    @property
+    def fails_by_default(self) -> bool:
+        """Say whether it fails a run whose owner says nothing else."""
+        return self in {Word.SLOWER, Word.OVER_BUDGET}
+
+    @property
+    def is_level(self) -> bool:
+        """Say whether it tells a level that may be the baseline.
+
+        It tells none where the evidence did not decide, is of another kind, or exceeds an author's
+        limit, which a new baseline would not repair.
+        """
+        return self not in {Word.UNCLEAR, Word.INCOMPARABLE, Word.OVER_BUDGET}
+
+
+class Confirmation(StrEnum):
+    """How a change was confirmed: by fresh processes, or in turns with the other side's code."""
+
+    NONE = ""
+    FRESH = "fresh processes"
+    ANOTHER_GPU = "fresh processes on another GPU"
+    IN_TURNS = "A against B"
+
+
+class Reason(Record, frozen=True):
+    """Why a verdict is what it is: a kind and its facts, of which the report makes a sentence."""
+
+    kind: str
+    facts: Mapping[str, Scalar | tuple[str, ...]] = field(default_factory=dict)
+
+
+def because(kind: str, **facts: Scalar | tuple[str, ...]) -> Reason:
+    """Return the reason of a kind with its facts."""
+    return Reason(kind, facts)
 
 
 class ClaimWord(StrEnum):
@@ -1071,8 +1102,7 @@ class ClaimWord(StrEnum):
     NOT_APPLICABLE = "not applicable"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineMetric:
+class BaselineMetric(Record, frozen=True, kw_only=True):
     """The accepted estimate of one metric of one variant on one SKU.
 
     ``center`` is in ``unit``; ``within`` and ``between`` are relative standard deviations inside a
@@ -1088,8 +1118,7 @@ class BaselineMetric:
     values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineEntry:
+class BaselineEntry(Record, frozen=True, kw_only=True):
     """One variant's accepted metrics; ``run`` is the run they come from.
 
     ``sampling`` is how its samples were made, if that is known: a later run samples alike.
@@ -1115,8 +1144,7 @@ class BaselineEntry:
         check_names(self.metrics)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Record, frozen=True, kw_only=True):
     """How far a metric moved; ``theta``, ``low`` and ``high`` are relative, positive is worse.
 
     ``theta`` is the change of the code with the clock's own movement taken out;
@@ -1141,8 +1169,7 @@ class Change:
     degrees: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Excepted:
+class Excepted(Record, frozen=True, kw_only=True):
     """Why a verdict fails no run: ``kind`` is waiver or quarantine, ``until`` an ISO date.
 
     A waiver has its ``issue``, and ``up_to`` which relative change it holds.
@@ -1166,30 +1193,30 @@ class Excepted:
         return f"{self.short}{limit}: {self.reason}{issue}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The word on one variant with its reason in words; ``fails`` says whether the run fails.
+class Verdict(Record, frozen=True, kw_only=True):
+    """The word on one variant with its reasons; ``fails`` says whether the run fails.
 
-    ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."),
-    ``confirmation`` how a change was confirmed ("fresh processes", "fresh processes on another
-    GPU", "A against B", ""). ``card`` is the unit that alone was measured, where the baseline has
-    never seen it and that leaves the verdict unclear. ``excepted`` is the waiver or quarantine by
-    which it fails nothing.
+    ``reason`` is their sentence, made by the report for packs and people: no code reads it.
+    ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."), or the
+    other side of the same run if ``in_turns``. ``card`` is the unit that alone was measured, where
+    the baseline has never seen it and that leaves the verdict unclear. ``excepted`` is the waiver
+    or quarantine by which it fails nothing.
     """
 
     variant: str
     word: Word
-    reason: str
+    reason: str = ""
+    reasons: tuple[Reason, ...] = ()
     changes: tuple[Change, ...] = ()
     source: str = ""
-    confirmation: str = ""
+    in_turns: bool = False
+    confirmation: Confirmation = Confirmation.NONE
     fails: bool = False
     card: str = ""
     excepted: Excepted | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineShift:
+class MachineShift(Record, frozen=True, kw_only=True):
     """The verdict on a whole run whose machine changed: variants and a canary moved alike.
 
     ``word`` says which way, ``moved`` of ``comparable`` variants did on the units named, and
@@ -1197,32 +1224,32 @@ class MachineShift:
     """
 
     word: Word
-    reason: str
     moved: int
     comparable: int
     units: tuple[str, ...]
     canaries: tuple[str, ...]
     variants: tuple[str, ...]
+    reason: str = ""
+    reasons: tuple[Reason, ...] = ()
     fails: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimVerdict:
+class ClaimVerdict(Record, frozen=True, kw_only=True):
     """What became of a claim: the time ratio found, with its interval, and the ratio asked for."""
 
     claim: str
     word: ClaimWord
-    reason: str
     required: float
     source: str
+    reason: str = ""
+    reasons: tuple[Reason, ...] = ()
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
     fails: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Record, frozen=True, kw_only=True):
     """One ``pytest --perf`` session: all that a report, a comparison or an acceptance reads.
 
     ``results`` are of the code under test; ``aside`` are those of the revision that it is compared
@@ -1262,6 +1289,11 @@ class Run:
     left_out: tuple[LeftOut, ...] = ()
     shard: Shard | None = None
     parts: tuple[Part, ...] = ()
+
+    @property
+    def is_dirty(self) -> bool:
+        """Say whether its code is in no commit."""
+        return self.commit.endswith(DIRTY)
 
     @property
     def asked(self) -> tuple[Result, ...]:

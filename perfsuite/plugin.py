@@ -15,13 +15,10 @@ import pytest
 
 from perfsuite.boundary import UsageError, is_plain
 from perfsuite.model import ClaimInstance, Pack, Variant
-from perfsuite.run.config import INI, OPTIONS
+from perfsuite.run.config import known_options
 
 if TYPE_CHECKING:
     from perfsuite.devices.protocol import Device, Sample
-
-
-# The pytest plugin: its options, and what holds in every session, measured or not.
 
 
 looks_key: pytest.StashKey[list[Look]] = pytest.StashKey()
@@ -31,10 +28,9 @@ left_out_key: pytest.StashKey[list[str]] = pytest.StashKey()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options; without --perf none of them does anything."""
     group = parser.getgroup("perfsuite", "GPU performance (perfsuite)")
-    for name, option in OPTIONS.items():
-        group.addoption(name, **option)
-    for name, option in INI.items():
-        parser.addini(name, **option)
+    for name, option in known_options().items():
+        add = group.addoption if name.startswith("--") else parser.addini
+        add(name, **option)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,12 +38,10 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """Under --perf, refuse what does not go with it, before it starts processes of its own."""
     if not config.getoption("perf"):
         return
-    from perfsuite.boundary import UsageError
-
-    try:
-        refuse_neighbours(config)
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from error
+    for option, told, why, remedy in REFUSED:
+        if config.getoption(option, default=None):
+            error = UsageError(f"--perf cannot run with {told}: {why}", remedy=remedy)
+            raise pytest.UsageError(str(error))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,20 +49,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[looks_key] = []
     config.stash[left_out_key] = []
     if not config.getoption("perf"):
-        _refuse_variants(config)
+        for arg in config.args:
+            if is_module_id(arg, config):
+                raise pytest.UsageError(f"{arg} is a variant\n  do: add --perf")
         return
     _refuse_contradictions(config)
     _refuse_other_root(config)
     from perfsuite.session import PerfSession
 
     config.pluginmanager.register(PerfSession(config), "perfsuite-session")
-
-
-def _refuse_variants(config: pytest.Config) -> None:
-    """Say what to do where the id of a variant was copied without --perf."""
-    for arg in config.args:
-        if is_module_id(arg, config):
-            raise pytest.UsageError(f"{arg} is a variant\n  do: add --perf")
 
 
 def _refuse_contradictions(config: pytest.Config) -> None:
@@ -160,9 +149,6 @@ def pytest_terminal_summary(
         terminalreporter.write_sep("-", "perfsuite: quick looks, no verdict")
     for look in config.stash[looks_key]:
         terminalreporter.write_line(look.line())
-
-
-# Which files and items a session under --perf takes: cases, quick looks, and what was named.
 
 
 # The file part of the ids of a project without case modules.
@@ -261,64 +247,44 @@ def id_of(subject: Subject) -> str:
     return subject.name if isinstance(subject, Pack) else subject.id
 
 
-# Other pytest plugins beside --perf: whose options are refused, and whose tests are left out.
-
-
 # The fixture that pytest-benchmark and pytest-codspeed share, and what is done with its results.
 BENCHMARK = "benchmark"
 RESULTS = ("json", "save", "autosave", "compare", "histogram")
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """An option that would have perf items run elsewhere, again, or not at all."""
-
-    option: str
-    told: str
-    why: str
-    remedy: str
-
-
+# Options that would have perf items run elsewhere, again, or not at all: why, and what to do.
 REFUSED = (
-    Refused(
+    (
         *("numprocesses", "xdist's -n"),
-        why="measurements would disturb each other",
-        remedy="leave -n out, or add -n 0; perfsuite drives all GPUs of this machine itself",
+        "measurements would disturb each other",
+        "leave -n out, or add -n 0; perfsuite drives all GPUs of this machine itself",
     ),
-    Refused(
+    (
         *("tx", "xdist's --tx"),
-        why="measurements would disturb each other",
-        remedy="leave --tx out; perfsuite drives all GPUs of this machine itself",
+        "measurements would disturb each other",
+        "leave --tx out; perfsuite drives all GPUs of this machine itself",
     ),
-    Refused(
+    (
         *("looponfail", "xdist's --looponfail"),
-        why="what failed would be measured again until it passes",
-        remedy="leave it out; --lf runs what failed once more",
+        "what failed would be measured again until it passes",
+        "leave it out; --lf runs what failed once more",
     ),
-    Refused(
+    (
         *("codspeed", "--codspeed"),
-        why="it would deselect every variant",
-        remedy="run them one after the other",
+        "it would deselect every variant",
+        "run them one after the other",
     ),
-    Refused(
+    (
         *("benchmark_only", "--benchmark-only"),
-        why="it would skip every variant",
-        remedy="leave it out; each report has a benchmark.json in pytest-benchmark's format",
+        "it would skip every variant",
+        "leave it out; each report has a benchmark.json in pytest-benchmark's format",
     ),
-    Refused(
+    (
         *("reruns", "--reruns"),
-        why="a repeated test would turn a slowdown into a pass",
-        remedy="leave --reruns out, or add --reruns 0; perfsuite confirms changes in fresh "
-        "processes",
+        "a repeated test would turn a slowdown into a pass",
+        "leave --reruns out, or add --reruns 0; perfsuite confirms changes in fresh processes",
     ),
 )
-
-
-def refuse_neighbours(config: pytest.Config) -> None:
-    """Raise a ``UsageError`` for an option of another plugin that does not go with --perf."""
-    for each in REFUSED:
-        if config.getoption(each.option, default=None):
-            raise UsageError(f"--perf cannot run with {each.told}: {each.why}", remedy=each.remedy)
 
 
 def silence_benchmark(config: pytest.Config) -> list[str]:
@@ -335,9 +301,6 @@ def benchmarks_left_out(silenced: Iterable[str], left_out: Iterable[pytest.Item]
     if options or any(BENCHMARK in getattr(item, "fixturenames", ()) for item in left_out):
         return f"perfsuite: benchmark tests{options} are left out; run them without --perf"
     return ""
-
-
-# The ``perf`` fixture: how long a call takes in this very process, without a verdict.
 
 
 TIME_LIMIT_S = 0.5
@@ -409,7 +372,7 @@ def take_look(name: str, call: Callable[[], Any], *, time_limit_s: float = TIME_
     if torch is None or not torch.cuda.is_initialized():
         return _timed(bare, _host_times(call, lambda: None, time_limit_s))
     from perfsuite.boundary import DeviceError
-    from perfsuite.devices.guest import guest_device, wait_for_gpu
+    from perfsuite.devices.tensors import guest_device, wait_for_gpu
 
     with guest_device() as device:
         samples = [] if isinstance(device, DeviceError) else gpu_samples(device, call, time_limit_s)

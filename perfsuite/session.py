@@ -27,7 +27,7 @@ from perfsuite.run.config import EXIT_MACHINE, options_of
 if TYPE_CHECKING:
     from perfsuite.report.data import RunView
     from perfsuite.report.terminal import Account, Ticker
-    from perfsuite.run.config import Chosen
+    from perfsuite.run.config import Request
     from perfsuite.run.finish import Closing
     from perfsuite.run.run import Outcome, Steps
 
@@ -45,9 +45,9 @@ class PerfSession:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.options = self._guarded(lambda: options_of(config))
-        self.chosen: Chosen | None = None
-        # No property: older pytest reads all attributes of a plugin when it is registered.
-        self.values: Mapping[tuple[str, str], list[Subject]] = {}
+        self.chosen: Request | None = None
+        # What tests are given, by their argument's name and the pack.
+        self.values: dict[tuple[str, str], list[Subject]] = {}
         self.session: pytest.Session | None = None
         self.ticker: Ticker | None = None
         self.outcome: Outcome | None = None
@@ -66,7 +66,12 @@ class PerfSession:
 
         if self.wanted.needs_packs:
             self.chosen = self._guarded(lambda: choose(self.options))
-            self.values = self.chosen.values()
+            for variant in self.chosen.variants:
+                self.values.setdefault(("variant", variant.pack), []).append(variant)
+            for claim in self.chosen.claims:
+                self.values.setdefault(("claim", claim.pack), []).append(claim)
+            for pack in (each for each in self.chosen.packs if each.error):
+                self.values.setdefault(("broken_pack", pack.name), []).append(pack)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Leave every file out but case modules and what was named."""
@@ -132,7 +137,9 @@ class PerfSession:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Measure and judge everything that was collected; the items then only report."""
-        if self.chosen and self._is_to_measure(session):
+        option = self.config.option
+        is_broken = session.testsfailed and not option.continue_on_collection_errors
+        if self.chosen and not (is_broken or option.collectonly or option.setuponly):
             subjects = [subject for item in session.items for subject in subjects_of(item)]
             variants = [each for each in subjects if isinstance(each, Variant)]
             claims = [each for each in subjects if isinstance(each, ClaimInstance)]
@@ -140,17 +147,11 @@ class PerfSession:
                 self._guarded(lambda: self._measure(variants, claims))
         return (yield)
 
-    def _is_to_measure(self, session: pytest.Session) -> bool:
-        """Say whether items are going to run at all."""
-        option = self.config.option
-        is_broken = session.testsfailed and not option.continue_on_collection_errors
-        return not (is_broken or option.collectonly or option.setuponly)
-
     def _measure(self, variants: list[Variant], claims: list[ClaimInstance]) -> None:
         from perfsuite.report.terminal import Ticker, accounts_of, bare_accounts
         from perfsuite.run.config import request_of
         from perfsuite.run.finish import close
-        from perfsuite.run.settling import settled
+        from perfsuite.run.run import settled
 
         assert self.chosen is not None  # noqa: S101 - collection came first
         request = request_of(self.options, self.chosen, variants=variants, claims=claims)
@@ -177,20 +178,17 @@ class PerfSession:
     @pytest.fixture
     def judged(self, request: pytest.FixtureRequest) -> Callable[[Subject], None]:
         """Report what the run found about a variant, a claim or a pack."""
-        if self.config.pluginmanager.hasplugin("junitxml") and not self.told_suite:
+        has_suite = self.config.pluginmanager.hasplugin("junitxml") and not self.told_suite
+        if has_suite and self.book and self.outcome:
+            from perfsuite.report.text import suite_properties
+
             record = request.getfixturevalue("record_testsuite_property")
-            for name, value in self._of_suite():
+            told = functools.partial(suite_properties, self.book)
+            lacks, nothing = "JUnit's suite lacks its properties", list[tuple[str, str | float]]()
+            for name, value in self.outcome.steps.take(lacks, told, nothing):
                 record(name, value)
         self.told_suite = True
         return functools.partial(self._report, request.node)
-
-    def _of_suite(self) -> list[tuple[str, str | float]]:
-        if not (self.book and self.outcome):
-            return []
-        from perfsuite.report.text import suite_properties
-
-        told = functools.partial(suite_properties, self.book)
-        return self.outcome.steps.take("JUnit's suite lacks its properties", told, [])
 
     def _report(self, item: pytest.Item, subject: Subject) -> None:
         if isinstance(subject, Pack):

@@ -248,9 +248,6 @@ def estimate(blocks: Sequence[Sequence[float]]) -> float:
     return hodges_lehmann([median(_finite(block)) for block in blocks if block])
 
 
-process_value = estimate
-
-
 def components(processes: Sequence[Sequence[Sequence[float]]]) -> Components:
     """Return centre and spread of positive samples by process and block."""
     logs = [[_logs(block) for block in blocks if block] for blocks in processes]

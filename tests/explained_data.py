@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import report_data as data
+from msgspec.structs import replace
 from report_data import Told
 
 from perfsuite.model import (

@@ -73,7 +73,9 @@ def works_of(path: Path) -> dict[str, Mapping[str, Any]]:
     """Return the work of each variant of a run file, as ``judge_samples`` takes it."""
     works = ((variant.id, variant.work) for variant in _load(path).variants)
     return {
-        name: {key: getattr(work, key) for key in work.__slots__} for name, work in works if work
+        name: {key: getattr(work, key) for key in work.__struct_fields__}
+        for name, work in works
+        if work
     }
 
 

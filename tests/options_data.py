@@ -27,4 +27,5 @@ OPTIONS = Options(
     report=Path("reports"),
     baselines=(),
     command="pytest --perf",
+    features={"perf_history": ""},
 )

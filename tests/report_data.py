@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from msgspec import Struct, structs
 
 from perfsuite.model import (
     BaselineEntry,
@@ -16,6 +20,7 @@ from perfsuite.model import (
     Change,
     ClaimVerdict,
     ClaimWord,
+    Confirmation,
     DeviceFacts,
     Evidence,
     Health,
@@ -35,6 +40,16 @@ from perfsuite.model import (
     Work,
     variant_id,
 )
+
+_T = TypeVar("_T")
+
+
+def replace(one: _T, /, **changes: Any) -> _T:
+    """Return a record of the model or of a test with other values."""
+    if isinstance(one, Struct):
+        return structs.replace(one, **changes)
+    return dataclasses.replace(one, **changes)  # type: ignore[type-var]
+
 
 UNIT, OTHER_UNIT = "3f2a91c04d7e", "b07c55e1a290"
 FACTS = DeviceFacts(
@@ -252,7 +267,7 @@ def verdict_of(told: Told) -> Verdict | None:
         reason=REASONS[told.word].format(told.theta),
         changes=changes,
         source="baseline nvidia-h200",
-        confirmation="fresh processes" if told.word in {Word.SLOWER, Word.FASTER} else "",
+        confirmation=Confirmation.FRESH if told.word.moved else Confirmation.NONE,
         fails=told.word is Word.OVER_BUDGET or (told.word is Word.SLOWER and told.theta > 0.01),
     )
 
@@ -356,6 +371,6 @@ def previous_of(story: tuple[Told, ...] = STORY) -> Run:
     """Return the run of the day before, on another driver."""
     before = tuple(replace(told, time_us=told.time_us / (1 + told.theta)) for told in story)
     old = run_of(before)
-    return replace(
+    return structs.replace(
         old, id="20261120-020000-77aa", facts=PREVIOUS_FACTS, commit="41b7c2d9e6f0a8b1", verdicts=()
     )

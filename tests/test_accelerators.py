@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from report_data import run_of
 
 from perfsuite.boundary import DeviceError
 from perfsuite.model import Accelerator, Need, Pack, Settings, Tier
 from perfsuite.packs.find import packs_at
 from perfsuite.packs.listing import load_catalogue
-from perfsuite.packs.load import misfit
-from perfsuite.packs.select import missing_need
-from perfsuite.testing import check_pack
+from perfsuite.packs.select import misfit, missing_need
 from perfsuite.workers.units import open_desks, resolved
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "acme-perf"
@@ -51,12 +49,6 @@ def test_auto_takes_the_first_by_name_and_no_built_in_is_ever_another() -> None:
     assert resolved("cpu", packs) == ("cpu", (), None)
     with pytest.raises(DeviceError, match="this machine has no here"):
         resolved("here", [pack("a", replace(HERE, units=()))])
-
-
-def test_an_author_without_the_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACME_A1_UNITS", "0")
-    with pytest.raises(DeviceError, match="this machine has no acme"):
-        check_pack(EXAMPLE, device="acme")
 
 
 def test_each_unit_has_a_panel_of_its_own_and_the_sku_is_the_pack_s(

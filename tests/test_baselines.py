@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from msgspec.structs import replace
 from store_data import FACTS, OTHER_UNIT, SKU, UNIT, file_size_limit, finished, result
 
 from perfsuite.boundary import StoreError, UsageError
@@ -349,15 +349,15 @@ def test_another_fingerprint_is_told_and_not_overwritten(tmp_path: Path) -> None
         ('"variants"', '"entries"', "missing required field `variants`"),
         (COPY, "copy", "not of pack 'memory'"),
         ('"case_version": 1', '"case_version": "1"', "key 'case_version'"),
-        ('"case_version": 1', '"case_version": 1, "speed": 3', "unknown key 'speed'"),
+        ('"case_version": 1', '"case_version": 1, "speed": 3', "unknown field `speed`"),
         ('"case_version": 1', '"variant": "x", "case_version": 1', "without a key 'variant'"),
-        ('"accepted"', '"acepted"', "unknown key 'acepted'"),
+        ('"accepted"', '"acepted"', "unknown field `acepted`"),
         ('"by": "Ann"', '"by": 3', "key 'accepted.by'"),
         ('"time_us": {"center": 12.5', '"time_us": {"center": NaN, "x": 2', "NaN is not a number"),
         ('"time_us": {"center": 12.5', '"time_us": {"center": "12.5', "not valid JSON"),
         ('"unit": "us"', '"unit": 3', "key 'metrics.time_us.unit'"),
         ('"better": "lower"', '"better": "less"', "'metrics.cycles.better' is 'less'"),
-        ('"unit": "us", "better"', '"unit": "us", "bett"', "'metrics.time_us.bett'"),
+        ('"unit": "us", "better"', '"unit": "us", "bett"', "unknown field `bett`"),
     ],
 )
 def test_a_damaged_file_is_refused_by_name(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -621,8 +621,8 @@ def test_neighbours_changed_by_two_people_merge(
 ONE_BY_ONE = """
 import sys
 from pathlib import Path
-from perfsuite.baselines import accept
-from perfsuite.runs import load_run
+from perfsuite.run.accept import accept
+from perfsuite.store.runs import load_run
 run = load_run(Path(sys.argv[1]))
 for result in run.results:
     accept(run, Path(sys.argv[2]), reason="x", by="y", select=[result.variant])

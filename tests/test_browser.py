@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import report_data as data
 from explained_data import explained
+from msgspec import structs
 from test_report import HOSTILE, hostile_run
 
 from perfsuite.report import data as marks
@@ -78,7 +79,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("pages")
     run, baselines = data.run_of(), data.baselines_of()
     book = read(run, baselines=baselines, source="nvidia-h200", previous=data.previous_of())
-    other = replace(data.previous_of(), sku=replace(run.sku, slug="nvidia-b200"))
+    other = structs.replace(data.previous_of(), sku=structs.replace(run.sku, slug="nvidia-b200"))
     (place / "story.html").write_text(render_render(book), "utf-8")
     books = [read(one, baselines={}) for one in (run, other)]
     # One variant of each tone: axe looks at every element.

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from citizens_data import PACK, RIGHT, ROOT, WRONG, citizen_in, listed, perf, plain
 
-from perfsuite.boundary import NAME_CHARACTERS
-
 pytest_plugins = ["pytester"]
 
 # Strict ids and markers, as far as this pytest knows them.
@@ -87,14 +85,6 @@ def test_a_root_elsewhere_takes_the_packs_of_that_root(project: pytest.Pytester)
     assert not (project.path / ".perfsuite").exists()
 
 
-def test_long_ids_are_whole(project: pytest.Pytester) -> None:
-    name = "shape_".ljust(NAME_CHARACTERS - 1, "x")
-    project.makepyfile(acme=PACK.replace("[1, 2]", f'["{name}", "{name}y"]'))
-    ids = [f"perf::test_variant[acme.double[n={each}]]" for each in (name, f"{name}y")]
-    assert listed(perf(project, *QUIET)) == ids
-    assert listed(perf(project, *QUIET, ids[1])) == [ids[1]]
-
-
 @pytest.mark.parametrize("option", ["--setup-plan", "--setup-only", "--collect-only"])
 def test_what_runs_no_test_measures_nothing(project: pytest.Pytester, option: str) -> None:
     assert perf(project, option).ret == 0
@@ -152,20 +142,6 @@ def test_a_fixture_over_ours_still_looks(project: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*quick looks*no verdict*"])
 
 
-def test_assertions_show_values_in_case_modules_and_lines_in_packs(
-    project: pytest.Pytester,
-) -> None:
-    cases = project.mkdir("cases")
-    text = (ROOT / "cases" / "test_other.py").read_text(encoding="utf-8")
-    extra = "\n\ndef test_own() -> None:\n    assert {1, 2} == {1, 3}\n"
-    (cases / "test_acme.py").write_text(text + extra, encoding="utf-8")
-    project.makepyfile(acme=PACK.replace('print("', 'assert n == 7, "too small"; print("'))
-    result = perf(project, "-o", "perf_cases=cases", "--perf-check")
-    result.assert_outcomes(failed=3)
-    result.stdout.fnmatch_lines(["*assert n == 7*", "*AssertionError: too small*"])
-    result.stdout.fnmatch_lines(["E*Extra items in the left set:*"])
-
-
 def test_an_error_of_collection_may_be_passed_over(project: pytest.Pytester) -> None:
     (project.mkdir("cases") / "test_broken.py").write_text("import nothing_of_it", "utf-8")
     text = (ROOT / "cases" / "test_other.py").read_text(encoding="utf-8")
@@ -178,19 +154,10 @@ def test_an_error_of_collection_may_be_passed_over(project: pytest.Pytester) -> 
 
 def test_ten_thousand_variants_take_two_seconds_to_collect(project: pytest.Pytester) -> None:
     project.makepyfile(acme=PACK.replace("[1, 2]", "list(range(10_000))"))
+    heavy = {"torch", "numpy", "scipy"}
+    text = f"import sys\ndef pytest_unconfigure(): assert not {heavy} & set(sys.modules)"
+    project.makeconftest(text)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     perf(project, "--collect-only", "-qq").stdout.fnmatch_lines(["perf: 10000"])
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
-
-
-def test_an_ordinary_session_pays_for_three_small_modules(project: pytest.Pytester) -> None:
-    project.makeconftest(
-        """
-        import sys
-        def pytest_unconfigure():
-            own = {name for name in sys.modules if name.partition(".")[0] == "perfsuite"}
-            assert own <= {"perfsuite", "perfsuite.plugin", "perfsuite.run.config"}, own
-        """
-    )
-    plain(project, "test_ordinary.py").assert_outcomes(passed=1)

@@ -127,13 +127,6 @@ def test_what_would_spoil_a_run_is_refused_with_the_reason(
     assert not (project.path / ".perfsuite").exists()
 
 
-def test_options_may_be_taken_back_on_the_command_line(project: pytest.Pytester) -> None:
-    project.makeini("[pytest]\naddopts = -n 2 --dist loadgroup --reruns 2\n")
-    back = ("-n", "0", "--reruns", "0", "--perf-check")
-    result = perf(project, *loaded("xdist", "pytest_rerunfailures"), *back)
-    result.assert_outcomes(passed=1, failed=1)
-
-
 def test_ordinary_tests_run_under_xdist_and_pytest_benchmark(project: pytest.Pytester) -> None:
     project.makepyfile(test_fast=BENCHMARKS)
     others = loaded("pytest_benchmark.plugin", "xdist")

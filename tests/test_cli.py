@@ -12,21 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from store_data import FACTS, SKU, finished
 
 from perfsuite.boundary import PackError, UsageError
 from perfsuite.cli import (
     _busy,
-    _estimate,
     _limited,
     main,
     say_baselines,
-    say_device,
     say_software,
-    say_spoilers,
 )
 from perfsuite.cli.launch import Order, carry_out
-from perfsuite.model import BaselineEntry, Gpu, Health, Run, Status, Verdict, Word
+from perfsuite.model import Gpu, Health, Run, Status, Verdict, Word
 from perfsuite.store.runs import RunFile
 
 STEADY = Path(__file__).parent / "packs" / "steady.py"
@@ -112,22 +110,6 @@ def test_a_closed_standard_output_is_an_error(
     assert said == "perfsuite: standard output is closed\n  do: redirect it: >/dev/null\n"
 
 
-def test_list_names_broken_packs(perfsuite: Command, project: Path) -> None:
-    (project / "bad.py").write_text("raise RuntimeError('boom')", encoding="utf-8")
-    code, said = perfsuite("list", *PACK, "--pack", "bad.py")
-    assert code == 1
-    assert "Pack bad cannot be listed" in said
-    assert "RuntimeError: boom" in said
-    assert "steady.double[n=100]" in said
-
-
-def test_an_unknown_axis_is_an_error_without_traceback(perfsuite: Command) -> None:
-    code, said = perfsuite("list", *PACK, "--select", "nowhere=1")
-    assert code == 2
-    assert "no variant has the axis 'nowhere'" in said
-    assert "Traceback" not in said
-
-
 def test_run_checks_and_launches_a_variant(perfsuite: Command) -> None:
     code, said = perfsuite("run", "steady.double[n=100]", *PACK, "--device", "fake")
     assert code == 0, said
@@ -178,13 +160,6 @@ def order(case: str = "double") -> Order:
     )
 
 
-def test_a_launch_is_timed_on_the_host(capsys: pytest.CaptureFixture[str]) -> None:
-    carry_out(order())
-    said = capsys.readouterr().out
-    assert "right: relative error 0" in said
-    assert "1 launches after a warm-up; median" in said
-
-
 def test_a_launch_needs_its_case_and_its_device(project: Path) -> None:
     with pytest.raises(PackError, match="no case 'triple'"):
         carry_out(order("triple"))
@@ -203,30 +178,20 @@ def test_compare_judges_one_run_against_another(perfsuite: Command) -> None:
     assert "memory.copy[n=1024]" in lines["same"]
 
 
-def test_compare_complains_of_the_first_run_first(perfsuite: Command) -> None:
-    code, said = perfsuite("compare", "nope", "nada")
-    assert code
-    assert "there is no run 'nope'" in said
-
-
-def test_compare_of_a_run_with_itself_fails_nothing(perfsuite: Command) -> None:
-    code, said = perfsuite("compare", A, f".perfsuite/runs/{A}.jsonl")
-    assert code == 0
-    assert "slower" not in said
-
-
 def test_compare_counts_what_was_skipped(perfsuite: Command, project: Path) -> None:
     run = finished({"copy": 300.0, "add": 1.0}, run_id="20261124")
-    skipped = replace(run.results[1], status=Status.SKIPPED, evidence=(), reason="needs 2 GPUs")
-    store(project, replace(run, results=(run.results[0], skipped)))
+    skipped = structs.replace(
+        run.results[1], status=Status.SKIPPED, evidence=(), reason="needs 2 GPUs"
+    )
+    store(project, structs.replace(run, results=(run.results[0], skipped)))
     _, said = perfsuite("compare", A, "20261124")
     assert "skipped 1: needs 2 GPUs" in said
     assert "memory.add" not in said
 
 
 def test_runs_of_two_products_are_incomparable(perfsuite: Command, project: Path) -> None:
-    sku = replace(SKU, slug="nvidia-h100", facts={**SKU.facts, "pci": "10de:2330"})
-    store(project, replace(finished({"copy": 300.0}, run_id="20261123"), sku=sku))
+    sku = structs.replace(SKU, slug="nvidia-h100", facts={**SKU.facts, "pci": "10de:2330"})
+    store(project, structs.replace(finished({"copy": 300.0}, run_id="20261123"), sku=sku))
     _, said = perfsuite("compare", A, "20261123")
     assert "nvidia-h200 is another product than nvidia-h100" in said
 
@@ -244,28 +209,11 @@ def test_a_report_made_again_says_what_its_run_was_compared_with(
     run = finished({"copy": 300.0}, run_id="20261123-judged")
     (variant,) = {result.variant for result in run.results}
     verdict = Verdict(variant=variant, word=Word.SAME, reason="", source=f"run {A}")
-    store(project, replace(run, verdicts=(verdict,)))
+    store(project, structs.replace(run, verdicts=(verdict,)))
     assert perfsuite("baseline", "accept", A, "--reason", "meanwhile")[0] == 0
     assert perfsuite("report", run.id)[0] == 0
     said = (project / "reports" / run.id / "summary.md").read_text("utf-8")
     assert f"compared with run {A}" in said
-
-
-def test_several_runs_are_written_as_one_page(perfsuite: Command, project: Path) -> None:
-    code, said = perfsuite("report", A, B, "--folder", "out")
-    assert code == 0, said
-    assert f"out/{A}-beside-1/index.html" in said
-    text = (project / "out" / f"{A}-beside-1" / "index.html").read_text("utf-8")
-    assert f"<h1>{A} · {B}</h1>" in text
-    assert "perfsuite compare A B" in text
-    assert "times faster" in text
-
-
-def test_a_project_is_found_from_inside(
-    perfsuite: Command, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(project / "deep")
-    assert perfsuite("compare", A, A)[0] == 0
 
 
 @pytest.mark.parametrize("name", ["20270101-000000-0000", "x/y"])
@@ -292,12 +240,6 @@ def test_a_baseline_is_accepted_and_shown(perfsuite: Command, project: Path) -> 
     shown = perfsuite("baseline", "show", "nvidia-h200")[1]
     assert "memory.copy[n=1024]" in shown
     assert "first light" in shown
-
-
-def test_accepting_again_says_that_nothing_moved(perfsuite: Command) -> None:
-    perfsuite("baseline", "accept", A, "--reason", "first light", "--select", "memory")
-    said = perfsuite("baseline", "accept", A, "--reason", "again", "--select", "memory")[1]
-    assert "left as it is" in said
 
 
 @pytest.mark.parametrize(
@@ -334,21 +276,8 @@ def test_doctor_says_what_a_run_is_compared_with(
     roots = [project / "baselines"]
     say_baselines(FACTS, roots)
     assert "2 variants of nvidia-h200; time varied" in capfd.readouterr().out
-    say_baselines(replace(FACTS, identity={**FACTS.identity, "sms": "78"}), roots)
+    say_baselines(structs.replace(FACTS, identity={**FACTS.identity, "sms": "78"}), roots)
     assert "another product" in capfd.readouterr().out
-
-
-def test_an_entry_without_time_has_empty_cells() -> None:
-    entry = BaselineEntry(variant="a.b[]", case_version=1, run=A, metrics={})
-    assert set(_estimate(entry)) == {""}
-
-
-def test_doctor_names_what_spoils_a_comparison(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
-    assert say_spoilers(replace(FACTS, device="cpu"))
-    assert "load average 99.0" in capsys.readouterr().out
 
 
 def test_a_strict_doctor_refuses_other_work_but_not_how_the_machine_is_set_up(
@@ -380,11 +309,6 @@ def test_doctor_reads_a_gpu_s_health() -> None:
     default = {"default_power_limit_w": "700"}
     assert "500 W" in next(_limited(default, {"enforced_power_limit_w": "500"}))
     assert list(_limited(default, {"enforced_power_limit_w": "700"})) == []
-
-
-def test_doctor_shows_all_units(capsys: pytest.CaptureFixture[str]) -> None:
-    say_device([FACTS, replace(FACTS, unit="b07c55e1a290")])
-    assert f"{FACTS.unit}, b07c55e1a290" in capsys.readouterr().out
 
 
 def test_the_command_runs_as_a_module() -> None:

@@ -20,7 +20,7 @@ from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.devices import fake
 from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import Group, Sample
-from perfsuite.testing.clock import DeviceClock
+from perfsuite.interop.clock import DeviceClock
 from perfsuite.workers.process import inventory
 
 pytest_plugins = ["pytester"]
@@ -29,7 +29,7 @@ pytest_plugins = ["pytester"]
 TIMES_S = [10.0, 20.0, 30.0, 40.0, 50.0]
 CONFTEST = """
 from perfsuite.testing import DeviceClock
-from perfsuite.device import fake
+from perfsuite.devices import fake
 class Scripted(fake.FakeDevice):
     within = between = 0.0
 fake.DEFAULT_US = 1.5
@@ -179,8 +179,8 @@ def test_a_device_that_cannot_be_opened_says_why(ask: Callable[[DeviceClock], ob
 @pytest.mark.parametrize("name", ["cpu", "cuda"])
 def test_without_torch_that_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    for module in ("cpu", "guest"):
-        monkeypatch.delitem(sys.modules, f"perfsuite.devices.protocol.{module}", raising=False)
+    for module in ("cpu", "tensors"):
+        monkeypatch.delitem(sys.modules, f"perfsuite.devices.{module}", raising=False)
     with pytest.raises(DeviceError, match=rf"device '{name}' needs torch"):
         DeviceClock(name).extra_info()
 

@@ -5,78 +5,68 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from options_data import OPTIONS
 from report_data import STORY, baselines_of, run_of
-from store_data import finished
 
-from perfsuite.history.store import History, series_of, stored_of
+from perfsuite.history.store import History, series_of
+from perfsuite.judge.peaks import peaks_of
 from perfsuite.model import Revision, Status, Word
 from perfsuite.report import html as render
 from perfsuite.report import text as summary
 from perfsuite.report.html import FILES
 from perfsuite.run.config import Options
+from perfsuite.run.expected import Yardstick
 from perfsuite.run.finish import Closing, close, short
 from perfsuite.run.run import Outcome
 
 
 def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
     story = tuple(told for told in STORY if told.word in words)
-    return Outcome(run_of(story), folder / "x.jsonl", baselines_of(story), "baseline nvidia-h200")
+    expected = Yardstick(
+        entries=baselines_of(story), source="baseline nvidia-h200", peaks=peaks_of("nvidia-h200")
+    )
+    return Outcome(run_of(story), folder / "x.jsonl", expected)
 
 
 def closed(outcome: Outcome, options: Options) -> Closing:
     return close(outcome, (), options)
 
 
-def test_the_report_is_written_and_named(tmp_path: Path) -> None:
-    outcome = outcome_of(tmp_path, Word.SAME)
-    lines = closed(outcome, replace(OPTIONS, report=tmp_path / "reports")).lines
-    page = tmp_path / "reports" / outcome.run.id / "index.html"
-    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert any(line.startswith("report: ") and line.endswith("index.html") for line in lines)
-    assert f"perfsuite baseline accept {outcome.run.id}" in lines[-1]
-
-
-def test_a_first_run_is_told_to_run_again(tmp_path: Path) -> None:
-    lines = closed(outcome_of(tmp_path, Word.NEW), replace(OPTIONS, report=tmp_path)).lines
-    assert "next: run again to compare with this run, or accept it:" in lines
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([Word.SAME], ["next: to accept these numbers", "  perfsuite baseline accept"]),
+        ([Word.NEW], ["next: run again to compare", "  perfsuite baseline accept"]),
+        ([Word.SLOWER], ["next: repair what fails; only", "  perfsuite baseline accept"]),
+        ([Status.SKIPPED], []),
+        ([Status.DISTURBED], ["next: end other work", "  pytest --perf"]),
+        ([Status.DISTURBED, Word.SAME], ["next: end other work", "  pytest --perf"]),
+    ],
+)
+def test_the_report_is_named_and_what_to_do_next(
+    tmp_path: Path, words: list[Word | Status], told: list[str]
+) -> None:
+    outcome = outcome_of(tmp_path, *words)
+    lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
+    assert lines[0].endswith(f"{outcome.run.id}/index.html")
+    assert lines[1].startswith("run: ")
+    assert len(lines) == 2 + len(told)
+    for line, start in zip(lines[2:], told, strict=True):
+        assert line.startswith(start)
 
 
 def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.UNCLEAR)
     lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
     assert f"  {outcome.run.command} --perf-against=REV" in lines
-    against = replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
+    against = structs.replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
     lines = closed(replace(outcome, run=against), replace(OPTIONS, report=tmp_path)).lines
     assert not any("--perf-against" in line for line in lines)
-
-
-def test_what_was_disturbed_is_measured_again(tmp_path: Path) -> None:
-    outcome = outcome_of(tmp_path, Status.DISTURBED)
-    lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
-    told = lines.index("next: end other work on this machine and measure again what was disturbed:")
-    assert lines[told + 1 :] == (f"  {outcome.run.command}",)
-
-
-def test_a_run_with_something_disturbed_is_not_to_be_accepted(tmp_path: Path) -> None:
-    outcome = outcome_of(tmp_path, Status.DISTURBED, Word.SAME)
-    lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
-    assert lines[-1] == f"  {outcome.run.command}"
-
-
-def test_what_fails_is_to_be_repaired_before_it_is_accepted(tmp_path: Path) -> None:
-    lines = closed(outcome_of(tmp_path, Word.SLOWER), replace(OPTIONS, report=tmp_path)).lines
-    assert any(line.startswith("next: repair what fails") for line in lines)
-
-
-def test_a_run_without_verdicts_has_nothing_to_accept(tmp_path: Path) -> None:
-    lines = closed(outcome_of(tmp_path, Status.SKIPPED), replace(OPTIONS, report=tmp_path)).lines
-    assert not any("accept" in line for line in lines)
 
 
 def test_what_is_not_right_keeps_a_run_from_being_accepted(tmp_path: Path) -> None:
@@ -87,15 +77,6 @@ def test_what_is_not_right_keeps_a_run_from_being_accepted(tmp_path: Path) -> No
     assert note.startswith("not accepted: ")
     assert "compute.softmax" in note
     assert not list(tmp_path.rglob("sku.json"))
-
-
-def test_what_is_right_is_accepted(tmp_path: Path) -> None:
-    options = replace(OPTIONS, report=tmp_path, accept=True, reason="try", baselines=(tmp_path,))
-    outcome = outcome_of(tmp_path, Word.SAME)
-    closing = closed(outcome, options)
-    assert outcome.steps.are_done
-    assert any(line.startswith("accepted: ") for line in closing.lines)
-    assert list(tmp_path.rglob("sku.json"))
 
 
 @pytest.mark.parametrize("error", [KeyError("uid not found"), OSError("no name")])
@@ -134,7 +115,7 @@ def fail(*_: object, **__: object) -> None:
     ("what", "failed"),
     [
         ("perfsuite.report.html.render_render", "index.html not written"),
-        ("perfsuite.report.text.summary", "summary.md not written"),
+        ("perfsuite.report.text.summary", "summary.md not written, no summary of the step"),
         ("perfsuite.history.store.History", "history not stored"),
         ("perfsuite.history.store.recent", "history not shown"),
         ("perfsuite.run.finish.Listeners", "packs were not asked for sections"),
@@ -167,7 +148,7 @@ def test_whatever_fails_costs_nothing_else(
         "not accepted": any(line.startswith("accepted") for line in closing.lines),
         "no summary of the step": (tmp_path / "step.md").exists(),
     }
-    assert {name for name, is_done in done.items() if not is_done} <= {failed}
+    assert {name for name, is_done in done.items() if not is_done} <= {*failed.split(", ")}
 
 
 def test_a_run_that_cannot_be_reported_is_kept_all_the_same(
@@ -198,13 +179,15 @@ def history_of(root: Path) -> History:
 
 def keeping(root: Path) -> Options:
     url = "sqlite:///.perfsuite/history.db"
-    return replace(OPTIONS, root=root, report=root / "reports", history=url)
+    return replace(OPTIONS, root=root, report=root / "reports", features={"perf_history": url})
 
 
 def test_a_run_is_stored_and_the_report_shows_what_was_before(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.SAME)
     for number in range(3):
-        run = replace(outcome.run, id=f"run-{number}", started=f"2026-11-2{number}T02:00:00+00:00")
+        run = structs.replace(
+            outcome.run, id=f"run-{number}", started=f"2026-11-2{number}T02:00:00+00:00"
+        )
         closing = closed(replace(outcome, run=run), keeping(tmp_path))
     assert not any("history" in line for line in closing.lines)
     assert outcome.steps.are_done
@@ -226,15 +209,6 @@ def test_what_is_accepted_becomes_part_of_the_history(tmp_path: Path) -> None:
     assert (move.run, move.reason) == (outcome.run.id, "new driver")
 
 
-def test_a_history_that_cannot_be_written_is_a_line(tmp_path: Path) -> None:
-    (tmp_path / ".perfsuite").touch()
-    outcome = outcome_of(tmp_path, Word.SAME)
-    closed(outcome, keeping(tmp_path))
-    (note,) = outcome.steps.notes
-    assert note.startswith("history not stored: cannot make the folder of the history")
-    assert note.endswith("perfsuite history import 20261121-103000-3f2a later")
-
-
 def test_without_sqlalchemy_the_history_is_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,25 +219,6 @@ def test_without_sqlalchemy_the_history_is_a_line(
     closed(outcome, keeping(tmp_path))
     (note,) = outcome.steps.notes
     assert note.startswith("history not stored: install sqlalchemy; perfsuite history import ")
-
-
-def test_no_history_is_kept_where_none_is_wanted(tmp_path: Path) -> None:
-    closed(outcome_of(tmp_path, Word.SAME), replace(keeping(tmp_path), history=""))
-    assert not (tmp_path / ".perfsuite").exists()
-
-
-def test_the_environment_s_history_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PERFSUITE_HISTORY", "sqlite:///elsewhere.db")
-    closed(outcome_of(tmp_path, Word.SAME), keeping(tmp_path))
-    assert (tmp_path / "elsewhere.db").exists()
-
-
-def test_three_hundred_variants_are_stored_in_a_third_of_a_second(tmp_path: Path) -> None:
-    many = finished({f"case{number}": 100.0 + number for number in range(300)})
-    with history_of(tmp_path) as history:
-        started = time.process_time()
-        assert history.add(stored_of(many))
-        assert time.process_time() - started < 0.9  # 0.17 s on one core
 
 
 def test_a_path_is_told_whole_where_the_current_folder_is_gone(

@@ -62,6 +62,7 @@ def entries(name: str, thing: Any) -> Iterator[str]:
     yield name
     if dataclasses.is_dataclass(thing):
         yield from (f"{name}.{field.name}" for field in dataclasses.fields(thing))
+    yield from (f"{name}.{field}" for field in getattr(thing, "__struct_fields__", ()))
     if isinstance(thing, type) and issubclass(thing, enum.Enum):
         yield from (f"{name}.{member.name}={member.value}" for member in thing)
     elif isinstance(thing, type):

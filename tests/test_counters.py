@@ -6,41 +6,34 @@ documentation and others' parsers give for ``--csv --page raw``.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from arms_data import PACK as ARMS_PACK
-from arms_data import PLANTED, commit, last, perf, project_in
 from explained_data import explained
+from msgspec.structs import replace
 from store_data import SKU
 from test_runner import Log, request
 from test_tracing import COPY, KERNELS, entry_of, traced_run
 
 from perfsuite import cli as doctor
 from perfsuite.boundary import DeviceError
-from perfsuite.devices.fake import FakeDevice
-from perfsuite.engine.trace import show_once
-from perfsuite.explain import counters, counting
-from perfsuite.explain.counters import METRICS, Counted, Counter, command, joined, read
+from perfsuite.explain import counters
+from perfsuite.explain.counters import METRICS, Counted, Counter, joined, read
 from perfsuite.explain.parts import Side, explain
-from perfsuite.model import Arm, Change, Gpu, Trace, TracedKernel, Variant
+from perfsuite.model import Arm, Change, Gpu, TracedKernel, Variant
 from perfsuite.report.html import render_render
 from perfsuite.report.why import headline
 from perfsuite.run.accept import accept
 from perfsuite.run.run import Outcome, execute
-from perfsuite.store.codec import trace_line
 from perfsuite.store.runs import load_run
-from perfsuite.workers import messages as wire
-from perfsuite.workers.process import Site, resident_bytes
+from perfsuite.workers.process import Site
 
 pytest_plugins = ["pytester"]
 
@@ -108,13 +101,6 @@ def test_a_log_without_counters_says_why(text: str, said: str) -> None:
         read(text)
 
 
-def test_ncu_leaves_the_clocks_alone() -> None:
-    words = command("/opt/ncu", Path("l.csv"), "python", "-m", "x")
-    assert words[0] == "/opt/ncu"
-    assert words[words.index("--clock-control") + 1] == "none"
-    assert words[-3:] == ["python", "-m", "x"]
-
-
 def test_demanglers_agree_on_functions_and_shapes() -> None:
     traced = replace(SCALE, name="void (anonymous namespace)::a::add<4>(float*, unsigned long)")
     (found,) = joined([traced], [counted("void <unnamed>::a::add<4>(float *, unsigned long)", 5)])
@@ -140,19 +126,6 @@ def test_kernels_that_cannot_be_told_apart_have_no_counters() -> None:
     assert [each.counters for each in found] == [{}, {}]
     memset = TracedKernel(name="Memset (Device)", count=1, duration_us=1.0)
     assert joined([memset], [counted("scale_rows", 5)])[0].counters == {}
-
-
-def test_one_launch_is_shown_after_the_warm_up() -> None:
-    told: list[str] = []
-
-    class Watched(FakeDevice):
-        def shown(self, issue: Callable[[], object]) -> None:
-            told.append("start")
-            issue()
-            told.append("stop")
-
-    show_once(Watched(), lambda: [lambda: told.append("launch")])
-    assert told == ["launch"] * 3 + ["start", "launch", "stop"]
 
 
 PACK = """
@@ -241,14 +214,6 @@ def test_a_run_counts_what_it_traces_and_stores_it(
     assert len(calls.read_text("utf-8").splitlines()) == 2
 
 
-def test_a_run_that_is_not_asked_counts_nothing(tmp_path: Path, ncu: Callable[..., Path]) -> None:
-    calls = ncu(log(("scale_rows", 4096)))
-    outcome = execute(request(tmp_path, PACK), Log())
-    assert outcome.run.traces
-    assert not calls.exists()
-    assert '"counters"' not in outcome.run_file.read_text("utf-8").replace("perf-counters", "")
-
-
 def test_a_run_says_what_was_counted_otherwise(
     tmp_path: Path, ncu: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,52 +230,6 @@ def test_a_run_says_what_was_counted_otherwise(
     assert headline(found).endswith(
         "sectors read 4.19\u202fM \u2192 8.39\u202fM, bank conflicts 4.19\u202fM \u2192 8.39\u202fM"
     )
-
-
-@pytest.mark.parametrize("where", ["option", "ini"])
-def test_both_arms_are_counted_as_option_or_ini_say(
-    pytester: pytest.Pytester,
-    monkeypatch: pytest.MonkeyPatch,
-    ncu: Callable[..., Path],
-    where: str,
-) -> None:
-    project = project_in(pytester, monkeypatch)
-    calls = ncu(log(("scale_rows", 4096)))
-    kernel = 'ctx.run_kernel("scale_rows", speed.US[impl], grid=(132, 1, 1), block=(256, 1, 1))'
-    commit(project.path, acme=ARMS_PACK.replace("ctx.spend(speed.US[impl])", kernel))
-    (project.path / "speed.py").write_text(PLANTED, "utf-8")
-    if where == "ini":
-        project.makeini("[pytest]\nperf_counters = true\n")
-    option = ("--perf-counters",) if where == "option" else ()
-    perf(project, "--perf-against=main", "--perf-select", "impl=two", *option)
-    found = [(trace.arm, trace.kernels[0].counters) for trace in last(project).traces]
-    every = dict.fromkeys(METRICS, 4096.0)
-    assert found == [(Arm.A, every), (Arm.B, every)]
-    assert len(calls.read_text("utf-8").splitlines()) == 2
-
-
-def test_a_stored_entry_without_counters_is_counted_when_that_is_asked_for(
-    tmp_path: Path, ncu: Callable[..., Path]
-) -> None:
-    ncu(log(("scale_rows", 4096)))
-    plain = execute(request(tmp_path, PACK), Log())
-    accept(plain.run, tmp_path / "baselines", reason="first", by="Ann")
-    assert len(whole(tmp_path).run.traces) == 2
-    assert execute(request(tmp_path, PACK), Log()).run.traces == ()
-
-
-def test_what_no_counter_is_of_is_not_asked_for_again(
-    tmp_path: Path, ncu: Callable[..., Path]
-) -> None:
-    calls = ncu(log(("scale_rows", 4096)))
-    copies = PACK.replace(", grid=(132, 1, 1), block=(256, 1, 1)", "")
-    assert copies != PACK
-    plain = execute(request(tmp_path, copies), Log())
-    assert [len(trace.kernels) for trace in plain.run.traces] == [1, 1]
-    accept(plain.run, tmp_path / "baselines", reason="first", by="Ann")
-    counted = execute(request(tmp_path, copies, counters=True), Log())
-    assert counted.run.traces == ()
-    assert not calls.exists()
 
 
 def test_a_refusal_is_a_note_and_the_kernels_stay(tmp_path: Path, ncu: Callable[..., Path]) -> None:
@@ -345,18 +264,6 @@ def count(tmp_path: Path) -> Callable[[], Counting]:
     return lambda: Counting(Counter(Site(device="fake", origins=origins)), asked.variants)
 
 
-@pytest.mark.parametrize(
-    ("mode", "said"), [("crash", "ValueError: not under ncu"), ("refuse", "no such shape")]
-)
-def test_a_variant_that_fails_under_ncu_is_named(
-    count: Callable[[], Counting], ncu: Callable[..., Path], mode: str, said: str
-) -> None:
-    ncu("", mode=mode)
-    assert count().told() == (
-        f"no counters of some variants: 2 could not be counted (first acme.double[us=100]: {said})"
-    )
-
-
 def test_a_variant_that_hangs_under_ncu_is_ended(
     count: Callable[[], Counting], ncu: Callable[..., Path]
 ) -> None:
@@ -383,43 +290,6 @@ def test_an_ncu_that_cannot_count_is_a_note(
     assert said in count().told()
 
 
-def test_what_ncu_leaves_running_is_ended(
-    tmp_path: Path, count: Callable[[], Counting], ncu: Callable[..., Path]
-) -> None:
-    ncu("")
-    script = f"#!/bin/sh\nsleep 60 &\necho $! >> '{tmp_path / 'left'}'\n"
-    (tmp_path / "bin" / "ncu").write_text(script, "utf-8")
-    assert "ncu counted no kernel" in count().told()
-    left = (tmp_path / "left").read_text("utf-8").split()
-    assert len(left) == 2
-    deadline = time.monotonic() + 5
-    while any(map(resident_bytes, map(int, left))) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert [resident_bytes(int(pid)) for pid in left] == [0, 0]
-
-
-def test_a_machine_without_ncu_says_so_once(
-    tmp_path: Path, count: Callable[[], Counting], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    told = count().told()
-    assert told == "no counters: NVIDIA's Nsight Compute (ncu) is not on the PATH"
-
-
-def test_no_other_device_is_counted() -> None:
-    assert "none of NVIDIA's counters" in Counter(Site(device="cpu")).refused
-
-
-def test_the_watched_process_refuses_what_is_no_variant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "job").write_bytes(wire.encode(wire.Ping()))
-    monkeypatch.setattr("signal.alarm", lambda _seconds: 0)
-    said = counting.main([str(tmp_path / "job"), "600"])
-    assert said is not None
-    assert said.endswith("asks for Ping, not for one variant")
-
-
 def test_baselines_keep_counters_and_old_lines_stay_as_they_are(tmp_path: Path) -> None:
     accept(traced_run(), tmp_path, reason="first", by="Ann")
     path = tmp_path / SKU.slug / "memory.json"
@@ -431,14 +301,6 @@ def test_baselines_keep_counters_and_old_lines_stay_as_they_are(tmp_path: Path) 
     assert done.changed == {COPY: "counters recorded"}
     assert entry_of(tmp_path).kernels == more
     assert path.read_text("utf-8").count('"counters": {"sectors_read": 12}') == 2
-
-
-def test_a_trace_without_counters_is_stored_as_before_there_were_any() -> None:
-    bare = trace_line(Trace(variant=COPY, kernels=(SCALE,)))
-    assert "counters" not in json.loads(bare)["kernels"][0]
-    half = replace(SCALE, counters={"sectors_read": 2.5, "bank_conflicts": 3.0})
-    (stored,) = json.loads(trace_line(Trace(variant=COPY, kernels=(half,))))["kernels"]
-    assert json.dumps(stored["counters"]) == '{"sectors_read": 2.5, "bank_conflicts": 3}'
 
 
 def change(before_us: float, now_us: float) -> Change:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from perfsuite.explain.parts import Explanation, Kind, Side, explain
 from perfsuite.model import Change, Code, Health, TracedKernel

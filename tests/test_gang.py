@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from perfsuite.boundary import CaseError, DeviceError, UsageError
 from perfsuite.devices.protocol import Gang, join, open_device, see_own_first
@@ -170,7 +171,7 @@ def test_rank_that_takes_too_much_memory_is_killed(
 
 
 def limited(**limits_s: float) -> Site:
-    return replace(SITE, settings=replace(SITE.settings, **limits_s))  # type: ignore[arg-type]
+    return replace(SITE, settings=structs.replace(SITE.settings, **limits_s))
 
 
 def test_collective_that_hangs_is_timed_out_with_all_stacks_and_no_orphan(
@@ -322,8 +323,8 @@ def evidence(*times_us: float, **fields: object) -> Evidence:
 
 
 def test_merging_takes_time_and_cycles_from_the_same_rank() -> None:
-    slow = replace(evidence(1.0, 9.0), error=0.2, settled=False, notes=("both", "slow"))
-    quick = replace(evidence(2.0, 3.0), error=0.1, exact={"bytes": 4.0}, notes=("both",))
+    slow = structs.replace(evidence(1.0, 9.0), error=0.2, settled=False, notes=("both", "slow"))
+    quick = structs.replace(evidence(2.0, 3.0), error=0.1, exact={"bytes": 4.0}, notes=("both",))
     gang = merged([slow, quick], ())
     assert gang.blocks[0].time_us == (2.0, 9.0)
     assert gang.blocks[0].cycles == (20.0, 90.0)
@@ -332,7 +333,9 @@ def test_merging_takes_time_and_cycles_from_the_same_rank() -> None:
 
 
 def test_what_ranks_note_with_other_figures_is_one_note() -> None:
-    late = [replace(evidence(1.0), notes=(f"late by {share} %",)) for share in ("3.5", "41")]
+    late = [
+        structs.replace(evidence(1.0), notes=(f"late by {share} %",)) for share in ("3.5", "41")
+    ]
     assert merged(late, ()).notes == ("late by 3.5 %",)
 
 
@@ -345,7 +348,7 @@ def test_merging_takes_a_metric_from_the_rank_that_is_worst_in_it() -> None:
 
 def test_ranks_that_launched_differently_are_refused() -> None:
     with pytest.raises(CaseError, match="launched differently"):
-        merged([evidence(1.0), replace(evidence(1.0), launches=2)], ())
+        merged([evidence(1.0), structs.replace(evidence(1.0), launches=2)], ())
 
 
 def test_unit_of_a_gang_knows_no_order() -> None:
@@ -422,7 +425,7 @@ def test_servers_of_a_gang_see_all_its_gpus() -> None:
 @contextmanager
 def opened(device: str, **fields: int) -> Iterator[tuple[tuple[Desk, ...], tuple[Pack, ...]]]:
     packs = load_catalogue(discover(None, extra=[PACK], allow=["gang"]), tier=Tier.FULL)
-    settings = replace(SITE.settings, **fields)  # type: ignore[arg-type]
+    settings = structs.replace(SITE.settings, **fields)
     with ExitStack() as stack:
         yield open_desks(device, packs, settings, stack), packs
 
@@ -443,7 +446,7 @@ def test_gangs_are_measured_after_the_others_on_units_of_their_own(
 
     lagging = [variant("lag", ranks=ranks, us=100) for ranks in (3, 2)]
     plain = variant("lag", ranks=1, us=100)
-    plain = replace(plain, case=replace(plain.case, ranks=""))
+    plain = structs.replace(plain, case=structs.replace(plain.case, ranks=""))
     with opened("fake", processes=1) as (desks, _):
         measure_on(desks, [*lagging, plain], take)
         assert units_of(desks, lagging) == {desks[0].facts.unit: "Fake Device"}
@@ -532,7 +535,7 @@ def test_gpus_measure_a_collective_by_both_clocks(
 def test_gpus_that_lose_a_rank_measure_the_next_variant(
     gpus: GangPanel, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    settings = replace(SITE.settings, prepare_limit_s=15.0)
+    settings = structs.replace(SITE.settings, prepare_limit_s=15.0)
     monkeypatch.setattr(gpus, "site", replace(gpus.site, settings=settings))
     bad, good = measure(gpus, fail(how), fail("fine"))
     assert bad.status in {Status.CRASHED, Status.ERROR, Status.TIMED_OUT}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from history_data import COPY, commit_of, night, nights
+from msgspec.structs import replace
 from sqlalchemy import create_engine, select, text
 from store_data import OTHER_UNIT, evidence
 
@@ -24,7 +24,6 @@ from perfsuite.history.store import (
     trends,
     unpack_samples,
     variants_like,
-    with_shifts,
 )
 from perfsuite.model import (
     Arm,
@@ -44,9 +43,17 @@ from perfsuite.model import (
 
 pytest_plugins = ["postgres_server"]
 
-KEY = SeriesKey(sku="nvidia-h200", variant=COPY, metric="time_us", regime="paced", unit="us")
+SKU = "nvidia-h200"
+KEY = SeriesKey(sku=SKU, variant=COPY, metric="time_us", regime="paced", unit="us")
 MOVE = BaselineMove(
     key=KEY, run="night-0001", accepted="2026-01-02T12:00:00", by="me", reason="new", center=301.0
+)
+CHANGE = Change(
+    metric="time_us", unit="us", baseline=294.0, current=300.0, theta=0.02, low=0.01, high=0.03,
+    threshold=0.0025, gate=0.01, detectable=0.002,
+)  # fmt: skip
+SHIFT = MachineShift(
+    word=Word.SLOWER, reason="all", moved=3, comparable=3, units=("u",), canaries=(), variants=()
 )
 
 
@@ -68,52 +75,38 @@ def store(history: History, *runs: Run) -> None:
         assert history.add(stored_of(run))
 
 
-def time_of(history: History, last: int | None = None) -> Series:
-    (series,) = series_of(history, COPY, metric="time_us", last=last)
+def time_of(history: History) -> Series:
+    (series,) = series_of(history, COPY, metric="time_us")
     return series
 
 
-def everything(history: History) -> dict[str, list[tuple[object, ...]]]:
+def everything(history: History) -> list[object]:
+    every = tables.metadata.sorted_tables
     with history.reading() as connection:
-        return {
-            name: sorted(map(tuple, connection.execute(select(table))), key=repr)
-            for name, table in tables.metadata.tables.items()
-        }
+        return [sorted(map(repr, connection.execute(select(table)))) for table in every]
 
 
 def test_a_run_is_read_back_as_it_was_measured(history: History) -> None:
-    change = Change(
-        metric="time_us",
-        unit="us",
-        baseline=294.0,
-        current=300.0,
-        theta=0.02,
-        low=0.01,
-        high=0.03,
-        threshold=0.0025,
-        gate=0.01,
-        detectable=0.002,
-    )
-    verdict = Verdict(variant=COPY, word=Word.SLOWER, reason="it is", changes=(change,))
+    verdict = Verdict(variant=COPY, word=Word.SLOWER, reason="it is", changes=(CHANGE,))
     store(history, replace(night(0), verdicts=(verdict,)))
+    history.add_moves([MOVE])
     series = time_of(history)
     (point,) = series.points
-    assert series.key == KEY
+    assert (series.key, series.moves) == (KEY, (MOVE,))
     assert point.center == pytest.approx(300.0, rel=1e-3)
     assert [len(values) for values in point.values.values()] == [3]
     assert (point.word, point.theta, point.low, point.high) == ("slower", 0.02, 0.01, 0.03)
     assert (point.run, point.commit, point.is_valid) == ("night-0000", commit_of(0), True)
-    assert {each.key.metric for each in series_of(history, COPY)} == {
-        *("time_us", "cycles", "peak_bytes")
-    }
+    assert [each.key.metric for each in series_of(history, COPY)] == [
+        *("cycles", "peak_bytes", "time_us")
+    ]
 
 
 def test_storing_a_run_twice_changes_nothing(history: History) -> None:
-    stored = stored_of(night(0))
-    assert history.add(stored)
+    store(history, night(0))
     history.add_moves([MOVE])
     before = everything(history)
-    assert not history.add(stored)
+    assert not history.add(stored_of(night(0)))
     history.add_moves([replace(MOVE, reason="another"), MOVE])
     assert everything(history) == before
 
@@ -126,10 +119,9 @@ def test_writers_at_the_same_time_store_every_run_once(url: str) -> None:
             return sum(own.add(run) for run in runs)
 
     with ThreadPoolExecutor(4) as pool:
-        stored = list(pool.map(write, range(4)))
-    assert sum(stored) == len(runs)
+        assert sum(pool.map(write, range(4))) == len(runs)
     with History(url, Path("/")) as history:
-        assert [point.run for point in time_of(history).points] == [run.id for run in runs]
+        assert [point.run for point in time_of(history).points] == [each.run["id"] for each in runs]
 
 
 def with_aside(run: Run) -> Run:
@@ -148,16 +140,7 @@ def as_status(status: Status) -> Callable[[Run], Run]:
 
 
 def shifted(run: Run) -> Run:
-    shift = MachineShift(
-        word=Word.SLOWER,
-        reason="all of it",
-        moved=3,
-        comparable=3,
-        units=("u",),
-        canaries=(),
-        variants=(),
-    )
-    return replace(run, shift=shift)
+    return replace(run, shift=SHIFT)
 
 
 @pytest.mark.parametrize(
@@ -183,23 +166,16 @@ def test_what_does_not_count_is_stored_with_its_reason(
 def test_a_crash_is_a_point_without_a_number(lite: History) -> None:
     crashed = Result(variant=COPY, status=Status.CRASHED, reason="signal 11")
     store(lite, night(0), replace(night(1), results=(crashed,)))
-    points = time_of(lite).points
-    assert [(point.center is None, point.why_not) for point in points] == [
-        (False, ""),
-        (True, "crashed"),
-    ]
+    told = [(point.center is None, point.why_not) for point in time_of(lite).points]
+    assert told == [(False, ""), (True, "crashed")]
 
 
 def test_bad_nights_make_no_change_point(lite: History) -> None:
-    runs = [
-        shifted(night(n, {"copy": 330.0 + n / 100})) if 10 <= n < 20 else each
-        for n, each in enumerate(nights(30))
-    ]
-    store(lite, *runs)
-    assert time_of(lite).change_points == ()
-    (row,) = with_shifts(trends(lite, "nvidia-h200", metrics=["time_us"])).rows
-    assert row.change_points == ()
-    assert set(row.why_not.values()) == {"machine-shift"}
+    bad = [shifted(night(n, {"copy": 330.0 + n / 100})) for n in range(10, 20)]
+    store(lite, *(bad[n - 10] if 10 <= n < 20 else each for n, each in enumerate(nights(30))))
+    (row,) = trends(lite, SKU, metrics=["time_us"])
+    assert (time_of(lite).change_points, row.change_points) == ((), ())
+    assert {point.why_not for point in row.points} == {"", "machine-shift"}
 
 
 def test_a_change_point_says_since_when_and_between_which_commits(history: History) -> None:
@@ -211,7 +187,7 @@ def test_a_change_point_says_since_when_and_between_which_commits(history: Histo
     assert change.change == pytest.approx(0.03, abs=0.002)
     assert change.p_value < 1e-6
     assert not change.is_other_unit
-    (row,) = with_shifts(trends(history, "nvidia-h200", metrics=["time_us"])).rows
+    (row,) = trends(history, SKU, metrics=["time_us"])
     assert row.change_points == (change,)
     assert recent(history, night(0), [COPY])[COPY].change_points == (change,)
 
@@ -223,56 +199,39 @@ def test_a_change_point_on_another_card_says_so(lite: History) -> None:
     assert change.is_other_unit
 
 
-def test_only_the_last_points_are_read_when_asked(history: History) -> None:
-    store(history, *nights(12))
-    assert [point.run for point in time_of(history, last=2).points] == ["night-0010", "night-0011"]
-    found = trends(history, "nvidia-h200", last=3)
-    assert [run.id for run in found.runs] == ["night-0009", "night-0010", "night-0011"]
-    assert {row.runs for row in found.rows} == {(0, 1, 2)}
+def test_the_last_runs_are_read_in_order_of_time(history: History) -> None:
+    store(history, *nights(12)[::-1])
+    assert [point.run[-2:] for point in time_of(history).points] == [f"{n:02}" for n in range(12)]
+    told = [[point.run[-2:] for point in each.points] for each in trends(history, SKU, last=3)]
+    assert told == 3 * [["09", "10", "11"]]
 
 
-def test_an_older_run_that_is_stored_later_takes_its_place(history: History) -> None:
-    store(history, night(2), night(0), night(1))
-    assert [point.run[-1] for point in time_of(history).points] == ["0", "1", "2"]
-
-
-def test_another_version_of_a_case_is_another_series(lite: History) -> None:
-    run = night(1)
+def test_a_run_s_own_past_is_of_its_product_and_newest_version(lite: History) -> None:
+    run, other = night(1), Sku(slug="nvidia-b300", name="NVIDIA B300")
     later = replace(run, results=(replace(run.results[0], case_version=2),))
-    store(lite, night(0), later)
+    store(lite, night(0), later, replace(night(2), sku=other))
     versions = [each.key.case_version for each in series_of(lite, COPY, metric="time_us")]
-    assert versions == [1, 2]
+    assert versions == [1, 1, 2]
     assert recent(lite, night(0), [COPY])[COPY].key.case_version == 2
+    assert len(recent(lite, replace(run, sku=other), [COPY])[COPY].points) == 1
+    assert recent(lite, replace(run, sku=replace(other, slug="x")), [COPY]) == {}
+    assert skus(lite) == ["nvidia-b300", SKU]
 
 
-def test_another_product_s_past_is_not_a_run_s_own(lite: History) -> None:
-    other = Sku(slug="nvidia-b300", name="NVIDIA B300")
-    store(lite, replace(night(0), sku=other), replace(night(1), sku=other))
-    assert recent(lite, night(2), [COPY]) == {}
-    assert len(recent(lite, replace(night(2), sku=other), [COPY])[COPY].points) == 2
-
-
-def test_acceptances_are_part_of_a_series(history: History) -> None:
-    store(history, night(0))
-    history.add_moves([MOVE])
-    assert time_of(history).moves == (MOVE,)
-
-
-def test_an_interrupted_run_is_refused() -> None:
-    with pytest.raises(UsageError, match="--perf-resume"):
-        stored_of(replace(night(0), finished=""))
-
-
-def test_a_run_that_only_checked_has_no_points(lite: History) -> None:
+def test_what_is_no_finished_measurement_has_no_points(lite: History) -> None:
     run = night(0)
+    with pytest.raises(UsageError, match="--perf-resume"):
+        stored_of(replace(run, finished=""))
     store(lite, replace(run, settings=replace(run.settings, check_only=True)))
     assert skus(lite) == []
 
 
 def test_samples_are_kept_until_they_are_pruned(history: History) -> None:
     store(history, night(0), night(100))
-    query = (
-        select(tables.samples.c.data).join(tables.series).where(tables.series.c.metric == "time_us")
+    same = (tables.samples.c.run, tables.samples.c.place)
+    query = select(tables.samples.c.data).where(
+        *(mine == theirs for mine, theirs in zip(same, tables.points.primary_key, strict=True)),
+        tables.points.c.metric == "time_us",
     )
     with history.reading() as connection:
         packed = connection.execute(query).scalars().first()
@@ -284,7 +243,7 @@ def test_samples_are_kept_until_they_are_pruned(history: History) -> None:
     assert len(time_of(history).valid) == 2
 
 
-@pytest.mark.parametrize("version", [1, 99])
+@pytest.mark.parametrize("version", [2, 99])
 def test_a_history_of_another_version_is_refused(url: str, version: int) -> None:
     History(url, Path("/")).close()
     engine = create_engine(url)
@@ -327,20 +286,14 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 
 def test_variants_are_found_by_a_part_of_their_id(lite: History) -> None:
     store(lite, night(0, {"copy": 1.0, "compute.softmax": 2.0}))
-    assert variants_like(lite, "copy") == [COPY]
-    assert variants_like(lite, "%") == []
-
-
-def drop(history: History, table: str) -> None:
-    """Let the database drop what is put into a table, without a word."""
-    with history.writing() as connection:
-        act = f"CREATE TRIGGER t BEFORE INSERT ON {table} BEGIN SELECT RAISE(IGNORE); END"
-        connection.execute(text(act))
+    assert (variants_like(lite, "copy"), variants_like(lite, "%")) == ([COPY], [])
 
 
 @pytest.mark.parametrize("table", ["runs", "points"])
 def test_a_database_that_drops_a_run_is_told_of(lite: History, table: str) -> None:
-    drop(lite, table)
+    act = f"CREATE TRIGGER t BEFORE INSERT ON {table} BEGIN SELECT RAISE(IGNORE); END"
+    with lite.writing() as connection:
+        connection.execute(text(act))
     with pytest.raises(StoreError, match=f"kept 0 of . rows of table '{table}'"):
         lite.add(stored_of(night(0)))
 

@@ -65,8 +65,3 @@ def test_the_example_of_a_hook_runs(
         assert all(isinstance(each, kind[0]) for each in found)
     else:
         assert found is None if kind is None else isinstance(found, kind)  # type: ignore[arg-type]
-
-
-def test_the_vendors_page_tells_of_every_hook() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "vendors.md").read_text("utf-8")
-    assert [name for name in HOOKS if f"`{name}" not in page] == []

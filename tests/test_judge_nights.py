@@ -65,15 +65,6 @@ def test_nights_that_scatter_more_than_is_usual_widen_the_interval() -> None:
     assert fmean(each.high - each.low for each in found) > 1.5 * calm
 
 
-def test_more_nights_say_more() -> None:
-    rng = np.random.default_rng(9)
-    widths = [
-        fmean(each.high - each.low for each in (change_of(rng, 100.0, n) for _ in range(50)))
-        for n in (1, 5)
-    ]
-    assert widths[1] < 0.85 * widths[0]
-
-
 def test_a_unit_counts_as_much_as_any_other_however_many_nights_it_had() -> None:
     rng = np.random.default_rng(10)
     slow = 1.02  # this card is slower, and has most of the nights

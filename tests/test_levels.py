@@ -17,7 +17,7 @@ NOISE = 0.003
 
 
 def indexes(values: list[float]) -> list[int]:
-    return [shift.index for shift in shifts(values)]
+    return [shift.place for shift in shifts(values)]
 
 
 def noise_of(rng: np.random.Generator, many: int) -> np.ndarray:
@@ -58,7 +58,7 @@ def test_size_and_certainty_of_a_shift_are_told() -> None:
     values = noise_of(np.random.default_rng(1), 60)
     values[40:] -= math.log(1.05)
     (shift,) = shifts(values.tolist())
-    assert shift.index == 40
+    assert shift.place == 40
     assert shift.size == pytest.approx(-math.log(1.05), abs=NOISE)
     assert shift.p_value < 1e-9
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import store_data
+from msgspec import structs
 from test_runner import QUICK, WATCHED, Log, request
 
 from perfsuite.boundary import UsageError
@@ -25,6 +26,7 @@ from perfsuite.model import (
     Stage,
     Variant,
 )
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.merge import conclude, merged
 from perfsuite.packs.select import bundles_of, shard_of
 from perfsuite.report.data import read
@@ -34,7 +36,6 @@ from perfsuite.run.accept import accept
 from perfsuite.run.config import Request
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store.baselines import Baselines
-from perfsuite.store.exceptions import Exceptions
 from perfsuite.store.runs import list_runs, load_run
 
 FIVE = WATCHED.replace("[100, 200, 400, 50]", "[100, 200, 300, 400, 500, 50]").replace(
@@ -80,8 +81,8 @@ def test_machines_agree_whatever_the_order_and_a_new_variant_moves_no_other() ->
 
 def test_the_gangs_of_a_case_stay_together() -> None:
     variants = [store_data.variant("memory.all_reduce", n) for n in (2, 4, 8)]
-    ranked = [replace(v, case=replace(v.case, ranks="n")) for v in variants]
-    two = replace(ranked[0], id="memory.all_reduce[n=2,op=sum]")
+    ranked = [structs.replace(v, case=structs.replace(v.case, ranks="n")) for v in variants]
+    two = structs.replace(ranked[0], id="memory.all_reduce[n=2,op=sum]")
     assert [ids(bundle) for bundle in bundles_of([*ranked, two], [])] == [
         [ranked[0].id, two.id],
         [ranked[1].id],
@@ -92,15 +93,17 @@ def test_the_gangs_of_a_case_stay_together() -> None:
 @pytest.fixture
 def asked(tmp_path: Path) -> Request:
     """A request for five variants, with a canary."""
-    found = request(tmp_path, FIVE, settings=replace(QUICK, processes=2, confirm_processes=3))
+    found = request(
+        tmp_path, FIVE, settings=structs.replace(QUICK, processes=2, confirm_processes=3)
+    )
     return replace(found, variants=found.variants[:5])
 
 
 def on_unit(result: Result, unit: str) -> Result:
     def moved(process: Evidence) -> Evidence:
-        return replace(process, unit=unit)
+        return structs.replace(process, unit=unit)
 
-    return replace(result, evidence=tuple(map(moved, result.evidence)))
+    return structs.replace(result, evidence=tuple(map(moved, result.evidence)))
 
 
 def split(run: Run, count: int = 2) -> list[Run]:
@@ -110,13 +113,13 @@ def split(run: Run, count: int = 2) -> list[Run]:
         own = run.variants[index::count]
         names, unit = {v.id for v in (*own, *run.canaries)}, f"{index}" * 12
         shards.append(
-            replace(
+            structs.replace(
                 run,
                 id=f"{run.id[:-1]}{index}",
                 variants=own,
                 results=tuple(on_unit(r, unit) for r in run.results if r.variant in names),
                 verdicts=tuple(v for v in run.verdicts if v.variant in names),
-                facts=replace(run.facts, unit=unit),
+                facts=structs.replace(run.facts, unit=unit),
                 units={unit: run.facts.name},
                 notes=(f"note of {index}",),
                 commit="0" * 40,
@@ -146,7 +149,7 @@ def test_shards_are_judged_as_the_whole_run_is(
     monkeypatch.setenv("FACTOR_200", "1.05")
     run = execute(asked, Log()).run
     shards = [
-        replace(
+        structs.replace(
             each,
             facts=run.facts,
             results=tuple(on_unit(result, run.facts.unit) for result in each.results),
@@ -166,37 +169,14 @@ def test_shards_are_judged_as_the_whole_run_is(
     assert judged_against(outcome.run, run).fails is False
 
 
-def test_a_merged_run_knows_the_ceilings_that_were_accepted(tmp_path: Path) -> None:
-    run = store_data.finished({"copy": 300.0, "add": 600.0})
-    accept(run, tmp_path / "baselines", reason="first", by="me")
-    pack = Pack(name="memory", origin="", ceilings={"hbm": run.variants[:1]})
-    peaks = whole_of(split(run), tmp_path, pack).peaks
-    assert peaks is not None
-    assert peaks.links["hbm"].source == f"{run.variants[0].id}, accepted baseline"
-
-
-def test_a_quarantined_variant_fails_no_merged_run(
-    asked: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "baselines"
-    accept(execute(asked, Log()).run, folder, reason="first", by="me")
-    rule = "[[quarantine]]\nselect = 'us=200'\nreason = 'flaky'\nexpires = 2026-12-01\n"
-    (folder / "exceptions.toml").write_text(rule, encoding="utf-8")
-    monkeypatch.setenv("FACTOR_200", "1.05")
-    shards = split(execute(asked, Log()).run)
-    for path in list_runs(asked.folder):
-        path.unlink()
-    found = {v.variant: v for v in whole_of(shards, tmp_path).run.verdicts}
-    assert [bool(v.excepted) for n, v in found.items() if "us=200" in n] == [True]
-    assert not any(verdict.fails for verdict in found.values())
-
-
 def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
     asked: Request, tmp_path: Path
 ) -> None:
     run = execute(asked, Log()).run
     first, second = split(run)
-    second = replace(second, facts=replace(second.facts, environment={"driver": "fake 2.0"}))
+    second = structs.replace(
+        second, facts=structs.replace(second.facts, environment={"driver": "fake 2.0"})
+    )
     outcome = whole_of([second, first], tmp_path)
     found = outcome.run
     ends = {r.stage: {p.unit for p in r.evidence} for r in found.results if r.stage.is_canary}
@@ -229,7 +209,7 @@ def test_the_next_merged_run_is_compared_with_the_last(asked: Request, tmp_path:
 def test_a_missing_shard_is_named_and_makes_the_run_partial(asked: Request, tmp_path: Path) -> None:
     run = execute(asked, Log()).run
     first, _, third = split(run, 3)
-    book = read(whole_of([first, replace(third, finished="")], tmp_path).run, baselines={})
+    book = read(whole_of([first, structs.replace(third, finished="")], tmp_path).run, baselines={})
     gaps = (
         "shard 2/3 is missing",
         "shard 3/3 was interrupted",
@@ -248,14 +228,14 @@ def test_a_change_that_its_shard_did_not_confirm_is_unclear(
     run = execute(asked, Log()).run
     screens = tuple(r for r in run.results if r.stage is not Stage.CONFIRM)
     shards = [
-        replace(
+        structs.replace(
             each,
             results=tuple(
                 on_unit(r, run.facts.unit) for r in each.results if r.stage is not Stage.CONFIRM
             ),
             facts=run.facts,
         )
-        for each in split(replace(run, results=screens))
+        for each in split(structs.replace(run, results=screens))
     ]
     (list_runs(asked.folder)[0]).unlink()
     found = {v.variant: v for v in whole_of(shards, tmp_path).run.verdicts}
@@ -264,38 +244,39 @@ def test_a_change_that_its_shard_did_not_confirm_is_unclear(
     assert "not confirmed: its shard saw no need to" in slower.reason
 
 
-def test_a_shard_that_had_nothing_to_measure_is_not_missed(asked: Request, tmp_path: Path) -> None:
-    first, second, third = split(execute(asked, Log()).run, 3)
-    variants, results = (*second.variants, *third.variants), (*second.results, *third.results)
-    second = replace(second, variants=variants, results=results)
-    assert whole_of([first, second], tmp_path).run.gaps == ()
-
-
 def shard(index: int, *cases: str, **fields: Any) -> Run:
     run = store_data.finished(dict.fromkeys(cases, 100.0), run_id=f"2026112{index}-000000-aaaa")
     whole = Shard(index=index, count=2, total=2, whole="w", tier="nightly")
-    return replace(run, shard=whole, instances=(), **fields)
+    return structs.replace(run, shard=whole, instances=(), **fields)
 
 
 def other(field: str, value: Any) -> Callable[[Run], Run]:
-    return lambda run: replace(run, **{field: value})
+    return lambda run: structs.replace(run, **{field: value})
 
 
 def of_shard(**fields: Any) -> Callable[[Run], Run]:
-    return lambda run: replace(run, shard=run.shard and replace(run.shard, **fields))
+    return lambda run: structs.replace(
+        run, shard=run.shard and structs.replace(run.shard, **fields)
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         (other("commit", "1" * 40), "different commits"),
-        (other("sku", replace(store_data.SKU, slug="nvidia-b200")), "different SKUs: nvidia-h200"),
+        (
+            other("sku", structs.replace(store_data.SKU, slug="nvidia-b200")),
+            "different SKUs: nvidia-h200",
+        ),
         (of_shard(tier="full"), "different tiers: nightly and full"),
         (of_shard(count=3), "different numbers of shards: 2 and 3"),
         (of_shard(whole="x"), "different selections"),
-        (other("settings", replace(QUICK, seed=7)), "different seeds: 0 and 7"),
-        (other("settings", replace(QUICK, rounds=9)), "different ways to measure"),
-        (other("facts", replace(store_data.FACTS, state={"ecc": "off"})), "different states"),
+        (other("settings", structs.replace(QUICK, seed=7)), "different seeds: 0 and 7"),
+        (other("settings", structs.replace(QUICK, rounds=9)), "different ways to measure"),
+        (
+            other("facts", structs.replace(store_data.FACTS, state={"ecc": "off"})),
+            "different states",
+        ),
         (other("shard", None), "is no shard"),
         (other("variants", shard(1, "a").variants), "is in two runs, of shards 1/2 and 2/2"),
     ],
@@ -309,7 +290,7 @@ def test_uncommitted_changes_must_be_the_same() -> None:
     first, second = (shard(n, c, commit="abc-dirty", code=c) for n, c in ((1, "a"), (2, "b")))
     with pytest.raises(UsageError, match="different uncommitted changes: a and b"):
         merged([first, second])
-    clean = [replace(run, commit="abc") for run in (first, second)]
+    clean = [structs.replace(run, commit="abc") for run in (first, second)]
     assert merged(clean).gaps == ()
     part = merged(clean).parts[0]
     assert isinstance(part, Part)

@@ -64,15 +64,6 @@ def test_a_new_pack_passes_its_own_tests_and_linters(here: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_its_workflow_is_what_github_reads(here: Path) -> None:
-    yaml = pytest.importorskip("yaml")
-    text = (new_pack("acme") / ".github" / "workflows" / "perf.yml").read_text("utf-8")
-    jobs = yaml.safe_load(text)["jobs"]
-    commands = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
-    assert "pytest --perf --perf-packs acme --perf-check" in commands
-    assert jobs["nightly"]["runs-on"] == ["self-hosted", "gpu"]
-
-
 def test_each_file_has_the_pack_s_own_names(here: Path) -> None:
     place = new_pack("acme_gemm", Path("deep/down"))
     assert place == Path("deep/down")
@@ -102,19 +93,6 @@ def test_a_bad_name_is_refused(here: Path, name: str) -> None:
     with pytest.raises(UsageError, match="cannot be a pack's name"):
         new_pack(name)
     assert list(here.iterdir()) == []
-
-
-def test_a_taken_name_is_refused(here: Path) -> None:
-    with pytest.raises(UsageError, match="there is a pack of the name 'acme' already"):
-        new_pack("acme", taken=["memory", "acme"])
-    assert list(here.iterdir()) == []
-
-
-def test_a_folder_that_exists_is_left_as_it_is(here: Path) -> None:
-    (here / "acme-perf").mkdir()
-    with pytest.raises(UsageError, match="exists already"):
-        new_pack("acme")
-    assert list((here / "acme-perf").iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_named(here: Path) -> None:

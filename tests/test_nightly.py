@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
 from perfsuite.model import Run
 from perfsuite.store.runs import list_runs, load_run
@@ -109,22 +106,6 @@ def stopped_night(project: Path, how: signal.Signals) -> tuple[int, str]:
     return script.returncode, told
 
 
-@pytest.fixture
-def deaf() -> Iterator[None]:
-    """Ignore INT in what is started, as a shell does for what it puts in the background."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("deaf")
-def test_a_night_in_the_background_is_stopped_too(project: Path) -> None:
-    code, told = stopped_night(project, signal.SIGTERM)
-    assert (code, "start again" in told) == (2, True), told
-    (run,) = runs(project)
-    assert not run.finished
-
-
 def runs(project: Path) -> list[Run]:
     return [load_run(path) for path in reversed(list_runs(project / ".perfsuite"))]
 
@@ -167,25 +148,6 @@ def test_a_slower_night_says_so_in_its_exit_status_and_on_github(project: Path) 
     code, told = night(project, FACTOR="1.1", GITHUB_STEP_SUMMARY=str(step))
     assert code == 1, told
     assert "1 slower" in step.read_text("utf-8")
-
-
-def test_other_code_starts_a_new_night_and_says_why(project: Path) -> None:
-    stopped_night(project, signal.SIGINT)
-    (project / "acme.py").write_text(PACK + "# edited\n", encoding="utf-8")
-    (project / "go").touch()
-    code, told = night(project)
-    assert code == 0, told
-    assert "not resumed, started anew: " in told
-    assert "was measured with other code" in told
-    assert [bool(run.finished) for run in runs(project)] == [False, True]
-
-
-def test_a_proposal_is_asked_for_every_night_and_changes_no_baseline(project: Path) -> None:
-    (project / "go").touch()
-    code, told = night(project)
-    assert code == 0, told
-    assert not (project / "baselines").exists()
-    assert "acme.double" in (project / "perf-night" / "proposal.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -235,18 +197,6 @@ def test_a_wrong_setting_is_told_before_anything_is_deleted(
     assert runs(project) == []
 
 
-def test_the_proposal_is_of_the_right_folder_where_the_project_is_a_link(project: Path) -> None:
-    (project / "go").touch()
-    settings(project, "perf_baselines = ['perf/accepted']\n")
-    link = project / "tmp" / "link"
-    link.symlink_to(project)
-    # PWD is how bash knows by which name a folder was entered.
-    code, told = night(link, PERF_NIGHTS="1", PWD=str(link), TMPDIR=str(project / "tmp"))
-    assert code == 0, told
-    patch = (project / "perf-night" / "proposal.patch").read_text("utf-8")
-    assert "+++ b/perf/accepted/" in patch
-
-
 @pytest.fixture
 def stub(project: Path) -> Path:
     """A Python that answers as a doctor who sees a busy machine."""
@@ -294,26 +244,6 @@ def test_shards_of_a_night_are_merged_and_what_is_left_out_is_no_failure(project
     assert not [*(project / "perf-night").glob("*.jsonl.gz")]
 
 
-def test_what_shards_say_is_proposed_by_the_workflow_once_they_are_merged(project: Path) -> None:
-    (project / "go").touch()
-    subprocess.run(["git", "init", "-q", project], check=True)
-    for shard in ("1/2", "2/2"):
-        out = f"parts/{shard[0]}"
-        assert night(project, PERF_SHARD=shard, PERF_OUT=out)[0] == 0
-    # On a machine that has the shards' files alone, as the workflow's.
-    shutil.rmtree(project / ".perfsuite")
-    jobs = YAML(typ="safe").load(ROOT / ".github" / "workflows" / "nightly.yml")["jobs"]
-    told = {step.get("name"): step.get("run") for step in jobs["merge"]["steps"]}
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    for name in ("Merge", "Propose"):
-        command = ["bash", "-e", "-o", "pipefail", "-c", told[name]]
-        subprocess.run(command, cwd=project, env=environment(project, PATH=path), check=True)
-    patch = (project / "perf-night" / "proposal.patch").read_text("utf-8")
-    assert "+++ b/baselines/fake/acme.json" in patch
-    assert patch.count("acme.double[us=") == VARIANTS
-    assert set(jobs["propose"]["needs"]) == {"night", "merge"}
-
-
 def test_a_second_night_at_once_leaves_the_first_one_its_folder(project: Path) -> None:
     with start(project) as first:
         deadline = time.monotonic() + 60
@@ -325,13 +255,3 @@ def test_a_second_night_at_once_leaves_the_first_one_its_folder(project: Path) -
         assert (project / "perf-night" / "doctor.txt").stat().st_mtime_ns == doctor
         first.send_signal(signal.SIGINT)
         first.communicate(timeout=60)
-
-
-def test_a_night_after_the_clock_was_set_back_has_its_report(project: Path) -> None:
-    (project / "go").touch()
-    night(project)
-    (run,) = list_runs(project / ".perfsuite")
-    run.rename(run.with_name(f"2999{run.name[4:]}"))
-    code, told = night(project)
-    assert code == 0, told
-    assert (project / "perf-night" / "verdict.json").exists()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from citizens_data import PACK, RIGHT, WRONG
 from installed import call, environment, install
 from kept_folder import Fill
 
@@ -19,34 +20,13 @@ pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[1]
 USAGE_ERROR = 4
 
-PACK = '''
-import perfsuite
-
-@perfsuite.case(axes={"n": [1, 2]}, source="made up")
-def double(ctx, n):
-    """Double eight numbers, wrong if n is 2."""
-    def launch(values):
-        ctx.spend(100.0)
-        return [(2 if n == 1 else 5) * value for value in values]
-    return perfsuite.Workload(
-        fn=launch,
-        make_inputs=lambda rng: (rng.randn(8),),
-        reference=lambda values: [value + value for value in values],
-        wrong=lambda values: [3 * value for value in values],
-    )
-
-@perfsuite.hookimpl
-def perf_cases():
-    return [double]
-'''
 WHERE_SHIPPED = """
-from perfsuite.baselines import shipped_by
-from perfsuite.packs import discover
+from perfsuite.store.baselines import shipped_by
+from perfsuite.packs.find import discover
 for each in shipped_by(discover(None, allow=["acme"])):
     for file in each.folder.rglob("*.json"):
         print(each.pack, file.relative_to(each.folder))
 """
-RIGHT, WRONG = (f"perf::test_variant[acme.double[n={n}]]" for n in (1, 2))
 ORDINARY = """
 import pathlib
 pathlib.Path("imported").touch()
@@ -129,18 +109,6 @@ def test_only_what_is_named_is_imported_for_quick_looks(folder: pytest.Pytester)
     assert not (folder.path / "imported").exists()
 
 
-def test_a_named_file_brings_its_looks_and_no_pack(folder: pytest.Pytester) -> None:
-    result = perf(folder, "deep/test_look.py")
-    result.assert_outcomes(passed=1, deselected=1)
-    assert "variant" not in result.stdout.str()
-
-
-def test_a_check_times_no_look(folder: pytest.Pytester) -> None:
-    result = perf(folder, "deep/test_look.py", "--perf-check")
-    result.assert_outcomes(passed=1, deselected=1)
-    assert "quick looks" not in result.stdout.str()
-
-
 def test_a_fixture_may_hand_the_look_on(folder: pytest.Pytester) -> None:
     folder.makepyfile(
         test_handed="""
@@ -170,14 +138,6 @@ def test_a_folder_is_a_pack(folder: pytest.Pytester, source: str, pack: str) -> 
     make_pack_folder(folder, source)
     named = pack.format(folder.path)
     result = perf(folder, "--perf-packs=acme", "--collect-only", "-q", pack=named)
-    assert collected(result) == [RIGHT, WRONG]
-
-
-def test_a_pack_is_named_from_inside_its_folder(
-    folder: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(make_pack_folder(folder, ""))
-    result = perf(folder, "--perf-packs=acme", "--collect-only", "-q", pack=".")
     assert collected(result) == [RIGHT, WRONG]
 
 

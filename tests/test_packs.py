@@ -96,46 +96,25 @@ def refusal(folder: Path, text: str) -> str:
     return str(caught.value)
 
 
-def test_installed_entry_points_are_found(installed: Path) -> None:
-    install(installed, "acme = acme_pack")
-    (source,) = discover(None)
-    assert (source.name, source.origin, source.version) == ("acme", "module:acme_pack@", "3.4")
-
-
-@pytest.mark.usefixtures("installed")
-def test_folders_are_found_through_their_own_pyproject(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "plugins" / "acme")
-    (source,) = discover(tmp_path)
-    assert (source.origin, source.version) == (f"module:acme_pack@{folder}", "1.2")
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_src_folder_is_what_is_imported_from(tmp_path: Path) -> None:
-    (write_folder(tmp_path / "plugins" / "acme") / "src").mkdir()
-    (source,) = discover(tmp_path)
-    assert source.origin.endswith("acme/src")
-
-
-def test_an_installed_pack_is_not_taken_again_from_its_folder(
-    tmp_path: Path, installed: Path
+@pytest.mark.parametrize(
+    ("how", "place", "origin"),
+    [
+        ("installed", "", "module:acme_pack@"),
+        ("", "plugins/acme", "module:acme_pack@{}/plugins/acme"),
+        ("installed", "plugins/acme", "module:acme_pack@"),
+        ("installed, named", "mine", "module:acme_pack@{}/mine"),
+        ("named", "plugins/acme", "module:acme_pack@{}/plugins/acme"),
+    ],
+)
+def test_a_pack_is_taken_once_as_named_as_installed_or_from_its_folder(
+    tmp_path: Path, installed: Path, how: str, place: str, origin: str
 ) -> None:
-    install(installed, "acme = acme_pack")
-    write_folder(tmp_path / "plugins" / "acme")
-    (source,) = discover(tmp_path)
-    assert source.origin == "module:acme_pack@"
-
-
-def test_a_pack_named_by_path_wins_over_the_installed_one(tmp_path: Path, installed: Path) -> None:
-    install(installed, "acme = acme_pack")
-    folder = write_folder(tmp_path / "mine")
-    (source,) = discover(None, extra=[folder])
-    assert source.origin == f"module:acme_pack@{folder}"
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_pack_named_by_path_is_not_taken_again_from_plugins(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "plugins" / "acme")
-    assert len(discover(tmp_path, extra=[folder])) == 1
+    if "installed" in how:
+        install(installed, "acme = acme_pack")
+    folder = write_folder(tmp_path / place) if place else tmp_path
+    (source,) = discover(tmp_path, extra=[folder] if "named" in how else [])
+    assert (source.name, source.origin) == ("acme", origin.format(tmp_path))
+    assert source.version == ("3.4" if origin.endswith("@") else "1.2")
 
 
 @pytest.mark.usefixtures("installed")
@@ -172,22 +151,13 @@ def test_a_path_that_is_no_pack_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_name_that_fits_no_id_is_an_error(tmp_path: Path) -> None:
-    write_file(tmp_path, GOOD, "my-pack")
-    (source,) = discover(None, extra=[tmp_path / "my-pack.py"])
-    assert "'my-pack'" in source.error
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_name_whose_baselines_would_be_the_sku_s_own_file_is_an_error(tmp_path: Path) -> None:
-    write_file(tmp_path, GOOD, "sku")
-    folder = tmp_path / "sku-perf"
-    folder.mkdir()
-    entry = '[project.entry-points.perfsuite]\nsku = "sku_pack"\n'
-    (folder / "pyproject.toml").write_text(f"[project]\nname = 'x'\n{entry}", encoding="utf-8")
-    for place in (tmp_path / "sku.py", folder):
+@pytest.mark.parametrize(("name", "said"), [("my-pack", "must match"), ("sku", "is taken")])
+def test_a_name_that_no_pack_can_have_is_an_error(tmp_path: Path, name: str, said: str) -> None:
+    write_file(tmp_path, GOOD, name)
+    folder = write_folder(tmp_path / "folder", f'{name} = "a_pack"')
+    for place in (tmp_path / f"{name}.py", folder):
         (source,) = discover(None, extra=[place])
-        assert "pack name 'sku' is taken" in source.error
+        assert f"pack name '{name}' {said}" in source.error
         assert "rename the entry point" in source.error
 
 
@@ -196,12 +166,6 @@ def test_allow_keeps_the_named_packs(installed: Path) -> None:
     assert [source.name for source in discover(None, allow=["other"])] == ["other"]
     with pytest.raises(UsageError, match=r"'third'(.|\n)*acme, other"):
         discover(None, allow=["third"])
-
-
-@pytest.mark.usefixtures("installed")
-def test_discovering_imports_no_pack(tmp_path: Path) -> None:
-    write_file(tmp_path, "raise RuntimeError")
-    assert len(discover(None, extra=[tmp_path / "acme.py"])) == 1
 
 
 def test_a_good_pack_loads(tmp_path: Path) -> None:
@@ -310,20 +274,6 @@ def test_what_is_only_counted_has_a_budget_on_its_own_metrics_alone(tmp_path: Pa
             load(tmp_path, text)
         else:
             assert "name one of spills" in refusal(tmp_path, text)
-
-
-def test_a_long_name_is_refused_in_few_words(tmp_path: Path) -> None:
-    said = refusal(tmp_path, GOOD.replace("softmax", "s" * 300))
-    assert "has 300 characters, more than 200" in said
-    assert len(said) < 1000
-
-
-def test_a_formula_without_signature_is_left_to_its_call(tmp_path: Path) -> None:
-    load(tmp_path, GOOD.replace('source="a book"', 'source="a book", only=dict'))
-
-
-def test_functions_of_others_may_be_named_like_hooks(tmp_path: Path) -> None:
-    load(tmp_path, "from time import perf_counter\n" + textwrap.dedent(GOOD))
 
 
 def test_an_error_tells_the_line_of_the_pack(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.model import (
@@ -157,7 +158,7 @@ def test_variant_alone_is_exactly_what_it_is_among_failures(
 
 
 def test_hang_in_c_is_timed_out_with_its_stack() -> None:
-    site = replace(SITE, settings=replace(SITE.settings, prepare_limit_s=1.5))
+    site = replace(SITE, settings=structs.replace(SITE.settings, prepare_limit_s=1.5))
     with Panel(site) as limited:
         bad, good = measure(limited, nasty("hang"), STEADY[0])
     assert bad.status is Status.TIMED_OUT
@@ -187,7 +188,7 @@ def test_of_stacks_the_innermost_frames_are_kept_wherever_they_lie() -> None:
 
 @pytest.mark.parametrize("how", ["half", "half_head", "stop_midway", "trickle"])
 def test_half_a_message_hangs_no_run(how: str) -> None:
-    site = replace(SITE, settings=replace(SITE.settings, prepare_limit_s=1.0))
+    site = replace(SITE, settings=structs.replace(SITE.settings, prepare_limit_s=1.0))
     with Panel(site) as limited:
         bad, good = measure(limited, nasty(how), STEADY[0], processes=1)
         assert [children(pid) for pid in limited.ping()] == [[], [], []]
@@ -292,7 +293,7 @@ def test_a_screen_of_what_is_paced_takes_fewer_blocks(
 ) -> None:
     settings = Settings(check_only=check_only)
     assert settings.rounds_of(stage, is_paced=is_paced) == count
-    assert replace(settings, rounds=1).rounds_of(stage, is_paced=is_paced) == min(count, 1)
+    assert structs.replace(settings, rounds=1).rounds_of(stage, is_paced=is_paced) == min(count, 1)
 
 
 @pytest.mark.parametrize(
@@ -308,12 +309,12 @@ def test_a_screen_of_what_is_paced_takes_fewer_blocks(
 def test_what_confirms_is_the_host_s_or_of_two_arms_takes_all_blocks(
     *, stage: Stage, share: float, is_compared: bool, regime: Regime, count: int
 ) -> None:
-    settings = replace(SITE.settings, screen_rounds=1)
+    settings = structs.replace(SITE.settings, screen_rounds=1)
     with Panel(replace(SITE, settings=settings)) as panel:
         # Of half of the device's memory no two processes fit beside each other.
         memory_bytes = int(share * panel.facts().memory_bytes)
         variant = make_variant("steady", "double", n=100, memory_bytes=memory_bytes)
-        variant = replace(variant, case=replace(variant.case, regime=regime))
+        variant = structs.replace(variant, case=structs.replace(variant.case, regime=regime))
         panel.compared = frozenset({variant.id} if is_compared else ())
         results = measure(panel, variant, stage=stage)
     assert len(results) == (2 if is_compared else 1)
@@ -378,7 +379,7 @@ def test_each_result_is_handed_over_before_the_next_variant_s_turn(panel: Panel)
 
 
 def test_check_only_takes_no_samples() -> None:
-    site = replace(SITE, slots=1, settings=replace(SITE.settings, check_only=True))
+    site = replace(SITE, slots=1, settings=structs.replace(SITE.settings, check_only=True))
     with Panel(site) as checking:
         right, wrong = measure(checking, STEADY[0], nasty("wrong"), processes=1)
     assert (right.status, right.evidence[0].blocks) == (Status.OK, ())
@@ -638,10 +639,10 @@ def test_a_variant_is_disturbed_when_more_than_a_fifth_was_voided() -> None:
     notes = ("a block was voided: hw_thermal",)
     calm = Evidence(slot=0, seed=0, blocks=(Block(time_us=(1.0,) * 8),))
     bad = Evidence(slot=1, seed=1, blocks=(Block(time_us=(1.0,) * 8, voided=4),), notes=notes)
-    untold = replace(bad, notes=())
+    untold = structs.replace(bad, notes=())
     result = Result(variant="v", status=Status.OK, evidence=(bad,))
     assert doubted(result).status is Status.DISTURBED
     assert doubted(result).reason == "4 of 12 samples voided (a block was voided: hw_thermal)"
-    assert "(they have no time)" in doubted(replace(result, evidence=(untold,))).reason
-    both = replace(result, evidence=(calm, bad))  # 4 of 20: just bearable
+    assert "(they have no time)" in doubted(structs.replace(result, evidence=(untold,))).reason
+    both = structs.replace(result, evidence=(calm, bad))  # 4 of 20: just bearable
     assert doubted(both) is both

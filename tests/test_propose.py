@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import textwrap
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
 import store_data as data
+from msgspec import structs
 from store_data import OTHER_UNIT, SKU, UNIT
-from test_baselines import MERGE, load, memory
+from test_baselines import load, memory
 from test_runner import PACK, Log, request
 
 from perfsuite.boundary import UsageError
@@ -26,11 +25,11 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.propose import Finding, Proposal, Terms, markdown, propose
 from perfsuite.run.accept import accept
 from perfsuite.run.run import execute
 from perfsuite.store.baselines import Baselines
-from perfsuite.store.exceptions import Exceptions
 
 TODAY = date(2026, 11, 22)
 COPY, ADD = (data.variant(case, 1024).id for case in ("copy", "add"))
@@ -49,7 +48,7 @@ def night(
         for each in run.variants
     )
     started = f"2026-11-{day:02d}T02:00:00+00:00"
-    return replace(run, id=f"202611{day:02d}-020000", started=started, verdicts=verdicts)
+    return structs.replace(run, id=f"202611{day:02d}-020000", started=started, verdicts=verdicts)
 
 
 def nights(times: dict[str, float], *days: int, **verdict: str) -> list[Run]:
@@ -89,13 +88,6 @@ def test_a_level_that_moved_is_proposed_after_five_nights(root: Path) -> None:
     assert stored.accepted.reason.endswith("5 nights 2026-11-02 to 2026-11-06")
 
 
-def test_runs_of_one_date_are_one_night(root: Path) -> None:
-    runs = [replace(night({"copy": 99.0}, 2), id=f"20261102-0{hour}0000") for hour in range(5)]
-    found = only(ask(runs, root))
-    assert (found.word, len(found.nights)) == ("waiting", 1)
-    assert len(found.nights[0].runs) == 5
-
-
 def test_a_run_that_is_named_twice_counts_once(root: Path) -> None:
     found = only(ask(nights({"copy": 99.0}, 2, 2, 2), root))
     assert len(found.nights[0].runs) == 1
@@ -113,8 +105,8 @@ def test_a_confirmed_improvement_is_proposed_at_once(root: Path) -> None:
 def test_of_what_was_confirmed_the_screen_is_no_evidence(root: Path) -> None:
     (run,) = nights({"copy": 97.0}, 2, word=Word.FASTER, confirmation="fresh processes")
     screen = data.result(COPY, 90.0)
-    confirmed = replace(run.results[0], stage=Stage.CONFIRM)
-    ask([replace(run, results=(screen, confirmed))], root)
+    confirmed = structs.replace(run.results[0], stage=Stage.CONFIRM)
+    ask([structs.replace(run, results=(screen, confirmed))], root)
     assert center(root) == pytest.approx(97.0, rel=3e-4)
 
 
@@ -124,14 +116,9 @@ def test_a_slower_level_needs_a_person_with_a_reason(root: Path) -> None:
     assert (found.word, found.why) == ("waiting", "slower: a person has to include it")
     assert center(root) == pytest.approx(100.0, rel=3e-4)
     with pytest.raises(UsageError, match="not proposed without a reason"):
-        ask(slower, root, replace(SLOWER, reason=" "))
+        ask(slower, root, structs.replace(SLOWER, reason=" "))
     assert only(ask(slower, root, SLOWER)).is_proposed
     assert load(root).stored[COPY].accepted.reason.startswith("the price of a fix; slower: ")
-
-
-def test_a_slow_drift_is_no_way_round_a_person(root: Path) -> None:
-    found = only(ask(nights({"copy": 100.6}, *range(2, 12)), root))
-    assert (found.word, found.why) == ("waiting", "slower: a person has to include it")
 
 
 @pytest.mark.parametrize("time", [99.94, 100.05])
@@ -156,11 +143,6 @@ def test_only_nights_of_the_last_level_count(root: Path) -> None:
     assert (found.word, found.why) == ("waiting", "faster: 2 of 5 nights")
 
 
-def test_nights_of_before_the_entry_say_nothing_of_it(root: Path) -> None:
-    accept(night({"copy": 99.0}, 9), root, reason="later", by="Ann")
-    assert ask(nights({"copy": 98.0}, *range(2, 8)), root).findings == ()
-
-
 def test_nights_that_look_older_than_the_entry_are_named(root: Path) -> None:
     add = nights({"copy": 99.0, "add": 9.0}, 2, 3)
     accept(night({"copy": 99.0}, 5), root, reason="by a clock that was ahead", by="Ann")
@@ -175,7 +157,7 @@ def test_nights_that_look_older_than_the_entry_are_named(root: Path) -> None:
 
 
 def test_the_run_of_the_entry_is_no_evidence_on_its_own_date(root: Path) -> None:
-    later = replace(night({"copy": 99.0}, 1), id="20261101-180000")
+    later = structs.replace(night({"copy": 99.0}, 1), id="20261101-180000")
     found = only(ask([night({"copy": 100.0}, 1), later], root))
     assert [run.id for run in found.nights[0].runs] == [later.id]
 
@@ -183,8 +165,11 @@ def test_the_run_of_the_entry_is_no_evidence_on_its_own_date(root: Path) -> None
 @pytest.mark.parametrize(("time", "word"), [(100.0, "new"), (103.0, "waiting")])
 def test_a_metric_more_is_no_way_for_a_slower_level(root: Path, time: float, word: str) -> None:
     run = night({"copy": time}, 2)
-    more = [replace(each, exact={**each.exact, "kernels": 2.0}) for each in run.results[0].evidence]
-    run = replace(run, results=(replace(run.results[0], evidence=tuple(more)),))
+    more = [
+        structs.replace(each, exact={**each.exact, "kernels": 2.0})
+        for each in run.results[0].evidence
+    ]
+    run = structs.replace(run, results=(structs.replace(run.results[0], evidence=tuple(more)),))
     found = only(ask([run], root))
     assert (found.word, found.is_proposed) == (word, word == "new")
     assert ("kernels" in load(root).entries[COPY].metrics) is (word == "new")
@@ -198,7 +183,11 @@ def test_a_new_variant_is_proposed_from_one_night(root: Path) -> None:
 
 def test_a_new_version_of_a_case_is_new(root: Path) -> None:
     run = night({"copy": 50.0}, 2, word=Word.NEW)
-    found = only(ask([replace(run, results=(replace(run.results[0], case_version=2),))], root))
+    found = only(
+        ask(
+            [structs.replace(run, results=(structs.replace(run.results[0], case_version=2),))], root
+        )
+    )
     assert (found.word, found.why) == ("new", "case version was 1 and is 2")
     assert load(root).entries[COPY].case_version == 2
 
@@ -218,7 +207,7 @@ SHIFT = MachineShift(
     ],
 )
 def test_a_broken_night_counts_for_nothing(root: Path, fields: dict[str, object], why: str) -> None:
-    bad = replace(night({"copy": 90.0}, 9), **fields)  # type: ignore[arg-type]
+    bad = structs.replace(night({"copy": 90.0}, 9), **fields)
     proposal = ask([*nights({"copy": 99.0}, *range(2, 7)), bad], root)
     assert proposal.broken == {bad.id: why}
     assert only(proposal).is_proposed
@@ -227,19 +216,23 @@ def test_a_broken_night_counts_for_nothing(root: Path, fields: dict[str, object]
 
 def test_a_night_whose_canary_is_off_counts_for_nothing(root: Path) -> None:
     bad = night({"copy": 99.0}, 2)
-    canary = replace(bad.results[0], stage=Stage.CANARY_START)
-    proposal = ask([replace(bad, canaries=bad.variants, results=(*bad.results, canary))], root)
+    canary = structs.replace(bad.results[0], stage=Stage.CANARY_START)
+    proposal = ask(
+        [structs.replace(bad, canaries=bad.variants, results=(*bad.results, canary))], root
+    )
     assert f"canary {COPY} faster at the start" in proposal.broken[bad.id]
-    failed = replace(canary, status=Status.CRASHED)
-    proposal = ask([replace(bad, canaries=bad.variants, results=(*bad.results, failed))], root)
+    failed = structs.replace(canary, status=Status.CRASHED)
+    proposal = ask(
+        [structs.replace(bad, canaries=bad.variants, results=(*bad.results, failed))], root
+    )
     assert proposal.broken[bad.id] == f"canary {COPY} crashed"
 
 
 def test_a_quarantined_canary_says_nothing(root: Path) -> None:
     bad = night({"copy": 99.0}, 2)
-    canary = replace(bad.results[0], stage=Stage.CANARY_START)
+    canary = structs.replace(bad.results[0], stage=Stage.CANARY_START)
     text = "[[quarantine]]\nselect = 'case=copy'\nreason = 'flaky'\nexpires = 2026-12-01\n"
-    runs = [replace(bad, canaries=bad.variants, results=(*bad.results, canary))]
+    runs = [structs.replace(bad, canaries=bad.variants, results=(*bad.results, canary))]
     assert ask(runs, root, text=text).broken == {}
 
 
@@ -252,8 +245,8 @@ def test_what_was_not_decided_is_left_out(root: Path, word: Word) -> None:
 
 def test_what_did_not_end_ok_is_left_out(root: Path) -> None:
     runs = nights({"copy": 99.0}, *range(2, 7))
-    failed = replace(runs[2].results[0], status=Status.WRONG, reason="off by one")
-    runs[2] = replace(runs[2], results=(failed,))
+    failed = structs.replace(runs[2].results[0], status=Status.WRONG, reason="off by one")
+    runs[2] = structs.replace(runs[2], results=(failed,))
     proposal = ask(runs, root)
     assert proposal.left_out == {(COPY, runs[2].id): "wrong: off by one"}
     assert only(proposal).why == "faster: 4 of 5 nights"
@@ -269,11 +262,16 @@ def test_what_is_in_quarantine_is_left_out(root: Path) -> None:
 def test_another_product_or_state_is_left_out(root: Path) -> None:
     runs = nights({"copy": 99.0}, *range(2, 7))
     facts = {**SKU.facts, "sms": "66"}
-    others = [replace(run, id=f"{run.id}-b", sku=replace(SKU, facts=facts)) for run in runs]
+    others = [
+        structs.replace(run, id=f"{run.id}-b", sku=structs.replace(SKU, facts=facts))
+        for run in runs
+    ]
     proposal = ask(others, root)
     assert set(proposal.left_out.values()) == {"sms was 132 and is 66"}
     state = [
-        replace(run, facts=replace(run.facts, state={"ecc": "off", "power_limit_w": "700"}))
+        structs.replace(
+            run, facts=structs.replace(run.facts, state={"ecc": "off", "power_limit_w": "700"})
+        )
         for run in runs
     ]
     found = only(ask(state, root))
@@ -292,37 +290,22 @@ def test_nights_on_another_card_are_less_sure(root: Path) -> None:
     assert (away.word, away.why) == ("undecided", why)
 
 
-def test_two_who_propose_for_neighbours_merge(root: Path) -> None:
-    accept(night({"add": 50.0, "scale": 70.0}, 1), root, reason="more", by="Ann")
-    sides = []
-    for name, times in (("ours", {"add": 49.0}), ("theirs", {"copy": 99.0, "triad": 3.0})):
-        copy = root.with_name(name)
-        subprocess.run(["cp", "-r", str(root), str(copy)], check=True)
-        assert ask(nights(times, *range(2, 7)), copy).written
-        sides.append(memory(copy))
-    paths = [sides[0], memory(root), sides[1]]
-    merged = subprocess.run([*MERGE, *paths], capture_output=True, check=False)
-    assert merged.returncode == 0, merged.stdout.decode()
-    memory(root).write_bytes(merged.stdout)
-    moved = {n for n, e in load(root).entries.items() if e.run != "20261101-020000"}
-    assert moved == {ADD, COPY, data.variant("triad", 1024).id}
-
-
 def joined(*shards: Run) -> Run:
     """The shards' runs as one, as ``perfsuite merge`` names it."""
     parts = tuple(
         Part(run=each.id, shard=Shard(index=n, count=len(shards)), facts=each.facts)
         for n, each in enumerate(shards, 1)
     )
-    return replace(shards[-1], id=f"{shards[-1].id}-merged-{len(shards)}", parts=parts)
+    return structs.replace(shards[-1], id=f"{shards[-1].id}-merged-{len(shards)}", parts=parts)
 
 
 def test_a_merged_run_and_its_shards_are_no_more_evidence_than_it_alone(root: Path) -> None:
     shards = nights({"copy": 99.0}, *range(2, 7))
     wholes = [joined(each) for each in shards]
-    late = joined(replace(shards[-1], id="20261106-010000"), shards[-1])
+    late = joined(structs.replace(shards[-1], id="20261106-010000"), shards[-1])
     alone, proposal = (
-        ask(each, root, replace(TERMS, nights=9)) for each in ([*wholes], [*shards, *wholes, late])
+        ask(each, root, structs.replace(TERMS, nights=9))
+        for each in ([*wholes], [*shards, *wholes, late])
     )
     assert only(proposal).entry.metrics == only(alone).entry.metrics
     assert proposal.broken[shards[0].id] == f"it is part of {wholes[0].id}"
@@ -339,7 +322,7 @@ def fake_night(folder: Path, day: int) -> Run:
     rules = Exceptions.load([folder / "baselines"], TODAY)
     run = execute(request(folder, FOUR, settings=settings, exceptions=rules), Log()).run
     started = f"2026-11-{day:02d}T02:00:00+00:00"
-    return replace(run, id=f"202611{day:02d}-020000", started=started)
+    return structs.replace(run, id=f"202611{day:02d}-020000", started=started)
 
 
 def test_five_fake_nights_from_proposal_to_same(
@@ -352,7 +335,7 @@ def test_five_fake_nights_from_proposal_to_same(
     for us, factor in LEVELS.items():
         monkeypatch.setenv(f"FACTOR_{us}", str(factor))
     runs = [fake_night(tmp_path, day) for day in range(2, 7)]
-    broken = replace(runs[-1], id="20261107-020000", finished="")
+    broken = structs.replace(runs[-1], id="20261107-020000", finished="")
     before = Baselines.load([root], runs[0].sku).entries
     proposal = ask([*runs, broken], root, text=rule)
     words = {each.variant: each.word for each in proposal.findings}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from readme_tables import BEGIN, END, ROOT, differing_rows, main, put, stored_sku, table_of
 from store_data import SKU, finished, variant
 

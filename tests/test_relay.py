@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pytest
+from msgspec import structs
 from store_data import variant
 from test_panel import SITE, STEADY, measure, nasty
 
@@ -49,7 +50,7 @@ class _Stage:
 
 
 def _wave(memory_bytes: int) -> Wave:
-    made = replace(variant("copy", 4), memory_bytes=memory_bytes)
+    made = structs.replace(variant("copy", 4), memory_bytes=memory_bytes)
     return Wave(made, Stage.SCREEN, (Seat(0, 0),))
 
 
@@ -134,7 +135,7 @@ def test_nothing_starts_or_leaves_beside_a_check_that_times_launches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second, last = STEADY
-    tuned = replace(second, case=replace(second.case, tunes=True))
+    tuned = structs.replace(second, case=structs.replace(second.case, tunes=True))
     with Panel(SITE) as panel:
         said = _said_of(panel, monkeypatch)
         assert [each.status for each in measure(panel, first, tuned, last)] == [Status.OK] * 3
@@ -144,7 +145,9 @@ def test_nothing_starts_or_leaves_beside_a_check_that_times_launches(
 def test_one_slot_s_memory_is_counted_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     with Panel(replace(SITE, slots=1)) as panel:
         said = _said_of(panel, monkeypatch)
-        large = [replace(each, memory_bytes=panel.facts().memory_bytes // 2) for each in STEADY]
+        large = [
+            structs.replace(each, memory_bytes=panel.facts().memory_bytes // 2) for each in STEADY
+        ]
         measure(panel, *large, processes=1)
     assert said.index(f"close {large[0].axes}") < said.index(f"check {large[1].axes}")
 

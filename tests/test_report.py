@@ -7,13 +7,13 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 import report_data as data
+from report_data import replace
 
 from perfsuite.boundary import StoreError, plain
 from perfsuite.judge.peaks import GENERIC

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from options_data import OPTIONS
 
 from perfsuite.boundary import UsageError
-from perfsuite.run.config import choose, policy_of, request_of, settings_of
+from perfsuite.run.config import against_of, choose, policy_of, request_of, settings_of
 
 PACK = Path(__file__).parent / "packs" / "steady.py"
 
@@ -44,3 +45,17 @@ def test_a_request_holds_the_chosen_variants_only() -> None:
     request = request_of(options, chosen, variants=chosen.variants[:1], claims=())
     assert request.variants == chosen.variants[:1]
     assert request.folder == Path("/project/.perfsuite")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"against": "main", "check": True}, "cannot go with --perf-check"),
+        ({"against": "main", "accept": True}, "cannot go with --perf-accept"),
+        ({"against_build": "make"}, "say nothing by themselves"),
+        ({"repo": Path("/")}, "say nothing by themselves"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        against_of(replace(OPTIONS, **given))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import store_data as data
+from msgspec.structs import replace
 
 from perfsuite.model import Evidence, Regime, Result, Run, Status, Variant
 from perfsuite.packs.select import missing_need

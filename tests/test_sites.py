@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from test_runner import QUICK, WATCHED, Log, request
 
 from perfsuite.model import Gpu, Run, Settings, Stage
@@ -20,7 +21,7 @@ def run_on(gpus: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Ru
     """Return a run of six variants and a canary on the GPUs named."""
     monkeypatch.setenv("PERFSUITE_FAKE_GPUS", gpus)
     text = WATCHED.replace("[100, 200, 400, 50]", "[100, 200, 400, 500, 600, 700, 50]")
-    asked = request(folder, text, settings=replace(QUICK, processes=1, confirm_processes=1))
+    asked = request(folder, text, settings=structs.replace(QUICK, processes=1, confirm_processes=1))
     log = Log()
     return execute(replace(asked, variants=asked.variants[:6]), log).run, log
 

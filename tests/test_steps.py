@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from pathlib import Path
 
 import pytest
 from citizens_data import PACK, citizen_in, perf
@@ -98,7 +97,7 @@ def test_what_failed_is_in_the_exit_status_of_a_run_that_is_right(project: pytes
 
 def test_an_error_of_ours_has_its_remedy_and_no_traceback(project: pytest.Pytester) -> None:
     error = (
-        "__import__('perfsuite.boundary').errors.StoreError('full', where='disk', remedy='room')"
+        "__import__('perfsuite.boundary').boundary.StoreError('full', where='disk', remedy='room')"
     )
     result = broken(project, "perfsuite.history.store.stored_of", error=error)
     result.stdout.fnmatch_lines(
@@ -156,14 +155,6 @@ def test_the_command_to_go_on_works_as_it_is_told(project: pytest.Pytester) -> N
     result.assert_outcomes(passed=1, failed=1)
 
 
-def test_nothing_is_told_of_resuming_where_nothing_was_measured(project: pytest.Pytester) -> None:
-    project.makeini("[pytest]\nperf_cases = cases\n")
-    (project.mkdir("cases") / "test_acme.py").write_text("raise RuntimeError", "utf-8")
-    result = perf(project)
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    assert "--perf-resume" not in result.stdout.str()
-
-
 def test_steps_tell_one_cause_once_and_say_what_cannot_be_said() -> None:
     class MuteError(Exception):
         def __str__(self) -> str:
@@ -186,11 +177,3 @@ def test_steps_tell_one_cause_once_and_say_what_cannot_be_said() -> None:
     assert len(long) < 500
     assert "\x1b" not in long
     assert len(steps.tracebacks) == 2
-
-
-def test_ctrl_c_is_no_failure(tmp_path: Path) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Steps().take("a", interrupt, None)

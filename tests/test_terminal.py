@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import explained_data
 import pytest
 from options_data import OPTIONS
-from report_data import CLAIMS, FACTS, HEALTH, STORY, Told, baselines_of, run_of
+from report_data import CLAIMS, FACTS, HEALTH, STORY, Told, baselines_of, replace, run_of
 
 from perfsuite.model import ClaimInstance, MachineShift, Result, Status, Word
 from perfsuite.report.data import RunView, read

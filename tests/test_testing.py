@@ -8,12 +8,12 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, PackError, UsageError
 from perfsuite.devices.fake import FakeDevice, FakeRng
@@ -211,10 +211,10 @@ def test_a_good_device_is_accepted() -> None:
         ({"sample": lambda self, group, count, *, regime, spin_us, flush: []}, "asked for 2"),
         ({"sample": lambda self, group, count, **conditions:
           FakeDevice.sample(self, group, count, **conditions)[:8]},
-         "asked for 16 samples and returned 8"),
-        ({"sample": lambda self, group, count, *, regime, spin_us, flush: [Sample(1.0)] * 2},
+         "returned 8 samples and was asked for 16"),
+        ({"sample": lambda self, group, count, **conditions: [Sample(1.0)] * count},
          "cycles are nan"),
-        ({"sample": lambda self, group, count, *, regime, spin_us, flush: [Sample(1.0, 1.0)] * 2},
+        ({"sample": lambda self, group, count, **conditions: [Sample(1.0, 1.0)] * count},
          "0 launches were issued"),
         ({"health": lambda self: None}, "no Health"),
     ],

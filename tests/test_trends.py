@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import report_data as data
+from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError
 from perfsuite.history.pages import trends_page, write_trends
-from perfsuite.model import (
-    BaselineMove,
-    ChangePoint,
-    Point,
-    RunLabel,
-    Series,
-    SeriesKey,
-    Trend,
-    Trends,
-)
+from perfsuite.model import BaselineMove, ChangePoint, Point, Series, SeriesKey
 from perfsuite.report.data import read
 from perfsuite.report.html import past, render_render
 
@@ -37,39 +28,28 @@ CHANGE = ChangePoint(
     after=103.0,
     p_value=1e-9,
 )
-RUNS = tuple(RunLabel(f"r{n}", f"2026-11-0{n + 1}T02:00:00+00:00", f"c{n}") for n in range(6))
 CENTERS = (100.0, 100.1, 99.9, 103.0, 250.0, 103.1)
+POINTS = tuple(
+    Point(
+        run=f"r{n}",
+        started=f"2026-11-0{n + 1}T02:00:00+00:00",
+        commit=f"c{n}",
+        center=center,
+        why_not="machine-shift" if n == 4 else "",
+    )
+    for n, center in enumerate(CENTERS)
+)
 MOVE = BaselineMove(
     key=KEY, run="r4", accepted="2026-11-05T09:00:00", by="me", reason="new driver", center=103.0
 )
 
 
-def trend(key: SeriesKey = KEY, *changes: ChangePoint) -> Trend:
-    return Trend(
-        key=key,
-        runs=tuple(range(6)),
-        centers=CENTERS,
-        why_not={4: "machine-shift"},
-        change_points=changes,
-    )
-
-
-def page_of(*rows: Trend, runs: tuple[RunLabel, ...] = RUNS) -> str:
-    return trends_page(Trends(sku="nvidia-h200", runs=runs, rows=rows))
-
-
 def series(*changes: ChangePoint, key: SeriesKey = KEY, move: BaselineMove = MOVE) -> Series:
-    points = tuple(
-        Point(
-            run=run.id,
-            started=run.started,
-            commit=run.commit,
-            center=center,
-            why_not="machine-shift" if run.id == "r4" else "",
-        )
-        for run, center in zip(RUNS, CENTERS, strict=True)
-    )
-    return Series(key=key, points=points, change_points=changes, moves=(move,))
+    return Series(key=key, points=POINTS, change_points=changes, moves=(move,))
+
+
+def page_of(*found: Series) -> str:
+    return trends_page("nvidia-h200", found)
 
 
 class Tags(HTMLParser):
@@ -88,33 +68,27 @@ class Tags(HTMLParser):
 
 
 def test_a_series_is_a_row_that_is_read_without_scripts() -> None:
-    page = page_of(trend(KEY, CHANGE))
+    page = page_of(series(CHANGE))
     row = page.partition("<details>")[2].partition("</details>")[0]
-    assert "a.b[n=1]" in row
-    assert "+3.00" in row
-    assert "since 2026-11-04" in row
-    assert "aaa..bbb" in row
-    assert "1 run left out" in row
+    told = ("a.b[n=1]", "+3.00", "since 2026-11-04", "aaa..bbb", "1 run left out")
+    assert not [each for each in told if each not in row]
     assert row.count("<polyline") == 1
 
 
 def test_what_shifted_last_stands_first() -> None:
     later = replace(CHANGE, run="r4", started="2026-11-05T02:00:00+00:00")
-    names = ("quiet", "early", "late")
-    rows = [trend(replace(KEY, variant=name)) for name in names]
-    rows[1] = replace(rows[1], change_points=(CHANGE,))
-    rows[2] = replace(rows[2], change_points=(later,))
-    page = page_of(*rows)
-    assert re.findall(r'class="id">(\w+)<', page) == ["late", "early", "quiet"]
+    changes = {"quiet": (), "early": (CHANGE,), "late": (later,)}
+    rows = [series(*each, key=replace(KEY, variant=name)) for name, each in changes.items()]
+    assert re.findall(r'class="id">(\w+)<', page_of(*rows)) == ["late", "early", "quiet"]
 
 
 @pytest.mark.parametrize(("better", "tone"), [("lower", "worse"), ("higher", "better")])
 def test_a_metric_s_direction_says_what_is_worse(better: str, tone: str) -> None:
-    assert f'<b class="{tone}">' in page_of(trend(replace(KEY, better=better), CHANGE))
+    assert f'<b class="{tone}">' in page_of(series(CHANGE, key=replace(KEY, better=better)))
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_allows_nothing_else() -> None:
-    page = page_of(trend(KEY, CHANGE))
+    page = page_of(series(CHANGE))
     tags = Tags(page)
     assert not tags.attributes("src") + tags.attributes("href")
     assert "://" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
@@ -125,9 +99,9 @@ def test_the_page_needs_nothing_from_elsewhere_and_allows_nothing_else() -> None
 
 def test_hostile_text_stays_text() -> None:
     key = replace(KEY, variant=HOSTILE, metric=HOSTILE, unit=HOSTILE)
-    change = replace(CHANGE, commit=HOSTILE, commit_before=HOSTILE)
-    runs = tuple(replace(run, id=HOSTILE, commit=HOSTILE) for run in RUNS)
-    page = page_of(trend(key, replace(change, run=HOSTILE)), runs=runs)
+    change = replace(CHANGE, run=HOSTILE, commit=HOSTILE, commit_before=HOSTILE)
+    point = replace(POINTS[0], run=HOSTILE, commit=HOSTILE)
+    page = page_of(Series(key=key, points=(point,), change_points=(change,)))
     tags = Tags(page)
     assert not {"img"} & {tag for tag, _ in tags.found}
     assert not [attrs for _, attrs in tags.found if "onerror" in attrs]
@@ -137,21 +111,15 @@ def test_hostile_text_stays_text() -> None:
 
 
 def test_a_series_without_any_point_that_counts_has_a_row() -> None:
-    crashed = Trend(key=KEY, runs=(0,), centers=(None,), why_not={0: "crashed"}, change_points=())
-    assert "1 run left out" in page_of(crashed)
+    crashed = replace(POINTS[0], center=None, why_not="crashed")
+    assert "1 run left out" in page_of(Series(key=KEY, points=(crashed,), change_points=()))
     assert "No series yet" in page_of()
 
 
 def test_a_page_that_cannot_be_written_says_where(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot write the trends"):
-        write_trends(Trends(sku="x", runs=(), rows=()), tmp_path / "file")
-
-
-def test_the_vendored_chart_is_whole_and_carries_its_licence() -> None:
-    folder = Path(__file__).parents[1] / "perfsuite/report/static/vendor/uplot"
-    assert "uPlot (v1.6.32)" in (folder / "uPlot.iife.min.js").read_text(encoding="utf-8")
-    assert "MIT" in (folder / "LICENSE").read_text(encoding="utf-8")
+        write_trends("x", [], tmp_path / "file")
 
 
 def test_a_variant_s_past_tells_of_shifts_and_acceptances_newest_first() -> None:

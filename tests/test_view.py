@@ -3,16 +3,60 @@
 from __future__ import annotations
 
 import itertools
+import string
+from pathlib import Path
+from typing import Any
 
 import pytest
+from judge_data import result
+from msgspec import structs
 
-from perfsuite.model import ClaimWord, Status, Word
+from perfsuite.judge.compare import values_of
+from perfsuite.model import ClaimWord, Reason, Status, Word
 from perfsuite.report import data as marks
 from perfsuite.report import view
+
+GOLD = Path(__file__).parent / "gold" / "sentences.txt"
+# Of every kind of reason.
+FACTS: dict[str, Any] = {
+    "baseline": 22.5, "before": 3, "better": "higher", "by": 2.0, "clock": -0.02,
+    "commit": "9c1e4f7", "comparisons": 200, "comparable": 20, "count": 1,
+    "differing": ("driver", "torch"), "error": "time_us must be a positive number, not nan",
+    "high": 0.025, "issue": "https://example.org/7", "level": 0.99, "limit": 0.0025, "low": -0.015,
+    "metric": "peak_bytes", "metrics": ("loads", "stores"), "most": 100.0, "moved": 12,
+    "name": "memory.copy[]", "now": 6, "of": "", "processes": 6, "quads": 36, "ratio": 2.04,
+    "revision": "revision 9c1e4f7 (main)", "share": 0.4, "source": "", "stage": "canary-start",
+    "status": "wrong", "text": "ecc was off and is on", "than": 9.0, "theta": 0.0204, "time": 0.02,
+    "unit": "GPU-1234-5678", "units": ("GPU-1234", ""), "up_to": 0.01, "variant": "memory.add[]",
+    "why": "it must fit", "word": "slower",
+}  # fmt: skip
 
 
 def plain(text: str) -> str:
     return text.replace(view.SPACE, " ").replace(view.MINUS, "-")
+
+
+def test_every_kind_of_reason_has_its_sentence() -> None:
+    told = []
+    for kind, template in view.SENTENCES.items():
+        names = {name for _, name, _, _ in string.Formatter().parse(template) if name}
+        told.append(f"{kind}: {view.sentence(Reason(kind, {name: FACTS[name] for name in names}))}")
+    for of, word in (("code", "slower"), ("time", "same"), ("", "unclear")):
+        facts = {**FACTS, "of": of, "word": word, "better": "lower" if of else "higher"}
+        told.append(f"interval: {view.sentence(Reason('interval', facts))}")
+    assert "\n".join(told) + "\n" == GOLD.read_text("utf-8")
+
+
+def test_a_process_is_shown_by_the_estimate_that_it_is_judged_by() -> None:
+    blocks = ((100.0, 100.0, 250.0), (101.0,) * 3, (110.0,) * 3)
+    (process,) = result(count=1).evidence
+    shown = structs.replace(
+        process, blocks=tuple(structs.replace(process.blocks[0], time_us=b) for b in blocks)
+    )
+    one = structs.replace(result(count=1), evidence=(shown,))
+    (judged,) = values_of(one)
+    assert marks.middle(shown, "time_us") == judged.time_us
+    assert judged.time_us == pytest.approx(103.0)
 
 
 @pytest.mark.parametrize(

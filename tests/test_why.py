@@ -7,54 +7,26 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfsuite.explain.trace import LIMITS_S
-from perfsuite.model import Settings, Status, Tier
+from perfsuite.model import Settings, Tier
 from perfsuite.packs.find import discover
 from perfsuite.packs.listing import load_catalogue
 from perfsuite.report.data import RunView, read
 from perfsuite.report.html import write_report
 from perfsuite.report.why import headline
-from perfsuite.run.accept import accept
 from perfsuite.run.config import Request
-from perfsuite.run.expected import find_yardstick
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store.runs import load_run
 from perfsuite.workers.process import inventory
 
 PLANTED = Path(__file__).parent / "packs" / "planted.py"
 QUICK = Settings(screen_rounds=3, samples=5, sample_us=50.0)
-CPU = Settings(processes=2, confirm_processes=2, rounds=2, samples=4)
 # A sort that takes ten times as long as all before it.
-CPU_PACK = """
-    import os
-    import perfsuite
-
-    @perfsuite.case(axes={"kind": ["extra"]}, source="made up")
-    def planted(ctx, kind):
-        '''Multiply matrices.'''
-        import torch
-
-        is_now = bool(os.environ.get("PERFSUITE_TEST_PLANTED"))
-
-        def fn(x):
-            y = x @ x
-            return (y, torch.sort(y.reshape(-1)).values) if is_now else y
-
-        return perfsuite.Workload(
-            fn=fn, make_inputs=lambda rng: (rng.randn(384, 384),),
-            reference=fn, wrong=lambda x: torch.ones(3),
-        )
-
-    @perfsuite.hookimpl
-    def perf_cases():
-        return [planted]
-"""
 
 
 # A copy that loses its wide loads, a fill that is new, and tensor cores let into a product.
@@ -252,18 +224,6 @@ def test_traces_are_stored_with_the_run_and_its_texts_beside_it(fake: Told) -> N
     assert "st.local" in gzip.decompress(kept.read_bytes()).decode()
 
 
-def test_a_baseline_keeps_kernels_for_runs_elsewhere(fake: Told, tmp_path: Path) -> None:
-    run = fake.outcome.run
-    accept(run, tmp_path, reason="as it is", by="me", select=["acme.planted[kind=extra]"])
-    text = (tmp_path / "fake" / "acme.json").read_text(encoding="utf-8")
-    assert [line for line in text.splitlines() if '"zero_fill"' in line] != []
-    yardstick = find_yardstick([tmp_path], tmp_path / "none", run=replace(run, id="later"))
-    entry = yardstick.entries["acme.planted[kind=extra]"]
-    assert [kernel.name for kernel in entry.kernels] == ["scale_rows", "zero_fill"]
-    assert entry.artefact
-    assert yardstick.environments[run.id] == run.facts.environment
-
-
 def test_what_stayed_the_same_is_not_traced_again_and_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,29 +234,6 @@ def test_what_stayed_the_same_is_not_traced_again_and_not_forgotten(
     monkeypatch.setenv("PERFSUITE_TEST_PLANTED", "1")
     outcome = execute(request(tmp_path, pack), Silent())
     assert "zero_fill" in told(outcome, tmp_path).headlines["extra"]
-
-
-def test_the_traces_of_a_run_end_with_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setitem(LIMITS_S, "is new", -1.0)
-    run = execute(request(tmp_path, PLANTED.read_text(encoding="utf-8")), Silent()).run
-    assert run.traces == ()
-    assert run.notes[-1].startswith("8 kernel traces were not taken: the limits are 60 s for ")
-
-
-def test_torch_s_operators_explain_changes_on_the_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    cpu = {"device": "cpu", "settings": CPU}
-    execute(request(tmp_path, CPU_PACK, **cpu), Silent())
-    monkeypatch.setenv("PERFSUITE_TEST_PLANTED", "1")
-    found = told(execute(request(tmp_path, CPU_PACK, **cpu), Silent()), tmp_path)
-    if any(result.status is Status.DISTURBED for result in found.outcome.run.results):
-        pytest.skip("others take this machine")
-    assert found.headlines["extra"].startswith("one more kernel, aten::sort, takes ")
 
 
 @pytest.mark.skipif(not inventory(), reason="needs a GPU")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
-import pytest
 import store_data as data
+from msgspec.structs import replace
 
-from perfsuite.history.store import moves_of
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.peaks import peaks_of
 from perfsuite.model import (
@@ -24,7 +21,6 @@ from perfsuite.model import (
 )
 from perfsuite.run.accept import accept
 from perfsuite.run.expected import Yardstick, find_yardstick
-from perfsuite.store import baselines as load
 from perfsuite.store.runs import RunFile
 
 TIMES = {"copy": 100.0}
@@ -50,11 +46,6 @@ def test_a_rate_beyond_the_ceiling_is_an_error_of_the_case() -> None:
     assert "115% of the measured ceiling" in refused.reason
 
 
-def test_what_states_no_work_is_plausible() -> None:
-    yardstick, result = yardstick_of(None)
-    assert yardstick.plausible(result) is result
-
-
 def test_confirmation_prefers_the_baselines_unit_then_another_than_the_screens() -> None:
     (entry,) = entries_of(data.finished(TIMES)).values()
     (home,) = entry.metrics["time_us"].values
@@ -75,19 +66,6 @@ def test_all_entries_of_a_sku_are_known_whatever_is_run(tmp_path: Path) -> None:
         "memory.copy",
         "memory.fill",
     }
-
-
-def test_a_sku_s_baselines_are_read_once_however_many_variants_are_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = data.finished({"copy": 100.0, "fill": 50.0, "sum": 20.0})
-    root = tmp_path / "baselines"
-    accept(run, root, reason="first numbers", by="Ann")
-    read = Mock(return_value=run.sku)
-    monkeypatch.setattr(load, "read_sku", read)
-    assert len(find_yardstick([root], tmp_path, run=run).entries) == len(run.variants)
-    assert {move.key.variant for move in moves_of(run, [root])} == {v.id for v in run.variants}
-    assert read.call_count == 2
 
 
 def is_excused(before: dict[str, float]) -> bool:

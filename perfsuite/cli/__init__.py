@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -12,18 +13,18 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
-from importlib import resources
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -32,6 +33,7 @@ from rich.text import Text
 import perfsuite
 from perfsuite.boundary import PerfError, UsageError, user_name
 from perfsuite.explain.counters import obstacles
+from perfsuite.hooks import features
 from perfsuite.judge.compare import Against, Policy
 from perfsuite.judge.noise import entries_of, prior_for
 from perfsuite.judge.peaks import COMPUTE, MEMORY, MIXED, TRANSFER
@@ -50,39 +52,33 @@ from perfsuite.model import (
     Tier,
     Variant,
 )
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.packs.find import TAKEN_NAMES, PackSource, discover
 from perfsuite.packs.listing import load_catalogue
-from perfsuite.packs.select import missing_need
+from perfsuite.packs.select import missing_need, parse_selection
+from perfsuite.packs.select import select as chosen
 from perfsuite.report import view
 from perfsuite.report.data import RunView, read
 from perfsuite.report.html import write_beside, write_report
 from perfsuite.report.terminal import first_line, plain, skip_lines
 from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, paths_of
 from perfsuite.run.expected import find_yardstick
-from perfsuite.run.finish import book_of
+from perfsuite.run.finish import book_of, past_of
 from perfsuite.run.run import Outcome
 from perfsuite.store.baselines import (
     Baselines,
     Root,
+    differences,
     packs_in,
     read_sku,
     sku_folder,
     skus_in,
 )
-from perfsuite.store.exceptions import Exceptions
-from perfsuite.store.files import refusing, replace_file
+from perfsuite.store.files import refusing
 from perfsuite.store.runs import list_runs, load_run, run_path
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
 from perfsuite.workers.process import inventory
-from perfsuite.workers.units import open_desks, products_of
-
-if TYPE_CHECKING:
-    from perfsuite.history.store import History
-    from perfsuite.store.baselines import Difference
-
-
-# The project a command is about, and how the command speaks.
-
+from perfsuite.workers.units import open_desks, products_of, resolved
 
 # What pytest takes for its root directory, and what a run leaves behind.
 MARKS = (".perfsuite", "pyproject.toml", "pytest.ini", "tox.ini", ".git")
@@ -105,12 +101,11 @@ class Project:
         """Return a run by file, by id or, without a name, the newest; ``UsageError`` if unknown."""
         remedy = "name a run file that is there, or a run's id"
         with refusing("there is no such file", name, remedy=remedy, kind=UsageError):
-            is_file = bool(name) and Path(name).is_file()
-        if is_file:
-            return load_run(Path(name))
-        known = list_runs(self.folder)
+            if name and Path(name).is_file():
+                return load_run(Path(name))
         if Path(name).suffix or Path(name).name != name:
             raise UsageError("there is no such file", where=name, remedy=remedy)
+        known = list_runs(self.folder)
         path = run_path(self.folder, name) if name else next(iter(known), None)
         if path is None or path not in known:
             ids = ", ".join(known_path.stem for known_path in known[:3])
@@ -191,9 +186,6 @@ def say_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]])
     console().print(table)
 
 
-# The commands and their options.
-
-
 app = typer.Typer(
     help="GPU performance regression suite. Measuring itself is: pytest --perf",
     no_args_is_help=True,
@@ -228,44 +220,56 @@ def doctor(
     strict: Annotated[bool, typer.Option("--strict", help="Exit 20 if it is in use")] = False,
 ) -> None:
     """Say what this machine is, what would spoil a comparison, and what cannot run here."""
-    from perfsuite import cli as room
-
     project = find_project()
-    room.say_software()
+    say_software()
     packs = project.packs(pack, tier)
-    for broken in (each for each in packs if each.error):
-        say(f"Pack {broken.name} cannot be listed: {broken.error}")
+    say_broken(packs)
+    for own, name in ((each.accelerator, each.name) for each in packs if each.accelerator):
+        has = f"has {', '.join(own.units)}" if own.units else "has none"
+        say(f"Device {own.name} of the pack {name}: this machine {has}")
     # Last comes what may fail: the device is opened, as a run would.
-    units = room.examine(device, packs)
-    room.say_device(units)
-    room.say_noise(units[0])
-    room.say_baselines(units[0], project.baseline_roots(baselines, pack))
-    room.say_skips(packs, units[0], tier.value)
-    if room.say_spoilers(units[0]) and strict:
+    with ExitStack() as stack:
+        units = [desk.facts for desk in open_desks(device, packs, Settings(processes=1), stack)]
+    say_device(units)
+    say_noise(units[0])
+    say_baselines(units[0], project.baseline_roots(baselines, pack))
+    variants = [variant for each in packs for variant in each.variants]
+    reasons = Counter(missing_need(variant, units[0]) for variant in variants)
+    runnable = reasons.pop("", 0)
+    say(f"Tier {tier.value}: {runnable} of {len(variants)} variants can run here")
+    if reasons:
+        most_first = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+        rows = ((str(count), reason) for reason, count in most_first)
+        say_table("Skipped", ("variants", "because it"), rows)
+    if say_spoilers(units[0]) and strict:
         raise typer.Exit(20)
+
+
+def say_broken(packs: Iterable[Pack]) -> bool:
+    """Say which packs cannot be listed, and whether there are any."""
+    broken = [each for each in packs if each.error]
+    for each in broken:
+        say(f"Pack {each.name} cannot be listed: {each.error}")
+    return bool(broken)
 
 
 @app.command("list")
 def list_variants(tier: TierOption = Tier.SMOKE, select: Select = "", pack: Packs = None) -> None:
     """List the variants of a tier; exit code 1 if a pack cannot be listed."""
-    from perfsuite.packs.select import parse_selection
-    from perfsuite.packs.select import select as chosen
-
     packs = find_project().packs(pack, tier)
-    variants = chosen([v for each in packs for v in each.variants], parse_selection(select))
-    # A case is described once, beside its first variant.
-    firsts = set({(v.pack, v.case.name): v.id for v in reversed(variants)}.values())
-    docs = {name: v.case.doc.partition("\n")[0] for v in variants if (name := v.id) in firsts}
-    rows = [(v.id, v.tier.value, _needs(v), docs.get(v.id, "")) for v in variants]
+    listed = [variant for each in packs for variant in each.variants]
+    variants = chosen(listed, parse_selection(select))
+    seen: set[tuple[str, str]] = set()
+    rows = []
+    for each in variants:
+        case = (each.pack, each.case.name)
+        # A case is described once, beside its first variant.
+        doc = "" if case in seen else each.case.doc.partition("\n")[0]
+        seen.add(case)
+        needs = ", ".join(dict.fromkeys(f"{need.kind} {need.value}" for need in each.needs))
+        rows.append((each.id, each.tier.value, needs, doc))
     say_table(f"{len(rows)} variants", ("variant", "from tier", "needs", "what"), rows)
-    broken = [each for each in packs if each.error]
-    for each in broken:
-        say(f"Pack {each.name} cannot be listed: {each.error}")
-    raise typer.Exit(1 if broken else 0)
-
-
-def _needs(variant: Variant) -> str:
-    return ", ".join(dict.fromkeys(f"{need.kind} {need.value}" for need in variant.needs))
+    raise typer.Exit(1 if say_broken(packs) else 0)
 
 
 @app.command()
@@ -283,9 +287,22 @@ def run(
     Under a profiler it is not checked, so that the profile is of the launches only.
     """
     from perfsuite.cli.launch import Order, launch
-    from perfsuite.workers.units import resolved
 
-    packs, found, home = _find(variant, pack)
+    selection = parse_selection(variant)
+    if not selection.id:
+        raise UsageError(
+            f"{variant!r} is no variant id", remedy="copy one from perfsuite list, in quotes"
+        )
+    # All packs: one may ask for the kernels of the others.
+    packs = find_project().packs(pack, Tier.FULL)
+    name = selection.id.partition(".")[0]
+    home = next((each for each in packs if each.name == name), None)
+    if home is None or home.error:
+        raise UsageError(
+            home.error if home else f"there is no pack for {name!r}",
+            remedy="" if home else f"packs: {', '.join(each.name for each in packs)}",
+        )
+    (found,) = chosen(home.variants, selection)
     where, _, own = resolved(device, packs)
     order = Order(
         pack=found.pack,
@@ -300,33 +317,6 @@ def run(
         kernels=home.kernels,
     )
     raise typer.Exit(launch(order, profiler or ()))
-
-
-def _find(name: str, extra: list[Path] | None) -> tuple[Sequence[Pack], Variant, Pack]:
-    """Return all packs, a variant by id, of any tier, and its pack."""
-    from perfsuite.packs.select import parse_selection, select
-
-    selection = parse_selection(name)
-    if not selection.id:
-        raise UsageError(
-            f"{name!r} is no variant id", remedy="copy one from perfsuite list, in quotes"
-        )
-    # All packs: one may ask for the kernels of the others.
-    packs = find_project().packs(extra, Tier.FULL)
-    pack = named(packs, selection.id.partition(".")[0])
-    (variant,) = select(pack.variants, selection)
-    return packs, variant, pack
-
-
-def named(packs: Sequence[Pack], name: str) -> Pack:
-    """Return a pack by name; ``UsageError`` if there is none, or if it cannot be listed."""
-    pack = next((pack for pack in packs if pack.name == name), None)
-    if pack is None or pack.error:
-        raise UsageError(
-            pack.error if pack else f"there is no pack for {name!r}",
-            remedy="" if pack else f"packs: {', '.join(each.name for each in packs)}",
-        )
-    return pack
 
 
 @app.command("new-pack")
@@ -376,13 +366,6 @@ def compare(
     raise typer.Exit(1 if book.fails else 0)
 
 
-# The commands about accepted numbers: accept, propose, diff, lint, show.
-
-
-# Without names so many of the newest runs are read: each holds every sample of a night.
-MOST_RUNS = 30
-
-
 @baseline_command.command()
 def accept(
     run: Annotated[str, typer.Argument(help="A run file or id")],
@@ -418,62 +401,6 @@ def accept(
 
 
 @baseline_command.command()
-def propose(  # noqa: PLR0913, PLR0917 - a command line
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[RUN]...", help=f"Files or ids; else the newest {MOST_RUNS}"),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="For the page; else it is said")
-    ] = None,
-    reason: Annotated[str, typer.Option(help="Why; stored before the evidence")] = "",
-    nights: Annotated[int, typer.Option(min=1, help="So many make a level")] = 5,
-    include_slower: Annotated[  # noqa: FBT002 - a flag of the command line
-        bool, typer.Option("--include-slower", help="Worse levels too; needs --reason")
-    ] = False,
-    baselines: Baselines_commands = None,
-) -> None:
-    """Write what the last nights say to the baselines' files, for git diff; nothing is committed.
-
-    A page in Markdown says of each entry what it was and will be, how sure that is, and why.
-    """
-    from perfsuite.nightly.propose import Terms, markdown
-    from perfsuite.nightly.propose import propose as proposed
-    from perfsuite.store.exceptions import Exceptions
-
-    project = find_project()
-    roots = project.baseline_folders(baselines)
-    found = proposed(
-        [project.load_run(name) for name in runs] if runs else _newest(project),
-        roots[0],
-        exceptions=Exceptions.load(roots, _today()),
-        terms=Terms(by=user_name(), reason=reason, nights=nights, include_slower=include_slower),
-    )
-    page = markdown(found)
-    if output:
-        with refusing("cannot write the page", output, remedy="name a file that can be written"):
-            say(f"wrote {replace_file(output, page.encode())}")
-    else:
-        say(page)
-    for path in found.written:
-        say(f"wrote {path}")
-
-
-def _newest(project: Project) -> list[Run]:
-    """Return the newest runs; one that cannot be read says so and is no night."""
-    found = []
-    known = list_runs(project.folder)
-    if older := len(known[MOST_RUNS:]):
-        say(f"not read: {older} runs that are older by their clocks; name those that are to count")
-    for path in known[:MOST_RUNS]:
-        try:
-            found.append(load_run(path))
-        except PerfError as error:
-            say(f"not read: {' '.join(str(error).split())}")
-    return found
-
-
-@baseline_command.command()
 def diff(
     before: Annotated[str, typer.Argument(metavar="[A]", help="A folder or a revision")] = "HEAD",
     now: Annotated[
@@ -484,65 +411,32 @@ def diff(
     baselines: Baselines_commands = None,
 ) -> None:
     """Show which entries two states of the baselines do not share, by how much, and why."""
-    from perfsuite.nightly.propose import table
-    from perfsuite.store.baselines import differences
+    from perfsuite.report.text import table
+    from perfsuite.store.git import folder_at
 
     root = find_project().baseline_folders(baselines)[0]
+    rows = []
     with ExitStack() as stack:
-        folders = [_folder(name, root, stack) for name in (before, now)]
-        rows = [_row(each) for each in differences(*folders)]
+        folders = []
+        for name in (before, now):
+            if not name or Path(name).is_dir():
+                folders.append(Path(name) if name else root)
+            else:
+                folders.append(
+                    folder_at(root, name, Path(stack.enter_context(TemporaryDirectory())))
+                )
+        for each in differences(*folders):
+            sides = (each.old, each.new)
+            times = [time_of(side.entry) if side else "" for side in sides]
+            reasons = [side.accepted.reason if side else "" for side in sides]
+            change = view.percent(each.change) if each.change is not None else ""
+            rows.append((each.sku, each.variant, *times, change, each.what, *reasons))
     columns = ("SKU", "variant", "time before", "now", "change", "what", "reason before", "now")
     if markdown:
         say("\n".join(table(columns, rows)))
     else:
         say_table(f"{before} against {now or 'the working tree'}", columns, rows)
     say(f"{len(rows)} entries differ")
-
-
-def _folder(name: str, root: Path, stack: ExitStack) -> Path:
-    """Return the baselines that a word names: a folder if there is one, else a revision."""
-    from perfsuite.store.git import folder_at
-
-    if not name or Path(name).is_dir():
-        return Path(name) if name else root
-    return folder_at(root, name, Path(stack.enter_context(TemporaryDirectory())))
-
-
-def _row(each: Difference) -> tuple[str, ...]:
-    from perfsuite.report import view
-
-    times = [time_of(side.entry) if side else "" for side in (each.old, each.new)]
-    reasons = [side.accepted.reason if side else "" for side in (each.old, each.new)]
-    change = view.percent(each.change) if each.change is not None else ""
-    return each.sku, each.variant, *times, change, each.what, *reasons
-
-
-@baseline_command.command()
-def lint(
-    tier: Annotated[
-        Tier | None, typer.Option(help="Also look for missing entries, up to this tier")
-    ] = None,
-    older_than: Annotated[int, typer.Option(min=1, metavar="DAYS", help="Say which are")] = 180,
-    pack: Packs = None,
-    baselines: Baselines_commands = None,
-) -> None:
-    """Say what is wrong with the baselines and exceptions, one line each; exit code 1 if any is."""
-    from perfsuite.nightly.lint import Linter
-
-    if baselines and not baselines.is_dir():
-        raise UsageError(
-            "there is no such folder of baselines", where=str(baselines), remedy="name one that is"
-        )
-    project = find_project()
-    roots = project.baseline_folders(baselines)
-    packs = project.packs(pack, Tier.FULL)
-    linter = Linter(packs, _today(), older_than, tier)
-    problems = [problem for root in roots for problem in linter.problems(root)]
-    for problem in problems:
-        say(str(problem))
-    counted = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    say(f"{counted} in {', '.join(map(str, roots))}")
-    raise typer.Exit(1 if problems else 0)
 
 
 def _today() -> date:
@@ -556,16 +450,14 @@ def show(
     baselines: Baselines_commands = None,
 ) -> None:
     """Show which SKUs have baselines, what is accepted for one of them, or one entry in full."""
-    from perfsuite import cli as room
-
     roots = find_project().baseline_folders(baselines)
     if variant:
-        room.say_entry(roots, sku, variant)
+        say_entry(roots, sku, variant)
     elif sku:
-        room.say_entries(roots, sku, _today())
+        say_entries(roots, sku)
     else:
         for root in roots:
-            room.say_skus(root)
+            say_skus(root)
 
 
 @baseline_command.command()
@@ -575,7 +467,11 @@ def folders() -> None:
         say(str(folder))
 
 
-# The ``perfsuite`` command: what a person asks outside a run.
+@cache
+def commands() -> typer.Typer:
+    """Return the commands of the core and of each feature."""
+    features().hook.perf_commands(app=app)
+    return app
 
 
 def main() -> None:
@@ -586,13 +482,10 @@ def main() -> None:
         remedy = "change to a folder that is there: cd"
         with refusing("the current folder is gone", "", remedy=remedy, kind=UsageError):
             Path.cwd()
-        app(prog_name="perfsuite")
+        commands()(prog_name="perfsuite")
     except PerfError as error:
         say_error(error)
         raise SystemExit(2) from error
-
-
-# One run judged against another, and what a folder of baselines holds.
 
 
 def judged_against(run: Run, before: Run) -> RunView:
@@ -653,7 +546,7 @@ def say_skus(root: Path) -> None:
     say_table(f"Baselines in {root}", ("SKU", "product", "packs", "variants"), rows)
 
 
-def say_entries(roots: Sequence[Path], slug: str, today: date) -> None:
+def say_entries(roots: Sequence[Path], slug: str) -> None:
     """Say what is accepted for a product, by whom, why and how long ago, and what is excepted."""
     sku = _known_sku(roots, slug)
     baselines = Baselines.load(roots, sku)
@@ -668,9 +561,9 @@ def say_entries(roots: Sequence[Path], slug: str, today: date) -> None:
     ]
     columns = ("variant", "time", "sd between", "processes", "units", "accepted", "reason")
     say_table(f"{sku.name} ({slug})", columns, rows)
-    for rule in Exceptions.load(roots, today).rules:
+    for rule in Exceptions.load(roots, _today()).rules:
         if fnmatchcase(slug, rule.entry.sku or "*"):
-            over = "" if rule.acts(today) else " (expired: it acts no more)"
+            over = "" if rule.acts(_today()) else " (expired: it acts no more)"
             say(f"{rule.entry.select}: {rule.excepted}{over}")
 
 
@@ -681,15 +574,19 @@ def say_entry(roots: Sequence[Path], slug: str, variant: str) -> None:
     if stored is None:
         raise UsageError(
             f"{slug} has no entry of {variant!r}",
-            where=_named(roots),
+            where=", ".join(map(str, roots)),
             remedy=f"perfsuite baseline show {slug} lists them",
         )
     entry, accepted, run = stored.entry, stored.accepted, baselines.runs.get(stored.entry.run)
+
+    def cards(metric: BaselineMetric) -> list[tuple[str, str]]:
+        return [(unit, " ".join(f"{v:.6g}" for v in row)) for unit, row in metric.values.items()]
+
     columns = ("metric", "centre", "sd within", "sd between", "card", "processes")
     rows = [
         (name, f"{m.center:.6g} {m.unit}", view.spread(m.within), view.spread(m.between), *each)
         for name, m in sorted(entry.metrics.items())
-        for each in _by_card(m) or [("", "exact")]
+        for each in cards(m) or [("", "exact")]
     ]
     say_table(f"{variant} on {slug}", columns, rows)
     say(f"accepted {accepted.when} by {accepted.by}: {accepted.reason}")
@@ -701,20 +598,12 @@ def say_entry(roots: Sequence[Path], slug: str, variant: str) -> None:
         say(f"  {key} {value}")
 
 
-def _by_card(metric: BaselineMetric) -> list[tuple[str, str]]:
-    return [(unit, " ".join(f"{v:.6g}" for v in row)) for unit, row in metric.values.items()]
-
-
-def _named(roots: Sequence[Path]) -> str:
-    return ", ".join(map(str, roots))
-
-
 def _known_sku(roots: Sequence[Path], slug: str) -> Sku:
     known = {name: root for root in roots[::-1] for name in skus_in(root)}
     if slug not in known:
         raise UsageError(
             f"there is no baseline for the SKU {slug!r}",
-            where=_named(roots),
+            where=", ".join(map(str, roots)),
             remedy=f"choose one of {', '.join(sorted(known))}" if known else "accept a run first",
         )
     return read_sku(sku_folder(known[slug], slug))
@@ -737,45 +626,12 @@ def _estimate(entry: BaselineEntry) -> tuple[str, str, str, str]:
     )
 
 
-# The history of a project, as commands open it.
-
-
-def known_history(project: Project, run: Run) -> dict[str, Series]:
-    """Return what is known of a run's variants; nothing where there is no history to ask."""
-    try:
-        with open_history(project) as store:
-            from perfsuite.history.store import recent
-
-            found = recent(store, run, {variant.id for variant in run.variants})
-            say_notes(store)
-            return found
-    except PerfError:
-        return {}
-
-
-def say_notes(store: History) -> None:
-    """Say what was damaged of what was read."""
-    for note in store.notes:
+def known_history(project: Project, run: Run) -> Mapping[str, Series]:
+    """Return what is known of the past of a run's variants, saying what of it was damaged."""
+    kept = past_of(run, project.root)
+    for note in kept.notes:
         say(f"note: {note}", stderr=True)
-
-
-def open_history(project: Project) -> History:
-    """Open it; ``UsageError`` where there is none or a library is missing."""
-    try:
-        from perfsuite.history.store import History, url_of
-    except ImportError as error:
-        raise UsageError(
-            f"a history needs {error.name}", remedy=f"pip install {error.name}"
-        ) from error
-    url = url_of(project.root)
-    if not url:
-        raise UsageError(
-            "this project keeps no history", remedy="set perf_history, or PERFSUITE_HISTORY"
-        )
-    return History(url, project.root)
-
-
-# Renders stored runs: one as its report, several side by side.
+    return kept.series
 
 
 def rendered(project: Project, names: Sequence[str], folder: Path, baselines: Path | None) -> Path:
@@ -789,20 +645,16 @@ def rendered(project: Project, names: Sequence[str], folder: Path, baselines: Pa
     # Baselines may have been accepted since: what a run was compared with, its verdicts know.
     told = {verdict.source for verdict in run.verdicts if verdict.source}
     source = told.pop() if len(told) == 1 else found.source
-    entries, peaks = found.entries, found.reached
-    outcome = Outcome(run, project.folder, entries, source, found.previous, peaks=peaks)
+    outcome = Outcome(run, project.folder, dataclasses.replace(found, source=source))
     book = book_of(outcome, packs, history=known_history(project, run))
     return write_report(book, folder)
-
-
-# Writes the start of a pack: a distribution that can be installed, run and made one's own.
 
 
 # It becomes a module's, a distribution's and a file's name: lower-case, with a letter first.
 NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
 LONGEST = 40
 # Left off, so that no tool takes a template for the file that is made of it.
-SUFFIX = ".txt"
+SUFFIX, TEMPLATES = ".txt", Path(__file__).parent / "templates" / "new_pack"
 RENAMED = {"gitignore": ".gitignore", "github": ".github"}
 
 
@@ -812,7 +664,17 @@ def new_pack(name: str, folder: Path | None = None, *, taken: Sequence[str] = ()
     All of it or nothing is written. A name that cannot be a pack's or is ``taken``, and a folder
     that exists or cannot be written, is a ``UsageError``.
     """
-    _check(name, taken)
+    if not NAME.match(name) or len(name) > LONGEST or name in TAKEN_NAMES:
+        raise UsageError(
+            f"{name!r} cannot be a pack's name",
+            remedy=f"take up to {LONGEST} lower-case letters, digits and single underscores, a "
+            "letter first, as in acme or acme_kernels; 'sku' is taken",
+        )
+    if name in taken:
+        raise UsageError(
+            f"there is a pack of the name {name!r} already",
+            remedy="take another; perfsuite list shows the packs of this environment and project",
+        )
     project = f"{name.replace('_', '-')}-perf"
     place = folder or Path(project)
     if place.exists() or place.is_symlink():
@@ -825,62 +687,21 @@ def new_pack(name: str, folder: Path | None = None, *, taken: Sequence[str] = ()
     words["version"] = ".".join(perfsuite.__version__.split(".")[:2])
     remedy = "name a folder that can be written with --folder DIR"
     with refusing("cannot write the pack", place.absolute(), remedy=remedy, kind=UsageError):
-        _write(place, dict(_files(words)))
+        # Beside the place first, then moved there at once.
+        place.parent.mkdir(parents=True, exist_ok=True)
+        beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+        try:
+            for template in sorted(TEMPLATES.rglob(f"*{SUFFIX}")):
+                parts = template.relative_to(TEMPLATES).with_suffix("").parts
+                named = RENAMED | {"package": words["package"]}
+                file = beside.joinpath(*(named.get(part, part) for part in parts))
+                file.parent.mkdir(parents=True, exist_ok=True)
+                text = Template(template.read_text("utf-8")).substitute(words)
+                file.write_text(text, encoding="utf-8")
+            beside.rename(place)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
     return place
-
-
-def _check(name: str, taken: Sequence[str]) -> None:
-    if not NAME.match(name) or len(name) > LONGEST or name in TAKEN_NAMES:
-        raise UsageError(
-            f"{name!r} cannot be a pack's name",
-            remedy=f"take up to {LONGEST} lower-case letters, digits and single underscores, a "
-            "letter first, as in acme or acme_kernels; 'sku' is taken",
-        )
-    if name in taken:
-        raise UsageError(
-            f"there is a pack of the name {name!r} already",
-            remedy="take another; perfsuite list shows the packs of this environment and project",
-        )
-
-
-def _write(place: Path, files: Mapping[Path, str]) -> None:
-    """Write the files beside the place and move them there at once."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-    try:
-        for path, text in files.items():
-            file = beside / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
-        beside.rename(place)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
-def _files(words: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
-    """Yield each file of the pack by its path inside it."""
-    root = resources.files("perfsuite.cli").joinpath("templates", "new_pack")
-    for template, parts in _templates(root):
-        *folders, last = parts
-        name = last.removesuffix(SUFFIX)
-        named = RENAMED | {"package": words["package"]}
-        inside = [named.get(part, part) for part in folders]
-        text = Template(template.read_text("utf-8")).substitute(words)
-        yield Path(*inside, RENAMED.get(name, name)), text
-
-
-def _templates(
-    folder: Traversable, above: tuple[str, ...] = ()
-) -> Iterator[tuple[Traversable, tuple[str, ...]]]:
-    for entry in sorted(folder.iterdir(), key=lambda each: each.name):
-        parts = (*above, entry.name)
-        if entry.is_dir():
-            yield from _templates(entry, parts)
-        elif entry.name.endswith(SUFFIX):
-            yield entry, parts
-
-
-# What perfsuite sees of this machine, and what on it would spoil a comparison.
 
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -910,18 +731,12 @@ def say_software() -> None:
         say(f"A run takes the GPUs of one product; these with CUDA_VISIBLE_DEVICES={uuids}")
     if not products:
         say("No NVIDIA GPU, or its driver does not answer: runs use the CPU")
-    for text in _counters() if products else ():
-        say(f"Counters (--perf-counters): {text}")
-
-
-def _counters() -> Iterator[str]:
-    """Yield with what counters would be read, and what stands against it."""
-    ncu = shutil.which("ncu")
-    if ncu is None:
-        yield "none, NVIDIA's Nsight Compute (ncu) is not on the PATH"
-        return
-    against = list(obstacles())
-    yield from [f"none, {each}" for each in against] or [f"by {ncu}"]
+    if products:
+        ncu = shutil.which("ncu")
+        what = f"by {ncu}" if ncu else "none, NVIDIA's Nsight Compute (ncu) is not on the PATH"
+        against = [f"none, {each}" for each in obstacles()] if ncu else []
+        for text in against or [what]:
+            say(f"Counters (--perf-counters): {text}")
 
 
 def _version(distribution: str) -> str:
@@ -929,16 +744,6 @@ def _version(distribution: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return "not installed"
-
-
-def examine(device: str, packs: Sequence[Pack]) -> tuple[DeviceFacts, ...]:
-    """Open the devices that a run would use and return what they say of themselves."""
-    for own, name in ((pack.accelerator, pack.name) for pack in packs if pack.accelerator):
-        has = f"has {', '.join(own.units)}" if own.units else "has none"
-        say(f"Device {own.name} of the pack {name}: this machine {has}")
-    with ExitStack() as stack:
-        desks = open_desks(device, packs, Settings(processes=1), stack)
-        return tuple(desk.facts for desk in desks)
 
 
 def say_device(units: Sequence[DeviceFacts]) -> None:
@@ -980,42 +785,21 @@ def say_noise(facts: DeviceFacts) -> None:
 
 
 def say_baselines(facts: DeviceFacts, roots: Sequence[Root]) -> None:
-    """Say what this device will be compared with."""
+    """Say what this device will be compared with, and the noise of it that was measured."""
     sku = sku_of(facts)
     baselines = Baselines.load(roots, sku)
     if baselines.fingerprint_problem:
         say(f"Baselines of {sku.slug} are of another product: {baselines.fingerprint_problem}")
     elif baselines.stored:
-        say(f"Baselines: {len(baselines.stored)} variants of {sku.slug}{_spread(baselines)}")
+        entries = baselines.entries.values()
+        between = sorted(each.metrics[TIME].between for each in entries if TIME in each.metrics)
+        spread = between and (
+            f"; time varied from process to process by {statistics.median(between):.2%} in the "
+            f"median and by {between[-1]:.2%} at most (standard deviations)"
+        )
+        say(f"Baselines: {len(baselines.stored)} variants of {sku.slug}{spread or ''}")
     else:
         say(f"Baselines: none for {sku.slug}; a run is compared with the last one on this unit")
-
-
-def _spread(baselines: Baselines) -> str:
-    """Say the noise that was measured, where there is some."""
-    clocks = [entry.metrics[TIME] for entry in baselines.entries.values() if TIME in entry.metrics]
-    between = sorted(clock.between for clock in clocks)
-    if not between:
-        return ""
-    return (
-        f"; time varied from process to process by {statistics.median(between):.2%} in the median "
-        f"and by {between[-1]:.2%} at most (standard deviations)"
-    )
-
-
-def say_skips(packs: Sequence[Pack], facts: DeviceFacts, tier: str) -> None:
-    """Say which variants of a tier cannot run here, by the need that is missing."""
-    variants = [variant for pack in packs for variant in pack.variants]
-    reasons = Counter(missing_need(variant, facts) for variant in variants)
-    runnable = reasons.pop("", 0)
-    say(f"Tier {tier}: {runnable} of {len(variants)} variants can run here")
-    if reasons:
-        say_table("Skipped", ("variants", "because it"), _counted(reasons))
-
-
-def _counted(reasons: Mapping[str, int]) -> list[tuple[str, str]]:
-    most_first = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    return [(str(count), reason) for reason, count in most_first]
 
 
 def say_spoilers(facts: DeviceFacts) -> bool:
@@ -1023,39 +807,27 @@ def say_spoilers(facts: DeviceFacts) -> bool:
 
     How a machine is set up, power limit and governor, does not: its baselines were measured so.
     """
-    lasting, passing = [*_governor()], [*_load()]
-    for gpu, limited, doubts in _gpu_spoilers() if facts.device == "cuda" else ():
-        lasting += [f"{gpu}: {doubt}" for doubt in limited]
-        passing += [f"{gpu}: {doubt}" for doubt in doubts]
+    lasting, passing = [], []
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    # This command itself and the device it opened count too, for about a minute.
+    if load > 1 + BUSY_LOAD * cores:
+        passing.append(f"load average {load:.1f} on {cores} cores; end other work")
+    governor = GOVERNOR.read_text("ascii").strip() if GOVERNOR.is_file() else "performance"
+    if governor != "performance":
+        lasting.append(f"CPU frequency governor {governor!r}; set it to 'performance'")
+    for gpu in inventory() if facts.device == "cuda" else ():
+        from perfsuite.devices.nvml import Nvml
+
+        nvml = Nvml(gpu.uuid)
+        lasting += [f"GPU {gpu.index}: {each}" for each in _limited(nvml.identity(), nvml.state())]
+        doubts = _busy(nvml.health(), nvml.foreign_percent())
+        passing += [f"GPU {gpu.index}: {each}" for each in doubts]
+        nvml.close()
     for text in (*passing, *lasting):
         say(f"Would spoil a comparison: {text}")
     if not passing and not lasting:
         say("Nothing seen that would spoil a comparison")
     return bool(passing)
-
-
-def _load() -> Iterator[str]:
-    cores = len(os.sched_getaffinity(0))
-    load = os.getloadavg()[0]
-    # This command itself and the device it opened count too, for about a minute.
-    if load > 1 + BUSY_LOAD * cores:
-        yield f"load average {load:.1f} on {cores} cores; end other work"
-
-
-def _governor() -> Iterator[str]:
-    if GOVERNOR.is_file() and (governor := GOVERNOR.read_text("ascii").strip()) != "performance":
-        yield f"CPU frequency governor {governor!r}; set it to 'performance'"
-
-
-def _gpu_spoilers() -> Iterator[tuple[str, list[str], list[str]]]:
-    from perfsuite.devices.nvml import Nvml
-
-    for gpu in inventory():
-        nvml = Nvml(gpu.uuid)
-        limited = [*_limited(nvml.identity(), nvml.state())]
-        doubts = [*_busy(nvml.health(), nvml.foreign_percent())]
-        nvml.close()
-        yield f"GPU {gpu.index}", limited, doubts
 
 
 def _busy(health: Health, foreign_percent: float) -> Iterator[str]:

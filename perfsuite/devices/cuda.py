@@ -1,4 +1,4 @@
-"""An NVIDIA GPU that is measured by stamps of its own clocks."""
+"""An NVIDIA GPU as a device: two clocks from per-SM stamps, pacing, graphs, coldness."""
 
 from __future__ import annotations
 
@@ -6,33 +6,23 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from cuda.core import Device
+from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError
-from perfsuite.devices import tensors
-from perfsuite.devices.kernels import CudaContext
+from perfsuite.devices.kernels import ROWS, CudaContext, CudaGroup, Stopwatch, compile_ahead
 from perfsuite.devices.nvml import HealthWatch, Nvml, arch_of
-from perfsuite.devices.protocol import (
-    Comparison,
-    Gang,
-    Group,
-    Loaded,
-    Sample,
-    triton_kernels,
-    triton_loaded,
-)
-from perfsuite.devices.stamps import ROWS, CudaGroup, Stopwatch
+from perfsuite.devices.protocol import NCCL, Gang, Group, Loaded, Sample
+from perfsuite.devices.sass import triton_kernels, triton_loaded
 from perfsuite.devices.tensors import (
+    TensorDevice,
     compilers,
-    digest,
     features,
     gpu_kernels,
-    refill,
     sharing,
     shown,
     software,
@@ -40,125 +30,32 @@ from perfsuite.devices.tensors import (
 from perfsuite.model import DeviceFacts, Health, Regime
 from perfsuite.stats import is_greater
 
-# The energy of launches that keep a GPU busy without a gap.
-
-
-def joules_per_group(
-    issue: Callable[[], None], batch: int, *, time_s: float, read: Callable[[], float | None]
-) -> float | None:
-    """Issue batches back to back for at least ``time_s``; None where ``read`` has no counter.
-
-    A batch is always queued behind the one that runs, so that the GPU never waits for the host.
-    """
-    torch.cuda.synchronize()
-    before, started, count = read(), time.monotonic(), 0
-    last: torch.cuda.Event | None = None
-    while time.monotonic() - started < time_s:
-        for _ in range(batch):
-            issue()
-        count += batch
-        event = torch.cuda.Event()
-        event.record()
-        if last is not None:
-            last.synchronize()
-        last = event
-    torch.cuda.synchronize()
-    after = read()
-    return None if before is None or after is None else (after - before) / count
-
-
-# What a GPU says of itself, from torch and NVML.
-
-
-def gpu_facts(properties: Any, nvml: Nvml, *, arch: str, sms: int) -> DeviceFacts:
-    """Describe a GPU, its state and the software on it."""
-    identity = {"vendor": "nvidia", "name": properties.name, "sm_count": str(sms)}
-    seen, state = nvml.environment(), nvml.state()
-    ways = sharing(seen.get("driver", ""), state.get("mig", ""))
-    identity["memory_gib"] = str(round(properties.total_memory / 2**30))
-    return DeviceFacts(
-        device="cuda",
-        name=properties.name,
-        unit=hashlib.sha256(f"perfsuite:{properties.uuid}".encode()).hexdigest()[:12],
-        identity={**identity, **nvml.identity()},
-        state=state,
-        environment={**seen, **software(), "arch": arch},
-        arch=arch,
-        gpus=torch.cuda.device_count(),
-        memory_bytes=int(properties.total_memory),
-        clocks=("time_us", "cycles"),
-        features=(*features(arch), *compilers(), *ways),
-    )
-
-
-# Tells work that a launch leaves behind on other streams from a device that is slow to answer.
-
-
 # A synchronisation takes longer after a long wait (H200: 45 us after 6 ms, 120 after 40 ms).
 SLACK_S, SLACK_SHARE = 50e-6, 0.005
 TRIES = 30
 # Of calling what is late by chance left behind.
 MOST_CHANCE = 1e-3
-
-
-def joins_streams(
-    launch: Callable[[], object],
-    spin: Callable[[float], object],
-    *,
-    wait_stream: Callable[[], object],
-    wait_device: Callable[[], object],
-    agree: Callable[[float], float],
-) -> bool:
-    """Compare waiting for the measuring stream with waiting for the whole device.
-
-    The host may be late for other reasons, work left behind is late every time. Some devices are
-    slow to say that nothing is left, and so they are after a ``spin`` of as many microseconds,
-    which leaves nothing: where all waits after launches are long, they are held against waits
-    after spins, by their ranks. Ranks that did not ``agree`` would launch unequally often.
-    """
-
-    def late(issue: Callable[[], object]) -> tuple[float, float]:
-        wait_device()
-        begun = time.perf_counter()
-        issue()
-        wait_stream()
-        ended = time.perf_counter()
-        wait_device()
-        return time.perf_counter() - ended, ended - begun
-
-    after_launch: list[float] = []
-    after_spin: list[float] = []
-    for _ in range(TRIES):
-        left_s, took_s = late(launch)
-        after_launch.append(left_s - SLACK_S - SLACK_SHARE * took_s)
-        if agree(after_launch[-1]) < 0:
-            return True
-        after_spin.append(late(partial(spin, 1e6 * took_s))[0])
-    return agree(float(is_greater(after_launch, after_spin, MOST_CHANCE))) == 0.0
-
-
-# A CUDA GPU as a device: two clocks from per-SM stamps, pacing, graphs, coldness.
-
-
 # Queued launches beyond this many block the host inside a sample (the queue holds about 1,000).
 QUEUE_LAUNCHES = 500
 # Launches without a gap are queued in parts of that, one running and one waiting.
 QUEUE_PARTS = 8
 
 
-class CudaDevice:
+class CudaDevice(TensorDevice):
     """The process's first visible GPU."""
 
+    # Of Dynamo's 800 modules compiled functions, dispatch modes and some gradients make use,
+    # seconds in each process. Triton only where there is a GPU: without one its interpreter may be
+    # asked for later, by an environment variable that it reads when it is imported.
+    preload: ClassVar[tuple[str, ...]] = ("triton", "torch._dynamo")
+    backend: ClassVar[str] = NCCL
     name = "cuda"
     has_cycles = True
     settle_tolerance = 0.002
-    settle_s = 3.0
     # What the pacing spin misses of the timer: alone 0 in all of 1,314 blocks, beside a process
     # that multiplied matrices without end 8 to 84 %, in the middle 65 % of 90 (H200).
     foreign_most = 2.0
-    busy_s = spun_s = 0.0
-    digest = staticmethod(digest)
-    refill = staticmethod(refill)
+    untimed = "stamps missed an SM"
     traced = staticmethod(gpu_kernels)
     shown = staticmethod(shown)
 
@@ -169,46 +66,60 @@ class CudaDevice:
                 remedy="check the driver and that this torch is a CUDA build, or use cpu",
             )
         self._properties = torch.cuda.get_device_properties(0)
+        super().__init__(gang, int(self._properties.L2_cache_size))
         self.arch = arch_of(*torch.cuda.get_device_capability(0))
-        self.cache_bytes = int(self._properties.L2_cache_size)
         self._stream = torch.cuda.Stream()
         torch.cuda.set_stream(self._stream)
         Device().set_current()  # cuda.core shares torch's primary context
         self._nvml = Nvml(f"GPU-{self._properties.uuid}")
         self._health = HealthWatch(self._nvml.health)
         self._foreign: list[float] = []
-        self._flush = tensors.Flush("cuda", self.cache_bytes)
         # Random padding: two processes should not share their addresses' luck.
         self._padding = torch.empty((1 + seed % 61) << 18, dtype=torch.uint8, device="cuda")
-        self._gang = gang or Gang()
         self._watch = Stopwatch(self._stream, self.arch, self._gang.line_up)
         self._own: list[Callable[[], Loaded]] = []
         self._compiled_before = triton_kernels()
 
+    @classmethod
+    def prepare_server(cls) -> None:
+        """Compile the stamps for the workers."""
+        compile_ahead()
+
+    @classmethod
+    def wake(cls) -> None:
+        """Let the driver make this process's context."""
+        torch.cuda.synchronize()
+
     def facts(self) -> DeviceFacts:
         """Describe the GPU, its state and the software on it."""
-        return gpu_facts(self._properties, self._nvml, arch=self.arch, sms=self._watch.sms)
+        gpu, nvml = self._properties, self._nvml
+        seen, state = nvml.environment(), nvml.state()
+        ways = sharing(seen.get("driver", ""), state.get("mig", ""))
+        return DeviceFacts(
+            device="cuda",
+            name=gpu.name,
+            unit=hashlib.sha256(f"perfsuite:{gpu.uuid}".encode()).hexdigest()[:12],
+            identity={
+                "vendor": "nvidia",
+                "name": gpu.name,
+                "sm_count": str(self._watch.sms),
+                "memory_gib": str(round(gpu.total_memory / 2**30)),
+                **nvml.identity(),
+            },
+            state=state,
+            environment={**seen, **software(), "arch": self.arch},
+            arch=self.arch,
+            gpus=torch.cuda.device_count(),
+            memory_bytes=int(gpu.total_memory),
+            clocks=("time_us", "cycles"),
+            features=(*features(self.arch), *compilers(), *ways),
+        )
 
     def context(self, seed: int) -> CudaContext:
         """Return a builder's context."""
         gang, own = self._gang, self._own
-        return CudaContext(self.arch, seed, rank=gang.rank, ranks=gang.ranks, loaded=own)
-
-    def rng(self, seed: int) -> tensors.TensorRng:
-        """Return a maker of GPU tensors."""
-        return tensors.TensorRng("cuda", seed)
-
-    def bytes_of(self, values: Sequence[Any]) -> int:
-        """Return the bytes of the tensors among ``values``."""
-        return tensors.bytes_of(values)
-
-    def poison(self, outputs: Sequence[Any]) -> None:
-        """Fill outputs with NaN."""
-        tensors.poison(outputs)
-
-    def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
-        """Compare an output with its reference."""
-        return tensors.compare(actual, expected, tolerance)
+        names = ("cuda", "cuda", self.arch)
+        return CudaContext(seed, *names, rank=gang.rank, ranks=gang.ranks, loaded=own)
 
     def synchronize(self) -> None:
         """Wait for all work; a sticky error surfaces here."""
@@ -239,8 +150,13 @@ class CudaDevice:
             if torch.cuda.is_current_stream_capturing():
                 returned.append(last)
 
+        def await_each() -> None:
+            for index in range(launches):
+                fn(*sets[index % len(sets)])
+                torch.cuda.synchronize()
+
         if backend == "host":
-            return CudaGroup(lambda: self._awaited(fn, sets, launches), launches, "host")
+            return CudaGroup(await_each, launches, "host")
         if backend == "graph":
             replay = self._captured(issue)
             if replay is not None:
@@ -283,21 +199,35 @@ class CudaDevice:
         group()
         return group.returned[-1]
 
-    def agree(self, value: float) -> float:
-        """Return the largest value among the ranks."""
-        return self._gang.agree(value)
-
     def health(self) -> Health:
         """Return what NVML said while the last samples were running."""
         foreign = max(self._foreign, default=None)
         return replace(self._health.health(), foreign_percent=foreign)
 
     def energy_j(self, group: Group, time_s: float) -> float | None:
-        """Return what NVML's counter of energy says one launch took."""
+        """Return what NVML's counter of energy says one launch took.
+
+        A batch is always queued behind the one that runs, so that the GPU never waits for the host.
+        """
         queued = group.launches if group.backend == "loop" else 1
         batch = max(1, QUEUE_LAUNCHES // (QUEUE_PARTS * queued))
-        joules = joules_per_group(group, batch, time_s=time_s, read=self._nvml.energy_j)
-        return None if joules is None else joules / group.launches
+        torch.cuda.synchronize()
+        before, started, count = self._nvml.energy_j(), time.monotonic(), 0
+        last: torch.cuda.Event | None = None
+        while time.monotonic() - started < time_s:
+            for _ in range(batch):
+                group()
+            count += batch
+            event = torch.cuda.Event()
+            event.record()
+            if last is not None:
+                last.synchronize()
+            last = event
+        torch.cuda.synchronize()
+        after = self._nvml.energy_j()
+        if before is None or after is None:
+            return None
+        return (after - before) / count / group.launches
 
     def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
         """Return what torch's allocator held at most during one launch, beyond the inputs."""
@@ -325,13 +255,6 @@ class CudaDevice:
             replay = self._watch.captured(issue)
         torch.cuda.synchronize()
         return None if self._gang.agree(float(replay is None)) else replay
-
-    def _awaited(
-        self, fn: Callable[..., Any], sets: Sequence[tuple[Any, ...]], launches: int
-    ) -> None:
-        for index in range(launches):
-            fn(*sets[index % len(sets)])
-            torch.cuda.synchronize()
 
     def _host_sample(self, group: Group, *, flush: bool) -> Sample:
         if flush:
@@ -362,7 +285,44 @@ class CudaDevice:
         self._health.note()
         with self._health.watching():
             self.synchronize()
-        self.spun_s += self._watch.spun_s
+        self.spun_s += self._watch.spun_ns / 1e9
         foreign = self._watch.foreign_percent()
         self._foreign += [] if foreign is None else [foreign]
         return self._watch.read(rows)
+
+
+def joins_streams(
+    launch: Callable[[], object],
+    spin: Callable[[float], object],
+    *,
+    wait_stream: Callable[[], object],
+    wait_device: Callable[[], object],
+    agree: Callable[[float], float],
+) -> bool:
+    """Tell work that a launch leaves on other streams from a device that is slow to answer.
+
+    Compare waiting for the measuring stream with waiting for the whole device. The host may be late
+    for other reasons, work left behind is late every time. Some devices are slow to say that
+    nothing is left, and so they are after a ``spin`` of as many microseconds, which leaves nothing:
+    where all waits after launches are long, they are held against waits after spins, by their
+    ranks. Ranks that did not ``agree`` would launch unequally often.
+    """
+
+    def late(issue: Callable[[], object]) -> tuple[float, float]:
+        wait_device()
+        begun = time.perf_counter()
+        issue()
+        wait_stream()
+        ended = time.perf_counter()
+        wait_device()
+        return time.perf_counter() - ended, ended - begun
+
+    after_launch: list[float] = []
+    after_spin: list[float] = []
+    for _ in range(TRIES):
+        left_s, took_s = late(launch)
+        after_launch.append(left_s - SLACK_S - SLACK_SHARE * took_s)
+        if agree(after_launch[-1]) < 0:
+            return True
+        after_spin.append(late(partial(spin, 1e6 * took_s))[0])
+    return agree(float(is_greater(after_launch, after_spin, MOST_CHANCE))) == 0.0

@@ -8,17 +8,26 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from perfsuite.boundary import DeviceError, from_environment
-from perfsuite.devices.protocol import Comparison, Device, Gang, Group, Loaded, Sample
+from perfsuite.boundary import from_environment
+from perfsuite.devices.protocol import (
+    Comparison,
+    Device,
+    Gang,
+    Group,
+    Loaded,
+    Loop,
+    PlainContext,
+    Sample,
+)
 from perfsuite.model import DeviceFacts, Gpu, Health, Regime, TracedKernel
 
-# Inputs of the fake device: lists of floats.
-
-
 POISON = float("nan")
+CLOCK_MHZ = 2000.0
+DEFAULT_US = 100.0
+TOLERANCE = 1e-6
+_CARD = re.compile(r"FAKE-(\d+)")
 
 
 @dataclass(slots=True)
@@ -31,19 +40,19 @@ class FakeRng:
     def randn(self, *shape: int, dtype: str = "float32", place: str = "device") -> list[float]:
         """Standard normal values, flattened."""
         del dtype, place
-        source = random.Random(self.seed)  # noqa: S311 - data, not secrets
+        source = self._source()
         return [source.gauss(0, 1) for _ in range(math.prod(shape))]
 
     def rand(self, *shape: int, dtype: str = "float32", place: str = "device") -> list[float]:
         """Uniform values in [0, 1), flattened."""
         del dtype, place
-        source = random.Random(self.seed)  # noqa: S311 - data, not secrets
+        source = self._source()
         return [source.random() for _ in range(math.prod(shape))]
 
     def randint(self, low: int, high: int, *shape: int, dtype: str = "int32") -> list[int]:
         """Uniform integers in [low, high), flattened."""
         del dtype
-        source = random.Random(self.seed)  # noqa: S311 - data, not secrets
+        source = self._source()
         return [source.randrange(low, high) for _ in range(math.prod(shape))]
 
     def empty(self, *shape: int, dtype: str = "float32", place: str = "device") -> list[float]:
@@ -53,27 +62,15 @@ class FakeRng:
         self.outputs.append(output)
         return output
 
-
-# A scripted device for tests: virtual clocks, list arithmetic, no torch and no GPU.
-
-
-CLOCK_MHZ = 2000.0
-DEFAULT_US = 100.0
-TOLERANCE = 1e-6
-_CARD = re.compile(r"FAKE-(\d+)")
+    def _source(self) -> random.Random:
+        return random.Random(self.seed)  # noqa: S311 - data, not secrets
 
 
 @dataclass(slots=True)
-class FakeContext:
+class FakeContext(PlainContext):
     """A builder's context whose ``spend`` moves the virtual clock; scripts trace and health."""
 
-    owner: FakeDevice
-    seed: int
-    device: str = "fake"
-    place: str = "fake"
-    arch: str = "fake_1"
-    rank: int = 0
-    ranks: int = 1
+    owner: FakeDevice = field(kw_only=True)
 
     def spend(self, time_us: float) -> None:
         """Let a launch take this long at the nominal clock."""
@@ -93,32 +90,8 @@ class FakeContext:
         """Let the clock be held back, for these of NVML's reasons."""
         self.owner.clock_mhz, self.owner.reasons = clock_mhz, reasons
 
-    def load_cuda(
-        self, path: str | Path, name: str, *, options: Sequence[str] = ()
-    ) -> Callable[..., None]:
-        """Refuse: there is no GPU here."""
-        raise DeviceError(
-            f"the fake device cannot compile {name!r} of {str(path)!r} {list(options)}",
-            remedy="run this variant with --perf-device cuda",
-        )
 
-
-@dataclass(slots=True)
-class FakeGroup:
-    """A loop over the input sets."""
-
-    fn: Callable[..., Any]
-    sets: Sequence[tuple[Any, ...]]
-    launches: int
-    backend: str = "loop"
-
-    def __call__(self) -> None:
-        """Launch each set in turn."""
-        for index in range(self.launches):
-            self.fn(*self.sets[index % len(self.sets)])
-
-
-class FakeDevice:
+class FakeDevice(Device):
     """Times what a workload says it spends, with the noise of a good GPU.
 
     ``within`` and ``between`` are relative standard deviations; both draw from the worker's seed,
@@ -127,19 +100,11 @@ class FakeDevice:
     """
 
     name = "fake"
-    cache_bytes = 0
     has_cycles = True
-    settle_tolerance = 0.01
-    settle_s = 3.0
-    foreign_most = 5.0
     foreign_percent = 0.0
     watts = 100.0
-    busy_s = 0.0
-    spun_s = 0.0
     within = 0.002
     between = 0.0005
-    again = Device.again
-    shown = Device.shown
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         self._gang = gang or Gang()
@@ -169,7 +134,9 @@ class FakeDevice:
 
     def context(self, seed: int) -> FakeContext:
         """Return a builder's context."""
-        return FakeContext(self, seed, rank=self._gang.rank, ranks=self._gang.ranks)
+        gang = self._gang
+        names = ("fake", "fake", "fake_1")
+        return FakeContext(seed, *names, rank=gang.rank, ranks=gang.ranks, owner=self)
 
     def rng(self, seed: int) -> FakeRng:
         """Return a maker of lists."""
@@ -187,17 +154,17 @@ class FakeDevice:
 
     def digest(self, arguments: tuple[Any, ...], outputs: Sequence[Any]) -> object:
         """Return the lists among the arguments."""
-        own = [each for each in arguments if not any(each is output for output in outputs)]
-        return tuple(tuple(each) for each in own if isinstance(each, list))
+        written = [id(each) for each in outputs]
+        own = [each for each in arguments if isinstance(each, list) and id(each) not in written]
+        return tuple(map(tuple, own))
 
     def refill(
         self, arguments: tuple[Any, ...], fresh: tuple[Any, ...], outputs: Sequence[Any]
     ) -> bool:
         """Overwrite the lists among the arguments; False where others differ."""
+        written = [id(each) for each in outputs]
         pairs = [
-            pair
-            for pair in zip(arguments, fresh, strict=True)
-            if not any(pair[0] is output for output in outputs)
+            (old, new) for old, new in zip(arguments, fresh, strict=True) if id(old) not in written
         ]
         if any(old != new for old, new in pairs if not isinstance(old, list)):
             return False
@@ -219,9 +186,6 @@ class FakeDevice:
         reason = "" if error <= limit else f"relative error {error:.3g} above {limit:.3g}"
         return Comparison(error, limit, reason)
 
-    def synchronize(self) -> None:
-        """Do nothing: work is done when it is issued."""
-
     def group(
         self,
         fn: Callable[..., Any],
@@ -229,9 +193,9 @@ class FakeDevice:
         launches: int,
         *,
         backend: str,
-    ) -> FakeGroup:
+    ) -> Group:
         """Make a loop; ``backend`` is its name only."""
-        return FakeGroup(fn, sets, launches, backend)
+        return Loop(fn, sets, launches, backend)
 
     def sample(
         self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
@@ -247,15 +211,6 @@ class FakeDevice:
             samples.append(Sample(spent * noise, spent * noise * self.clock_mhz))
             self.busy_s += spent / 1e6
         return samples
-
-    def joins_streams(self, group: Group) -> bool:
-        """Say yes: there is one stream."""
-        del group
-        return True
-
-    def agree(self, value: float) -> float:
-        """Return the value: ranks of this device never meet, and all decide the same."""
-        return value
 
     def health(self) -> Health:
         """Return a cool, idle device."""
@@ -289,9 +244,6 @@ class FakeDevice:
     def loaded(self) -> list[Loaded]:
         """Return the kernels that the context was told the PTX of."""
         return list(self.compiled.values())
-
-    def close(self) -> None:
-        """Hold nothing."""
 
 
 def fake_gpus() -> tuple[Gpu, ...]:

@@ -1,22 +1,22 @@
-"""NVML: the state, health and energy of a GPU."""
+"""NVML: the GPUs of this node, and one's state, health and energy; never changes a setting.
+
+Run as ``python -m``, it lists the GPUs as JSON, so that who asks has no driver in its own process.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import statistics
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pynvml
 
 from perfsuite.model import Health
-
-# Reads one GPU's facts and health from NVML; never changes a setting.
-
 
 # NVML's clock-event reasons (nvml.h); idle is left out, it says nothing about a sample.
 REASONS = {
@@ -29,8 +29,6 @@ REASONS = {
     0x80: "hw_power_brake",
     0x100: "display_clocks",
 }
-
-
 # Suffix a unlocks wgmma and tcgen05; such code runs on this very architecture only.
 HOPPER = 9
 
@@ -71,15 +69,17 @@ class Nvml:
         A memory error since the start that ECC could not correct is a reason of its own.
         """
         bits = self._ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons) or 0
-        power = self._ask(pynvml.nvmlDeviceGetPowerUsage)
-        lost = ("ecc_error",) if self._uncorrected() > self._ecc_errors else ()
+        power_mw = self._ask(pynvml.nvmlDeviceGetPowerUsage)
+        heat = self._ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU)
+        clock = self._ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM)
+        reasons = [name for bit, name in REASONS.items() if bits & bit]
+        if self._uncorrected() > self._ecc_errors:
+            reasons.append("ecc_error")
         return Health(
-            power_w=None if power is None else power / 1000,
-            temperature_c=_number(
-                self._ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU)
-            ),
-            sm_clock_mhz=_number(self._ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM)),
-            reasons=(*(name for bit, name in REASONS.items() if bits & bit), *lost),
+            power_w=None if power_mw is None else power_mw / 1000,
+            temperature_c=None if heat is None else float(heat),
+            sm_clock_mhz=None if clock is None else float(clock),
+            reasons=tuple(reasons),
         )
 
     def energy_j(self) -> float | None:
@@ -151,10 +151,6 @@ class Nvml:
             return None
 
 
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
 def _known(**values: Any) -> dict[str, str]:
     return {
         name: value.decode() if isinstance(value, bytes) else str(value)
@@ -163,15 +159,13 @@ def _known(**values: Any) -> dict[str, str]:
     }
 
 
-# Reads a GPU's health ten times a second beside what is measured on it.
-
-
 PERIOD_S = 0.1
 
 
 class HealthWatch:
-    """A thread that reads while ``watching``; ``read`` must be callable from two threads.
+    """A thread that reads a GPU's health ten times a second while something is measured on it.
 
+    ``read`` must be callable from two threads.
     Its first reading comes a period late, when the launches of a block have been issued: until
     then the host must not be held up.
     """
@@ -192,7 +186,7 @@ class HealthWatch:
         """Read in the calling thread, between two samples."""
         self._seen.append(self._read())
 
-    @contextmanager
+    @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Let the thread read meanwhile."""
         self._armed.set()
@@ -224,11 +218,47 @@ def together(seen: Sequence[Health]) -> Health:
         return [value for each in seen if (value := getattr(each, name)) is not None]
 
     power = known("power_w")
-    return replace(
-        Health(),
+    return Health(
         power_w=statistics.fmean(power) if power else None,
         temperature_c=max(known("temperature_c"), default=None),
         sm_clock_mhz=min(known("sm_clock_mhz"), default=None),
         reasons=tuple(dict.fromkeys(reason for each in seen for reason in each.reasons)),
         foreign_percent=max(known("foreign_percent"), default=None),
     )
+
+
+def list_gpus() -> list[dict[str, Any]]:
+    """Return index, uuid, name and board of each GPU that CUDA_VISIBLE_DEVICES leaves visible."""
+    try:
+        pynvml.nvmlInit()
+    except Exception:  # noqa: BLE001 - any failure of the driver means: no GPU to measure
+        return []
+    try:
+        gpus = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
+            board = ""
+            with contextlib.suppress(pynvml.NVMLError):
+                board = pynvml.nvmlDeviceGetBoardPartNumber(handle)
+            gpus.append({"index": index, **_known(uuid=uuid, name=name, board=board)})
+        return visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def visible(gpus: list[dict[str, Any]], mask: str | None) -> list[dict[str, Any]]:
+    """Return the GPUs that a mask names by index or UUID, in its order; of MIG slices the name."""
+    if mask is None:
+        return gpus
+    chosen = []
+    for part in (each.strip() for each in mask.split(",")):
+        if part.startswith("MIG-"):
+            chosen.append({"index": -1, "uuid": part, "name": "MIG"})
+        else:
+            chosen += [gpu for gpu in gpus if part in (str(gpu["index"]), gpu["uuid"])]
+    return chosen
+
+
+if __name__ == "__main__":
+    json.dump(list_gpus(), sys.stdout)

@@ -1,28 +1,26 @@
-"""What a device does, and how one is opened by its name."""
+"""What a device does, whether one keeps to it, and how one is opened by its name."""
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import hashlib
 import importlib
 import inspect
 import math
 import os
-import re
 import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from perfsuite.boundary import MAGNITUDE, DeviceError, PerfError
 from perfsuite.model import (
+    BUILT_IN_DEVICES,
     Accelerator,
     DeviceFacts,
     Health,
@@ -31,8 +29,6 @@ from perfsuite.model import (
     Settings,
     TracedKernel,
 )
-
-# What the engine asks of a device, and nothing else.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +51,11 @@ class Comparison:
     def is_right(self) -> bool:
         """Say whether the output is accepted."""
         return not self.reason
+
+    @property
+    def known_error(self) -> float | None:
+        """The error, None where it is no number."""
+        return self.error if math.isfinite(self.error) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,43 @@ class Group(Protocol):
         """Issue all launches of the group."""
 
 
+@dataclass(slots=True)
+class PlainContext:
+    """A builder's context where no CUDA kernel can run."""
+
+    seed: int
+    device: str
+    place: str
+    arch: str
+    rank: int = 0
+    ranks: int = 1
+
+    def load_cuda(
+        self, path: str | Path, name: str, *, options: Sequence[str] = ()
+    ) -> Callable[..., None]:
+        """Refuse: there is no GPU here."""
+        raise DeviceError(
+            f"device {self.device!r} cannot run kernel {name!r} {list(options)}",
+            where=str(path),
+            remedy="give this implementation needs=[perfsuite.cuda()]",
+        )
+
+
+@dataclass(slots=True)
+class Loop:
+    """Launches issued one after another over rotated input sets."""
+
+    fn: Callable[..., Any]
+    sets: Sequence[tuple[Any, ...]]
+    launches: int
+    backend: str = "loop"
+
+    def __call__(self) -> None:
+        """Issue all launches."""
+        for index in range(self.launches):
+            self.fn(*self.sets[index % len(self.sets)])
+
+
 class Device(Protocol):
     """A thing that can launch, time and watch a workload; one per worker.
 
@@ -139,18 +177,38 @@ class Device(Protocol):
     add to it will have one.
     ``settle_tolerance`` is the relative difference below which groups of samples count as steady,
     ``settle_s`` how long it is worth waiting for that. ``foreign_most`` is the load by others, in
-    percent of what a workload uses, that a block may bear. ``busy_s`` and ``spun_s`` are how long
-    samples and the pacing between them have taken so far.
+    percent of what a workload uses, that a block may bear; ``untimed`` says why a sample has no
+    time. ``busy_s`` and ``spun_s`` are how long samples and their pacing have taken so far.
+    ``preload`` names what a server imports for its workers besides the device's own module, and
+    ``backend`` torch's way for its ranks to meet, if they do.
     """
 
+    preload: ClassVar[tuple[str, ...]] = ()
+    backend: ClassVar[str] = ""
     name: str
     cache_bytes: int = 0
     has_cycles: bool = False
     settle_tolerance: float = 0.01
     settle_s: float = 3.0
     foreign_most: float = 5.0
+    untimed: str = "they have no time"
     busy_s: float = 0.0
     spun_s: float = 0.0
+
+    @classmethod
+    def prepare_server(cls) -> None:
+        """Do once, in the server that forks workers, what they shall inherit."""
+        return
+
+    @classmethod
+    def before_fork(cls) -> None:
+        """Do so in the server, before each worker."""
+        return
+
+    @classmethod
+    def wake(cls) -> None:
+        """Begin what opening the device waits for; what fails here fails again then."""
+        return
 
     def facts(self) -> DeviceFacts:
         """Describe the device."""
@@ -270,83 +328,13 @@ class Device(Protocol):
         return
 
 
-# What Triton and torch.compile have compiled in this process, found without importing either.
-
-
-# What of a PTX says where its source lies, and who compiled it.
-_PLACES = re.compile(
-    r"^[ \t]*\.(?:loc|file|version)\b.*\n|//.*$|^\s*\.section\s+\.debug\w*\s*\{[^}]*\}"
-    r"|^\$L__(?:tmp|func_begin|func_end)\d+:.*$",
-    re.MULTILINE,
-)
-
-
-_ENTRIES = re.compile(r"^[^\n]*\.entry\s+([^\s(]+)\(.*?^\}\n?", re.MULTILINE | re.DOTALL)
-
-
-def plain_ptx(text: str, symbol: str = "") -> str:
-    """Return a PTX without line information, comments and empty lines.
-
-    With a ``symbol``, without the other kernels of its file: they are no part of it.
-    """
-    if symbol:
-        text = _ENTRIES.sub(lambda found: found[0] if found[1] == symbol else "", text)
-    lines = (line.rstrip() for line in _PLACES.sub("", text).splitlines())
-    return "\n".join(line for line in lines if line)
-
-
-def triton_kernels() -> list[Any]:
-    """Return what Triton has compiled, its own objects; frozen ones are the server's."""
-    return _instances("triton.compiler.compiler", "CompiledKernel")
-
-
-def triton_loaded(known: Iterable[Any]) -> list[Loaded]:
-    """Return what Triton has compiled but for the ``known``."""
-    seen = {id(each) for each in known}
-    found: list[Loaded] = []
-    for each in triton_kernels():
-        # Another version may keep it otherwise: what explains a change must not fail a variant.
-        with contextlib.suppress(AttributeError, KeyError, TypeError):
-            found += [_loaded(each)] if id(each) not in seen else []
-    return found
-
-
-def forget_compiled() -> None:
-    """Let the next variant compile anew, as it would in a process of its own."""
-    if dynamo := sys.modules.get("torch._dynamo"):
-        dynamo.reset()
-    for function in _instances("triton.runtime.jit", "JITFunction"):
-        with contextlib.suppress(AttributeError):  # a cache that Triton keeps elsewhere
-            function.device_caches.clear()
-    gc.collect()
-
-
-def _instances(module: str, name: str) -> list[Any]:
-    kind = getattr(sys.modules.get(module), name, None)
-    return [each for each in gc.get_objects() if type(each) is kind] if kind else []
-
-
-def _loaded(compiled: Any) -> Loaded:
-    name = str(compiled.metadata.name)
-    asm = compiled.asm
-    written_in = str(getattr(getattr(compiled.src, "fn", None), "__module__", ""))
-    return Loaded(
-        name=name,
-        symbol=name,
-        ptx=plain_ptx(asm.get("ptx", "")),
-        image=lambda: asm.get("cubin", b""),
-        is_generated=written_in.startswith("torch."),
-    )
-
-
 # Whether a device that a pack brings keeps to the protocol: by its names, then by what it does.
-
 
 # What Device has no body for.
 REQUIRED = (
     "facts", "context", "rng", "bytes_of", "poison", "compare", "group", "sample",
 )  # fmt: skip
-SIZE, SEED = 64, 7
+SIZE, SEED, LAUNCHES = 64, 7, 3
 MOST_NAME = 100
 CONTEXT = ("device", "place", "arch", "seed", "rank", "ranks")
 
@@ -354,21 +342,19 @@ CONTEXT = ("device", "place", "arch", "seed", "rank", "ranks")
 def sampled(device: Device, group: Group, count: int, **conditions: Any) -> list[Sample]:
     """Return what ``device.sample`` does; ``DeviceError`` unless they are those asked for."""
     found: Any = device.sample(group, count, **conditions)
+    wrong = ""
     if not isinstance(found, list) or len(found) != count:
         got = f"{len(found)} samples" if isinstance(found, list) else repr(found)
-        raise _refused(device, f"{got} and was asked for {count}")
-    for each in found:
-        if _is_odd(each):
-            raise _refused(device, f"{each}: no measurement is beyond {MAGNITUDE:g}")
-    return found
-
-
-def _refused(device: Device, what: str) -> DeviceError:
-    return DeviceError(
-        f"device {device.name!r} returned {what}",
-        where=f"{type(device).__module__}.{type(device).__qualname__}.sample",
-        remedy="return a list of a Sample each; NaN is the time of one that does not count",
-    )
+        wrong = f"{got} and was asked for {count}"
+    elif odd := [each for each in found if _is_odd(each)]:
+        wrong = f"{odd[0]}: no measurement is beyond {MAGNITUDE:g}"
+    if wrong:
+        raise DeviceError(
+            f"device {device.name!r} returned {wrong}",
+            where=f"{type(device).__module__}.{type(device).__qualname__}.sample",
+            remedy="return a list of a Sample each; NaN is the time of one that does not count",
+        )
+    return cast("list[Sample]", found)
 
 
 def _is_odd(sample: Sample) -> bool:
@@ -377,35 +363,29 @@ def _is_odd(sample: Sample) -> bool:
 
 def shape_faults(device: object) -> Iterator[str]:
     """Yield what is missing of the protocol, without calling anything."""
-    kind = type(device)
     for name in Device.__annotations__:
         if not hasattr(device, name):
             yield f"it has no attribute {name!r}"
     for name, function in inspect.getmembers(Device, inspect.isfunction):
-        own = getattr(kind, name, None)
+        own = getattr(type(device), name, None)
         if name.startswith("_"):
             continue
+        wanted = inspect.signature(function)
         if not callable(own) or (name in REQUIRED and own is function):
-            yield f"it has no method {name}{inspect.signature(function)}"
+            yield f"it has no method {name}{wanted}"
         elif own is not function:
-            yield from _signature_faults(name, own, function)
-
-
-def _signature_faults(name: str, own: Any, function: Any) -> Iterator[str]:
-    wanted = inspect.signature(function)
-    given: dict[str, list[Any]] = {"args": [], "kwargs": []}
-    for each in list(wanted.parameters.values()):
-        given["kwargs" if each.kind is each.KEYWORD_ONLY else "args"].append(each.name)
-    try:
-        inspect.signature(own).bind(*given["args"], **dict.fromkeys(given["kwargs"]))
-    except TypeError as error:
-        yield f"its {name}{inspect.signature(own)} is called as {name}{wanted}: {error}"
+            each = wanted.parameters.values()
+            positional = [one.name for one in each if one.kind is not one.KEYWORD_ONLY]
+            keywords = [one.name for one in each if one.kind is one.KEYWORD_ONLY]
+            try:
+                inspect.signature(own).bind(*positional, **dict.fromkeys(keywords))
+            except TypeError as error:
+                yield f"its {name}{inspect.signature(own)} is called as {name}{wanted}: {error}"
 
 
 def behaviour_faults(device: Device) -> Iterator[str]:
     """Yield what the device does otherwise than promised, the first fault of each part."""
-    for part in (facts_faults, _data, _clock):
-        about = part.__name__.removesuffix("_faults").lstrip("_")
+    for about, part in {"facts": facts_faults, "data": _data, "clock": _clock}.items():
         try:
             yield from part(device)
         except PerfError as error:
@@ -426,10 +406,7 @@ def facts_faults(device: Device) -> Iterator[str]:
         yield f"facts().device is {facts.device!r}, its name {device.name!r}"
     if not (facts.name.strip() and facts.unit.strip() and facts.identity):
         yield "facts() lacks name, unit or identity, which baselines and comparisons rest on"
-    yield from _name_faults(facts)
-    for key in ("identity", "state", "environment"):
-        if odd := [pair for pair in getattr(facts, key).items() if not _is_text(pair)]:
-            yield f"facts().{key} has {odd[0]!r}: only text to text"
+    yield from _text_faults(facts)
     if ("cycles" in facts.clocks) != device.has_cycles or "time_us" not in facts.clocks:
         yield f"facts().clocks is {facts.clocks!r} and has_cycles {device.has_cycles}"
     context: Any = device.context(SEED)
@@ -437,15 +414,15 @@ def facts_faults(device: Device) -> Iterator[str]:
         yield f"context() has no attribute {name!r}"
 
 
-def _name_faults(facts: DeviceFacts) -> Iterator[str]:
-    """Yield names that cannot be those of a folder of baselines and of a file of locks."""
+def _text_faults(facts: DeviceFacts) -> Iterator[str]:
+    # A folder of baselines has the name, a file of locks the unit.
     for key, text in (("name", facts.name), ("unit", facts.unit)):
         if len(text) > MOST_NAME or not text.isprintable() or (key == "unit" and "/" in text):
             yield f"facts().{key} is {text[:MOST_NAME]!r}: a short text of one line, no path"
-
-
-def _is_text(pair: tuple[object, object]) -> bool:
-    return all(isinstance(each, str) for each in pair)
+    for key in ("identity", "state", "environment"):
+        pairs = getattr(facts, key).items()
+        if odd := [pair for pair in pairs if not all(isinstance(each, str) for each in pair)]:
+            yield f"facts().{key} has {odd[0]!r}: only text to text"
 
 
 def _data(device: Device) -> Iterator[str]:
@@ -467,36 +444,28 @@ def _data(device: Device) -> Iterator[str]:
 
 def _clock(device: Device) -> Iterator[str]:
     values = device.rng(SEED).randn(SIZE)
+    conditions = {"regime": Regime.PACED, "spin_us": 0.0, "flush": True}
     calls: list[Any] = []
     for backend in ("graph", "loop", "host"):
         calls.clear()
-        group = device.group(calls.append, [(values,), (values,)], 3, backend=backend)
-        if group.launches != 3:  # noqa: PLR2004 - asked for above
-            yield f"group: it was asked for 3 launches and says {group.launches}"
-        for count in (2, Settings().samples):  # of a block, too: a device may hold a few only
-            samples: Any = device.sample(group, count, regime=Regime.PACED, spin_us=0.0, flush=True)
-            yield from _sample_faults(samples, count, has_cycles=device.has_cycles)
-        if len(calls) < 3 and group.backend != "graph":  # noqa: PLR2004 - asked for above
-            yield f"sample: {len(calls)} launches were issued of groups of 3"
+        group = device.group(calls.append, [(values,), (values,)], LAUNCHES, backend=backend)
+        if group.launches != LAUNCHES:
+            yield f"group: it was asked for {LAUNCHES} launches and says {group.launches}"
+        # Of a block, too: a device may hold a few only.
+        few, many = (sampled(device, group, n, **conditions) for n in (2, Settings().samples))
+        for each in few + many:
+            if not isinstance(each, Sample) or each.time_us < 0:
+                yield f"sample: {each!r} is no Sample of a time in microseconds"
+            elif math.isfinite(each.cycles) != device.has_cycles and math.isfinite(each.time_us):
+                yield f"sample: cycles are {each.cycles} and has_cycles is {device.has_cycles}"
+        if len(calls) < LAUNCHES and group.backend != "graph":
+            yield f"sample: {len(calls)} launches were issued of groups of {LAUNCHES}"
     if not isinstance(cast("Any", device.health()), Health):
         yield "health() returned no Health"
     device.synchronize()
 
 
-def _sample_faults(samples: Any, count: int, *, has_cycles: bool) -> Iterator[str]:
-    if not isinstance(samples, list) or len(samples) != count:
-        got = f"{len(samples)}" if isinstance(samples, list) else repr(samples)
-        yield f"sample: it was asked for {count} samples and returned {got}"
-        return
-    for each in samples:
-        if not isinstance(each, Sample) or each.time_us < 0 or _is_odd(each):
-            yield f"sample: {each!r} is no Sample of a time in microseconds"
-        elif math.isfinite(each.cycles) != has_cycles and math.isfinite(each.time_us):
-            yield f"sample: cycles are {each.cycles} and has_cycles is {has_cycles}"
-
-
 # Counts what one launch starts, without a profiler: kernels on a GPU, operators on a CPU.
-
 
 KERNELS = Metric("kernels", better="lower")
 
@@ -550,33 +519,25 @@ def graph_kernels(graph: Any) -> float:
     """Return the kernels, copies and fills of a graph of ``capture``."""
     from cuda.bindings import driver
 
+    def asked(answer: tuple[Any, ...]) -> Any:
+        error, *values = answer
+        if int(error) != 0:
+            raise DeviceError(f"the CUDA driver does not tell a graph's nodes ({error.name})")
+        return values
+
     handle = driver.CUgraph(graph.raw_cuda_graph())
-    _, count = _asked(driver.cuGraphGetNodes(handle))
-    nodes, _ = _asked(driver.cuGraphGetNodes(handle, count))
-    kind = driver.CUgraphNodeType
-    working = {
-        kind.CU_GRAPH_NODE_TYPE_KERNEL,
-        kind.CU_GRAPH_NODE_TYPE_MEMCPY,
-        kind.CU_GRAPH_NODE_TYPE_MEMSET,
-    }
-    kinds = [_asked(driver.cuGraphNodeGetType(node))[0] for node in nodes[:count]]
-    return float(sum(each in working for each in kinds))
-
-
-def _asked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
-    error, *values = answer
-    if int(error) != 0:
-        raise DeviceError(f"the CUDA driver does not tell a graph's nodes ({error.name})")
-    return tuple(values)
+    _, count = asked(driver.cuGraphGetNodes(handle))
+    nodes, _ = asked(driver.cuGraphGetNodes(handle, count))
+    kinds = [asked(driver.cuGraphNodeGetType(node))[0] for node in nodes[:count]]
+    return float(sum(kind.name.endswith(("_KERNEL", "_MEMCPY", "_MEMSET")) for kind in kinds))
 
 
 # The ranks that run one launch together: how a process joins them, agrees and starts with them.
 
-
-BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
 # The panel ends ranks that wait too long, and knows whom to blame; this is for a lost panel.
 TIMEOUT = timedelta(hours=1)
 LOOPBACK = "lo"
+NCCL = "nccl"
 
 
 class Gang:
@@ -590,22 +551,18 @@ class Gang:
 
     def agree(self, value: float) -> float:
         """Return the largest value among the ranks, on the host: no GPU takes part."""
-        return self.most([value])[0]
-
-    def most(self, values: Sequence[float]) -> list[float]:
-        """Return, place by place, the largest value among the ranks once all have asked."""
         if self._control is None:
-            return list(values)
+            return value
         import torch
         import torch.distributed as dist
 
-        shared = torch.tensor(values, dtype=torch.float64)
+        shared = torch.tensor(value, dtype=torch.float64)
         dist.all_reduce(shared, op=dist.ReduceOp.MAX, group=self._control)
-        return [float(value) for value in shared.tolist()]
+        return float(shared)
 
     def meet(self) -> None:
         """Return when every rank is here."""
-        self.most([0.0])
+        self.agree(0.0)
 
     def gather(self, text: str) -> list[str]:
         """Return what each rank gave, by rank."""
@@ -648,24 +605,26 @@ def join(device: str, *, rank: int, ranks: int, rendezvous: str) -> Gang:
 
     Must come before CUDA is initialised: it puts the rank's own GPU first and its peers' behind.
     """
-    if device not in BACKENDS:
+    backend = device_class(device).backend
+    if not backend:
         return Gang(rank, ranks)
     import torch.distributed as dist
 
-    if device == "cuda":
+    if backend == NCCL:
         see_own_first(rank, ranks)
     if LOOPBACK in {name for _, name in socket.if_nameindex()}:
         # All ranks are on this machine: neither its name nor a network need work.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
     store = dist.FileStore(rendezvous, ranks)
-    return _joined(device, store=store, rank=rank, world_size=ranks)
+    return _joined(backend, store=store, rank=rank, world_size=ranks)
 
 
 def join_elastic(device: str) -> Gang:
     """Join the group that torchrun's environment describes, on one node or several."""
-    if device == "cuda":
+    backend = device_class(device).backend
+    if backend == NCCL:
         see_own_first(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]))
-    return _joined(device)
+    return _joined(backend)
 
 
 def see_own_first(rank: int, ranks: int) -> None:
@@ -682,14 +641,14 @@ def see_own_first(rank: int, ranks: int) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own[rank:] + own[:rank])
 
 
-def _joined(device: str, **where: Any) -> Gang:
+def _joined(backend: str, **where: Any) -> Gang:
     import torch
     import torch.distributed as dist
 
-    if device == "cuda":
+    if backend == NCCL:
         where["device_id"] = torch.device("cuda", 0)
         torch.cuda.set_device(0)
-    dist.init_process_group(BACKENDS[device], timeout=TIMEOUT, **where)
+    dist.init_process_group(backend, timeout=TIMEOUT, **where)
     # A group of its own: agreeing launches nothing on a GPU, and works while NCCL is stuck.
     control = dist.new_group(backend="gloo", timeout=TIMEOUT)
     return Gang(dist.get_rank(), dist.get_world_size(), control)
@@ -698,12 +657,15 @@ def _joined(device: str, **where: Any) -> Gang:
 # Opens devices by name: those of the core, and those that packs bring.
 
 
-# Devices by name.
-BUILT_IN = {
-    "cuda": "perfsuite.devices.cuda:CudaDevice",
-    "cpu": "perfsuite.devices.cpu:CpuDevice",
-    "fake": "perfsuite.devices.fake:FakeDevice",
-}
+def device_class(name: str) -> type[Device]:
+    """Return the class of a device of the core; of one that a pack brings, the protocol itself."""
+    opens = BUILT_IN_DEVICES.get(name)
+    return cast("type[Device]", _named(opens)) if opens else Device
+
+
+def _named(opens: str) -> Any:
+    module, _, attribute = opens.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def open_device(
@@ -717,19 +679,11 @@ def open_device(
 
     With an ``accelerator``, open its first unit; what its code raises is a ``DeviceError``.
     """
-    if accelerator is not None:
-        return _open_own(accelerator, seed)
-    if name not in BUILT_IN:
-        raise DeviceError(
-            f"unknown device {name!r}", remedy=f"choose one of {', '.join(sorted(BUILT_IN))}"
-        )
-    module, _, attribute = BUILT_IN[name].partition(":")
-    kind = getattr(importlib.import_module(module), attribute)
-    return cast("Device", kind(seed=seed, gang=gang))
-
-
-def _open_own(accelerator: Accelerator, seed: int) -> Device:
-    module, _, attribute = accelerator.opens.partition(":")
+    if accelerator is None:
+        if name not in BUILT_IN_DEVICES:
+            known = ", ".join(sorted(BUILT_IN_DEVICES))
+            raise DeviceError(f"unknown device {name!r}", remedy=f"choose one of {known}")
+        return cast("Device", _named(BUILT_IN_DEVICES[name])(seed=seed, gang=gang))
     if not accelerator.units:
         raise DeviceError(
             f"this machine has no {accelerator.name}, says the pack that brings it",
@@ -739,8 +693,7 @@ def _open_own(accelerator: Accelerator, seed: int) -> Device:
     if accelerator.folder and accelerator.folder not in sys.path:
         sys.path.append(accelerator.folder)
     try:
-        kind = getattr(importlib.import_module(module), attribute)
-        device = cast("Device", kind(unit=accelerator.units[0], seed=seed))
+        device = cast("Device", _named(accelerator.opens)(unit=accelerator.units[0], seed=seed))
     except (Exception, SystemExit) as error:
         raise DeviceError(
             f"opening the device {accelerator.name!r} raised {type(error).__name__}: {error}",
@@ -751,21 +704,16 @@ def _open_own(accelerator: Accelerator, seed: int) -> Device:
     return device
 
 
-@contextmanager
+@contextlib.contextmanager
 def waking(name: str, *, gang: Gang | None = None) -> Iterator[None]:
-    """Have a GPU's driver make this process's context meanwhile, which takes tenths of a second.
+    """Have the driver make this process's context meanwhile, which takes tenths of a second.
 
-    What fails there fails again, with its reason, when the device is opened. A rank has joined its
-    gang on a GPU of its own, which only the thread that joined knows.
+    A rank has joined its gang on a GPU of its own, which only the thread that joined knows.
     """
     with ThreadPoolExecutor(1) as pool:
-        if name == "cuda" and gang is None:
-            pool.submit(_wake)
+        if gang is None:
+            pool.submit(device_class(name).wake)
         yield
-
-
-def _wake() -> None:
-    importlib.import_module("torch").cuda.synchronize()
 
 
 def described(name: str, accelerator: Accelerator | None) -> DeviceFacts:

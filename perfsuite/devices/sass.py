@@ -1,18 +1,31 @@
-"""Reads what machine code takes and does from its disassembly."""
+"""Reads what was compiled: the PTX that Triton left in this process, and machine code."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib.util
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from perfsuite.boundary import CaseError
+from perfsuite.devices.protocol import Loaded
+
+# What of a PTX says where its source lies, and who compiled it.
+_PLACES = re.compile(
+    r"^[ \t]*\.(?:loc|file|version)\b.*\n|//.*$|^\s*\.section\s+\.debug\w*\s*\{[^}]*\}"
+    r"|^\$L__(?:tmp|func_begin|func_end)\d+:.*$",
+    re.MULTILINE,
+)
+_ENTRIES = re.compile(r"^[^\n]*\.entry\s+([^\s(]+)\(.*?^\}\n?", re.MULTILINE | re.DOTALL)
 
 # An instruction's address, its predicate and its opcode with modifiers: "@!P0 LDG.E.128".
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
@@ -21,7 +34,63 @@ _LIMIT_S = 60.0
 # Bytes that one thread moves, by modifier; without one they are 4.
 _WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "96": 12, "128": 16, "256": 32}
 _WORD = 4
-_LOADS, _STORES = ("LDG", "LD", "LDGSTS"), ("STG", "ST")
+_ACCESSES = {"load": ("LDG", "LD", "LDGSTS"), "store": ("STG", "ST")}
+_NEWER = "a newer Triton brings a newer cuobjdump"
+
+
+def plain_ptx(text: str, symbol: str = "") -> str:
+    """Return a PTX without line information, comments and empty lines.
+
+    With a ``symbol``, without the other kernels of its file: they are no part of it.
+    """
+    if symbol:
+        text = _ENTRIES.sub(lambda found: found[0] if found[1] == symbol else "", text)
+    lines = (line.rstrip() for line in _PLACES.sub("", text).splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def triton_kernels() -> list[Any]:
+    """Return what Triton has compiled, its own objects; frozen ones are the server's."""
+    return _instances("triton.compiler.compiler", "CompiledKernel")
+
+
+def triton_loaded(known: Iterable[Any]) -> list[Loaded]:
+    """Return what Triton has compiled but for the ``known``."""
+    seen = {id(each) for each in known}
+    found: list[Loaded] = []
+    for each in triton_kernels():
+        # Another version may keep it otherwise: what explains a change must not fail a variant.
+        with contextlib.suppress(AttributeError, KeyError, TypeError):
+            if id(each) not in seen:
+                found.append(_loaded(each))
+    return found
+
+
+def forget_compiled() -> None:
+    """Let the next variant compile anew, as it would in a process of its own."""
+    if dynamo := sys.modules.get("torch._dynamo"):
+        dynamo.reset()
+    for function in _instances("triton.runtime.jit", "JITFunction"):
+        with contextlib.suppress(AttributeError):  # a cache that Triton keeps elsewhere
+            function.device_caches.clear()
+    gc.collect()
+
+
+def _instances(module: str, name: str) -> list[Any]:
+    kind = getattr(sys.modules.get(module), name, None)
+    return [each for each in gc.get_objects() if type(each) is kind] if kind else []
+
+
+def _loaded(compiled: Any) -> Loaded:
+    name, asm = str(compiled.metadata.name), compiled.asm
+    written_in = str(getattr(getattr(compiled.src, "fn", None), "__module__", ""))
+    return Loaded(
+        name=name,
+        symbol=name,
+        ptx=plain_ptx(asm.get("ptx", "")),
+        image=lambda: asm.get("cubin", b""),
+        is_generated=written_in.startswith("torch."),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +113,12 @@ class Opcodes:
 
     def moved(self, *bases: str) -> int:
         """Return the bytes that a thread moves if it runs each of these accesses once."""
-        return sum(
-            count * _width(opcode)
-            for opcode, count in self.counts.items()
-            if _base(opcode) in bases
-        )
+        moved = 0
+        for opcode, count in self.counts.items():
+            base, *modifiers = opcode.split(".")
+            widths = [_WIDTHS[each] for each in modifiers if each in _WIDTHS]
+            moved += count * [*widths, _WORD][0] if base in bases else 0
+        return moved
 
     def has(self, opcode: str) -> bool:
         """Say whether an opcode is there: HGMMA, or with modifiers, as in LDG.128."""
@@ -62,6 +132,10 @@ class Opcodes:
     def total(self) -> int:
         """The number of instructions without the padding behind them."""
         return sum(self.counts.values()) - self.of("NOP")
+
+
+def _base(opcode: str) -> str:
+    return opcode.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +152,19 @@ def read_code(cubin: bytes, symbol: str) -> MachineCode:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        text = _dump("-res-usage", "-sass", "-fun", symbol, file.name)
+        command = (_tool(), "-res-usage", "-sass", "-fun", symbol, file.name)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_LIMIT_S
+        )
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().partition("\n")[0]
+        raise CaseError(f"cuobjdump cannot read the code: {said}", remedy=_NEWER)
+    text = done.stdout
     usage = {name: (int(count), int(stack)) for name, count, stack in _USAGE.findall(text)}
     counts = Counter(_INSTRUCTION.findall(text))
     if symbol not in usage or not counts:
-        raise CaseError(
-            f"cuobjdump shows no code of {symbol!r}: {text.strip()[:200]!r}",
-            remedy="a newer Triton brings a newer cuobjdump",
-        )
+        shown = text.strip()[:200]
+        raise CaseError(f"cuobjdump shows no code of {symbol!r}: {shown!r}", remedy=_NEWER)
     return MachineCode(*usage[symbol], Opcodes(counts))
 
 
@@ -101,30 +180,17 @@ def facts_of(code: MachineCode) -> dict[str, float]:
         "tma_ops": ops.starting("UTMALDG", "UTMASTG", "UTMAREDG", "UTMAPF", "UBLK"),
         "fma_ops": ops.of("FFMA", "FFMA2", "DFMA"),
         "special_function_ops": ops.of("MUFU"),
-        "global_loads": ops.of(*_LOADS),
-        "global_stores": ops.of(*_STORES),
+        "global_loads": ops.of(*_ACCESSES["load"]),
+        "global_stores": ops.of(*_ACCESSES["store"]),
         "shared_loads": ops.of("LDS", "LDSM"),
         "shared_stores": ops.of("STS", "STSM"),
         "barriers": ops.of("BAR", "SYNCS", "UTCBAR") + ops.starting("UCGABAR"),
         "atomics": ops.of("ATOM", "ATOMG", "ATOMS", "RED", "REDG"),
     }
-    for way, bases in (("load", _LOADS), ("store", _STORES)):
+    for way, bases in _ACCESSES.items():
         if found[f"global_{way}s"]:
             found[f"global_{way}_width"] = ops.moved(*bases) / found[f"global_{way}s"]
     return found
-
-
-def _dump(*options: str) -> str:
-    done = subprocess.run(
-        [_tool(), *options], capture_output=True, text=True, check=False, timeout=_LIMIT_S
-    )
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().partition("\n")[0]
-        raise CaseError(
-            f"cuobjdump cannot read the code: {said}",
-            remedy="a newer Triton brings a newer cuobjdump",
-        )
-    return done.stdout
 
 
 def _tool() -> str:
@@ -138,12 +204,3 @@ def _tool() -> str:
     if found is None:
         raise CaseError("there is no cuobjdump", remedy="install triton, which brings it")
     return found
-
-
-def _base(opcode: str) -> str:
-    return opcode.partition(".")[0]
-
-
-def _width(opcode: str) -> int:
-    modifiers = opcode.split(".")[1:]
-    return next((_WIDTHS[each] for each in modifiers if each in _WIDTHS), _WORD)

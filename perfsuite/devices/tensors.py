@@ -1,4 +1,4 @@
-"""Tensors: made by seed, compared, digested and refilled; the libraries beside them."""
+"""Devices whose data are torch tensors: made by seed, compared, digested and refilled; profiled."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,9 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from perfsuite.boundary import CaseError
-from perfsuite.devices.protocol import Comparison
+from perfsuite.boundary import CaseError, DeviceError
+from perfsuite.devices.protocol import Comparison, Device, Gang, open_device
 from perfsuite.model import TracedKernel
-
-# Random inputs, poison and comparison for the devices whose data are torch tensors.
-
 
 # Relative L2 error by output dtype: rounding of the format times the growth of a long sum.
 TOLERANCES = {
@@ -63,31 +61,32 @@ class TensorRng:
 
     def randint(self, low: int, high: int, *shape: int, dtype: str = "int32") -> torch.Tensor:
         """Uniform integers in [low, high)."""
-        return torch.randint(
-            low, high, shape, dtype=_dtype(dtype), device=self._place, generator=self._generator
-        )
+        where = {"device": self._place, "generator": self._generator}
+        return torch.randint(low, high, shape, dtype=_dtype(dtype), **where)
 
     def empty(self, *shape: int, dtype: str = "float32", place: str = "device") -> torch.Tensor:
         """An output, to be written by the launch."""
-        output = torch.empty(
-            shape,
-            dtype=_dtype(dtype),
-            device=self._place if place == "device" else "cpu",
-            pin_memory=place == "pinned",
-        )
+        where = self._place if place == "device" else "cpu"
+        is_pinned = place == "pinned"
+        output = torch.empty(shape, dtype=_dtype(dtype), device=where, pin_memory=is_pinned)
         self.outputs.append(output)
         return output
 
     def _random(self, make: Any, shape: tuple[int, ...], *, dtype: str, place: str) -> torch.Tensor:
         # Drawn on the device even for the host: a CPU takes seconds for what a GPU does at once.
-        where = self._place
         kind = _dtype(dtype)
         drawn = kind if kind in FLOATS else torch.float32
-        tensor = make(shape, dtype=drawn, device=where, generator=self._generator)
-        tensor = tensor.to(kind)
+        tensor = make(shape, dtype=drawn, device=self._place, generator=self._generator).to(kind)
         if place == "pinned":  # not by way of pageable memory, which takes ten times as long
             return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor)
-        return tensor.to(where if place == "device" else "cpu")
+        return tensor.to(self._place if place == "device" else "cpu")
+
+
+def _dtype(name: str) -> torch.dtype:
+    kind = getattr(torch, name, None)
+    if not isinstance(kind, torch.dtype):
+        raise CaseError(f"{name!r} is not a torch dtype", remedy="use a name such as bfloat16")
+    return kind
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
@@ -200,15 +199,7 @@ def _parts(
             yield start, (got.long() - want.long()).double(), should_be
 
 
-def _dtype(name: str) -> torch.dtype:
-    kind = getattr(torch, name, None)
-    if not isinstance(kind, torch.dtype):
-        raise CaseError(f"{name!r} is not a torch dtype", remedy="use a name such as bfloat16")
-    return kind
-
-
 # What lies in the arguments of a launch: whether it changed, and other data in its place.
-
 
 # Words that are summed at once, which takes four times their room.
 SUMMED = 1 << 21
@@ -225,18 +216,19 @@ def digest(arguments: Any, outputs: Sequence[Any]) -> tuple[Any, ...]:
 
     Tensors on the host beside a GPU are summed there. What is unknown inside is left out.
     """
-    stored: list[torch.Tensor] = []
+    stored: dict[int, torch.Tensor] = {}
     others: list[Any] = []
     written = _places(outputs)
     for value, _ in pairs(arguments, arguments):
         if _is_stored(value):
-            stored += [] if value.untyped_storage().data_ptr() in written else [value]
+            stored[value.untyped_storage().data_ptr()] = value
         elif isinstance(value, (np.ndarray, bytearray)):
             others.append(zlib.crc32(np.asarray(value).tobytes()))
         elif isinstance(value, PLAIN):
             others.append(repr(value))
     where = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")
-    sums = [_sum(_bytes(tensor), where) for tensor in _once(stored)]
+    kept = [tensor for place, tensor in stored.items() if place not in written]
+    sums = [_sum(_bytes(tensor), where) for tensor in kept]
     return (*others, *(torch.stack(sums).tolist() if sums else ()))
 
 
@@ -248,14 +240,20 @@ def refill(arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
     was to launch.
     """
     written = _places(outputs)
+    has_gpu = torch.cuda.is_initialized()
     found: dict[int, tuple[Any, Any]] = {}
     for old, new in pairs(arguments, fresh):
         if _is_stored(old) and _is_stored(new) and _layout(old) == _layout(new):
-            place = old.untyped_storage().data_ptr()
-            if place in written:
+            storage = old.untyped_storage()
+            if storage.data_ptr() in written:
                 continue
-            found[place] = _bytes(old), _bytes(new)
-            if not _is_ours(old) or (_is_read_by_host(old) and not torch.equal(*found[place])):
+            found[storage.data_ptr()] = both = _bytes(old), _bytes(new)
+            is_pinned = has_gpu and old.is_pinned()
+            # What is mapped or lent is perhaps to be read alone.
+            if not (is_pinned or storage.resizable()):
+                return False
+            is_read_by_host = has_gpu and not (old.is_cuda or is_pinned)
+            if is_read_by_host and not torch.equal(*both):
                 return False
         elif not (old is new or (isinstance(old, PLAIN) and old == new)):
             return False
@@ -282,17 +280,13 @@ def _inside(value: Any) -> dict[Any, Any] | None:
     if isinstance(value, dict):
         return value
     if isinstance(value, torch.Tensor):
-        return _components(value)
+        if value.layout is torch.sparse_coo:
+            return {0: value._indices(), 1: value._values()}  # noqa: SLF001 - coalesced or not
+        if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+            return {0: value.crow_indices(), 1: value.col_indices(), 2: value.values()}
+        return None
     is_module = isinstance(value, torch.nn.Module)
     return getattr(value, "__dict__", None) or None if is_module or not callable(value) else None
-
-
-def _components(tensor: torch.Tensor) -> dict[Any, Any] | None:
-    if tensor.layout is torch.sparse_coo:
-        return {0: tensor._indices(), 1: tensor._values()}  # noqa: SLF001 - of any, coalesced or not
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return {0: tensor.crow_indices(), 1: tensor.col_indices(), 2: tensor.values()}
-    return None
 
 
 def _is_stored(value: Any) -> bool:
@@ -300,23 +294,8 @@ def _is_stored(value: Any) -> bool:
     return is_strided and not value.is_nested and value.untyped_storage().nbytes() > 0
 
 
-def _is_ours(tensor: torch.Tensor) -> bool:
-    """Say whether memory may be written: what is mapped or lent is perhaps to be read alone."""
-    is_pinned = torch.cuda.is_initialized() and tensor.is_pinned()
-    return is_pinned or bool(tensor.untyped_storage().resizable())
-
-
-def _is_read_by_host(tensor: torch.Tensor) -> bool:
-    """Say whether a tensor beside a GPU's may have decided what was launched."""
-    return torch.cuda.is_initialized() and not (tensor.is_cuda or tensor.is_pinned())
-
-
 def _places(outputs: Sequence[Any]) -> set[int]:
     return {tensor.untyped_storage().data_ptr() for tensor in tensors_of(list(outputs))}
-
-
-def _once(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return list({tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}.values())
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -343,8 +322,7 @@ def _sum(stored: torch.Tensor, where: torch.device) -> torch.Tensor:
     return total
 
 
-# Says which software a device is driven by, and what a GPU's tensor cores can do.
-
+# Which software a device is driven by, and what a GPU can do.
 
 PACKAGES = ("triton", "cuda-core", "cuda-bindings", "nvidia-cublas", "nvidia-cuda-nvrtc")
 WGMMA_ARCH = 90
@@ -404,7 +382,6 @@ def sharing(driver: str, mig: str) -> tuple[str, ...]:
 
 # What torch's profiler sees: kernels through CUPTI, and on the CPU torch's operators.
 
-
 # What Kineto calls that which runs on a GPU.
 GPU_KINDS = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
@@ -433,21 +410,23 @@ def shown(issue: Callable[[], object]) -> None:
 
 def kernels_of(events: list[dict[str, Any]]) -> list[TracedKernel]:
     """Return the kernels among the events of Kineto's trace, whose times are microseconds."""
-    found = [event for event in events if event.get("cat") in GPU_KINDS]
-    return [_kernel(event) for event in sorted(found, key=lambda event: float(event["ts"]))]
-
-
-def _kernel(event: dict[str, Any]) -> TracedKernel:
-    given = event.get("args", {})
-    return TracedKernel(
-        name=str(event["name"]),
-        count=1,
-        duration_us=float(event.get("dur", 0.0)),
-        grid=tuple(map(int, given.get("grid", ()))),
-        block=tuple(map(int, given.get("block", ()))),
-        registers=int(given.get("registers per thread", 0)),
-        shared_bytes=int(given.get("shared memory", 0)),
-    )
+    found: list[TracedKernel] = []
+    for event in sorted(
+        (event for event in events if event.get("cat") in GPU_KINDS),
+        key=lambda event: float(event["ts"]),
+    ):
+        given = event.get("args", {})
+        kernel = TracedKernel(
+            name=str(event["name"]),
+            count=1,
+            duration_us=float(event.get("dur", 0.0)),
+            grid=tuple(map(int, given.get("grid", ()))),
+            block=tuple(map(int, given.get("block", ()))),
+            registers=int(given.get("registers per thread", 0)),
+            shared_bytes=int(given.get("shared memory", 0)),
+        )
+        found.append(kernel)
+    return found
 
 
 def cpu_operators(issue: Callable[[], object]) -> list[TracedKernel]:
@@ -458,3 +437,74 @@ def cpu_operators(issue: Callable[[], object]) -> list[TracedKernel]:
         TracedKernel(name=event.name, count=1, duration_us=float(event.self_cpu_time_total))
         for event in profiler.events()
     ]
+
+
+class TensorDevice(Device):
+    """What devices with tensors have in common; torch's name of their memory is their own."""
+
+    bytes_of = staticmethod(bytes_of)
+    poison = staticmethod(poison)
+    compare = staticmethod(compare)
+    digest = staticmethod(digest)
+    refill = staticmethod(refill)
+
+    def __init__(self, gang: Gang | None, cache_bytes: int) -> None:
+        self._gang = gang or Gang()
+        self.cache_bytes = cache_bytes
+        self._flush = Flush(self.name, cache_bytes)
+
+    def rng(self, seed: int) -> TensorRng:
+        """Return a maker of tensors."""
+        return TensorRng(self.name, seed)
+
+    def agree(self, value: float) -> float:
+        """Return the largest value among the ranks."""
+        return self._gang.agree(value)
+
+
+# The GPU in a process that is not ours: looked at for a moment, or timing calls beside others.
+
+
+@contextmanager
+def guest_device() -> Iterator[Device | DeviceError]:
+    """Open the GPU, or say why it cannot be; the process's own stream is put back at the end."""
+    torch.cuda.synchronize()  # what a call reads must be there, on whichever stream
+    stream = torch.cuda.current_stream()
+    device: Device | DeviceError
+    try:
+        try:
+            device = _first_gpu()
+        except ImportError as error:
+            device = DeviceError(f"host time: GPU clocks need {error.name or 'cuda-core'}")
+        except DeviceError as error:
+            device = DeviceError(f"host time: {error.what}")
+        yield device
+        if not isinstance(device, DeviceError):
+            device.synchronize()
+            device.close()
+    finally:
+        torch.cuda.set_stream(stream)
+
+
+def open_guest() -> tuple[Device, AbstractContextManager[object]]:
+    """Open the GPU to stay open, and return it with the stream that its calls are timed in.
+
+    Outside of that context the process's own stream stays the current one.
+    """
+    stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
+    try:
+        device = _first_gpu()
+        return device, torch.cuda.stream(torch.cuda.current_stream())
+    finally:
+        torch.cuda.set_stream(stream)
+
+
+def wait_for_gpu() -> None:
+    """Wait for all work of this process."""
+    torch.cuda.synchronize()
+
+
+def _first_gpu() -> Device:
+    if torch.cuda.is_available() and torch.cuda.current_device() != 0:
+        raise DeviceError("only the first GPU has stamps", remedy="make it torch's current one")
+    return open_device("cuda")

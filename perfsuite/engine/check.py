@@ -1,4 +1,4 @@
-"""Checks a workload's output against its reference, and the reference against a planted mistake."""
+"""Checks a workload's output against its reference, before it is timed and once it was."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import Any
 
@@ -47,8 +47,7 @@ def check(
     device: Device, workload: Workload, *, where: str, seed: int, is_thorough: bool = True
 ) -> float | None:
     """Return the relative error on fresh data, as ``checked`` finds it."""
-    found = checked(device, workload, where=where, seed=seed, is_thorough=is_thorough)
-    return found.error if math.isfinite(found.error) else None
+    return checked(device, workload, where=where, seed=seed, is_thorough=is_thorough).known_error
 
 
 def checked(
@@ -60,33 +59,24 @@ def checked(
     function that hands back a stored output fails there. Then the negative control must fail. Not
     ``is_thorough``, it is one set of data alone.
     """
+
+    def launched(fn: Callable[..., Any]) -> Comparison:
+        device.poison(data.outputs)
+        returned = fn(*data.arguments)
+        device.synchronize()
+        return _compared(device, workload, returned, data, expected)
+
     for offset in CHECK_SEEDS if is_thorough else CHECK_SEEDS[:1]:
         data = given(device, workload, seed * SEEDS + offset)
         expected = workload.reference(*data.arguments)
-        returned = _launch(device, workload.fn, data)
-        comparison = _compare(device, workload, returned, data, expected)
+        comparison = launched(workload.fn)
         _refuse_wrong(comparison, "output differs from the reference", where)
     if is_thorough:
-        _refuse_control(device, workload, data, expected, where)
+        _refuse_control(launched(workload.wrong), where)
     return comparison
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """A workload that was timed: the group that was, over these input sets, so many launches.
-
-    Its samples took ``spent_s``. The check allowed an error of ``limit``.
-    """
-
-    workload: Workload
-    group: Group
-    sets: Sequence[Given]
-    launches: int
-    spent_s: float
-    limit: float
-    where: str
-
-
+@dataclass(slots=True)
 class Recheck:
     """Compares what launches return once they were timed; raises WrongResultError, CaseError.
 
@@ -97,122 +87,132 @@ class Recheck:
     launch on other ones follows; ``is_fresh`` says whether all were. What a launch returns is not
     poisoned: it may be a part of its inputs, or of what the function holds. Ranks of a gang take
     the same steps.
+
+    ``group`` was timed over ``sets``, ``launches`` in all; its samples took ``spent_s``. The check
+    allowed an error of ``limit``.
     """
 
-    def __init__(self, device: Device, timed: Timed, seed: int) -> None:
-        self.is_fresh = False
-        self._device = device
-        self._timed = timed
-        self._last = timed.sets[last_of(timed.group.launches, len(timed.sets))]
-        others = [each for each in timed.sets if each is not self._last]
-        random.Random(seed).shuffle(others)  # noqa: S311 - an order, not a secret
-        self._others = others[:RECHECKS]
-        self._fresh_seed = seed * SEEDS + RECHECK_SEED
-        self._expected: Any = None
-        self._accepted: Any = None
-        self._started_ns = 0
+    device: Device
+    workload: Workload
+    group: Group
+    sets: Sequence[Given]
+    seed: int
+    where: str
+    launches: int
+    spent_s: float
+    limit: float
+    is_fresh: bool = False
+    _fresh: Given = field(init=False)
+    _expected: Any = None
+    _accepted: Any = None
+    _started_ns: int = 0
 
     def run(self) -> None:
         """Do so."""
-        device, timed = self._device, self._timed
-        self._refuse_changed()
-        fresh, expected = self._made(self._fresh_seed)
-        self.is_fresh = self._refilled([self._last, *self._others], fresh)
-        if not self.is_fresh:
-            self._refuse_unknown()
-        self._expected = expected if self.is_fresh else self._made(self._last.seed)[1]
-        self._started_ns = time.monotonic_ns() - waited_ns()
-        sets = [*self._others, self._last]
-        self._clear(sets, fresh)
-        returned = device.again(timed.group, timed.workload.fn, self._last.arguments)
-        self._compare(returned, self._last)
-        if returned is None and timed.group.backend == "graph":
-            for each in self._while_time_is_left(self._others):
-                self._compare(None, each)
-        if not self.is_fresh:
-            fresh, self._expected = self._made(self._fresh_seed)
-            self._launch_on(fresh, fresh)
-            return
-        first = [] if timed.workload.in_place else [fresh]
-        for each in self._while_time_is_left([*first, *islice(cycle(sets), RECHECKS)]):
-            returned = self._launch_on(each, fresh)
-            if each is fresh:
-                self._accepted = _written(returned, each)
+        device, workload, group = self.device, self.workload, self.group
+        last = self.sets[last_of(group.launches, len(self.sets))]
+        others = [each for each in self.sets if each is not last]
+        random.Random(self.seed).shuffle(others)  # noqa: S311 - an order, not a secret
+        others = others[:RECHECKS]
 
-    def _made(self, seed: int) -> tuple[Given, Any]:
-        """Make arguments and their reference at once: it may know the last arguments alone."""
-        made = given(self._device, self._timed.workload, seed)
-        return made, self._timed.workload.reference(*made.arguments)
-
-    def _refuse_changed(self) -> None:
-        """Refuse launches that had other inputs than the first one."""
-        device, timed, last = self._device, self._timed, self._last
-        if timed.workload.in_place:
-            returned = device.again(timed.group, timed.workload.fn, last.arguments)
-            self._expected = self._made(last.seed)[1]
+        if workload.in_place:
+            returned = device.again(group, workload.fn, last.arguments)
+            _, self._expected = self._made(last.seed)
             self._compare(returned, last)
         elif device.digest(last.arguments, last.outputs) != last.digest:
             raise self._wrong("launches changed their input")
 
-    def _refuse_unknown(self) -> None:
-        """Go on without other data in the same places, where no launch needs them."""
-        self._others.clear()
-        if self._timed.workload.in_place:
-            raise CaseError(
-                "in_place=True, and the arguments cannot be given other data",
-                where=self._timed.where,
-                remedy="hand over tensors that rng made, alone or in tuples, lists and mappings",
-            )
+        fresh, self._expected = self._made(self._fresh_seed)
+        self._fresh = fresh
+        self.is_fresh = self._refill([last, *others])
+        if not self.is_fresh:
+            if workload.in_place:
+                raise CaseError(
+                    "in_place=True, and the arguments cannot be given other data",
+                    where=self.where,
+                    remedy="hand over tensors that rng made, alone or in tuples, lists and "
+                    "mappings",
+                )
+            others = []
+            _, self._expected = self._made(last.seed)
 
-    def _refilled(self, sets: Sequence[Given], fresh: Given) -> bool:
-        refill = self._device.refill
-        done = all(refill(each.arguments, fresh.arguments, each.outputs) for each in sets)
-        return not self._device.agree(float(not done))
+        self._started_ns = time.monotonic_ns() - waited_ns()
+        sets = [*others, last]
+        self._clear(sets)
+        returned = device.again(group, workload.fn, last.arguments)
+        self._compare(returned, last)
+        if returned is None and group.backend == "graph":
+            for each in self._while_time_is_left(others):
+                self._compare(None, each)
+        if not self.is_fresh:
+            fresh, self._expected = self._made(self._fresh_seed)
+            self._launch(fresh)
+            return
+        first = [] if workload.in_place else [fresh]
+        for each in self._while_time_is_left([*first, *islice(cycle(sets), RECHECKS)]):
+            returned = self._launch(each)
+            if each is fresh:
+                self._accepted = _written(returned, each)
 
-    def _clear(self, sets: Sequence[Given], fresh: Given) -> None:
+    @property
+    def _fresh_seed(self) -> int:
+        return self.seed * SEEDS + RECHECK_SEED
+
+    def _made(self, seed: int) -> tuple[Given, Any]:
+        """Make arguments and their reference at once: it may know the last arguments alone."""
+        made = given(self.device, self.workload, seed)
+        return made, self.workload.reference(*made.arguments)
+
+    def _refill(self, sets: Sequence[Given]) -> bool:
+        fresh = self._fresh.arguments
+        done = all(self.device.refill(each.arguments, fresh, each.outputs) for each in sets)
+        return not self.device.agree(float(not done))
+
+    def _clear(self, sets: Sequence[Given]) -> None:
         """Let no output of an earlier launch pass for the next one's."""
-        self._device.poison([output for each in sets for output in each.outputs])
-        if self._timed.workload.in_place and self.is_fresh:
-            self._refilled(sets, fresh)
+        self.device.poison([output for each in sets for output in each.outputs])
+        if self.workload.in_place and self.is_fresh:
+            self._refill(sets)
 
-    def _launch_on(self, data: Given, fresh: Given) -> Any:
-        self._clear([data], fresh)
-        returned = self._timed.workload.fn(*data.arguments)
+    def _launch(self, data: Given) -> Any:
+        self._clear([data])
+        returned = self.workload.fn(*data.arguments)
         self._compare(returned, data)
         return returned
 
     def _compare(self, returned: Any, data: Given) -> None:
-        device, actual, accepted = self._device, _written(returned, data), self._accepted
-        if self._timed.group.backend == "host":  # as it was timed
+        device, workload = self.device, self.workload
+        actual, accepted = _written(returned, data), self._accepted
+        if self.group.backend == "host":  # as it was timed
             device.synchronize()  # else what the measuring stream did not wait for is not there
         # That all bits are those of a result that was right is seen in a fifth of the time.
         is_other = accepted is not None and not _share(device, actual, accepted)
         if is_other and device.compare(actual, accepted, 0.0).is_right:
             return
-        comparison = _compare(device, self._timed.workload, returned, data, self._expected)
-        if comparison.is_right and comparison.limit > self._timed.limit:
+        comparison = _compared(device, workload, returned, data, self._expected)
+        if comparison.is_right and comparison.limit > self.limit:
             raise self._wrong("output is less precise than it was when it was checked")
         if comparison.is_right:
             return
-        if self.is_fresh and not self._timed.workload.in_place:
-            made = given(device, self._timed.workload, self._fresh_seed, is_kept=True)
+        if self.is_fresh and not workload.in_place:
+            made = given(device, workload, self._fresh_seed, is_kept=True)
             if device.digest(data.arguments, data.outputs) != made.digest:
                 raise self._wrong("launches changed their input")
-        raise self._wrong("output differs from the reference", comparison.reason)
+        raise self._wrong("output differs from the reference", f": {comparison.reason}")
 
     def _while_time_is_left(self, sets: Iterable[Given]) -> Iterator[Given]:
-        limit_s = max(RECHECK_S, self._device.agree(RECHECK_SHARE * self._timed.spent_s))
+        limit_s = max(RECHECK_S, self.device.agree(RECHECK_SHARE * self.spent_s))
         for each in sets:
             # That others take this core is no cost of ours.
             spent_ns = time.monotonic_ns() - waited_ns() - self._started_ns
-            if self._device.agree(spent_ns / 1e9) > limit_s:
+            if self.device.agree(spent_ns / 1e9) > limit_s:
                 return
             yield each
 
     def _wrong(self, what: str, why: str = "") -> WrongResultError:
         return WrongResultError(
-            f"{what} after {self._timed.launches} launches{': ' if why else ''}{why}",
-            where=self._timed.where,
+            f"{what} after {self.launches} launches{why}",
+            where=self.where,
             remedy="let each launch do all its work on the inputs that it is handed; what it "
             "writes comes from rng.empty or is returned, or say in_place=True",
         )
@@ -221,18 +221,6 @@ class Recheck:
 def last_of(launches: int, sets: int) -> int:
     """Return which of the input sets the last launch of a group has."""
     return (launches - 1) % sets
-
-
-def _written(returned: Any, data: Given) -> Any:
-    """Return what a launch has as its result: what it returns, or else its outputs."""
-    return tuple(data.outputs) if returned is None else returned
-
-
-def _share(device: Device, one: Any, other: Any) -> bool:
-    """Say whether two results lie in the same memory."""
-    if one is other:
-        return True
-    return device.bytes_of([one, other]) < device.bytes_of([one]) + device.bytes_of([other])
 
 
 def check_scenario(
@@ -247,20 +235,21 @@ def check_scenario(
     expected = scenario.reference(seed)
     error = check_play(device, scenario, (output, expected), where=where)
     if is_thorough:
-        _refuse(device.compare(scenario.wrong(seed), expected, scenario.tolerance), where)
+        _refuse_control(device.compare(scenario.wrong(seed), expected, scenario.tolerance), where)
     return error
 
 
 def played(scenario: Scenario, seed: int, where: str) -> tuple[Any, Mapping[str, float]]:
     """Play once; raises CaseError if it does not return output and metrics."""
-    found = scenario.play(seed)
-    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping):  # noqa: PLR2004 - output and metrics
-        return found
-    raise CaseError(
-        f"play() returned {type(found).__name__}, not its output and a mapping of metrics",
-        where=where,
-        remedy='return output, {"ttft_ms": 12.5}',
-    )
+    match scenario.play(seed):
+        case (_, Mapping()) as found if isinstance(found, tuple):
+            return found
+        case found:
+            raise CaseError(
+                f"play() returned {type(found).__name__}, not its output and a mapping of metrics",
+                where=where,
+                remedy='return output, {"ttft_ms": 12.5}',
+            )
 
 
 def check_play(
@@ -269,24 +258,7 @@ def check_play(
     """Return the relative error of an output against what is expected; raise WrongResultError."""
     comparison = device.compare(*pair, scenario.tolerance)
     _refuse_wrong(comparison, "what was served differs from the reference", where)
-    return comparison.error if math.isfinite(comparison.error) else None
-
-
-def _refuse_control(
-    device: Device, workload: Workload, data: Given, expected: Any, where: str
-) -> None:
-    returned = _launch(device, workload.wrong, data)
-    _refuse(_compare(device, workload, returned, data, expected), where)
-
-
-def _refuse(control: Comparison, where: str) -> None:
-    if control.is_right:
-        raise CaseError(
-            f"the reference accepts the negative control (error {control.error:.3g} within "
-            f"{control.limit:.3g})",
-            where=where,
-            remedy="make the reference or the tolerance strict enough to see the mistake",
-        )
+    return comparison.known_error
 
 
 def _refuse_wrong(comparison: Comparison, what: str, where: str) -> None:
@@ -298,16 +270,31 @@ def _refuse_wrong(comparison: Comparison, what: str, where: str) -> None:
         )
 
 
-def _launch(device: Device, fn: Callable[..., Any], data: Given) -> Any:
-    device.poison(data.outputs)
-    returned = fn(*data.arguments)
-    device.synchronize()
-    return returned
+def _refuse_control(control: Comparison, where: str) -> None:
+    if control.is_right:
+        raise CaseError(
+            f"the reference accepts the negative control (error {control.error:.3g} within "
+            f"{control.limit:.3g})",
+            where=where,
+            remedy="make the reference or the tolerance strict enough to see the mistake",
+        )
 
 
-def _compare(
+def _compared(
     device: Device, workload: Workload, returned: Any, data: Given, expected: Any
 ) -> Comparison:
     if returned is None and not data.outputs:
         return Comparison(math.inf, 0.0, "the function returned nothing and has no output to write")
     return device.compare(_written(returned, data), expected, workload.tolerance)
+
+
+def _written(returned: Any, data: Given) -> Any:
+    """Return what a launch has as its result: what it returns, or else its outputs."""
+    return tuple(data.outputs) if returned is None else returned
+
+
+def _share(device: Device, one: Any, other: Any) -> bool:
+    """Say whether two results lie in the same memory."""
+    if one is other:
+        return True
+    return device.bytes_of([one, other]) < device.bytes_of([one]) + device.bytes_of([other])

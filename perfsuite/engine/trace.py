@@ -6,8 +6,10 @@ import hashlib
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from subprocess import SubprocessError
+
+from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError
 from perfsuite.devices.protocol import Device, Loaded
@@ -88,15 +90,16 @@ def _warmed_up(device: Device, launches: Sequence[Callable[[], object]]) -> floa
 
 def _grouped(seen: Sequence[TracedKernel], launches: int) -> Iterator[TracedKernel]:
     """Yield kernels of one name and shape as one, with their count in a launch."""
-    groups: dict[TracedKernel, list[float]] = {}
+    groups: dict[object, list[TracedKernel]] = {}
     for each in seen:
-        groups.setdefault(replace(each, duration_us=0.0), []).append(each.duration_us)
-    for kernel, durations_us in groups.items():
+        alike = each.name, each.grid, each.block, each.registers, each.shared_bytes
+        groups.setdefault(alike, []).append(each)
+    for kernels in groups.values():
         yield replace(
-            kernel,
-            name=_shortened(kernel.name),
-            count=round_digits(len(durations_us) / launches),
-            duration_us=round_digits(statistics.median(durations_us)),
+            kernels[0],
+            name=_shortened(kernels[0].name),
+            count=round_digits(len(kernels) / launches),
+            duration_us=round_digits(statistics.median(each.duration_us for each in kernels)),
         )
 
 

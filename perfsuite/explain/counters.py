@@ -13,8 +13,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError
 from perfsuite.model import Arm, Stage, TracedKernel, Variant, function_of

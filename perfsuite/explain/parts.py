@@ -22,7 +22,7 @@ LEAST_OF_CHANGE = 0.2
 LEAST_COUNTED_SHARE, LEAST_COUNTED = 0.02, 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Side:
     """A variant before or now, as far as that is known; ``health`` is that of each block."""
 

@@ -8,9 +8,11 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from perfsuite.explain.counters import Counter
 from perfsuite.model import (
@@ -30,7 +32,6 @@ from perfsuite.store.runs import RunFile
 from perfsuite.workers.panel import GangPanel, Tracer
 from perfsuite.workers.units import Desk, share_out
 
-MOVED = frozenset({Word.SLOWER, Word.FASTER, Word.OVER_BUDGET})
 # How long another trace may begin of what moved, of what is unclear (of a night on a card never
 # seen one in ten, mostly without a change to explain), and of what is only to be stored. What is
 # left of the last is taken by later runs.
@@ -96,7 +97,7 @@ class Tracing:
             word = words.get(variant.id)
             if word is None or variant.case.regime is Regime.EXACT:
                 continue
-            if word in MOVED:
+            if word.asks_why:
                 yield variant.id, "moved"
             elif self.is_brief:
                 continue

@@ -1,1 +1,83 @@
 """Results over months: stored in SQL, shifts found, pages of trends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfsuite.boundary import PerfError
+from perfsuite.hooks import hookimpl
+
+if TYPE_CHECKING:
+    import typer
+
+    from perfsuite.model import Run, Series
+    from perfsuite.run.config import Options
+    from perfsuite.run.finish import Kept
+    from perfsuite.run.run import Steps
+
+INI, DEFAULT = "perf_history", "sqlite:///.perfsuite/history.db"
+# A report of more variants tells those in short that need no reader.
+MOST_SHOWN = 1000
+
+
+@hookimpl
+def perf_options() -> Mapping[str, Mapping[str, Any]]:
+    """Return the setting that says where the history is."""
+    return {INI: {"help": "URL of the history; empty: none", "default": DEFAULT}}
+
+
+@hookimpl
+def perf_commands(app: typer.Typer) -> None:
+    """Add ``perfsuite history``."""
+    from perfsuite.history.pages import history
+
+    app.add_typer(history, name="history")
+
+
+@hookimpl
+def perf_finished(run: Run, options: Options, steps: Steps) -> Kept:
+    """Store the run and what it is compared with; return the past of its variants."""
+    from perfsuite.run.finish import Kept
+
+    def kept() -> Kept:
+        from perfsuite.history.store import History, moves_of, recent, stored_of, url_of
+
+        url = url_of(options.root, options.features[INI])
+        if not url or run.settings.check_only:
+            return Kept()
+        with History(url, options.root) as history:
+            history.add(stored_of(run))
+            history.add_moves(moves_of(run, options.baselines))
+            nothing: Mapping[str, Series] = {}
+            found = partial(recent, history, run, _shown(run))
+            return Kept(steps.take("history not shown", found, nothing), history.notes)
+
+    later = f"perfsuite history import {run.id} later"
+    return steps.take("history not stored", kept, Kept(), remedy=later)
+
+
+def _shown(run: Run) -> list[str]:
+    """Return the variants whose past a report shows: of very many those that changed."""
+    found = [variant.id for variant in run.variants]
+    if len(found) <= MOST_SHOWN:
+        return found
+    return [each.variant for each in run.verdicts if each.word not in {"same", "new"}]
+
+
+@hookimpl
+def perf_past(run: Run, root: Path) -> Kept:
+    """Return the past of the run's variants; nothing where there is no history to ask."""
+    from perfsuite.run.finish import Kept
+
+    try:
+        from perfsuite.history.pages import open_history
+        from perfsuite.history.store import recent
+
+        with open_history(root) as history:
+            found = recent(history, run, {variant.id for variant in run.variants})
+            return Kept(found, history.notes)
+    except (PerfError, ImportError):
+        return Kept()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from json import dumps, loads
 from pathlib import Path
@@ -17,8 +15,8 @@ from markupsafe import Markup
 from typer.core import TyperGroup
 
 from perfsuite.boundary import PerfError, UsageError
-from perfsuite.cli import Project, app, find_project, open_history, say, say_notes, say_table
-from perfsuite.model import ChangePoint, Point, RunLabel, Series, Trend, Trends
+from perfsuite.cli import Project, find_project, say, say_table
+from perfsuite.model import Point, Series
 from perfsuite.report import html as render
 from perfsuite.report import view
 from perfsuite.run.run import why
@@ -52,8 +50,6 @@ history = typer.Typer(
     help='The runs of years: perfsuite history "VARIANT" [--metric, --last, --json], or a command.',
     no_args_is_help=True,
 )
-app.add_typer(history, name="history")
-
 Metric = Annotated[str, typer.Option(metavar="NAME", help="As in reports; default: the time")]
 
 
@@ -66,7 +62,7 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="All that is known, for programs")] = False,
 ) -> None:
     """Show a variant's past: its level, since when, what was accepted. "show" may be left out."""
-    with open_history(find_project()) as store:
+    with open_history(find_project().root) as store:
         from perfsuite.history.store import series_of, variants_like
 
         found = series_of(store, variant, metric=metric)
@@ -95,7 +91,7 @@ def import_runs(
     """Store runs; known ones stay. Exit code 1 if one is refused."""
     project = find_project()
     refused = 0
-    with open_history(project) as store:
+    with open_history(project.root) as store:
         for name in runs:
             try:
                 say(f"{name}: {_import(store, project, name)}")
@@ -123,7 +119,7 @@ def prune(
         raise UsageError(
             f"--keep-samples {keep_samples!r} is no time", remedy="write 90d"
         ) from None
-    with open_history(find_project()) as store:
+    with open_history(find_project().root) as store:
         count = store.prune(before.isoformat(timespec="seconds"))
     say(f"dropped the samples of {view.count(count, 'point')}")
 
@@ -138,8 +134,8 @@ def trends(
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write")] = Path("reports"),
 ) -> None:
     """Write a page per SKU: all its series, those first whose level shifted last."""
-    with open_history(find_project()) as store:
-        from perfsuite.history.store import skus, with_shifts
+    with open_history(find_project().root) as store:
+        from perfsuite.history.store import skus
         from perfsuite.history.store import trends as read
 
         known = skus(store)
@@ -150,9 +146,31 @@ def trends(
                 remedy=f"known are {', '.join(known)}" if known else "measure: pytest --perf",
             )
         for each in [sku] if sku else known:
-            found = with_shifts(read(store, each, last=last, metrics=metric or ()))
-            say(f"wrote {write_trends(found, folder)}")
+            found = read(store, each, last=last, metrics=metric or ())
+            say(f"wrote {write_trends(each, found, folder)}")
         say_notes(store)
+
+
+def open_history(root: Path) -> History:
+    """Open it; ``UsageError`` where there is none or a library is missing."""
+    try:
+        from perfsuite.history.store import History, url_of
+    except ImportError as error:
+        raise UsageError(
+            f"a history needs {error.name}", remedy=f"pip install {error.name}"
+        ) from error
+    url = url_of(root)
+    if not url:
+        raise UsageError(
+            "this project keeps no history", remedy="set perf_history, or PERFSUITE_HISTORY"
+        )
+    return History(url, root)
+
+
+def say_notes(store: History) -> None:
+    """Say what was damaged of what was read."""
+    for note in store.notes:
+        say(f"note: {note}", stderr=True)
 
 
 def _import(store: History, project: Project, name: str) -> str:
@@ -218,134 +236,107 @@ def _sparkline(values: Sequence[float | None]) -> str:
 # The page of a SKU's trends: a row per series with a small chart, and a large one when opened.
 
 
-SPARK = (160, 24)
+SPARK_WIDTH, SPARK_HEIGHT = 160, 24
 # What JSON leaves as it is and HTML does not.
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One series as its row shows it."""
-
-    trend: Trend
-    spark: Markup
-    level: str
-    moved: str
-    tone: str
-    events: tuple[str, ...]
-    left_out: int
-
-
-def write_trends(trends: Trends, folder: Path) -> Path:
+def write_trends(sku: str, found: Sequence[Series], folder: Path) -> Path:
     """Write a SKU's page into a folder; raises StoreError where that cannot be written."""
-    path = folder / f"trends-{view.slug(trends.sku)}.html"
+    path = folder / f"trends-{view.slug(sku)}.html"
     with refusing("cannot write the trends", path, remedy="make the folder writable"):
-        return replace_file(path, trends_page(trends).encode("utf-8", "replace"))
+        return replace_file(path, trends_page(sku, found).encode("utf-8", "replace"))
 
 
-def trends_page(trends: Trends) -> str:
+def trends_page(sku: str, found: Sequence[Series]) -> str:
     """Return the page; what shifted last stands first."""
-    lines = sorted((_line(row, trends.runs) for row in trends.rows), key=_urgency, reverse=True)
-    return (
-        render.environment()
-        .get_template("trends.html.j2")
-        .render(
-            trends=trends,
-            lines=lines,
-            shifted=sum(bool(line.events) for line in lines),
-            data=_data(trends, lines),
-            styles=[render.inline("vendor/uplot/uPlot.min.css"), render.inline("trends.css")],
-            scripts=[
-                render.inline(name)
-                for name in ("vendor/uplot/uPlot.iife.min.js", "charts.js", "trends.js")
-            ],
-        )
+    runs = sorted({(p.started, p.run, p.commit) for each in found for p in each.points})
+    places = {run: place for place, (_, run, _) in enumerate(runs)}
+    ordered = sorted(found, key=_urgency, reverse=True)
+    template = render.environment().get_template("trends.html.j2")
+    return template.render(
+        sku=sku,
+        runs=runs,
+        lines=[_line(each, places) for each in ordered],
+        shifted=sum(bool(each.change_points) for each in ordered),
+        data=_data(ordered, runs, places),
+        styles=[render.inline("vendor/uplot/uPlot.min.css"), render.inline("trends.css")],
+        scripts=[
+            render.inline(name)
+            for name in ("vendor/uplot/uPlot.iife.min.js", "charts.js", "trends.js")
+        ],
     )
 
 
-def _urgency(line: Line) -> tuple[str, str]:
-    changes = line.trend.change_points
-    return changes[-1].started if changes else "", line.trend.key.variant
+def _urgency(one: Series) -> tuple[str, str]:
+    return one.change_points[-1].started if one.change_points else "", one.key.variant
 
 
-def _line(trend: Trend, runs: Sequence[RunLabel]) -> Line:
-    key, changes = trend.key, trend.change_points or ()
+def _line(one: Series, places: Mapping[str, int]) -> dict[str, object]:
+    """Return a series as its row shows it."""
+    unit, changes = one.key.unit, one.change_points or ()
     last = changes[-1] if changes else None
-    counted = [
-        (place, center)
-        for index, (place, center) in enumerate(zip(trend.runs, trend.centers, strict=True))
-        if center is not None and index not in trend.why_not
-    ]
-    level = last.after if last else fmean(center for _, center in counted) if counted else None
-    return Line(
-        trend=trend,
-        spark=_spark(counted, len(runs), changes, {run.id: at for at, run in enumerate(runs)}),
-        level=view.NOTHING if level is None else view.amount(level, key.unit),
-        moved=_moved(last) if last else "",
-        tone=_tone(last, key.better) if last else "same",
-        events=tuple(_words(change, key.unit) for change in reversed(changes)),
-        left_out=len(trend.why_not),
-    )
+    centers = [point.center or 0.0 for point in one.valid]
+    level = last.after if last else fmean(centers) if centers else None
+    tone, moved = "same", ""
+    if last:
+        is_worse = (last.after > last.before) == (one.key.better == "lower")
+        tone = "worse" if is_worse or one.key.better == "equal" else "better"
+        half = abs(last.change) / 10
+        by = view.percent(last.change, half_width=half) if last.before else "from nothing"
+        moved = f"{by} since {view.moment(last.started).partition(' ')[0]}"
+    return {
+        "key": one.key,
+        "spark": _spark(one, places),
+        "level": view.NOTHING if level is None else view.amount(level, unit),
+        "moved": moved,
+        "tone": tone,
+        "events": [
+            f"{view.moment(change.started)}, run {change.run}: "
+            f"{view.shift(change, unit)}; {view.commits(change)}"
+            for change in reversed(changes)
+        ],
+        "left_out": sum(bool(point.why_not) for point in one.points),
+    }
 
 
-def _moved(change: ChangePoint) -> str:
-    by = (
-        view.percent(change.change, half_width=abs(change.change) / 10)
-        if change.before
-        else "from nothing"
-    )
-    return f"{by} since {view.moment(change.started).partition(' ')[0]}"
-
-
-def _words(change: ChangePoint, unit: str) -> str:
-    when = view.moment(change.started)
-    return f"{when}, run {change.run}: {view.shift(change, unit)}; {view.commits(change)}"
-
-
-def _tone(change: ChangePoint, better: str) -> str:
-    if better == "equal":
-        return "worse"
-    return "worse" if (change.after > change.before) == (better == "lower") else "better"
-
-
-def _spark(
-    counted: Sequence[tuple[int, float]],
-    many: int,
-    changes: Sequence[ChangePoint],
-    places: dict[str, int],
-) -> Markup:
-    width, height = SPARK
-    if not counted:
+def _spark(one: Series, places: Mapping[str, int]) -> Markup:
+    if not (valid := one.valid):
         return Markup()
-    centers = [center for _, center in counted]
-    step = width / max(1, many - 1)
-    low, scale = min(centers), (height - 2) / ((max(centers) - min(centers)) or 1.0)
+    centers = [point.center or 0.0 for point in valid]
+    low, span = min(centers), (max(centers) - min(centers)) or 1.0
     # A page has thousands of these: whole pixels, and no call per point.
-    top = height - 1
-    line = " ".join(f"{at * step:.0f},{top - (y - low) * scale:.0f}" for at, y in counted)
-    rules = "".join(f"M{(places[each.run] - 0.5) * step:.0f} 0v{height}" for each in changes)
-    rule = f'<path d="{rules}"/>' if rules else ""
+    step, height = SPARK_WIDTH / max(1, len(places) - 1), SPARK_HEIGHT - 2
+    line = " ".join(
+        f"{places[point.run] * step:.0f},{1 + height - (y - low) / span * height:.0f}"
+        for point, y in zip(valid, centers, strict=True)
+    )
+    at = ((places[each.run] - 0.5) * step for each in one.change_points or ())
+    rules = "".join(f"M{x:.0f} 0v{SPARK_HEIGHT}" for x in at)
     return Markup(  # noqa: S704 - numbers only
-        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'aria-hidden="true">{rule}<polyline points="{line}"/></svg>'
+        f'<svg viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" width="{SPARK_WIDTH}" '
+        f'height="{SPARK_HEIGHT}" aria-hidden="true"><path d="{rules}"/>'
+        f'<polyline points="{line}"/></svg>'
     )
 
 
-def _data(trends: Trends, lines: Sequence[Line]) -> Markup:
+def _data(
+    found: Sequence[Series], runs: Sequence[tuple[str, str, str]], places: Mapping[str, int]
+) -> Markup:
     """Return what the charts draw as JSON that no text in it can end."""
-    plain = {
-        "runs": [[run.id, run.started, view.commit(run.commit)] for run in trends.runs],
+    told = {
+        "runs": [[run, started, view.commit(commit)] for started, run, commit in runs],
         "series": [
             {
-                "name": f"{line.trend.key.variant} {line.trend.key.metric}",
-                "unit": line.trend.key.unit,
-                "runs": line.trend.runs,
-                "centers": line.trend.centers,
-                "not": line.trend.why_not,
-                "changes": [change.run for change in line.trend.change_points or ()],
+                "name": f"{one.key.variant} {one.key.metric}",
+                "unit": one.key.unit,
+                "runs": [places[point.run] for point in one.points],
+                "centers": [point.center for point in one.points],
+                "not": {n: point.why_not for n, point in enumerate(one.points) if point.why_not},
+                "changes": [change.run for change in one.change_points or ()],
             }
-            for line in lines
+            for one in found
         ],
     }
-    text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+    text = dumps(told, ensure_ascii=False, separators=(",", ":"))
     return Markup(text.translate(_ESCAPES))  # noqa: S704 - escaped for where it stands

@@ -7,24 +7,21 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from statistics import median
 
-from perfsuite.judge.compare import MAJORITY, Policy, timings_of
+from msgspec.structs import replace
+
+from perfsuite.judge.compare import BROKEN, MAJORITY, Policy, values_of
 from perfsuite.judge.noise import CPU, ONE_CLOCK
 from perfsuite.model import (
     ClaimInstance,
     ClaimVerdict,
     ClaimWord,
     DeviceFacts,
+    Reason,
     Result,
     Status,
+    because,
 )
-from perfsuite.stats import (
-    Difference,
-    Variance,
-    hodges_lehmann,
-    main_mode,
-    moderated,
-    pooled,
-)
+from perfsuite.stats import Difference, Variance, hodges_lehmann, main_mode, moderated, pooled
 
 # A claim is about time, and both of its sides ran on one unit in one run: what differs between
 # processes, clock included, is all there is.
@@ -48,34 +45,20 @@ def judge_claims(
     Held if the interval of than / faster reaches nowhere below the ratio asked for, broken if it
     ends below it, else unclear. What is about an exact metric is held or broken.
     """
-    fails = "broken" in (policy or Policy()).fail_on
-    return tuple(
-        _judge(instance, results, (unmet or {}).get(instance.id, ""), facts=facts, fails=fails)
-        for instance in instances
-    )
-
-
-def _judge(
-    claim: ClaimInstance,
-    results: Mapping[str, Result],
-    unmet: str,
-    *,
-    facts: DeviceFacts,
-    fails: bool,
-) -> ClaimVerdict:
-    reason = unmet or _missing(claim, results)
-    if claim.metric and not reason:
-        return _by_metric(claim, results, fails=fails)
-    logs: list[list[float]] = []
-    try:
-        if not reason:
-            logs = [_logs(results[side]) for side in (claim.than, claim.faster)]
-    except ValueError as error:
-        reason = f"unusable samples: {error}"
-    if reason or not all(logs):
-        return _outcome(claim, ClaimWord.NOT_APPLICABLE, reason or "a side has no samples")
-    prior = Variance((CPU if facts.device == "cpu" else ONE_CLOCK).between ** 2, 6)
-    return _decided(claim, _ratio(logs, prior), fails=fails)
+    prior = Variance((CPU if facts.is_host else ONE_CLOCK).between ** 2, 6)
+    fail_on = (policy or Policy()).fail_on
+    found = []
+    for claim in instances:
+        why = (unmet or {}).get(claim.id, "")
+        reason = because("unmet", text=why) if why else _missing(claim, results)
+        if reason:
+            verdict = _verdict(claim, ClaimWord.NOT_APPLICABLE, reason)
+        elif claim.metric:
+            verdict = _by_metric(claim, results)
+        else:
+            verdict = _by_time(claim, results, prior)
+        found.append(_failing(verdict, fail_on))
+    return tuple(found)
 
 
 def judge_quads(
@@ -98,14 +81,18 @@ def judge_quads(
         values = [hodges_lehmann(quads) for quads in logs]
     except ValueError:
         return None
-    between = CPU.between if facts.device == "cpu" else QUADS_BETWEEN
+    between = CPU.between if facts.is_host else QUADS_BETWEEN
     own = pooled([values])
     # The prior only lifts a spread that is small by luck.
     lifted = moderated(own, Variance(between**2, 6))
     variance = max(own, lifted, key=attrgetter("value")).times(1 / len(values))
-    ratio = Difference(hodges_lehmann(values), (variance,))
-    how = f"by {sum(map(len, logs))} quads inside {len(values)} processes"
-    return _decided(claim, ratio, fails="broken" in policy.fail_on, how=how)
+    verdict = _decided(claim, Difference(hodges_lehmann(values), (variance,)))
+    how = because(
+        "open_by_quads" if verdict.word is ClaimWord.UNCLEAR else "decided_by_quads",
+        quads=sum(map(len, logs)),
+        processes=len(values),
+    )
+    return _failing(replace(verdict, reasons=(*verdict.reasons, how)), policy.fail_on)
 
 
 def _quads(than: Sequence[Sequence[float]], faster: Sequence[Sequence[float]]) -> list[float]:
@@ -117,83 +104,74 @@ def _quads(than: Sequence[Sequence[float]], faster: Sequence[Sequence[float]]) -
     ]
 
 
-def _decided(
-    claim: ClaimInstance, ratio: Difference, *, fails: bool, how: str = ""
-) -> ClaimVerdict:
-    low, high = (math.exp(end) for end in ratio.interval(ALPHA))
-    word = ClaimWord.HELD if low >= claim.by else ClaimWord.UNCLEAR
-    word = ClaimWord.BROKEN if high < claim.by else word
-    found = math.exp(ratio.theta)
-    reason = f"{found:.3g}x (95 % interval {low:.3g} to {high:.3g}), {claim.by:g}x claimed"
-    if how:
-        reason += f", {'still open' if word is ClaimWord.UNCLEAR else 'decided'} {how}"
-    return _outcome(
-        claim, word, reason, span=(found, low, high), fails=fails and word is ClaimWord.BROKEN
-    )
+def _missing(claim: ClaimInstance, results: Mapping[str, Result]) -> Reason | None:
+    """Return why a side has nothing to say."""
+    for side in (claim.than, claim.faster):
+        result = results.get(side)
+        if result is None:
+            return because("not_in_run", variant=side)
+        if result.status is Status.SKIPPED and result.reason:
+            return because("unmet", text=result.reason)
+        if result.status is not Status.OK:
+            return because("ended", variant=side, status=result.status.value, why=result.reason)
+    return None
 
 
-def _by_metric(claim: ClaimInstance, results: Mapping[str, Result], *, fails: bool) -> ClaimVerdict:
+def _by_metric(claim: ClaimInstance, results: Mapping[str, Result]) -> ClaimVerdict:
     """Judge a claim by the medians of both sides' processes, which hardly ever differ."""
     sides = []
     for side in (claim.than, claim.faster):
         told = [each.exact.get(claim.metric, math.nan) for each in results[side].evidence]
         if not told or any(map(math.isnan, told)):
-            return _outcome(claim, ClaimWord.NOT_APPLICABLE, f"{side} has no {claim.metric}")
+            reason = because("no_metric", variant=side, metric=claim.metric)
+            return _verdict(claim, ClaimWord.NOT_APPLICABLE, reason)
         sides.append(median(told))
     than, faster = sides
-    is_held = than >= claim.by * faster
     found = than / faster if faster > 0 else None
-    reason = f"{claim.metric} {than:.6g} -> {faster:.6g}, {claim.by:g}x claimed"
-    return _outcome(
-        claim,
-        ClaimWord.HELD if is_held else ClaimWord.BROKEN,
-        reason if found is None else f"{found:.3g}x: {reason}",
-        span=None if found is None else (found, found, found),
-        fails=fails and not is_held,
+    word = ClaimWord.HELD if than >= claim.by * faster else ClaimWord.BROKEN
+    reason = because(
+        "values" if found is None else "ratio_of_values",
+        metric=claim.metric,
+        than=than,
+        now=faster,
+        by=claim.by,
+        ratio=found or 0.0,
     )
+    verdict = _verdict(claim, word, reason)
+    return replace(verdict, ratio=found, low=found, high=found)
 
 
-def _missing(claim: ClaimInstance, results: Mapping[str, Result]) -> str:
+def _by_time(claim: ClaimInstance, results: Mapping[str, Result], prior: Variance) -> ClaimVerdict:
+    """Judge a claim by the times of both sides' processes, without those that stand apart."""
+    modes = []
     for side in (claim.than, claim.faster):
-        if side not in results:
-            return f"{side} was not part of the run"
-        if results[side].status is not Status.OK:
-            if results[side].status is Status.SKIPPED and results[side].reason:
-                return results[side].reason
-            why = f": {results[side].reason}" if results[side].reason else ""
-            return f"{side} ended {results[side].status.value}{why}"
-    return ""
-
-
-def _logs(result: Result) -> list[float]:
-    return [math.log(item.time_us) for item in timings_of(result)]
-
-
-def _ratio(logs: Sequence[Sequence[float]], prior: Variance) -> Difference:
-    modes = [main_mode(side, prior=prior, most=(len(side) - 1) // MAJORITY) for side in logs]
-    variance = moderated(pooled(modes), prior)
-    variance = variance.times(sum(1 / len(side) for side in modes))
+        try:
+            logs = [math.log(each.time_us) for each in values_of(results[side])]
+        except ValueError as error:
+            reason = because("unusable", error=str(error))
+            return _verdict(claim, ClaimWord.NOT_APPLICABLE, reason)
+        if not logs:
+            return _verdict(claim, ClaimWord.NOT_APPLICABLE, because("no_samples"))
+        modes.append(main_mode(logs, prior=prior, most=(len(logs) - 1) // MAJORITY))
+    variance = moderated(pooled(modes), prior).times(sum(1 / len(side) for side in modes))
     theta = hodges_lehmann(modes[0]) - hodges_lehmann(modes[1])
-    return Difference(theta, (variance,))
+    return _decided(claim, Difference(theta, (variance,)))
 
 
-def _outcome(
-    claim: ClaimInstance,
-    word: ClaimWord,
-    reason: str,
-    *,
-    span: tuple[float, float, float] | None = None,
-    fails: bool = False,
-) -> ClaimVerdict:
-    ratio, low, high = span or (None, None, None)
+def _decided(claim: ClaimInstance, ratio: Difference) -> ClaimVerdict:
+    low, high = (math.exp(end) for end in ratio.interval(ALPHA))
+    word = ClaimWord.HELD if low >= claim.by else ClaimWord.UNCLEAR
+    word = ClaimWord.BROKEN if high < claim.by else word
+    found = math.exp(ratio.theta)
+    reason = because("ratio", ratio=found, low=low, high=high, level=1 - ALPHA, by=claim.by)
+    return replace(_verdict(claim, word, reason), ratio=found, low=low, high=high)
+
+
+def _verdict(claim: ClaimInstance, word: ClaimWord, reason: Reason) -> ClaimVerdict:
     return ClaimVerdict(
-        claim=claim.id,
-        word=word,
-        reason=reason,
-        required=claim.by,
-        source=claim.source,
-        ratio=ratio,
-        low=low,
-        high=high,
-        fails=fails,
+        claim=claim.id, word=word, required=claim.by, source=claim.source, reasons=(reason,)
     )
+
+
+def _failing(verdict: ClaimVerdict, fail_on: Sequence[str]) -> ClaimVerdict:
+    return replace(verdict, fails=verdict.word is ClaimWord.BROKEN and BROKEN in fail_on)

@@ -1,4 +1,4 @@
-"""One variant before and now: pairs of timings, their shift and its interval."""
+"""Compares one variant before and now: how far each of its metrics moved, and how surely."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from statistics import fmean, median
 
 from perfsuite.boundary import MAGNITUDE, is_measurable
 from perfsuite.judge.noise import (
-    AWAITED,
+    BY_NOISE,
     CLOCK_PRIOR,
     ENERGY_PRIOR,
     LACK_OF_FIT,
@@ -22,18 +22,26 @@ from perfsuite.judge.noise import (
 )
 from perfsuite.judge.peaks import class_of
 from perfsuite.model import (
+    CYCLES,
+    DEVICE_TIME,
+    ENERGY,
+    METRICS,
+    PEAK_BYTES,
+    TIME,
     BaselineEntry,
     BaselineMetric,
     Budget,
     Change,
     DeviceFacts,
     Metric,
+    Reason,
     Regime,
     Result,
     Run,
     Status,
     Variant,
     Word,
+    because,
 )
 from perfsuite.stats import (
     Difference,
@@ -52,106 +60,31 @@ from perfsuite.stats import (
     spread,
 )
 
-# What one process has to say of a metric, as the decision reads it.
-
-
-TIME = Metric("time_us", "us")
-# What the device itself took for launches that the host issued and awaited.
-DEVICE_TIME = Metric("device_us", "us")
 # Time with what the SM clock did to it, beside the code's own change: in A against B both count.
 ELAPSED = Metric("elapsed_us", "us")
-# Of launches that follow each other without a gap.
-ENERGY = Metric("energy_j", "J")
+# The SM clock as a multiple of the clock that the canary had in the same run.
+CLOCK = Metric("clock_ratio", "x", better="higher")
 TIMES = frozenset({TIME, DEVICE_TIME, ELAPSED})
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """One process's estimate per launch, and the unit it ran on ("" if not known).
-
-    A metric of which more is better stands here as its reciprocal: longer is always worse.
-    ``is_fresh`` is false for a screen's process beside a confirmation: it was chosen for its time.
-    """
-
-    unit: str
-    time_us: float
-    cycles: float | None = None
-    is_fresh: bool = True
-
-    def y(self, beta: float) -> float:
-        """Return the log duration in which a change of the SM clock alone cancels."""
-        return (1 - beta) * math.log(self.time_us) + (
-            beta * math.log(self.cycles) if self.cycles else 0.0
-        )
-
-
-def timings_of(result: Result) -> list[Timing]:
-    """Return one timing per process; a value that is no duration raises a ``ValueError``."""
-    found = []
-    for item in result.evidence:
-        if not any(item.samples("time_us")):
-            continue
-        time = estimate(item.samples("time_us"))
-        cycles = item.samples("cycles")
-        found.append(_checked(Timing(item.unit, time, estimate(cycles) if any(cycles) else None)))
-    return found
-
-
-def values_of(result: Result, metric: Metric) -> list[Timing]:
-    """Return one timing per process that has samples of a metric, however good more of it is."""
-    sampled = [(item.unit, item.samples(metric.name)) for item in result.evidence]
-    return [_valued(unit, estimate(blocks), metric) for unit, blocks in sampled if any(blocks)]
-
-
-def values_of_entry(entry: BaselineEntry, metric: Metric) -> list[Timing]:
-    """Return the baseline's processes as ``values_of`` does; empty if it lacks the metric."""
-    stored = entry.metrics.get(metric.name)
-    if stored is None:
-        return []
-    return [_valued(unit, value, metric) for unit, row in stored.values.items() for value in row]
-
-
-def timings_of_entry(entry: BaselineEntry) -> list[Timing]:
-    """Return the baseline's processes; its centre stands for one if it lists none."""
-    time, cycles = entry.metrics["time_us"], entry.metrics.get("cycles")
-    if not time.values:
-        return [_checked(Timing("", time.center, cycles.center if cycles else None))]
-    found = []
-    for unit, values in time.values.items():
-        other = cycles.values.get(unit, ()) if cycles else ()
-        paired = other if len(other) == len(values) else (None,) * len(values)
-        found += [_checked(Timing(unit, *pair)) for pair in zip(values, paired, strict=True)]
-    return found
-
-
-def _valued(unit: str, value: float, metric: Metric) -> Timing:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{metric.name} must be a positive number, not {value!r}")
-    return Timing(unit, 1 / value if metric.better == "higher" else value)
-
-
-def _checked(timing: Timing) -> Timing:
-    for name in ("time_us", "cycles"):
-        value = getattr(timing, name)
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name} must be a positive number, not {value!r}")
-    return timing
-
-
-# What a run's owner decides about verdicts, and what all variants of a run are judged against.
-
-
-# What --perf-fail-on may name; "slower" fails beyond the gate only.
-FAIL_WORDS = (
-    "slower",
-    "over-budget",
-    "broken",
-    "machine-shift",
-    "unclear",
-    "new",
-    "incomparable",
-    "faster",
-)
+# What --perf-fail-on may name besides words of variants.
+BROKEN, SHIFTED = "broken", "machine-shift"
+FAIL_WORDS = (*(word.value for word in Word if word is not Word.SAME), BROKEN, SHIFTED)
+# Below this the SM clock has not moved: its noise, shared with time, would set the slope to 0.5.
+CLOCK_MOVED = 0.01
+# Processes from which a slope and a residual can be told.
+FEWEST = 3
+# Entries of several units from which a class is told: the first ones are those whose screen was
+# doubtful and whose confirmation ran on another GPU, which are not like the others.
+FEWEST_ENTRIES = 20
+# Before a change is called the same, all but a majority may stand apart: one in so many.
+MAJORITY = 2
+# Where two variances with other degrees of freedom are compared by the interval they make.
+WIDE = 0.995
+# Past this change of the SM clock the share of time that follows it is not known well enough.
+CLOCK_LIMIT = 0.03
+# A greater change has no share of 1 that a run file can hold.
+MOST_LOG = math.log(MAGNITUDE) - 1
+# A greater change of an exact metric says no more, and what is not finite cannot be stored.
+MOST_CHANGE = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +96,8 @@ class Policy:
     as large as the gate costs one night, so ``alpha_same`` on each side is enough for it: with
     5 % instead of 10 %, a quarter of unchanged GEMMs are unclear against another unit (H200).
 
-    A shifted machine fails a run once, whichever way it went: a night that judged nothing must
-    not look like one that found nothing.
+    Slower fails beyond the gate only. A shifted machine fails a run once, whichever way it went: a
+    night that judged nothing must not look like one that found nothing.
     """
 
     threshold: float | None = None
@@ -173,18 +106,17 @@ class Policy:
     alpha: float = 0.01
     alpha_same: float = 0.1
     false_discovery_rate: float = 0.05
-    fail_on: tuple[str, ...] = ("slower", "over-budget", "broken", "machine-shift")
+    fail_on: tuple[str, ...] = (*(w.value for w in Word if w.fails_by_default), BROKEN, SHIFTED)
 
     def __post_init__(self) -> None:
         for name in ("threshold", "gate", "floor_us"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < float("inf"):
+            if value is not None and not 0 <= value < math.inf:
                 raise ValueError(f"Policy.{name} must be a share >= 0, not {value!r}")
         for name in ("alpha", "alpha_same", "false_discovery_rate"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"Policy.{name} must be in (0, 1), not {getattr(self, name)!r}")
-        unknown = sorted(set(self.fail_on) - set(FAIL_WORDS))
-        if unknown:
+        if unknown := sorted(set(self.fail_on) - set(FAIL_WORDS)):
             raise ValueError(f"Policy.fail_on knows {', '.join(FAIL_WORDS)}, not {unknown[0]!r}")
 
 
@@ -224,20 +156,61 @@ class Against:
         return self.sources.get(variant, self.source)
 
 
-# Learns the components of noise from baselines: by class for the prior, by variant beyond it.
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One process's estimate of a metric per launch, and the unit it ran on ("" if not known).
+
+    A metric of which more is better stands here as its reciprocal: longer is always worse.
+    ``is_fresh`` is false for a screen's process beside a confirmation: it was chosen for its time.
+    """
+
+    unit: str
+    time_us: float
+    cycles: float | None = None
+    is_fresh: bool = True
+
+    def y(self, beta: float) -> float:
+        """Return the log duration in which a change of the SM clock alone cancels."""
+        time = (1 - beta) * math.log(self.time_us)
+        return time + beta * math.log(self.cycles) if self.cycles else time
 
 
-# Below this the SM clock has not moved: its noise, shared with time, would set the slope to 0.5.
-CLOCK_MOVED = 0.01
-# Processes from which a slope and a residual can be told.
-FEWEST = 3
-# Entries of several units from which a class is told: the first ones are those whose screen was
-# doubtful and whose confirmation ran on another GPU, which are not like the others.
-FEWEST_ENTRIES = 20
-# What a shift's other metrics are not: clocks, which have priors of their own.
-CLOCKS = (TIME.name, DEVICE_TIME.name, "cycles")
-# An entry of a regime that this version does not know is incomparable, not an error.
-REGIMES = {regime.value for regime in Regime}
+def values_of(result: Result, metric: Metric = TIME) -> list[Timing]:
+    """Return one value per process that has samples; one that is not positive is a ValueError."""
+    found = []
+    for process in result.evidence:
+        blocks, clock = process.samples(metric.name), process.samples(CYCLES.name)
+        if any(blocks):
+            cycles = estimate(clock) if metric is TIME and any(clock) else None
+            found.append(_value(process.unit, metric, estimate(blocks), cycles))
+    return found
+
+
+def values_of_entry(entry: BaselineEntry, metric: Metric = TIME) -> list[Timing]:
+    """Return the baseline's processes; the centre of a time that lists none stands for one."""
+    stored = entry.metrics.get(metric.name)
+    if stored is None:
+        return []
+    clock = entry.metrics.get(CYCLES.name) if metric is TIME else None
+    if metric is TIME and not stored.values:
+        return [_value("", metric, stored.center, clock.center if clock else None)]
+    found = []
+    for unit, row in stored.values.items():
+        cycles: Sequence[float | None] = clock.values.get(unit, ()) if clock else ()
+        if len(cycles) != len(row):
+            cycles = (None,) * len(row)
+        found += [_value(unit, metric, *both) for both in zip(row, cycles, strict=True)]
+    return found
+
+
+def _value(unit: str, metric: Metric, value: float, cycles: float | None) -> Timing:
+    for name, each in ((metric.name, value), (CYCLES.name, cycles)):
+        if each is not None and not 0 < each < math.inf:
+            raise ValueError(f"{name} must be a positive number, not {each!r}")
+    return Timing(unit, 1 / value if metric.better == "higher" else value, cycles)
+
+
+# Priors, as the entries of a SKU teach them: by class, and by variant beyond that.
 
 
 def priors_of(
@@ -248,25 +221,68 @@ def priors_of(
     samples: dict[NoisePrior, list[Sequence[Timing]]] = {}
     for entry in entries:
         with suppress(ValueError):  # a value that is no number to learn from
-            for prior, timings in _samples(entry, known.get(entry.variant), against):
-                samples.setdefault(prior, []).append(timings)
+            for prior, values in _samples(entry, known.get(entry.variant), against):
+                samples.setdefault(prior, []).append(values)
     return {prior: _learned(prior, each) for prior, each in samples.items()}
+
+
+def _samples(
+    entry: BaselineEntry, variant: Variant | None, against: Against
+) -> Iterator[tuple[NoisePrior, Sequence[Timing]]]:
+    # An entry of a regime that this version does not know is incomparable, not an error.
+    if TIME.name not in entry.metrics or entry.regime not in {*Regime}:
+        return
+    time_us = entry.metrics[TIME.name].center
+    work = class_of(variant, against.slug, time_us) if variant else entry.work_class
+    if work:
+        yield _prior_of_class(work, entry, against), values_of_entry(entry)
+    own = {metric.name: metric for metric in METRICS}
+    for name, stored in entry.metrics.items():
+        metric = own.get(name) or Metric(name, stored.unit, stored.better)
+        prior = (
+            BY_NOISE.get(own[name].noise) if name in own else service_prior(against.facts.device)
+        )
+        if prior and stored.values:
+            yield prior, values_of_entry(entry, metric)
 
 
 def prior_of(variant: Variant, entry: BaselineEntry, against: Against) -> NoisePrior:
     """Return the prior of a variant's time, as it was learned."""
-    time_us = entry.metrics["time_us"].center
-    of_class = _of_class(class_of(variant, against.slug, time_us), entry, against)
-    return against.prior(of_class, variant.id)
+    work_class = class_of(variant, against.slug, entry.metrics[TIME.name].center)
+    return against.prior(_prior_of_class(work_class, entry, against), variant.id)
 
 
-def _of_class(work_class: str, entry: BaselineEntry, against: Against) -> NoisePrior:
+def _prior_of_class(work_class: str, entry: BaselineEntry, against: Against) -> NoisePrior:
     return prior_for(
         against.facts.device,
         work_class,
         regime=Regime(entry.regime),
-        time_us=entry.metrics["time_us"].center,
-        has_cycles="cycles" in entry.metrics and "cycles" in against.facts.clocks,
+        time_us=entry.metrics[TIME.name].center,
+        has_cycles=CYCLES.name in entry.metrics and CYCLES.name in against.facts.clocks,
+    )
+
+
+def _learned(prior: NoisePrior, samples: Sequence[Sequence[Timing]]) -> NoisePrior:
+    units = [by_unit(values, prior.beta) for values in samples]
+    processes = [pooled(each) for each in units]
+    between = learned(
+        [MeanSquare(each.value, each.degrees) for each in processes if each.degrees],
+        Variance(prior.between**2, prior.degrees),
+    )
+    squares = [
+        between_units([each], moderated(own, between).value)
+        for each, own in zip(units, processes, strict=True)
+    ]
+    of_units = [square for square in squares if square.degrees]
+    unit = Scatter(prior.unit, prior.unit_spread)
+    if len(of_units) >= FEWEST_ENTRIES:
+        unit = scattered(of_units, unit)
+    return replace(
+        prior,
+        between=math.sqrt(between.value),
+        degrees=between.degrees,
+        unit=unit.middle,
+        unit_spread=unit.spread,
     )
 
 
@@ -313,56 +329,7 @@ def with_beta(prior: NoisePrior, before: Sequence[Timing]) -> NoisePrior:
     return replace(prior, beta=beta, beta_sd=1 / math.sqrt(sum(weights)))
 
 
-def _samples(
-    entry: BaselineEntry, variant: Variant | None, against: Against
-) -> Iterator[tuple[NoisePrior, Sequence[Timing]]]:
-    if "time_us" not in entry.metrics or entry.regime not in REGIMES:
-        return
-    time_us = entry.metrics["time_us"].center
-    work_class = class_of(variant, against.slug, time_us) if variant else entry.work_class
-    if work_class:
-        yield _of_class(work_class, entry, against), timings_of_entry(entry)
-    for name, metric in entry.metrics.items():
-        if name == DEVICE_TIME.name:
-            yield AWAITED, values_of_entry(entry, DEVICE_TIME)
-        elif name == ENERGY.name:
-            yield ENERGY_PRIOR, values_of_entry(entry, ENERGY)
-        elif metric.values and name not in CLOCKS:
-            own = Metric(name, metric.unit, metric.better)
-            yield service_prior(against.facts.device), values_of_entry(entry, own)
-
-
-def _learned(prior: NoisePrior, samples: Sequence[Sequence[Timing]]) -> NoisePrior:
-    units = [by_unit(timings, prior.beta) for timings in samples]
-    processes = [pooled(each) for each in units]
-    between = learned(
-        [MeanSquare(each.value, each.degrees) for each in processes if each.degrees],
-        Variance(prior.between**2, prior.degrees),
-    )
-    squares = [
-        between_units([each], moderated(own, between).value)
-        for each, own in zip(units, processes, strict=True)
-    ]
-    of_units = [square for square in squares if square.degrees]
-    unit = Scatter(prior.unit, prior.unit_spread)
-    if len(of_units) >= FEWEST_ENTRIES:
-        unit = scattered(of_units, unit)
-    return replace(
-        prior,
-        between=math.sqrt(between.value),
-        degrees=between.degrees,
-        unit=unit.middle,
-        unit_spread=unit.spread,
-    )
-
-
-# Turns the processes of two sides into a change with the variances that make it uncertain.
-
-
-# Before a change is called the same, all but a majority may stand apart: one in so many.
-MAJORITY = 2
-# Where two variances with other degrees of freedom are compared by the interval they make.
-WIDE = 0.995
+# The change of a metric with noise, from the processes of both sides.
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,32 +343,24 @@ class Pair:
     clock: float
     same_unit: bool
 
-    @property
-    def sides(self) -> tuple[Sequence[Timing], Sequence[Timing]]:
-        """Return both sides, before first."""
-        return self.before, self.now
-
-    def logs(self) -> tuple[list[float], list[float]]:
-        """Return the log values of both sides."""
-        return [one.y(0.0) for one in self.before], [one.y(0.0) for one in self.now]
-
     def strict(self) -> Difference:
         """Return the change with every process: what stands apart may be a mode of the code.
 
         Means, for the error of a mean holds with two modes as well; that of a median does not.
         """
-        sides = [by_unit(side, self.prior.beta) for side in (*self.sides, self.screened)]
-        centers = [fmean(map(fmean, units)) for units in sides[:2]]
-        return self.difference(sides[:2], centers, self.level(sides))
+        beta = self.prior.beta
+        before, now, screened = (by_unit(s, beta) for s in (self.before, self.now, self.screened))
+        centers = [fmean(map(fmean, units)) for units in (before, now)]
+        return self._difference([before, now], centers, self.level([before, now, screened]))
 
     def lenient(self) -> Difference:
         """Return the change of the processes that a majority of their unit's agree with.
 
         The screen was odd, or it were not confirmed: it keeps no ``same`` from fresh data.
         """
-        sides = [self.modes(side) for side in self.sides]
+        sides = [self.modes(self.before), self.modes(self.now)]
         centers = [fmean(map(hodges_lehmann, units)) for units in sides]
-        return self.difference(sides, centers, self.level([*sides, []]))
+        return self._difference(sides, centers, self.level([*sides, []]))
 
     def modes(self, side: Sequence[Timing]) -> list[list[float]]:
         """Return y by unit without the processes that stand apart."""
@@ -410,21 +369,6 @@ class Pair:
             main_mode(values, prior=variance, most=(len(values) - 1) // MAJORITY)
             for values in by_unit(side, self.prior.beta)
         ]
-
-    def difference(
-        self,
-        sides: Sequence[list[list[float]]],
-        centers: Sequence[float],
-        level: Variance | Mixture,
-    ) -> Difference:
-        """Return the change with the variances of processes, units and clock."""
-        clock = (self.prior.beta_sd**2 + LACK_OF_FIT**2) * self.clock**2
-        parts = (
-            self.variance_of_processes(sides),
-            level.times(sum(1 / len(side) for side in sides)),
-            Variance(clock, math.inf),
-        )
-        return Difference(centers[1] - centers[0], parts)
 
     def level(self, sides: Sequence[list[list[float]]]) -> Variance | Mixture:
         """Return the variance of a side's level: between runs of one unit, or between units.
@@ -435,43 +379,42 @@ class Pair:
         if self.same_unit:
             return Variance(self.prior.run**2, self.prior.run_degrees)
         before, now, screened = sides
-        levels = [self.variance_of_units(each) for each in ([before], [before, now + screened])]
+        levels = [self.between_units(each) for each in ([before], [before, now + screened])]
         return max(levels, key=lambda each: each.reach(WIDE))
 
-    def shared_variance(self, sides: Sequence[Sequence[Sequence[float]]]) -> Variance:
-        """Return the variance of processes that all sides share."""
-        return moderated(
-            pooled([unit for units in sides for unit in units]),
-            Variance(self.prior.between**2, self.prior.degrees),
-        )
-
-    def variance_of_units(self, sides: Sequence[Sequence[Sequence[float]]]) -> Mixture:
+    def between_units(self, sides: Sequence[Sequence[Sequence[float]]]) -> Mixture:
         """Return the variance between units: the prior's, and what each side's own units add."""
-        own = between_units(sides, self.shared_variance(sides).value)
+        own = between_units(sides, self._shared(sides).value)
         return Scatter(self.prior.unit, self.prior.unit_spread).known(own)
 
-    def unit_of_baseline(self) -> float:
-        """Return the standard deviation between units as the baseline alone knows it, 0 at home."""
-        if self.same_unit:
-            return 0.0
-        return math.sqrt(self.variance_of_units([self.modes(self.before)]).middle)
+    def _shared(self, sides: Sequence[Sequence[Sequence[float]]]) -> Variance:
+        """Return the variance of processes that all sides share."""
+        prior = Variance(self.prior.between**2, self.prior.degrees)
+        return moderated(pooled([unit for units in sides for unit in units]), prior)
 
-    def variance_of_processes(self, sides: Sequence[Sequence[Sequence[float]]]) -> Variance:
-        """Return the part of the processes in the variance of the change.
+    def _difference(
+        self,
+        sides: Sequence[list[list[float]]],
+        centers: Sequence[float],
+        level: Variance | Mixture,
+    ) -> Difference:
+        """Return the change with the variances of processes, units and clock.
 
-        The prior lifts a spread that is small by luck; a side whose own spread is larger keeps
-        it, or three processes in two modes would be calmed by the other side's one mode.
+        The prior lifts a spread of processes that is small by luck. A side whose own spread is
+        larger keeps it, or three processes in two modes would be calmed by the other's one mode.
         """
-        shared = self.shared_variance(sides)
-        value = 0.0
+        shared = self._shared(sides)
+        processes = 0.0
         for units in sides:
             own = max(shared.value, pooled(units).value)
-            value += own * sum(1 / len(unit) for unit in units) / len(units) ** 2
-        return Variance(value, shared.degrees)
-
-    def strays(self) -> int:
-        """Count the processes that stand apart from the others of their unit."""
-        return sum(len(side) - sum(map(len, self.modes(side))) for side in self.sides)
+            processes += own * sum(1 / len(unit) for unit in units) / len(units) ** 2
+        clock = (self.prior.beta_sd**2 + LACK_OF_FIT**2) * self.clock**2
+        parts = (
+            Variance(processes, shared.degrees),
+            level.times(sum(1 / len(side) for side in sides)),
+            Variance(clock, math.inf),
+        )
+        return Difference(centers[1] - centers[0], parts)
 
 
 def paired(before: Sequence[Timing], now: Sequence[Timing], prior: NoisePrior) -> Pair:
@@ -486,22 +429,11 @@ def paired(before: Sequence[Timing], now: Sequence[Timing], prior: NoisePrior) -
     common = {item.unit for item in before} & units - {""}
     if common:
         before, now = ([item for item in side if item.unit in common] for side in (before, now))
-    clock = _clock_change(before, now) if prior.beta or prior.beta_sd else 0.0
+    clock = 0.0
+    if prior.beta or prior.beta_sd:
+        was, is_now = (median(one.y(1.0) - one.y(0.0) for one in side) for side in (before, now))
+        clock = is_now - was
     return Pair(before, now, screened, prior, clock, bool(common))
-
-
-def _clock_change(before: Sequence[Timing], now: Sequence[Timing]) -> float:
-    clocks = [median([item.y(1.0) - item.y(0.0) for item in side]) for side in (before, now)]
-    return clocks[1] - clocks[0]
-
-
-# Compares the processes of two runs of one variant: how far its code moved, and how surely.
-
-
-# Past this change of the SM clock the share of time that follows it is not known well enough.
-CLOCK_LIMIT = 0.03
-# A greater change has no share of 1 that a run file can hold.
-_MOST_LOG = math.log(MAGNITUDE) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -552,23 +484,36 @@ class Shift:
         found = max(item.p_beyond(math.log1p(self.threshold)) for item in self.strict)
         return found if is_measurable(found) else 0.0
 
+    def word(self, policy: Policy) -> Word:
+        """Return a change beyond the threshold, none beyond the gate, or unclear.
+
+        ``slower`` and ``faster`` need a strict interval beyond the threshold; ``same`` needs a
+        lenient one inside the gate, and a clock that did not move too far.
+        """
+        low, high = self.interval(policy.alpha)
+        if low > math.log1p(self.threshold):
+            return Word.SLOWER
+        if high < -math.log1p(self.threshold):
+            return Word.FASTER
+        low, high = self.interval(2 * policy.alpha_same, lenient=True)
+        limit = math.log1p(self.gate)
+        is_same = -limit < low and high < limit and not self.is_clock_lost
+        return Word.SAME if is_same else Word.UNCLEAR
+
     def change(self, policy: Policy, *, lenient: bool = False) -> Change:
         """Return the change as it is stored: shares of 1 instead of logs."""
         chosen = self.lenient if lenient else self.strict
         theta = sum(item.theta for item in chosen) / len(chosen)
         alpha = 2 * policy.alpha_same if lenient else policy.alpha
         low, high = self.interval(alpha, lenient=lenient)
-        found = max(
-            item.detectable(math.log1p(self.threshold), policy.alpha) for item in self.strict
-        )
-        ends = (self.before, self.now)
-        if self.metric.better == "higher":
-            ends = (1 / self.before, 1 / self.now)
+        threshold = math.log1p(self.threshold)
+        found = max(item.detectable(threshold, policy.alpha) for item in self.strict)
+        is_reciprocal = self.metric.better == "higher"
         return Change(
             metric=self.metric.name,
             unit=self.metric.unit,
-            baseline=ends[0],
-            current=ends[1],
+            baseline=1 / self.before if is_reciprocal else self.before,
+            current=1 / self.now if is_reciprocal else self.now,
             theta=_share(theta),
             low=_share(low),
             high=_share(high),
@@ -584,7 +529,7 @@ class Shift:
 
 
 def _share(log: float) -> float:
-    found = math.expm1(min(log, _MOST_LOG))
+    found = math.expm1(min(log, MOST_LOG))
     return found if is_measurable(found) else 0.0
 
 
@@ -606,11 +551,16 @@ def shift_of(
     if abs(pair.clock) > CLOCK_LIMIT:
         extremes = [replace(pair.prior, beta=beta, beta_sd=0.0) for beta in (0.0, 1.0)]
         pairs = [replace(pair, prior=each) for each in extremes]
-    center = [median([item.time_us for item in side]) for side in pair.sides]
+    sides = pair.before, pair.now
+    center = [median(item.time_us for item in side) for side in sides]
     own = max(prior.threshold, metric.threshold)
-    chosen = own if policy.threshold is None else policy.threshold
     floor = policy.floor_us / center[0] if metric in {TIME, ELAPSED} else 0.0
-    threshold = max(chosen, 2 * pair.unit_of_baseline(), floor)
+    # A unit's own level is no change, as far as the baseline alone knows how units differ.
+    unit = 0.0 if pair.same_unit else pair.between_units([pair.modes(pair.before)]).middle
+    threshold = max(
+        own if policy.threshold is None else policy.threshold, 2 * math.sqrt(unit), floor
+    )
+    kept = sum(len(unit) for side in sides for unit in pairs[0].modes(side))
     return Shift(
         strict=tuple(each.strict() for each in pairs),
         lenient=tuple(each.lenient() for each in pairs),
@@ -623,20 +573,16 @@ def shift_of(
         gate=max(prior.gate, 2 * threshold) if policy.gate is None else policy.gate,
         same_unit=pair.same_unit,
         processes=(len(pair.before), len(pair.now)),
-        strays=pairs[0].strays(),
+        strays=sum(map(len, sides)) - kept,
         has_clock=all(item.cycles for item in (*before, *now)),
         metric=metric,
-        values=None if metric in TIMES else pair.logs(),
+        values=None
+        if metric in TIMES
+        else ([one.y(0.0) for one in pair.before], [one.y(0.0) for one in pair.now]),
     )
 
 
-# Judges metrics without noise, and limits that a case's author set.
-
-
-# The allocator rounds and keeps blocks of its own; other exact metrics may not move at all.
-TOLERANCE = {"peak_bytes": 0.01}
-# A greater change says no more, and one that is no finite number cannot be stored.
-MOST_CHANGE = 1e12
+# Metrics without noise, and limits that a case's author set.
 
 
 def exact_changes(
@@ -644,13 +590,21 @@ def exact_changes(
 ) -> list[Change]:
     """Return the changes beyond tolerance on which all processes agree; worse is positive.
 
-    ``declared`` are the case's own metrics, whose thresholds hold.
+    A noisy metric of which more is better is one of them where no process has any left: nothing
+    has no logarithm, so that no interval can be told; none is needed.
     """
     values: dict[str, list[float]] = {}
     for item in result.evidence:
         for name, value in item.exact.items():
             values.setdefault(name, []).append(value)
-    return moves(values, entry, declared)
+    found = moves(values, entry, declared)
+    for metric in declared:
+        stored = entry.metrics.get(metric.name)
+        left = [v for item in result.evidence for block in item.samples(metric.name) for v in block]
+        is_gone = metric.better == "higher" and left and max(left) <= 0
+        if stored is not None and stored.values and is_gone:
+            found.append(_exact_change(metric.name, stored, current=max(left), tolerance=0.0))
+    return found
 
 
 def moves(
@@ -658,55 +612,22 @@ def moves(
     entry: BaselineEntry,
     declared: Sequence[Metric] = (),
 ) -> list[Change]:
-    """Return the changes beyond tolerance on which all values of a metric agree."""
+    """Return the changes beyond tolerance on which all values of a metric agree.
+
+    ``declared`` are the case's own metrics, whose thresholds hold.
+    """
     found = []
-    tolerances = TOLERANCE | {metric.name: metric.threshold for metric in declared}
+    tolerances = {metric.name: metric.threshold for metric in (PEAK_BYTES, *declared)}
     for name, metric in sorted(entry.metrics.items()):
-        values = found_values.get(name, ())
+        values = sorted(found_values.get(name, ()))
         if metric.values or not values:  # what has values by process has noise
             continue
         tolerance = tolerances.get(name, 0.0)
         worsened = [_worsening(metric, value) for value in values]
         if min(worsened) > tolerance or max(worsened) < -tolerance:
-            current = sorted(values)[len(values) // 2]
-            found.append(_change(name, metric, current=current, tolerance=tolerance))
+            current = values[len(values) // 2]
+            found.append(_exact_change(name, metric, current=current, tolerance=tolerance))
     return found
-
-
-def collapses(result: Result, entry: BaselineEntry, declared: Sequence[Metric]) -> list[Change]:
-    """Return the noisy metrics of which more is better and of which every process has none left.
-
-    Nothing has no logarithm, so that no interval can be told; none is needed.
-    """
-    found = []
-    for name in [metric.name for metric in declared if metric.better == "higher"]:
-        stored = entry.metrics.get(name)
-        values = [value for item in result.evidence for b in item.samples(name) for value in b]
-        if stored is not None and stored.values and values and max(values) <= 0:
-            found.append(_change(name, stored, current=max(values), tolerance=0.0))
-    return found
-
-
-def over_budget(budgets: Sequence[Budget], result: Result, times: Sequence[float]) -> str:
-    """Say which budget the centre of the processes exceeds, or ""."""
-    for budget in budgets:
-        values = _values(budget.metric, result, times)
-        if values and hodges_lehmann(values) > budget.most:
-            now = hodges_lehmann(values)
-            reason = f" ({budget.reason})" if budget.reason else ""
-            return f"{budget.metric} is {now:.6g}, its budget is {budget.most:.6g}{reason}"
-    return ""
-
-
-def _values(metric: str, result: Result, times: Sequence[float]) -> list[float]:
-    if metric == "time_us":
-        return list(times)
-    if metric == "cycles":
-        cycles = [item.samples("cycles") for item in result.evidence]
-        return [estimate(blocks) for blocks in cycles if any(blocks)]
-    exact = [item.exact[metric] for item in result.evidence if metric in item.exact]
-    noisy = [item.samples(metric) for item in result.evidence]
-    return exact or [estimate(blocks) for blocks in noisy if any(blocks)]
 
 
 def _worsening(metric: BaselineMetric, value: float) -> float:
@@ -719,7 +640,7 @@ def _worsening(metric: BaselineMetric, value: float) -> float:
     return -change if metric.better == "higher" else change
 
 
-def _change(name: str, metric: BaselineMetric, *, current: float, tolerance: float) -> Change:
+def _exact_change(name: str, metric: BaselineMetric, *, current: float, tolerance: float) -> Change:
     theta = _worsening(metric, current)
     return Change(
         metric=name,
@@ -736,11 +657,25 @@ def _change(name: str, metric: BaselineMetric, *, current: float, tolerance: flo
     )
 
 
-# Judges what back-to-back launches do to the machine: their clock and their energy.
+def over_budget(budgets: Sequence[Budget], result: Result) -> Reason | None:
+    """Return the first budget that the centre of the processes exceeds."""
+    for budget in budgets:
+        exact = [e.exact[budget.metric] for e in result.evidence if budget.metric in e.exact]
+        noisy = [process.samples(budget.metric) for process in result.evidence]
+        values = exact or [estimate(blocks) for blocks in noisy if any(blocks)]
+        now = hodges_lehmann(values) if values else -math.inf
+        if now > budget.most:
+            return because(
+                "over_budget",
+                metric=budget.metric,
+                now=now,
+                most=budget.most,
+                why=budget.reason or "no reason is given",
+            )
+    return None
 
 
-# The SM clock as a multiple of the clock that the canary had in the same run.
-CLOCK = Metric("clock_ratio", "x", better="higher")
+# What back-to-back launches do to the machine: their clock and their energy.
 
 
 def power_shifts(
@@ -749,35 +684,30 @@ def power_shifts(
     """Return how clock and energy of a sustained variant moved, where both sides have them."""
     if variant.case.regime is not Regime.SUSTAINED:
         return []
-    pairs = (
-        (
-            CLOCK,
-            CLOCK_PRIOR,
-            _ratios(timings_of_entry(entry), against.clocks_before),
-            _ratios(timings_of(result), against.clocks_now),
-        ),
-        (ENERGY, ENERGY_PRIOR, values_of_entry(entry, ENERGY), values_of(result, ENERGY)),
+    clocks = (
+        _ratios(values_of_entry(entry), against.clocks_before),
+        _ratios(values_of(result), against.clocks_now),
     )
+    energies = values_of_entry(entry, ENERGY), values_of(result, ENERGY)
     return [
         shift_of(
-            before,
-            now,
+            *sides,
             prior=against.prior(prior, variant.id),
             policy=against.policy,
             metric=metric,
         )
-        for metric, prior, before, now in pairs
-        if before and now
+        for metric, prior, sides in ((CLOCK, CLOCK_PRIOR, clocks), (ENERGY, ENERGY_PRIOR, energies))
+        if all(sides)
     ]
 
 
-def power_reason(shifts: Sequence[Shift], words: Sequence[Word]) -> str:
-    """Say what it means when the code takes as long as before and the machine more power."""
-    found = {shift.metric.name: word for shift, word in zip(shifts, words, strict=True)}
-    is_same = found.get(TIME.name) is Word.SAME
-    if is_same and found.get(ENERGY.name) is Word.SLOWER:
-        return "same code, more power"
-    return "same code, lower clock" if is_same and found.get(CLOCK.name) is Word.SLOWER else ""
+def _ratios(timings: Sequence[Timing], clocks: Mapping[str, float]) -> list[Timing]:
+    """Return each process's clock over the canary's, as a reciprocal: more of it is better."""
+    return [
+        Timing(item.unit, clocks[item.unit] * item.time_us / item.cycles)
+        for item in timings
+        if item.cycles and item.unit in clocks
+    ]
 
 
 def canary_clocks(
@@ -790,9 +720,10 @@ def canary_clocks(
     measured: dict[str, list[Timing]] = {}
     for result in run.results:
         entry = entries.get(result.variant)
-        is_known = entry is not None and "time_us" in entry.metrics
+        is_known = entry is not None and TIME.name in entry.metrics
         if result.stage.is_canary and result.status is Status.OK and is_known:
-            measured.setdefault(result.variant, []).extend(_usable(result))
+            with suppress(ValueError):  # a sample that is no duration: its own verdict says so
+                measured.setdefault(result.variant, []).extend(values_of(result))
     rates = {
         canary.id: canary.work.flops / median(item.time_us for item in measured[canary.id])
         for canary in run.canaries
@@ -801,18 +732,10 @@ def canary_clocks(
     if not rates:
         return {}, {}
     chosen = max(rates, key=rates.__getitem__)
-    before = _clocks(timings_of_entry(entries[chosen]))
-    now = _clocks(measured[chosen])
+    before, now = _clocks(values_of_entry(entries[chosen])), _clocks(measured[chosen])
     # A unit that the baseline does not know is held against those that it does.
-    usual = median(before.values()) if before else 0.0
-    return {**(dict.fromkeys(now, usual) if usual else {}), **before}, now
-
-
-def _usable(result: Result) -> list[Timing]:
-    try:
-        return timings_of(result)
-    except ValueError:  # a sample that is no duration: its own verdict says so
-        return []
+    usual = dict.fromkeys(now, median(before.values())) if before else {}
+    return {**usual, **before}, now
 
 
 def _clocks(timings: Sequence[Timing]) -> dict[str, float]:
@@ -821,12 +744,3 @@ def _clocks(timings: Sequence[Timing]) -> dict[str, float]:
         if item.cycles:
             found.setdefault(item.unit, []).append(item.cycles / item.time_us)
     return {unit: median(values) for unit, values in found.items()}
-
-
-def _ratios(timings: Sequence[Timing], clocks: Mapping[str, float]) -> list[Timing]:
-    """Return each process's clock over the canary's, as a reciprocal: more of it is better."""
-    return [
-        Timing(item.unit, clocks[item.unit] * item.time_us / item.cycles)
-        for item in timings
-        if item.cycles and item.unit in clocks
-    ]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from perfsuite.judge.compare import Against
-from perfsuite.judge.verdict import draft_of, drift_of, percent, word_of
+from msgspec.structs import replace
+
+from perfsuite.judge.compare import SHIFTED, Against
+from perfsuite.judge.verdict import draft_of, drift_of
 from perfsuite.model import (
     BaselineEntry,
     Change,
+    Confirmation,
     MachineShift,
+    Reason,
     Result,
     Run,
     Stage,
@@ -19,6 +23,7 @@ from perfsuite.model import (
     Variant,
     Verdict,
     Word,
+    because,
 )
 
 # A share of fewer variants than these is no pattern.
@@ -27,9 +32,8 @@ SHARE = 0.5
 # On a card that the baseline has never seen, so many that moved are the card's doing: on boards of
 # another revision a fifth had, and none of either canary (H200).
 FEWEST_STRANGE, STRANGE_SHARE = 5, 0.1
-SHIFTED = "machine-shift"
-MOVED = (Word.SLOWER, Word.FASTER)
-WHEN = {Stage.CANARY_START: "at the start", Stage.CANARY_END: "at the end"}
+WAYS = (Word.SLOWER, Word.FASTER)
+ENDS = (Stage.CANARY_START, Stage.CANARY_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Machine:
 
     shift: MachineShift | None
     verdicts: tuple[Verdict, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Reason, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class _Move:
     canary: str
     unit: str
     word: Word
-    text: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,38 +79,34 @@ def judge_machine(
     verdicts are unclear then, but for what metrics without noise say.
     """
     moves = [*_against_baseline(run, entries, against)]
-    drifts = [*_drifts(run, entries, against)]
+    notes = (*(move.reason for move in moves), *_drifts(run, entries, against))
+    alike = {(move.unit, move.word) for move in moves}
     crowds = [
         crowd
-        for word in MOVED
+        for word in WAYS
         for crowd in _crowds(run, verdicts, word)
-        if any((move.unit, move.word) == (crowd.unit, word) for move in moves)
+        if len(crowd.comparable) >= FEWEST_COMPARABLE
+        and len(crowd.moved) >= SHARE * len(crowd.comparable)
+        and (crowd.unit, word) in alike
     ]
-    if not against.arms:
-        crowds = crowds or [*_strange(run, verdicts, entries)]
-    notes = (*(move.text for move in moves), *drifts)
+    if not crowds and not against.arms:
+        crowds = [*_strange(run, verdicts, entries)]
     if not crowds:
         return Machine(None, tuple(verdicts), notes)
-    fails = SHIFTED in against.policy.fail_on
-    shifts = [
-        _shift([crowd for crowd in crowds if crowd.word is word], moves, fails=fails)
-        for word in MOVED
-        if word in {crowd.word for crowd in crowds}
-    ]
-    fails = Word.UNCLEAR.value in against.policy.fail_on
+    fail_on = against.policy.fail_on
+    chosen = [[crowd for crowd in crowds if crowd.word is word] for word in WAYS]
+    shifts = [_shift(each, moves, fails=SHIFTED in fail_on) for each in chosen if each]
     for each in shifts:
+        fails = Word.UNCLEAR.value in fail_on
         verdicts = [_put_off(verdict, each, fails=fails) for verdict in verdicts]
-    return Machine(_joined(shifts), tuple(verdicts), notes)
-
-
-def _joined(shifts: Sequence[MachineShift]) -> MachineShift:
-    """Return the shift of the direction in which most moved; the other's is in its reason."""
-    first, *others = sorted(shifts, key=lambda shift: -shift.moved)
-    return replace(
-        first,
-        reason="; ".join(each.reason for each in (first, *others)),
-        variants=tuple(name for each in (first, *others) for name in each.variants),
+    # The way in which most moved; the other's is in its reasons.
+    shifts.sort(key=lambda shift: -shift.moved)
+    whole = replace(
+        shifts[0],
+        reasons=tuple(reason for each in shifts for reason in each.reasons),
+        variants=tuple(name for each in shifts for name in each.variants),
     )
+    return Machine(whole, tuple(verdicts), notes)
 
 
 def _shift(chosen: Sequence[_Crowd], moves: Sequence[_Move], *, fails: bool) -> MachineShift:
@@ -115,17 +115,19 @@ def _shift(chosen: Sequence[_Crowd], moves: Sequence[_Move], *, fails: bool) -> 
     units = tuple(crowd.unit for crowd in chosen)
     told = [move for move in moves if move.word is word and move.unit in units]
     moved = tuple(dict.fromkeys(name for crowd in chosen for name in crowd.moved))
-    comparable = {name for crowd in chosen for name in crowd.comparable}
-    cause = "which the baseline has never seen: the card itself, its driver or libraries differ"
-    if told:
-        texts = "; ".join(move.text for move in told)
-        cause = f"and so is the machine itself (hardware, driver or libraries): {texts}"
+    comparable = len({name for crowd in chosen for name in crowd.comparable})
+    crowd = because(
+        "shifted" if told else "shifted_card",
+        word=word.value,
+        moved=len(moved),
+        comparable=comparable,
+        units=units,
+    )
     return MachineShift(
         word=word,
-        reason=f"{len(moved)} of {len(comparable)} comparable variants are {word.value} on "
-        f"{_units(units)}, {cause}",
+        reasons=(crowd, *(move.reason for move in told)),
         moved=len(moved),
-        comparable=len(comparable),
+        comparable=comparable,
         units=units,
         canaries=tuple(dict.fromkeys(move.canary for move in told)),
         variants=moved,
@@ -137,18 +139,15 @@ def _put_off(verdict: Verdict, shift: MachineShift, *, fails: bool) -> Verdict:
     exact = any(not change.degrees and change.theta > 0 for change in verdict.changes)
     if verdict.variant not in shift.variants or verdict.word is not shift.word or exact:
         return verdict
-    alike = "moved alike, canaries too" if shift.canaries else "moved on a card never seen before"
-    why = f"{SHIFTED}: {shift.moved} of {shift.comparable} variants {alike}"
-    reason = f"{why}; {verdict.reason}"
-    return replace(verdict, word=Word.UNCLEAR, reason=reason, confirmation="", fails=fails)
-
-
-def _crowds(run: Run, verdicts: Sequence[Verdict], word: Word) -> Iterator[_Crowd]:
-    """Yield the units where enough variants moved this way."""
-    for crowd in _moved(run, verdicts, word):
-        comparable = len(crowd.comparable)
-        if comparable >= FEWEST_COMPARABLE and len(crowd.moved) >= SHARE * comparable:
-            yield crowd
+    kind = "machine_shift" if shift.canaries else "strange_card"
+    why = because(kind, moved=shift.moved, comparable=shift.comparable)
+    return replace(
+        verdict,
+        word=Word.UNCLEAR,
+        reasons=(why, *verdict.reasons),
+        confirmation=Confirmation.NONE,
+        fails=fails,
+    )
 
 
 def _strange(
@@ -160,37 +159,38 @@ def _strange(
     seen was asked as well is not this card's doing; where a unit is unknown none can be told.
     """
     seen = {unit for entry in entries.values() for m in entry.metrics.values() for unit in m.values}
-    if "" in seen:
+    if not seen or "" in seen:
         return
     asked = ((each.variant, process.unit) for each in run.asked for process in each.evidence)
     at_home = {variant for variant, unit in asked if unit in {"", *seen}}
-    verdicts = [verdict for verdict in verdicts if verdict.variant not in at_home]
-    told = [v for v in verdicts if v.word in {*MOVED, Word.UNCLEAR}]
-    ways = [
-        [*_moved(run, [replace(v, word=word) if v in told else v for v in verdicts], word)]
-        for word in MOVED
-    ]
-    for both in zip(*ways, strict=True):
+    away = [verdict for verdict in verdicts if verdict.variant not in at_home]
+    both_ways = [[*_crowds(run, away, word, with_unclear=True)] for word in WAYS]
+    for both in zip(*both_ways, strict=True):
         count = sum(len(crowd.moved) for crowd in both)
         least = max(FEWEST_STRANGE, STRANGE_SHARE * len(both[0].comparable))
-        if seen and both[0].unit not in seen and count >= least:
+        if both[0].unit not in seen and count >= least:
             yield from (crowd for crowd in both if crowd.moved)
 
 
-def _moved(run: Run, verdicts: Sequence[Verdict], word: Word) -> Iterator[_Crowd]:
+def _crowds(
+    run: Run, verdicts: Sequence[Verdict], word: Word, *, with_unclear: bool = False
+) -> Iterator[_Crowd]:
+    """Yield of each unit the variants that can be compared, and those whose time moved this way."""
     measured = {result.variant: result for result in run.asked}
     by_unit: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         if any(change.degrees for change in verdict.changes):
             for unit in sorted({each.unit for each in measured[verdict.variant].evidence}):
                 by_unit.setdefault(unit, []).append(verdict)
+    called = {*WAYS, Word.UNCLEAR} if with_unclear else {word}
     for unit, comparable in by_unit.items():
-        moved = [v.variant for v in comparable if v.word is word and _is_timed(v, word)]
-        yield _Crowd(unit, word, [v.variant for v in comparable], moved)
-
-
-def _is_timed(verdict: Verdict, word: Word) -> bool:
-    return any(_is_beyond(c, word) for c in verdict.changes if c.degrees)
+        moved = [
+            verdict.variant
+            for verdict in comparable
+            if verdict.word in called
+            and any(_is_beyond(c, word) for c in verdict.changes if c.degrees)
+        ]
+        yield _Crowd(unit, word, [verdict.variant for verdict in comparable], moved)
 
 
 def _is_beyond(change: Change, word: Word) -> bool:
@@ -203,29 +203,34 @@ def _against_baseline(
     run: Run, entries: Mapping[str, BaselineEntry], against: Against
 ) -> Iterator[_Move]:
     """Yield each canary that is not as its baseline, by unit, at either end of the run."""
-    for canary, stage in itertools.product(run.canaries, WHEN):
+    for canary, stage in itertools.product(run.canaries, ENDS):
         for unit, result in _by_unit(run, canary, stage):
             draft = draft_of(canary, result, entry=entries.get(canary.id), against=against)
-            shift = draft.shifts[0] if draft.shifts else None
-            if shift and (word := word_of(shift, against.policy)) in MOVED:
-                theta = percent(shift.change(against.policy).theta)
-                source = against.source_of(canary.id) or "before"
-                text = f"canary {canary.id} {word.value} {WHEN[stage]} ({theta} against {source})"
-                yield _Move(canary.id, unit, word, f"{text} on {_units([unit])}")
+            word = draft.shifts[0].word(against.policy) if draft.shifts else Word.SAME
+            if word.moved:
+                reason = because(
+                    "canary",
+                    name=canary.id,
+                    word=word.value,
+                    stage=stage.value,
+                    theta=draft.shifts[0].change(against.policy).theta,
+                    source=against.source_of(canary.id) or "before",
+                    unit=unit,
+                )
+                yield _Move(canary.id, unit, word, reason)
 
 
-def _drifts(run: Run, entries: Mapping[str, BaselineEntry], against: Against) -> Iterator[str]:
-    """Yield in words how canaries moved from the start of the run to its end."""
+def _drifts(run: Run, entries: Mapping[str, BaselineEntry], against: Against) -> Iterator[Reason]:
+    """Yield how canaries moved from the start of the run to its end."""
     for canary in (one for one in run.canaries if one.id in entries):
-        ends = [dict(_by_unit(run, canary, stage)) for stage in WHEN]
-        for unit in [unit for unit in ends[0] if unit in ends[1]]:
+        start, end = (dict(_by_unit(run, canary, stage)) for stage in ENDS)
+        for unit in (unit for unit in start if unit in end):
             drift = drift_of(
-                canary, ends[0][unit], ends[1][unit], entry=entries[canary.id], against=against
+                canary, start[unit], end[unit], entry=entries[canary.id], against=against
             )
-            if drift and word_of(drift, against.policy) in MOVED:
-                theta = percent(drift.change(against.policy).theta)
-                where = _units([unit])
-                yield f"canary {canary.id} drifted by {theta} from start to end on {where}"
+            if drift and drift.word(against.policy).moved:
+                theta = drift.change(against.policy).theta
+                yield because("drift", name=canary.id, theta=theta, unit=unit)
 
 
 def _by_unit(run: Run, canary: Variant, stage: Stage) -> Iterator[tuple[str, Result]]:
@@ -235,7 +240,3 @@ def _by_unit(run: Run, canary: Variant, stage: Stage) -> Iterator[tuple[str, Res
         for unit in sorted({each.unit for each in result.evidence}):
             own = tuple(each for each in result.evidence if each.unit == unit)
             yield unit, replace(result, evidence=own)
-
-
-def _units(units: Sequence[str]) -> str:
-    return ", ".join(f"unit {unit[:4]}" if unit else "an unknown unit" for unit in units)

@@ -1,9 +1,11 @@
-"""How much a metric varies by itself, by device and metric; the estimate of a run."""
+"""How much a metric varies by itself, by class; the estimates of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+from msgspec import structs
 
 from perfsuite.judge.peaks import (
     COLLECTIVE,
@@ -16,6 +18,8 @@ from perfsuite.judge.peaks import (
     class_of,
 )
 from perfsuite.model import (
+    METRICS,
+    TIME,
     BaselineEntry,
     BaselineMetric,
     Evidence,
@@ -23,14 +27,11 @@ from perfsuite.model import (
     Regime,
     Result,
     Run,
-    Sampling,
-    Stage,
     Status,
     Trace,
-    Variant,
     foreign_share,
 )
-from perfsuite.stats import components, process_value
+from perfsuite.stats import components, estimate
 from perfsuite.store.codec import round_digits
 
 # Holds what is known of noise before a variant is measured: the priors by device and class.
@@ -148,6 +149,10 @@ CLOCK_PRIOR = replace(TIME_ALONE, between=0.01, run=0.005, unit=0.025, threshold
 ENERGY_PRIOR = replace(CLOCK_PRIOR, run=0.01, unit=0.05, threshold=0.02, gate=0.05)
 
 
+# By the noise that a row of METRICS names.
+BY_NOISE = {"awaited": AWAITED, "energy": ENERGY_PRIOR}
+
+
 def service_prior(device: str) -> NoisePrior:
     """Return the prior of a scenario's own metrics."""
     return SERVICE_CPU if device == "cpu" else SERVICE
@@ -181,124 +186,79 @@ def prior_for(
     )
 
 
-# Turns the results of a run into the estimates that another run is compared with.
-
-
-# The two clocks, the device's own time of what the host is waited for, and the energy of launches
-# that follow each other without a gap.
-CLOCKS = (
-    Metric("time_us", "us"),
-    Metric("cycles", "cycles"),
-    Metric("device_us", "us"),
-    Metric("energy_j", "J"),
-)
+# The estimates of a run, which another run is compared with.
 
 
 def entries_of(run: Run) -> dict[str, BaselineEntry]:
     """Return the estimate of each variant whose every stage ended ok and yielded a number.
 
-    All processes of all stages count. A clock has each process's value by unit; an
-    exact metric has none, and where processes differ in it the worst holds.
+    All processes of all stages count; a stage that was measured again counts once, as it ended.
     """
     traces = {(trace.variant, trace.arm): trace for trace in run.traces}
     variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
+    last = {(result.variant, result.stage): result for result in run.results}
+    measured: dict[str, list[Result]] = {}
+    for result in last.values():
+        measured.setdefault(result.variant, []).append(result)
     entries = {}
-    for name, results in _by_variant(run).items():
-        evidence = [process for result in results for process in result.evidence]
-        variant = variants.get(name)
-        trace = traces.get((name, results[-1].arm)) or Trace(variant=name)
+    for name, results in measured.items():
+        variant, result = variants.get(name), results[-1]
+        evidence = [process for each in results for process in each.evidence]
         metrics = _metrics(evidence, run.facts.unit, variant.case.metrics if variant else ())
-        if not metrics or any(result.status is not Status.OK for result in results):
+        if not metrics or any(each.status is not Status.OK for each in results):
             continue
+        trace = traces.get((name, result.arm)) or Trace(variant=name)
+        samplings = {process.sampling for process in evidence}
+        time = metrics.get(TIME.name)
         entries[name] = BaselineEntry(
             variant=name,
-            case_version=results[-1].case_version,
+            case_version=result.case_version,
             run=run.id,
             metrics=metrics,
             regime=variant.case.regime.value if variant else "paced",
             state={} if variant and variant.target else dict(run.facts.state),
             artefact=next((process.artefact for process in evidence if process.artefact), ""),
-            sampling=_sampling(evidence),
-            work_class=_class_of(variant, run, metrics),
+            sampling=samplings.pop() if len(samplings) == 1 else None,
+            work_class=class_of(variant, run.sku.slug, time.center) if variant and time else "",
             load=round_digits(foreign_share(evidence)),
             kernels=trace.kernels,
-            codes=tuple(replace(code, diff="") for code in trace.codes),
+            codes=tuple(structs.replace(code, diff="") for code in trace.codes),
         )
     return entries
-
-
-def _class_of(variant: Variant | None, run: Run, metrics: Mapping[str, BaselineMetric]) -> str:
-    time = metrics.get("time_us")
-    return class_of(variant, run.sku.slug, time.center) if variant and time else ""
-
-
-def _by_variant(run: Run) -> dict[str, list[Result]]:
-    """Return the results by variant; a stage that was measured again counts once, as it ended."""
-    last: dict[tuple[str, Stage], Result] = {
-        (result.variant, result.stage): result for result in run.results
-    }
-    found: dict[str, list[Result]] = {}
-    for (name, _), result in last.items():
-        found.setdefault(name, []).append(result)
-    return found
-
-
-def _sampling(evidence: Sequence[Evidence]) -> Sampling | None:
-    """Return how all processes sampled; None where they differ."""
-    found = {process.sampling for process in evidence}
-    return found.pop() if len(found) == 1 else None
 
 
 def _metrics(
     evidence: Sequence[Evidence], unit: str, declared: Sequence[Metric]
 ) -> dict[str, BaselineMetric]:
-    """Return the metrics of a variant's processes; a noisy one that some lack is left out."""
-    timed = [process for process in evidence if any(process.samples("time_us"))]
-    noisy = {
-        metric.name: _noisy(metric, timed, unit)
-        for metric in (*CLOCKS, *declared)
-        if timed and all(_is_measured(process, metric.name) for process in timed)
-    }
-    return noisy | _exact_metrics(evidence, {metric.name: metric for metric in declared})
+    """Return the metrics of a variant's processes.
 
-
-def _is_measured(process: Evidence, name: str) -> bool:
-    """Say whether a process has samples of this clock that a logarithm can be taken of."""
-    samples = [sample for block in process.samples(name) for sample in block]
-    return bool(samples) and min(samples) > 0
-
-
-def _noisy(metric: Metric, evidence: Sequence[Evidence], unit: str) -> BaselineMetric:
-    name = metric.name
-    values: dict[str, list[float]] = {}
-    for process in evidence:
-        value = round_digits(process_value(process.samples(name)))
-        values.setdefault(process.unit or unit, []).append(value)
-    found = components([process.samples(name) for process in evidence])
-    return BaselineMetric(
-        center=round_digits(found.center),
-        unit=metric.unit,
-        better=metric.better,
-        within=round_digits(found.within),
-        between=round_digits(found.between),
-        values={key: tuple(row) for key, row in values.items()},
-    )
-
-
-def _exact_metrics(
-    evidence: Iterable[Evidence], declared: Mapping[str, Metric]
-) -> dict[str, BaselineMetric]:
-    worst: dict[str, float] = {}
+    A noisy one has each process's value by unit; one that some processes lack is left out. An
+    exact one has no values, and where processes differ in it the worst holds.
+    """
+    found = {}
+    timed = [process for process in evidence if any(process.samples(TIME.name))]
+    for metric in (*METRICS, *declared):
+        sampled = [process.samples(metric.name) for process in timed]
+        least = [min(map(min, filter(None, blocks)), default=0) for blocks in sampled]
+        if least and min(least) > 0:  # no logarithm can be taken of others
+            spreads, values = components(sampled), dict[str, tuple[float, ...]]()
+            for process, blocks in zip(timed, sampled, strict=True):
+                key = process.unit or unit
+                values[key] = (*values.get(key, ()), round_digits(estimate(blocks)))
+            found[metric.name] = BaselineMetric(
+                center=round_digits(spreads.center),
+                unit=metric.unit,
+                better=metric.better,
+                within=round_digits(spreads.within),
+                between=round_digits(spreads.between),
+                values=values,
+            )
+    own, exact = {metric.name: metric for metric in declared}, dict[str, BaselineMetric]()
     for process in evidence:
         for name, value in process.exact.items():
-            choose = min if name in declared and declared[name].better == "higher" else max
-            worst[name] = choose(value, worst.get(name, value))
-    return {name: _exact(declared.get(name, _counted(name)), worst[name]) for name in worst}
-
-
-def _counted(name: str) -> Metric:
-    return Metric(name, "bytes" if name.endswith("bytes") else "count")
-
-
-def _exact(metric: Metric, value: float) -> BaselineMetric:
-    return BaselineMetric(center=value, unit=metric.unit, better=metric.better)
+            counted = Metric(name, "bytes" if name.endswith("bytes") else "count")
+            metric = own.get(name, counted)
+            choose = min if metric.better == "higher" else max
+            worst = choose(value, exact[name].center) if name in exact else value
+            exact[name] = BaselineMetric(center=worst, unit=metric.unit, better=metric.better)
+    return found | exact

@@ -1,39 +1,39 @@
-"""The word for each variant, from all its metrics together."""
+"""The word for each variant, from all its metrics together, with its reasons as data."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from statistics import median
 
-from perfsuite.boundary import plain
 from perfsuite.judge.compare import (
-    DEVICE_TIME,
+    CLOCK,
     ELAPSED,
-    TIME,
     TIMES,
     Against,
     Policy,
     Shift,
     Timing,
-    collapses,
     exact_changes,
     over_budget,
-    power_reason,
     power_shifts,
     prior_of,
     priors_of,
     shift_of,
-    timings_of,
-    timings_of_entry,
     values_of,
     values_of_entry,
 )
 from perfsuite.judge.noise import AWAITED, service_prior
 from perfsuite.model import (
+    DEVICE_TIME,
+    ENERGY,
+    TIME,
     BaselineEntry,
     Change,
+    Confirmation,
+    Reason,
     Regime,
     Result,
     Stage,
@@ -41,13 +41,11 @@ from perfsuite.model import (
     Variant,
     Verdict,
     Word,
+    because,
     foreign_share,
 )
 from perfsuite.stats import accepted
 from perfsuite.store.sku import blocked_by
-
-# Names what else than the code may be behind a change of time: others' load, a single card.
-
 
 # Cards of one board differ by up to 8 % in single kernels (3 of 164 variants on two H200s: tf32
 # GEMMs that every card runs in one of two ways, a reduction): up to here one card's word that no
@@ -55,337 +53,41 @@ from perfsuite.store.sku import blocked_by
 ONE_CARD, AGREEING_CARDS = 0.1, 3
 # What others take of a device is no reason for doubt up to here: workers' own ends and starts.
 QUIET = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Doubts:
-    """What a result's circumstances leave open.
-
-    ``load`` is the share of the device that others took meanwhile, if it is worth a doubt, and
-    ``load_before`` what they took of it when the entry was measured.
-    ``card`` is the unit that alone was measured and that the entry does not know, if it is so.
-    """
-
-    load: float = 0.0
-    load_before: float = 0.0
-    card: str = ""
-
-    def about(self, shift: Shift, policy: Policy) -> str:
-        """Say what else than the code may be all of a change, or nothing."""
-        low, high = shift.interval(policy.alpha)
-        least = max(low, -high)
-        load = max(self.load, self.load_before)
-        if load and least < math.log1p(shift.gate + load):
-            when = "meanwhile" if load == self.load else "when it was measured before"
-            return f"others took {100 * load:.0f} % of the device {when}, which may be all of it"
-        if self.card and least < math.log1p(max(ONE_CARD, 2 * shift.gate)):
-            return (
-                f"only one card says so, unit {self.card[:4]}, which the baseline has never seen: "
-                "measure on another, or with --perf-against"
-            )
-        return ""
-
-
-NO_DOUBTS = Doubts()
-
-
-def doubts_about(
-    result: Result, entry: BaselineEntry, before: Sequence[Timing], against: Against
-) -> Doubts:
-    """Return the doubts about a result that is compared with these processes of an entry.
-
-    A device with two clocks has voided the blocks that were taken beside others; of arms that took
-    turns others took alike.
-    """
-    is_alike = "cycles" in against.facts.clocks or result.variant in against.arms
-    loads = (0.0, 0.0) if is_alike else (foreign_share(result.evidence), entry.load)
-    now, then = (load if load > QUIET else 0.0 for load in loads)
-    return Doubts(now, then, _unseen_card(result, before, against))
-
-
-def _unseen_card(result: Result, before: Sequence[Timing], against: Against) -> str:
-    known = {one.unit for one in before}
-    measured = (result, against.screened.get(result.variant))
-    units = {process.unit for one in measured if one for process in one.evidence}
-    is_told = result.variant not in against.arms and "" not in known | units
-    is_alone = len(units) == 1 and not units & known and len(known) < AGREEING_CARDS
-    return units.pop() if is_told and is_alone else ""
-
-
-# Puts a decided shift into sentences that an engineer can act on.
-
-
+# Of unchanged code fewer than this share are measured again for nothing.
+SUSPECT = 0.1
 # Below this a movement of the SM clock is not worth a word.
 NOTABLE_CLOCK = 0.002
-
-
-def percent(share: float) -> str:
-    """Return a share of 1 as signed percent, with the digits its size supports."""
-    value = round(100 * share, 2) + 0.0  # no minus zero
-    return f"{value:+.{2 if abs(value) < 1 else 1}f} %"
-
-
-def timed_reason(word: Word, shift: Shift, change: Change, policy: Policy) -> str:
-    """Say what moved, how surely, what the limit was and what both clocks did."""
-    if shift.metric is not TIME:
-        # The change is not the ratio of these: stray processes count less in it.
-        medians = f"{change.baseline:.6g} and {change.current:.6g} {change.unit}".strip()
-        found = _finding(word, shift, change, policy)
-        return f"{shift.metric.name}, medians {medians}: {found}"
-    parts = [_clocks(shift, word), _finding(word, shift, change, policy), _evidence(shift)]
-    return "; ".join(part for part in parts if part)
-
-
-def exact_reason(change: Change) -> str:
-    """Say how a metric without noise moved."""
-    moved = f"{change.metric} {_ends(change)}"
-    is_share = change.theta > 0 and change.baseline
-    return f"{moved} ({percent(change.theta)} worse)" if is_share else moved
-
-
-def _ends(change: Change) -> str:
-    return f"{change.baseline:.6g} -> {change.current:.6g} {change.unit}".strip()
-
-
-def _clocks(shift: Shift, word: Word) -> str:
-    if not shift.has_clock:
-        return ""
-    time = f"time {percent(math.expm1(shift.time))}"
-    if abs(shift.clock) < NOTABLE_CLOCK:
-        return time
-    both = f"{time}, SM clock {percent(math.expm1(shift.clock))}"
-    moved = abs(shift.time) > shift.threshold
-    return f"{both}: the code is the same" if word is Word.SAME and moved else both
-
-
-def _finding(word: Word, shift: Shift, change: Change, policy: Policy) -> str:
-    alpha = 2 * policy.alpha_same if word is Word.SAME else policy.alpha
-    span = f"{100 * (1 - alpha):g} % interval {percent(change.low)} to {percent(change.high)}"
-    # With one clock the code's change is that of time.
-    name = ("code " if shift.has_clock else "time ") if shift.metric is TIME else ""
-    # More is better there, and the sign says what is worse.
-    worse = " worse" if shift.metric.better == "higher" else ""
-    code = f"{name}{percent(change.theta)}{worse} ({span}"
-    found = f"from {limit(change.detectable)} on a change would be found"
-    if word is Word.SAME:
-        return f"{code}, inside the gate of {limit(shift.gate)}); {found}"
-    if word in {Word.SLOWER, Word.FASTER}:
-        return f"{code}, threshold {limit(shift.threshold)})"
-    why = "the SM clock moved too far to tell the code's part; " if shift.is_clock_lost else ""
-    return f"{code}); {why}{found}"
-
-
-def _evidence(shift: Shift) -> str:
-    where = "the same unit" if shift.same_unit else "another unit"
-    text = f"{shift.processes[1]} processes against {shift.processes[0]} on {where}"
-    if not shift.strays:
-        return text
-    count = "one process stands" if shift.strays == 1 else f"{shift.strays} processes stand"
-    return f"{text}, {count} apart from the others"
-
-
-def limit(share: float) -> str:
-    """Return a share of 1 in percent, with three digits, or all that lie before the point."""
-    return f"{100 * share:{'.3g' if share < 1 else '.0f'}} %"
-
-
-# Decides the word of one variant before the rest of the run is known.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """One variant with what is known of it before the run's other variants are.
 
-    ``word`` is final where no ``shifts`` are to be judged; ``budget`` says which is exceeded.
-    ``doubts`` are what else than the code may be behind a change.
+    ``word`` is final where no ``shifts`` are to be judged. ``load`` is the share of the device that
+    others took meanwhile, if it is worth a doubt, and ``load_before`` what they took of it when the
+    entry was measured. ``card`` is the unit that alone was measured and that the entry does not
+    know, if it is so.
     """
 
     variant: str
     word: Word
-    reason: str = ""
+    reasons: tuple[Reason, ...] = ()
     shifts: tuple[Shift, ...] = ()
     exact: tuple[Change, ...] = ()
-    budget: str = ""
-    doubts: Doubts = NO_DOUBTS
+    load: float = 0.0
+    load_before: float = 0.0
+    card: str = ""
 
-
-def draft_of(
-    variant: Variant, result: Result, *, entry: BaselineEntry | None, against: Against
-) -> Draft:
-    """Return the draft of a variant whose result is ok."""
-    try:
-        return _draft(variant, result, entry, against)
-    except ValueError as error:
-        return Draft(variant=variant.id, word=Word.UNCLEAR, reason=f"unusable samples: {error}")
-
-
-def _draft(
-    variant: Variant, result: Result, entry: BaselineEntry | None, against: Against
-) -> Draft:
-    now = timings_of(result)
-    before = timings_of_entry(entry) if entry and "time_us" in entry.metrics else []
-    is_timed = variant.case.regime is not Regime.EXACT
-    if is_timed and not now:
-        return Draft(variant=variant.id, word=Word.UNCLEAR, reason="no process has samples")
-    budget = over_budget(variant.case.budgets, result, [item.time_us for item in now])
-    word, reason = _unrelated(variant, result, entry, against)
-    if word or entry is None:
-        return Draft(variant=variant.id, word=word or Word.NEW, reason=reason, budget=budget)
-    own = variant.case.metrics
-    exact = (*exact_changes(result, entry, own), *collapses(result, entry, own))
-    lost = _lost(variant, result, entry)
-    if not is_timed:
-        draft = _counted(variant, entry, exact, budget)
-        return replace(draft, word=Word.UNCLEAR, reason=lost) if lost else draft
-    if not before:
-        reason = f"{against.source_of(variant.id) or 'the baseline'} has no time of it"
-        return Draft(variant=variant.id, word=Word.NEW, reason=reason, exact=exact, budget=budget)
-    shift, reason = _timed(variant, result, entry, against)
-    elapsed = _elapsed(variant, result, entry, against)
-    served, unjudged = _served(variant, result, entry, against)
-    return Draft(
-        variant=variant.id,
-        word=Word.UNCLEAR if lost else Word.SAME,
-        reason="; ".join(text for text in (lost, reason, unjudged) if text),
-        shifts=(shift, *elapsed, *served, *power_shifts(variant, result, entry, against)),
-        exact=exact,
-        budget=budget,
-        doubts=doubts_about(result, entry, before, against),
-    )
-
-
-def _timed(
-    variant: Variant, result: Result, entry: BaselineEntry, against: Against
-) -> tuple[Shift, str]:
-    """Return the shift of time; of the device's own, where host time is another host's."""
-    before, now = timings_of_entry(entry), timings_of(result)
-    sides = values_of_entry(entry, DEVICE_TIME), values_of(result, DEVICE_TIME)
-    is_awaited = variant.case.regime is Regime.END_TO_END and all(sides)
-    if not is_awaited or _share_unit(before, now):
-        prior = prior_of(variant, entry, against)
-        now += _screened(variant, against)
-        return shift_of(before, now, prior=prior, policy=against.policy), ""
-    prior = against.prior(AWAITED, variant.id)
-    shift = shift_of(*sides, prior=prior, policy=against.policy, metric=DEVICE_TIME)
-    host = median([one.time_us for one in now]) / median([one.time_us for one in before])
-    return shift, f"host time {percent(host - 1)} on another host, judged by the device's own time"
-
-
-def _elapsed(
-    variant: Variant, result: Result, entry: BaselineEntry, against: Against
-) -> list[Shift]:
-    """Return the shift of time itself, if both arms ran in turns and a clock is taken off it."""
-    before, now = timings_of_entry(entry), timings_of(result)
-    prior = prior_of(variant, entry, against)
-    has_clock = all(item.cycles for item in (*before, *now)) and (prior.beta or prior.beta_sd)
-    if variant.id not in against.arms or not has_clock:
-        return []
-    alone = replace(prior, beta=0.0, beta_sd=0.0)
-    return [shift_of(before, now, prior=alone, policy=against.policy, metric=ELAPSED)]
-
-
-def _screened(variant: Variant, against: Against) -> list[Timing]:
-    """Return the processes of a confirmation's screen: they were chosen, and are no evidence."""
-    result = against.screened.get(variant.id)
-    try:
-        return [replace(one, is_fresh=False) for one in timings_of(result)] if result else []
-    except ValueError:
-        return []
-
-
-def _share_unit(before: Sequence[Timing], now: Sequence[Timing]) -> bool:
-    return bool({one.unit for one in before} & {one.unit for one in now} - {""})
-
-
-def _counted(
-    variant: Variant, entry: BaselineEntry, exact: tuple[Change, ...], budget: str
-) -> Draft:
-    count = len(entry.metrics)
-    reason = "" if exact else f"{count} metric{'s' if count > 1 else ''} without noise as before"
-    return Draft(variant=variant.id, word=Word.SAME, reason=reason, exact=exact, budget=budget)
-
-
-def _served(
-    variant: Variant, result: Result, entry: BaselineEntry, against: Against
-) -> tuple[list[Shift], str]:
-    """Return the shifts of the case's own noisy metrics, and which of them cannot be judged."""
-    shifts, reasons = [], []
-    for metric in variant.case.metrics:
-        try:
-            sides = values_of_entry(entry, metric), values_of(result, metric)
-        except ValueError as error:
-            reasons.append(f"not judged: {error}")
-            continue
-        if all(sides):
-            prior = against.prior(service_prior(against.facts.device), variant.id)
-            shifts.append(shift_of(*sides, prior=prior, policy=against.policy, metric=metric))
-    return shifts, "; ".join(reasons)
-
-
-def _lost(variant: Variant, result: Result, entry: BaselineEntry) -> str:
-    """Say which of the case's own metrics the baseline has and this run lacks."""
-    told = {name for process in result.evidence for name in process.exact}
-    told |= {n for process in result.evidence for block in process.blocks for n in block.metrics}
-    own = [metric.name for metric in variant.case.metrics]
-    lost = [name for name in own if name in entry.metrics and name not in told]
-    return f"no longer reported: {', '.join(lost)}" if lost else ""
-
-
-def word_of(shift: Shift, policy: Policy) -> Word:
-    """Return the word of a shift: a change beyond the threshold, none beyond the gate, or unclear.
-
-    ``slower`` and ``faster`` need a strict interval beyond the threshold; ``same`` needs a lenient
-    one inside the gate, and a clock that did not move too far.
-    """
-    low, high = shift.interval(policy.alpha)
-    if low > math.log1p(shift.threshold):
-        return Word.SLOWER
-    if high < -math.log1p(shift.threshold):
-        return Word.FASTER
-    low, high = shift.interval(2 * policy.alpha_same, lenient=True)
-    limit = math.log1p(shift.gate)
-    is_same = -limit < low and high < limit and not shift.is_clock_lost
-    return Word.SAME if is_same else Word.UNCLEAR
-
-
-def _unrelated(
-    variant: Variant, result: Result, entry: BaselineEntry | None, against: Against
-) -> tuple[Word | None, str]:
-    if variant.id in against.mismatches:
-        return Word.INCOMPARABLE, against.mismatches[variant.id]
-    if entry is None:
-        return Word.NEW, f"{against.source_of(variant.id) or 'the baseline'} has no entry of it"
-    if entry.case_version != result.case_version:
-        versions = f"{entry.case_version} and is {result.case_version}"
-        return Word.NEW, f"the case's version was {versions}: it does other work now"
-    regime = variant.case.regime.value
-    if entry.regime != regime:
-        return Word.INCOMPARABLE, f"regime was {entry.regime} and is {regime}"
-    blocked = blocked_by(entry.state, against.facts)
-    return (Word.INCOMPARABLE, blocked) if blocked else (None, "")
-
-
-def drift_of(
-    variant: Variant, start: Result, end: Result, *, entry: BaselineEntry, against: Against
-) -> Shift | None:
-    """Return how far a variant moved between two results of one run, None if either has no time."""
-    try:
-        before, now = timings_of(start), timings_of(end)
-        prior = prior_of(variant, entry, against)
-    except (ValueError, KeyError):  # an entry of no time, or of a regime that is not known here
+    def doubt(self, shift: Shift, policy: Policy) -> Reason | None:
+        """Return what else than the code may be all of a change: others' load, a single card."""
+        low, high = shift.interval(policy.alpha)
+        least = max(low, -high)
+        load = max(self.load, self.load_before)
+        if load and least < math.log1p(shift.gate + load):
+            return because("load" if load == self.load else "load_before", share=load)
+        if self.card and least < math.log1p(max(ONE_CARD, 2 * shift.gate)):
+            return because("one_card", unit=self.card)
         return None
-    if not (before and now):
-        return None
-    return shift_of(before, now, prior=prior, policy=against.policy)
-
-
-# Says what a run's measurements mean: a verdict per variant and per claim, with its reason.
-
-
-IN_TURNS = "A against B"
-MOVED = (Word.SLOWER, Word.FASTER)
-# Of unchanged code fewer than this share are measured again for nothing.
-SUSPECT = 0.1
 
 
 def judge(
@@ -406,9 +108,12 @@ def judge(
         for variant in variants
         if variant.id in results and results[variant.id].status is Status.OK
     ]
-    family = _family(drafts, against.policy)
+    p_values = [shift.p_value() for draft in drafts for shift in draft.shifts]
+    kept = accepted(p_values, against.policy.false_discovery_rate)
+    ends = accumulate(len(draft.shifts) for draft in drafts)
     return tuple(
-        _verdict(draft, against, result=results[draft.variant], family=family) for draft in drafts
+        _verdict(draft, results[draft.variant], kept[end - len(draft.shifts) : end], kept, against)
+        for draft, end in zip(drafts, ends, strict=True)
     )
 
 
@@ -427,7 +132,7 @@ def wants_confirmation(verdict: Verdict, *, is_brief: bool = False) -> bool:
     """
     if verdict.word is Word.SAME or (is_brief and verdict.word is Word.UNCLEAR):
         return any(is_suspect(change) for change in verdict.changes)
-    return verdict.word in {Word.UNCLEAR, *MOVED}
+    return verdict.word is Word.UNCLEAR or verdict.word.moved
 
 
 def is_suspect(change: Change) -> bool:
@@ -435,92 +140,261 @@ def is_suspect(change: Change) -> bool:
     return change.threshold < change.gate and change.p_value < SUSPECT
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """The words of all shifts by variant; what the false discovery rate takes back is unclear."""
-
-    words: Mapping[str, Sequence[Word]]
-    size: int
+# One variant by itself, before the rest of the run is known.
 
 
-def _family(drafts: Sequence[Draft], policy: Policy) -> _Family:
-    family = [(draft, shift) for draft in drafts for shift in draft.shifts]
-    passed = accepted([shift.p_value() for _, shift in family], policy.false_discovery_rate)
-    words: dict[str, list[Word]] = {}
-    for (draft, shift), kept in zip(family, passed, strict=True):
-        word = word_of(shift, policy)
-        is_doubtful = not kept or draft.doubts.about(shift, policy)
-        found = Word.UNCLEAR if word in MOVED and is_doubtful else word
-        words.setdefault(draft.variant, []).append(found)
-    return _Family(words, len(family))
+def draft_of(
+    variant: Variant, result: Result, *, entry: BaselineEntry | None, against: Against
+) -> Draft:
+    """Return the draft of a variant whose result is ok."""
+    try:
+        return _draft(variant, result, entry, against)
+    except ValueError as error:
+        reason = because("unusable", error=str(error))
+        return Draft(variant=variant.id, word=Word.UNCLEAR, reasons=(reason,))
 
 
-def _verdict(draft: Draft, against: Against, *, result: Result, family: _Family) -> Verdict:
-    policy = against.policy
-    words = family.words.get(draft.variant, ())
-    changes = [
-        shift.change(policy, lenient=word is Word.SAME)
-        for shift, word in zip(draft.shifts, words, strict=True)
+def _draft(
+    variant: Variant, result: Result, entry: BaselineEntry | None, against: Against
+) -> Draft:
+    case, now = variant.case, values_of(result)
+    is_timed = case.regime is not Regime.EXACT
+    if is_timed and not now:
+        reason = because("no_samples")
+        return Draft(variant=variant.id, word=Word.UNCLEAR, reasons=(reason,))
+    budget = over_budget(case.budgets, result)
+    reasons = [budget] if budget else []
+    source = against.source_of(variant.id)
+    unrelated = _unrelated(variant, result, entry, against)
+    if unrelated or entry is None:
+        word, reason = unrelated or (Word.NEW, because("no_entry", source=source))
+        return Draft(variant=variant.id, word=word, reasons=(*reasons, reason))
+    exact = exact_changes(result, entry, case.metrics)
+    reasons += [
+        because(
+            # A share of nothing says nothing.
+            "exact_worse" if change.theta > 0 and change.baseline else "exact",
+            metric=change.metric,
+            unit=change.unit,
+            before=change.baseline,
+            now=change.current,
+            theta=change.theta,
+        )
+        for change in exact
     ]
-    word = _final(_worst([*words, draft.word]) if words else draft.word, draft)
+    before = values_of_entry(entry)
+    if is_timed and not before:
+        reasons.append(because("no_time", source=source))
+        return Draft(variant=variant.id, word=Word.NEW, reasons=tuple(reasons), exact=tuple(exact))
+    lost = _lost(variant, result, entry)
+    if lost:
+        reasons.append(because("lost", metrics=lost))
+    elif not is_timed and not exact:
+        reasons.append(because("counted", count=len(entry.metrics)))
+    draft = Draft(variant=variant.id, word=Word.UNCLEAR if lost else Word.SAME, exact=tuple(exact))
+    if not is_timed:
+        return replace(draft, reasons=tuple(reasons))
+    shifts, more = _shifts(variant, result, entry, against)
+    # A device with two clocks has voided the blocks that were taken beside others; of arms that
+    # took turns others took alike.
+    is_alike = "cycles" in against.facts.clocks or variant.id in against.arms
+    loads = (0.0, 0.0) if is_alike else (foreign_share(result.evidence), entry.load)
+    return replace(
+        draft,
+        reasons=(*reasons, *more),
+        shifts=tuple(shifts),
+        load=loads[0] if loads[0] > QUIET else 0.0,
+        load_before=loads[1] if loads[1] > QUIET else 0.0,
+        card=_unseen_card(result, before, against),
+    )
+
+
+def _shifts(
+    variant: Variant, result: Result, entry: BaselineEntry, against: Against
+) -> tuple[list[Shift], list[Reason]]:
+    """Return the shift of each metric with noise, time first, and what is to be said besides."""
+    before, now = values_of_entry(entry), values_of(result)
+    shifts, reasons = [], []
+    policy, prior = against.policy, prior_of(variant, entry, against)
+    awaited = values_of_entry(entry, DEVICE_TIME), values_of(result, DEVICE_TIME)
+    is_awaited = variant.case.regime is Regime.END_TO_END and all(awaited)
+    if is_awaited and not {one.unit for one in before} & {one.unit for one in now} - {""}:
+        # Host time is another host's there.
+        device = against.prior(AWAITED, variant.id)
+        shifts.append(shift_of(*awaited, prior=device, policy=policy, metric=DEVICE_TIME))
+        was, is_now = (median(one.time_us for one in side) for side in (before, now))
+        reasons.append(because("another_host", theta=is_now / was - 1))
+    else:
+        screened = _screened(variant, against)
+        shifts.append(shift_of(before, now + screened, prior=prior, policy=policy))
+    has_clock = (prior.beta or prior.beta_sd) and all(one.cycles for one in (*before, *now))
+    if variant.id in against.arms and has_clock:
+        # In turns time itself counts as well, with what the clock did to it.
+        prior = replace(prior, beta=0.0, beta_sd=0.0)
+        shifts.append(shift_of(before, now, prior=prior, policy=policy, metric=ELAPSED))
+    service = against.prior(service_prior(against.facts.device), variant.id)
+    for metric in variant.case.metrics:
+        try:
+            sides = values_of_entry(entry, metric), values_of(result, metric)
+        except ValueError as error:
+            reasons.append(because("not_judged", error=str(error)))
+            continue
+        if all(sides):
+            shifts.append(shift_of(*sides, prior=service, policy=policy, metric=metric))
+    return [*shifts, *power_shifts(variant, result, entry, against)], reasons
+
+
+def _unrelated(
+    variant: Variant, result: Result, entry: BaselineEntry | None, against: Against
+) -> tuple[Word, Reason] | None:
+    """Return why a result may not be compared with an entry."""
+    if variant.id in against.mismatches:
+        return Word.INCOMPARABLE, because("other_kind", text=against.mismatches[variant.id])
+    if entry is None:
+        return None
+    if entry.case_version != result.case_version:
+        versions = {"before": entry.case_version, "now": result.case_version}
+        return Word.NEW, Reason("version", versions)
+    regime = variant.case.regime.value
+    if entry.regime != regime:
+        return Word.INCOMPARABLE, because("regime", before=entry.regime, now=regime)
+    blocked = blocked_by(entry.state, against.facts)
+    return (Word.INCOMPARABLE, because("other_kind", text=blocked)) if blocked else None
+
+
+def _lost(variant: Variant, result: Result, entry: BaselineEntry) -> tuple[str, ...]:
+    """Return which of the case's own metrics the baseline has and this run lacks."""
+    told = {name for process in result.evidence for name in process.exact}
+    told |= {n for process in result.evidence for block in process.blocks for n in block.metrics}
+    own = [metric.name for metric in variant.case.metrics]
+    return tuple(name for name in own if name in entry.metrics and name not in told)
+
+
+def _screened(variant: Variant, against: Against) -> list[Timing]:
+    """Return the processes of a confirmation's screen: they were chosen, and are no evidence."""
+    result = against.screened.get(variant.id)
+    try:
+        return [replace(one, is_fresh=False) for one in values_of(result)] if result else []
+    except ValueError:
+        return []
+
+
+def _unseen_card(result: Result, before: Sequence[Timing], against: Against) -> str:
+    known = {one.unit for one in before}
+    measured = (result, against.screened.get(result.variant))
+    units = {process.unit for one in measured if one for process in one.evidence}
+    is_told = result.variant not in against.arms and "" not in known | units
+    is_alone = len(units) == 1 and not units & known and len(known) < AGREEING_CARDS
+    return units.pop() if is_told and is_alone else ""
+
+
+# The verdict, in the light of all other comparisons of the run.
+
+
+def _verdict(
+    draft: Draft, result: Result, kept: Sequence[bool], family: Sequence[bool], against: Against
+) -> Verdict:
+    """Return the verdict of a draft, of whose changes some are ``kept`` among the whole family."""
+    policy = against.policy
+    reasons = list(draft.reasons)
+    words, changes = [], []
+    for shift, is_kept in zip(draft.shifts, kept, strict=True):
+        found = shift.word(policy)
+        doubt = draft.doubt(shift, policy) if found.moved else None
+        if found.moved and not doubt and not is_kept:
+            doubt = because("weak", comparisons=len(family))
+        word = Word.UNCLEAR if doubt else found
+        words.append(word)
+        change = shift.change(policy, lenient=word is Word.SAME)
+        changes.append(change)
+        if shift.metric in TIMES or word is not Word.SAME:
+            reasons += _reasons(shift, change, word, policy)
+        reasons += [doubt] if doubt else []
+    said = {shift.metric: word for shift, word in zip(draft.shifts, words, strict=True)}
+    if said.get(TIME) is Word.SAME:
+        power = {ENERGY: "more_power", CLOCK: "lower_clock"}
+        slower = [kind for metric, kind in power.items() if said.get(metric) is Word.SLOWER]
+        reasons += [because(kind) for kind in slower[:1]]
+    is_worse = any(change.theta > 0 for change in draft.exact)
+    ranked = (Word.SLOWER, Word.FASTER, Word.UNCLEAR, Word.SAME, draft.word)
+    word = next(word for word in ranked if word in (*words, draft.word))
+    if any(reason.kind == "over_budget" for reason in reasons):
+        word = Word.OVER_BUDGET
+    elif draft.exact and (is_worse or word is Word.SAME):
+        word = Word.SLOWER if is_worse else Word.FASTER
+    is_past_gate = is_worse or any(
+        each is Word.SLOWER and change.theta > change.gate
+        for each, change in zip(words, changes, strict=True)
+    )
     return Verdict(
         variant=draft.variant,
         word=word,
-        reason=_reason(draft, changes, family, policy),
+        reasons=tuple(reasons),
         changes=(*changes, *draft.exact),
         source=against.source_of(draft.variant),
-        confirmation=_confirmation(result, against) if word in MOVED else "",
-        fails=_fails(word, changes, words, draft, policy),
-        card=draft.doubts.card if Word.UNCLEAR in words else "",
+        in_turns=draft.variant in against.arms,
+        confirmation=_confirmation(result, against) if word.moved else Confirmation.NONE,
+        fails=word.value in policy.fail_on and (word is not Word.SLOWER or is_past_gate),
+        card=draft.card if Word.UNCLEAR in words else "",
     )
 
 
-def _reason(draft: Draft, changes: Sequence[Change], family: _Family, policy: Policy) -> str:
-    """Return what is exact first, then time, then what else moved."""
-    words = family.words.get(draft.variant, ())
-    reasons = [draft.budget, *map(exact_reason, draft.exact), draft.reason]
-    for shift, word, change in zip(draft.shifts, words, changes, strict=True):
-        if shift.metric in TIMES or word is not Word.SAME:
-            reasons.append(timed_reason(word, shift, change, policy))
-        if word is Word.UNCLEAR and word_of(shift, policy) in MOVED:
-            weak = f"one of {family.size} comparisons, too weak to stand out"
-            reasons.append(draft.doubts.about(shift, policy) or weak)
-    reasons.append(power_reason(draft.shifts, words))
-    # A case may have any number of metrics.
-    return plain("; ".join(reason for reason in reasons if reason))
+def _reasons(shift: Shift, change: Change, word: Word, policy: Policy) -> list[Reason]:
+    """Return what moved, how surely, what the limit was and what both clocks did."""
+    is_time = shift.metric is TIME
+    found = []
+    if is_time and shift.has_clock:
+        is_code_same = word is Word.SAME and abs(shift.time) > shift.threshold
+        kind = "code_is_same" if is_code_same else "clocks"
+        kind = kind if abs(shift.clock) >= NOTABLE_CLOCK else "time"
+        found.append(because(kind, time=shift.time, clock=shift.clock))
+    interval = because(
+        "interval",
+        metric=change.metric,
+        unit=change.unit,
+        better=shift.metric.better,
+        of="" if not is_time else "code" if shift.has_clock else "time",
+        word=word.value,
+        before=change.baseline,
+        now=change.current,
+        theta=change.theta,
+        low=change.low,
+        high=change.high,
+        level=1 - (2 * policy.alpha_same if word is Word.SAME else policy.alpha),
+        limit=change.gate if word is Word.SAME else change.threshold,
+    )
+    found.append(interval)
+    if word is Word.UNCLEAR and shift.is_clock_lost:
+        found.append(because("clock_lost"))
+    if not word.moved:
+        found.append(because("detectable", share=change.detectable))
+    if is_time:
+        kind = "processes" if shift.same_unit else "processes_elsewhere"
+        found.append(because(kind, before=shift.processes[0], now=shift.processes[1]))
+        found += [because("strays", count=shift.strays)] if shift.strays else []
+    return found
 
 
-def _confirmation(result: Result, against: Against) -> str:
+def _confirmation(result: Result, against: Against) -> Confirmation:
     if result.stage is not Stage.CONFIRM:
-        return ""
+        return Confirmation.NONE
     if result.variant in against.arms:
-        return IN_TURNS
+        return Confirmation.IN_TURNS
     screened = against.screened.get(result.variant)
     units = [{process.unit for process in one.evidence} for one in (result, screened) if one]
     is_another = len(units) > 1 and units[0].isdisjoint(units[1])
-    return "fresh processes on another GPU" if is_another else "fresh processes"
+    return Confirmation.ANOTHER_GPU if is_another else Confirmation.FRESH
 
 
-def _worst(words: Sequence[Word]) -> Word:
-    return next(word for word in (*MOVED, Word.UNCLEAR, Word.SAME) if word in words)
-
-
-def _final(timed: Word, draft: Draft) -> Word:
-    if draft.budget:
-        return Word.OVER_BUDGET
-    if any(change.theta > 0 for change in draft.exact):
-        return Word.SLOWER
-    return Word.FASTER if draft.exact and timed is Word.SAME else timed
-
-
-def _fails(
-    word: Word, changes: Sequence[Change], words: Sequence[Word], draft: Draft, policy: Policy
-) -> bool:
-    if word.value not in policy.fail_on:
-        return False
-    is_past_gate = any(
-        change.theta > change.gate
-        for change, each in zip(changes, words, strict=True)
-        if each is Word.SLOWER
-    )
-    return word is not Word.SLOWER or is_past_gate or any(c.theta > 0 for c in draft.exact)
+def drift_of(
+    variant: Variant, start: Result, end: Result, *, entry: BaselineEntry, against: Against
+) -> Shift | None:
+    """Return how far a variant moved between two results of one run, None if either has no time."""
+    try:
+        before, now = values_of(start), values_of(end)
+        prior = prior_of(variant, entry, against)
+    except (ValueError, KeyError):  # an entry of no time, or of a regime that is not known here
+        return None
+    if not (before and now):
+        return None
+    return shift_of(before, now, prior=prior, policy=against.policy)

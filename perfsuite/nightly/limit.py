@@ -1,26 +1,27 @@
-"""Which variants fit into a time limit, by value and age."""
+"""Which variants fit into a time limit, by value and age, and what is told of the rest."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
 from math import inf
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from perfsuite.model import (
     BaselineEntry,
     ClaimInstance,
     LeftOut,
     Regime,
-    Result,
     Run,
     Stage,
     Status,
     Variant,
-    Verdict,
     Word,
     words_of,
 )
@@ -29,106 +30,10 @@ from perfsuite.run.config import Request
 from perfsuite.store.runs import last_run
 from perfsuite.store.sku import touched_since
 
-# What earlier runs on a unit know of each variant: when it was measured, how, at what cost.
-
-
-# A variant that none of these runs measured counts as never measured.
+# A variant that none of so many runs measured counts as never measured.
 MOST_RUNS = 30
 # Of a variant's last runs: what a machine does on one night is no estimate.
 COSTS = 3
-MOVED = frozenset({Word.SLOWER, Word.FASTER})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
-    """A variant's last measuring: in which run and of which commit, and what was left to be said.
-
-    ``doubt`` is why it needs another look, empty if none; ``word`` how it ended. ``costs_s`` are
-    seconds of one process of its screens, the newest first.
-    """
-
-    run: str
-    commit: str
-    word: str
-    doubt: str = ""
-    case_version: int = 1
-    costs_s: tuple[float, ...] = ()
-
-    def cost_s(self, processes: int) -> float | None:
-        """Return what so many processes of it would take; None where that is not known."""
-        return processes * median(self.costs_s) if self.costs_s else None
-
-
-def past_of(
-    folder: Path, *, sku: str, unit: str, variants: Iterable[str], before: str = ""
-) -> dict[str, Past]:
-    """Return what the runs before one say of variants (ids); those never measured are left out."""
-    found: dict[str, Past] = {}
-    wanted = set(variants)
-    for run in _runs(folder, sku, unit, before):
-        for name, past in _of_run(run).items():
-            known = found.get(name)
-            if known is None:
-                found[name] = past
-            elif len(known.costs_s) < COSTS:
-                found[name] = replace(known, costs_s=(*known.costs_s, *past.costs_s))
-        if wanted <= found.keys():
-            break
-    return found
-
-
-def _runs(folder: Path, sku: str, unit: str, before: str) -> Iterator[Run]:
-    for _ in range(MOST_RUNS):
-        run = last_run(folder, sku=sku, unit=unit, before=before)
-        if run is None:
-            return
-        yield run
-        before = run.id
-
-
-def _of_run(run: Run) -> dict[str, Past]:
-    verdicts = {verdict.variant: verdict for verdict in run.verdicts}
-    found: dict[str, Past] = {}
-    for result in run.asked:
-        verdict = verdicts.get(result.variant)
-        known = found.get(result.variant)
-        if result.status is Status.SKIPPED:
-            continue
-        word = verdict.word if verdict else result.status
-        found[result.variant] = Past(
-            run=run.id,
-            commit=run.commit,
-            word=word.value,
-            doubt=_doubt(result, verdict),
-            case_version=result.case_version,
-            costs_s=known.costs_s if known else _costs(result),
-        )
-    return found
-
-
-def _doubt(result: Result, verdict: Verdict | None) -> str:
-    """Return why a variant needs another look: what fails is looked at until it does not."""
-    if result.status is not Status.OK:
-        return result.status.value
-    if verdict is None:
-        return ""
-    if verdict.fails or verdict.word in {Word.UNCLEAR, Word.OVER_BUDGET, Word.SLOWER}:
-        return verdict.word.value
-    return f"{verdict.word.value}, unconfirmed" if _is_unconfirmed(verdict) else ""
-
-
-def _is_unconfirmed(verdict: Verdict) -> bool:
-    return verdict.word in MOVED and not verdict.confirmation
-
-
-def _costs(result: Result) -> tuple[float, ...]:
-    is_screen = result.stage is Stage.SCREEN and result.wall_s > 0
-    return (result.wall_s / max(1, len(result.evidence)),) if is_screen else ()
-
-
-# What of a run fits into its time limit, and what is told of the rest.
-
-
 # Of the whole time: what is planned for the screen; when no variant begins to be screened any more,
 # and none to be confirmed. The rest is for claims, traces and what takes longer than before.
 PLANNED, SCREEN_END, CONFIRM_END = 0.6, 0.75, 0.9
@@ -138,23 +43,23 @@ URGENT = 0.5
 UNKNOWN_S = 1.0
 # The urgency of what nothing asks for.
 CALM = 9
+# What fails, or may, is looked at until it does not.
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLimit:
+class TimeLimit(Struct, frozen=True):
     """How long a run may take in seconds, by this process's clock; an infinite one cuts nothing.
 
     ``spent_s`` is what the run had taken before it was interrupted.
     """
 
-    seconds: float = float("inf")
+    seconds: float = inf
     spent_s: float = 0.0
     started: float = field(default_factory=time.monotonic)
 
     @property
     def is_set(self) -> bool:
         """Say whether there is a limit at all."""
-        return self.seconds < float("inf")
+        return self.seconds < inf
 
     def left_s(self, share: float = 1.0) -> float:
         """Return the seconds until this share of the time is over."""
@@ -168,86 +73,84 @@ class TimeLimit:
         return f"--perf-time {words_of(self.seconds)}" if self.is_set else "no time limit"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knowledge:
-    """What is known before a run: the past of variants, their entries, what a change touched.
+class Past(Struct, frozen=True, kw_only=True):
+    """A variant's last measuring: in which run, of which commit, and how it ended.
 
-    It measures with so many ``processes`` each on so many ``devices``, all of which a gang takes.
+    ``doubt`` is why it needs another look, empty if none. ``costs_s`` are seconds of one process
+    of its screens, the newest first.
     """
 
-    past: Mapping[str, Past] = field(default_factory=dict)
-    entries: Mapping[str, BaselineEntry] = field(default_factory=dict)
-    touched: frozenset[str] = frozenset()
-    processes: int = 3
-    devices: int = 1
+    run: str
+    commit: str
+    word: str
+    doubt: str = ""
+    costs_s: list[float] = []
 
-    def costs_s(self, variants: Sequence[Variant]) -> dict[str, float]:
-        """Return the seconds that the screen of each takes; unknown ones cost as their like."""
-        known = {v.id: c for v in variants if (c := self._cost_s(v)) is not None}
-        of_kind: dict[tuple[str, ...], list[float]] = {}
-        for variant in (each for each in variants if each.id in known):
-            for kind in _kinds(variant):
-                of_kind.setdefault(kind, []).append(known[variant.id])
-        default = UNKNOWN_S * self.processes
-        guesses = {kind: median(costs) for kind, costs in of_kind.items()}
-        return {
-            v.id: known.get(v.id) or next((guesses[k] for k in _kinds(v) if k in guesses), default)
-            for v in variants
+
+def past_of(
+    folder: Path, *, sku: str, unit: str, variants: Iterable[str], before: str = ""
+) -> dict[str, Past]:
+    """Return what the runs before one say of variants (ids); those never measured are left out."""
+    found: dict[str, Past] = {}
+    asked = set(variants)
+    for _ in range(MOST_RUNS):
+        run = None if asked <= found.keys() else last_run(folder, sku=sku, unit=unit, before=before)
+        if run is None:
+            break
+        before = run.id
+        verdicts = {verdict.variant: verdict for verdict in run.verdicts}
+        results = [result for result in run.asked if result.status is not Status.SKIPPED]
+        costs_s = {
+            result.variant: result.wall_s / max(1, len(result.evidence))
+            for result in results
+            if result.stage is Stage.SCREEN and result.wall_s > 0
         }
-
-    def _cost_s(self, variant: Variant) -> float | None:
-        past = self.past.get(variant.id)
-        processes = self.processes if variant.case.regime is not Regime.EXACT else 1
-        found = past.cost_s(processes) if past else None
-        return found * self.devices if found and variant.is_gang else found
-
-    def urgency(self, variant: Variant) -> tuple[int, str]:
-        """Return how much a variant needs a look, least is most, and why."""
-        past = self.past.get(variant.id)
-        if past is None:
-            return CALM, "never measured here"
-        when = f"when last measured; {past.run[:8]}"
-        entry = self.entries.get(variant.id)
-        if past.doubt:
-            return 0, f"{past.doubt} {when}"
-        if variant.id in self.touched:
-            return 1, f"changed since it was measured; {past.run[:8]}"
-        if entry is None or entry.case_version != variant.case.version:
-            return 2, f"no baseline, {past.word} {when}"
-        return CALM, f"{past.word} {when}"
-
-    def last(self, variant: Variant) -> str:
-        """Return the run that measured it last; nothing sorts first."""
-        past = self.past.get(variant.id)
-        return past.run if past else ""
+        for name, result in {result.variant: result for result in results}.items():
+            verdict = verdicts.get(name)
+            word = verdict.word if verdict else result.status
+            doubt = ""
+            if result.status is not Status.OK:
+                doubt = result.status.value
+            elif verdict and (
+                verdict.fails or verdict.word is Word.UNCLEAR or verdict.word.fails_by_default
+            ):
+                doubt = verdict.word.value
+            elif verdict and verdict.word is Word.FASTER and not verdict.confirmation:
+                doubt = "faster, unconfirmed"
+            past = Past(run=run.id, commit=run.commit, word=word.value, doubt=doubt)
+            known = found.setdefault(name, past).costs_s
+            if name in costs_s and len(known) < COSTS:
+                known.append(costs_s[name])
+    return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """Variants that stay together, with what they cost and how much they need a look."""
+class _Bundle(NamedTuple):
+    """Variants that stay together; in order of age, by the last run that measured them."""
 
-    variants: tuple[Variant, ...]
-    cost_s: float
-    urgency: int
     last: str
+    cost_s: float
+    name: str
+    urgency: int
+    variants: tuple[Variant, ...]
 
-    @property
-    def age(self) -> tuple[str, float, str]:
-        return self.last, self.cost_s, self.variants[0].id
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class Fit(Struct, frozen=True, kw_only=True):
     """What a time limit has room for: ``room_s`` seconds of screening, over all devices.
 
-    ``whole_s`` is the room of a run that was not interrupted, where that is another.
+    ``whole_s`` is the room of a run that was not interrupted, where that is another. Of variants
+    ``past``, their ``entries`` and what a change ``touched`` are known. Each is measured by so many
+    ``processes`` on one of so many ``devices``, all of which a gang takes.
     """
 
     limit: TimeLimit
-    knowledge: Knowledge
+    room_s: float = inf
+    whole_s: float = inf
     claims: tuple[ClaimInstance, ...] = ()
-    room_s: float
-    whole_s: float
+    past: Mapping[str, Past] = {}
+    entries: Mapping[str, BaselineEntry] = {}
+    touched: frozenset[str] = frozenset()
+    processes: int = 3
+    devices: int = 1
 
     def chosen(self, variants: Sequence[Variant]) -> tuple[Variant, ...]:
         """Return what fits, in the order it is to be measured: the most valuable first.
@@ -256,66 +159,94 @@ class Fit:
         or unconfirmed; touched by a change; without a baseline), in half of the room at most; then
         what was not measured for longest. So everything that fits by itself has its turn.
         """
-        turns = [turn for turn in self._turns(variants) if turn.cost_s <= self.room_s]
-        oldest = sorted(turns, key=lambda turn: turn.age)
-        urgent = sorted((t for t in turns if t.urgency < CALM), key=lambda t: (t.urgency, t.age))
-        found: dict[str, _Turn] = {}
-        left_s, others_s = self.room_s, self.room_s * (1 - URGENT)
-        for some, kept_s in ((oldest[:1], 0.0), (urgent, others_s), (oldest, 0.0)):
-            for turn in some:
-                name = turn.variants[0].id
-                if name not in found and turn.cost_s <= left_s - kept_s:
-                    found[name] = turn
-                    left_s -= turn.cost_s
-        return tuple(variant for turn in found.values() for variant in turn.variants)
+        oldest = sorted(each for each in self._bundles(variants) if each.cost_s <= self.room_s)
+        urgent = sorted(each for each in oldest if each.urgency < CALM)
+        urgent.sort(key=lambda each: each.urgency)
+        found: dict[str, _Bundle] = {}
+        left_s = self.room_s
+        for some, kept_s in ((oldest[:1], 0.0), (urgent, left_s * (1 - URGENT)), (oldest, 0.0)):
+            for each in some:
+                if each.name not in found and each.cost_s <= left_s - kept_s:
+                    found[each.name] = each
+                    left_s -= each.cost_s
+        return tuple(variant for each in found.values() for variant in each.variants)
 
-    def left_out(self, run: Run) -> tuple[LeftOut, ...]:
-        """Return what a run that is through with its screen did not measure, and why."""
+    def cut(self, run: Run) -> Run:
+        """Return a run that is through with its screen, with what it left out, and a note of it."""
         if not self.limit.is_set:
-            return ()
+            return run
         measured = {result.variant for result in run.results if result.stage is Stage.SCREEN}
-        costs = self.knowledge.costs_s(run.variants)
-        return tuple(
-            LeftOut(
-                variant=variant.id,
-                reason=f"{self.limit} has no room: {self._why(variant, turn)}",
-                cost_s=round(costs[variant.id], 3),
-            )
-            for turn in self._turns(run.variants)
-            for variant in turn.variants
-            if variant.id not in measured
-        )
-
-    def told(self, run: Run) -> Iterator[str]:
-        """Say what was left out of a run in one sentence; nothing where nothing was."""
-        whole, gone = len(run.variants), len(run.left_out)
-        if not gone:
-            return
-        cost = words_of(sum(each.cost_s for each in run.left_out))
-        why = sorted(each.reason.partition(": ")[2].partition(";")[0] for each in run.left_out)
-        kinds = ", ".join(f"{len(list(same))} {kind}" for kind, same in groupby(why))
-        yield (
+        costs_s = self.costs_s(run.variants)
+        left_out: list[LeftOut] = []
+        kinds: Counter[str] = Counter()
+        for bundle in self._bundles(run.variants):
+            for variant in bundle.variants:
+                if variant.id in measured:
+                    continue
+                kind, detail = self._need(variant)[1:]
+                if bundle.cost_s > self.whole_s:
+                    room, cost = words_of(self.whole_s), words_of(bundle.cost_s)
+                    kind = "too long for it"
+                    detail = f"; {cost} of the {room} that it leaves for measuring"
+                kinds[kind] += 1
+                reason = f"{self.limit} has no room: {kind}{detail}"
+                cost_s = round(costs_s[variant.id], 3)
+                left_out.append(LeftOut(variant=variant.id, reason=reason, cost_s=cost_s))
+        if not left_out:
+            return run
+        whole, gone = len(run.variants), len(left_out)
+        note = (
             f"{self.limit}: {whole - gone} of {whole} variants had room, {gone} were left out "
-            f"(about {cost} of measuring): {kinds}"
+            f"(about {words_of(sum(each.cost_s for each in left_out))} of measuring): "
+            f"{', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}"
         )
+        return replace(run, left_out=tuple(left_out), notes=(note, *run.notes))
 
-    def _turns(self, variants: Sequence[Variant]) -> list[_Turn]:
-        known, costs = self.knowledge, self.knowledge.costs_s(variants)
-        return [
-            _Turn(
-                members,
-                sum(costs[variant.id] for variant in members),
-                min(known.urgency(variant)[0] for variant in members),
-                min(known.last(variant) for variant in members),
+    def costs_s(self, variants: Sequence[Variant]) -> dict[str, float]:
+        """Return the seconds that the screen of each takes; unknown ones cost as their like."""
+        known: dict[str, float] = {}
+        alike: dict[str, list[float]] = {}
+        for variant in variants:
+            past = self.past.get(variant.id)
+            if past is None or not past.costs_s:
+                continue
+            processes = 1 if variant.case.regime is Regime.EXACT else self.processes
+            devices = self.devices if variant.is_gang else 1
+            known[variant.id] = median(past.costs_s) * processes * devices
+            for kind in _kinds(variant):
+                alike.setdefault(kind, []).append(known[variant.id])
+        guesses = {kind: median(costs) for kind, costs in alike.items()}
+        default = UNKNOWN_S * self.processes
+        for variant in variants:
+            guess = next((guesses[kind] for kind in _kinds(variant) if kind in guesses), default)
+            known.setdefault(variant.id, guess)
+        return known
+
+    def _need(self, variant: Variant) -> tuple[int, str, str]:
+        """Return how much a variant needs a look, least is most, why, and since which run."""
+        past, entry = self.past.get(variant.id), self.entries.get(variant.id)
+        if past is None:
+            return CALM, "never measured here", ""
+        since = f"; {past.run[:8]}"
+        if past.doubt:
+            return 0, f"{past.doubt} when last measured", since
+        if variant.id in self.touched:
+            return 1, "changed since it was measured", since
+        if entry is None or entry.case_version != variant.case.version:
+            return 2, f"no baseline, {past.word} when last measured", since
+        return CALM, f"{past.word} when last measured", since
+
+    def _bundles(self, variants: Sequence[Variant]) -> Iterator[_Bundle]:
+        costs_s = self.costs_s(variants)
+        for members in bundles_of(variants, self.claims):
+            pasts = [self.past.get(variant.id) for variant in members]
+            yield _Bundle(
+                last=min(past.run if past else "" for past in pasts),
+                cost_s=sum(costs_s[variant.id] for variant in members),
+                name=members[0].id,
+                urgency=min(self._need(variant)[0] for variant in members),
+                variants=members,
             )
-            for members in bundles_of(variants, self.claims)
-        ]
-
-    def _why(self, variant: Variant, turn: _Turn) -> str:
-        if turn.cost_s > self.whole_s:
-            room, cost = words_of(self.whole_s), words_of(turn.cost_s)
-            return f"too long for it; {cost} of the {room} that it leaves for measuring"
-        return self.knowledge.urgency(variant)[1]
 
 
 def fit_of(
@@ -328,30 +259,28 @@ def fit_of(
 ) -> Fit:
     """Return what has room in a run that was just opened; canaries take theirs at both ends."""
     if not limit.is_set:
-        return Fit(limit=limit, knowledge=Knowledge(), room_s=inf, whole_s=inf)
+        return Fit(limit=limit)
     ids = [each.id for each in (*run.variants, *run.canaries)]
     sku, unit = run.sku.slug, run.facts.unit
     past = past_of(request.folder, sku=sku, unit=unit, variants=ids, before=run.id)
     commits = {name: each.commit for name, each in past.items()}
     project = request.against.project if request.against else request.root
-    knowledge = Knowledge(
+    fit = Fit(
+        limit=limit,
+        claims=run.instances,
         past=past,
         entries=entries,
         touched=touched_since(project, request.packs, run.variants, commits),
         processes=run.settings.processes * (2 if run.against else 1),
         devices=devices,
     )
-    canaries_s = 2 * sum(knowledge.costs_s(run.canaries).values())
+    canaries_s = 2 * sum(fit.costs_s(run.canaries).values())
     room_s, whole_s = (
         devices * max(0.0, each.left_s(PLANNED) - canaries_s)
         for each in (limit, replace(limit, spent_s=0.0))
     )
-    return Fit(
-        limit=limit, knowledge=knowledge, claims=run.instances, room_s=room_s, whole_s=whole_s
-    )
+    return replace(fit, room_s=room_s, whole_s=whole_s)
 
 
-def _kinds(variant: Variant) -> Iterator[tuple[str, ...]]:
-    yield variant.pack, variant.case.name
-    yield (variant.pack,)
-    yield ()
+def _kinds(variant: Variant) -> tuple[str, ...]:
+    return f"{variant.pack}.{variant.case.name}", variant.pack, ""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Annotated
 
-from perfsuite.boundary import StoreError
+import typer
+
+from perfsuite.boundary import StoreError, UsageError
+from perfsuite.cli import Baselines_commands, Packs, find_project, say
 from perfsuite.model import Pack, Tier, Variant
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.store.baselines import (
     folders_in,
     pack_path,
@@ -20,116 +24,126 @@ from perfsuite.store.baselines import (
     runs_in,
 )
 from perfsuite.store.codec import StoredEntry
-from perfsuite.store.exceptions import FILE, Exceptions
 
 OLD_DAYS = 180
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong, where, and what to do about it."""
+def problems_in(
+    root: Path,
+    packs: Sequence[Pack],
+    *,
+    today: date,
+    older_than: int = OLD_DAYS,
+    tier: Tier | None = None,
+) -> Iterator[StoreError]:
+    """Yield what is wrong with baselines, the SKUs by name and the exceptions last.
 
-    what: str
-    where: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return " ".join(f"{self.where}: {self.what}; {self.remedy}".split())
-
-
-@dataclass(frozen=True, slots=True)
-class Linter:
-    """What baselines are held against; ``packs`` with the variants of every tier.
-
-    ``older_than`` is in days; with a ``tier`` its variants must have entries where others of the
-    same case and needs have one.
+    ``packs`` have the variants of every tier, ``older_than`` is in days. With a ``tier`` its
+    variants must have entries where others of the same case and needs have one.
     """
-
-    packs: Sequence[Pack]
-    today: date
-    older_than: int = OLD_DAYS
-    tier: Tier | None = None
-
-    def problems(self, root: Path) -> Iterator[Problem]:
-        """Yield what is wrong, the SKUs by name and the exceptions last."""
-        for name in folders_in(root):
-            try:
-                yield from self._of_folder(root / name)
-            except StoreError as error:
-                yield _told(error, root / name)
-        yield from self._of_exceptions(root)
-
-    def _of_folder(self, folder: Path) -> Iterator[Problem]:
-        stored: dict[str, StoredEntry] = {}
-        is_whole = True
+    known = {pack.name: pack for pack in packs}
+    for folder in (root / name for name in folders_in(root)):
         try:
-            read_sku(folder)
+            yield from _of_folder(folder, known, today=today, older_than=older_than, tier=tier)
         except StoreError as error:
-            yield _told(error, folder)
-        for name in packs_in(folder):
-            try:
-                own = read_pack(folder, name)
-            except StoreError as error:
-                is_whole = False
-                yield _told(error, folder / f"{name}.json")
-                continue
-            stored |= own
-            yield from self._of_pack(pack_path(folder, name), name, own)
-        yield from _of_runs(folder, stored, is_whole=is_whole)
+            yield error
+    try:
+        exceptions = Exceptions.load([root], today)
+    except StoreError as error:
+        yield error
+        return
+    variants = [each for pack in packs for each in _variants(pack).values()]
+    broken = ", ".join(pack.name for pack in packs if pack.error)
+    rest = f" of the packs that can be listed (not {broken})" if broken else ""
+    for rule in exceptions.rules:
+        what = f"the {rule.excepted.kind} of {rule.entry.select!r}"
+        if not rule.acts(today):
+            told = f"{what} expired on {rule.entry.expires}"
+            remedy = "repair the case and remove it, or prolong it"
+            yield StoreError(told, where=rule.where, remedy=remedy)
+        elif not any(map(rule.accepts, variants)):
+            told = f"{what} matches nothing{rest}"
+            yield StoreError(told, where=rule.where, remedy="correct or remove it")
 
-    def _of_pack(self, path: Path, name: str, own: Mapping[str, StoredEntry]) -> Iterator[Problem]:
-        pack = next((each for each in self.packs if each.name == name), None)
-        if pack is None or pack.error:
-            why = f"cannot be listed ({pack.error})" if pack else "is not installed"
-            what = f"pack {name!r} {why}: its {len(own)} entries cannot be checked"
-            remedy = "repair the pack" if pack else "install the pack, or remove the file"
-            yield Problem(what, str(path), remedy)
-        else:
-            known = _variants(pack)
-            yield from _stale(path, own, known)
-            yield from self._missing(path, own, known)
-        for variant, entry in own.items():
-            yield from self._age(path, variant, entry.accepted.when)
 
-    def _age(self, path: Path, variant: str, when: str) -> Iterator[Problem]:
+def _of_folder(
+    folder: Path, packs: Mapping[str, Pack], *, today: date, older_than: int, tier: Tier | None
+) -> Iterator[StoreError]:
+    """Yield what is wrong with one SKU: its packs' files, entries and runs."""
+    stored: dict[str, StoredEntry] = {}
+    is_whole = True
+    try:
+        read_sku(folder)
+    except StoreError as error:
+        yield error
+    for name in packs_in(folder):
         try:
-            days = (self.today - datetime.fromisoformat(when).date()).days
+            own = read_pack(folder, name)
+        except StoreError as error:
+            is_whole = False
+            yield error
+            continue
+        stored |= own
+        path = str(pack_path(folder, name))
+        found = (*_of_pack(name, packs.get(name), own, tier), *_aged(own, today, older_than))
+        yield from (StoreError(what, where=path, remedy=remedy) for what, remedy in found)
+    of_run: dict[str, dict[str, StoredEntry]] = {}
+    for name, each in stored.items():
+        of_run.setdefault(each.entry.run, {})[name] = each
+    for run, entries in sorted(of_run.items()):
+        try:
+            if not read_runs(folder, entries):
+                what = f"entries come from run {run!r}, of which no file is kept: {len(entries)}"
+                where = str(run_path(folder, run))
+                yield StoreError(what, where=where, remedy="restore it from git")
+        except StoreError as error:
+            yield error
+    # What a damaged file refers to is not known.
+    for left in runs_in(folder) if is_whole else ():
+        if left.stem not in of_run:
+            what = f"no entry comes from run {left.stem!r}"
+            yield StoreError(what, where=str(left), remedy="remove the file")
+
+
+def _of_pack(
+    name: str, pack: Pack | None, own: Mapping[str, StoredEntry], tier: Tier | None
+) -> Iterator[tuple[str, str]]:
+    """Yield which entries of a pack are stale or missing, and what to do about it."""
+    if pack is None or pack.error:
+        why = f"cannot be listed ({pack.error})" if pack else "is not installed"
+        remedy = "repair the pack" if pack else "install the pack, or remove the file"
+        yield f"pack {name!r} {why}: its {len(own)} entries cannot be checked", remedy
+        return
+    known = _variants(pack)
+    for variant, stored in own.items():
+        if variant not in known:
+            remedy = "remove the entry, or accept the variant that took its place"
+            yield f"{variant} is stale: no such variant is left", remedy
+        elif (was := stored.entry.case_version) != (version := known[variant].case.version):
+            what = f"{variant} is of version {was} of its case, now {version}"
+            yield what, "propose or accept a run of the new version"
+    tiers = list(Tier)[: list(Tier).index(tier) + 1] if tier else []
+    kinds = {_kind(known[variant]) for variant in own if variant in known}
+    for variant, each in known.items():
+        if variant not in own and each.tier in tiers and _kind(each) in kinds:
+            what = f"{variant} of tier {each.tier} has no entry, others of its case have one"
+            yield what, "measure and propose or accept it"
+
+
+def _aged(
+    own: Mapping[str, StoredEntry], today: date, older_than: int
+) -> Iterator[tuple[str, str]]:
+    """Yield which entries nobody has looked at for long."""
+    for variant, stored in own.items():
+        when = stored.accepted.when
+        try:
+            days = (today - datetime.fromisoformat(when).date()).days
         except ValueError:
-            remedy = "accept a run again"
-            yield Problem(f"{variant} was accepted at {when!r}, no moment", str(path), remedy)
-            return
-        if days > self.older_than:
-            what = f"{variant} was accepted {days} days ago, limit {self.older_than}"
-            yield Problem(what, str(path), "accept or propose it anew")
-
-    def _missing(
-        self, path: Path, own: Mapping[str, StoredEntry], known: Mapping[str, Variant]
-    ) -> Iterator[Problem]:
-        if self.tier is None:
-            return
-        tiers = list(Tier)[: list(Tier).index(self.tier) + 1]
-        kinds = {_kind(known[name]) for name in own if name in known}
-        for name, variant in known.items():
-            if name not in own and variant.tier in tiers and _kind(variant) in kinds:
-                what = f"{name} of tier {variant.tier} has no entry, others of its case have one"
-                yield Problem(what, str(path), "measure and propose or accept it")
-
-    def _of_exceptions(self, root: Path) -> Iterator[Problem]:
-        try:
-            exceptions = Exceptions.load([root], self.today)
-        except StoreError as error:
-            yield _told(error, root / FILE)
-            return
-        variants = [each for pack in self.packs for each in _variants(pack).values()]
-        broken = [pack.name for pack in self.packs if pack.error]
-        rest = f" of the packs that can be listed (not {', '.join(broken)})" if broken else ""
-        for rule in exceptions.rules:
-            what = f"the {rule.excepted.kind} of {rule.entry.select!r}"
-            if not rule.acts(self.today):
-                told = f"{what} expired on {rule.entry.expires}"
-                yield Problem(told, rule.where, "repair the case and remove it, or prolong it")
-            elif not any(rule.covers(variant) for variant in variants):
-                yield Problem(f"{what} matches nothing{rest}", rule.where, "correct or remove it")
+            yield f"{variant} was accepted at {when!r}, no moment", "accept a run again"
+            continue
+        if days > older_than:
+            what = f"{variant} was accepted {days} days ago, limit {older_than}"
+            yield what, "accept or propose it anew"
 
 
 def _variants(pack: Pack) -> dict[str, Variant]:
@@ -142,35 +156,29 @@ def _kind(variant: Variant) -> tuple[object, ...]:
     return variant.case.name, variant.ranks, variant.target, str(variant.needs)
 
 
-def _stale(
-    path: Path, own: Mapping[str, StoredEntry], known: Mapping[str, Variant]
-) -> Iterator[Problem]:
-    for name, stored in own.items():
-        remedy = "remove the entry, or accept the variant that took its place"
-        if name not in known:
-            yield Problem(f"{name} is stale: no such variant is left", str(path), remedy)
-        elif stored.entry.case_version != (version := known[name].case.version):
-            was = f"{name} is of version {stored.entry.case_version} of its case, now {version}"
-            yield Problem(was, str(path), "propose or accept a run of the new version")
-
-
-def _of_runs(
-    folder: Path, stored: Mapping[str, StoredEntry], *, is_whole: bool
-) -> Iterator[Problem]:
-    used = {each.entry.run for each in stored.values()}
-    for run in sorted(used):
-        own = {name: each for name, each in stored.items() if each.entry.run == run}
-        try:
-            if not read_runs(folder, own):
-                what = f"entries come from run {run!r}, of which no file is kept: {len(own)}"
-                yield Problem(what, str(run_path(folder, run)), "restore it from git")
-        except StoreError as error:
-            yield _told(error, folder)
-    # What a damaged file refers to is not known.
-    for path in runs_in(folder) if is_whole else ():
-        if path.stem not in used:
-            yield Problem(f"no entry comes from run {path.stem!r}", str(path), "remove the file")
-
-
-def _told(error: StoreError, path: Path) -> Problem:
-    return Problem(error.what, error.where or str(path), error.remedy)
+def lint(
+    tier: Annotated[
+        Tier | None, typer.Option(help="Also look for missing entries, up to this tier")
+    ] = None,
+    older_than: Annotated[int, typer.Option(min=1, metavar="DAYS", help="Say which are")] = 180,
+    pack: Packs = None,
+    baselines: Baselines_commands = None,
+) -> None:
+    """Say what is wrong with the baselines and exceptions, one line each; exit code 1 if any is."""
+    if baselines and not baselines.is_dir():
+        raise UsageError(
+            "there is no such folder of baselines", where=str(baselines), remedy="name one that is"
+        )
+    project = find_project()
+    roots, today = project.baseline_folders(baselines), datetime.now(UTC).date()
+    packs = project.packs(pack, Tier.FULL)
+    problems = [
+        each
+        for root in roots
+        for each in problems_in(root, packs, today=today, older_than=older_than, tier=tier)
+    ]
+    for each in problems:
+        say(" ".join(f"{each.where}: {each.what}; {each.remedy}".split()))
+    counted = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    say(f"{counted} in {', '.join(map(str, roots))}")
+    raise typer.Exit(1 if problems else 0)

@@ -20,11 +20,12 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
 
 import msgspec
+from msgspec import structs
 
 import perfsuite
 from perfsuite.boundary import (
@@ -139,13 +140,31 @@ class PackListing:
 
 def list_pack(source: PackSource, loaded: LoadedPack, tier: Tier) -> PackListing:
     """Expand a loaded pack's cases and claims; what its own formulas raise is a ``PackError``."""
-    cases = {case.name: _variants(source, case, tier) for case in loaded.cases.values()}
+    variants: dict[str, list[Variant]] = {}
+    canaries: dict[str, tuple[Variant, ...]] = {}
+    ceilings: dict[str, tuple[Variant, ...]] = {}
+    for case in loaded.cases.values():
+        where = f"pack {source.name!r} ({source.origin}), case {case.name!r}"
+        info = _info(source.name, case)
+        every = _variants(case, info, Tier.FULL if case.ceilings else tier, where)
+        own = [each for each in every if _ORDER.index(each.tier) <= _ORDER.index(tier)]
+        variants[case.name] = own
+        for device, bound in case.canary.items():
+            axes = {axis: bound[axis] for axis in case.axes}
+            one = _variant(case, info, axes, tier=Tier.FULL, where=where)
+            canaries[device] = (*canaries.get(device, ()), one)
+        for name, shows in case.ceilings.items():
+            part = f"ceilings[{name!r}]"
+            those = tuple(each for each in every if _called(shows, each.axes, part, where))
+            ceilings[name] = (*ceilings.get(name, ()), *those)
     return PackListing(
         origin=source.origin,
-        variants=tuple(variant for variants in cases.values() for variant in variants),
-        claims=tuple(one for claim in loaded.claims for one in _bindings(cases[claim.case], claim)),
-        canaries=_canaries(source, loaded),
-        ceilings=_ceilings(source, loaded),
+        variants=tuple(each for own in variants.values() for each in own),
+        claims=tuple(
+            one for claim in loaded.claims for one in _bindings(variants[claim.case], claim)
+        ),
+        canaries=canaries,
+        ceilings=ceilings,
         kernels=loaded.kernels,
         wants_kernels=loaded.wants_kernels,
         controller=loaded.controller,
@@ -153,50 +172,20 @@ def list_pack(source: PackSource, loaded: LoadedPack, tier: Tier) -> PackListing
     )
 
 
-def _variants(source: PackSource, case: Case, tier: Tier) -> list[Variant]:
-    where = f"pack {source.name!r} ({source.origin}), case {case.name!r}"
-    info = _info(source.name, case)
+def _variants(case: Case, info: CaseInfo, tier: Tier, where: str) -> list[Variant]:
     found: dict[str, Variant] = {}
     for axes, first in bindings(case, tier):
-        name = variant_id(source.name, case.name, axes)
+        name = variant_id(info.pack, case.name, axes)
         if name in found or not (case.only is None or _called(case.only, axes, "only", where)):
             continue
-        own = _own_tier(case, axes, first, where)
+        own = first
+        if is_full_only(case, axes):
+            own = Tier.FULL
+        elif first is Tier.SMOKE and case.waits and _called(case.waits, axes, "waits", where):
+            own = Tier.NIGHTLY
         if _ORDER.index(own) <= _ORDER.index(tier):
             found[name] = _variant(case, info, axes, tier=own, where=where)
     return list(found.values())
-
-
-def _own_tier(case: Case, axes: Axes, first: Tier, where: str) -> Tier:
-    """Return the tier of a binding, whose values are ``first`` of that tier."""
-    if is_full_only(case, axes):
-        return Tier.FULL
-    waits = first is Tier.SMOKE and case.waits and _called(case.waits, axes, "waits", where)
-    return Tier.NIGHTLY if waits else first
-
-
-def _canaries(source: PackSource, loaded: LoadedPack) -> dict[str, tuple[Variant, ...]]:
-    found: dict[str, tuple[Variant, ...]] = {}
-    for case in loaded.cases.values():
-        where = f"pack {source.name!r} ({source.origin}), case {case.name!r}"
-        info = _info(source.name, case)
-        for device, bound in case.canary.items():
-            axes = {axis: bound[axis] for axis in case.axes}
-            one = _variant(case, info, axes, tier=Tier.FULL, where=where)
-            found[device] = (*found.get(device, ()), one)
-    return found
-
-
-def _ceilings(source: PackSource, loaded: LoadedPack) -> dict[str, tuple[Variant, ...]]:
-    found: dict[str, tuple[Variant, ...]] = {}
-    for case in (each for each in loaded.cases.values() if each.ceilings):
-        where = f"pack {source.name!r} ({source.origin}), case {case.name!r}"
-        every = _variants(source, case, Tier.FULL)
-        for name, shows in case.ceilings.items():
-            part = f"ceilings[{name!r}]"
-            own = tuple(each for each in every if _called(shows, each.axes, part, where))
-            found[name] = (*found.get(name, ()), *own)
-    return found
 
 
 def _variant(case: Case, info: CaseInfo, axes: Axes, *, tier: Tier, where: str) -> Variant:
@@ -259,8 +248,7 @@ def _memory_bytes(case: Case, axes: Axes, where: str) -> int:
 def _info(pack: str, case: Case) -> CaseInfo:
     build: Any = inspect.unwrap(getattr(case.build, "func", case.build))
     code = getattr(build, "__code__", None)
-    names = {field.name for field in fields(CaseInfo)}
-    declared = {field.name: getattr(case, field.name) for field in fields(case)}
+    declared = structs.asdict(case)
     told = {
         "pack": pack,
         "doc": inspect.cleandoc(case.build.__doc__ or ""),
@@ -268,7 +256,8 @@ def _info(pack: str, case: Case) -> CaseInfo:
         "line": code.co_firstlineno if code else 0,
         "axes": tuple(case.axes),
     }
-    return CaseInfo(**{name: value for name, value in (declared | told).items() if name in names})
+    known = {**declared, **told}
+    return CaseInfo(**{name: known[name] for name in CaseInfo.__struct_fields__})
 
 
 def _bindings(variants: Sequence[Variant], claim: Claim) -> Iterator[ClaimInstance]:

@@ -1,4 +1,4 @@
-"""Imports a pack and refuses what its cases may not declare; listeners and devices of packs."""
+"""Imports a pack, refuses what its cases may not declare; calls its hooks in pytest's process."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import math
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import pluggy
+from msgspec.structs import replace
 
 from perfsuite import hooks as hookspecs
 from perfsuite.boundary import (
@@ -44,7 +45,6 @@ from perfsuite.model import (
     Accelerator,
     Case,
     Claim,
-    DeviceFacts,
     Kernel,
     Need,
     Pack,
@@ -52,24 +52,23 @@ from perfsuite.model import (
     Run,
     Scalar,
     Section,
-    Variant,
     format_value,
 )
 from perfsuite.packs.find import GROUP
 
-# What must hold for the cases and claims of a pack before anything is expanded or run.
-
-
 # Words of --perf-select that are not axes.
 RESERVED = ("pack", "case", "tag")
-
 ARCH = re.compile(r"sm_(\d+)([af]?)(\+?)\Z")
 TARGET = re.compile(r"sm_\d{2,3}[af]?\Z")
 MOST_UNIT = 40
-NO_DOCSTRINGS = 2
-_KINDS = ("device", "arch", "gpus", "package", "feature")
-_CALLED = ("build", "only", "waits", "work", "memory_bytes")
-
+NO_DOCSTRINGS = 2  # PYTHONOPTIMIZE=2: Python itself drops them all
+NEEDS = ("device", "arch", "gpus", "package", "feature")
+CALLED = ("build", "only", "waits", "work", "memory_bytes")
+HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("perf_"))
+# What may not come into pytest's process by a pack.
+HEAVY = ("torch",)
+# A page is read by a person.
+MOST_ROWS, MOST_COLUMNS, MOST_SECTIONS = 1000, 50, 20
 
 # What is wrong, and what to do about it.
 Fault = tuple[str, str]
@@ -82,6 +81,12 @@ class Place:
     name: str
     origin: str
 
+    @property
+    def folder(self) -> str:
+        """What the pack's modules need on ``sys.path``; nothing if it is installed."""
+        kind, _, value = self.origin.partition(":")
+        return str(Path(value).parent) if kind == "file" else value.partition("@")[2]
+
     def refuse(self, what: str, *, remedy: str = "", at: str = "") -> PackError:
         """Return the error that names this pack; ``at`` is the case or claim inside it."""
         inside = f", {at}" if at else ""
@@ -91,218 +96,6 @@ class Place:
         """Raise the first of the faults, if there is one."""
         for what, remedy in faults:
             raise self.refuse(what, remedy=remedy, at=at)
-
-
-def check_cases(place: Place, cases: Sequence[Case]) -> None:
-    """Raise ``PackError`` for the first case that cannot be listed."""
-    seen: set[str] = set()
-    for case in cases:
-        place.check(f"case {shown(case.name)}", _of_case(case, seen))
-        seen.add(case.name)
-
-
-def check_claims(place: Place, cases: Mapping[str, Case], claims: Sequence[Claim]) -> None:
-    """Raise ``PackError`` for the first claim that names what the pack does not have."""
-    seen: set[tuple[str, str]] = set()
-    for claim in claims:
-        place.check(f"claim {shown(claim.name)}", _of_claim(claim, cases, seen))
-        seen.add((claim.case, claim.name))
-
-
-def check_kernels(place: Place, kernels: Sequence[Kernel]) -> None:
-    """Raise ``PackError`` for the first kernel that cannot be handed on to be compiled."""
-    seen: set[str] = set()
-    for kernel in kernels:
-        place.check(f"kernel {shown(kernel.name)}", _of_kernel(kernel, seen))
-        seen.add(kernel.name)
-
-
-def _of_case(case: Case, seen: Collection[str]) -> Iterator[Fault]:
-    names = (case.name, *case.axes, *case.tags, *(metric.name for metric in case.metrics))
-    yield from _of_texts(names, most=NAME_CHARACTERS)
-    if case.name in seen:
-        yield f"two cases have the name {case.name!r}", "rename one of them"
-    told = [budget.reason for budget in case.budgets]
-    yield from _of_texts((case.build.__doc__, case.source, *told))
-    for metric in case.metrics:
-        yield from _of_texts((metric.unit,), most=MOST_UNIT)
-    # With PYTHONOPTIMIZE=2 Python itself drops them all.
-    if not (case.build.__doc__ or "").strip() and sys.flags.optimize < NO_DOCSTRINGS:
-        yield "the case has no docstring", "say in the builder's docstring what is measured"
-    if not case.source.strip():
-        remedy = 'name the book, paper or manual it comes from: @case(source="...")'
-        yield "the case has no source", remedy
-    for axis in case.axes:
-        if axis in RESERVED:
-            remedy = f"rename it; {', '.join(RESERVED)} mean other things in a selection"
-            yield f"axis {axis!r} has a reserved name", remedy
-        yield from _of_values(case, axis)
-    for budget in case.budgets:
-        yield from _of_metric(case, budget.metric, "a budget")
-        yield from _of_number(budget.most, f"the budget of {shown(budget.metric)}")
-    for metric in case.metrics:
-        yield from _of_number(metric.threshold, f"the threshold of {shown(metric.name)}")
-    yield from _of_named(case)
-    yield from _of_needs(case.needs)
-    parts = {part: getattr(case, part) for part in _CALLED}
-    parts |= {f"ceilings[{name!r}]": shows for name, shows in case.ceilings.items()}
-    for part, function in parts.items():
-        yield from _of_arguments(case, part, function)
-
-
-def _of_metric(case: Case, metric: str, what: str) -> Iterator[Fault]:
-    """Yield a metric that neither the case has nor perfsuite takes of it: nothing would hold it."""
-    own = () if case.regime == Regime.EXACT else OWN_METRICS
-    known = (*own, *(metric.name for metric in case.metrics))
-    if metric not in known:
-        remedy = f"declare it in metrics=..., or name one of {', '.join(known) or 'those it has'}"
-        yield f"{what} is about the metric {shown(metric)}, which its case lacks", remedy
-
-
-def _of_number(value: Any, what: str) -> Iterator[Fault]:
-    """Yield a number that a run file could not hold."""
-    if not isinstance(value, (int, float)) or not is_measurable(value):
-        remedy = f"use 0 or a number between {1 / MAGNITUDE:g} and {MAGNITUDE:g}"
-        yield f"{what} is {shown(value)}", remedy
-
-
-def _of_named(case: Case) -> Iterator[Fault]:
-    """Yield values that mean something and cannot."""
-    for axis, value in ((a, v) for each in case.full_only for a in each for v in each[a]):
-        if not any(
-            value == known and type(value) is type(known) for known in known_values(case, axis)
-        ):
-            what = f"full_only names {value!r} of axis {axis!r}, which no tier has"
-            yield what, "name values of the tiers"
-    for value in known_values(case, case.ranks):
-        if type(value) is not int or value < 1:
-            what = f"axis {case.ranks!r} holds ranks and has the value {value!r}"
-            yield what, "use whole numbers from 1 on"
-
-
-def _of_texts(texts: Iterable[Any], most: int = TEXT_CHARACTERS) -> Iterator[Fault]:
-    """Yield texts that would garble or flood a terminal or a page."""
-    for text in ("" if each is None else each for each in texts):
-        if not isinstance(text, str):
-            yield f"{shown(text)} is a {type(text).__name__}", "write a text"
-        elif len(text) > most:
-            what = f"the text {text[:SHOWN_CHARACTERS]!r}... has {len(text)} characters"
-            yield f"{what}, more than {most}", "shorten it"
-        elif plain(text, most=most) != text:
-            yield f"the text {text[:SHOWN_CHARACTERS]!r} has control characters", "leave them out"
-
-
-def _of_values(case: Case, axis: str) -> Iterator[Fault]:
-    """Yield values that no id can carry, and those that would give two variants one id."""
-    first: dict[str, Scalar] = {}
-    for value in known_values(case, axis):
-        told = f"axis {axis!r} has the value {shown(value)}"
-        if isinstance(value, (int, float)) and not is_measurable(value):
-            yield told, f"use 0 or numbers between {1 / MAGNITUDE:g} and {MAGNITUDE:g}"
-        if not isinstance(value, (str, int, float)) or not VALUE.match(format_value(value)):
-            remedy = f"use str, int, float or bool that match {VALUE.pattern}"
-            yield f"{told}, a {type(value).__name__}", remedy
-        if len(format_value(value)) > NAME_CHARACTERS:
-            yield f"{told}: more than {NAME_CHARACTERS} characters", "shorten it: ids have it"
-        text = format_value(value)
-        if type(first.setdefault(text, value)) is not type(value):
-            what = f"axis {axis!r} has two values that read {text!r}"
-            yield what, "give it the same type in all tiers"
-    for tier in (case.smoke, case.axes, case.full):
-        if len(set(tier.get(axis, ()))) < len(tier.get(axis, ())):
-            what = f"axis {axis!r} has a value twice: {tier[axis]!r}"
-            yield what, "two variants would have the same id; drop one"
-
-
-def known_values(case: Case, axis: str) -> tuple[Scalar, ...]:
-    """Return the values an axis has in any tier."""
-    tiers = (case.smoke, case.axes, case.full)
-    return tuple(value for tier in tiers for value in tier.get(axis, ()))
-
-
-def _of_needs(needs: Sequence[Need]) -> Iterator[Fault]:
-    for need in needs:
-        if need.kind not in _KINDS:
-            yield f"unknown kind of need {need.kind!r}", f"use {', '.join(_KINDS)}"
-        if need.kind == "arch" and not ARCH.match(need.value):
-            yield f"need arch {need.value!r} is no architecture", "write sm_90, sm_90a or sm_90+"
-        if need.kind == "gpus" and not need.value.isdigit():
-            yield f"need gpus {need.value!r} is no number", "write gpus(2)"
-
-
-def _of_arguments(case: Case, part: str, function: Callable[..., Any] | None) -> Iterator[Fault]:
-    """Yield a builder or formula that cannot be called with the axes."""
-    if function is None:
-        return
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some builtins have none; calling them will tell
-        return
-    context = ("ctx",) if part == "build" else ()
-    try:
-        signature.bind(*context, **dict.fromkeys(case.axes))
-    except TypeError as error:
-        yield (
-            f"{part}{signature} cannot be called with the axes: {error}",
-            f"declare {part}({', '.join((*context, *case.axes))}); **_ takes axes it ignores",
-        )
-
-
-def _of_claim(
-    claim: Claim, cases: Mapping[str, Case], seen: Collection[tuple[str, str]]
-) -> Iterator[Fault]:
-    if not NAME.match(claim.name):
-        yield f"claim name {shown(claim.name)} must match {NAME.pattern}", "rename it"
-    yield from _of_texts((claim.name,), most=NAME_CHARACTERS)
-    yield from _of_texts((claim.source,))
-    if claim.case not in cases:
-        yield f"unknown case {claim.case!r}", f"use one of {', '.join(cases)}"
-    if (claim.case, claim.name) in seen:
-        what = f"two claims of case {claim.case!r} have the name {claim.name!r}"
-        yield what, "rename one of them"
-    yield from _of_number(claim.by, "by")
-    yield from _of_needs(claim.needs)
-    case = cases[claim.case]
-    if claim.metric in NOISY:
-        remedy = "leave metric=... out for the time" if claim.metric == NOISY[0] else "name another"
-        yield f"a claim is about an exact metric, and {claim.metric} has noise", remedy
-    if claim.metric:
-        yield from _of_metric(case, claim.metric, "the claim")
-    bound = [(axis, (side[axis],)) for side in (claim.faster, claim.than) for axis in side]
-    for axis, values in (*bound, *claim.at.items()):
-        known = known_values(case, axis)
-        if axis not in case.axes:
-            yield f"case {case.name!r} has no axis {axis!r}", f"use one of {', '.join(case.axes)}"
-        for value in [value for value in values if value not in known]:
-            what = f"axis {axis!r} of case {case.name!r} has no value {value!r}"
-            yield what, f"use one of {', '.join(map(repr, dict.fromkeys(known)))}"
-
-
-def _of_kernel(kernel: Kernel, seen: Collection[str]) -> Iterator[Fault]:
-    yield from _of_texts((kernel.name,), most=NAME_CHARACTERS)
-    if kernel.name in seen:
-        yield f"two kernels have the name {kernel.name!r}", "rename one of them"
-    if not kernel.function:
-        yield "the kernel names no function", "give the function's name"
-    if kernel.file and not (Path(kernel.file).is_absolute() and Path(kernel.file).is_file()):
-        remedy = "write str(Path(__file__).with_name(...)), and ship the file with the pack"
-        yield f"{kernel.file!r} is no file with an absolute path", remedy
-    if kernel.module and not all(word.isidentifier() for word in kernel.module.split(".")):
-        yield f"{kernel.module!r} is no module's name", "write it as in an import statement"
-    for target in [target for target in kernel.targets if not TARGET.match(target)]:
-        yield f"target {target!r} is no architecture", "write sm_90a, sm_100f or sm_80"
-    if len(set(kernel.targets)) < max(1, len(kernel.targets)):
-        yield f"targets {kernel.targets!r} are none, or one twice", "name each target once"
-    for target in sorted(set(kernel.expects) - set(kernel.targets)):
-        yield f"expects names {target!r}, which is no target of it", "add it to targets"
-    for key, value in kernel.constants.items():
-        if isinstance(value, str) or (isinstance(value, (int, float)) and math.isfinite(value)):
-            continue
-        what = f"constant {key!r} has the value {value!r}, a {type(value).__name__}"
-        yield what, "use str, int, float or bool, which can be handed on as they are"
-
-
-# Loading one pack: import it, register it, call its hooks and refuse what does not hold.
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,17 +123,39 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
     catalogue child, a worker or a pack author's own test.
     """
     place = Place(name, origin)
-    manager = _registered(place, _imported(place))
-    own = _kernels(place, manager)
-    wants = _wants_kernels(manager)
-    declared = _declared(place, manager, kernels or ()) if kernels is not None or not wants else ()
+    hook = _registered(place, _imported(place)).hook
+    own = _listed(place, hook.perf_kernels, Kernel, "perfsuite.Kernel objects")
+    _check_each(place, "kernel", own, _of_kernel)
+
+    wants = any("kernels" in each.argnames for each in hook.perf_cases.get_hookimpls())
+    declared: Sequence[Any] = ()
+    if kernels is not None or not wants:
+        what, given = "cases (builders decorated with @perfsuite.case) and claims", kernels or ()
+        declared = _listed(place, hook.perf_cases, Case | Claim, what, kernels=tuple(given))
     cases = [each for each in declared if isinstance(each, Case)]
     claims = tuple(each for each in declared if isinstance(each, Claim))
-    check_cases(place, cases)
+    _check_each(place, "case", cases, _of_case)
     by_name = {case.name: case for case in cases}
-    check_claims(place, by_name, claims)
-    listened, device = _controller(place, manager), _accelerator(place, manager)
-    return LoadedPack(by_name, claims, own, wants, listened, device)
+    _check_each(place, "claim", claims, lambda claim: _of_claim(claim, by_name))
+
+    controller = _returned(place, hook.perf_controller)
+    if controller is not None and not (isinstance(controller, str) and controller):
+        remedy = "return the name of a module, in words that import takes"
+        raise place.refuse(f"perf_controller() returned {controller!r}", remedy=remedy)
+    device = _returned(place, hook.perf_device)
+    if device is not None and not isinstance(device, Accelerator):
+        remedy = "return a perfsuite.Accelerator, or None where there is none"
+        raise place.refuse(f"perf_device() returned {device!r}", remedy=remedy)
+    return LoadedPack(
+        cases=by_name,
+        claims=claims,
+        kernels=tuple(
+            replace(kernel, name=f"{name}.{kernel.name}", folder=place.folder) for kernel in own
+        ),
+        wants_kernels=wants,
+        controller=controller or "",
+        accelerator=replace(device, folder=place.folder) if device else None,
+    )
 
 
 def _imported(place: Place) -> Any:
@@ -349,7 +164,12 @@ def _imported(place: Place) -> Any:
     if kind not in {"module", "file"} or not value:
         raise place.refuse("the origin is neither module:NAME@FOLDER nor file:PATH")
     try:
-        return _from_file(place.name, Path(value)) if kind == "file" else _from_module(place, value)
+        if kind == "module":
+            if place.folder and place.folder not in sys.path:
+                sys.path.insert(0, place.folder)
+            entry = EntryPoint(name=place.name, value=value.partition("@")[0], group=GROUP)
+            return entry.load()
+        return _from_file(f"perfsuite_file_{place.name}", value)
     except (Exception, SystemExit) as error:
         raise place.refuse(
             f"importing the pack raised {told(error)}",
@@ -357,105 +177,47 @@ def _imported(place: Place) -> Any:
         ) from error
 
 
-def _from_file(name: str, path: Path) -> ModuleType:
-    module_name = f"perfsuite_file_{name}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
+def _from_file(name: str, path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{str(path)!r} is no Python file")
+        raise ImportError(f"{path!r} is no Python file")
     module = importlib.util.module_from_spec(spec)
     # Registered before it runs: dataclasses and inspect look a class's module up there.
-    sys.modules[module_name] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
 
-def _from_module(place: Place, value: str) -> Any:
-    name, _, folder = value.partition("@")
-    if folder and folder not in sys.path:
-        sys.path.insert(0, folder)
-    return EntryPoint(name=place.name, value=name, group=GROUP).load()
+def _manager(specs: Any, provider: object, name: str) -> pluggy.PluginManager:
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(specs)
+    manager.register(provider, name=name)
+    manager.check_pending()
+    return manager
 
 
 def _registered(place: Place, provider: Any) -> pluggy.PluginManager:
     """Register the provider with a manager of its own; refuse hooks that nobody would call."""
-    manager = pluggy.PluginManager(GROUP)
-    manager.add_hookspecs(hookspecs)
-    hooks = sorted(name for name in vars(manager.hook) if name.startswith("perf_"))
-    remedy = f"the hooks are {', '.join(hooks)}; perfsuite.hooks states their arguments"
+    remedy = f"the hooks are {', '.join(HOOKS)}; perfsuite.hooks states their arguments"
     try:
-        manager.register(provider, name=place.name)
-        manager.check_pending()
+        manager = _manager(hookspecs, provider, place.name)
     except (pluggy.PluginValidationError, ValueError) as error:
         raise place.refuse(f"a hook is not as specified: {error}", remedy=remedy) from error
-    _check_marked(place, provider, hooks)
+    # Pluggy passes functions that only look like hooks over in silence.
+    home = provider.__name__ if isinstance(provider, ModuleType) else type(provider).__module__
+    for name, function in inspect.getmembers(provider, inspect.isroutine):
+        module = getattr(function, "__module__", None) or ""
+        is_own = module.partition(".")[0] == home.partition(".")[0]
+        if name.startswith("perf_") and is_own and not hasattr(function, f"{GROUP}_impl"):
+            what = "is not marked as a hook" if name in HOOKS else "is no hook"
+            raise place.refuse(
+                f"{name}() {what}",
+                remedy=f"mark hooks with @perfsuite.hookimpl; they are {', '.join(HOOKS)}; other "
+                "functions of the module must not be named perf_*",
+            )
     if not manager.get_hookcallers(provider):
         raise place.refuse("the pack implements no hook", remedy=remedy)
     return manager
-
-
-def _wants_kernels(manager: pluggy.PluginManager) -> bool:
-    return any("kernels" in impl.argnames for impl in manager.hook.perf_cases.get_hookimpls())
-
-
-def _declared(
-    place: Place, manager: pluggy.PluginManager, kernels: Sequence[Kernel]
-) -> Sequence[Any]:
-    kinds = (Case, Claim)
-    remedy = "return cases (builders decorated with @perfsuite.case) and claims only"
-    return _called(place, manager.hook.perf_cases, kinds, remedy, kernels=tuple(kernels))
-
-
-def _kernels(place: Place, manager: pluggy.PluginManager) -> tuple[Kernel, ...]:
-    """Return the pack's kernels as others know them: its name in front, and where they lie."""
-    remedy = "return perfsuite.Kernel objects only"
-    kernels: Sequence[Kernel] = _called(place, manager.hook.perf_kernels, (Kernel,), remedy)
-    check_kernels(place, kernels)
-    return tuple(
-        replace(kernel, name=f"{place.name}.{kernel.name}", folder=import_folder(place))
-        for kernel in kernels
-    )
-
-
-def _controller(place: Place, manager: pluggy.PluginManager) -> str:
-    """Return the module of the pack's hooks for pytest's process, which is not imported here."""
-    remedy = "return the name of a module, in words that import takes"
-    found = _returned(place, manager.hook.perf_controller)
-    if found is not None and not (isinstance(found, str) and found):
-        raise place.refuse(f"perf_controller() returned {found!r}", remedy=remedy)
-    return found or ""
-
-
-def _accelerator(place: Place, manager: pluggy.PluginManager) -> Accelerator | None:
-    """Return the device that the pack brings, with where it is imported from."""
-    found = _returned(place, manager.hook.perf_device)
-    if found is not None and not isinstance(found, Accelerator):
-        remedy = "return a perfsuite.Accelerator, or None where there is none"
-        raise place.refuse(f"perf_device() returned {found!r}", remedy=remedy)
-    return replace(found, folder=import_folder(place)) if found else None
-
-
-def import_folder(place: Place) -> str:
-    """Return what a pack's modules need on ``sys.path``; nothing if it is installed."""
-    kind, _, value = place.origin.partition(":")
-    return str(Path(value).parent) if kind == "file" else value.partition("@")[2]
-
-
-def _called(
-    place: Place, hook: Any, kinds: tuple[type, ...], remedy: str, **arguments: Any
-) -> Sequence[Any]:
-    """Return the list that a hook returns, if it is one of these kinds; empty if it has none."""
-    if not hook.get_hookimpls():
-        return ()
-    declared = _returned(place, hook, **arguments)
-    if not isinstance(declared, (list, tuple)):
-        raise place.refuse(f"{hook.name}() returned {declared!r}", remedy=f"{remedy}, in a list")
-    for each in declared:
-        if not isinstance(each, kinds):
-            raise place.refuse(
-                f"{hook.name}() returned a list with {each!r}, a {type(each).__name__}",
-                remedy=remedy,
-            )
-    return declared
 
 
 def _returned(place: Place, hook: Any, **arguments: Any) -> Any:
@@ -469,20 +231,18 @@ def _returned(place: Place, hook: Any, **arguments: Any) -> Any:
     return returned[0] if returned else None
 
 
-def _check_marked(place: Place, provider: Any, hooks: Sequence[str]) -> None:
-    """Refuse functions that look like hooks and that pluggy would pass over in silence."""
-    home = provider if isinstance(provider, ModuleType) else type(provider)
-    root = (home.__name__ if isinstance(home, ModuleType) else home.__module__).partition(".")[0]
-    for name, function in inspect.getmembers(provider, inspect.isroutine):
-        is_own = (getattr(function, "__module__", None) or "").partition(".")[0] == root
-        if not name.startswith("perf_") or not is_own or hasattr(function, f"{GROUP}_impl"):
-            continue
-        what = f"{name}() is not marked as a hook" if name in hooks else f"{name}() is no hook"
-        raise place.refuse(
-            what,
-            remedy=f"mark hooks with @perfsuite.hookimpl; they are {', '.join(hooks)}; other "
-            "functions of the module must not be named perf_*",
-        )
+def _listed(place: Place, hook: Any, kind: Any, what: str, **arguments: Any) -> Sequence[Any]:
+    """Return the list of a kind that a hook returns; nothing if the pack does not have it."""
+    if not hook.get_hookimpls():
+        return ()
+    declared, remedy = _returned(place, hook, **arguments), f"return {what} only, in a list"
+    if not isinstance(declared, (list, tuple)):
+        raise place.refuse(f"{hook.name}() returned {declared!r}", remedy=remedy)
+    for each in declared:
+        if not isinstance(each, kind):
+            told_of = f"{each!r}, a {type(each).__name__}"
+            raise place.refuse(f"{hook.name}() returned a list with {told_of}", remedy=remedy)
+    return declared
 
 
 def told(error: BaseException) -> str:
@@ -492,29 +252,205 @@ def told(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith("<frozen") and frame.filename != __file__
     ]
+    at = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     if isinstance(error, SyntaxError):
         at = f" ({error.filename}:{error.lineno})"
-    else:
-        at = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{at}"
 
 
-# The hooks of packs that run in pytest's own process, contained as far as a process allows.
-#
-# What a hook raises is a note. One that hangs stops pytest until Ctrl-C, and one that ends the
-# process leaves nothing to write. The run file is whole before.
+def _check_each(
+    place: Place, kind: str, declared: Iterable[Any], faults: Callable[[Any], Iterable[Fault]]
+) -> None:
+    """Raise ``PackError`` for the first that does not hold, or has the name of one before."""
+    seen = set()
+    for each in declared:
+        at = f"{kind} {shown(each.name)}"
+        place.check(at, faults(each))
+        key = getattr(each, "case", ""), each.name
+        if key in seen:
+            raise place.refuse(
+                f"two {kind}s have the name {each.name!r}", remedy="rename one of them", at=at
+            )
+        seen.add(key)
 
 
-T = TypeVar("T")
+def _of_case(case: Case) -> Iterator[Fault]:
+    names = (case.name, *case.axes, *case.tags, *(metric.name for metric in case.metrics))
+    yield from _of_texts(names, most=NAME_CHARACTERS)
+    yield from _of_texts(
+        (case.build.__doc__, case.source, *(budget.reason for budget in case.budgets))
+    )
+    yield from _of_texts((metric.unit for metric in case.metrics), most=MOST_UNIT)
+    if not (case.build.__doc__ or "").strip() and sys.flags.optimize < NO_DOCSTRINGS:
+        yield "the case has no docstring", "say in the builder's docstring what is measured"
+    if not case.source.strip():
+        remedy = 'name the book, paper or manual it comes from: @case(source="...")'
+        yield "the case has no source", remedy
+    yield from _of_axes(case)
+    for budget in case.budgets:
+        yield from _of_metric(case, budget.metric, "a budget")
+        yield from _of_number(budget.most, f"the budget of {shown(budget.metric)}")
+    for metric in case.metrics:
+        yield from _of_number(metric.threshold, f"the threshold of {shown(metric.name)}")
+    yield from _of_needs(case.needs)
+    yield from _of_calls(case)
 
-# What may not come into pytest's process by a pack.
-HEAVY = ("torch",)
-# A page is read by a person.
-MOST_ROWS, MOST_COLUMNS, MOST_SECTIONS = 1000, 50, 20
+
+def _of_axes(case: Case) -> Iterator[Fault]:
+    for axis in case.axes:
+        if axis in RESERVED:
+            remedy = f"rename it; {', '.join(RESERVED)} mean other things in a selection"
+            yield f"axis {axis!r} has a reserved name", remedy
+        yield from _of_values(case, axis)
+    for axis, value in ((a, v) for each in case.full_only for a in each for v in each[a]):
+        if not any(value == v and type(value) is type(v) for v in known_values(case, axis)):
+            what = f"full_only names {value!r} of axis {axis!r}, which no tier has"
+            yield what, "name values of the tiers"
+    for value in known_values(case, case.ranks):
+        if type(value) is not int or value < 1:
+            what = f"axis {case.ranks!r} holds ranks and has the value {value!r}"
+            yield what, "use whole numbers from 1 on"
+
+
+def _of_texts(texts: Iterable[Any], most: int = TEXT_CHARACTERS) -> Iterator[Fault]:
+    """Yield texts that would garble or flood a terminal or a page."""
+    for text in ("" if each is None else each for each in texts):
+        if not isinstance(text, str):
+            yield f"{shown(text)} is a {type(text).__name__}", "write a text"
+        elif len(text) > most:
+            what = f"the text {text[:SHOWN_CHARACTERS]!r}... has {len(text)} characters"
+            yield f"{what}, more than {most}", "shorten it"
+        elif plain(text, most=most) != text:
+            yield f"the text {text[:SHOWN_CHARACTERS]!r} has control characters", "leave them out"
+
+
+def _of_values(case: Case, axis: str) -> Iterator[Fault]:
+    """Yield values that no id can carry, and those that would give two variants one id."""
+    first: dict[str, Scalar] = {}
+    for value in known_values(case, axis):
+        what = f"axis {axis!r} has the value {shown(value)}"
+        if isinstance(value, (int, float)):
+            yield from _of_number(value, f"a value of axis {axis!r}")
+        if not isinstance(value, (str, int, float)) or not VALUE.match(format_value(value)):
+            remedy = f"use str, int, float or bool that match {VALUE.pattern}"
+            yield f"{what}, a {type(value).__name__}", remedy
+        text = format_value(value)
+        if len(text) > NAME_CHARACTERS:
+            yield f"{what}: more than {NAME_CHARACTERS} characters", "shorten it: ids have it"
+        if type(first.setdefault(text, value)) is not type(value):
+            what = f"axis {axis!r} has two values that read {text!r}"
+            yield what, "give it the same type in all tiers"
+    for tier in (case.smoke, case.axes, case.full):
+        if len(set(tier.get(axis, ()))) < len(tier.get(axis, ())):
+            what = f"axis {axis!r} has a value twice: {tier[axis]!r}"
+            yield what, "two variants would have the same id; drop one"
+
+
+def known_values(case: Case, axis: str) -> tuple[Scalar, ...]:
+    """Return the values an axis has in any tier."""
+    tiers = (case.smoke, case.axes, case.full)
+    return tuple(value for tier in tiers for value in tier.get(axis, ()))
+
+
+def _of_metric(case: Case, metric: str, what: str) -> Iterator[Fault]:
+    """Yield a metric that neither the case has nor perfsuite takes of it: nothing would hold it."""
+    own = () if case.regime == Regime.EXACT else OWN_METRICS
+    known = (*own, *(metric.name for metric in case.metrics))
+    if metric not in known:
+        remedy = f"declare it in metrics=..., or name one of {', '.join(known) or 'those it has'}"
+        yield f"{what} is about the metric {shown(metric)}, which its case lacks", remedy
+
+
+def _of_number(value: Any, what: str) -> Iterator[Fault]:
+    """Yield a number that a run file could not hold."""
+    if not isinstance(value, (int, float)) or not is_measurable(value):
+        remedy = f"use 0 or a number between {1 / MAGNITUDE:g} and {MAGNITUDE:g}"
+        yield f"{what} is {shown(value)}", remedy
+
+
+def _of_needs(needs: Sequence[Need]) -> Iterator[Fault]:
+    for need in needs:
+        if need.kind not in NEEDS:
+            yield f"unknown kind of need {need.kind!r}", f"use {', '.join(NEEDS)}"
+        if need.kind == "arch" and not ARCH.match(need.value):
+            yield f"need arch {need.value!r} is no architecture", "write sm_90, sm_90a or sm_90+"
+        if need.kind == "gpus" and not need.value.isdigit():
+            yield f"need gpus {need.value!r} is no number", "write gpus(2)"
+
+
+def _of_calls(case: Case) -> Iterator[Fault]:
+    """Yield a builder or formula that cannot be called with the axes."""
+    parts = {part: getattr(case, part) for part in CALLED if getattr(case, part)}
+    parts |= {f"ceilings[{name!r}]": shows for name, shows in case.ceilings.items()}
+    for part, function in parts.items():
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # some builtins have none; calling them will tell
+            continue
+        context = ("ctx",) if part == "build" else ()
+        try:
+            signature.bind(*context, **dict.fromkeys(case.axes))
+        except TypeError as error:
+            yield (
+                f"{part}{signature} cannot be called with the axes: {error}",
+                f"declare {part}({', '.join((*context, *case.axes))}); **_ takes axes it ignores",
+            )
+
+
+def _of_claim(claim: Claim, cases: Mapping[str, Case]) -> Iterator[Fault]:
+    if not NAME.match(claim.name):
+        yield f"claim name {shown(claim.name)} must match {NAME.pattern}", "rename it"
+    yield from _of_texts((claim.name,), most=NAME_CHARACTERS)
+    yield from _of_texts((claim.source,))
+    if claim.case not in cases:
+        yield f"unknown case {claim.case!r}", f"use one of {', '.join(cases)}"
+    yield from _of_number(claim.by, "by")
+    yield from _of_needs(claim.needs)
+    case = cases[claim.case]
+    if claim.metric in NOISY:
+        remedy = "leave metric=... out for the time" if claim.metric == NOISY[0] else "name another"
+        yield f"a claim is about an exact metric, and {claim.metric} has noise", remedy
+    if claim.metric:
+        yield from _of_metric(case, claim.metric, "the claim")
+    bound = [(axis, (side[axis],)) for side in (claim.faster, claim.than) for axis in side]
+    for axis, values in (*bound, *claim.at.items()):
+        known = known_values(case, axis)
+        if axis not in case.axes:
+            yield f"case {case.name!r} has no axis {axis!r}", f"use one of {', '.join(case.axes)}"
+        for value in [value for value in values if value not in known]:
+            what = f"axis {axis!r} of case {case.name!r} has no value {value!r}"
+            yield what, f"use one of {', '.join(map(repr, dict.fromkeys(known)))}"
+
+
+def _of_kernel(kernel: Kernel) -> Iterator[Fault]:
+    yield from _of_texts((kernel.name,), most=NAME_CHARACTERS)
+    if not kernel.function:
+        yield "the kernel names no function", "give the function's name"
+    if kernel.file and not (Path(kernel.file).is_absolute() and Path(kernel.file).is_file()):
+        remedy = "write str(Path(__file__).with_name(...)), and ship the file with the pack"
+        yield f"{kernel.file!r} is no file with an absolute path", remedy
+    if kernel.module and not all(word.isidentifier() for word in kernel.module.split(".")):
+        yield f"{kernel.module!r} is no module's name", "write it as in an import statement"
+    for target in [target for target in kernel.targets if not TARGET.match(target)]:
+        yield f"target {target!r} is no architecture", "write sm_90a, sm_100f or sm_80"
+    if len(set(kernel.targets)) < max(1, len(kernel.targets)):
+        yield f"targets {kernel.targets!r} are none, or one twice", "name each target once"
+    for target in sorted(set(kernel.expects) - set(kernel.targets)):
+        yield f"expects names {target!r}, which is no target of it", "add it to targets"
+    for key, value in kernel.constants.items():
+        is_number = isinstance(value, (int, float)) and math.isfinite(value)
+        if not is_number and not isinstance(value, str):
+            what = f"constant {key!r} has the value {value!r}, a {type(value).__name__}"
+            yield what, "use str, int, float or bool, which can be handed on as they are"
 
 
 class Listeners:
-    """The controller hooks of packs; ``notes`` say what went wrong in them."""
+    """The controller hooks of packs, contained as far as pytest's own process allows.
+
+    What one raises is in ``notes``, and that hook of the pack is not called again. One that hangs
+    stops pytest until Ctrl-C, and one that ends the process leaves nothing to write: the run file
+    is whole before.
+    """
 
     def __init__(self, packs: Sequence[Pack]) -> None:
         self.notes: list[str] = []
@@ -522,10 +458,8 @@ class Listeners:
         self._silenced: set[tuple[str, str]] = set()
         for pack in packs:
             if pack.controller and not pack.error:
-                act = partial(_registered_listeners, pack)
-                found = self._contained(pack.name, f"module {pack.controller!r}", act)
-                if found is not None:
-                    self._hooks[pack.name] = found
+                with self._contained(pack.name, f"module {pack.controller!r}"):
+                    self._hooks[pack.name] = _listening(pack)
 
     def tell(self, run: Run) -> None:
         """Tell of each result and each verdict of a run, in a copy: a hook may change its own."""
@@ -533,11 +467,10 @@ class Listeners:
             return
         run = deepcopy(run)
         variants = {variant.id: variant for variant in run.variants}
-        results = [(each, variants.get(each.variant)) for each in run.asked]
+        results = [(r, variants[r.variant]) for r in run.asked if r.variant in variants]
         verdicts = [(each, variants[each.variant]) for each in run.verdicts]
         for result, variant in results:
-            if variant:
-                self._call("perf_result", result=result, variant=variant)
+            self._call("perf_result", result=result, variant=variant)
         for verdict, variant in verdicts:
             self._call("perf_verdict", verdict=verdict, variant=variant, run=run)
 
@@ -545,99 +478,78 @@ class Listeners:
         """Return what packs add to the report of a run."""
         if not self._hooks:
             return ()
-        run = deepcopy(run)
         found: list[Section] = []
-        self._call(
-            "perf_report_section", lambda returned: found.extend(_sections(returned)), run=run
-        )
+        self._call("perf_report_section", lambda each: found.extend(_cut(each)), run=deepcopy(run))
         return tuple(found)
 
     def _call(self, hook: str, take: Callable[[Any], object] = bool, **arguments: Any) -> None:
+        """Call a hook of each pack; ``take`` is called with each thing that it returns."""
         for pack, manager in self._hooks.items():
             if (pack, hook) in self._silenced:
                 continue
-            call = getattr(manager.hook, hook)
-            self._contained(pack, hook, partial(_taken, call, take, arguments))
+            with self._contained(pack, hook):
+                for returned in getattr(manager.hook, hook)(**arguments):
+                    take(returned)
 
-    def _contained(self, pack: str, what: str, act: Callable[[], T]) -> T | None:
-        """Return what the pack's code returns; what it raises is a note."""
+    @contextmanager
+    def _contained(self, pack: str, what: str) -> Iterator[None]:
+        """Note what a pack's code raises, and silence it."""
         try:
-            return act()
+            yield
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - a pack costs no run
-            self.notes.append(plain(f"pack {pack}, {what}: {_why(error)}"))
-        self._silenced.add((pack, what))
-        return None
+            self._silenced.add((pack, what))
+            try:
+                why = plain(error.what if isinstance(error, PerfError) else told(error))
+            except BaseException as broken:  # noqa: BLE001 - it may be unable to say what it is
+                why = f"{type(error).__name__}: it cannot say why ({type(broken).__name__})"
+            self.notes.append(plain(f"pack {pack}, {what}: {why}"))
 
 
-def _why(error: BaseException) -> str:
-    try:
-        return plain(error.what if isinstance(error, PerfError) else told(error))
-    except BaseException as broken:  # noqa: BLE001 - an error may be unable to say what it is
-        return f"{type(error).__name__}: it cannot say why ({type(broken).__name__})"
-
-
-def _taken(call: Callable[..., Any], take: Callable[[Any], object], given: dict[str, Any]) -> None:
-    take(call(**given))
-
-
-def _registered_listeners(pack: Pack) -> pluggy.PluginManager:
+def _listening(pack: Pack) -> pluggy.PluginManager:
     place = Place(pack.name, pack.origin)
-    folder = import_folder(place)
     # Last of all: nothing of a pack may stand before what pytest and its plugins import.
-    if folder and folder not in sys.path:
-        sys.path.append(folder)
-    before = {name for name in HEAVY if name in sys.modules}
+    if place.folder and place.folder not in sys.path:
+        sys.path.append(place.folder)
+    before = set(sys.modules)
     module = importlib.import_module(pack.controller)  # noqa: TID251 - a pack names it
-    if heavy := [name for name in HEAVY if name in sys.modules and name not in before]:
+    if heavy := [name for name in HEAVY if name in sys.modules.keys() - before]:
         raise place.refuse(f"it imports {heavy[0]} into pytest's process; its hooks are not called")
-    if folder and not str(module.__file__).startswith(folder):
+    if place.folder and not str(module.__file__).startswith(place.folder):
         raise place.refuse(
             f"{module.__file__} is another one of that name; its hooks are not called"
         )
-    manager = pluggy.PluginManager(GROUP)
-    manager.add_hookspecs(Controller)
-    manager.register(module, name=pack.name)
-    manager.check_pending()
-    return manager
+    return _manager(Controller, module, pack.name)
 
 
-def _sections(returned: Sequence[Any]) -> Iterator[Section]:
-    """Yield the sections that one pack's hook returned, cut to what is read."""
-    for each in returned:
-        found = (each,) if isinstance(each, Section) else tuple(each)
-        for section in found[:MOST_SECTIONS]:
-            if not isinstance(section, Section):
-                raise TypeError(f"returned {section!r}, which is no perfsuite.Section")
-            yield _cut(section)
-        if more := found[MOST_SECTIONS:]:
-            yield Section(title=f"{len(more)} more sections are left out")
-
-
-def _cut(section: Section) -> Section:
-    """Return the section with as much of its table as a page has room for."""
-    rows: list[tuple[str, ...]] = []
-    room = PAGE_CHARACTERS
-    for row in section.rows[:MOST_ROWS]:
-        cells = tuple(map(plain, row[:MOST_COLUMNS]))
-        room -= sum(map(len, cells))
-        if room < 0:
-            break
-        rows.append(cells)
-    cut = len(section.rows) - len(rows)
-    more = f" The table ends after {len(rows)} of {len(section.rows)} rows." if cut else ""
-    if wide := len(section.columns[MOST_COLUMNS:]):
-        more += f" {wide} columns are left out."
-    return Section(
-        title=plain(section.title, most=NAME_CHARACTERS),
-        text=plain(section.text, most=PAGE_CHARACTERS) + more,
-        columns=tuple(map(plain, section.columns[:MOST_COLUMNS])),
-        rows=tuple(rows),
-    )
-
-
-# Which device of which pack is meant by a name.
+def _cut(returned: Section | Sequence[Section]) -> Iterator[Section]:
+    """Yield the sections that a hook returned, each with as much as a page has room for."""
+    found = (returned,) if isinstance(returned, Section) else tuple(returned)
+    for section in found[:MOST_SECTIONS]:
+        if not isinstance(section, Section):
+            raise TypeError(f"returned {section!r}, which is no perfsuite.Section")
+        rows: list[tuple[str, ...]] = []
+        room = PAGE_CHARACTERS
+        for row in section.rows[:MOST_ROWS]:
+            cells = tuple(map(plain, row[:MOST_COLUMNS]))
+            room -= sum(map(len, cells))
+            if room < 0:
+                break
+            rows.append(cells)
+        text = plain(section.text, most=PAGE_CHARACTERS)
+        if len(rows) < len(section.rows):
+            text += f" The table ends after {len(rows)} of {len(section.rows)} rows."
+        if wide := len(section.columns[MOST_COLUMNS:]):
+            text += f" {wide} columns are left out."
+        yield Section(
+            title=plain(section.title, most=NAME_CHARACTERS),
+            text=text,
+            columns=tuple(map(plain, section.columns[:MOST_COLUMNS])),
+            rows=tuple(rows),
+        )
+    if more := found[MOST_SECTIONS:]:
+        yield Section(title=f"{len(more)} more sections are left out")
 
 
 def chosen_accelerator(device: str, packs: Iterable[Pack]) -> Accelerator | None:
@@ -653,24 +565,18 @@ def chosen_accelerator(device: str, packs: Iterable[Pack]) -> Accelerator | None
     named = [pair for pair in known if pair[0].name == device]
     if len(named) == 1:
         return named[0][0]
-    if not named and device in BUILT_IN_DEVICES:
+    if named:
+        owners = " and ".join(owner for _, owner in named)
+        raise UsageError(
+            f"two packs bring a device {device!r}: {owners}",
+            where="--perf-device",
+            remedy="choose one of the packs with --perf-packs",
+        )
+    if device in BUILT_IN_DEVICES:
         return None
     names = sorted({*BUILT_IN_DEVICES, *(each.name for each, _ in known)})
-    owners = " and ".join(owner for _, owner in named)
     raise UsageError(
-        f"two packs bring a device {device!r}: {owners}" if named else f"unknown device {device!r}",
+        f"unknown device {device!r}",
         where="--perf-device",
-        remedy="choose one of the packs with --perf-packs"
-        if named
-        else f"choose auto, {', '.join(names)}; a pack brings more, if it can be listed",
+        remedy=f"choose auto, {', '.join(names)}; a pack brings more, if it can be listed",
     )
-
-
-def misfit(variant: Variant, facts: DeviceFacts) -> str:
-    """Say what a variant lacks on a device that a pack brings; nothing on those of the core."""
-    if facts.device in BUILT_IN_DEVICES:
-        return ""
-    if variant.is_gang:
-        return f"is run by ranks, which device {facts.device} has none of"
-    is_meant = "torch" in facts.features or any(need.kind == "device" for need in variant.needs)
-    return "" if is_meant else f"needs torch tensors, which device {facts.device} does not make"

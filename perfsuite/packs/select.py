@@ -14,6 +14,7 @@ from importlib.machinery import PathFinder
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import (
+    BUILT_IN_DEVICES,
     ClaimInstance,
     DeviceFacts,
     Need,
@@ -23,10 +24,7 @@ from perfsuite.model import (
     Variant,
     format_value,
 )
-from perfsuite.packs.load import ARCH, RESERVED, misfit
-
-# What of a catalogue runs on a device, and in which order.
-
+from perfsuite.packs.load import ARCH, RESERVED
 
 # Ranks of a CPU share its cores; this many on each still tell something.
 RANKS_PER_CORE = 4
@@ -51,7 +49,10 @@ class Term:
 
     def accepts(self, variant: Variant) -> bool:
         """Say whether the variant meets the condition; one without the axis never does."""
-        found = _values(variant, self.name)
+        words = {"pack": (variant.pack,), "case": (variant.case.name,), "tag": variant.case.tags}
+        found: Sequence[Scalar] = words.get(self.name, ())
+        if self.name in variant.axes:
+            found = (variant.axes[self.name],)
         if self.operator == "!=":
             return bool(found or self.name == "tag") and not self._equals_any(found)
         if self.operator == "=":
@@ -90,26 +91,25 @@ def parse_selection(text: str) -> Selection:
         return Selection(text)
     if _EXACT.match(text):
         return Selection(text, id="".join(text.split()))
-    return Selection(text, tuple(_term(part, text) for part in text.split(",")))
-
-
-def _term(part: str, text: str) -> Term:
-    match = _TERM.match(part)
-    if match is None:
-        raise UsageError(
-            f"the selection has {part.strip()!r}, which is no condition",
-            where=repr(text),
-            remedy="write axis=value with one of = != >= <= > <, conditions separated by commas, "
-            "or the exact id of a variant",
-        )
-    term = Term(*match.groups())
-    if term.operator in _ORDERS and _number(term.value) is None:
-        raise UsageError(
-            f"{term.value!r} is no number to compare {term.name!r} with",
-            where=repr(text),
-            remedy="use = or != for words",
-        )
-    return term
+    terms = []
+    for part in text.split(","):
+        match = _TERM.match(part)
+        if match is None:
+            raise UsageError(
+                f"the selection has {part.strip()!r}, which is no condition",
+                where=repr(text),
+                remedy="write axis=value with one of = != >= <= > <, conditions separated by "
+                "commas, or the exact id of a variant",
+            )
+        term = Term(*match.groups())
+        if term.operator in _ORDERS and _number(term.value) is None:
+            raise UsageError(
+                f"{term.value!r} is no number to compare {term.name!r} with",
+                where=repr(text),
+                remedy="use = or != for words",
+            )
+        terms.append(term)
+    return Selection(text, tuple(terms))
 
 
 def select(variants: Sequence[Variant], selection: Selection) -> tuple[Variant, ...]:
@@ -133,13 +133,6 @@ def select(variants: Sequence[Variant], selection: Selection) -> tuple[Variant, 
     return chosen
 
 
-def _values(variant: Variant, name: str) -> tuple[Scalar, ...]:
-    if name in variant.axes:
-        return (variant.axes[name],)
-    words = {"pack": (variant.pack,), "case": (variant.case.name,), "tag": variant.case.tags}
-    return words.get(name, ())
-
-
 def _number(value: Scalar) -> float | None:
     if isinstance(value, bool):
         return None
@@ -149,67 +142,58 @@ def _number(value: Scalar) -> float | None:
         return None
 
 
+def misfit(variant: Variant, facts: DeviceFacts) -> str:
+    """Say why a variant does not run on a device that a pack brings; nothing on those of ours."""
+    if facts.device in BUILT_IN_DEVICES:
+        return ""
+    if variant.is_gang:
+        return f"is run by ranks, which device {facts.device} has none of"
+    is_meant = "torch" in facts.features or any(need.kind == "device" for need in variant.needs)
+    return "" if is_meant else f"needs torch tensors, which device {facts.device} does not make"
+
+
 def missing_need(variant: Variant, facts: DeviceFacts) -> str:
     """Return the first need that the device does not meet, in words; empty if it meets all."""
-    ranks = misfit(variant, facts) or _missing_ranks(variant.ranks, facts)
-    missing = missing_of(variant.needs, facts) or ranks
-    if missing or not 0 < facts.memory_bytes < variant.memory_bytes:
+    if missing := missing_of(variant.needs, facts) or misfit(variant, facts):
         return missing
+    ranks, cores = variant.ranks, int(facts.identity.get("cores", "0"))
+    if facts.device == "cuda" and ranks > facts.gpus:
+        return f"needs {ranks} GPUs, this run has {facts.gpus}"
+    if 0 < RANKS_PER_CORE * cores < ranks:
+        return f"needs {ranks} ranks, too many for {cores} cores"
+    if not 0 < facts.memory_bytes < variant.memory_bytes:
+        return ""
     needed, present = variant.memory_bytes / 1e9, facts.memory_bytes / 1e9
     return f"needs {needed:.1f} GB of memory, this device has {present:.1f} GB"
 
 
-def _missing_ranks(ranks: int, facts: DeviceFacts) -> str:
-    if facts.device == "cuda" and ranks > facts.gpus:
-        return f"needs {ranks} GPUs, {_find_gpus('0', facts)[1]}"
-    cores = int(facts.identity.get("cores", "0"))
-    is_crowded = 0 < RANKS_PER_CORE * cores < ranks
-    return f"needs {ranks} ranks, too many for {cores} cores" if is_crowded else ""
-
-
 def missing_of(needs: Iterable[Need], facts: DeviceFacts) -> str:
     """Return the first of some needs that the device does not meet, in words."""
-    return next((text for text in (_missing(need, facts) for need in needs) if text), "")
+    for need in needs:
+        is_met, present = _met(need, facts)
+        if not is_met:
+            return f"needs {need.kind} {need.value}, {present}"
+    return ""
 
 
-def _missing(need: Need, facts: DeviceFacts) -> str:
-    is_met, present = _FINDERS[need.kind](need.value, facts)
-    return "" if is_met else f"needs {need.kind} {need.value}, {present}"
-
-
-def _find_device(value: str, facts: DeviceFacts) -> tuple[bool, str]:
-    return value == facts.device, f"this run uses {facts.device}"
-
-
-def _find_arch(value: str, facts: DeviceFacts) -> tuple[bool, str]:
-    """Compare architectures by number: a GPU of sm_90 runs code for sm_90a as well."""
-    wanted, present = ARCH.match(value), ARCH.match(facts.arch)
-    if wanted is None or present is None:
-        return False, f"this device is {facts.arch or 'no GPU'}"
-    number, least = int(present[1]), int(wanted[1])
-    is_met = number >= least if wanted[3] else number == least
-    return is_met, f"this GPU is {facts.arch}"
-
-
-def _find_gpus(value: str, facts: DeviceFacts) -> tuple[bool, str]:
-    return facts.gpus >= int(value), f"this run has {facts.gpus}"
-
-
-def _find_package(value: str, _: DeviceFacts) -> tuple[bool, str]:
-    return is_installed(value), "which is not installed"
-
-
-def _find_feature(value: str, facts: DeviceFacts) -> tuple[bool, str]:
-    return value in facts.features, f"this device has {', '.join(facts.features) or 'none'}"
-
-
-_FINDERS: Mapping[str, Callable[[str, DeviceFacts], tuple[bool, str]]] = {
-    "device": _find_device,
-    "arch": _find_arch,
-    "gpus": _find_gpus,
-    "package": _find_package,
-    "feature": _find_feature,
-}
+def _met(need: Need, facts: DeviceFacts) -> tuple[bool, str]:
+    """Say whether a need is met, and what there is instead."""
+    match need.kind:
+        case "device":
+            return need.value == facts.device, f"this run uses {facts.device}"
+        case "arch":
+            # By number: a GPU of sm_90 runs code for sm_90a as well.
+            wanted, present = ARCH.match(need.value), ARCH.match(facts.arch)
+            if wanted is None or present is None:
+                return False, f"this device is {facts.arch or 'no GPU'}"
+            number, least = int(present[1]), int(wanted[1])
+            is_met = number >= least if wanted[3] else number == least
+            return is_met, f"this GPU is {facts.arch}"
+        case "gpus":
+            return facts.gpus >= int(need.value), f"this run has {facts.gpus}"
+        case "package":
+            return is_installed(need.value), "which is not installed"
+    return need.value in facts.features, f"this device has {', '.join(facts.features) or 'none'}"
 
 
 @cache
@@ -258,9 +242,6 @@ def claims_of(packs: Iterable[Pack], variants: Iterable[Variant]) -> tuple[Claim
     )
 
 
-# What stays together when variants are divided, and which shard it belongs to.
-
-
 def bundles_of(
     variants: Sequence[Variant], claims: Iterable[ClaimInstance]
 ) -> list[tuple[Variant, ...]]:
@@ -269,26 +250,19 @@ def bundles_of(
     Both sides of a claim are, or it could not be judged, and the gangs of a case and as many
     ranks, since joining takes seconds.
     """
-    heads = {variant.id: variant.id for variant in variants}
-
-    def head(name: str) -> str:
-        while heads[name] != name:
-            name = heads[name]
-        return name
-
-    def join(one: str, other: str) -> None:
-        first, last = sorted((head(one), head(other)))
-        heads[last] = first
-
-    for claim in claims:
-        if claim.faster in heads and claim.than in heads:
-            join(claim.faster, claim.than)
-    gangs: dict[tuple[str, str, int], str] = {}
+    groups = {variant.id: [variant.id] for variant in variants}
+    links = [(each.faster, each.than) for each in claims if {each.faster, each.than} <= set(groups)]
+    first: dict[tuple[str, str, int], str] = {}
     for each in (variant for variant in variants if variant.is_gang):
-        join(each.id, gangs.setdefault((each.pack, each.case.name, each.ranks), each.id))
-    found: dict[str, list[Variant]] = {}
+        of_case = first.setdefault((each.pack, each.case.name, each.ranks), each.id)
+        links.append((of_case, each.id))
+    for one, other in links:
+        if groups[one] is not groups[other]:
+            joined = groups[one] + groups[other]
+            groups.update(dict.fromkeys(joined, joined))
+    found: dict[int, list[Variant]] = {}
     for variant in variants:
-        found.setdefault(head(variant.id), []).append(variant)
+        found.setdefault(id(groups[variant.id]), []).append(variant)
     return [tuple(members) for members in found.values()]
 
 
@@ -299,17 +273,13 @@ def shard_of(
 
     A new variant moves no other: what has no baseline is compared with the same machine's last.
     """
-    chosen = {
-        variant.id
-        for members in bundles_of(variants, claims)
-        if _number_bundles(min(member.id for member in members)) % count == index - 1
-        for variant in members
-    }
+    chosen = set()
+    for members in bundles_of(variants, claims):
+        ids = {variant.id for variant in members}
+        number = int.from_bytes(hashlib.sha256(min(ids).encode()).digest()[:8])
+        if number % count == index - 1:
+            chosen |= ids
     whole = "\n".join(sorted(variant.id for variant in variants))
     digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
     shard = Shard(index=index, count=count, total=len(variants), whole=digest)
     return tuple(variant for variant in variants if variant.id in chosen), shard
-
-
-def _number_bundles(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])

@@ -11,16 +11,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, median
 from typing import IO, Self
 
 import msgspec
+from msgspec import structs
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import Pack, Result, Settings, Stage, Tier, Variant
@@ -41,54 +42,20 @@ from perfsuite.prove.raw import (
     subjects_of,
     wave_of,
 )
-from perfsuite.store.files import Closable
 from perfsuite.store.git import git_commit
 from perfsuite.store.sku import sku_of
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Site, inventory
 from perfsuite.workers.units import Desk, open_desks
 
-# Watches how much of the time a GPU is busy, from outside the processes that use it.
-
-
 # NVML's utilisation is that of a window of 0.17 s or more.
 POLL_S = 0.2
+# How a unit's time is shared out. Most of it decides how surely the false alarms are counted.
+SHARES = {"panel": 0.68, "peers": 0.22, "fresh": 0.10}
+# The other tools see every other subject, this many in a turn; fresh servers measure a few.
+PEERED, FRESH = 4, 4
 
-
-class Meter(Closable):
-    """Polls the utilisation of a GPU; of what is none it says nothing."""
-
-    def __init__(self, uuid: str) -> None:
-        self._nvml: Nvml | None = None
-        if uuid:
-            from perfsuite.devices.nvml import Nvml
-
-            self._nvml = Nvml(uuid)
-
-    def over(self, act: Callable[[], None]) -> float | None:
-        """Do something; return the GPU's mean utilisation meanwhile, a share of 1."""
-        if self._nvml is None:
-            act()
-            return None
-        nvml, done, polls = self._nvml, threading.Event(), [0.0]
-
-        def poll() -> None:
-            while not done.wait(POLL_S):
-                polls.append(nvml.foreign_percent() / 100)
-
-        thread = threading.Thread(target=poll, daemon=True)
-        thread.start()
-        try:
-            act()
-        finally:
-            done.set()
-            thread.join()
-        return round(fmean(polls[1:] or polls), 4)
-
-    def close(self) -> None:
-        """Let go of the GPU."""
-        if self._nvml is not None:
-            self._nvml.close()
+Say = Callable[[str], None]
 
 
 # The controller's side of the other tools: a server for each unit, a process for each order.
@@ -157,37 +124,22 @@ class PeerServer:
 # One unit of a proof: its panel, the other tools and fresh servers measure there in turn.
 
 
-# How a unit's time is shared out. Most of it decides how surely the false alarms are counted.
-SHARES = {"panel": 0.68, "peers": 0.22, "fresh": 0.10}
-# The other tools see every other subject, this many in a turn; fresh servers measure a few.
-PEERED, FRESH = 4, 4
-
-Say = Callable[[str], None]
-
-
-class Room:
-    """One unit with all that measures on it, from one thread."""
+class UnitProof:
+    """One unit with all that measures on it, from one thread; ``place`` is its own, and of all."""
 
     def __init__(
-        self,
-        desk: Desk,
-        pack: Pack,
-        *,
-        subjects: Sequence[Subject],
-        file: RawFile,
+        self, desk: Desk, pack: Pack, subjects: Sequence[Subject], *, file: RawFile,
         place: tuple[int, int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not isinstance(desk.panel, Panel):
             raise TypeError("a gang's panel proves nothing here")
-        self.panel, self.unit, self.device = desk.panel, desk.facts.unit, desk.facts.device
+        self.panel, self.facts = desk.panel, desk.facts
         self.pack, self.subjects, self.file = pack, subjects, file
-        self.index, self.desks = place
-        self.tools = {"cuda": tuple(TOOLS), "cpu": ON_HOST}.get(self.device, ())
-        settings = desk.panel.site.settings
-        self.confirming = -(-settings.confirm_processes // settings.processes)
+        self.index, self.units = place
+        self.tools = {"cuda": tuple(TOOLS), "cpu": ON_HOST}.get(desk.facts.device, ())
         self.asked = 0
         self.turns = dict.fromkeys(SHARES, 0)
-        self.waves: dict[str, list[Wave]] = {}
+        self.waves: list[Wave] = []
         self.is_stopped = threading.Event()
 
     def stop(self) -> None:
@@ -197,82 +149,107 @@ class Room:
 
     def run(self, deadline: float, say: Say) -> None:
         """Take turns by their shares of the time until none fits before the deadline."""
-        gpus = self.panel.site.gpus
-        with Meter(gpus[0].uuid if gpus else "") as meter, PeerServer(self.panel.site) as peers:
+        with PeerServer(self.panel.site) as peers:
             acts: dict[str, Callable[[], None]] = {
-                "panel": lambda: self._panel_turn(meter),
-                "peers": lambda: self._peers_turn(peers),
+                "panel": self._panel_turn,
                 "fresh": self._fresh_turn,
             }
-            if not self.tools:
-                del acts["peers"]
-            self._take_turns(acts, deadline, say)
+            if self.tools:
+                acts["peers"] = lambda: self._peers_turn(peers)
+            spent, last = dict.fromkeys(acts, 0.0), dict.fromkeys(acts, 0.0)
+            while not self.is_stopped.is_set():
+                left_s = deadline - time.monotonic()
+                fitting = [name for name in acts if last[name] < left_s]
+                if left_s <= 0 or not fitting:
+                    return
+                name = min(fitting, key=lambda each: spent[each] / SHARES[each])
+                started = time.monotonic()
+                acts[name]()
+                last[name] = time.monotonic() - started
+                spent[name] += last[name]
+                self.turns[name] += 1
+                took = f"{name} turn {self.turns[name]} took {last[name]:.0f} s"
+                say(f"unit {self.facts.unit}: {took}")
 
-    def _take_turns(
-        self, acts: Mapping[str, Callable[[], None]], deadline: float, say: Say
-    ) -> None:
-        spent, last = dict.fromkeys(acts, 0.0), dict.fromkeys(acts, 0.0)
-        while not self.is_stopped.is_set():
-            left_s = deadline - time.monotonic()
-            fitting = [name for name in acts if last[name] < left_s]
-            if left_s <= 0 or not fitting:
-                return
-            name = min(fitting, key=lambda each: spent[each] / SHARES[each])
-            started = time.monotonic()
-            acts[name]()
-            last[name] = time.monotonic() - started
-            spent[name] += last[name]
-            self.turns[name] += 1
-            say(f"unit {self.unit}: {name} turn {self.turns[name]} took {last[name]:.0f} s")
+    def _panel_turn(self) -> None:
+        """Measure every subject once, in another of its variants each turn.
 
-    def _panel_turn(self, meter: Meter) -> None:
-        """Measure every subject once, in another of its variants each turn."""
-        turn = self.turns["panel"]
-        waves_each = 1 + self.confirming
-        chosen = [
-            _arm(subject, turn, start=index + self.index, waves_each=waves_each)
-            for index, subject in enumerate(self.subjects)
-        ]
+        The waves of one comparison follow each other, so that a short session has whole ones: the
+        base twice, then a change as often as a screen and its confirmation need it; then the next
+        change, of which other subjects and units start with others.
+        """
+        turn, settings = self.turns["panel"], self.panel.site.settings
+        confirming = -(-settings.confirm_processes // settings.processes)
+        round_, step = divmod(turn, 2 + 1 + confirming)
+        chosen = []
+        for index, subject in enumerate(self.subjects):
+            changes = list(subject.planted.values())
+            change = changes[(index + self.index + round_) % len(changes)]
+            chosen.append(subject.base if step < 2 else change)  # noqa: PLR2004 - twice
         random.Random(turn).shuffle(chosen)  # noqa: S311 - an order: what runs before what
         # Other processes than in any other turn: their seeds come from the run's.
         self.panel.site = _seeded(self.panel, 1 + turn)
         waves: list[Wave] = []
-        started = time.monotonic()
-        busy = meter.over(lambda: self._measure(self.panel, chosen, waves))
-        timed_s = sum(wave.timed_s * len(wave.processes) for wave in waves)
-        is_spinning = self.device != "cpu"
-        spin_s = is_spinning * sum(w.pace * w.timed_s * len(w.processes) for w in waves)
-        stretch = Stretch(
-            unit=self.unit,
-            wall_s=round(time.monotonic() - started, 3),
-            timed_s=round(timed_s, 3),
-            spin_s=round(spin_s, 3),
-            busy=busy,
-        )
-        self.file.append(stretch)
 
-    def _measure(self, panel: Panel, variants: Sequence[Variant], waves: list[Wave]) -> None:
         def take(result: Result) -> None:
-            wave = wave_of(result, self.unit)
-            waves.append(wave)
-            self.waves.setdefault(wave.variant, []).append(wave)
-            self.file.append(wave)
+            waves.append(wave_of(result, self.facts.unit))
+            self.file.append(waves[-1])
 
-        processes = panel.site.settings.processes
+        started = time.monotonic()
         # Of what confirms a run takes a block more: what is found here is found there.
-        panel.measure(variants, Stage.SCREEN, processes=processes, on_result=take)
+        busy = self._busy_during(
+            lambda: self.panel.measure(
+                chosen, Stage.SCREEN, processes=settings.processes, on_result=take
+            )
+        )
+        self.waves += waves
+        timed_s = [wave.timed_s * len(wave.processes) for wave in waves]
+        spin_s = [wave.pace * each for wave, each in zip(waves, timed_s, strict=True)]
+        self.file.append(
+            Stretch(
+                unit=self.facts.unit,
+                wall_s=round(time.monotonic() - started, 3),
+                timed_s=round(sum(timed_s), 3),
+                spin_s=0.0 if self.facts.is_host else round(sum(spin_s), 3),
+                busy=busy,
+            )
+        )
+
+    def _busy_during(self, act: Callable[[], object]) -> float | None:
+        """Do something; return the GPU's mean utilisation meanwhile, a share of 1; None of none."""
+        gpus = self.panel.site.gpus
+        if not gpus or not gpus[0].uuid:
+            act()
+            return None
+        from perfsuite.devices.nvml import Nvml
+
+        nvml, done, polls = Nvml(gpus[0].uuid), threading.Event(), [0.0]
+
+        def poll() -> None:
+            while not done.wait(POLL_S):
+                polls.append(nvml.foreign_percent() / 100)
+
+        thread = threading.Thread(target=poll, daemon=True)
+        thread.start()
+        try:
+            act()
+        finally:
+            done.set()
+            thread.join()
+            nvml.close()
+        return round(fmean(polls[1:] or polls), 4)
 
     def _fresh_turn(self) -> None:
         """Measure a few bases by a server that is exec'd for one process of each."""
-        step = max(1, len(self.subjects) // FRESH)
+        chosen = self.subjects[:: max(1, len(self.subjects) // FRESH)][:FRESH]
         site = replace(_seeded(self.panel, 10_000 + self.turns["fresh"]), slots=1)
+
+        def take(result: Result) -> None:
+            self.file.append(structs.replace(wave_of(result, self.facts.unit), fresh=True))
+
         with Panel(site) as panel:
-            panel.measure(
-                [subject.base for subject in self.subjects[::step][:FRESH]],
-                Stage.SCREEN,
-                processes=1,
-                on_result=lambda r: self.file.append(replace(wave_of(r, self.unit), fresh=True)),
-            )
+            bases = [subject.base for subject in chosen]
+            panel.measure(bases, Stage.SCREEN, processes=1, on_result=take)
 
     def _peers_turn(self, peers: PeerServer) -> None:
         """Ask the other tools about some subjects, base and change in turn, CUPTI about one."""
@@ -280,30 +257,31 @@ class Room:
         chosen = [each for each in self.subjects if not each.is_structural][::2]
         for index in range(turn * PEERED, turn * PEERED + min(PEERED, len(chosen))):
             subject = chosen[index % len(chosen)]
-            arms = [subject.base, subject.compared()[1]]
-            for variant in arms if index // len(chosen) % 2 else reversed(arms):
+            both = [subject.base, subject.compared()]
+            for variant in both if index // len(chosen) % 2 else reversed(both):
                 self._ask(peers, subject, variant, self.tools)
-        profiled = turn * self.desks + self.index
-        if profiled < len(self.subjects) and self.device == "cuda":
+        profiled = turn * self.units + self.index
+        if profiled < len(self.subjects) and self.facts.device == "cuda":
             subject = self.subjects[profiled]
             self._ask(peers, subject, subject.base, (CUPTI,))
 
     def _ask(
         self, peers: PeerServer, subject: Subject, variant: Variant, tools: tuple[str, ...]
     ) -> None:
-        known = [wave for each in subject.variants for wave in self.waves.get(each.id, ())]
-        known = [wave for wave in known if wave.processes]
+        names = {subject.base.id, *(each.id for each in subject.planted.values())}
+        known = [wave for wave in self.waves if wave.variant in names and wave.processes]
         if not known or self.is_stopped.is_set():
             return
+        known.sort(key=lambda wave: wave.variant != subject.base.id)
         self.asked += 1
         order = Order(
             variant=variant.id,
-            unit=self.unit,
+            unit=self.facts.unit,
             pack=variant.pack,
             origin=self.pack.origin,
             case=variant.case.name,
             axes=variant.axes,
-            device=self.device,
+            device=self.facts.device,
             seed=self.asked + 10_000 * self.index,
             seconds=median(wave.busy_s for wave in known),
             tools=tools,
@@ -316,47 +294,21 @@ class Room:
             self.file.append(reading)
 
 
-def _arm(subject: Subject, turn: int, *, start: int, waves_each: int) -> Variant:
-    """Return the variant that is measured in a turn.
-
-    The waves of one comparison follow each other, so that a short session has whole ones: the
-    base twice, then a change as often as a screen and its confirmation need it; then the next
-    change, of which subjects ``start`` with others.
-    """
-    round_, step = divmod(turn, 2 + waves_each)
-    changes = list(subject.planted.values())
-    return subject.base if step < 2 else changes[(start + round_) % len(changes)]  # noqa: PLR2004 - twice
-
-
 def _seeded(panel: Panel, turn: int) -> Site:
-    settings = panel.site.settings
-    return replace(panel.site, settings=replace(settings, seed=turn))
+    return replace(panel.site, settings=structs.replace(panel.site.settings, seed=turn))
 
 
-# Collects raw data until the time is over: panel, other tools and fresh servers take turns.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is to be collected: where, for how long, into which file."""
-
-    path: Path
-    root: Path
-    device: str = "auto"
-    budget_s: float = 1200.0
-    settings: Settings = field(default_factory=Settings)
-
-
-def collect(plan: Plan, say: Say) -> None:
+def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -> None:
     """Measure until the time is over or Ctrl-C; what was measured is in the file either way."""
-    deadline = time.monotonic() + plan.budget_s
-    is_cuda = plan.device == "cuda" or (plan.device == "auto" and bool(inventory()))
+    deadline = time.monotonic() + budget_s
+    is_cuda = device == "cuda" or (device == "auto" and bool(inventory()))
     tier = Tier.NIGHTLY if is_cuda else Tier.SMOKE
     (pack,) = load_catalogue(packs_at(Path(planted.__file__)), tier=tier)
     if pack.error:
         raise UsageError(f"the planted pack cannot be listed: {pack.error}")
+    settings = Settings()
     with ExitStack() as stack:
-        desks = open_desks(plan.device, [pack], plan.settings, stack)
+        desks = open_desks(device, [pack], settings, stack)
         facts = desks[0].facts
         runnable = tuple(
             each
@@ -367,31 +319,31 @@ def collect(plan: Plan, say: Say) -> None:
         header = Header(
             schema=SCHEMA,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
-            commit=git_commit(plan.root),
+            commit=git_commit(root),
             sku=sku_of(facts),
             facts=facts,
-            settings=plan.settings,
+            settings=settings,
             variants=runnable,
         )
-        file = stack.enter_context(RawFile(plan.path, header))
+        file = stack.enter_context(RawFile(path, header))
         subjects = subjects_of(runnable)
         say(f"{len(desks)} x {facts.name}: {len(subjects)} subjects, {len(runnable)} variants")
-        rooms = [
-            Room(desk, pack, subjects=subjects, file=file, place=(index, len(desks)))
+        units = [
+            UnitProof(desk, pack, subjects, file=file, place=(index, len(desks)))
             for index, desk in enumerate(desks)
         ]
-        _run(rooms, deadline, say)
+        _run(units, deadline, say)
 
 
-def _run(rooms: Sequence[Room], deadline: float, say: Say) -> None:
-    with ThreadPoolExecutor(max_workers=len(rooms)) as pool:
-        futures = [pool.submit(room.run, deadline, say) for room in rooms]
+def _run(units: Sequence[UnitProof], deadline: float, say: Say) -> None:
+    with ThreadPoolExecutor(max_workers=len(units)) as pool:
+        futures = [pool.submit(unit.run, deadline, say) for unit in units]
         try:
             for future in as_completed(futures):
                 future.result()
         except BaseException as error:
-            for room in rooms:
-                room.stop()
+            for unit in units:
+                unit.stop()
             if not isinstance(error, KeyboardInterrupt):
                 raise
             say("interrupted: what was measured is kept")

@@ -1,12 +1,15 @@
-"""The raw data of a proof, in a file."""
+"""The raw data of a proof: one JSON line for each thing measured, appended as it is measured."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
+
+from msgspec import MsgspecError, Struct, json
+from msgspec import Raw as Undecoded
+from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError
 from perfsuite.model import (
@@ -20,17 +23,16 @@ from perfsuite.model import (
     format_value,
 )
 from perfsuite.prove.planted import STRUCTURAL
-from perfsuite.store.codec import convert, encode, read_json, round_digits
+from perfsuite.store.codec import encode, round_digits
 from perfsuite.store.files import Closable, refusing, unpacked
 
-# The raw data of a proof: one JSON line for each thing measured, appended as it is measured.
-
-
 SCHEMA = "perfsuite.proof/1"
+CHANGE = "change"
+# The change that tools are compared at: the one nearest to this.
+COMPARED = 0.01
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What was measured where; ``notes`` says what was left out and why."""
 
     schema: str
@@ -43,16 +45,14 @@ class Header:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class Process(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One process by the medians of its blocks, per launch: microseconds and SM cycles."""
 
     time_us: tuple[float, ...]
     cycles: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wave:
+class Wave(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The processes of a variant that one turn of the panel measured, ``reason`` if it failed.
 
     ``fresh`` processes were forked from a server that was exec'd for them. ``timed_s`` are seconds
@@ -73,8 +73,7 @@ class Wave:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What another tool said of a variant in a process of its own: microseconds per launch."""
 
     variant: str
@@ -85,8 +84,7 @@ class Reading:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class Stretch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A stretch of a warm panel's work; ``busy`` is the share of polls that found the GPU busy."""
 
     unit: str
@@ -97,11 +95,10 @@ class Stretch:
 
 
 Line = Header | Wave | Reading | Stretch
-_KINDS: dict[str, type[Line]] = {kind.__name__: kind for kind in (Header, Wave, Reading, Stretch)}
+KINDS: dict[str, type[Line]] = {kind.__name__: kind for kind in (Header, Wave, Reading, Stretch)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Raw:
+class Raw(Struct, frozen=True, kw_only=True):
     """All that was measured, of one file or of several of the same SKU."""
 
     headers: tuple[Header, ...]
@@ -152,54 +149,55 @@ def read_raw(paths: Sequence[Path]) -> Raw:
 
     One that is named twice is refused: its processes would be compared with themselves.
     """
-    raws = [_read(path) for path in paths]
-    headers = [header for raw in raws for header in raw.headers]
+    lines = [line for path in paths for line in _lines(path)]
+    headers = tuple(line for line in lines if isinstance(line, Header))
+    where = ", ".join(map(str, paths))
     if any(header in headers[:place] for place, header in enumerate(headers)):
         raise StoreError(
             "the same data is named twice",
-            where=", ".join(map(str, paths)),
+            where=where,
             remedy="name each raw file once, compressed or not",
         )
-    slugs = {raw.header.sku.slug for raw in raws}
+    slugs = {header.sku.slug for header in headers}
     if len(slugs) != 1:
         raise StoreError(
             f"{len(paths)} files are of {len(slugs)} SKUs: {', '.join(sorted(slugs))}",
-            where=", ".join(map(str, paths)),
+            where=where,
             remedy="name raw files of one SKU",
         )
     return Raw(
-        headers=tuple(header for raw in raws for header in raw.headers),
-        waves=tuple(wave for raw in raws for wave in raw.waves),
-        readings=tuple(reading for raw in raws for reading in raw.readings),
-        stretches=tuple(stretch for raw in raws for stretch in raw.stretches),
-    )
-
-
-def _read(path: Path) -> Raw:
-    try:
-        rows = unpacked(path).split(b"\n")[:-1]
-    except OSError as error:
-        raise StoreError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
-    lines = [_line(row, f"{path}:{number}") for number, row in enumerate(rows, start=1)]
-    if not lines or not isinstance(lines[0], Header) or lines[0].schema != SCHEMA:
-        raise StoreError(
-            f"is no raw data of schema {SCHEMA}",
-            where=str(path),
-            remedy="name a file that perfsuite prove wrote",
-        )
-    return Raw(
-        headers=tuple(line for line in lines if isinstance(line, Header)),
+        headers=headers,
         waves=tuple(line for line in lines if isinstance(line, Wave)),
         readings=tuple(line for line in lines if isinstance(line, Reading)),
         stretches=tuple(line for line in lines if isinstance(line, Stretch)),
     )
 
 
-def _line(row: bytes, where: str) -> Line:
-    name, body = convert(read_json(row, where=where), tuple[str, object], where=where)
-    if name not in _KINDS:
-        raise StoreError(f"has a line of unknown kind {name!r}", where=where)
-    return convert(body, _KINDS[name], where=where)
+def _lines(path: Path) -> Iterator[Line]:
+    try:
+        rows = unpacked(path).split(b"\n")[:-1]
+    except OSError as error:
+        raise StoreError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+    is_known = False
+    for number, row in enumerate(rows, start=1):
+        where = f"{path}:{number}"
+        try:
+            name, body = json.decode(row, type=tuple[str, Undecoded])
+            if name not in KINDS:
+                raise StoreError(f"has a line of unknown kind {name!r}", where=where)
+            line = json.decode(body, type=KINDS[name])
+        except (MsgspecError, UnicodeDecodeError) as error:
+            raise StoreError(f"has a damaged line: {error}", where=where) from error
+        is_known = is_known or (isinstance(line, Header) and line.schema == SCHEMA)
+        if not is_known:
+            break
+        yield line
+    if not is_known:
+        raise StoreError(
+            f"is no raw data of schema {SCHEMA}",
+            where=str(path),
+            remedy="name a file that perfsuite prove wrote",
+        )
 
 
 def wave_of(result: Result, unit: str) -> Wave:
@@ -207,45 +205,35 @@ def wave_of(result: Result, unit: str) -> Wave:
     wave = Wave(variant=result.variant, unit=unit, wall_s=result.wall_s)
     if result.status is not Status.OK or not result.evidence:
         return replace(wave, reason=f"{result.status.value}: {result.reason}")
-    first, count = result.evidence[0], len(result.evidence)
+    first = result.evidence[0]
+    timed_s = [
+        sum(sum(block.time_us) for block in each.blocks) * each.launches / 1e6
+        for each in result.evidence
+    ]
+    busy_s = [
+        sum(each.phases_s.get(phase, 0.0) for phase in ("settle", "measure"))
+        for each in result.evidence
+    ]
     return replace(
         wave,
-        timed_s=round(sum(map(_timed_s, result.evidence)) / count, 4),
-        busy_s=round(fmean(map(_busy_s, result.evidence)), 4),
+        timed_s=round(fmean(timed_s), 4),
+        busy_s=round(fmean(busy_s), 4),
         launches=first.launches,
         backend=first.backend,
         pace=first.pace,
         sets=first.sets,
-        processes=tuple(map(_process, result.evidence)),
+        processes=tuple(
+            Process(time_us=_medians(each, "time_us"), cycles=_medians(each, "cycles"))
+            for each in result.evidence
+        ),
     )
 
 
-def _process(evidence: Evidence) -> Process:
-    def medians(metric: str) -> tuple[float, ...]:
-        blocks = [block for block in evidence.samples(metric) if block]
-        return tuple(round_digits(median(block)) for block in blocks)
-
-    return Process(time_us=medians("time_us"), cycles=medians("cycles"))
+def _medians(evidence: Evidence, metric: str) -> tuple[float, ...]:
+    return tuple(round_digits(median(block)) for block in evidence.samples(metric) if block)
 
 
-def _timed_s(evidence: Evidence) -> float:
-    return sum(sum(block.time_us) for block in evidence.blocks) * evidence.launches / 1e6
-
-
-def _busy_s(evidence: Evidence) -> float:
-    return sum(evidence.phases_s.get(phase, 0.0) for phase in ("settle", "measure"))
-
-
-# The planted variants by what they change: one base, and the same with more work.
-
-
-CHANGE = "change"
-# The change that tools are compared at: the one nearest to this.
-COMPARED = 0.01
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Struct, frozen=True, kw_only=True):
     """The variants of a case that differ in ``change`` only; ``base`` has none."""
 
     name: str
@@ -257,15 +245,9 @@ class Subject:
         """Say whether a change is something added, not a share of the work."""
         return STRUCTURAL in self.base.case.tags
 
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """The base, then the planted ones."""
-        return (self.base, *self.planted.values())
-
-    def compared(self) -> tuple[float, Variant]:
-        """Return the change, and its variant, that tools are compared at."""
-        change = min(self.planted, key=lambda each: abs(each - COMPARED))
-        return change, self.planted[change]
+    def compared(self) -> Variant:
+        """Return the planted variant that tools are compared at."""
+        return self.planted[min(self.planted, key=lambda each: abs(each - COMPARED))]
 
 
 def subjects_of(variants: Iterable[Variant]) -> tuple[Subject, ...]:
@@ -279,9 +261,9 @@ def subjects_of(variants: Iterable[Variant]) -> tuple[Subject, ...]:
     return tuple(
         Subject(
             name=name,
-            base=arms[0.0],
-            planted={change: arms[change] for change in sorted(arms) if change},
+            base=group[0.0],
+            planted={each: group[each] for each in sorted(group) if each},
         )
-        for name, arms in groups.items()
-        if 0.0 in arms and len(arms) > 1
+        for name, group in groups.items()
+        if 0.0 in group and len(group) > 1
     )

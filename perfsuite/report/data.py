@@ -41,11 +41,10 @@ from perfsuite.model import (
     Work,
 )
 from perfsuite.report import view
+from perfsuite.stats import estimate
 
 TIME = "time_us"
 CYCLES = "cycles"
-EXPLAINED = frozenset({Word.SLOWER, Word.FASTER, Word.UNCLEAR, Word.OVER_BUDGET})
-MOVED = frozenset({Word.SLOWER, Word.FASTER, Word.OVER_BUDGET})
 # Lower is what a reader expects.
 BETTER = {"higher": "higher is better", "equal": "must not change"}
 # A command that measures again needs these options of the run's own.
@@ -87,20 +86,14 @@ class Mark:
         return self.word in {"same", "new", "measured", "checked"}
 
 
-_MARKS = (
+_MARKS: tuple[tuple[str, str, str, str], ...] = (
     ("wrong", "✕", "fail", "the output differs from the reference"),
     ("crashed", "✕", "fail", "the worker died"),
     ("timed-out", "✕", "fail", "the worker had to be killed"),
     ("error", "✕", "fail", "the case's own code failed"),
     ("broken", "✕", "fail", "the ratio asked for was not reached"),
-    ("over-budget", "!", "budget", "above the limit set by the case's author"),
-    ("slower", "▲", "slower", "slower by more than the threshold"),
     ("disturbed", "~", "unclear", "the device was disturbed too often to judge"),
-    ("unclear", "?", "unclear", "the evidence does not decide"),
-    ("incomparable", "≠", "other", "the baseline is of another kind"),
-    ("faster", "▼", "faster", "faster by more than the threshold"),
-    ("new", "+", "new", "nothing to compare with yet"),
-    ("same", "=", "same", "no change that matters"),
+    *((word.value, *word.look) for word in Word),
     ("held", "✓", "new", "the ratio asked for was reached"),
     ("measured", "•", "same", "the run ended before it was judged"),
     ("checked", "✓", "same", "correct; speed was not measured"),
@@ -109,9 +102,12 @@ _MARKS = (
     ("left out", "○", "skip", "the run's time limit had no room for it"),
     ("skipped", "○", "skip", "cannot run here"),
 )
+_TONES = ("fail", "budget", "slower", "unclear", "other", "faster", "new", "same", "skip")
 MARKS: Mapping[str, Mark] = {
     word: Mark(word, glyph, tone, rank, meaning)
-    for rank, (word, glyph, tone, meaning) in enumerate(_MARKS)
+    for rank, (word, glyph, tone, meaning) in enumerate(
+        sorted(_MARKS, key=lambda mark: _TONES.index(mark[2]))
+    )
 }
 
 
@@ -294,7 +290,8 @@ class VariantView:
     @cached_property
     def explanation(self) -> Explanation | None:
         """What its change is made of; None where nothing moved that could be explained."""
-        if self.verdict is None or self.verdict.word not in EXPLAINED or self.entry is None:
+        word = self.verdict.word if self.verdict else Word.SAME
+        if self.entry is None or not (word.asks_why or word is Word.UNCLEAR):
             return None
         now = Side(
             kernels=self.trace.kernels if self.trace else (),
@@ -516,7 +513,7 @@ class VariantView:
         limit, ceiling = (dtype, operations) if work.flops else (link, wire)
         if wire and (operations is None or wire.value * intensity < operations.value):
             limit, ceiling = link, wire
-        has_moved = self.verdict and self.verdict.word in MOVED and self.change
+        has_moved = self.verdict and self.verdict.word.asks_why and self.change
         before = self.baseline() if has_moved else None
         return Place(
             link=link,
@@ -531,9 +528,9 @@ class VariantView:
 
 
 def middle(evidence: Evidence, metric: str) -> float | None:
-    """Return the middle of one process: the median of its blocks' medians."""
-    medians = [statistics.median(block) for block in evidence.samples(metric) if block]
-    return statistics.median(medians) if medians else None
+    """Return the estimate of one process, as it is judged."""
+    blocks = evidence.samples(metric)
+    return estimate(blocks) if any(blocks) else None
 
 
 def rate_of(work: Work | None, time_us: float | None, peaks: Peaks) -> tuple[str, float | None]:
@@ -820,6 +817,7 @@ def read(  # noqa: PLR0913 - all that is known of a run, by name
     sections: tuple[Section, ...] = (),
 ) -> RunView:
     """Gather a run for reporting; ``history`` is what earlier runs say of each variant."""
+    run = view.worded(run)
     peaks = peaks or peaks_of(run.sku.slug)
     staged = {(result.variant, result.stage): result for result in run.results}
     verdicts = {verdict.variant: verdict for verdict in run.verdicts}

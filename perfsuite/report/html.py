@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from perfsuite.interop.benchmark import benchmark_json
+from perfsuite.hooks import added
 from perfsuite.judge.peaks import Rate
 from perfsuite.model import Run, Series
 from perfsuite.report import data, view, why
@@ -175,8 +175,9 @@ def write_report(book: RunView, folder: Path, *names: str) -> Path:
     """
     run = book.run.id
     remedy = f"make the folder writable, then: perfsuite report {run}"
-    for name in names or FILES:
-        text = FILES[name](book).encode("utf-8", "replace")
+    every = files()
+    for name in names or every:
+        text = every[name](book).encode("utf-8", "replace")
         with refusing("cannot write the report", folder / run, remedy=remedy):
             path = replace_file(inside(folder, run, name), text)
     return path
@@ -198,10 +199,14 @@ VERDICT, PAGE = "verdict.json", "index.html"
 # What programs read comes first: whatever becomes of the rest.
 FILES: Mapping[str, Callable[[RunView], str]] = {
     VERDICT: verdict_json,
-    "benchmark.json": benchmark_json,
     "summary.md": summary,
     PAGE: render_render,
 }
+
+
+def files() -> Mapping[str, Callable[[RunView], str]]:
+    """Return what makes each file of a report, those of the features first."""
+    return {**added("perf_files"), **FILES}
 
 
 def prose(text: str) -> list[Markup]:

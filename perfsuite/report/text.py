@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -212,6 +212,12 @@ def plain_summary(text: str) -> str:
     active = _ACTIVE.sub(lambda found: f"{found[0][0]}&#8203;{found[0][1:]}", line)
     escaped = _SPECIAL.sub(r"\\\1", active).replace("&\\#8203;", "&#8203;")
     return escaped.replace("\\<", "&lt;").replace("\\>", "&gt;")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a table of text that may hold anything."""
+    cells = [columns, ["---"] * len(columns), *(list(map(plain_summary, row)) for row in rows)]
+    return [_cells(*row) for row in cells]
 
 
 def _row(one: VariantView) -> str:

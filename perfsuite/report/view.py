@@ -5,12 +5,26 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import string
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
-from perfsuite.model import Change, ChangePoint, Run
+from msgspec.structs import replace
+
+from perfsuite.boundary import plain
+from perfsuite.model import (
+    Change,
+    ChangePoint,
+    ClaimVerdict,
+    MachineShift,
+    Reason,
+    Run,
+    Verdict,
+    Word,
+)
 
 # A unit never leaves its number at the end of a line, and stands a thin space away from it.
 SPACE = "\u202f"
@@ -292,6 +306,152 @@ def _supported(deviation: float) -> int:
     # The Particle Data Group's rule: a deviation has two digits up to 0.354, else one.
     first = math.floor(math.log10(deviation))
     return -first + (1 if deviation / 10.0**first < TWO_DIGITS_UP_TO else 0)
+
+
+def signed(share: float) -> str:
+    """Return a share of 1 as signed percent, with the digits its size supports."""
+    value = round(100 * share, 2) + 0.0  # no minus zero
+    return f"{value:+.{2 if abs(value) < 1 else 1}f} %"
+
+
+def limit(share: float) -> str:
+    """Return a share of 1 in percent, with three digits, or all that lie before the point."""
+    return f"{100 * share:{'.3g' if share < 1 else '.0f'}} %"
+
+
+_Judged = TypeVar("_Judged", Verdict, ClaimVerdict, MachineShift)
+# The sentence of each reason, for page, terminal, Markdown, JUnit and verdict.json.
+
+
+# By kind, with the reason's facts. A format that Python does not know is one of FORMATS.
+SENTENCES: Mapping[str, str] = {
+    # Why a variant has its word.
+    "another_host": "host time {theta:signed} on another host, judged by the device's own time",
+    "clock_lost": "the SM clock moved too far to tell the code's part",
+    "clocks": "time {time:log}, SM clock {clock:log}",
+    "code_is_same": "time {time:log}, SM clock {clock:log}: the code is the same",
+    "counted": "{count:metrics} without noise as before",
+    "detectable": "from {share:limit} on a change would be found",
+    "exact": "{metric} {before:.6g} -> {now:.6g} {unit}",
+    "exact_worse": "{metric} {before:.6g} -> {now:.6g} {unit} ({theta:signed} worse)",
+    "load": "others took {share:.0%} of the device meanwhile, which may be all of it",
+    "load_before": (
+        "others took {share:.0%} of the device when it was measured before, which may be all of it"
+    ),
+    "lost": "no longer reported: {metrics:list}",
+    "lower_clock": "same code, lower clock",
+    "more_power": "same code, more power",
+    "no_entry": "{source:source} has no entry of it",
+    "no_samples": "no process has samples",
+    "no_time": "{source:source} has no time of it",
+    "not_judged": "not judged: {error}",
+    "one_card": (
+        "only one card says so, {unit:unit}, which the baseline has never seen: measure on "
+        "another, or with --perf-against"
+    ),
+    "other_kind": "{text}",
+    "over_budget": "{metric} is {now:.6g}, its budget is {most:.6g} ({why})",
+    "processes": "{now} processes against {before} on the same unit",
+    "processes_elsewhere": "{now} processes against {before} on another unit",
+    "regime": "regime was {before} and is {now}",
+    "strange_card": "machine-shift: {moved} of {comparable} variants moved on a card never seen",
+    "machine_shift": "machine-shift: {moved} of {comparable} variants moved alike, canaries too",
+    "strays": "{count:processes} apart from the others",
+    "time": "time {time:log}",
+    "unusable": "unusable samples: {error}",
+    "version": "the case's version was {before} and is {now}: it does other work now",
+    "weak": "one of {comparisons} comparisons, too weak to stand out",
+    # What the run did about it.
+    "card_differs": "{revision} is the same in turns on this card, which is what differs",
+    "in_turns": "in turns with {revision}",
+    "no_turns": "in turns with {commit}: {why}",
+    "not_the_code": "not the repository's code, but what it runs on (this card, {differing:list})",
+    "other_side": "{revision}: {why}",
+    "same_in_turns": "{revision} is the same in turns on this card",
+    "unconfirmed": "not confirmed: {why}",
+    "worse_than_waived": "worse than what is waived, {theta:+.2%} of {up_to:+.2%} ({issue})",
+    # The machine.
+    "canary": "canary {name} {word} {stage:stage} ({theta:signed} against {source}) on {unit:unit}",
+    "drift": "canary {name} drifted by {theta:signed} from start to end on {unit:unit}",
+    "shifted": (
+        "{moved} of {comparable} comparable variants are {word} on {units:units}, and so is the "
+        "machine itself (hardware, driver or libraries)"
+    ),
+    "shifted_card": (
+        "{moved} of {comparable} comparable variants are {word} on {units:units}, which the "
+        "baseline has never seen: the card itself, its driver or libraries differ"
+    ),
+    # Claims.
+    "decided_by_quads": "decided by {quads} quads inside {processes} processes",
+    "ended": "{variant} ended {status}: {why}",
+    "excepted": "{text}",
+    "no_metric": "{variant} has no {metric}",
+    "no_quads": "{why}",
+    "not_in_run": "{variant} was not part of the run",
+    "open_by_quads": "still open by {quads} quads inside {processes} processes",
+    "ratio": "{ratio:.3g}x ({level:.0%} interval {low:.3g} to {high:.3g}), {by:g}x claimed",
+    "unmet": "{text}",
+    "ratio_of_values": "{ratio:.3g}x: {metric} {than:.6g} -> {now:.6g}, {by:g}x claimed",
+    "values": "{metric} {than:.6g} -> {now:.6g}, {by:g}x claimed",
+}
+INTERVAL = "{theta:signed}{worse} ({level:.0%} interval {low:signed} to {high:signed}"
+FORMATS: Mapping[str, Callable[[Any], str]] = {
+    "limit": limit,
+    "list": ", ".join,
+    "log": lambda change: signed(math.expm1(change)),
+    "metrics": lambda number: count(number, "metric"),
+    "processes": lambda number: (
+        "one process stands" if number == 1 else f"{number} processes stand"
+    ),
+    "signed": signed,
+    "source": lambda source: source or "the baseline",
+    "stage": lambda stage: {"canary-start": "at the start"}.get(stage, "at the end"),
+    "unit": lambda name: f"unit {name[:4]}" if name else "an unknown unit",
+    "units": lambda names: ", ".join(map(FORMATS["unit"], names)),
+}
+
+
+class _Words(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        known = FORMATS.get(format_spec)
+        return known(value) if known else format(value, format_spec).replace("%", " %")
+
+
+def sentence(reason: Reason) -> str:
+    """Return what a reason says."""
+    words, facts = _Words(), dict[str, Any](reason.facts)
+    if reason.kind != "interval":
+        return words.vformat(SENTENCES[reason.kind], (), facts).replace("  ", " ").strip()
+    # Of a metric of which more is better the sign says what is worse.
+    facts["worse"] = " worse" if facts["better"] == "higher" else ""
+    found = words.vformat(INTERVAL, (), facts)
+    if facts["word"] != Word.UNCLEAR:
+        inside = "inside the gate of" if facts["word"] == Word.SAME else "threshold"
+        found += f", {inside} {limit(facts['limit'])}"
+    if facts["of"]:
+        return f"{facts['of']} {found})"
+    # The change is not the ratio of these: stray processes count less in it.
+    medians = words.vformat("{before:.6g} and {now:.6g} {unit}", (), facts).strip()
+    return f"{facts['metric']}, medians {medians}: {found})"
+
+
+def told(reasons: Iterable[Reason]) -> str:
+    """Return what reasons say; a case may have any number of metrics, and of reasons."""
+    return plain("; ".join(map(sentence, reasons)))
+
+
+def worded(run: Run) -> Run:
+    """Return the run with the sentences of its verdicts, which packs and people read."""
+    return replace(
+        run,
+        verdicts=tuple(map(_worded, run.verdicts)),
+        claims=tuple(map(_worded, run.claims)),
+        shift=_worded(run.shift) if run.shift else None,
+    )
+
+
+def _worded(verdict: _Judged) -> _Judged:
+    return replace(verdict, reason=told(verdict.reasons)) if verdict.reasons else verdict
 
 
 # Where a run's own wall time went: by phase, by variant, and what the device did meanwhile.

@@ -239,8 +239,8 @@ def percent(share: float | None) -> str:
 
 # Below this what others take of a device is workers' own ends and starts, as in judge.draft.
 NOTABLE_LOAD_PERCENT = 10
-# Clauses of a verdict's reason that say why the evidence does not decide.
-_DOUBTS = ("one of ", "others took ", "the SM clock moved", "unusable samples", "no longer")
+# Reasons that say why the evidence does not decide.
+_DOUBTS = {"clock_lost", "load", "load_before", "lost", "unusable", "weak"}
 
 
 def cause(subject: VariantView) -> str:
@@ -252,8 +252,10 @@ def cause(subject: VariantView) -> str:
 def _cause_cause(subject: VariantView) -> str:
     if subject.mark.tone == "unclear":
         return "; ".join(_doubts(subject)) or subject.reason
-    clauses = subject.reason.split("; ")
-    told = [each for each in clauses if not (subject.telling and " interval " in each)]
+    reasons = subject.verdict.reasons if subject.verdict else ()
+    told = [
+        view.sentence(each) for each in reasons if not (subject.telling and each.kind == "interval")
+    ]
     # What stands last is cut off first.
     at = len(told) if subject.mark.tone == "budget" else 0
     told.insert(at, explained(subject))
@@ -279,7 +281,8 @@ def _doubts(subject: VariantView) -> Iterator[str]:
     if change is None:
         yield subject.reason
         return
-    yield from (each for each in subject.reason.split("; ") if each.startswith(_DOUBTS))
+    reasons = subject.verdict.reasons if subject.verdict else ()
+    yield from (view.sentence(each) for each in reasons if each.kind in _DOUBTS)
     yield f"from {view.share(change.detectable)} on a change would be found"
 
 

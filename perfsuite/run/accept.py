@@ -13,8 +13,6 @@ from statistics import fmean
 
 from perfsuite.boundary import UsageError, is_plain
 from perfsuite.judge.compare import (
-    DEVICE_TIME,
-    TIME,
     Against,
     Pair,
     Shift,
@@ -25,14 +23,16 @@ from perfsuite.judge.compare import (
     paired,
     prior_of,
     shift_of,
-    timings_of_entry,
     values_of_entry,
 )
 from perfsuite.judge.noise import AWAITED, LACK_OF_FIT, NoisePrior, entries_of, service_prior
-from perfsuite.judge.verdict import IN_TURNS, learned, word_of
+from perfsuite.judge.verdict import learned
 from perfsuite.model import (
+    DEVICE_TIME,
+    TIME,
     BaselineEntry,
     Change,
+    Confirmation,
     Metric,
     Regime,
     Run,
@@ -60,9 +60,6 @@ from perfsuite.store.baselines import (
 from perfsuite.store.codec import Acceptance, StoredEntry, baseline_text
 from perfsuite.store.sku import fingerprint_differs, sku_for
 
-# Compares a baseline entry with several nights: how far its level moved, and how surely.
-
-
 # A unit's processes in one night.
 Cell = Sequence[float]
 
@@ -84,7 +81,7 @@ def is_one_level(
 ) -> bool:
     """Say whether a night is of the level of others: no verdict would tell them apart."""
     found = _shifts(variant, night, nights, against)
-    moved = (word_of(shift, against.policy) in {Word.SLOWER, Word.FASTER} for shift in found)
+    moved = (shift.word(against.policy).moved for shift in found)
     return not any(moved) and not _exact(variant, night, nights)
 
 
@@ -103,8 +100,9 @@ def _shifts(
     variant: Variant, old: BaselineEntry, nights: Sequence[BaselineEntry], against: Against
 ) -> Iterator[Shift]:
     if "time_us" in old.metrics and all("time_us" in night.metrics for night in nights):
-        before, now = timings_of_entry(old), [timings_of_entry(night) for night in nights]
-        prior, metric = prior_of(variant, old, against), TIME
+        before, now = values_of_entry(old), [values_of_entry(night) for night in nights]
+        prior = prior_of(variant, old, against)
+        metric: Metric = TIME
         device = [values_of_entry(each, DEVICE_TIME) for each in (old, *nights)]
         at_home = {one.unit for one in before} & {one.unit for night in now for one in night}
         if variant.case.regime is Regime.END_TO_END and all(device) and not at_home:
@@ -179,9 +177,6 @@ def _share(side: Sequence[Sequence[Cell]]) -> float:
     return sum(of_units) / len(side) ** 2
 
 
-# Says what is worth knowing before numbers become the baseline.
-
-
 def caution_of(run: Run, moved: Sequence[str], slower: Mapping[str, str]) -> str:
     """Say what a reader of the diff should know of the run that the moved entries come from."""
     # Against a revision the verdicts say nothing of what is replaced.
@@ -190,12 +185,12 @@ def caution_of(run: Run, moved: Sequence[str], slower: Mapping[str, str]) -> str
         "of them slower than before": len(slower),
         "unclear": sum(verdict.word is Word.UNCLEAR for verdict in verdicts),
         "decided in turns on a card that no entry knew": sum(
-            verdict.confirmation == IN_TURNS for verdict in verdicts
+            verdict.confirmation is Confirmation.IN_TURNS for verdict in verdicts
         ),
     }
     told = [f"{count} {what}" for what, count in counts.items() if count]
     told += [f"measured in turns with {run.against}"] if run.against and moved else []
-    told += [f"of code that is in no commit ({run.commit})"] if "dirty" in run.commit else []
+    told += [f"of code that is in no commit ({run.commit})"] if run.is_dirty else []
     return ", ".join(told)
 
 
@@ -220,9 +215,6 @@ def slower_than(
                 f"{c.metric} {c.theta:+.2%} (threshold {c.threshold:.2%})" for c in worse
             )
     return found
-
-
-# Makes the results of a run the baseline of its SKU, by an explicit act with a reason.
 
 
 _ADDED = "added"
@@ -255,53 +247,49 @@ class Accepted:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Shelf:
-    """The entries of one SKU, and the folder they belong to."""
-
-    sku: Sku
-    folder: Path
-    entries: Mapping[str, BaselineEntry]
-
-
 def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] = ()) -> Accepted:
     """Store the estimates of a run in ``root``, each for its variant's SKU.
 
     ``select`` narrows it to variants (ids), cases (``pack.case``) or packs. A selected variant that
     failed or was disturbed refuses the whole; of an interrupted run something must be selected.
-    Entries of other variants stay as they are, and so do
-    those that did not move by more than noise.
+    Entries of other variants stay as they are, and so do those that did not move by more than
+    noise.
     """
     acceptance = acceptance_of(reason, by)
     chosen = _chosen(run, select)
     _refuse_failures(run, chosen)
-    estimates = entries_of(run)
-    entries = {name: estimates[name] for name in chosen if name in estimates}
-    shelves = _shelves(run, root, entries)
-    for shelf in shelves:
-        check_sku(shelf.sku, shelf.folder)
+    variants = {variant.id: variant for variant in run.variants}
+    # Gangs and compilation targets have SKUs of their own.
+    skus: dict[str, Sku] = {}
+    entries: dict[str, dict[str, BaselineEntry]] = {}
+    for name, entry in entries_of(run).items():
+        if name in chosen:
+            known = name in variants
+            sku = sku_for(variants[name], run.facts, own=run.sku) if known else run.sku
+            skus[sku.slug] = sku
+            entries.setdefault(sku.slug, {})[name] = entry
+    for slug, sku in skus.items():
+        check_sku(sku, sku_folder(root, slug))
     written: list[Path] = []
     said: dict[str, str] = {}
     slower: dict[str, str] = {}
-    for shelf in shelves:
-        with locked(shelf.folder):
-            before = {n: stored.entry for n, stored in read_all(shelf.folder).items()}
-            moves, files = _moves(run, shelf, acceptance)
+    for slug, new in entries.items():
+        folder = sku_folder(root, slug)
+        with locked(folder):
+            before = {n: stored.entry for n, stored in read_all(folder).items()}
+            moves, files = _moves(run, new, slug, folder, acceptance)
             said |= moves
-            moved = {n: shelf.entries[n] for n, what in moves.items() if what}
-            against = Against(facts=run.facts, slug=shelf.sku.slug)
+            moved = {name: new[name] for name, what in moves.items() if what}
+            against = Against(facts=run.facts, slug=slug)
             slower |= slower_than(before, moved, variants=run.variants, against=against)
-            written += write_files([run], shelf.sku, shelf.folder, files)
+            written += write_files([run], skus[slug], folder, files)
+    left = {n: why or "nothing was measured" for n, why in chosen.items() if n not in said}
     return Accepted(
         written=tuple(written),
         added=tuple(name for name, what in said.items() if what == _ADDED),
         changed={name: what for name, what in said.items() if what not in {"", _ADDED}},
         unchanged=tuple(name for name, what in said.items() if not what),
-        refused={
-            name: why or "nothing was measured"
-            for name, why in chosen.items()
-            if name not in entries
-        },
+        refused=left,
         caution=caution_of(run, [name for name, what in said.items() if what], slower),
         slower=slower,
     )
@@ -338,11 +326,8 @@ def _chosen(run: Run, select: Sequence[str]) -> dict[str, str]:
                 f"run {run.id!r} has no result of {word!r}",
                 remedy="select by pack, by pack.case or by a whole variant id of this run",
             )
-    return {
-        name: reason
-        for name, reason in names.items()
-        if not select or any(_is_selected(name, word) for word in select)
-    }
+    words = select or list(names)
+    return {n: why for n, why in names.items() if any(_is_selected(n, word) for word in words)}
 
 
 def _is_selected(name: str, word: str) -> bool:
@@ -365,18 +350,6 @@ def _refuse_failures(run: Run, chosen: Mapping[str, str]) -> None:
         )
 
 
-def _shelves(run: Run, root: Path, entries: Mapping[str, BaselineEntry]) -> list[_Shelf]:
-    """Return the entries by SKU; gangs and compilation targets have SKUs of their own."""
-    variants = {variant.id: variant for variant in run.variants}
-    skus: dict[str, Sku] = {}
-    found: dict[str, dict[str, BaselineEntry]] = {}
-    for name, entry in entries.items():
-        sku = sku_for(variants[name], run.facts, own=run.sku) if name in variants else run.sku
-        skus[sku.slug] = sku
-        found.setdefault(sku.slug, {})[name] = entry
-    return [_Shelf(skus[slug], sku_folder(root, slug), each) for slug, each in found.items()]
-
-
 def check_sku(sku: Sku, folder: Path) -> None:
     """Refuse a folder that belongs to another product of the same slug."""
     if not has_sku(folder) and not packs_in(folder):
@@ -390,26 +363,23 @@ def check_sku(sku: Sku, folder: Path) -> None:
 
 
 def _moves(
-    run: Run, shelf: _Shelf, acceptance: Acceptance
+    run: Run, new: Mapping[str, BaselineEntry], slug: str, folder: Path, acceptance: Acceptance
 ) -> tuple[dict[str, str], dict[Path, bytes]]:
     """Return in words what becomes of each entry, and the packs' files that change by it."""
-    other_code = {v.variant for v in run.verdicts if v.word in {Word.SLOWER, Word.FASTER}}
+    other_code = {v.variant for v in run.verdicts if v.word.moved}
     said: dict[str, str] = {}
     files: dict[Path, bytes] = {}
-    for pack, names in groupby(sorted(shelf.entries), key=lambda name: name.partition(".")[0]):
-        stored = read_pack(shelf.folder, pack)
-        changed = {}
+    for pack, names in groupby(sorted(new), key=lambda name: name.partition(".")[0]):
+        stored, changed = read_pack(folder, pack), {}
         for name in names:
-            merged = Merged(shelf.entries[name], _ADDED)
+            merged = Merged(new[name], _ADDED)
             if name in stored:
-                old, new = stored[name].entry, shelf.entries[name]
                 # Against a revision the verdicts say nothing of how this compares with the baseline
                 is_other_code = name in other_code or run.against is not None
-                merged = merge(old, new, is_other_code=is_other_code)
+                merged = merge(stored[name].entry, new[name], is_other_code=is_other_code)
             said[name] = merged.what
             if merged.what:
                 changed[name] = StoredEntry(entry=merged.entry, accepted=acceptance)
         if changed:
-            text = baseline_text(shelf.sku.slug, pack, {**stored, **changed})
-            files[pack_path(shelf.folder, pack)] = text
+            files[pack_path(folder, pack)] = baseline_text(slug, pack, {**stored, **changed})
     return said, files

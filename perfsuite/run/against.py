@@ -6,12 +6,15 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from perfsuite.boundary import PerfError
 from perfsuite.model import (
+    DIRTY,
     Arm,
     Pack,
     Revision,
@@ -22,6 +25,7 @@ from perfsuite.model import (
     Variant,
     Verdict,
     Word,
+    because,
 )
 from perfsuite.packs.find import PackSource
 from perfsuite.packs.listing import load_catalogue
@@ -30,8 +34,6 @@ from perfsuite.run.expected import Yardstick
 from perfsuite.store.git import check_out, repository_of, revision_of
 from perfsuite.workers.process import Code
 from perfsuite.workers.server import NOTHING_OF_IT, entries, moved, moved_origin
-
-# Sets up A against B: a checkout of the other revision, and what of it can be compared.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +52,20 @@ class Arms:
         """Return the verdicts, with a word where the revision had none to say."""
         if self.revision is None:
             return tuple(verdicts)
-        doubts = {**self.missing, **dict(_failures(run)), **dict(of_one_code(run))}
+        doubts = dict(self.missing)
+        for result in run.aside:
+            if result.arm is Arm.A and result.status is not Status.OK:
+                doubts[result.variant] = f"it ended {result.status.value}: {result.reason}"
+        doubts |= dict(of_one_code(run))
         return tuple(
-            replace(verdict, reason=f"{verdict.reason}; {self.revision}: {doubt}")
-            if (doubt := doubts.get(verdict.variant))
+            replace(
+                verdict,
+                reasons=(
+                    *verdict.reasons,
+                    because("other_side", revision=str(self.revision), why=told),
+                ),
+            )
+            if (told := doubts.get(verdict.variant))
             else verdict
             for verdict in verdicts
         )
@@ -78,20 +90,22 @@ def open_arms(request: Request, variants: Sequence[Variant], stack: ExitStack) -
     repository = repository_of(options.project)
     revision = revision_of(repository, options.rev)
     root = check_out(repository, revision, folder=request.folder, build=options.build, stack=stack)
-    trees = {
-        arm: _tree(place, repository, options.project)
-        for arm, place in ((Arm.A, root), (Arm.B, repository))
-    }
+    theirs, ours = (_tree(place, repository, options.project) for place in (root, repository))
     usable = [pack for pack in request.packs if not pack.error]
-    theirs = _listed(usable, trees[Arm.A], variants)
-    known = [variant for variant in variants if variant.pack in theirs]
-    missing = {v.id: why for v in known if (why := _difference(v, theirs[v.pack], trees[Arm.A]))}
+    tier = max((each.tier for each in variants), key=list(Tier).index, default=Tier.SMOKE)
+    sources = [
+        PackSource(name=p.name, origin=moved_origin(p.origin, theirs), version=p.version)
+        for p in usable
+    ]
+    listed = {
+        pack.name: pack
+        for pack in load_catalogue(sources, tier=tier, front=entries(theirs, sys.path))
+    }
+    known = [variant for variant in variants if variant.pack in listed]
+    missing = {v.id: why for v in known if (why := _difference(v, listed[v.pack], theirs))}
     return Arms(
         revision=revision,
-        code={
-            Arm.A: _code(list(theirs.values()), trees[Arm.A]),
-            Arm.B: _code(usable, trees[Arm.B]),
-        },
+        code={Arm.A: _code([*listed.values()], theirs), Arm.B: _code(usable, ours)},
         compared=frozenset(variant.id for variant in known) - missing.keys(),
         missing=missing,
     )
@@ -102,18 +116,6 @@ def _tree(root: Path, repository: Path, project: Path) -> Tree:
     places = dict.fromkeys((project.resolve(), repository))
     front = [moved(str(each), tree) for place in places for each in (place / "src", place)]
     return replace(tree, front=tuple(front))
-
-
-def _listed(packs: Sequence[Pack], tree: Tree, variants: Sequence[Variant]) -> dict[str, Pack]:
-    """Return the revision's packs as the catalogue knows them, by name."""
-    tiers = list(Tier)
-    tier = max((variant.tier for variant in variants), key=tiers.index, default=Tier.SMOKE)
-    sources = [
-        PackSource(name=p.name, origin=moved_origin(p.origin, tree), version=p.version)
-        for p in packs
-    ]
-    listed = load_catalogue(sources, tier=tier, front=entries(tree, sys.path))
-    return {pack.name: pack for pack in listed}
 
 
 def _code(packs: Sequence[Pack], tree: Tree) -> Code:
@@ -140,13 +142,6 @@ def _difference(variant: Variant, theirs: Pack, tree: Tree) -> str:
     return ""
 
 
-def _failures(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield what ended early in the revision."""
-    for result in run.aside:
-        if result.arm is Arm.A and result.status is not Status.OK:
-            yield result.variant, f"it ended {result.status.value}: {result.reason}"
-
-
 def of_one_code(run: Run) -> Iterator[tuple[str, str]]:
     """Yield the variants of which both arms ran the same code, and why."""
     for result in run.aside:
@@ -154,15 +149,11 @@ def of_one_code(run: Run) -> Iterator[tuple[str, str]]:
             yield result.variant, NOTHING_OF_IT
 
 
-# Says which verdicts the baseline's own revision can decide, measured in turns with the tree.
-
-
 # What is measured in turns at most; of more, those that moved furthest. Of a night of 489 variants
 # on a card never seen 46 were doubted at first (H200, docs/measured.md).
 MOST = 40
 # Facts of a run's environment that turns on one card hold still and that nobody installs.
 OF_THE_CARD = frozenset({"vbios", "nvlinks"})
-DIRTY = "-dirty"
 # As runs and baselines name it; a name, which anything may have, is none.
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
@@ -178,7 +169,11 @@ def refusal(commit: str, own: str) -> str:
 
 def by_size(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Return those that moved furthest first."""
-    return sorted(verdicts, key=_size, reverse=True)
+
+    def size(verdict: Verdict) -> float:
+        return max((abs(change.theta) for change in verdict.changes), default=0.0)
+
+    return sorted(verdicts, key=size, reverse=True)
 
 
 def differing(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
@@ -206,34 +201,22 @@ def decided(
     if devices > 1 or not is_whole or not doubted:
         return set()
     sources = {v.variant: found.entries[v.variant].run for v in doubted}
-    known = {found.commits.get(source, "") for source in sources.values()}
-    known = {commit for commit in known if not refusal(commit, run.commit)}
-    known &= _existing(request.root, known)
-    usable = {
-        source
-        for source in sources.values()
-        if found.commits.get(source, "") in known
-        and not any(differing(found.environments.get(source, {}), run.facts.environment))
+    is_there = {
+        commit: not refusal(commit, run.commit) and _exists(request.root, commit)
+        for commit in {found.commits.get(source, "") for source in sources.values()}
     }
-    askable = [verdict for verdict in doubted if sources[verdict.variant] in usable]
+    askable = []
+    for verdict in doubted:
+        source = sources[verdict.variant]
+        other = any(differing(found.environments.get(source, {}), run.facts.environment))
+        if is_there[found.commits.get(source, "")] and not other:
+            askable.append(verdict)
     return {verdict.variant for verdict in by_size(askable)[:MOST]}
 
 
-def _existing(root: Path, commits: Iterable[str]) -> set[str]:
+def _exists(root: Path, commit: str) -> bool:
     try:
-        repository = repository_of(root)
-    except PerfError:
-        return set()
-    return {commit for commit in commits if _exists(repository, commit)}
-
-
-def _exists(repository: Path, commit: str) -> bool:
-    try:
-        revision_of(repository, commit)
+        revision_of(repository_of(root), commit)
     except PerfError:
         return False
     return True
-
-
-def _size(verdict: Verdict) -> float:
-    return max((abs(change.theta) for change in verdict.changes), default=0.0)

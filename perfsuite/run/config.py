@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 import shlex
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from perfsuite.boundary import UsageError, hidden
-from perfsuite.judge.compare import Policy
+from perfsuite.hooks import added
+from perfsuite.judge.compare import FAIL_WORDS, Policy
 from perfsuite.model import (
     ClaimInstance,
     Pack,
@@ -24,26 +28,23 @@ from perfsuite.model import (
     Variant,
     seconds_of,
 )
+from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.packs.find import discover
 from perfsuite.packs.listing import load_catalogue
 from perfsuite.packs.load import chosen_accelerator
 from perfsuite.packs.select import claims_of, parse_selection, select, shard_of
 from perfsuite.store.baselines import Root
-from perfsuite.store.exceptions import Exceptions
 from perfsuite.store.git import RevisionOptions
 
 if TYPE_CHECKING:
     import pytest
 
 
-# The options of a session: what pytest is told of them, and their values as plain data.
-
-
 TIERS = ("smoke", "nightly", "full")
 # The machine changed, and nothing else fails. 0 to 5 are pytest's.
 EXIT_MACHINE = 14
 # What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
-FAIL_ON = "slower,over-budget,machine-shift,wrong,crashed,timed-out,error,broken"
+FAIL_ON = ",".join((*Policy().fail_on, "wrong", "crashed", "timed-out", "error"))
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -185,9 +186,7 @@ OPTIONS: Mapping[str, Option] = {
     "--perf-threshold": _value("PCT", "smallest change called slower or faster", kind=_percent),
     "--perf-gate": _value("PCT", "smallest slower change that fails a run", kind=_percent),
     "--perf-report": _value(
-        "DIR",
-        "where to write the HTML report (default: reports)",
-        default="reports",
+        "DIR", "where to write the HTML report (default: reports)", default="reports"
     ),
 }
 INI: Mapping[str, Option] = {
@@ -196,10 +195,6 @@ INI: Mapping[str, Option] = {
         "help": "folders of accepted numbers; the first is written to",
         "type": "paths",
         "default": list(BASELINES_DEFAULT),
-    },
-    "perf_history": {
-        "help": "URL of the history; empty: none",
-        "default": "sqlite:///.perfsuite/history.db",
     },
     "perf_counters": {
         "help": "count what traced kernels do in each run, as --perf-counters has it",
@@ -210,23 +205,39 @@ INI: Mapping[str, Option] = {
 
 # Of pytest's own options those that choose tests and plugins, and those that set what INI has.
 CHOICES, SETTERS = ("-k", "-m", "-p"), ("-o", "--override-ini")
-SECRET_INI = {"perf_history"}
+
+
+def known_options() -> dict[str, Option]:
+    """Return the options and settings of the core and of each feature."""
+    return {**OPTIONS, **INI, **added("perf_options")}
 
 
 def options_of(config: pytest.Config) -> Options:
     """Return the session's options as plain values."""
     names = (name.partition("--perf-")[2].replace("-", "_") for name in OPTIONS)
     values = {name: config.getoption(f"perf_{name}") for name in names if name}
+    features = {
+        name: config.getoption(name) if name.startswith("--") else config.getini(name)
+        for name in added("perf_options")
+    }
     given = map(str, config.invocation_params.args)
+    try:
+        counters = values["counters"] or bool(config.getini("perf_counters"))
+    except Exception as error:  # pytest's own are no ValueErrors in each version
+        raise UsageError(
+            f"perf_counters is neither true nor false: {error}",
+            where="the ini file, or -o on the command line",
+            remedy="write perf_counters = true, or leave it out",
+        ) from error
     return Options(
         **{
             **values,
             "root": config.rootpath,
-            "counters": values["counters"] or _is_set(config, "perf_counters"),
+            "counters": counters,
             "pack": tuple(map(Path, values["pack"])),
             "repo": Path(values["repo"]) if values["repo"] else None,
             "report": config.rootpath / values["report"],
-            "history": config.getini("perf_history"),
+            "features": features,
             # The default comes as text, what a project sets as paths.
             "baselines": tuple(config.rootpath / path for path in config.getini(BASELINES)),
             "command": shlex.join(["pytest", *kept_words(given, config.option.file_or_dir)]),
@@ -237,38 +248,24 @@ def options_of(config: pytest.Config) -> Options:
 def kept_words(words: Iterable[str], paths: Collection[str]) -> Iterator[str]:
     """Yield what may be stored of a command line, since it goes into files that others read.
 
-    That is perfsuite's own options and settings, -k, -m and the ``paths`` that pytest found: what
-    is another plugin's may be a secret. Passwords in the rest are hidden.
+    That is perfsuite's own options, the core's settings, -k, -m and the ``paths`` that pytest
+    found: what is another plugin's may be a secret, and so may a feature's setting, such as the
+    URL of the history. Passwords in the rest are hidden.
     """
-    given = iter(words)
+    given, options = iter(words), known_options()
     for word in given:
         name, equals, value = word.partition("=")
         is_choice = word[:2] in CHOICES and not word.startswith("--")
-        if name in OPTIONS or is_choice:
-            has_value = OPTIONS.get(name, {}).get("action") != "store_true"
+        if (name in options and name.startswith("--")) or is_choice:
+            has_value = options.get(name, {}).get("action") != "store_true"
             is_next = has_value and (len(word) == len("-k") if is_choice else not equals)
             yield from map(hidden, (word, *([next(given, "")] if is_next else [])))
         elif name in SETTERS:
             setting = value if equals else next(given, "")
-            if setting.partition("=")[0] in INI.keys() - SECRET_INI:
+            if setting.partition("=")[0] in INI:
                 yield from ("-o", hidden(setting))
         elif word in paths:
             yield hidden(word)
-
-
-def _is_set(config: pytest.Config, name: str) -> bool:
-    """Return an ini option that is true or false; raises UsageError for another value."""
-    try:
-        return bool(config.getini(name))
-    except Exception as error:  # pytest's own are no ValueErrors in each version
-        raise UsageError(
-            f"{name} is neither true nor false: {error}",
-            where="the ini file, or -o on the command line",
-            remedy=f"write {name} = true, or leave it out",
-        ) from error
-
-
-# From the options of a session to what is to be measured and how it is judged.
 
 
 STATE_FOLDER = ".perfsuite"
@@ -301,7 +298,7 @@ class Options:
     against: str | None = None
     against_build: str = ""
     repo: Path | None = None
-    history: str = ""
+    features: Mapping[str, Any] = field(default_factory=dict)
     resume_if_any: bool = False
     time: float | None = None
     shard: tuple[int, int] | None = None
@@ -333,131 +330,6 @@ class Options:
         return tuple(f"{name}={value}" for name, value in given if value)
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """What the options leave of the catalogue."""
-
-    packs: tuple[Pack, ...]
-    variants: tuple[Variant, ...]
-    claims: tuple[ClaimInstance, ...]
-    shard: Shard | None = None
-
-    def values(self) -> Mapping[tuple[str, str], list[Variant | ClaimInstance | Pack]]:
-        """Return what tests are given, by their argument's name and the pack."""
-        found: dict[tuple[str, str], list[Variant | ClaimInstance | Pack]] = {}
-        for variant in self.variants:
-            found.setdefault(("variant", variant.pack), []).append(variant)
-        for claim in self.claims:
-            found.setdefault(("claim", claim.pack), []).append(claim)
-        for pack in self.packs:
-            if pack.error:
-                found.setdefault(("broken_pack", pack.name), []).append(pack)
-        return found
-
-
-def choose(options: Options) -> Chosen:
-    """Find the packs, list them in a child process, and select among their variants."""
-    sources = discover(options.root, extra=options.pack, allow=options.packs)
-    packs = load_catalogue(sources, tier=Tier(options.tier))
-    chosen_accelerator(options.device, packs)  # refuses a name that nothing has
-    variants = tuple(variant for pack in packs for variant in pack.variants)
-    if options.select:
-        variants = tuple(select(variants, parse_selection(options.select)))
-    shard = None
-    if options.shard is not None:
-        index, count = options.shard
-        claims = claims_of(packs, variants)
-        variants, shard = shard_of(variants, claims, index=index, count=count)
-        shard = replace(shard, tier=options.tier)
-    return Chosen(tuple(packs), variants, tuple(claims_of(packs, variants)), shard)
-
-
-def policy_of(options: Options) -> Policy:
-    """Return how the run is judged; a word that nothing is called is a ``UsageError``."""
-    from perfsuite.judge.compare import FAIL_WORDS, Policy
-
-    unknown = sorted(set(options.fail_on) - {*FAIL_WORDS, *STATUS_WORDS})
-    if unknown:
-        raise UsageError(
-            f"--perf-fail-on does not know {unknown[0]!r}",
-            remedy=f"choose among {', '.join((*FAIL_WORDS, *STATUS_WORDS))}",
-        )
-    # What is accepted is no failure, however it compares with what it replaces.
-    words = () if options.accept else tuple(set(options.fail_on) & set(FAIL_WORDS))
-    return Policy(threshold=options.threshold, gate=options.gate, fail_on=words)
-
-
-def settings_of(options: Options) -> Settings:
-    """Return how the run measures."""
-    settings = Settings(check_only=options.check, seed=options.seed)
-    if options.processes is None:
-        return settings
-    confirm = max(options.processes, settings.confirm_processes)
-    return replace(settings, processes=options.processes, confirm_processes=confirm)
-
-
-def against_of(options: Options) -> RevisionOptions | None:
-    """Return what the working tree is compared with, if that is a revision of it."""
-    if options.against is None:
-        if options.repo or options.against_build:
-            raise UsageError(
-                "--perf-repo and --perf-against-build say nothing by themselves",
-                remedy="name a revision with --perf-against=REV, or leave them out",
-            )
-        return None
-    for name, is_given in (("--perf-check", options.check), ("--perf-accept", options.accept)):
-        if is_given:
-            raise UsageError(
-                f"--perf-against cannot go with {name}: it says nothing of right or accepted",
-                remedy="run them one after the other",
-            )
-    project = options.root / (options.repo or "")
-    return RevisionOptions(rev=options.against, project=project, build=options.against_build)
-
-
-def request_of(
-    options: Options,
-    chosen: Chosen,
-    *,
-    variants: Sequence[Variant],
-    claims: Sequence[ClaimInstance],
-) -> Request:
-    """Return what is to be run; variants that only a claim needs are measured for it."""
-    from perfsuite.store.baselines import shipped_by
-    from perfsuite.store.exceptions import Exceptions
-
-    return Request(
-        variants=tuple(_with_claims(chosen, variants, claims)),
-        claims=tuple(claims),
-        packs=chosen.packs,
-        device=options.device,
-        settings=settings_of(options),
-        policy=policy_of(options),
-        root=options.root,
-        folder=options.root / STATE_FOLDER,
-        baseline_roots=(*options.baselines, *shipped_by(chosen.packs)),
-        command=options.command,
-        resume=options.resume,
-        resume_if_any=options.resume_if_any,
-        against=against_of(options),
-        exceptions=Exceptions.load(options.baselines, datetime.now(UTC).date()),
-        time_s=options.time or float("inf"),
-        shard=chosen.shard,
-        counters=options.counters,
-    )
-
-
-def _with_claims(
-    chosen: Chosen, variants: Sequence[Variant], claims: Sequence[ClaimInstance]
-) -> Iterable[Variant]:
-    needed = {variant.id for variant in variants}
-    needed |= {side for claim in claims for side in (claim.faster, claim.than)}
-    return (variant for variant in chosen.variants if variant.id in needed)
-
-
-# What is to be run and how it is judged, as one value.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What is to be run and how it is judged; folders are the project's.
@@ -486,7 +358,107 @@ class Request:
     is_brief: bool = False
 
 
-# A project's pytest settings, for commands that run without pytest: pyproject.toml alone.
+def choose(options: Options) -> Request:
+    """Find the packs, list them in a child process, and select among their variants.
+
+    Return what there is to run; how it is judged, ``request_of`` says.
+    """
+    sources = discover(options.root, extra=options.pack, allow=options.packs)
+    packs = load_catalogue(sources, tier=Tier(options.tier))
+    chosen_accelerator(options.device, packs)  # refuses a name that nothing has
+    variants = tuple(variant for pack in packs for variant in pack.variants)
+    if options.select:
+        variants = tuple(select(variants, parse_selection(options.select)))
+    shard = None
+    if options.shard is not None:
+        index, count = options.shard
+        claims = claims_of(packs, variants)
+        variants, shard = shard_of(variants, claims, index=index, count=count)
+        shard = replace(shard, tier=options.tier)
+    return Request(
+        variants=variants,
+        claims=claims_of(packs, variants),
+        packs=packs,
+        device=options.device,
+        settings=settings_of(options),
+        root=options.root,
+        folder=options.root / STATE_FOLDER,
+        baseline_roots=options.baselines,
+        command=options.command,
+        resume=options.resume,
+        resume_if_any=options.resume_if_any,
+        time_s=options.time or float("inf"),
+        shard=shard,
+        counters=options.counters,
+    )
+
+
+def request_of(
+    options: Options,
+    chosen: Request,
+    *,
+    variants: Sequence[Variant],
+    claims: Sequence[ClaimInstance],
+) -> Request:
+    """Return what is to be run of what was chosen, and how it is judged.
+
+    Variants that only a claim needs are measured for it.
+    """
+    from perfsuite.nightly.exceptions import Exceptions
+    from perfsuite.store.baselines import shipped_by
+
+    needed = {variant.id for variant in variants}
+    needed |= {side for claim in claims for side in (claim.faster, claim.than)}
+    return dataclasses.replace(
+        chosen,
+        variants=tuple(variant for variant in chosen.variants if variant.id in needed),
+        claims=tuple(claims),
+        policy=policy_of(options),
+        against=against_of(options),
+        baseline_roots=(*options.baselines, *shipped_by(chosen.packs)),
+        exceptions=Exceptions.load(options.baselines, datetime.now(UTC).date()),
+    )
+
+
+def settings_of(options: Options) -> Settings:
+    """Return how the run measures."""
+    settings = Settings(check_only=options.check, seed=options.seed)
+    if options.processes is None:
+        return settings
+    confirm = max(options.processes, settings.confirm_processes)
+    return replace(settings, processes=options.processes, confirm_processes=confirm)
+
+
+def policy_of(options: Options) -> Policy:
+    """Return how the run is judged; a word that nothing is called is a ``UsageError``."""
+    unknown = sorted(set(options.fail_on) - {*FAIL_WORDS, *STATUS_WORDS})
+    if unknown:
+        raise UsageError(
+            f"--perf-fail-on does not know {unknown[0]!r}",
+            remedy=f"choose among {', '.join((*FAIL_WORDS, *STATUS_WORDS))}",
+        )
+    # What is accepted is no failure, however it compares with what it replaces.
+    words = () if options.accept else tuple(set(options.fail_on) & set(FAIL_WORDS))
+    return Policy(threshold=options.threshold, gate=options.gate, fail_on=words)
+
+
+def against_of(options: Options) -> RevisionOptions | None:
+    """Return what the working tree is compared with, if that is a revision of it."""
+    if options.against is None:
+        if options.repo or options.against_build:
+            raise UsageError(
+                "--perf-repo and --perf-against-build say nothing by themselves",
+                remedy="name a revision with --perf-against=REV, or leave them out",
+            )
+        return None
+    for name, is_given in (("--perf-check", options.check), ("--perf-accept", options.accept)):
+        if is_given:
+            raise UsageError(
+                f"--perf-against cannot go with {name}: it says nothing of right or accepted",
+                remedy="run them one after the other",
+            )
+    project = options.root / (options.repo or "")
+    return RevisionOptions(rev=options.against, project=project, build=options.against_build)
 
 
 # Pytest reads settings from these as well.

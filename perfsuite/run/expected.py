@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import structs
 
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.peaks import Peaks, efficiency, peaks_of, with_measured
@@ -22,13 +24,10 @@ from perfsuite.model import (
     Variant,
     Word,
 )
-from perfsuite.stats import process_value
+from perfsuite.stats import estimate
 from perfsuite.store.baselines import Baselines, Root
 from perfsuite.store.runs import last_run
 from perfsuite.store.sku import sku_for
-
-# What the last runs on a unit say of variants that have no baseline.
-
 
 # A variant that none of this many runs has measured is new; one that had no room for
 # all does not count among them, up to so many.
@@ -44,52 +43,31 @@ def earlier_runs(folder: Path, newest: Run | None) -> Iterator[Run]:
         run = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=run.id)
 
 
-def behind(entries: Mapping[str, BaselineEntry], runs: Iterable[Run]) -> Iterator[Result]:
-    """Yield the results that entries come from; a report draws them as before."""
-    for run in runs:
-        names = {name for name, entry in entries.items() if entry.run == run.id}
-        yield from (result for result in run.results if result.variant in names)
-
-
-def latest_entries(
-    runs: Sequence[Run], variants: Mapping[str, Variant]
-) -> dict[str, BaselineEntry]:
+def latest_entries(runs: Sequence[Run], variants: Collection[str]) -> dict[str, BaselineEntry]:
     """Return each variant's newest entry; what was found slower is no yardstick later.
 
-    Nor is what was unclear, where anything else is: code would be compared with itself.
+    Nor is what was unclear, where anything else is: code would be compared with itself. Kernels
+    may be of an older entry: what did not move was not traced again.
     """
     found: dict[str, BaselineEntry] = {}
     unclear: dict[str, BaselineEntry] = {}
     traced: dict[str, BaselineEntry] = {}
-    for entry, word in _usable(runs, variants):
-        kind = unclear if word is Word.UNCLEAR else found
-        kind.setdefault(entry.variant, entry)
-        if entry.kernels and kind is found:
-            traced.setdefault(entry.variant, entry)
-    return {name: _traced(entry, traced) for name, entry in {**unclear, **found}.items()}
-
-
-def _usable(
-    runs: Sequence[Run], variants: Mapping[str, Variant]
-) -> Iterator[tuple[BaselineEntry, Word | None]]:
-    for run in runs:
+    for run in (each for each in runs if each.shift is None):  # else another machine measured
         words = {verdict.variant: verdict.word for verdict in run.verdicts}
-        if run.shift is not None:  # nor is what a changed machine measured
-            continue
         for name, entry in entries_of(run).items():
-            if name in variants and words.get(name) is not Word.SLOWER:
-                yield entry, words.get(name)
-
-
-def _traced(entry: BaselineEntry, traced: Mapping[str, BaselineEntry]) -> BaselineEntry:
-    """Return the entry with the kernels of an older one: who did not move was not traced again."""
-    known = traced.get(entry.variant)
-    if entry.kernels or known is None:
-        return entry
-    return replace(entry, kernels=known.kernels, codes=known.codes)
-
-
-# Finds what a run is compared with, and what no result may exceed.
+            if name not in variants or words.get(name) is Word.SLOWER:
+                continue
+            if words.get(name) is Word.UNCLEAR:
+                unclear.setdefault(name, entry)
+                continue
+            found.setdefault(name, entry)
+            if entry.kernels:
+                traced.setdefault(name, entry)
+    latest = {**unclear, **found}
+    for name, known in traced.items():
+        if not latest[name].kernels:
+            latest[name] = structs.replace(latest[name], kernels=known.kernels, codes=known.codes)
+    return latest
 
 
 # More than this share of a measured ceiling is a mistake of the case, not a record.
@@ -128,7 +106,7 @@ class Yardstick:
         if run.against is None:
             return self
         of_a = [r for r in run.aside if r.arm is Arm.A and stage in {None, r.stage}]
-        other = replace(run, results=tuple({r.variant: r for r in of_a}.values()), aside=())
+        other = structs.replace(run, results=tuple({r.variant: r for r in of_a}.values()), aside=())
         entries, source = entries_of(other), str(run.against)
         if not entries:
             return self
@@ -140,7 +118,7 @@ class Yardstick:
             sources={**self.sources, **dict.fromkeys(entries, source)},
             mismatches={k: why for k, why in self.mismatches.items() if k not in entries},
             notes=self.notes if rest else (),
-            previous=replace(other, commit=run.against.commit),
+            previous=structs.replace(other, commit=run.against.commit),
             arms=frozenset(entries),
         )
 
@@ -151,11 +129,11 @@ class Yardstick:
             return result
         if variant.is_gang:  # a switch may sum on the way, and carry less than the formula says
             return result
-        values = [process_value(e.samples("time_us")) for e in result.evidence if e.blocks]
+        values = [estimate(e.samples("time_us")) for e in result.evidence if e.blocks]
         share = efficiency(variant.work, self.peaks, min(values)) if values else None
         if share is None or share <= PLAUSIBLE or not variant.case.cold:
             return result
-        return replace(
+        return structs.replace(
             result,
             status=Status.ERROR,
             reason=f"{share:.0%} of the measured ceiling: the work formula counts too much, the "
@@ -194,7 +172,8 @@ class Yardstick:
         """Let a broken claim fail the run only if it held in what the run is compared with."""
         sides = {instance.id: instance for instance in instances}
         return tuple(
-            replace(claim, fails=claim.fails and self._held(sides[claim.claim])) for claim in claims
+            structs.replace(claim, fails=claim.fails and self._held(sides[claim.claim]))
+            for claim in claims
         )
 
     def _held(self, claim: ClaimInstance) -> bool:
@@ -207,108 +186,74 @@ class Yardstick:
 
 
 def find_yardstick(
-    roots: Sequence[Root], folder: Path, *, run: Run, packs: Sequence[Pack] = ()
+    roots: Sequence[Root], folder: Path, *, run: Run, packs: Sequence[Pack] = (), before: str = ""
 ) -> Yardstick:
     """Return the baselines of each variant's SKU; where a SKU has none, the last runs on this unit.
 
     A run has several SKUs when it holds gangs or compilation targets. ``previous`` is the last
     run, but with the results that the entries come from. ``packs`` say which variants are ceilings.
+    Only runs ``before`` an id count, or before this one.
     """
     variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
     skus = {name: sku_for(variant, run.facts, own=run.sku) for name, variant in variants.items()}
     stored = Baselines.load_each(roots, (run.sku, *skus.values()))
-    known = _Known({name: stored[sku.slug] for name, sku in skus.items()})
-    previous = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=run.id)
-    earlier = {name: variants[name] for name in known.without_sku}
+    baselines = {name: stored[sku.slug] for name, sku in skus.items()}
+    covered = {n: each.name_of(n) for n, each in baselines.items() if each.covers(n)}
+    mismatches = {n: why for n, each in baselines.items() if (why := each.fingerprint_problem)}
+
+    previous = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=before or run.id)
     runs = list(earlier_runs(folder, previous))
-    latest = latest_entries(runs, earlier)
-    entries = {**latest, **known.entries}
+    uncovered = [name for name in variants if name not in covered]
+    latest = latest_entries(runs, uncovered)
     last = f"runs up to {previous.id}" if previous else ""
+    accepted = {n: entry for n, each in baselines.items() if (entry := each.entry(n)) is not None}
+    entries = {**latest, **accepted}
+    if previous:  # a report draws the results that entries come from as before
+        of_run = {name: entry.run for name, entry in entries.items()}
+        behind = (r for each in runs for r in each.results if of_run.get(r.variant) == each.id)
+        previous = structs.replace(previous, results=tuple(behind))
+
+    facts = {each.id: (each.facts.environment, each.commit) for each in runs}
+    for each in (facts for known in stored.values() for facts in known.runs.values()):
+        facts[each.run] = (each.environment, each.commit)
+    origins = [name for name in dict.fromkeys(e.run for e in entries.values()) if name in facts]
     # What comes with a pack was measured in the pack's repository.
     shipped = {each.entries[name].run for each in stored.values() for name in each.shipped}
-    behind_them = _behind(entries.values(), runs, stored.values())
+
+    comparable = {s: known for s, known in stored.items() if not known.fingerprint_problem}
+    known = [entry for each in comparable.values() for entry in each.entries.values()]
+    own = comparable[run.sku.slug].entries.values() if run.sku.slug in comparable else ()
+    peaks = peaks_of(run.sku.slug)
     return Yardstick(
         entries=entries,
-        source="; ".join(dict.fromkeys([*([last] if latest else []), *known.sources.values()])),
-        sources={**dict.fromkeys(earlier, last), **known.sources},
-        mismatches=known.mismatches,
-        notes=known.notes(previous),
-        known=(*latest.values(), *_comparable(stored.values())),
-        previous=previous and replace(previous, results=tuple(behind(entries, runs))),
-        peaks=peaks_of(run.sku.slug),
-        reached=with_measured(peaks_of(run.sku.slug), _comparable([stored[run.sku.slug]]), packs),
+        source="; ".join(dict.fromkeys([*([last] if latest else []), *covered.values()])),
+        sources={**dict.fromkeys(uncovered, last), **covered},
+        mismatches=mismatches,
+        notes=_notes(baselines, covered, previous),
+        known=(*latest.values(), *known),
+        previous=previous,
+        peaks=peaks,
+        reached=with_measured(peaks, own, packs),
         variants=variants,
-        environments={name: environment for name, (environment, _) in behind_them.items()},
-        commits={name: behind_them[name][1] for name in behind_them.keys() - shipped},
-        slugs=known.slugs,
+        environments={name: facts[name][0] for name in origins},
+        commits={name: facts[name][1] for name in origins if name not in shipped},
+        slugs={n: skus[n].slug for n in covered if n not in mismatches},
     )
 
 
-def _behind(
-    entries: Iterable[BaselineEntry], runs: Iterable[Run], stored: Iterable[Baselines]
-) -> dict[str, tuple[Mapping[str, str], str]]:
-    """Return environment and commit of the runs that entries come from."""
-    known = {run.id: (run.facts.environment, run.commit) for run in runs}
-    for each in (facts for baselines in stored for facts in baselines.runs.values()):
-        known[each.run] = (each.environment, each.commit)
-    return {entry.run: known[entry.run] for entry in entries if entry.run in known}
-
-
-def _comparable(stored: Iterable[Baselines]) -> Iterator[BaselineEntry]:
-    for baselines in (each for each in stored if not each.fingerprint_problem):
-        yield from baselines.entries.values()
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What the baselines of each variant's own SKU know of it."""
-
-    baselines: Mapping[str, Baselines]
-
-    @property
-    def slugs(self) -> dict[str, str]:
-        """The SKU of each variant that may be compared with a baseline of it."""
-        comparable = self.sources.keys() - self.mismatches.keys()
-        return {name: self.baselines[name].sku.slug for name in comparable}
-
-    @property
-    def without_sku(self) -> list[str]:
-        """The variants whose SKU has no baseline at all, neither the project's nor their pack's."""
-        return [name for name, each in self.baselines.items() if not each.covers(name)]
-
-    @property
-    def entries(self) -> dict[str, BaselineEntry]:
-        """The entries by variant."""
-        found = {name: each.entry(name) for name, each in self.baselines.items()}
-        return {name: entry for name, entry in found.items() if entry is not None}
-
-    @property
-    def sources(self) -> dict[str, str]:
-        """The SKU's baseline in words, by variant."""
-        return {
-            name: each.name_of(name) for name, each in self.baselines.items() if each.covers(name)
-        }
-
-    @property
-    def mismatches(self) -> dict[str, str]:
-        """Why a variant may not be compared with its SKU's baseline."""
-        return {
-            name: each.fingerprint_problem
-            for name, each in self.baselines.items()
-            if each.fingerprint_problem
-        }
-
-    def notes(self, previous: Run | None) -> tuple[str, ...]:
-        """Say what is compared with no baseline, once per SKU."""
-        notes = list(dict.fromkeys(note for each in self.baselines.values() for note in each.notes))
-        for slug in sorted({each.sku.slug for each in self.baselines.values()}):
-            of_sku = {name: each for name, each in self.baselines.items() if each.sku.slug == slug}
-            covered = {name for name, each in of_sku.items() if each.covers(name)}
-            if bare := len(of_sku) - len(covered):
-                what = f"{bare} of {len(of_sku)} variants on {slug}" if covered else slug
-                none = (
-                    f" and no earlier run on this unit: {'they are' if covered else 'all is'} new"
-                )
-                instead = ": compared with the last runs on this unit"
-                notes.append(f"no baseline for {what}{instead if previous else none}")
-        return tuple(notes)
+def _notes(
+    baselines: Mapping[str, Baselines], covered: Collection[str], previous: Run | None
+) -> tuple[str, ...]:
+    """Say what is compared with no baseline, once per SKU."""
+    notes = list(dict.fromkeys(note for each in baselines.values() for note in each.notes))
+    whole = Counter(each.sku.slug for each in baselines.values())
+    bare = Counter(each.sku.slug for name, each in baselines.items() if name not in covered)
+    for slug, count in sorted(bare.items()):
+        what, are = slug, "all is"
+        if count < whole[slug]:
+            what, are = f"{count} of {whole[slug]} variants on {slug}", "they are"
+        instead = f" and no earlier run on this unit: {are} new"
+        if previous:
+            instead = ": compared with the last runs on this unit"
+        notes.append(f"no baseline for {what}{instead}")
+    return tuple(notes)

@@ -9,57 +9,43 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from msgspec import structs
+
 from perfsuite.boundary import from_environment, user_name
-from perfsuite.history.store import moves_of
+from perfsuite.hooks import features
 from perfsuite.model import Pack, Run, Section, Series, Word
 from perfsuite.packs.load import Listeners
 from perfsuite.report.data import RunView, read
-from perfsuite.report.html import FILES, PAGE, VERDICT, write_report
+from perfsuite.report.html import PAGE, VERDICT, files, write_report
 from perfsuite.report.text import append_summary, commands_of
 from perfsuite.run.accept import accept
 from perfsuite.run.config import Options
 from perfsuite.run.run import Outcome, Steps
 from perfsuite.store.files import refusing
 
-# A report of more variants tells those in short that need no reader.
-MOST_SHOWN = 1000
-
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the history says of a run's variants, and what of it was damaged."""
+    """What features know of a run's variants by its past, and what of that was damaged."""
 
     series: Mapping[str, Series] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
 def keep(outcome: Outcome, options: Options) -> Kept:
-    """Store the run and what it is compared with in the history; read its variants' there."""
-    run, steps = outcome.run, outcome.steps
-
-    def kept() -> Kept:
-        from perfsuite.history.store import History, recent, stored_of, url_of
-
-        url = url_of(options.root, options.history)
-        if not url or run.settings.check_only:
-            return Kept()
-        with History(url, options.root) as history:
-            history.add(stored_of(run))
-            history.add_moves(moves_of(run, options.baselines))
-            nothing: Mapping[str, Series] = {}
-            found = partial(recent, history, run, _shown(run))
-            return Kept(steps.take("history not shown", found, nothing), history.notes)
-
-    later = f"perfsuite history import {run.id} later"
-    return steps.take("history not stored", kept, Kept(), remedy=later)
+    """Hand the finished run to the features; return what they know of its variants."""
+    hook = features().hook
+    return _joined(hook.perf_finished(run=outcome.run, options=options, steps=outcome.steps))
 
 
-def _shown(run: Run) -> list[str]:
-    """Return the variants whose history the report shows: of very many those that changed."""
-    found = [variant.id for variant in run.variants]
-    if len(found) <= MOST_SHOWN:
-        return found
-    return [each.variant for each in run.verdicts if each.word not in {Word.SAME, Word.NEW}]
+def past_of(run: Run, root: Path) -> Kept:
+    """Return what the features know of the variants of a run that was kept before."""
+    return _joined(features().hook.perf_past(run=run, root=root))
+
+
+def _joined(each: Sequence[Kept]) -> Kept:
+    series = {name: found for kept in each for name, found in kept.series.items()}
+    return Kept(series, tuple(note for kept in each for note in kept.notes))
 
 
 def book_of(
@@ -77,7 +63,7 @@ def book_of(
     sections, notes = outcome.steps.take("packs were not asked for sections", told, nothing)
     for note in notes:
         outcome.steps.add("a pack's hook failed", note)
-    run = replace(outcome.run, notes=(*outcome.run.notes, *notes))
+    run = structs.replace(outcome.run, notes=(*outcome.run.notes, *notes))
     return _book(replace(outcome, run=run), history, sections)
 
 
@@ -86,11 +72,11 @@ def _book(
 ) -> RunView:
     return read(
         outcome.run,
-        baselines=outcome.baselines,
-        source=outcome.source,
-        previous=outcome.previous,
+        baselines=outcome.expected.entries,
+        source=outcome.expected.source,
+        previous=outcome.expected.previous,
         history=history,
-        peaks=outcome.peaks,
+        peaks=outcome.expected.reached,
         sections=sections,
     )
 
@@ -127,20 +113,22 @@ def close(outcome: Outcome, packs: Sequence[Pack], options: Options) -> Closing:
     found = tell_github(book, options.root, steps) if book else ()
     report_s = time.monotonic() - started
     if options.accept:
-        if accepted := steps.take("not accepted", lambda: _accept(outcome, options), ""):
-            lines.append(accepted)
+        root, reason = options.baselines[0], options.reason
+        act = partial(accept, outcome.run, root, reason=reason, by=user_name())
+        if accepted := steps.take("not accepted", act, None):
+            folders = {path.parent for path in accepted.written if path.parent.name != "runs"}
+            places = ", ".join(sorted(map(short, folders)))
+            lines.append(f"accepted: {accepted}{' in ' if places else ''}{places}")
             keep(outcome, options)  # with what was accepted just now
     elif book:
         lines += steps.take("advice left out", lambda: list(_next(book)), [])
     return Closing(book, tuple(lines), found, report_s)
 
 
-def write(
-    book: RunView, folder: Path, steps: Steps, names: Sequence[str] = tuple(FILES)
-) -> list[str]:
+def write(book: RunView, folder: Path, steps: Steps, names: Sequence[str] = ()) -> list[str]:
     """Write files of a report, each a step of its own; return a line that says where it is."""
     lines = []
-    for name in names:
+    for name in names or files():
         written = partial(write_report, book, folder, name)
         page = steps.take(f"{name} not written", written, None)
         lines += [f"report: {short(page)}"] if page and name == PAGE else []
@@ -163,13 +151,6 @@ def tell_github(book: RunView, root: Path, steps: Steps) -> tuple[str, ...]:
         steps.take("no summary of the step", lambda: tell(Path(step)), None)
     is_there = from_environment("GITHUB_ACTIONS") == "true"
     return steps.take("no annotations", commands, ()) if is_there else ()
-
-
-def _accept(outcome: Outcome, options: Options) -> str:
-    root = options.baselines[0]
-    accepted = accept(outcome.run, root, reason=options.reason, by=user_name())
-    places = sorted({short(path.parent) for path in accepted.written if path.parent.name != "runs"})
-    return f"accepted: {accepted}{' in ' if places else ''}{', '.join(places)}"
 
 
 def _next(book: RunView) -> Iterator[str]:

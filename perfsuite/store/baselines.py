@@ -7,9 +7,11 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError, hidden, plain
 from perfsuite.model import BaselineEntry, BaselineMetric, Pack, Regime, Run, Sampling, Sku

@@ -9,12 +9,13 @@ import numbers
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, Never, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from perfsuite.boundary import (
     DIGITS,
@@ -25,6 +26,7 @@ from perfsuite.boundary import (
     is_measurable,
 )
 from perfsuite.model import (
+    CLOCKS,
     DIRECTIONS,
     BaselineEntry,
     BaselineMetric,
@@ -313,8 +315,6 @@ def _guilty_key(root: object, node: Any, kind: type[T], complaint: str) -> str:
 BASELINE_SCHEMA = "perfsuite.baseline/1"
 # Finer than any noise; the digits after these only make diffs.
 BLOCKS_DIGITS = 6
-# Metrics that always have noise; others have it where they have values by process.
-CLOCKS = ("time_us", "cycles")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -492,6 +492,7 @@ def _faults(entry: BaselineEntry) -> Iterator[str]:
         key = f"key 'metrics.{name}"
         if metric.better not in DIRECTIONS:
             yield f"{key}.better' is {metric.better!r}, not one of {', '.join(DIRECTIONS)}"
+        # Clocks always have noise; others have it where they have values by process.
         if not metric.values and name not in CLOCKS:
             continue
         yield from _bad_numbers(key, metric)

@@ -6,10 +6,11 @@ import fcntl
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
+
+from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError
 from perfsuite.model import Block, Result, Run, Trace

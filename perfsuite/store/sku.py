@@ -41,7 +41,7 @@ def sku_of(facts: DeviceFacts, *, gpus: int = 1) -> Sku:
 
     ``gpus`` is how many GPUs one variant uses, not how many the node has (``facts.gpus``).
     """
-    if facts.device == "cpu":
+    if facts.is_host:
         return cpu_sku(facts)
     slug = slugify(facts.name) if facts.device != "fake" else "fake"
     if not slug:

@@ -16,6 +16,8 @@ from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 from typing import Self
 
+from msgspec import structs
+
 from perfsuite.boundary import CaseError, DeviceError
 from perfsuite.model import (
     Arm,
@@ -143,11 +145,11 @@ def results_of(waves: Sequence[Wave], evidence: Sequence[Evidence]) -> list[Resu
     """
     first, rival = blank_of(waves[0], Arm.B), waves[0].rival
     if rival is not None:
-        own = replace(first, evidence=tuple(evidence[::2]))
-        return [own, replace(first, variant=rival.id, evidence=tuple(evidence[1::2]))]
+        own = structs.replace(first, evidence=tuple(evidence[::2]))
+        return [own, structs.replace(first, variant=rival.id, evidence=tuple(evidence[1::2]))]
     pairs = list(zip([seat.arm for wave in waves for seat in wave.seats], evidence, strict=True))
     return [
-        replace(first, arm=arm, evidence=tuple(each for of, each in pairs if of is arm))
+        structs.replace(first, arm=arm, evidence=tuple(each for of, each in pairs if of is arm))
         for arm in sorted({arm for arm, _ in pairs})
     ]
 
@@ -517,12 +519,14 @@ class Panel(Closable):
             found = [doubted(result) for result in results_of(waves, evidence)]
         except EndedError as ended:
             result = blank_of(waves[0], ended.arm)
-            result = replace(result, status=ended.status, reason=ended.reason, output=ended.output)
+            result = structs.replace(
+                result, status=ended.status, reason=ended.reason, output=ended.output
+            )
             found = [result]
             if ended.arm is Arm.A:
                 rest = self._results(alone(waves), following, announce)
         each_s = round((time.monotonic() - started) / len(found), 6)
-        return [*(replace(result, wall_s=each_s) for result in found), *rest]
+        return [*(structs.replace(result, wall_s=each_s) for result in found), *rest]
 
     def _evidence(
         self, waves: Sequence[Wave], following: Sequence[Wave], announce: Callable[[str], None]
@@ -566,7 +570,7 @@ class Panel(Closable):
         finally:
             self._crew = None
         found = chain.from_iterable((each.evidence, each.rival) for each in finished)
-        return [replace(each, unit=self.facts().unit) for each in found if each is not None]
+        return [structs.replace(each, unit=self.facts().unit) for each in found if each is not None]
 
     def _rounds(self, wave: Wave) -> int:
         # Arms are compared more finely than two runs are, also where no two processes fit at once.
@@ -627,7 +631,7 @@ def merged(ranks: Sequence[Evidence], metrics: Sequence[Metric]) -> Evidence:
     worst = {m.name: min if m.better == "higher" else max for m in metrics}
     errors = [each.error for each in ranks if each.error is not None]
     blocks = zip(*(each.blocks for each in ranks), strict=True)
-    return replace(
+    return structs.replace(
         first,
         settled=all(each.settled for each in ranks),
         error=max(errors, default=None),
@@ -657,7 +661,7 @@ def _block(parts: Sequence[Block], worst: Mapping[str, Worst]) -> Block:
     columns = {
         name: [part.metrics[name] for part in parts if name in part.metrics] for name in names
     }
-    return replace(
+    return structs.replace(
         parts[0],
         time_us=tuple(parts[rank].time_us[place] for place, rank in enumerate(slowest)),
         cycles=tuple(parts[rank].cycles[place] for place, rank in enumerate(slowest))
@@ -921,12 +925,14 @@ class GangPanel(Closable):
         started = time.monotonic()
         try:
             evidence = (*result.evidence, self._evidence(turn, announce))
-            result = replace(result, evidence=evidence)
+            result = structs.replace(result, evidence=evidence)
         except EndedError as e:
-            result = replace(result, status=e.status, reason=e.reason, output=e.output, evidence=())
+            result = structs.replace(
+                result, status=e.status, reason=e.reason, output=e.output, evidence=()
+            )
         except CaseError as error:
-            result = replace(result, status=Status.ERROR, reason=error.what, evidence=())
-        return replace(result, wall_s=round(result.wall_s + time.monotonic() - started, 6))
+            result = structs.replace(result, status=Status.ERROR, reason=error.what, evidence=())
+        return structs.replace(result, wall_s=round(result.wall_s + time.monotonic() - started, 6))
 
     def _evidence(self, turn: Turn, announce: Callable[[str], None]) -> Evidence:
         is_kept = self._ranks is not None
@@ -967,7 +973,7 @@ class GangPanel(Closable):
             ranks.kill()
             raise
         evidence = merged([each.evidence for each in finished], turn.variant.case.metrics)
-        return replace(evidence, unit=gang_unit(self._units[:count]))
+        return structs.replace(evidence, unit=gang_unit(self._units[:count]))
 
     def _dismiss(self) -> None:
         ranks, self._ranks = self._ranks, None

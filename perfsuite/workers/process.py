@@ -16,11 +16,12 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 import perfsuite
 from perfsuite.boundary import (
@@ -33,6 +34,7 @@ from perfsuite.boundary import (
     python_path,
 )
 from perfsuite.model import (
+    HOST_DEVICE,
     Accelerator,
     Arm,
     Gpu,
@@ -440,7 +442,7 @@ class Site:
     @property
     def is_host_measured(self) -> bool:
         """Say whether what is measured are the cores that a worker's start would take."""
-        return self.device == "cpu"
+        return self.device == HOST_DEVICE
 
     @property
     def worker_bytes(self) -> int:
@@ -699,7 +701,7 @@ _REMEDY = "run `nvidia-smi`: if it does not answer either, the driver is at faul
 
 def inventory() -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible; empty where there is none."""
-    command = [sys.executable, "-P", "-m", "perfsuite.devices.inventory"]
+    command = [sys.executable, "-P", "-m", "perfsuite.devices.nvml"]
     try:
         child = subprocess.run(
             command,

@@ -20,18 +20,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
+from msgspec import structs
+
 import perfsuite
 from perfsuite.boundary import DisturbedError, PackError, PerfError, WrongResultError, plain
-from perfsuite.devices.cpu import SPEED
 from perfsuite.devices.protocol import (
     Device,
     Gang,
     described,
-    forget_compiled,
+    device_class,
     join,
     open_device,
     waking,
 )
+from perfsuite.devices.sass import forget_compiled
 from perfsuite.engine.measure import Quads, Session
 from perfsuite.engine.trace import dissect, show_once
 from perfsuite.model import Case, Evidence, Status, Tree
@@ -372,9 +374,9 @@ def _case(job: Job) -> Case:
 def _labelled(evidence: Evidence, job: Job, start_s: float) -> Evidence:
     """Return the evidence as this job's, with a note if nothing of its revision was in it."""
     phases_s = {"start": start_s, **evidence.phases_s}
-    evidence = replace(evidence, slot=job.slot, seed=job.seed, phases_s=phases_s)
+    evidence = structs.replace(evidence, slot=job.slot, seed=job.seed, phases_s=phases_s)
     noted = () if _refuse_strangers(job) else (NOTHING_OF_IT,)
-    return replace(evidence, notes=(*evidence.notes, *noted))
+    return structs.replace(evidence, notes=(*evidence.notes, *noted))
 
 
 def _refuse_strangers(job: Job) -> bool:
@@ -402,14 +404,6 @@ def _reason(error: BaseException) -> str:
 
 # The process that imports the heavy libraries once and forks a fresh worker for each job.
 
-
-# No pack: workers must be fresh. Triton only where there is a GPU: without one its interpreter may
-# be asked for later, by an environment variable that it reads when it is imported. Of Dynamo's 800
-# modules compiled functions, dispatch modes and some gradients make use, seconds in each process.
-PRELOAD = {
-    "cuda": ("torch", "triton", "perfsuite.devices.cuda", "torch._dynamo"),
-    "cpu": ("torch", "perfsuite.devices.cpu"),
-}
 
 _PR_SET_PDEATHSIG = 1
 
@@ -515,18 +509,19 @@ def main() -> None:
     control = Channel.at(int(sys.argv[1]))
     folder, *own = sys.argv[3:] or [""]
     sys.path += [folder] if folder else []
-    for module in (*PRELOAD.get(sys.argv[2], ()), *own):
+    kind = device_class(sys.argv[2])
+    # No pack: workers must be fresh.
+    for module in (*kind.preload, *own):
         if importlib.util.find_spec(module):
             importlib.import_module(module)
     _hash_triton()
-    if sys.argv[2] == "cuda":
-        importlib.import_module("perfsuite.devices.stamps").compile_ahead()
+    kind.prepare_server()
     adopt_orphans()
     # What is imported now is shared with the workers; their collector need not touch it.
     gc.collect()
     gc.freeze()
     control.send(Hello(os.getpid()))
-    Server(control, before_fork=SPEED.slowed if sys.argv[2] == "cpu" else int).run()
+    Server(control, before_fork=kind.before_fork).run()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from msgspec import structs
+
 from perfsuite.boundary import DeviceError
 from perfsuite.devices.fake import fake_gpus
 from perfsuite.model import Accelerator, Arm, DeviceFacts, Gpu, Pack, Settings, Variant
@@ -63,12 +65,14 @@ def open_desks(
     )
     sites = [replace(site, gpus=(gpu,)) for gpu in chosen]
     if own:
-        sites = [replace(site, accelerator=replace(own, units=(unit,))) for unit in own.units]
+        sites = [
+            replace(site, accelerator=structs.replace(own, units=(unit,))) for unit in own.units
+        ]
     sites = sites or [site]
     desks = [_open(each, stack) for each in sites]
     # A server sees its own unit only: how many there are is known here.
     count = len(desks) if gpus or own else 0
-    return tuple(replace(d, facts=replace(d.facts, gpus=count)) for d in desks)
+    return tuple(replace(d, facts=structs.replace(d.facts, gpus=count)) for d in desks)
 
 
 def resolved(device: str, packs: Sequence[Pack]) -> tuple[str, tuple[Gpu, ...], Accelerator | None]:
@@ -112,7 +116,7 @@ def measure_on(
     with _gang_panel(desks, most=max(variant.ranks for variant in gangs)) as panel:
         for ranks in sorted({variant.ranks for variant in gangs}):
             unit = gang_unit(_units(desks, ranks))
-            desk = Desk(panel, replace(desks[0].facts, unit=unit))
+            desk = Desk(panel, structs.replace(desks[0].facts, unit=unit))
             measure(desk, [variant for variant in gangs if variant.ranks == ranks])
 
 

@@ -10,12 +10,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from perfsuite_codegen.compiling import compile_kernel
 from perfsuite_codegen.kernel import METRICS, case_of, metrics_of, read_metrics
 

@@ -114,7 +114,7 @@ class DeviceClock:
     def _opened(self) -> Device:
         if self._device == CUDA:
             with _needing(CUDA):
-                from perfsuite.devices.guest import open_guest
+                from perfsuite.devices.tensors import open_guest
 
                 self._device, self._stream = open_guest()
         elif isinstance(self._device, str):

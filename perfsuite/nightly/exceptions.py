@@ -1,0 +1,232 @@
+"""What may not fail a run, until when and why: known regressions and flaky cases."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perfsuite.boundary import StoreError, UsageError
+from perfsuite.model import (
+    ClaimVerdict,
+    ClaimWord,
+    Excepted,
+    Run,
+    Variant,
+    Verdict,
+    Word,
+    because,
+)
+from perfsuite.packs.select import parse_selection
+from perfsuite.store.baselines import (
+    Root,
+)
+from perfsuite.store.files import is_absent, read, refusing
+from perfsuite.store.sku import sku_for
+
+FILE = "exceptions.toml"
+_HEADER = re.compile(r"\s*\[\[\s*(waiver|quarantine)\s*\]\]")
+# What stands before a dot is a pack: conditions on axes have their operator first.
+_GLOB = re.compile(r"[\w*?-]+\.")
+_LIMIT = re.compile(r"\+?(\d+(?:\.\d+)?)\s*%\Z")
+_URL = re.compile(r"https?://\S+\Z")
+# Where in the file a bad entry is.
+_ENTRY = re.compile(r"\$\.(\w+)\[(\d+)\]")
+_REMEDY = "correct the entry; docs/baselines.md shows one of each kind"
+
+
+class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A flaky case: measured, checked and shown; its verdict fails nothing and enters nothing."""
+
+    select: str
+    reason: str
+    expires: date
+    sku: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("select", "reason"):
+            if not getattr(self, name).strip():
+                raise ValueError(f"key {name!r} is empty")
+
+
+class Waiver(Quarantine, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A known regression: slower by no more than ``up_to`` fails no run while its issue is open."""
+
+    issue: str
+    up_to: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not _URL.match(self.issue):
+            raise ValueError(f"key 'issue' is {self.issue!r}, no address of an issue")
+        if not _LIMIT.match(self.up_to):
+            raise ValueError(f"key 'up_to' is {self.up_to!r}; write it as \"+8 %\"")
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    waiver: list[Waiver] = []
+    quarantine: list[Quarantine] = []
+
+
+class Rule(Struct, frozen=True):
+    """One entry of the file, where it begins, and which variants it ``accepts``."""
+
+    entry: Quarantine
+    where: str
+    accepts: Callable[[Variant], bool]
+
+    @property
+    def excepted(self) -> Excepted:
+        """What a verdict says of the rule."""
+        entry = self.entry
+        found = Excepted(kind="quarantine", until=entry.expires.isoformat(), reason=entry.reason)
+        if isinstance(entry, Waiver) and (limit := _LIMIT.match(entry.up_to)):
+            up_to = float(limit[1]) / 100
+            return replace(found, kind="waiver", issue=entry.issue, up_to=up_to)
+        return found
+
+    def covers(self, variant: Variant, run: Run) -> bool:
+        """Say whether the rule is about a variant, on the SKU where a run measures it."""
+        slug = sku_for(variant, run.facts, own=run.sku).slug
+        return fnmatchcase(slug, self.entry.sku or "*") and self.accepts(variant)
+
+    def acts(self, today: date) -> bool:
+        """Say whether the rule holds: to the end of the day that it names."""
+        return today <= self.entry.expires
+
+
+class Exceptions(Struct, frozen=True):
+    """The rules of a project on a day."""
+
+    rules: tuple[Rule, ...] = ()
+    today: date = date.min
+
+    @classmethod
+    def load(cls, roots: Sequence[Root], today: date) -> Exceptions:
+        """Read the project's files; a bad one is a ``StoreError`` that names the line."""
+        paths = [root / FILE for root in roots if isinstance(root, Path)]
+        return cls(tuple(rule for path in paths for rule in _rules(path)), today)
+
+    def quarantined(self, run: Run) -> dict[str, Rule]:
+        """Return the variants and canaries of a run that are in quarantine."""
+        found = ((each.id, self._rule(each, run)) for each in (*run.variants, *run.canaries))
+        return {name: r for name, r in found if r and not isinstance(r.entry, Waiver)}
+
+    def applied(self, verdicts: Sequence[Verdict], run: Run) -> tuple[Verdict, ...]:
+        """Return the verdicts, those that are excepted with the reason and failing nothing."""
+        variants = {each.id: each for each in run.variants}
+        rules = [self._rule(variants[each.variant], run) for each in verdicts]
+        return tuple(
+            _excused(verdict, rule.excepted) if rule else verdict
+            for verdict, rule in zip(verdicts, rules, strict=True)
+        )
+
+    def notes(self, run: Run) -> Iterator[str]:
+        """Say which rules acted on a run, and which expired."""
+        variants = {each.id: each for each in (*run.variants, *run.canaries)}.values()
+        for rule in self.rules:
+            count = sum(rule.covers(each, run) for each in variants)
+            if count and rule.acts(self.today):
+                yield f"{rule.entry.select!r}, {count} here: {rule.excepted}"
+            elif count:
+                what = f"the {rule.excepted.kind} of {rule.entry.select!r} acts no more"
+                yield f"{what}: it expired on {rule.entry.expires} ({rule.where})"
+
+    def claims(self, claims: Sequence[ClaimVerdict], run: Run) -> tuple[ClaimVerdict, ...]:
+        """Return the claims on the run's excepted verdicts.
+
+        Of a case in quarantine nothing is claimed; what a waived one breaks fails nothing.
+        """
+        away = self.quarantined(run)
+        slower = [each for each in run.verdicts if each.word is Word.SLOWER]
+        waived = {each.variant: each.excepted for each in slower if each.excepted}
+        sides = {each.id: (each.faster, each.than) for each in run.instances}
+        found: list[ClaimVerdict] = []
+        for claim in claims:
+            both = sides[claim.claim]
+            rule = next((away[side] for side in both if side in away), None)
+            excuse = next((waived[side] for side in both if side in waived), None)
+            if rule:
+                why = because("excepted", text=f"{rule.entry.select!r} is {rule.excepted}")
+                word = ClaimWord.NOT_APPLICABLE
+                found.append(replace(claim, word=word, reasons=(why,), fails=False))
+            elif claim.fails and excuse:
+                why = because("excepted", text=str(excuse))
+                found.append(replace(claim, fails=False, reasons=(*claim.reasons, why)))
+            else:
+                found.append(claim)
+        return tuple(found)
+
+    def _rule(self, variant: Variant, run: Run) -> Rule | None:
+        """Return the rule that acts on a variant today, a quarantine before a waiver.
+
+        Against a revision that has a known regression as well, a slower one is one more.
+        """
+        own = [each for each in self.rules if each.acts(self.today) and each.covers(variant, run)]
+        own = [each for each in own if not (run.against and isinstance(each.entry, Waiver))]
+        return min(own, key=lambda each: isinstance(each.entry, Waiver), default=None)
+
+
+def _excused(verdict: Verdict, excepted: Excepted) -> Verdict:
+    """Return the verdict as a rule has it: of a waiver's only a slower one, and to its limit."""
+    if excepted.up_to is None:
+        return replace(verdict, fails=False, excepted=excepted)
+    if verdict.word is not Word.SLOWER:
+        return verdict
+    sure = [change.theta for change in verdict.changes if change.low > change.threshold]
+    worst = max(sure or [change.theta for change in verdict.changes], default=0.0)
+    if worst <= excepted.up_to:
+        return replace(verdict, fails=False, excepted=excepted)
+    why = because("worse_than_waived", theta=worst, up_to=excepted.up_to, issue=excepted.issue)
+    return replace(verdict, reasons=(why, *verdict.reasons))
+
+
+def _rules(path: Path) -> Iterator[Rule]:
+    remedy = "make the file and its folder readable"
+    with refusing("cannot read the exceptions", path, remedy=remedy):
+        if is_absent(path):
+            return
+        data = read(path)
+    try:
+        text = data.decode()
+        tables = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # what is no TOML, no UTF-8, no number, too deep
+        raise StoreError(f"not valid TOML: {error}", where=str(path), remedy=_REMEDY) from error
+    lines = enumerate(text.splitlines(), 1)
+    headers = [(number, match[1]) for number, line in lines if (match := _HEADER.match(line))]
+
+    def where(kind: str, index: int) -> str:
+        numbers = [number for number, name in headers if name == kind]
+        return f"{path}, line {numbers[index]}" if index < len(numbers) else str(path)
+
+    try:
+        file = msgspec.convert(tables, _File)
+    except msgspec.ValidationError as error:
+        entry = _ENTRY.search(str(error))
+        place = where(entry[1], int(entry[2])) if entry else str(path)
+        raise StoreError(str(error), where=place, remedy=_REMEDY) from error
+    for kind, entries in (("waiver", file.waiver), ("quarantine", file.quarantine)):
+        for index, each in enumerate(entries):
+            try:
+                yield Rule(each, where(kind, index), _accepting(each.select))
+            except UsageError as error:
+                place = where(kind, index)
+                raise StoreError(error.what, where=place, remedy=error.remedy) from error
+
+
+def _accepting(select: str) -> Callable[[Variant], bool]:
+    """Return what tells a rule's variants: conditions, or a glob of ids.
+
+    Brackets are part of ids, not a choice of letters.
+    """
+    if not _GLOB.match(select):
+        return parse_selection(select).accepts
+    glob = select.strip().replace("[", "[[]")
+    return lambda variant: fnmatchcase(variant.id, glob)

@@ -1,0 +1,30 @@
+"""Every pack of the repository is sound: what check_pack asks without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfsuite.boundary import PackError
+from perfsuite.testing import check_pack
+
+ROOT = Path(__file__).parents[1]
+PACKS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
+
+
+def test_all_packs_are_here() -> None:
+    assert len(PACKS) == 8
+
+
+@pytest.mark.parametrize("pack", PACKS, ids=lambda path: path.name)
+def test_pack_is_sound(pack: Path) -> None:
+    if pack.name == "codegen":  # it compiles what others hand over, and check_pack loads one pack
+        with pytest.raises(PackError, match="no pack hands over a kernel"):
+            check_pack(pack, device="")
+    else:
+        assert check_pack(pack, device="") == ()
+
+
+def test_example_pack_is_right_on_its_own_device() -> None:
+    assert check_pack(ROOT / "examples" / "acme-perf", device="acme")
