@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         Variant,
         Verdict,
     )
-    from perfsuite.report.data import Book, Subject
+    from perfsuite.report.data import RunView, VariantView
     from perfsuite.report.why import Side
     from perfsuite.run.config import Exceptions, Options, Request, TimeLimit
     from perfsuite.run.finish import Kept
@@ -218,7 +218,7 @@ class Feature:
         """Return what is known of the variants of a run that a command reports."""
 
     @hookspec
-    def perf_files(self) -> Mapping[str, Callable[[Book], str]]:  # type: ignore[empty-body]
+    def perf_files(self) -> Mapping[str, Callable[[RunView], str]]:  # type: ignore[empty-body]
         """Return files of a report by name, and what makes the text of each."""
 
     @hookspec(firstresult=True)
@@ -252,7 +252,7 @@ class Feature:
         """Say in one sentence what a change of a variant's time is made of; "" if unknown."""
 
     @hookspec
-    def perf_variant_section(self, subject: Subject) -> Markup:  # type: ignore[empty-body]
+    def perf_variant_section(self, subject: VariantView) -> Markup:  # type: ignore[empty-body]
         """Return what the page shows of a variant besides."""
 
     @hookspec

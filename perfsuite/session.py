@@ -25,7 +25,7 @@ from perfsuite.plugin import (
 from perfsuite.run.config import EXIT_MACHINE, options_of
 
 if TYPE_CHECKING:
-    from perfsuite.report.data import Book
+    from perfsuite.report.data import RunView
     from perfsuite.report.terminal import Account, Ticker
     from perfsuite.run.config import Request
     from perfsuite.run.finish import Closing
@@ -166,7 +166,7 @@ class PerfSession:
             raise KeyboardInterrupt
 
     @property
-    def book(self) -> Book | None:
+    def book(self) -> RunView | None:
         """The run as it is reported, once it is."""
         return self.closing.book if self.closing else None
 

@@ -20,7 +20,7 @@ from perfsuite.model import (
     TracedKernel,
     Word,
 )
-from perfsuite.report.data import Book, read
+from perfsuite.report.data import RunView, read
 
 NIGHTS = 40
 SHIFT = 24
@@ -31,7 +31,7 @@ SECTION = Section(
 )
 
 
-def explained(story: tuple[Told, ...] = data.STORY, *, sectors: int = 0) -> Book:
+def explained(story: tuple[Told, ...] = data.STORY, *, sectors: int = 0) -> RunView:
     """Return the run read for reporting; of all that is slower or unclear it is known why.
 
     With ``sectors``, so many were read by the copy before, and twice as many are now.

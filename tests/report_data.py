@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from perfsuite.model import (
     BaselineEntry,
@@ -39,6 +41,16 @@ from perfsuite.model import (
     variant_id,
 )
 
+_T = TypeVar("_T")
+
+
+def replace(one: _T, /, **changes: Any) -> _T:
+    """Return a record of the model or of a test with other values."""
+    if isinstance(one, Struct):
+        return structs.replace(one, **changes)
+    return dataclasses.replace(one, **changes)  # type: ignore[type-var]
+
+
 UNIT, OTHER_UNIT = "3f2a91c04d7e", "b07c55e1a290"
 FACTS = DeviceFacts(
     device="cuda",
@@ -58,7 +70,7 @@ FACTS = DeviceFacts(
     gpus=1,
     clocks=("time_us", "cycles"),
 )
-PREVIOUS_FACTS = structs.replace(
+PREVIOUS_FACTS = replace(
     FACTS, environment={**FACTS.environment, "driver": "575.57.08", "triton": "3.5.1"}
 )
 HEALTH = Health(power_w=412, temperature_c=54, sm_clock_mhz=1980)

@@ -7,7 +7,7 @@ import json
 import pytest
 from explained_data import explained
 
-from perfsuite.report.data import Book
+from perfsuite.report.data import RunView
 from perfsuite.report.html import render_render
 from perfsuite.report.terminal import summary
 from perfsuite.report.text import summary as markdown
@@ -18,11 +18,11 @@ VARIANT = "memory.stream[op=copy,n=268435456]"
 
 
 @pytest.fixture(scope="module")
-def book() -> Book:
+def book() -> RunView:
     return explained()
 
 
-def test_the_kernel_is_named_on_the_terminal_and_in_markdown(book: Book) -> None:
+def test_the_kernel_is_named_on_the_terminal_and_in_markdown(book: RunView) -> None:
     lines = list(summary(book))
     (row,) = (index for index, line in enumerate(lines) if VARIANT in line)
     assert "copy_rows takes 499 us instead of 493 us" in lines[row + 1]
@@ -30,21 +30,21 @@ def test_the_kernel_is_named_on_the_terminal_and_in_markdown(book: Book) -> None
     assert "registers 40" in told
 
 
-def test_programs_read_it_too(book: Book) -> None:
+def test_programs_read_it_too(book: RunView) -> None:
     found = {one["variant"]: one["why"] for one in json.loads(verdict_json(book))["variants"]}
     assert "its code changed: registers 40" in found[VARIANT]
     assert found["memory.stream[op=copy,n=67108864]"] == ""
 
 
-def test_what_is_unclear_is_told_by_its_doubts(book: Book) -> None:
+def test_what_is_unclear_is_told_by_its_doubts(book: RunView) -> None:
     (unclear,) = (
-        one for one in book.subjects if one.variant.id.startswith("memory.h2d[mb=256,pinned=false")
+        one for one in book.variants if one.variant.id.startswith("memory.h2d[mb=256,pinned=false")
     )
     assert "a change would be found" in cause(unclear)
     assert "copy_rows" not in cause(unclear)
 
 
-def test_the_page_has_kernels_code_earlier_runs_and_the_packs_own_words(book: Book) -> None:
+def test_the_page_has_kernels_code_earlier_runs_and_the_packs_own_words(book: RunView) -> None:
     page = render_render(book)
     section = page.partition('<details id="v-memory-stream-op-copy-n-268435456"')[2]
     section = section.partition("Measure it again")[0]

@@ -27,7 +27,7 @@ from perfsuite.model import (
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.merge import conclude, merged
 from perfsuite.packs.select import bundles_of, shard_of
-from perfsuite.report.data import headline, read
+from perfsuite.report.data import read
 from perfsuite.report.html import render_render
 from perfsuite.report.text import verdict_json
 from perfsuite.run.accept import accept
@@ -202,7 +202,7 @@ def test_a_missing_shard_is_named_and_makes_the_run_partial(asked: Request, tmp_
         "2 of 5 variants are not in this run",
     )
     assert book.run.gaps == gaps
-    assert headline(book).startswith("shard 2/3 is missing; shard 3/3 was interrupted; ")
+    assert book.headline.startswith("shard 2/3 is missing; shard 3/3 was interrupted; ")
     assert '"gaps":["shard 2/3 is missing"' in verdict_json(book)
 
 

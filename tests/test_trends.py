@@ -15,8 +15,7 @@ from perfsuite.boundary import StoreError
 from perfsuite.history.pages import trends_page, write_trends
 from perfsuite.model import BaselineMove, ChangePoint, Point, Series, SeriesKey
 from perfsuite.report.data import read
-from perfsuite.report.html import render_render
-from perfsuite.report.plots import past
+from perfsuite.report.html import past, render_render
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
 KEY = SeriesKey(sku="nvidia-h200", variant="a.b[n=1]", metric="time_us", regime="paced", unit="us")
@@ -94,7 +93,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_allows_nothing_else() -> None
     assert not tags.attributes("src") + tags.attributes("href")
     assert "://" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     policy = next(one for one in tags.attributes("content") if "default-src 'none'" in one)
-    assert policy.count("sha256-") == 4
+    assert policy.count("sha256-") == 5
     assert "unsafe" not in policy
 
 
@@ -106,7 +105,7 @@ def test_hostile_text_stays_text() -> None:
     tags = Tags(page)
     assert not {"img"} & {tag for tag, _ in tags.found}
     assert not [attrs for _, attrs in tags.found if "onerror" in attrs]
-    assert page.count("</script>") == 3
+    assert page.count("</script>") == 4
     text = page.partition('id="data">')[2].partition("</script>")[0]
     assert json.loads(text)["runs"][0][0] == HOSTILE
 
@@ -126,12 +125,12 @@ def test_a_page_that_cannot_be_written_says_where(tmp_path: Path) -> None:
 def test_a_variant_s_past_tells_of_shifts_and_acceptances_newest_first() -> None:
     told = past(series(CHANGE))
     assert told is not None
-    assert told.label == "time_us, the last 6 runs"
-    assert told.left_out == 1
-    assert [event.what.partition(" ")[0] for event in told.events] == ["baseline", "level"]
-    assert "by me: new driver" in told.events[0].what
-    assert "aaa..bbb" in told.events[1].what
-    assert told.high.startswith("103")  # what does not count does not set the scale
+    assert (told["metric"], told["count"]) == ("time_us", 6)
+    assert told["left_out"] == 1
+    assert [what.partition(" ")[0] for _, what in told["events"]] == ["baseline", "level"]
+    assert "by me: new driver" in told["events"][0][1]
+    assert "aaa..bbb" in told["events"][1][1]
+    assert told["ends"][1].startswith("103")  # what does not count does not set the scale
 
 
 def test_one_run_is_no_past() -> None:
@@ -143,8 +142,8 @@ def test_a_level_from_nothing_has_no_percent() -> None:
     change = replace(CHANGE, before=0.0, after=8.0)
     told = past(series(change, key=replace(KEY, unit="count")))
     assert told is not None
-    assert "%" not in told.events[1].what
-    assert "0" in told.events[1].what
+    assert "%" not in told["events"][1][1]
+    assert "0" in told["events"][1][1]
 
 
 def test_a_report_shows_a_variant_s_past_and_keeps_hostile_text_out() -> None:

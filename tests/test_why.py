@@ -15,7 +15,7 @@ import pytest
 
 from perfsuite.model import Settings, Tier
 from perfsuite.packs.find import discover
-from perfsuite.report.data import Book, read
+from perfsuite.report.data import RunView, read
 from perfsuite.report.html import write_report
 from perfsuite.report.why import explained
 from perfsuite.run.config import Request
@@ -102,14 +102,14 @@ class Told:
     """Two runs, before and after what was planted, and what the report says of each kind."""
 
     outcome: Outcome
-    book: Book
+    book: RunView
     page: str
 
     @property
     def headlines(self) -> Mapping[str, str]:
         return {
             subject.variant.id.partition("kind=")[2].rstrip("]"): explained(subject)
-            for subject in self.book.subjects
+            for subject in self.book.variants
             if explained(subject)
         }
 

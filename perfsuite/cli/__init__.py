@@ -54,7 +54,7 @@ from perfsuite.packs.find import TAKEN_NAMES, PackSource, discover
 from perfsuite.packs.select import missing_need, parse_selection
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import view
-from perfsuite.report.data import Book, read
+from perfsuite.report.data import RunView, read
 from perfsuite.report.html import write_beside, write_report
 from perfsuite.report.terminal import first_line, plain, skip_lines
 from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, exceptions_of, paths_of
@@ -485,7 +485,7 @@ def main() -> None:
         raise SystemExit(2) from error
 
 
-def judged_against(run: Run, before: Run) -> Book:
+def judged_against(run: Run, before: Run) -> RunView:
     """Return ``run`` with the verdicts it gets when ``before`` is its baseline."""
     source = f"run {before.id}"
     mismatches = {variant.id: _mismatch(run, before, variant) for variant in run.variants}
@@ -517,14 +517,12 @@ def _mismatch(run: Run, before: Run, variant: Variant) -> str:
     return fingerprint_differs(now, then.facts)
 
 
-def say_book(book: Book) -> None:
+def say_book(book: RunView) -> None:
     """Say each variant's verdict, what needs a reader first, and how many were skipped."""
     rows = []
-    for row in book.rows:
-        subject = row.subject
-        moved = row.change if subject.change or row.metric else ""
-        told = (moved, row.interval, subject.variant.id, subject.reason)
-        rows.append((subject.mark.word, *told))
+    for one in book.ran:
+        moved = one.shown.change if one.change or one.shown.name else ""
+        rows.append((one.mark.word, moved, one.interval, one.variant.id, one.reason))
     columns = ("verdict", "change", "interval", "variant", "reason")
     say_table(f"{book.run.id} against {book.source}", columns, rows)
     for line in (*skip_lines(book), first_line(book)):

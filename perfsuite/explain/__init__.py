@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from perfsuite.model import Change, Run
-    from perfsuite.report.data import Subject
+    from perfsuite.report.data import VariantView
     from perfsuite.report.why import Side
 
 
@@ -33,7 +33,7 @@ def perf_explained(change: Change | None, before: Side, now: Side) -> str:
 
 
 @hookimpl
-def perf_variant_section(subject: Subject) -> Markup:
+def perf_variant_section(subject: VariantView) -> Markup:
     """Show the kernels of a launch, before and now, and how their code differs."""
     from perfsuite.explain.words import section
 

@@ -21,7 +21,7 @@ from perfsuite.explain.parts import (
 )
 from perfsuite.model import TracedKernel
 from perfsuite.report import view
-from perfsuite.report.data import Subject
+from perfsuite.report.data import VariantView
 from perfsuite.report.why import sides_of
 
 # NVML's reasons in words; what is not here is told by its name.
@@ -237,7 +237,7 @@ class Row(NamedTuple):
     counters: str = ""
 
 
-def section(subject: Subject) -> Markup:
+def section(subject: VariantView) -> Markup:
     """Return the variant's section of the page: the headline, kernels before and now, PTX."""
     sides = sides_of(subject)
     explanation = explain(subject.change, *sides) if sides else None
@@ -266,7 +266,7 @@ def _template() -> jinja2.Template:
     return pages.get_template("why.html.j2")
 
 
-def _rows(subject: Subject, explanation: Explanation | None) -> list[Row]:
+def _rows(subject: VariantView, explanation: Explanation | None) -> list[Row]:
     """Return the kernels of a launch, what explains most first; those alike come last."""
     if explanation and explanation.kernels:
         return [_row(each) for each in explanation.kernels[:MOST_ROWS]]
@@ -274,7 +274,7 @@ def _rows(subject: Subject, explanation: Explanation | None) -> list[Row]:
     return [_row(KernelChange(Kind.SAME, None, each, 0.0)) for each in kernels[:MOST_ROWS]]
 
 
-def _left_out(subject: Subject, explanation: Explanation | None) -> str:
+def _left_out(subject: VariantView, explanation: Explanation | None) -> str:
     """Say what the table does not show, and why there is none."""
     trace, told = subject.trace, []
     shown = (explanation.kernels if explanation else ()) or (trace.kernels if trace else ())

@@ -19,7 +19,6 @@ from perfsuite.cli import Project, find_project, say, say_table
 from perfsuite.model import Point, Series
 from perfsuite.report import html as render
 from perfsuite.report import view
-from perfsuite.report.plots import change_words, commits
 from perfsuite.run.run import why
 from perfsuite.store.codec import encode
 from perfsuite.store.files import refusing, replace_file
@@ -195,8 +194,8 @@ def _say_series(series: Series, last: int) -> None:
     if series.change_points is None:
         say("change points are not looked for: ruptures is not installed")
     for change in series.change_points or ():
-        moved = change_words(change, key.unit)
-        say(f"since {view.moment(change.started)}: {moved}; {commits(change)}")
+        moved = view.shift(change, key.unit)
+        say(f"since {view.moment(change.started)}: {moved}; {view.commits(change)}")
 
 
 def _row(series: Series, point: Point, shown: Sequence[Point]) -> tuple[str, ...]:
@@ -220,7 +219,7 @@ def _happened(series: Series, point: Point, shown: Sequence[Point]) -> Iterator[
     if not point.part:
         for change in series.change_points or ():
             if change.run == point.run:
-                yield f"change point: {change_words(change, series.key.unit)}"
+                yield f"change point: {view.shift(change, series.key.unit)}"
     later = next((p.started for p in shown if p.started > point.started), "~")
     for move in series.moves:
         if point.started <= move.accepted < later:
@@ -262,7 +261,10 @@ def trends_page(sku: str, found: Sequence[Series]) -> str:
         shifted=sum(bool(each.change_points) for each in ordered),
         data=_data(ordered, runs, places),
         styles=[render.inline("vendor/uplot/uPlot.min.css"), render.inline("trends.css")],
-        scripts=[render.inline("vendor/uplot/uPlot.iife.min.js"), render.inline("trends.js")],
+        scripts=[
+            render.inline(name)
+            for name in ("vendor/uplot/uPlot.iife.min.js", "charts.js", "trends.js")
+        ],
     )
 
 
@@ -291,7 +293,7 @@ def _line(one: Series, places: Mapping[str, int]) -> dict[str, object]:
         "tone": tone,
         "events": [
             f"{view.moment(change.started)}, run {change.run}: "
-            f"{change_words(change, unit)}; {commits(change)}"
+            f"{view.shift(change, unit)}; {view.commits(change)}"
             for change in reversed(changes)
         ],
         "left_out": sum(bool(point.why_not) for point in one.points),

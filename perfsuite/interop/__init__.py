@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from perfsuite.hooks import hookimpl
 
 if TYPE_CHECKING:
-    from perfsuite.report.data import Book
+    from perfsuite.report.data import RunView
 
 
 @hookimpl
-def perf_files() -> Mapping[str, Callable[[Book], str]]:
+def perf_files() -> Mapping[str, Callable[[RunView], str]]:
     """Return what makes ``benchmark.json``."""
     from perfsuite.interop.benchmark import benchmark_json
 

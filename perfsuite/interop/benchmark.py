@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from perfsuite.model import Run, Status
-from perfsuite.report.data import TIME, Book, Subject
+from perfsuite.report.data import TIME, RunView, VariantView
 from perfsuite.store.codec import encode
 
 # Whose files this one is like; the name is what tells readers that another tool wrote it.
@@ -23,7 +23,7 @@ QUARTILES = (0.25, 0.5, 0.75)
 FENCE = 1.5  # Tukey's, of the distance between the quartiles
 
 
-def benchmark_json(book: Book) -> str:
+def benchmark_json(book: RunView) -> str:
     """Return the times of a run as ``pytest-benchmark compare`` reads them."""
     run, facts = book.run, book.run.facts
     commit = run.commit.removesuffix("-dirty")
@@ -31,7 +31,7 @@ def benchmark_json(book: Book) -> str:
     found = {
         "machine_info": {**known, "sku": run.sku.slug, "device": facts.name},
         "commit_info": {"id": commit or "unversioned", "dirty": commit != run.commit},
-        "benchmarks": [_benchmark(one, run) for one in book.subjects if _is_timed(one)],
+        "benchmarks": [_benchmark(one, run) for one in book.variants if _is_timed(one)],
         "datetime": run.started,
         "version": VERSION,
     }
@@ -69,12 +69,12 @@ def stats(data: Sequence[float]) -> Mapping[str, Any]:
     }
 
 
-def _is_timed(subject: Subject) -> bool:
+def _is_timed(subject: VariantView) -> bool:
     ended_ok = subject.result is not None and subject.result.status is Status.OK
     return ended_ok and min(subject.middles.get(TIME, ()), default=0.0) > 0
 
 
-def _benchmark(subject: Subject, run: Run) -> dict[str, Any]:
+def _benchmark(subject: VariantView, run: Run) -> dict[str, Any]:
     variant, verdict = subject.variant, subject.verdict
     return {
         "group": f"{variant.pack}.{variant.case.name}",

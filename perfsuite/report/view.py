@@ -7,7 +7,7 @@ import re
 import shlex
 import string
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -15,10 +15,16 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from perfsuite.boundary import plain
-from perfsuite.model import ClaimVerdict, MachineShift, Reason, Run, Verdict, Word
-
-# How values are shown to people: every rounding and unit of a report.
-
+from perfsuite.model import (
+    Change,
+    ChangePoint,
+    ClaimVerdict,
+    MachineShift,
+    Reason,
+    Run,
+    Verdict,
+    Word,
+)
 
 # A unit never leaves its number at the end of a line, and stands a thin space away from it.
 SPACE = "\u202f"
@@ -26,6 +32,8 @@ MINUS = "\u2212"
 NOTHING = "\u2013"
 MICRO = "\N{MICRO SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"
+# The same in the characters that every terminal and JUnit reader has.
+PLAIN = str.maketrans({SPACE: " ", MINUS: "-", NOTHING: "-", TIMES: "x", MICRO: "u"})
 TIME_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, MICRO + "s"), (1e-3, "ns"))
 SIZE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 FLOW_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
@@ -90,8 +98,10 @@ def size(count: float) -> str:
     return f"{number(count, 0) if symbol == 'B' else figures(count / factor, 3)}{SPACE}{symbol}"
 
 
-def amount(value: float, unit: str, noise: float | None = None) -> str:
+def amount(value: float | None, unit: str, noise: float | None = None) -> str:
     """Return a value of any metric in its unit."""
+    if value is None:
+        return NOTHING
     if unit == "us":
         return time(value, noise)
     if unit == "bytes":
@@ -117,6 +127,19 @@ def interval(low: float, high: float) -> str:
     half = abs(high - low) / 2
     ends = [percent(end, half_width=half).removesuffix(f"{SPACE}%") for end in (low, high)]
     return f"{ends[0]} to {ends[1]}{SPACE}%"
+
+
+def change(found: Change | None) -> str:
+    """Return a change to the digits that its interval supports."""
+    if found is None:
+        return NOTHING
+    return percent(found.theta, half_width=abs(found.high - found.low) / 2)
+
+
+def log_change(value: float | None, precise: Change | None = None) -> str:
+    """Return a log change as a relative one in percent, to the digits of ``precise``."""
+    half = abs(precise.high - precise.low) / 2 if precise else None
+    return percent(math.expm1(value) if value is not None else None, half_width=half)
 
 
 def share(fraction: float | None) -> str:
@@ -206,10 +229,14 @@ def moment(text: str) -> str:
     return when.strftime("%Y-%m-%d %H:%M UTC")
 
 
-def tick(value: float, step: float, unit: str) -> str:
-    """Return the label of a scale: as many decimals as its step has."""
-    decimals = max(0, -math.floor(math.log10(step))) if step > 0 else 0
-    return f"{number(value, decimals)}{SPACE}{unit}"
+def ticks(low: float, high: float, unit: str) -> list[tuple[float, str]]:
+    """Return round values of a scale with their labels: as many decimals as their step has."""
+    rough = (high - low) / 4
+    decade = math.floor(math.log10(rough))
+    step = next(m * 10.0**decade for m in (1, 2, 5, 10) if m * 10.0**decade >= rough * (1 - 1e-9))
+    places = max(0, -math.floor(math.log10(step)))
+    found = [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return [(value, f"{number(value, places)}{SPACE}{unit}") for value in found]
 
 
 def count(amount_of: int, noun: str, plural: str = "") -> str:
@@ -246,6 +273,25 @@ def commit(name: str) -> str:
 def command(variant: str, *options: str) -> str:
     """Return the command that measures one variant again, ready for a shell."""
     return shlex.join(["pytest", "--perf", "--perf-select", variant, *options])
+
+
+def shift(moved: ChangePoint, unit: str) -> str:
+    """Return by how much a level shifted, with the p value."""
+    # A tenth of the shift is the last digit that says something of it.
+    tenth = abs(moved.change) / 10
+    noise = tenth if 0 < abs(moved.change) < 1 else None
+    levels = " to ".join(amount(each, unit, noise) for each in (moved.before, moved.after))
+    by = percent(moved.change, half_width=tenth) if moved.before else levels
+    other = "; measured on another card from here on" if moved.is_other_unit else ""
+    return f"{by} ({levels}, p {p_value(moved.p_value)}){other}"
+
+
+def commits(moved: ChangePoint) -> str:
+    """Return the commits between which a level shifted."""
+    before, after = commit(moved.commit_before), commit(moved.commit)
+    if not after:
+        return "no commit known"
+    return f"{before}..{after}" if before != after else f"{after}, as before"
 
 
 def _unit(value: float, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:
@@ -434,31 +480,26 @@ MOST_VARIANTS = 5
 LEAST_S = 0.001
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """Wall seconds of one phase over all processes, and their share of all devices' time."""
-
-    name: str
-    meaning: str
-    seconds: float
-    share: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """The cost of a run: ``devices`` were held for ``wall_s``.
 
-    ``busy`` is the share of that time in which launches of samples ran, ``spin`` the share of
-    pacing beside it; what ran in turns is another run's, and in neither. ``slowest`` names variants
-    with their seconds, all stages together.
+    ``phases`` are wall seconds by phase over all processes. ``busy`` is the share of the devices'
+    time in which launches of samples ran, ``spin`` that of pacing beside it; what ran in turns is
+    another run's, and in neither. ``slowest`` names variants with their seconds.
     """
 
     wall_s: float
     devices: int
-    phases: tuple[Phase, ...]
+    phases: Mapping[str, float]
     busy: float
     spin: float
-    slowest: tuple[tuple[str, float], ...]
+    slowest: Sequence[tuple[str, float]]
+
+    @property
+    def held_s(self) -> float:
+        """The time of all devices together."""
+        return self.devices * self.wall_s or 1.0
 
 
 def profile_of(run: Run, *, report_s: float = 0.0) -> Profile:
@@ -466,39 +507,24 @@ def profile_of(run: Run, *, report_s: float = 0.0) -> Profile:
     results = (*run.results, *run.aside)
     processes = [process for result in results for process in result.evidence]
     devices = max(1, len({process.unit for process in processes}))
-    spent = _sums(
-        pair
-        for phases_s in (*(process.phases_s for process in processes), _own(run, report_s))
-        for pair in phases_s.items()
-    )
+    spent: dict[str, float] = defaultdict(float)
+    variants: dict[str, float] = defaultdict(float)
+    told = (*(process.phases_s for process in processes), run.phases_s, {"report": report_s})
+    for name, seconds in (phase for phases_s in told for phase in phases_s.items()):
+        spent[name] += seconds
+    for result in results:
+        variants[result.variant] += result.wall_s
     wall_s = run.wall_s + run.phases_s.get("open", 0.0) + report_s
-    held_s = devices * wall_s or 1.0
-    if spent:  # starts lie beside other work: what they hide of the rest is not known
+    if any(spent.values()):  # starts lie beside other work: what they hide of the rest is not known
         known_s = sum(spent.values()) - spent["start"]
         spent["other"] = max(0.0, devices * wall_s - known_s)
+    held_s = devices * wall_s or 1.0
     names = [*PHASES, *sorted(spent.keys() - PHASES.keys())]
-    variants = _sums((result.variant, result.wall_s) for result in results)
-    slowest = sorted(variants.items(), key=lambda item: -item[1])
     return Profile(
         wall_s=wall_s,
         devices=devices,
-        phases=tuple(
-            Phase(name, PHASES.get(name, ""), spent[name], spent[name] / held_s)
-            for name in names
-            if spent[name] >= LEAST_S
-        ),
+        phases={name: spent[name] for name in names if spent[name] >= LEAST_S},
         busy=sum(process.busy_s for process in processes) / held_s,
         spin=spent["spin"] / held_s,
-        slowest=tuple(slowest[:MOST_VARIANTS]),
+        slowest=sorted(variants.items(), key=lambda item: -item[1])[:MOST_VARIANTS],
     )
-
-
-def _sums(pairs: Iterable[tuple[str, float]]) -> defaultdict[str, float]:
-    found: defaultdict[str, float] = defaultdict(float)
-    for name, seconds in pairs:
-        found[name] += seconds
-    return found
-
-
-def _own(run: Run, report_s: float) -> Mapping[str, float]:
-    return {**run.phases_s, **({"report": report_s} if report_s else {})}

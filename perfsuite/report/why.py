@@ -10,7 +10,7 @@ from msgspec import Struct
 from perfsuite.hooks import features
 from perfsuite.model import BaselineEntry, Change, Code, Health, Result, TracedKernel, Word
 from perfsuite.report import view
-from perfsuite.report.data import Subject
+from perfsuite.report.data import VariantView
 
 # What moved, or may have.
 EXPLAINED = frozenset({Word.SLOWER, Word.FASTER, Word.UNCLEAR, Word.OVER_BUDGET})
@@ -43,13 +43,13 @@ class Side(Struct, frozen=True, kw_only=True):
         )
 
 
-def cause(subject: Subject) -> str:
+def cause(subject: VariantView) -> str:
     """Return what the change and its interval do not say; of doubts what they come from."""
     excepted = subject.verdict.excepted if subject.verdict else None
     return f"{excepted.short}; {_cause_cause(subject)}" if excepted else _cause_cause(subject)
 
 
-def _cause_cause(subject: Subject) -> str:
+def _cause_cause(subject: VariantView) -> str:
     if subject.mark.tone == "unclear":
         return "; ".join(_doubts(subject)) or subject.reason
     reasons = subject.verdict.reasons if subject.verdict else ()
@@ -62,23 +62,23 @@ def _cause_cause(subject: Subject) -> str:
     return "; ".join(filter(None, told)) or subject.reason
 
 
-def sides_of(subject: Subject) -> tuple[Side, Side] | None:
+def sides_of(subject: VariantView) -> tuple[Side, Side] | None:
     """Return the variant before and now, where it may have moved; None where it did not."""
     entry, trace = subject.entry, subject.trace
     if entry is None or subject.verdict is None or subject.verdict.word not in EXPLAINED:
         return None
-    before = Side.of(entry, subject.environments.get(entry.run, {}), subject.before)
+    before = Side.of(entry, subject.run.environments.get(entry.run, {}), subject.before)
     now = Side(
         kernels=trace.kernels if trace else (),
         codes=trace.codes if trace else (),
         artefact=next((one.artefact for one in subject.evidence if one.artefact), ""),
-        environment=subject.environment,
+        environment=subject.run.facts.environment,
         health=_health(subject.result),
     )
     return before, now
 
 
-def explained(subject: Subject) -> str:
+def explained(subject: VariantView) -> str:
     """Return what a change is made of in one sentence; nothing where that is not known."""
     sides = sides_of(subject)
     return explained_by(subject.change, *sides) if sides else ""
@@ -90,7 +90,7 @@ def explained_by(change: Change | None, before: Side, now: Side) -> str:
     return "; ".join(filter(None, told))
 
 
-def sections(subject: Subject) -> Markup:
+def sections(subject: VariantView) -> Markup:
     """Return what features show of a variant on the page."""
     return Markup("").join(features().hook.perf_variant_section(subject=subject))
 
@@ -100,13 +100,13 @@ def _health(result: Result | None) -> tuple[Health, ...]:
     return tuple(block.health for one in evidence for block in one.blocks if block.health)
 
 
-def load_percent(subject: Subject) -> float:
+def load_percent(subject: VariantView) -> float:
     """Return the most that others took of the device while the variant was measured."""
     blocks = [block for process in subject.evidence for block in process.blocks if block.health]
     return max((block.health.foreign_percent or 0.0 for block in blocks if block.health), default=0)
 
 
-def _doubts(subject: Subject) -> Iterator[str]:
+def _doubts(subject: VariantView) -> Iterator[str]:
     load = load_percent(subject)
     if load >= NOTABLE_LOAD_PERCENT:
         yield f"load by others up to {view.number(load, 0)}{view.SPACE}%"

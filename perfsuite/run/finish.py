@@ -15,7 +15,7 @@ from perfsuite.boundary import from_environment, user_name
 from perfsuite.hooks import features
 from perfsuite.model import Pack, Run, Section, Series, Word
 from perfsuite.packs.load import Listeners
-from perfsuite.report.data import Book, read
+from perfsuite.report.data import RunView, read
 from perfsuite.report.html import PAGE, VERDICT, files, write_report
 from perfsuite.report.text import append_summary, commands_of
 from perfsuite.run.accept import accept
@@ -50,7 +50,7 @@ def _joined(each: Sequence[Kept]) -> Kept:
 
 def book_of(
     outcome: Outcome, packs: Sequence[Pack], *, history: Mapping[str, Series], is_new: bool = False
-) -> Book:
+) -> RunView:
     """Read a run for reporting with what packs add to it; tell them of it if it is new."""
 
     def told() -> tuple[tuple[Section, ...], list[str]]:
@@ -69,7 +69,7 @@ def book_of(
 
 def _book(
     outcome: Outcome, history: Mapping[str, Series], sections: tuple[Section, ...] = ()
-) -> Book:
+) -> RunView:
     return read(
         outcome.run,
         baselines=outcome.expected.entries,
@@ -88,7 +88,7 @@ class Closing:
     ``annotations`` are commands to GitHub, where a workflow of it runs.
     """
 
-    book: Book | None
+    book: RunView | None
     lines: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ()
     report_s: float = 0.0
@@ -125,7 +125,7 @@ def close(outcome: Outcome, packs: Sequence[Pack], options: Options) -> Closing:
     return Closing(book, tuple(lines), found, report_s)
 
 
-def write(book: Book, folder: Path, steps: Steps, names: Sequence[str] = ()) -> list[str]:
+def write(book: RunView, folder: Path, steps: Steps, names: Sequence[str] = ()) -> list[str]:
     """Write files of a report, each a step of its own; return a line that says where it is."""
     lines = []
     for name in names or files():
@@ -135,7 +135,7 @@ def write(book: Book, folder: Path, steps: Steps, names: Sequence[str] = ()) -> 
     return lines
 
 
-def tell_github(book: Book, root: Path, steps: Steps) -> tuple[str, ...]:
+def tell_github(book: RunView, root: Path, steps: Steps) -> tuple[str, ...]:
     """Append to the step's summary; return its annotations."""
 
     def commands() -> tuple[str, ...]:
@@ -153,7 +153,7 @@ def tell_github(book: Book, root: Path, steps: Steps) -> tuple[str, ...]:
     return steps.take("no annotations", commands, ()) if is_there else ()
 
 
-def _next(book: Book) -> Iterator[str]:
+def _next(book: RunView) -> Iterator[str]:
     run = book.run
     words = {verdict.word for verdict in run.verdicts}
     if book.counts["disturbed"]:
@@ -166,10 +166,10 @@ def _next(book: Book) -> Iterator[str]:
         yield f"  {run.command} --perf-against=REV"
     if book.counts["disturbed"]:  # such a run is not accepted whole
         return
-    fails = any(subject.fails for subject in book.subjects)
+    fails = any(subject.fails for subject in book.variants)
     if words == {Word.NEW} and not fails:
         yield "next: run again to compare with this run, or accept it:"
-    elif any(subject.mark.tone == "fail" for subject in book.subjects):
+    elif any(subject.mark.tone == "fail" for subject in book.variants):
         yield "next: repair what fails; what is not right cannot be accepted"
         return
     elif fails:

@@ -3,7 +3,7 @@
   const $ = (query) => document.querySelector(query);
   const form = $("#filter"), table = $("#rows");
   const lines = [...table.rows].filter((row) => row.dataset.k).map((row, at) => ({
-    row, at, on: true, kind: +row.dataset.g, link: row.querySelector("a"), text: row.textContent.toLowerCase(),
+    row, at, on: true, link: row.querySelector("a"), text: row.textContent.toLowerCase(),
   }));
   for (const line of lines) line.section = line.link && document.getElementById(line.link.hash.slice(1));
   const fields = [...form.querySelectorAll("[name]:not(output)")];
@@ -30,11 +30,10 @@
   };
   const filter = () => {
     const words = form.text.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const kept = fields.filter((field) => field.value && field.selectedOptions)
-      .map((field) => new Set(field.selectedOptions[0].dataset.g.split(" ").map(Number)));
+    const kept = fields.filter((field) => field.value && field.options).map(({ name, value }) => [name, `\n${value}\n`]);
     let shown = 0;
     for (const line of lines) {
-      line.on = kept.every((kinds) => kinds.has(line.kind)) && words.every((word) => line.text.includes(word));
+      line.on = kept.every(([name, word]) => `\n${line.row.dataset[name]}\n`.includes(word)) && words.every((word) => line.text.includes(word));
       shown += line.on;
     }
     settleRows();
@@ -111,7 +110,7 @@
   });
   form.addEventListener("input", () => { filter(); remember(); });
   form.addEventListener("submit", (event) => event.preventDefault());
-  for (const link of document.querySelectorAll("[data-verdict]")) {
+  for (const link of document.querySelectorAll(".tallies [data-verdict]")) {
     link.addEventListener("click", (event) => {
       event.preventDefault();
       form.reset();
