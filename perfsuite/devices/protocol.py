@@ -364,7 +364,7 @@ def _is_odd(sample: Sample) -> bool:
 def shape_faults(device: object) -> Iterator[str]:
     """Yield what is missing of the protocol, without calling anything."""
     for name in Device.__annotations__:
-        if not hasattr(device, name):
+        if not hasattr(Device, name) and not hasattr(device, name):
             yield f"it has no attribute {name!r}"
     for name, function in inspect.getmembers(Device, inspect.isfunction):
         own = getattr(type(device), name, None)

@@ -26,6 +26,7 @@ from perfsuite.model import (
     ClaimWord,
     DeviceFacts,
     Evidence,
+    Health,
     Result,
     Run,
     Section,
@@ -245,6 +246,11 @@ class VariantView:
     def evidence(self) -> tuple[Evidence, ...]:
         """What the judged processes have to say."""
         return self.result.evidence if self.result else ()
+
+    @property
+    def health(self) -> tuple[Health, ...]:
+        """How the device fared while the judged processes measured."""
+        return tuple(block.health for one in self.evidence for block in one.blocks if block.health)
 
     @cached_property
     def middles(self) -> Mapping[str, tuple[float, ...]]:
