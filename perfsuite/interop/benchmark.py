@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from perfsuite.model import Run, Status
 from perfsuite.report.data import TIME, RunView, VariantView
 from perfsuite.store.codec import encode
@@ -40,6 +38,8 @@ def benchmark_json(book: RunView) -> str:
 
 def stats(data: Sequence[float]) -> Mapping[str, Any]:
     """Return what pytest-benchmark says of durations, with its quartiles and fences."""
+    import numpy as np
+
     each = np.asarray(data)
     # "Method 3" of odd counts and "method 2" of even ones there.
     q1, middle, q3 = map(float, np.quantile(each, QUARTILES, method="hazen"))
