@@ -68,7 +68,7 @@ def words(project: pytest.Pytester) -> list[str]:
         ("perfsuite.report.terminal.first_line", "no summary"),
         ("perfsuite.report.text.suite_properties", "JUnit's suite lacks its properties"),
         ("perfsuite.store.runs.end_lines", "the run's file has no verdicts"),
-        ("perfsuite.explain.trace.Tracing._by_need", "kernels not traced"),
+        ("perfsuite.explain.trace.Tracing._needed", "kernels not traced"),
     ],
 )
 def test_what_fails_after_the_measuring_costs_no_verdict(

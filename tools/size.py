@@ -51,11 +51,11 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 17_180,
+    "core": 15_120,
     "features": 4_620,
-    "core path": 5_410,
-    "tests": 21_800,
-    "modules": 96,
+    "core path": 5_240,
+    "tests": 19_200,
+    "modules": 91,
     "names": 24,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

@@ -43,6 +43,9 @@ def run_schema() -> Schema:
         "trace": {"$ref": "#/$defs/Trace"},
     }
     lines["plan"]["properties"]["cases"] = _mapping("CaseInfo")
+    # Each stands in a line that says its kind besides.
+    for name in ("Result", "Trace"):
+        found[name].pop("additionalProperties", None)
     # A variant names its case, which the plan holds once.
     found["Variant"]["properties"]["case"] = {"type": "string"}
     del found["Run"]
