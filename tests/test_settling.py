@@ -123,7 +123,7 @@ against.of_one_code = lambda run: [(v.variant, "nothing of it") for v in run.ver
 
 @pytest.mark.parametrize(("in_turns", "word"), [(False, "same"), (True, "unclear")])
 def test_without_the_other_revision_only_the_baseline_can_say_same(
-    elsewhere: pytest.Pytester, in_turns: bool, word: str
+    elsewhere: pytest.Pytester, word: str, *, in_turns: bool
 ) -> None:
     text = SAYS_SAME.replace("IN_TURNS", str(in_turns))
     (elsewhere.path / "conftest.py").write_text(text, encoding="utf-8")
