@@ -21,6 +21,7 @@ from perfsuite_codegen.kernel import METRICS, case_of, metrics_of, read_metrics
 
 import perfsuite
 from perfsuite import CaseError, Kernel, Opcodes, WrongResultError, read_code
+from perfsuite.report.view import told
 
 pytest.importorskip("triton")
 pytest.importorskip("torch")
@@ -114,7 +115,7 @@ def test_a_planted_spill_is_counted_as_ptxas_counts_it() -> None:
     assert now["registers"] <= 65536 / 512 / 4 < before["registers"]
     found = verdict(before, now)
     assert found.word == "slower"
-    assert f"spill_bytes 0 -> {now['spill_bytes']:g} B" in found.reason
+    assert f"spill_bytes 0 -> {now['spill_bytes']:g} B" in told(found.reasons)
 
 
 def _spilled_by_ptxas(kernel: Kernel, target: str) -> list[int]:
@@ -141,7 +142,7 @@ def test_scalar_instead_of_vector_accesses_are_named() -> None:
     assert (now["global_loads"], now["global_load_width"]) == (4, 4)
     found = verdict(before, now)
     assert found.word == "slower"
-    assert "global_load_width 16 -> 4 B" in found.reason
+    assert "global_load_width 16 -> 4 B" in told(found.reasons)
     assert verdict(now, before).word != "slower"
 
 
@@ -157,7 +158,7 @@ def test_a_lost_tensor_core_path_is_wrong(target: str, opcode: str, count: int) 
     now = unpromised(lost, target)
     assert now["tensor_core_ops"] == 0
     assert now["fma_ops"] > right["fma_ops"]
-    assert f"tensor_core_ops {count} -> 0" in verdict(right, now).reason
+    assert f"tensor_core_ops {count} -> 0" in told(verdict(right, now).reasons)
 
 
 def test_more_shared_memory_than_a_block_can_have_is_wrong() -> None:
