@@ -38,7 +38,7 @@ import sys
 def test_look(perf):
     look = perf(sum, [1, 2])
     assert look.result == 3
-    assert not {"torch", "numpy"} & set(sys.modules)
+    assert "torch" not in sys.modules
 def test_left_out(): assert 0
 """
 
