@@ -1,4 +1,48 @@
-"""How much a metric varies by itself, by class; the estimates of a run."""
+"""How much a metric varies by itself, by class; the estimates of a run.
+
+The H200 priors are from units of several hosts, all processes of a variant sampled alike. Between
+processes: four units of one host, 13 processes each, six kernels with two arms, and seven of five
+short kernels (tests/data). Between units: 274 variants on one unit of one host and one of another
+(baselines/nvidia-h200), less what their processes explain, as the median and the worst difference
+of two. Standard deviations of y = (1-beta) ln time + beta ln cycles, in percent:
+
+============ ========================================== ============================ =============
+class        measured between processes                 between units: sd of the     prior
+                                                        median variant, sd of its
+                                                        log (worst difference)
+============ ========================================== ============================ =============
+compute      GEMM 8192 0.03, GEMM 4096 0.15, attention  0.12, 0.65 (0.8)             0.15, 0.12/0.65
+             0.07, FMA loop 0.19
+memory       copy 1 GiB 0.06                            0.06, 1.05 (0.6)             0.10, 0.06/0.9
+mixed,       0.2-0.35                                   0.03, 1.05 (0.6; bimodal     0.15, 0.06/0.9
+unknown                                                 kernels by up to 3.7)
+short        FMA 5 and 10 us 0.1, copy 4 MB 0.25, GEMM  0.02-0.17 (1.1)              0.25, 0.12
+             1024 0.2, softmax 0.1. One process in eight
+             stands apart by -0.35 us per launch, a
+             graph's node gap: another mode, which
+             ``stats.main_mode`` leaves out
+one clock    GEMM 8192, 4096: time 1.3, 0.9; host jitter                              1.00, 1.00
+host copy    between pageable memory and GPU: 2-10      15 (38)                      6.00, 10.0
+============ ========================================== ============================ =============
+
+The SM clock of these units differs by up to 2.3 % in one kernel, and cycles follow it by 0.13 of
+that: hence compute's beta 1 with sd 0.1.
+
+How far units differ is not one number for a class: most variants keep within a tenth of a percent,
+GEMMs of 8192 differ by 0.8. The log of a variant's standard deviation scatters around its class's
+by ``unit_spread``; Student's tails with as few degrees of freedom would have one in a hundred
+differ by several percent, which none does.
+
+This table is only the first prior. ``judge.compare`` learns, from all entries of a SKU, the
+variance of ``between`` and how ``unit`` scatters by class, and moderates them with what a variant's
+own processes and units show. ``run`` is not learned: a baseline keeps only the last processes of a
+unit.
+
+The CPU prior is from five processes each of four kernels on a virtual machine with two cores:
+their ranges of 5.6, 6.9, 7.1 and 15.3 % are standard deviations of 2.4-6.6 %, root mean square
+4.1 %. ``run`` (the same unit on another day) and the CPU's ``unit`` are judged from experience, not
+measured yet.
+"""
 
 from __future__ import annotations
 
@@ -33,45 +77,6 @@ from perfsuite.model import (
 )
 from perfsuite.stats import components, estimate
 from perfsuite.store.codec import round_digits
-
-# Holds what is known of noise before a variant is measured: the priors by device and class.
-#
-# The H200 priors are from units of several hosts, all processes of a variant sampled alike. Between
-# processes: four units of one host, 13 processes each, six kernels with two arms, and seven of five
-# short kernels (tests/data). Between units: 274 variants on one unit of one host and one of another
-# (baselines/nvidia-h200), less what their processes explain, as the median and the worst difference
-# of two. Standard deviations of y = (1-beta) ln time + beta ln cycles, in percent:
-#
-# ============ ========================================== ============================ =============
-# class measured between processes between units: sd of the prior median variant, sd of its log
-# (worst difference) ============ ==========================================
-# ============================ ============= compute GEMM 8192 0.03, GEMM 4096 0.15, attention 0.12,
-# 0.65 (0.8) 0.15, 0.12/0.65 0.07, FMA loop 0.19 memory copy 1 GiB 0.06 0.06, 1.05 (0.6) 0.10,
-# 0.06/0.9 mixed, 0.2-0.35 0.03, 1.05 (0.6; bimodal 0.15, 0.06/0.9 unknown kernels by up to 3.7)
-# short FMA 5 and 10 us 0.1, copy 4 MB 0.25, GEMM 0.02-0.17 (1.1) 0.25, 0.12 1024 0.2, softmax 0.1.
-# One process in eight stands apart by -0.35 us per launch, a graph's node gap: another mode, which
-# ``stats.main_mode`` leaves out one clock GEMM 8192, 4096: time 1.3, 0.9; host jitter 1.00, 1.00
-# host copy between pageable memory and GPU: 2-10 15 (38) 6.00, 10.0 ============
-# ========================================== ============================ =============
-#
-# The SM clock of these units differs by up to 2.3 % in one kernel, and cycles follow it by 0.13 of
-# that: hence compute's beta 1 with sd 0.1.
-#
-# How far units differ is not one number for a class: most variants keep within a tenth of a
-# percent, GEMMs of 8192 differ by 0.8. The log of a variant's standard deviation scatters around
-# its class's by ``unit_spread``; Student's tails with as few degrees of freedom would have one in a
-# hundred differ by several percent, which none does.
-#
-# This table is only the first prior. ``judge.components`` learns, from all entries of a SKU, the
-# variance of ``between`` and how ``unit`` scatters by class, and moderates them with what a
-# variant's own processes and units show. ``run`` is not learned: a baseline keeps only the last
-# processes of a unit.
-#
-# The CPU prior is from five processes each of four kernels on a virtual machine with two cores:
-# their ranges of 5.6, 6.9, 7.1 and 15.3 % are standard deviations of 2.4-6.6 %, root mean square
-# 4.1 %. ``run`` (the same unit on another day) and the CPU's ``unit`` are judged from experience,
-# not measured yet.
-
 
 # Launches below this are timed in graphs of many: node gaps and start-up are part of them.
 SHORT_US = 20.0
