@@ -124,9 +124,9 @@ def _unknown_options(words: Sequence[str]) -> list[str]:
 def _unknown_to_perfsuite(words: Sequence[str]) -> list[str]:
     import typer
 
-    from perfsuite.cli import app
+    from perfsuite.cli import commands
 
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(commands())
     rest = list(words)
     while hasattr(command, "commands") and rest and rest[0] != "--help":
         # history takes a variant where a command's name could stand.

@@ -97,9 +97,9 @@ def _default(told: Any) -> str:
 def _commands() -> Iterator[str]:
     import typer
 
-    from perfsuite.cli import app
+    from perfsuite.cli import commands
 
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(commands())
     context = group.make_context("perfsuite", [], resilient_parsing=True)
     yield f"{prose(group.help or '')}\n\n"
     yield from _subcommands(group, context, "perfsuite")

@@ -465,6 +465,7 @@ def folders() -> None:
 
 
 @cache
+@cache
 def commands() -> typer.Typer:
     """Return the commands of the core and of each feature."""
     features().hook.perf_commands(app=app)
