@@ -22,7 +22,7 @@ from test_report import HOSTILE, hostile_run
 
 from perfsuite.report import data as marks
 from perfsuite.report.data import read
-from perfsuite.report.html import render_beside, render_render
+from perfsuite.report.html import render_beside, render_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, CDPSession, Dialog, Page
@@ -80,11 +80,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run, baselines = data.run_of(), data.baselines_of()
     book = read(run, baselines=baselines, source="nvidia-h200", previous=data.previous_of())
     other = structs.replace(data.previous_of(), sku=structs.replace(run.sku, slug="nvidia-b200"))
-    (place / "story.html").write_text(render_render(book), "utf-8")
+    (place / "story.html").write_text(render_page(book), "utf-8")
     books = [read(one, baselines={}) for one in (run, other)]
     # One variant of each tone: axe looks at every element.
     tones = tuple({marks.mark(told.word).tone: told for told in data.STORY}.values())
-    (place / "short.html").write_text(render_render(explained(tones)), "utf-8")
+    (place / "short.html").write_text(render_page(explained(tones)), "utf-8")
     (place / "beside.html").write_text(render_beside(books), "utf-8")
     return place
 
@@ -264,7 +264,7 @@ def test_print_opens_what_matters_and_hides_controls(browser: Browser, folder: P
 def test_hostile_text_runs_nothing(browser: Browser, tmp_path: Path, text: str) -> None:
     run, baselines = hostile_run(text)
     path = tmp_path / "index.html"
-    path.write_text(render_render(read(run, baselines=baselines, source=text)), "utf-8")
+    path.write_text(render_page(read(run, baselines=baselines, source=text)), "utf-8")
     with opened(browser, path) as (page, seen):
         page.evaluate(
             "(hash) => { location.hash = hash }", f"#text={text}&verdict={text}&sort={text}"
@@ -300,7 +300,7 @@ def large(folder: Path) -> tuple[Path, float]:
     story = (*kinds, *(replace(data.STORY[0], axes={"op": "copy", "n": n}) for n in range(MANY)))
     run, baselines = data.run_of(story[:MANY]), data.baselines_of(story[:MANY])
     started = time.process_time()
-    page = render_render(read(run, baselines=baselines, source="nvidia-h200"))
+    page = render_page(read(run, baselines=baselines, source="nvidia-h200"))
     took = time.process_time() - started
     (folder / "large.html").write_text(page, "utf-8")
     return folder / "large.html", took

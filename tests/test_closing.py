@@ -114,7 +114,7 @@ def fail(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("what", "failed"),
     [
-        ("perfsuite.report.html.render_render", "index.html not written"),
+        ("perfsuite.report.html.render_page", "index.html not written"),
         ("perfsuite.report.text.summary", "summary.md not written, no summary of the step"),
         ("perfsuite.history.store.History", "history not stored"),
         ("perfsuite.history.store.recent", "history not shown"),
@@ -128,7 +128,7 @@ def test_whatever_fails_costs_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, failed: str
 ) -> None:
     monkeypatch.setattr(what, fail)
-    monkeypatch.setitem(FILES, "index.html", render.render_render)
+    monkeypatch.setitem(FILES, "index.html", render.render_page)
     monkeypatch.setitem(FILES, "summary.md", summary.summary)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))

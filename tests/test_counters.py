@@ -25,7 +25,7 @@ from perfsuite.explain.counters import METRICS, Counted, Counter, joined, read
 from perfsuite.explain.parts import explain
 from perfsuite.model import Arm, TracedKernel
 from perfsuite.report.data import read as read_run
-from perfsuite.report.html import render_render
+from perfsuite.report.html import render_page
 from perfsuite.report.why import Side, explained
 from perfsuite.run.accept import accept
 from perfsuite.run.run import Outcome, execute
@@ -276,8 +276,8 @@ def test_counters_are_told_beyond_what_others_do(old: float, new: float, told: i
 
 
 def test_the_kernel_table_has_counters_where_there_are_any() -> None:
-    assert "Counted in one run of it" not in render_render(explained_run())
-    page = render_render(explained_run(sectors=4_194_304))
+    assert "Counted in one run of it" not in render_page(explained_run())
+    page = render_page(explained_run(sectors=4_194_304))
     assert "Counted in one run of it" in page
     assert "sectors read 4.19\u202fM \u2192 8.39\u202fM; L2 sectors read 2.1" in page
 

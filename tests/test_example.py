@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfsuite.report.data import read
-from perfsuite.report.html import render_render
+from perfsuite.report.html import render_page
 from perfsuite.run.expected import find_yardstick
 from perfsuite.store.runs import load_run
 
@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).parents[1] / "reports" / "example"
 def test_example_is_rendered_from_its_run(tmp_path: Path) -> None:
     run = load_run(EXAMPLE / "run.jsonl")
     yardstick = find_yardstick([EXAMPLE / "baselines"], tmp_path, run=run)
-    page = render_render(read(run, baselines=yardstick.entries, source=yardstick.source))
+    page = render_page(read(run, baselines=yardstick.entries, source=yardstick.source))
     if page != (EXAMPLE / "index.html").read_text(encoding="utf-8"):
         (EXAMPLE.parent / "actual.html").write_text(page, encoding="utf-8")
         pytest.fail(

@@ -8,7 +8,7 @@ import pytest
 from explained_data import explained
 
 from perfsuite.report.data import RunView
-from perfsuite.report.html import render_render
+from perfsuite.report.html import render_page
 from perfsuite.report.terminal import summary
 from perfsuite.report.text import summary as markdown
 from perfsuite.report.text import verdict_json
@@ -45,7 +45,7 @@ def test_what_is_unclear_is_told_by_its_doubts(book: RunView) -> None:
 
 
 def test_the_page_has_kernels_code_earlier_runs_and_the_packs_own_words(book: RunView) -> None:
-    page = render_render(book)
+    page = render_page(book)
     section = page.partition('<details id="v-memory-stream-op-copy-n-268435456"')[2]
     section = section.partition("Measure it again")[0]
     places = [section.index(f"<h3>{head}") for head in ("Why", "History", "Time per launch")]

@@ -17,7 +17,7 @@ from perfsuite.model import Pack, Section, Tier
 from perfsuite.packs.find import discover
 from perfsuite.packs.load import Listeners
 from perfsuite.report.data import read
-from perfsuite.report.html import render_render
+from perfsuite.report.html import render_page
 from perfsuite.report.text import summary
 
 pytest_plugins = ["pytester"]
@@ -150,7 +150,7 @@ def test_sections_are_text_in_page_and_markdown() -> None:
     module: Any = importlib.import_module("listening_controller")
     run = data.run_of()
     book = read(run, baselines={}, sections=(module.perf_report_section(run),))
-    page, short = render_render(book), summary(book)
+    page, short = render_page(book), summary(book)
     assert "<h2>Wall time by Acme</h2>" in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<script>alert" not in page

@@ -28,7 +28,7 @@ from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.merge import conclude, merged
 from perfsuite.packs.select import bundles_of, shard_of
 from perfsuite.report.data import read
-from perfsuite.report.html import render_render
+from perfsuite.report.html import render_page
 from perfsuite.report.text import verdict_json
 from perfsuite.run.accept import accept
 from perfsuite.run.config import Request
@@ -181,7 +181,7 @@ def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
     )
     assert told in found.notes
     assert "shard 2/2: note of 1" in found.notes
-    assert "2/2 on 111111111111" in render_render(read(found, baselines={}))
+    assert "2/2 on 111111111111" in render_page(read(found, baselines={}))
     accepted = accept(found, tmp_path / "baselines", reason="all shards", by="me")
     assert len(accepted.added) == len(run.variants) + len(run.canaries) == 6
     assert len(Baselines.load([tmp_path / "baselines"], found.sku).entries) == 6

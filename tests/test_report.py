@@ -36,7 +36,7 @@ from perfsuite.model import (
 from perfsuite.report import data as report
 from perfsuite.report import text, view
 from perfsuite.report.data import MARKS, RunView, VariantView, read
-from perfsuite.report.html import inline, prose, render_beside, render_render, roof, write_report
+from perfsuite.report.html import inline, prose, render_beside, render_page, roof, write_report
 
 GOLD = Path(__file__).parent / "gold"
 SCHEMA = Path(__file__).parents[1] / "docs" / "verdict.schema.json"
@@ -107,7 +107,7 @@ def counted(**exact: float) -> Result:
 
 @pytest.fixture(scope="module")
 def shown() -> str:
-    return render_render(read_of())
+    return render_page(read_of())
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_page_is_well_formed_and_loads_nothing(reader: _Reader, shown: str) -> N
     ],
 )
 def test_headline_counts_what_needs_a_reader(book: RunView, headline: str, tone: str) -> None:
-    page = render_render(book)
+    page = render_page(book)
     assert f"<h1>{headline}</h1>" in page
     assert f'<header class="{tone}' in page
     assert ("This run fails" in page) == (tone == "slower")
@@ -172,14 +172,14 @@ def test_a_page_follows_what_the_device_has() -> None:
     facts = DeviceFacts(device="cpu", name="AMD EPYC", unit="cafe", identity={"model": "EPYC"})
     sku = replace(data.run_of().sku, slug="cpu-epyc")
     book = alone(COPY, results=(replace(result, evidence=evidence),), facts=facts, sku=sku)
-    words = _Reader(render_render(replace(book, baselines={}))).text
+    words = _Reader(render_page(replace(book, baselines={}))).text
     assert re.findall(r"GPU|SM c|SM-|hbm|nvlink|MIG|ECC|card|β|by the driver", words) == []
     assert "268 MB read, 268 MB written" in words
 
 
 def test_the_page_of_a_comparison_shows_what_differs() -> None:
     run, previous = data.run_of(), data.previous_of()
-    page = render_render(read(run, baselines=data.baselines_of(), previous=previous))
+    page = render_page(read(run, baselines=data.baselines_of(), previous=previous))
     changed = re.findall(r'<tr class="d"><th scope="row">(\w+)</th><td>([^<]*)</td>', page)
     assert ("driver", "575.57.08") in changed
     assert "before 1 · unit 3f2a" in page
@@ -191,7 +191,7 @@ def test_cases_of_one_anchor_get_two_and_an_empty_run_is_a_page() -> None:
     twin = replace(book.run.variants[0], id=book.run.variants[0].id.replace("=copy", "=COPY"))
     run = replace(book.run, variants=(*book.run.variants, twin))
     assert len({one.anchor for one in read(run, baselines={}).variants}) == 2
-    assert "<h1>No variant ran</h1>" in render_render(alone(COPY, variants=()))
+    assert "<h1>No variant ran</h1>" in render_page(alone(COPY, variants=()))
 
 
 def test_prose_is_text_but_what_stands_in_backticks() -> None:
@@ -215,7 +215,7 @@ def test_an_untimed_variant_shows_the_metric_that_was_judged() -> None:
     judged = replace(bare, verdict=verdict)
     told = (judged.shown.baseline, judged.shown.now, judged.shown.note)
     assert told == (f"14{view.SPACE}per second", f"7{view.SPACE}per second", "higher is better")
-    assert "tokens_per_s" in render_render(
+    assert "tokens_per_s" in render_page(
         alone(COPY, results=(bare.result,), verdicts=(replace(verdict, variant=variant.id),))
     )
 
@@ -264,14 +264,14 @@ def test_of_very_many_variants_the_urgent_are_told_in_full(monkeypatch: pytest.M
     monkeypatch.setattr(report, "FULL_DETAIL", 40)
     many = [replace(COPY, axes={"n": n}) for n in range(41)]
     small, large = (
-        render_render(read_of(*many, *(replace(COPY, axes={"m": n}) for n in range(more))))
+        render_page(read_of(*many, *(replace(COPY, axes={"m": n}) for n in range(more))))
         for more in (0, 20)
     )
     assert (len(large.encode()) - len(small.encode())) / 20 < 3200
     slower = [replace(SLOWER, axes={"n": n}) for n in range(61)]
     book = read_of(*slower)
     assert (len(book.full), len(book.brief)) == (40, 21)
-    page = render_render(book)
+    page = render_page(book)
     assert all(f'id="{one.anchor}"' in page for one in book.variants)
 
 
@@ -383,8 +383,8 @@ def test_where_the_run_s_own_time_went(devices: tuple[str, str], busy: float, sp
     assert [profile.phases[name] for name in ("start", "spin", "report")] == [2.0, 6.0, 1.0]
     assert (profile.busy, profile.spin) == pytest.approx((busy, spin))
     assert [seconds for _, seconds in profile.slowest] == [6.0, 5.0]
-    assert "Where the run's own time went" in render_render(book)
-    assert "Where the run's own time went" not in render_render(read_of(COPY))
+    assert "Where the run's own time went" in render_page(book)
+    assert "Where the run's own time went" not in render_page(read_of(COPY))
 
 
 def test_runs_stand_beside_each_other() -> None:
@@ -436,7 +436,7 @@ def hostile_run(told: str) -> tuple[Run, Mapping[str, BaselineEntry]]:
 def test_hostile_text_is_shown_as_text(told: str) -> None:
     run, baselines = hostile_run(told)
     book = read(run, baselines=baselines, source=told)
-    reader, empty = _Reader(render_render(book)), _Reader(render_render(read_of(COPY)))
+    reader, empty = _Reader(render_page(book)), _Reader(render_page(read_of(COPY)))
     assert reader.open == []
     assert reader.text.count(told) >= 10
     tags, usual = ([tag for tag, _ in one.elements] for one in (reader, empty))
@@ -468,7 +468,7 @@ def test_hostile_text_is_shown_as_text(told: str) -> None:
     ],
 )
 def test_markdown_lets_no_text_act(told: str, expected: str) -> None:
-    assert text.plain_summary(told) == expected
+    assert text.in_markdown(told) == expected
 
 
 def test_markdown_has_ten_rows_and_folds_the_rest() -> None:

@@ -29,7 +29,7 @@ from perfsuite.model import (
 )
 from perfsuite.nightly.limit import Fit, Past, fit_of, past_of
 from perfsuite.report.data import read
-from perfsuite.report.html import render_render
+from perfsuite.report.html import render_page
 from perfsuite.report.terminal import summary
 from perfsuite.report.text import summary as markdown
 from perfsuite.report.text import verdict_json
@@ -171,7 +171,7 @@ def test_a_night_measures_what_fits_and_says_what_it_left_out(tmp_path: Path) ->
     assert load_run(outcome.run_file) == run
     book = read(run, baselines=outcome.baselines)
     assert "5 left out" in "\n".join(summary(book))
-    for text in (markdown(book), render_render(book), verdict_json(book)):
+    for text in (markdown(book), render_page(book), verdict_json(book)):
         assert "--perf-time 2m has no room" in text
 
 

@@ -15,7 +15,7 @@ from perfsuite.boundary import StoreError
 from perfsuite.history.pages import trends_page, write_trends
 from perfsuite.model import BaselineMove, ChangePoint, Point, Series, SeriesKey
 from perfsuite.report.data import read
-from perfsuite.report.html import past, render_render
+from perfsuite.report.html import past, render_page
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
 KEY = SeriesKey(sku="nvidia-h200", variant="a.b[n=1]", metric="time_us", regime="paced", unit="us")
@@ -151,7 +151,7 @@ def test_a_report_shows_a_variant_s_past_and_keeps_hostile_text_out() -> None:
     move = replace(MOVE, reason=HOSTILE, by=HOSTILE)
     known = {variant: series(replace(CHANGE, commit=HOSTILE), move=move)}
     book = read(data.run_of(), baselines=data.baselines_of(), history=known)
-    page = render_render(book)
+    page = render_page(book)
     assert page.count("<h3>History") == 1
     assert not [attrs for _, attrs in Tags(page).found if "onerror" in attrs]
-    assert "<h3>History" not in render_render(read(data.run_of(), baselines=data.baselines_of()))
+    assert "<h3>History" not in render_page(read(data.run_of(), baselines=data.baselines_of()))

@@ -189,8 +189,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-baseline_command = typer.Typer(help="The accepted numbers of each SKU.", no_args_is_help=True)
-app.add_typer(baseline_command, name="baseline")
+baseline_commands = typer.Typer(help="The accepted numbers of each SKU.", no_args_is_help=True)
+app.add_typer(baseline_commands, name="baseline")
 
 Packs = Annotated[
     list[Path] | None,
@@ -200,7 +200,7 @@ Select = Annotated[
     str, typer.Option("--select", metavar="EXPR", help="As --perf-select: 'impl=triton,n>=1e6'")
 ]
 Device = Annotated[str, typer.Option(help="auto, cuda, cpu or a pack's; auto takes GPUs if any")]
-Baselines_commands = Annotated[
+BaselinesOption = Annotated[
     Path | None,
     typer.Option("--baselines", metavar="DIR", help="Default: perf_baselines of pyproject.toml"),
 ]
@@ -212,7 +212,7 @@ def doctor(
     tier: TierOption = Tier.NIGHTLY,
     device: Device = "auto",
     pack: Packs = None,
-    baselines: Baselines_commands = None,
+    baselines: BaselinesOption = None,
     *,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 20 if it is in use")] = False,
 ) -> None:
@@ -344,7 +344,7 @@ def report(
     folder: Annotated[
         Path, typer.Option("--folder", metavar="DIR", help="Where to write it")
     ] = Path("reports"),
-    baselines: Baselines_commands = None,
+    baselines: BaselinesOption = None,
 ) -> None:
     """Write the report of a stored run again, or one page that compares runs of several SKUs."""
     say(str(rendered(find_project(), runs or [""], folder, baselines)))
@@ -363,7 +363,7 @@ def compare(
     raise typer.Exit(1 if book.fails else 0)
 
 
-@baseline_command.command()
+@baseline_commands.command()
 def accept(
     run: Annotated[str, typer.Argument(help="A run file or id")],
     reason: Annotated[str, typer.Option(help="Why; stored with the numbers")],
@@ -371,7 +371,7 @@ def accept(
         list[str] | None,
         typer.Option("--select", metavar="WORD", help="A pack, pack.case or variant; repeatable"),
     ] = None,
-    baselines: Baselines_commands = None,
+    baselines: BaselinesOption = None,
 ) -> None:
     """Make the numbers of a run the baseline of its SKU; what gets slower by it is listed."""
     from perfsuite.run.accept import accept as make_baseline
@@ -397,7 +397,7 @@ def accept(
         say(f"wrote {path}")
 
 
-@baseline_command.command()
+@baseline_commands.command()
 def diff(
     before: Annotated[str, typer.Argument(metavar="[A]", help="A folder or a revision")] = "HEAD",
     now: Annotated[
@@ -405,7 +405,7 @@ def diff(
     ] = "",
     *,
     markdown: Annotated[bool, typer.Option("--markdown", help="A table for a review")] = False,
-    baselines: Baselines_commands = None,
+    baselines: BaselinesOption = None,
 ) -> None:
     """Show which entries two states of the baselines do not share, by how much, and why."""
     from perfsuite.report.text import table
@@ -440,11 +440,11 @@ def _today() -> date:
     return datetime.now(UTC).date()
 
 
-@baseline_command.command()
+@baseline_commands.command()
 def show(
     sku: Annotated[str, typer.Argument(help="As in the folder's name; all if left out")] = "",
     variant: Annotated[str, typer.Argument(help="The id, for all that is kept of it")] = "",
-    baselines: Baselines_commands = None,
+    baselines: BaselinesOption = None,
 ) -> None:
     """Show which SKUs have baselines, what is accepted for one of them, or one entry in full."""
     roots = find_project().baseline_folders(baselines)
@@ -457,7 +457,7 @@ def show(
             say_skus(root)
 
 
-@baseline_command.command()
+@baseline_commands.command()
 def folders() -> None:
     """Say where this project's baselines lie, one folder a line; the first is written to."""
     for folder in find_project().baseline_folders(None):

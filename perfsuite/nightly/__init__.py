@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 @hookimpl
 def perf_commands(app: typer.Typer) -> None:
     """Add ``perfsuite merge`` and those of ``perfsuite baseline`` that look at many nights."""
-    from perfsuite.cli import baseline_command
+    from perfsuite.cli import baseline_commands
     from perfsuite.nightly.lint import lint
     from perfsuite.nightly.merge import merge
     from perfsuite.nightly.propose import propose_command
 
     app.command()(merge)
-    baseline_command.command("propose")(propose_command)
-    baseline_command.command("lint")(lint)
+    baseline_commands.command("propose")(propose_command)
+    baseline_commands.command("lint")(lint)
 
 
 @hookimpl

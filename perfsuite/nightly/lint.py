@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from perfsuite.boundary import StoreError, UsageError
-from perfsuite.cli import Baselines_commands, Packs, find_project, say
+from perfsuite.cli import BaselinesOption, Packs, find_project, say
 from perfsuite.model import Pack, Tier, Variant
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.store.baselines import (
@@ -162,7 +162,7 @@ def lint(
     ] = None,
     older_than: Annotated[int, typer.Option(min=1, metavar="DAYS", help="Say which are")] = 180,
     pack: Packs = None,
-    baselines: Baselines_commands = None,
+    baselines: BaselinesOption = None,
 ) -> None:
     """Say what is wrong with the baselines and exceptions, one line each; exit code 1 if any is."""
     if baselines and not baselines.is_dir():

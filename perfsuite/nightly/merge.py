@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError
 from perfsuite.cli import (
-    Baselines_commands,
+    BaselinesOption,
     Packs,
     console,
     find_project,
@@ -194,7 +194,7 @@ def merge(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="One run file or id a shard")],
     *,
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Of the report")] = Path("reports"),
-    baselines: Baselines_commands = None,
+    baselines: BaselinesOption = None,
     pack: Packs = None,
 ) -> None:
     """Join the runs of --perf-shard into one, judge and report it; exit code 1 if it fails.

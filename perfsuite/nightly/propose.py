@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, UsageError, user_name
-from perfsuite.cli import Baselines_commands, Project, find_project, say, time_of
+from perfsuite.cli import BaselinesOption, Project, find_project, say, time_of
 from perfsuite.judge.compare import Against
 from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.noise import entries_of
@@ -35,7 +35,7 @@ from perfsuite.model import (
 )
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report import view
-from perfsuite.report.text import plain_summary, table
+from perfsuite.report.text import in_markdown, table
 from perfsuite.report.why import Side, explained_by
 from perfsuite.run.accept import acceptance_of, is_one_level, level_changes
 from perfsuite.store.baselines import (
@@ -434,7 +434,7 @@ def _lines(proposal: Proposal) -> Iterator[str]:
     yield f"# Baseline proposal: {view.count(len(proposed), 'entry', 'entries')}"
     yield f"\n{told or 'No night says anything new'}. Nothing is committed: review it as git diff."
     for sku in sorted({each.sku for each in proposed}):
-        yield f"\n## {plain_summary(sku)}\n"
+        yield f"\n## {in_markdown(sku)}\n"
         own = [each for each in proposed if each.sku == sku]
         yield from table(_COLUMNS, map(_row, own))
         yield ""
@@ -498,7 +498,7 @@ def _cause(found: Finding, before: Mapping[str, RunFacts]) -> str:
             Side.of(new, runs[-1].facts.environment),
         )
         told.append(explained_by(time, *sides))
-    return f"- **{plain_summary(found.variant)}**: {plain_summary('; '.join(filter(None, told)))}"
+    return f"- **{in_markdown(found.variant)}**: {in_markdown('; '.join(filter(None, told)))}"
 
 
 def propose_command(  # noqa: PLR0913, PLR0917 - a command line
@@ -514,7 +514,7 @@ def propose_command(  # noqa: PLR0913, PLR0917 - a command line
     include_slower: Annotated[  # noqa: FBT002 - a flag of the command line
         bool, typer.Option("--include-slower", help="Worse levels too; needs --reason")
     ] = False,
-    baselines: Baselines_commands = None,
+    baselines: BaselinesOption = None,
 ) -> None:
     """Write what the last nights say to the baselines' files, for git diff; nothing is committed.
 

@@ -38,7 +38,7 @@ class Inline:
     hash: str
 
 
-def render_render(book: RunView) -> str:
+def render_page(book: RunView) -> str:
     """Return a run as one self-contained HTML page."""
     charts: dict[str, Any] = {}
     for one in book.full:
@@ -200,7 +200,7 @@ VERDICT, PAGE = "verdict.json", "index.html"
 FILES: Mapping[str, Callable[[RunView], str]] = {
     VERDICT: verdict_json,
     "summary.md": summary,
-    PAGE: render_render,
+    PAGE: render_page,
 }
 
 

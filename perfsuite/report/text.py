@@ -178,9 +178,9 @@ def summary(book: RunView) -> str:
     about += [view.duration(run.wall_s)] if run.wall_s else []
     tally = ", ".join(f"**{count}** {mark.word}" for mark, count in book.tallies)
     outcome = f"### {'❌ ' if book.fails else ''}{book.headline}"
-    blocks = [[outcome, "", " · ".join(map(plain_summary, about)), "", tally]]
+    blocks = [[outcome, "", " · ".join(map(in_markdown, about)), "", tally]]
     if run.shift:
-        blocks.append([f"**machine-shift**: {plain_summary(run.shift.reason)}"])
+        blocks.append([f"**machine-shift**: {in_markdown(run.shift.reason)}"])
     if told:
         blocks.append([*_HEAD, *_first(told)])
     if book.broken:
@@ -189,7 +189,7 @@ def summary(book: RunView) -> str:
     packs = []
     for one in book.coverage:
         ended = ", ".join(f"{count} {mark.word}" for mark, count in one.tallies)
-        packs.append(_cells(plain_summary(one.pack), str(one.chosen), str(one.ran), ended))
+        packs.append(_cells(in_markdown(one.pack), str(one.chosen), str(one.ran), ended))
     skips = [f"- {word} {len(ids)}: {_short(why)}" for word, why, ids in book.skips]
     blocks += _folded(view.count(len(quiet), "other variant"), _HEAD, quiet)
     blocks += _folded(f"Claims: {view.count(len(held), 'other')}", _CLAIMS, held)
@@ -198,15 +198,15 @@ def summary(book: RunView) -> str:
     for section in book.sections:
         head = [_short(section.text), ""] if section.text else []
         if section.columns:
-            columns = map(plain_summary, section.columns)
+            columns = map(in_markdown, section.columns)
             head += [_cells(*columns), f"|{' --- |' * len(section.columns)}"]
         cells = [_cells(*map(_short, row)) for row in section.rows]
-        blocks += _folded(plain_summary(section.title), head, cells or [""])
+        blocks += _folded(in_markdown(section.title), head, cells or [""])
     blocks += _folded("Notes", (), [f"- {_short(note)}" for note in run.notes])
     return "\n\n".join("\n".join(lines) for lines in blocks) + "\n"
 
 
-def plain_summary(text: str) -> str:
+def in_markdown(text: str) -> str:
     """Return text that Markdown and HTML show as it is, on one line."""
     line = " ".join(text.replace("&", "&amp;").split())
     active = _ACTIVE.sub(lambda found: f"{found[0][0]}&#8203;{found[0][1:]}", line)
@@ -216,24 +216,24 @@ def plain_summary(text: str) -> str:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return a table of text that may hold anything."""
-    cells = [columns, ["---"] * len(columns), *(list(map(plain_summary, row)) for row in rows)]
+    cells = [columns, ["---"] * len(columns), *(list(map(in_markdown, row)) for row in rows)]
     return [_cells(*row) for row in cells]
 
 
 def _row(one: VariantView) -> str:
-    name, told = plain_summary(one.variant.id), "" if one.mark.is_quiet else _short(cause(one))
-    now = f"{one.shown.now} {plain_summary(one.shown.name)}".strip()
+    name, told = in_markdown(one.variant.id), "" if one.mark.is_quiet else _short(cause(one))
+    now = f"{one.shown.now} {in_markdown(one.shown.name)}".strip()
     values = now, one.shown.baseline, one.shown.change, one.interval
     return _cells(f"{one.mark.glyph} {one.mark.word}", name, *values, told)
 
 
 def _claim(one: ClaimVerdict) -> str:
     ratios = view.ratio(one.ratio), view.ratio(one.required)
-    return _cells(plain_summary(one.claim), one.word.value, *ratios, _short(one.reason))
+    return _cells(in_markdown(one.claim), one.word.value, *ratios, _short(one.reason))
 
 
 def _short(text: str) -> str:
-    return plain_summary(text if len(text) <= MOST_WHY else f"{text[:MOST_WHY]} …")
+    return in_markdown(text if len(text) <= MOST_WHY else f"{text[:MOST_WHY]} …")
 
 
 def _cells(*cells: str) -> str:

@@ -12,9 +12,7 @@ from perfsuite.model import BaselineEntry, Change, Code, Health, Result, TracedK
 from perfsuite.report import view
 from perfsuite.report.data import VariantView
 
-# What moved, or may have.
-EXPLAINED = frozenset({Word.SLOWER, Word.FASTER, Word.UNCLEAR, Word.OVER_BUDGET})
-# Below this what others take of a device is workers' own ends and starts, as in judge.draft.
+# Below this what others take of a device is workers' own ends and starts, as in judge.verdict.
 NOTABLE_LOAD_PERCENT = 10
 # Reasons that say why the evidence does not decide.
 _DOUBTS = {"clock_lost", "load", "load_before", "lost", "unusable", "weak"}
@@ -45,27 +43,25 @@ class Side(Struct, frozen=True, kw_only=True):
 
 def cause(subject: VariantView) -> str:
     """Return what the change and its interval do not say; of doubts what they come from."""
-    excepted = subject.verdict.excepted if subject.verdict else None
-    return f"{excepted.short}; {_cause_cause(subject)}" if excepted else _cause_cause(subject)
-
-
-def _cause_cause(subject: VariantView) -> str:
+    verdict = subject.verdict
     if subject.mark.tone == "unclear":
-        return "; ".join(_doubts(subject)) or subject.reason
-    reasons = subject.verdict.reasons if subject.verdict else ()
-    told = [
-        view.sentence(each) for each in reasons if not (subject.telling and each.kind == "interval")
-    ]
-    # What stands last is cut off first.
-    at = len(told) if subject.mark.tone == "budget" else 0
-    told.insert(at, explained(subject))
-    return "; ".join(filter(None, told)) or subject.reason
+        told = [*_doubts(subject)]
+    else:
+        reasons = verdict.reasons if verdict else ()
+        shown = (each for each in reasons if not (subject.telling and each.kind == "interval"))
+        told = [view.sentence(each) for each in shown]
+        # What stands last is cut off first.
+        told.insert(len(told) if subject.mark.tone == "budget" else 0, explained(subject))
+    excepted = verdict.excepted.short if verdict and verdict.excepted else ""
+    why = "; ".join(filter(None, told)) or subject.reason
+    return f"{excepted}; {why}" if excepted else why
 
 
 def sides_of(subject: VariantView) -> tuple[Side, Side] | None:
     """Return the variant before and now, where it may have moved; None where it did not."""
     entry, trace = subject.entry, subject.trace
-    if entry is None or subject.verdict is None or subject.verdict.word not in EXPLAINED:
+    word = subject.verdict.word if subject.verdict else Word.SAME
+    if entry is None or not (word.asks_why or word is Word.UNCLEAR):
         return None
     before = Side.of(entry, subject.run.environments.get(entry.run, {}), subject.before)
     now = Side(

@@ -124,8 +124,9 @@ def is_absent(path: Path) -> bool:
     try:
         path.stat()
     except FileNotFoundError as error:
+        # Another process may make the file meanwhile: only a link says what was there before.
         nearest = next(each for each in (path, *path.parents) if os.path.lexists(each))
-        if nearest == path or not nearest.is_dir():
+        if nearest.is_symlink() and not nearest.exists():
             what = f"{str(nearest)!r} is a link that leads nowhere"
             raise FileNotFoundError(errno.ENOENT, what, str(path)) from error
         return True
