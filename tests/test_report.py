@@ -35,8 +35,9 @@ from perfsuite.model import (
 )
 from perfsuite.report import data as report
 from perfsuite.report import text, view
-from perfsuite.report.data import MARKS, RunView, VariantView, read
-from perfsuite.report.html import inline, prose, render_beside, render_page, roof, write_report
+from perfsuite.report.data import RunView, VariantView, read
+from perfsuite.report.view import MARKS
+from perfsuite.report.html import inline, prose, render_beside, render_page, write_report
 
 GOLD = Path(__file__).parent / "gold"
 SCHEMA = Path(__file__).parents[1] / "docs" / "verdict.schema.json"

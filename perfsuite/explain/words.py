@@ -22,7 +22,6 @@ from perfsuite.explain.parts import (
 from perfsuite.model import TracedKernel
 from perfsuite.report import view
 from perfsuite.report.data import VariantView
-from perfsuite.report.why import sides_of
 
 # NVML's reasons in words; what is not here is told by its name.
 REASONS = {
@@ -111,7 +110,9 @@ def _cause(cause: KernelChange) -> str:
         times = f"{_time(new)} instead of {_time(old)}{share}{counted}"
         return f"{switch}: {_name(new)} instead of {_name(old)}, {times}"
     if new.count != old.count:
-        counts = f"{view.often(new.count)} times a launch instead of {view.often(old.count)}"
+        counts = (
+            f"{view.amount(new.count, '')} times a launch instead of {view.amount(old.count, '')}"
+        )
         return f"{_name(new)} runs {counts}{share}"
     times = f"{view.time(new.duration_us, None)} instead of {view.time(old.duration_us, None)}"
     return f"{_name(new)} takes {times}{share}{_code(cause)}{counted}"
@@ -187,7 +188,7 @@ def _shape(kernel: TracedKernel | None) -> dict[str, str]:
         "grid": view.TIMES.join(map(str, kernel.grid)),
         "block": view.TIMES.join(map(str, kernel.block)),
         "registers": str(kernel.registers or ""),
-        "shared memory": view.size(kernel.shared_bytes) if kernel.shared_bytes else "",
+        "shared memory": view.flow(kernel.shared_bytes, "B") if kernel.shared_bytes else "",
     }
     return {label: text for label, text in known.items() if text}
 
@@ -239,7 +240,7 @@ class Row(NamedTuple):
 
 def section(subject: VariantView) -> Markup:
     """Return the variant's section of the page: the headline, kernels before and now, PTX."""
-    sides = sides_of(subject)
+    sides = subject.sides
     explanation = explain(subject.change, *sides) if sides else None
     found = _rows(subject, explanation)
     text = _template().render(
@@ -335,5 +336,5 @@ def _whole_name(kernel: TracedKernel | None) -> str:
 def _count_and_time(kernel: TracedKernel | None) -> str:
     if kernel is None:
         return view.NOTHING
-    times = f"{view.often(kernel.count)}{view.SPACE}{view.TIMES}{view.SPACE}"
+    times = f"{view.amount(kernel.count, '')}{view.SPACE}{view.TIMES}{view.SPACE}"
     return f"{times if kernel.count != 1 else ''}{view.time(kernel.duration_us, None)}"

@@ -35,8 +35,8 @@ from perfsuite.model import (
 )
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report import view
+from perfsuite.report.data import Side, explained_by
 from perfsuite.report.text import in_markdown, table
-from perfsuite.report.why import Side, explained_by
 from perfsuite.run.accept import acceptance_of, is_one_level, level_changes
 from perfsuite.store.baselines import (
     Baselines,
