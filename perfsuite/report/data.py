@@ -302,8 +302,9 @@ class VariantView:
             told += [one.metric for one in case.budgets] + [one.name for one in case.metrics]
             for name in (*told, *found):
                 if one := found.get(name):
-                    values = [view.amount(value, one.unit) for value in (one.baseline, one.value)]
-                    return Compared(name, *values, view.moved(one.baseline, one.value))
+                    before = view.amount(one.baseline, one.unit)
+                    moved = view.moved(one.baseline, one.value)
+                    return Compared(name, before, view.amount(one.value, one.unit), moved)
         before = view.time(self.baseline(), digits, like=now)
         return Compared("", before, view.time(now, digits), view.change(self.change))
 
@@ -638,7 +639,8 @@ class RunView:
     @cached_property
     def is_broken(self) -> bool:
         """Say whether a variant or a claim fails the run."""
-        return any(one.fails for one in (*self.variants, *self.run.claims))
+        variants = any(one.fails for one in self.variants)
+        return variants or any(one.fails for one in self.run.claims)
 
     @property
     def has_shifted(self) -> bool:
