@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import msgspec
 
 from perfsuite.boundary import PackError, PerfError, UsageError
-from perfsuite.cli import say, say_error
 from perfsuite.devices.protocol import open_device
 from perfsuite.engine.measure import Session
 from perfsuite.model import Accelerator, Axes, Evidence, Kernel, Regime, Settings
 from perfsuite.packs.load import load_pack
 from perfsuite.packs.select import missing_of
+from perfsuite.run.project import say, say_error
 from perfsuite.store.files import refusing
 from perfsuite.workers.process import child_environment
 
