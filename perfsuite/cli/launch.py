@@ -66,8 +66,9 @@ def carry_out(order: Order) -> None:
         raise UsageError(f"{order.case!r} cannot run here: it {missing}", where=order.origin)
     session = Session(device, case, order.axes, Settings(check_only=True), seed=0)
     if order.check:
-        session.prepare(lambda phase: say(f"{phase} ..."))
-        _say_check(session.finish())
+        session.announce = lambda phase: say(f"{phase} ...")
+        session.prepare()
+        _say_check(*session.finish())
     if case.regime is not Regime.EXACT:
         _launch(session, order.launches)
     device.close()
