@@ -88,7 +88,7 @@ def everything(history: History) -> list[object]:
 
 def test_a_run_is_read_back_as_it_was_measured(history: History) -> None:
     verdict = Verdict(variant=COPY, word=Word.SLOWER, reason="it is", changes=(CHANGE,))
-    store(history, replace(night(0), verdicts=(verdict,)))
+    store(history, night(0).having(verdicts=(verdict,)))
     history.add_moves([MOVE])
     series = time_of(history)
     (point,) = series.points
@@ -126,17 +126,17 @@ def test_writers_at_the_same_time_store_every_run_once(url: str) -> None:
 
 def with_aside(run: Run) -> Run:
     arm_a = replace(run.results[0], arm=Arm.A)
-    return replace(run, aside=(arm_a, replace(arm_a, claim="memory.twice")))
+    return run.having(results=(*run.results, *(arm_a, replace(arm_a, claim="memory.twice"))))
 
 
 def with_canaries(run: Run) -> Run:
     start = replace(run.results[0], stage=Stage.CANARY_START)
     end = replace(start, stage=Stage.CANARY_END)
-    return replace(run, canaries=run.variants, results=(start, *run.results, end))
+    return replace(run, canaries=run.variants).having(results=(start, *run.results, end))
 
 
 def as_status(status: Status) -> Callable[[Run], Run]:
-    return lambda run: replace(run, results=(replace(run.results[0], status=status),))
+    return lambda run: run.having(results=(replace(run.results[0], status=status),))
 
 
 def shifted(run: Run) -> Run:
@@ -165,7 +165,7 @@ def test_what_does_not_count_is_stored_with_its_reason(
 
 def test_a_crash_is_a_point_without_a_number(lite: History) -> None:
     crashed = Result(variant=COPY, status=Status.CRASHED, reason="signal 11")
-    store(lite, night(0), replace(night(1), results=(crashed,)))
+    store(lite, night(0), night(1).having(results=(crashed,)))
     told = [(point.center is None, point.why_not) for point in time_of(lite).points]
     assert told == [(False, ""), (True, "crashed")]
 
@@ -208,7 +208,7 @@ def test_the_last_runs_are_read_in_order_of_time(history: History) -> None:
 
 def test_a_run_s_own_past_is_of_its_product_and_newest_version(lite: History) -> None:
     run, other = night(1), Sku(slug="nvidia-b300", name="NVIDIA B300")
-    later = replace(run, results=(replace(run.results[0], case_version=2),))
+    later = run.having(results=(replace(run.results[0], case_version=2),))
     store(lite, night(0), later, replace(night(2), sku=other))
     versions = [each.key.case_version for each in series_of(lite, COPY, metric="time_us")]
     assert versions == [1, 1, 2]

@@ -120,7 +120,9 @@ def test_a_terminal_without_utf_8_is_no_error(
 
 def test_a_run_of_two_arms_is_one_run(perfsuite: Command, project: Path) -> None:
     both = night(40)
-    both = replace(both, aside=tuple(replace(one, arm=Arm.A) for one in both.results))
+    both = both.having(
+        results=(*both.results, *tuple(replace(one, arm=Arm.A) for one in both.results))
+    )
     with History(DEFAULT, project) as history:
         history.add(stored_of(both))
     _, said = perfsuite("--last", "2", COPY)

@@ -267,13 +267,13 @@ def stored_of(run: Run) -> Stored:
     for result in (*run.results, *run.aside):
         if result.status is not Status.SKIPPED:
             parts[_part_of(result)][result.variant].append(result)
-    variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
+    variants = {one.id: one.variant for one in run.every}
     found: list[Mapping[str, Any]] = []
     for part, by_variant in parts.items():
         # What failed is kept as far as it was measured: only its mark tells it from the rest.
         every = (result for results in by_variant.values() for result in results)
         ended = tuple(replace(result, status=Status.OK) for result in every)
-        entries = entries_of(replace(run, results=ended))
+        entries = entries_of(run, ended)
         for name in by_variant.keys() & variants.keys():
             found += _rows(run, variants[name], part, by_variant[name], entries.get(name))
     return Stored(row, found)
@@ -338,9 +338,9 @@ def moves_of(run: Run, roots: Sequence[Root]) -> Iterator[BaselineMove]:
     """Yield the acceptance behind each metric of the variants that the run has results of."""
     measured = {result.variant for result in run.results}
     skus = {
-        variant.id: sku_for(variant, run.facts, own=run.sku)
-        for variant in run.variants
-        if variant.id in measured
+        one.id: sku_for(one.variant, run.facts, own=run.sku)
+        for one in run.variants
+        if one.id in measured
     }
     stored = Baselines.load_each(roots, skus.values())
     for name, sku in skus.items():
@@ -643,9 +643,9 @@ def recent(history: History, run: Run, variants: Collection[str]) -> dict[str, S
     Of each SKU its own: a run's gangs and compilation targets have others than its device.
     """
     skus_of = {
-        variant.id: sku_for(variant, run.facts, own=run.sku).slug
-        for variant in run.variants
-        if variant.id in variants
+        one.id: sku_for(one.variant, run.facts, own=run.sku).slug
+        for one in run.variants
+        if one.id in variants
     }
     where = points.c.variant.in_(skus_of) & points.c.sku.in_({*skus_of.values()})
     main: dict[str, Series] = {}
