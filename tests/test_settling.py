@@ -114,7 +114,7 @@ def execute(request, *rest):
         return outcome
     found = outcome.run
     told = [structs.replace(v, word=Word.SAME, in_turns=IN_TURNS, card="") for v in found.verdicts]
-    return replace(outcome, run=structs.replace(found, verdicts=tuple(told)))
+    return replace(outcome, run=found.having(verdicts=told))
 
 run.execute = execute
 against.of_one_code = lambda run: [(v.variant, "nothing of it") for v in run.verdicts]

@@ -194,15 +194,15 @@ def prior_for(
 # The estimates of a run, which another run is compared with.
 
 
-def entries_of(run: Run, results: Iterable[Result] | None = None) -> dict[str, BaselineEntry]:
+def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, BaselineEntry]:
     """Return the estimate of each variant whose every stage ended ok and yielded a number.
 
     All processes of all stages count; a stage that was measured again counts once, as it ended.
-    Of the run's ``results`` all that are its own count, if none are given.
+    Of the run all results that are its own count, if none are ``given``.
     """
     traces = {(trace.variant, trace.arm): trace for trace in run.traces}
     variants = {one.id: one.variant for one in run.every}
-    own = run.results if results is None else results
+    own = run.results if given is None else given
     last = {(result.variant, result.stage): result for result in own}
     measured: dict[str, list[Result]] = {}
     for result in last.values():
