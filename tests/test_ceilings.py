@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from store_data import finished, ran
 
-from perfsuite.cli import Project, rendered
+from perfsuite.cli import rendered
 from perfsuite.judge import peaks as roofline
 from perfsuite.judge.peaks import (
     BYTES,
@@ -28,6 +28,7 @@ from perfsuite.packs.find import packs_at
 from perfsuite.report.data import rate_of
 from perfsuite.run.accept import accept
 from perfsuite.run.expected import find_yardstick
+from perfsuite.run.project import Project
 from perfsuite.store.baselines import Baselines, read_sku
 from perfsuite.workers.catalogue import load_catalogue
 

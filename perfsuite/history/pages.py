@@ -15,10 +15,10 @@ from markupsafe import Markup
 from typer.core import TyperGroup
 
 from perfsuite.boundary import PerfError, UsageError
-from perfsuite.cli import Project, find_project, say, say_table
 from perfsuite.model import Point, Series
 from perfsuite.report import html as render
 from perfsuite.report import view
+from perfsuite.run.project import Project, find_project, say, say_table
 from perfsuite.run.run import why
 from perfsuite.store.codec import encode
 from perfsuite.store.files import refusing, replace_file

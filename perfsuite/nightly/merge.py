@@ -12,14 +12,6 @@ import typer
 from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError
-from perfsuite.cli import (
-    BaselinesOption,
-    Packs,
-    console,
-    find_project,
-    known_history,
-    say,
-)
 from perfsuite.judge.compare import Policy
 from perfsuite.judge.machine import ENDS
 from perfsuite.judge.verdict import wants_confirmation
@@ -28,6 +20,14 @@ from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.run.against import Arms
 from perfsuite.run.config import EXIT_MACHINE
 from perfsuite.run.expected import find_yardstick
+from perfsuite.run.project import (
+    BaselinesOption,
+    Packs,
+    console,
+    find_project,
+    known_history,
+    say,
+)
 from perfsuite.run.run import Judging, Outcome, joined
 from perfsuite.store.baselines import Root
 from perfsuite.store.runs import RunFile, run_path

@@ -15,7 +15,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, UsageError, user_name
-from perfsuite.cli import BaselinesOption, Project, find_project, say, time_of
 from perfsuite.judge.compare import Against
 from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.noise import entries_of
@@ -38,6 +37,7 @@ from perfsuite.report import view
 from perfsuite.report.text import in_markdown, table
 from perfsuite.report.why import Side, explained_by
 from perfsuite.run.accept import acceptance_of, is_one_level, level_changes
+from perfsuite.run.project import BaselinesOption, Project, find_project, say, time_of
 from perfsuite.store.baselines import (
     Baselines,
     has_sku,

@@ -19,7 +19,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError
-from perfsuite.cli import Device, find_project, say
 from perfsuite.judge.compare import CLOCK_LIMIT, Against
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge, wants_confirmation
@@ -39,6 +38,7 @@ from perfsuite.model import (
 )
 from perfsuite.prove.peers import CUPTI
 from perfsuite.prove.raw import Raw, Subject, Wave, read_raw, subjects_of
+from perfsuite.run.project import Device, find_project, say
 from perfsuite.stats import hodges_lehmann, pooled
 from perfsuite.store.files import refusing, replace_file
 from perfsuite.store.runs import load_run
