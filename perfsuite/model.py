@@ -561,7 +561,6 @@ class ChangePoint(Record, frozen=True, kw_only=True):
 class BaselineMove(Record, frozen=True, kw_only=True):
     """An acceptance: from when on, of which run, a series is compared with ``center``."""
 
-    key: SeriesKey
     run: str
     accepted: str
     by: str

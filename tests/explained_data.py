@@ -111,7 +111,7 @@ def _past(told: Told) -> Series:
     )
     first, reason = points[8], "the new driver is meant to be so"
     move = BaselineMove(
-        key=key, run=first.run, accepted=first.started, by="ann", reason=reason, center=levels[0]
+        run=first.run, accepted=first.started, by="ann", reason=reason, center=levels[0]
     )
     has_shifted = told.word is Word.SLOWER
     return Series(
