@@ -378,9 +378,9 @@ class History(Closable):
         Of each SKU its own: a run's gangs and compilation targets have others than its device.
         """
         skus = {
-            variant.id: sku_for(variant, run.facts, own=run.sku).slug
-            for variant in run.variants
-            if variant.id in variants
+            one.id: sku_for(one.variant, run.facts, own=run.sku).slug
+            for one in run.variants
+            if one.id in variants
         }
         where = points.c.variant.in_(skus) & points.c.sku.in_({*skus.values()})
         found = self._read(where & (points.c.part == ""), last=RECENT)
