@@ -36,6 +36,7 @@ from perfsuite.model import (
     Status,
     Tier,
     Variant,
+    VariantRun,
     Verdict,
     Word,
     Work,
@@ -297,15 +298,16 @@ def run_of(story: tuple[Told, ...] = STORY) -> Run:
         sku=Sku(slug="nvidia-h200", name="NVIDIA H200"),
         facts=FACTS,
         settings=Settings(),
-        variants=tuple(variant_of(told) for told in story),
+        variants=tuple(VariantRun(variant=variant_of(told)) for told in story),
         instances=INSTANCES,
-        results=(*(result_of(told) for told in story), *confirmed),
-        verdicts=tuple(verdict for told in story if (verdict := verdict_of(told))),
         claims=CLAIMS,
         notes=("the copy canary moved by 0.1 % between start and end",),
         finished="2026-11-21T10:31:12+00:00",
         wall_s=72.4,
         commit="9c1e4f70a2b85d3340cc",
+    ).having(
+        results=(*(result_of(told) for told in story), *confirmed),
+        verdicts=(verdict for told in story if (verdict := verdict_of(told))),
     )
 
 
@@ -320,4 +322,5 @@ def previous_of(story: tuple[Told, ...] = STORY) -> Run:
     """Return the run of the day before, on another driver."""
     old = run_of(tuple(replace(told, time_us=told.time_us / (1 + told.theta)) for told in story))
     facts = replace(FACTS, environment={**FACTS.environment, "driver": "575.57.08"})
-    return replace(old, id="20261120-020000-77aa", facts=facts, commit="41b7c2d9e6f0", verdicts=())
+    old = replace(old, id="20261120-020000-77aa", facts=facts, commit="41b7c2d9e6f0")
+    return old.having(verdicts=())

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import report_data as data
 from report_data import CLAIMS, INSTANCES, SOURCE_FILE, STORY, replace
+from store_data import changed, ran
 
 from perfsuite.boundary import StoreError, plain
 from perfsuite.model import (
@@ -81,7 +82,7 @@ class Reader(HTMLParser):
 
 def read_of(*story: data.Told, **changes: Any) -> RunView:
     told = story or STORY
-    run = replace(data.run_of(told), **changes)
+    run = changed(data.run_of(told), **changes)
     return read(run, baselines=data.baselines_of(told), source="baseline nvidia-h200")
 
 
@@ -164,7 +165,7 @@ def test_a_page_follows_what_the_device_has() -> None:
     blocks = tuple(replace(block, cycles=(), health=None) for block in result.evidence[0].blocks)
     evidence = tuple(replace(one, blocks=blocks) for one in result.evidence)
     facts = DeviceFacts(device="cpu", name="AMD EPYC", unit="cafe", identity={"model": "EPYC"})
-    run = replace(data.run_of((COPY,)), results=(replace(result, evidence=evidence),), claims=())
+    run = changed(data.run_of((COPY,)), results=(replace(result, evidence=evidence),), claims=())
     run = replace(run, facts=facts, sku=replace(run.sku, slug="cpu-epyc"))
     words = Reader(render_page(read(run, baselines={}))).text
     assert re.findall(r"GPU|SM c|SM-|hbm|nvlink|MIG|ECC|card|β|by the driver", words) == []
@@ -178,8 +179,8 @@ def test_the_page_of_a_comparison_shows_what_differs() -> None:
     assert ("driver", "575.57.08") in changed
     assert "before 1 · unit 3f2a" in page
     assert "9c1e4f70a2b8 (before: 41b7c2d9e6f0)" in page
-    twin = replace(run.variants[0], id=run.variants[0].id.replace("=copy", "=COPY"))
-    twins = replace(run, variants=(run.variants[0], twin))
+    one = run.variants[0].variant
+    twins = replace(run, variants=ran(one, replace(one, id=one.id.replace("=copy", "=COPY"))))
     assert len({one.anchor for one in read(twins, baselines={}).variants}) == 2
 
 
@@ -195,7 +196,8 @@ def test_the_metric_that_was_judged_stands_in_the_row() -> None:
     case = data.variant_of(COPY).case
     declared = (Metric("regs", "regs"), Metric("tokens_per_s", "1/s", "higher"))
     variant = replace(data.variant_of(COPY), case=replace(case, metrics=declared))
-    bare = view_of(variant=variant, result=counted(b=5, tokens_per_s=7, regs=40), verdict=None)
+    results = (counted(b=5, tokens_per_s=7, regs=40),)
+    bare = view_of(variant=variant, results=results, verdict=None)
     assert bare.shown[:3] == ("regs", view.NOTHING, f"40{view.SPACE}regs")
     change = replace(data.change_of(COPY), metric="tokens_per_s", unit="1/s", theta=0.5, low=0.5)
     change = replace(change, high=0.5, threshold=0.0, baseline=14.0, current=7.0)
@@ -207,7 +209,9 @@ def test_the_metric_that_was_judged_stands_in_the_row() -> None:
     ]
     both = replace(verdict, changes=(data.change_of(COPY), change))
     assert view_of(verdict=both).aside.startswith("tokens_per_s \u221250.00")
-    now = {one.name: one.unit for one in view_of(result=counted(n_bytes=5, device_us=12)).measured}
+    now = {
+        one.name: one.unit for one in view_of(results=(counted(n_bytes=5, device_us=12),)).measured
+    }
     assert now == {"n_bytes": "bytes", "device_us": "us"}
 
 
@@ -293,7 +297,8 @@ def test_where_the_run_s_own_time_went(devices: tuple[str, str], busy: float, sp
     spent, results = {"start": 1.0, "measure": 1.0, "spin": 3.0}, []
     for at, unit in enumerate(devices):
         one = Evidence(slot=0, seed=0, unit=unit, phases_s=spent, busy_s=2.0)
-        ended = Result(variant=str(at), status=Status.OK, wall_s=5.0 + at, evidence=(one,))
+        name = data.variant_of(STORY[at]).id
+        ended = Result(variant=name, status=Status.OK, wall_s=5.0 + at, evidence=(one,))
         results.append(ended)
     book = read_of(results=tuple(results), wall_s=7.0, phases_s={"open": 2.0, "judge": 0.5})
     profile = view.profile_of(book.run, report_s=1.0)
@@ -324,20 +329,21 @@ def hostile_run(told: str) -> tuple[Run, Mapping[str, BaselineEntry]]:
     """Return a run with the text in every place where a pack, a store or git may have put it."""
     story = replace(STORY[9], reason=told)
     run = data.run_of((story, CRASHED))
-    case = replace(run.variants[0].case, doc=told, file=told, source=told, tags=(told,))
+    declared = [one.variant for one in run.variants]
+    case = replace(declared[0].case, doc=told, file=told, source=told, tags=(told,))
     case = replace(case, pack=told, name=told)
-    variants = tuple(replace(one, case=case, id=f"{one.id}{told}") for one in run.variants)
+    variants = tuple(replace(one, case=case, id=f"{one.id}{told}") for one in declared)
     verdicts = tuple(replace(v, variant=f"{v.variant}{told}", reason=told) for v in run.verdicts)
     results = []
     for result in run.results:
         noted = tuple(replace(one, notes=(told,), backend=told) for one in result.evidence)
         renamed = replace(result, variant=f"{result.variant}{told}", evidence=noted)
         results.append(replace(renamed, reason=told, output=told))
-    run = replace(
+    run = changed(
         run,
         facts=replace(run.facts, name=told, environment={told: told, "driver": told}),
         sku=replace(run.sku, slug=told, name=told),
-        variants=variants,
+        variants=ran(*variants),
         verdicts=verdicts,
         results=tuple(results),
         instances=(replace(INSTANCES[0], id=told, name=told, pack=told, metric=told),),

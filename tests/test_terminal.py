@@ -11,6 +11,7 @@ import explained_data
 import pytest
 from options_data import OPTIONS
 from report_data import FACTS, HEALTH, INSTANCES, STORY, Told, baselines_of, replace, run_of
+from store_data import changed
 
 from perfsuite.model import MachineShift, Result, Status, Word
 from perfsuite.report.data import RunView, read
@@ -23,7 +24,7 @@ def told_of(word: Word | Status) -> Told:
 
 def book_of(*words: Word | Status, **changes: Any) -> RunView:
     story = tuple(map(told_of, words)) or STORY
-    run = replace(run_of(story), **changes)
+    run = changed(run_of(story), **changes)
     return read(run, baselines=baselines_of(story), source="baseline nvidia-h200")
 
 
@@ -61,10 +62,10 @@ def test_of_many_items_ten_are_told_and_long_texts_are_cut() -> None:
 
 def test_what_is_unclear_is_told_with_the_load_of_others() -> None:
     (quiet,) = book_of(Word.UNCLEAR).variants
-    assert quiet.result
-    process, loud = quiet.result.evidence[0], replace(HEALTH, foreign_percent=34.0)
+    process, loud = quiet.evidence[0], replace(HEALTH, foreign_percent=34.0)
     loaded = replace(process, blocks=(replace(process.blocks[0], health=loud),))
-    cause = replace(quiet, result=replace(quiet.result, evidence=(loaded,))).cause
+    results = tuple(replace(each, evidence=(loaded,)) for each in quiet.results)
+    cause = replace(quiet, results=results).cause
     told = "load by others up to 34 %; from 6.3 % on a change would be found"
     assert plain(cause) == told
     assert plain(quiet.cause) == told.partition("; ")[2]
@@ -175,7 +176,7 @@ def test_a_terminal_and_a_workflow_obey_no_worker(line: str) -> None:
     story = (replace(told_of(Status.CRASHED), reason=f"\x1b[2J\x07\x9bfirst\n{line}"),)
     run = replace(run_of(story), claims=())
     spoken = tuple(replace(each, output=f"{line}\n  {line}") for each in run.results)
-    book = read(replace(run, results=spoken), baselines={})
+    book = read(run.having(results=spoken), baselines={})
     (found,) = accounts_of(book, OPTIONS).values()
     lines = [*found.text.splitlines(), *summary(book)]
     assert sum(line.rsplit("::", maxsplit=1)[-1][-6:] in each for each in lines) >= 3

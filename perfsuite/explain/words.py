@@ -271,13 +271,14 @@ def _rows(subject: VariantView, explanation: Explanation | None) -> list[Row]:
     """Return the kernels of a launch, what explains most first; those alike come last."""
     if explanation and explanation.kernels:
         return [_row(each) for each in explanation.kernels[:MOST_ROWS]]
-    kernels = subject.trace.kernels if subject.trace else ()
+    trace = subject.trace()
+    kernels = trace.kernels if trace else ()
     return [_row(KernelChange(Kind.SAME, None, each, 0.0)) for each in kernels[:MOST_ROWS]]
 
 
 def _left_out(subject: VariantView, explanation: Explanation | None) -> str:
     """Say what the table does not show, and why there is none."""
-    trace, told = subject.trace, []
+    trace, told = subject.trace(), []
     shown = (explanation.kernels if explanation else ()) or (trace.kernels if trace else ())
     if len(shown) > MOST_ROWS:
         told.append(f"{len(shown) - MOST_ROWS} more kernels are not shown")

@@ -16,12 +16,12 @@ from typing import NamedTuple, TypeVar
 
 from markupsafe import Markup
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from perfsuite.hooks import features
 from perfsuite.judge import peaks as roofline
 from perfsuite.judge.peaks import Peaks, Rate, peaks_of
 from perfsuite.model import (
-    Arm,
     BaselineEntry,
     Change,
     ClaimInstance,
@@ -37,10 +37,8 @@ from perfsuite.model import (
     Series,
     Stage,
     Status,
-    Trace,
     TracedKernel,
-    Variant,
-    Verdict,
+    VariantRun,
     Word,
     Work,
 )
@@ -159,35 +157,26 @@ class Place(NamedTuple):
         return view.flow(rate, "FLOP/s" if self.dtype else "B/s")
 
 
-@dataclass(frozen=True, kw_only=True)
-class VariantView:
-    """All that a run says of one variant.
+class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
+    """All that a run says of one variant; ``before`` is the result of the run before.
 
-    ``result`` is the last stage's and the one that counts; ``screen`` is an earlier stage's that is
-    not judged any more, ``before`` that of the run before. ``left_out`` says why the run had no
-    time for it.
+    ``anchor`` is where the page tells of it, ``peaks`` are what the SKU reaches, ``history`` is
+    what earlier runs say of it.
     """
 
-    variant: Variant
     anchor: str
     run: Run
     peaks: Peaks
-    result: Result | None = None
-    screen: Result | None = None
-    verdict: Verdict | None = None
-    entry: BaselineEntry | None = None
     before: Result | None = None
     history: Series | None = None
-    trace: Trace | None = None
-    left_out: str = ""
 
     @cached_property
     def mark(self) -> Mark:
         """The verdict's word, or how the variant ended where there is no verdict."""
-        if self.result is None:
+        if self.last is None:
             return mark("left out" if self.left_out else "not run")
-        if self.result.status is not Status.OK:
-            return mark(self.result.status.value)
+        if self.last.status is not Status.OK:
+            return mark(self.last.status.value)
         if self.verdict is None:
             return mark("measured" if self.middles[TIME] else "checked")
         return mark(self.verdict.word.value)
@@ -195,16 +184,16 @@ class VariantView:
     @property
     def reason(self) -> str:
         """Why the variant ended as it did, in words."""
-        if self.result is None:
-            return self.left_out or "the run ended before it"
-        if self.result.status is not Status.OK or self.verdict is None:
-            return self.result.reason
+        if self.last is None:
+            return self.left_out.reason if self.left_out else "the run ended before it"
+        if self.last.status is not Status.OK or self.verdict is None:
+            return self.last.reason
         return self.verdict.reason
 
     @property
     def is_skipped(self) -> bool:
         """Say whether the variant has nothing to show but a reason."""
-        return self.result is None or self.result.status is Status.SKIPPED
+        return self.last is None or self.last.status is Status.SKIPPED
 
     @property
     def fails(self) -> bool:
@@ -217,15 +206,15 @@ class VariantView:
         axes = self.variant.id.partition("[")[2].removesuffix("]")
         return axes.split(",") if axes else []
 
-    @property
+    @cached_property
     def evidence(self) -> tuple[Evidence, ...]:
         """What the judged processes have to say."""
-        return self.result.evidence if self.result else ()
+        return self.last.evidence if self.last else ()
 
     @property
     def health(self) -> tuple[Health, ...]:
         """How the device fared while the judged processes measured."""
-        return _health(self.result)
+        return _health(self.last)
 
     @property
     def load_percent(self) -> float:
@@ -371,7 +360,8 @@ class VariantView:
     @property
     def processes(self) -> list[Process]:
         """Those that counted, those that only screened, and what they are compared with."""
-        stages = {"now": self.result, "screen": self.screen, "before": self.before}
+        screen, confirm = self.result(Stage.SCREEN), self.result(Stage.CONFIRM)
+        stages = {"now": self.last, "screen": screen if confirm else None, "before": self.before}
         found = []
         for tone, result in stages.items():
             for index, one in enumerate(result.evidence if result else (), start=1):
@@ -426,7 +416,7 @@ class VariantView:
     @property
     def sides(self) -> tuple[Side, Side] | None:
         """The variant before and now, where it may have moved; None where it did not."""
-        entry, trace = self.entry, self.trace
+        entry, trace = self.entry, self.trace()
         word = self.verdict.word if self.verdict else Word.SAME
         if entry is None or not (word.asks_why or word is Word.UNCLEAR):
             return None
@@ -437,7 +427,7 @@ class VariantView:
             environment=self.run.facts.environment,
             health=self.health,
         )
-        return Side.of(entry, self.run.environments.get(entry.run, {}), self.before), now
+        return Side.of(entry, self.expected.environment, self.before), now
 
     @cached_property
     def explained(self) -> str:
@@ -725,37 +715,26 @@ def read(  # noqa: PLR0913 - all that is known of a run, by name
     """Gather a run for reporting; ``history`` is what earlier runs say of each variant."""
     run = view.worded(run)
     peaks = peaks or peaks_of(run.sku.slug)
-    staged = {(result.variant, result.stage): result for result in run.results}
-    verdicts = {verdict.variant: verdict for verdict in run.verdicts}
-    before = {result.variant: result for result in previous.asked} if previous else {}
-    traces = {trace.variant: trace for trace in run.traces if trace.arm is Arm.B}
-    left_out = {each.variant: each.reason for each in run.left_out}
+    before = {one.id: one.last for one in previous.variants} if previous else {}
     anchors: Counter[str] = Counter()
     found = []
-    for variant in run.variants:
-        screen = staged.get((variant.id, Stage.SCREEN))
-        confirm = staged.get((variant.id, Stage.CONFIRM))
-        stem = f"v-{view.slug(variant.id)}"
+    for one in run.variants:
+        stem = f"v-{view.slug(one.id)}"
         anchors[stem] += 1
+        known = asdict(one) | {"expected": replace(one.expected, entry=baselines.get(one.id))}
         found.append(
             VariantView(
-                variant=variant,
+                **known,
                 # Two dashes stand in no slug.
                 anchor=stem if anchors[stem] == 1 else f"{stem}--{anchors[stem]}",
                 run=run,
                 peaks=peaks,
-                result=confirm or screen,
-                screen=screen if confirm else None,
-                verdict=verdicts.get(variant.id),
-                entry=baselines.get(variant.id),
-                before=before.get(variant.id),
-                history=(history or {}).get(variant.id),
-                trace=traces.get(variant.id),
-                left_out=left_out.get(variant.id, ""),
+                before=before.get(one.id),
+                history=(history or {}).get(one.id),
             )
         )
 
     def urgency(one: VariantView) -> tuple[int, float, str]:
-        return one.mark.rank, -abs(one.change.theta) if one.change else 0.0, one.variant.id
+        return one.mark.rank, -abs(one.change.theta) if one.change else 0.0, one.id
 
     return RunView(run, source, previous, tuple(sorted(found, key=urgency)), peaks, sections)

@@ -75,14 +75,14 @@ def accounts_of(book: RunView, options: Options) -> Mapping[str, Account]:
     failing = options.failing_statuses()
     found = {}
     for one in book.variants:
-        status = one.result.status if one.result else None
+        status = one.last.status if one.last else None
         fails = one.verdict.fails if one.verdict else status in failing
         skipped = not fails and status is not Status.OK
         found[one.variant.id] = Account(
             fails=fails,
             skipped=skipped,
             text=plain(one.reason) if skipped else _told(one, options),
-            properties=tuple(properties(one.result, one.verdict)),
+            properties=tuple(properties(one.last, one.verdict)),
         )
     for claim in book.claims:
         if claim.instance:
@@ -128,7 +128,7 @@ def _told(one: VariantView, options: Options) -> str:
             limit = f"{budget.metric} at most {most}: {budget.reason}"
             told["budget"] = "\n".join(filter(None, (told.get("budget"), limit)))
     told |= {"reason": one.reason or "-", "why": one.explained}
-    told["output"] = one.result.output.strip() if one.result else ""
+    told["output"] = one.last.output.strip() if one.last else ""
     told["again"] = view.command(one.variant.id, *options.again(one.variant))
     return _lines(f"{one.mark.word}{moved}: {one.variant.id}", told)
 
