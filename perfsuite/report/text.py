@@ -150,6 +150,13 @@ def properties(result: Result | None, verdict: Verdict | None) -> list[Property]
     return found
 
 
+def claim_properties(verdict: ClaimVerdict) -> list[Property]:
+    """Return what the test case of a claim carries."""
+    found: list[Property] = [("perf_claim", verdict.word.value), ("perf_reason", verdict.reason)]
+    found.append(("perf_ratio_required", verdict.required))
+    return found if verdict.ratio is None else [*found, ("perf_ratio", verdict.ratio)]
+
+
 def suite_properties(book: RunView) -> list[Property]:
     """Return what the suite carries: which run it was, on what, and how it ended."""
     run = book.run
