@@ -12,16 +12,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from perfsuite import boundary
 from perfsuite.model import ClaimWord, DeviceFacts, Result, Run, Status
@@ -149,16 +141,16 @@ class Ticker(Closable):
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._last = time.monotonic()
-        self._task: TaskID | None = None
+        self._task: progress.TaskID | None = None
         self.has_begun = self.has_result = False
         # Redrawn on events only: a thread that draws would disturb what is measured on the CPU.
-        self._bar = Progress(
+        self._bar = progress.Progress(
             # Ids have brackets, which are no markup.
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(bar_width=20),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
             console=Console(file=sys.stdout),
             auto_refresh=False,
             transient=True,
