@@ -12,7 +12,8 @@ from markup import code, documented, table
 
 from perfsuite.model import BaselineEntry, CaseInfo, Result, Run, Sku, Trace, Variant
 from perfsuite.report.text import json_schema
-from perfsuite.store.codec import _LATER, _PARTS, BASELINE_SCHEMA, RUN_SCHEMA, Acceptance, RunFacts
+from perfsuite.store.baselines import BASELINE_SCHEMA, Acceptance, RunFacts
+from perfsuite.store.runs import LATER, PARTS, RUN_SCHEMA
 
 Schema = dict[str, Any]
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -35,10 +36,10 @@ def run_schema() -> Schema:
         [Run, CaseInfo, Variant, Result, Trace], ref_template="#/$defs/{name}"
     )
     own = found["Run"]["properties"]
-    header = {name: told for name, told in own.items() if name not in _LATER}
+    header = {name: told for name, told in own.items() if name not in LATER}
     lines = {
         "header": _object({"schema": {"const": RUN_SCHEMA}, **header}, found["Run"]["required"]),
-        **{kind: _object({name: own[name] for name in names}) for kind, names in _PARTS.items()},
+        **{kind: _object({name: own[name] for name in names}) for kind, names in PARTS.items()},
         "result": {"$ref": "#/$defs/Result"},
         "trace": {"$ref": "#/$defs/Trace"},
     }

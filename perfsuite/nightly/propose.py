@@ -40,6 +40,9 @@ from perfsuite.report.why import Side, explained_by
 from perfsuite.run.accept import acceptance_of, is_one_level, level_changes
 from perfsuite.store.baselines import (
     Baselines,
+    RunFacts,
+    StoredEntry,
+    baseline_text,
     has_sku,
     locked,
     merge,
@@ -51,7 +54,6 @@ from perfsuite.store.baselines import (
     sku_folder,
     write_files,
 )
-from perfsuite.store.codec import RunFacts, StoredEntry, baseline_text
 from perfsuite.store.files import refusing, replace_file
 from perfsuite.store.runs import list_runs, load_run
 from perfsuite.store.sku import blocked_by, fingerprint_differs, sku_for
