@@ -203,8 +203,8 @@ class Feature:
         """Return options of pytest by name, ``--perf-x``, and settings, ``perf_x``."""
 
     @hookspec
-    def perf_commands(self, app: typer.Typer) -> None:
-        """Add commands to ``perfsuite``."""
+    def perf_commands(self, app: typer.Typer, baseline: typer.Typer) -> None:
+        """Add commands to ``perfsuite`` and to ``perfsuite baseline``."""
 
     @hookspec
     def perf_finished(self, run: Run, options: Options, steps: Steps) -> Kept:  # type: ignore[empty-body]

@@ -26,6 +26,7 @@ from store_data import (
     entry_of,
     file_size_limit,
     finished,
+    ran,
     result,
 )
 
@@ -72,11 +73,11 @@ def again(time_us: float = 12.5, unit: str = UNIT, **changed: object) -> Run:
     """Return a later run of copy whose processes have something else."""
     run = finished({"copy": time_us}, unit=unit, run_id=LATER)
     processes = tuple(replace(each, **changed) for each in run.results[0].evidence)
-    return replace(run, results=(replace(run.results[0], evidence=processes),))
+    return run.having(results=(replace(run.results[0], evidence=processes),))
 
 
 def judged(run: Run, word: Word) -> Run:
-    return replace(run, verdicts=(Verdict(variant=COPY, word=word),))
+    return run.having(verdicts=(Verdict(variant=COPY, word=word),))
 
 
 def refusal(root: Path) -> StoreError:
@@ -154,7 +155,7 @@ def test_what_moved_is_rewritten_and_the_rest_kept(tmp_path: Path) -> None:
          "sampling was 8 launches over 1 input sets and is 16 launches over 1 input sets"),
         (again(artefact="aa"), again(artefact="bb"), "other code"),
         (again(), again(artefact="bb"), "artefact recorded"),
-        (again(), replace(RUN, results=(replace(RUN.results[0], case_version=2),)),
+        (again(), RUN.having(results=(replace(RUN.results[0], case_version=2),)),
          "case version was 1 and is 2"),
         (again(), again(exact={}), "metrics were cycles, peak_bytes, time_us; are cycles, time_us"),
         (again(), again(14.0, OTHER_UNIT), f"other code; values of other units dropped: {UNIT}"),
@@ -202,8 +203,10 @@ def test_units_that_disagree_are_kept_where_time_says_nothing_of_code(
 ) -> None:
     for unit, time_us in zip((UNIT, OTHER_UNIT), times_us, strict=True):
         run = again(time_us, unit, artefact=artefact)
-        variant = replace(run.variants[0], case=replace(run.variants[0].case, regime=regime))
-        done = take(replace(run, variants=(variant,)), tmp_path)
+        variant = run.variants[0].variant
+        variant = replace(variant, case=replace(variant.case, regime=regime))
+        one = replace(run.variants[0], variant=variant)
+        done = take(replace(run, variants=(one,)), tmp_path)
     assert (set(copy_entry(tmp_path).metrics["time_us"].values) == {UNIT, OTHER_UNIT}) == is_kept
     assert ("dropped" in done.changed[COPY]) != is_kept
 
@@ -246,15 +249,15 @@ def test_of_an_interrupted_run_only_what_is_named_is_accepted(tmp_path: Path) ->
 @pytest.mark.parametrize("status", ["wrong", "crashed", "timed-out", "disturbed", "error"])
 def test_a_failed_variant_refuses_the_whole(tmp_path: Path, status: str) -> None:
     run = finished({"copy": 1.0, "add": 2.0})
-    bad = replace(run, results=(run.results[0], result(ADD, 2.0, status=Status(status))))
+    bad = run.having(results=(run.results[0], result(ADD, 2.0, status=Status(status))))
     with pytest.raises(UsageError, match=rf"did not end ok: memory\.add.*\({status}\)"):
         take(bad, tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert take(bad, tmp_path, COPY).added == (COPY,)
-    many = finished({f"case{n}": 1.0 for n in range(8)}).results
-    many = tuple(replace(each, status=Status(status)) for each in many)
+    many = finished({f"case{n}": 1.0 for n in range(8)})
+    results = tuple(replace(each, status=Status(status)) for each in many.results)
     with pytest.raises(UsageError, match="and 3 more"):
-        take(replace(RUN, results=many), tmp_path)
+        take(many.having(results=results), tmp_path)
 
 
 def test_selection_is_by_pack_case_or_variant(tmp_path: Path) -> None:
@@ -267,9 +270,10 @@ def test_selection_is_by_pack_case_or_variant(tmp_path: Path) -> None:
 
 def test_what_has_no_measurement_says_so(tmp_path: Path) -> None:
     skipped = Result(variant=ADD, status=Status.SKIPPED, reason="needs sm_100")
-    bare = Result(variant="memory.bare[]", status=Status.OK)
-    done = take(replace(RUN, results=(*RUN.results, skipped, bare)), tmp_path)
-    assert done.refused == {ADD: "needs sm_100", "memory.bare[]": "nothing was measured"}
+    run = finished({"copy": 1.0, "add": 1.0, "bare": 1.0})
+    bare = Result(variant=run.variants[2].id, status=Status.OK)
+    done = take(run.having(results=(run.results[0], skipped, bare)), tmp_path)
+    assert done.refused == {ADD: "needs sm_100", bare.variant: "nothing was measured"}
     assert str(done) == "1 added, 0 changed, 0 unchanged, 2 without a measurement"
 
 
@@ -377,8 +381,9 @@ def test_slugs_that_lead_elsewhere_are_refused(tmp_path: Path, slug: str) -> Non
 def test_packs_and_runs_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
     for pack in ("..", "a/b", "sku", "../../x"):
         odd = replace(RUN.results[0], variant=f"{pack}.copy[n=1024]")
+        run = replace(RUN, variants=ran(replace(RUN.variants[0].variant, id=odd.variant)))
         with pytest.raises(StoreError, match="pack name"):
-            take(replace(RUN, results=(odd,)), tmp_path)
+            take(run.having(results=(odd,)), tmp_path)
     with pytest.raises(StoreError, match=r"run id '\.\./x'"):
         take(replace(RUN, id="../x"), tmp_path)
     assert not memory(tmp_path).exists()

@@ -20,6 +20,7 @@ from store_data import (
     file_size_limit,
     finished,
     planned,
+    ran,
     result,
     variant,
 )
@@ -97,12 +98,13 @@ def test_what_is_stored_is_what_is_loaded(tmp_path: Path) -> None:
     process = replace(evidence(1.0), blocks=(block,))
     verdict = Verdict(variant=COPY.id, word=Word.NEW, reason="first contact")
     variants = tuple(variant("copy", n) for n in range(1, 200))
-    with RunFile.create(tmp_path, replace(RUN, variants=variants)) as file:
+    asked = replace(RUN, variants=ran(*variants, COPY))
+    with RunFile.create(tmp_path, asked) as file:
         start = file.path.read_bytes()
         stored = file.append(replace(RUN.results[0], evidence=(process,)))
         assert load_run(file.path).results == (stored,), "on disk when append returns"
-        named = replace(RUN, variants=variants, finished="")
-        ended = file.finish(replace(named, verdicts=(verdict,), notes=("hot",)))
+        named = replace(asked, finished="", notes=("hot",))
+        ended = file.finish(named.having(verdicts=(verdict,)))
     (found,) = stored.evidence[0].blocks
     assert (found.time_us, found.cycles, found.start_s) == ((12.3457,), (24691400.0,), 1.2346)
     assert load_run(file.path) == ended
@@ -135,7 +137,7 @@ def test_a_file_torn_anywhere_after_its_plan_resumes(tmp_path: Path) -> None:
     for share in (0.2, 0.9):
         path.write_bytes(whole[: start + int((len(whole) - start) * share)])
         with RunFile.resume(path) as file:
-            assert (file.run.results, file.run.variants) == ((), (COPY,))
+            assert (file.run.results, file.run.variants) == ((), ran(COPY))
             file.append(result(COPY.id, 12.5))
         assert len(load_run(path).results) == 1
     path.write_bytes(whole[:40])
@@ -207,13 +209,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @pytest.mark.parametrize(
     ("line", "old", "new", "said"),
     [
-        (0, b'"kind":"header",', b"", "unexpected line of kind None"),
-        (0, b'"header"', b'"result"', "unexpected line of kind 'result'"),
+        (0, b'"kind":"header",', b"", "begins with no header"),
+        (0, b'"header"', b'"result"', "begins with no header"),
         (0, b"run/1", b"run/2", "'perfsuite.run/2'; this perfsuite reads"),
         (1, b'"target":""', b'"target":"zz"', "target='zz' is not an axis of the case"),
         (1, b'"cases":{"memory.copy"', b'"cases":{"memory.kopy"', "x, line 2"),
         (1, b'"variants":[{', b'"variants":[3,{', "x, line 2"),
-        (1, b'"kind":"plan",', b'"kind":"plan","id":"../x",', "run id '../x' cannot be"),
+        (1, b'"kind":"plan",', b'"kind":"plan","id":"../x",', "unknown field `id`"),
+        (2, b"memory.copy", b"memory.kopy", "the run has no variant 'memory.kopy"),
         (1, b'"plan"', b'"header"', "x, line 2"),
         (2, b'"ok"', b'"fine"', "x, line 3"),
         (2, b'"variant"', b"oops", "x, line 3, column 18"),
@@ -266,12 +269,12 @@ def test_the_last_run_is_of_the_same_sku_and_unit_and_whole(tmp_path: Path) -> N
 
 
 def with_evidence(*evidence: Evidence) -> Run:
-    return replace(RUN, results=(replace(RUN.results[0], evidence=evidence),))
+    return RUN.having(results=(replace(RUN.results[0], evidence=evidence),))
 
 
 def test_entries_hold_each_process_by_unit() -> None:
     both = (*RUN.results, result(COPY.id, 12.5, stage=Stage.CONFIRM, unit=OTHER_UNIT))
-    (entry,) = entries_of(replace(RUN, results=both)).values()
+    (entry,) = entries_of(RUN.having(results=both)).values()
     time, cycles = entry.metrics["time_us"], entry.metrics["cycles"]
     assert (entry.variant, entry.run, entry.regime) == (COPY.id, RUN_ID, "paced")
     assert (entry.state, entry.sampling) == (FACTS.state, Sampling(launches=8, sets=1))
@@ -296,9 +299,9 @@ def test_exact_metrics_keep_every_digit_and_the_worst_process() -> None:
 def test_what_did_not_end_ok_or_was_only_checked_has_no_entry() -> None:
     for status in set(Status) - {Status.OK}:
         bad = result(COPY.id, 12.5, stage=Stage.CONFIRM, status=status)
-        assert entries_of(replace(RUN, results=(*RUN.results, bad))) == {}
+        assert entries_of(RUN.having(results=(*RUN.results, bad))) == {}
     again = (result(COPY.id, 99.0, status=Status.ERROR), *RUN.results)
-    assert entries_of(replace(RUN, results=again)).keys() == {COPY.id}, "measured again"
+    assert entries_of(RUN.having(results=again)).keys() == {COPY.id}, "measured again"
     assert entries_of(with_evidence(replace(evidence(1.0), blocks=(), exact={}))) == {}
 
 

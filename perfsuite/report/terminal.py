@@ -8,6 +8,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -35,8 +36,10 @@ from perfsuite.report import view
 from perfsuite.report.data import RunView, VariantView, mark
 from perfsuite.report.text import Property, properties
 from perfsuite.report.why import cause, explained
-from perfsuite.run.config import Options
 from perfsuite.store.files import Closable
+
+if TYPE_CHECKING:
+    from perfsuite.run.config import Options
 
 # A GitHub runner obeys lines that begin so, after blanks, and the second anywhere in a line. Also
 # where we do not know of it: a container's output is printed by the job that started it.

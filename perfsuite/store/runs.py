@@ -11,17 +11,29 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
-import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from perfsuite.boundary import StoreError
-from perfsuite.model import Result, Run, Trace, Variant
+from perfsuite.model import (
+    CaseInfo,
+    ClaimInstance,
+    ClaimVerdict,
+    LeftOut,
+    MachineShift,
+    Record,
+    Result,
+    Run,
+    Trace,
+    Variant,
+    VariantRun,
+    Verdict,
+)
 from perfsuite.store.codec import (
     convert,
     damaged,
@@ -33,45 +45,75 @@ from perfsuite.store.codec import (
 from perfsuite.store.files import Closable, checked_name, listed, opened, read, refusing, unpacked
 
 RUN_SCHEMA = "perfsuite.run/1"
-# The fields of a run that stand in these lines; what is in none of them stands in the header.
-PARTS = {
-    "plan": ("variants", "instances", "canaries"),
-    "judged": (
-        *("verdicts", "claims", "notes", "units", "shift", "phases_s"),
-        *("environments", "left_out"),
-    ),
-    "end": ("finished", "wall_s"),
-}
-LATER = {"results", "aside", "traces", *(name for names in PARTS.values() for name in names)}
 # The end line is shorter than this, so that whether a run is finished is read from its tail.
 TAIL_BYTES = 256
 _START_DIGITS = 4  # of a second: finer than any block
 _SECOND = "%Y%m%d-%H%M%S"
 
 
-def _line(kind: str, values: dict[str, Any]) -> bytes:
+class Plan(Record, frozen=True):
+    """The line behind the header: what is to be measured."""
+
+    variants: tuple[Variant, ...]
+    instances: tuple[ClaimInstance, ...]
+    canaries: tuple[Variant, ...]
+
+
+class Judged(Record, frozen=True):
+    """The line behind the last result: what is said of them."""
+
+    verdicts: tuple[Verdict, ...]
+    claims: tuple[ClaimVerdict, ...]
+    notes: tuple[str, ...]
+    units: Mapping[str, str]
+    shift: MachineShift | None
+    phases_s: Mapping[str, float]
+    environments: Mapping[str, Mapping[str, str]]
+    left_out: tuple[LeftOut, ...]
+
+
+class End(Record, frozen=True):
+    """The last line."""
+
+    finished: str
+    wall_s: float
+
+
+PARTS: dict[str, type[Record]] = {"plan": Plan, "judged": Judged, "end": End}
+# What is no part of another line stands in the header.
+LATER = {name for part in PARTS.values() for name in part.__struct_fields__}
+
+
+def _line(kind: str, values: Mapping[str, Any]) -> bytes:
     return encode({"kind": kind, **values}) + b"\n"
 
 
 def _start_lines(run: Run) -> bytes:
     """Return the header and the plan; the plan names each case once, not a thousand times."""
     header = {name: getattr(run, name) for name in run.__struct_fields__ if name not in LATER}
-    plan: dict[str, Any] = {"cases": {}, "variants": [], "instances": run.instances, "canaries": []}
+    cases: dict[str, CaseInfo] = {}
 
     def without_case(variant: Variant) -> dict[str, Any]:
         name = f"{variant.pack}.{variant.case.name}"
-        plan["cases"][name] = variant.case
-        return {**msgspec.structs.asdict(variant), "case": name}
+        cases[name] = variant.case
+        return {**asdict(variant), "case": name}
 
-    plan["variants"] = [without_case(each) for each in run.variants]
-    plan["canaries"] = [without_case(each) for each in run.canaries]
+    plan = {
+        "cases": cases,
+        "variants": [without_case(each.variant) for each in run.variants],
+        "instances": run.instances,
+        "canaries": [without_case(each.variant) for each in run.canaries],
+    }
     return _line("header", {"schema": RUN_SCHEMA, **header}) + _line("plan", plan)
 
 
 def end_lines(run: Run) -> bytes:
     """Return the lines that end a finished run."""
-    parts = ({name: getattr(run, name) for name in PARTS[kind]} for kind in ("judged", "end"))
-    return b"".join(map(_line, ("judged", "end"), parts))
+    held = [one.expected for one in run.every if one.expected.environment]
+    environments = {each.entry.run: each.environment for each in held if each.entry}
+    names = [name for name in Judged.__struct_fields__ if name != "environments"]
+    judged = {**{name: getattr(run, name) for name in names}, "environments": environments}
+    return _line("judged", judged) + _line("end", asdict(End(run.finished, run.wall_s)))
 
 
 def read_run(data: bytes, *, where: str) -> Run:
@@ -79,48 +121,57 @@ def read_run(data: bytes, *, where: str) -> Run:
 
     ``finished`` is empty if it has no end.
     """
-    plain: dict[str, Any] = {}
+    first, *lines = data.removesuffix(b"\n").split(b"\n")
+    place = f"{where}, line 1"
+    header = read_json(first, where=where)
+    if header.pop("kind", None) != "header":
+        raise damaged("not a run file: it begins with no header", place)
+    take_schema(header, RUN_SCHEMA, where=place)
+    run = convert(header, Run, where=place)
+    for name in (run.id, *(part.run for part in run.parts)):
+        checked_name(name, "run id", where=place)
+    checked_name(run.sku.slug, "SKU slug", where=place)
     results: list[Result] = []
     traces: list[Trace] = []
-    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), 1):
+    judged: dict[str, Any] = {}
+    for number, line in enumerate(lines, 2):
         place = f"{where}, line {number}"
         values = read_json(line, where=where, line=number)
         kind = values.pop("kind", None)
-        is_late = "finished" in plain and kind in {"plan", "result"}
-        if (kind == "header") != (number == 1) or is_late:
-            raise _misplaced(kind, place)
-        if kind == "header":
-            take_schema(values, RUN_SCHEMA, where=place)
-            plain = values
-        elif kind == "result":
-            results.append(convert(values, Result, where=place))
-        elif kind == "trace":  # what is judged again may be traced before
+        if kind == "trace":  # what is judged again may be traced before
             traces.append(convert(values, Trace, where=place))
-        elif kind in PARTS:
-            plain |= _with_cases(values, place) if kind == "plan" else values
+        elif kind == "result" and not run.finished:
+            results.append(convert(values, Result, where=place))
+        elif kind == "plan" and not run.finished:
+            plan = convert(_with_cases(values, place), Plan, where=place)
+            variants, canaries = (
+                tuple(VariantRun(variant=each) for each in some)
+                for some in (plan.variants, plan.canaries)
+            )
+            run = replace(run, variants=variants, instances=plan.instances, canaries=canaries)
+        elif kind == "judged":
+            judged = asdict(convert(values, Judged, where=place))
+        elif kind == "end":
+            run = replace(run, **asdict(convert(values, End, where=place)))
         else:
-            raise _misplaced(kind, place)
-    run = convert(plain, Run, where=where)
-    for name in (run.id, *(part.run for part in run.parts)):
-        checked_name(name, "run id", where=where)
-    checked_name(run.sku.slug, "SKU slug", where=where)
-    own = tuple(result for result in results if not result.is_aside)
-    aside = tuple(result for result in results if result.is_aside)
-    return replace(run, results=own, aside=aside, traces=tuple(traces))
+            raise damaged(f"not a run file: unexpected line of kind {kind!r}", place)
+    said = {name: judged.pop(name) for name in ("verdicts", "left_out") if judged}
+    judged.pop("environments", None)
+    try:
+        return replace(run.having(results=results, traces=traces, **said), **judged)
+    except ValueError as error:
+        raise damaged(str(error), where) from error
 
 
 def _with_cases(plan: dict[str, Any], place: str) -> dict[str, Any]:
+    """Put the cases that the plan holds once back into its variants."""
     try:
         cases = plan.pop("cases")
         for name in ("variants", "canaries"):
             plan[name] = [{**each, "case": cases[each["case"]]} for each in plan[name]]
     except (KeyError, TypeError) as error:
-        raise _misplaced("plan", place) from error
+        raise damaged("not a run file: a variant has no case", place) from error
     return plan
-
-
-def _misplaced(kind: object, place: str) -> StoreError:
-    return damaged(f"not a run file: unexpected line of kind {kind!r}", place)
 
 
 def is_finished(tail: bytes) -> bool:
@@ -166,9 +217,8 @@ class RunFile(Closable):
         """Start the file of a run in ``folder``/runs with its header and plan."""
         remedy = "make the folder writable, or choose another id if the file exists"
         file = cls(run_path(folder, run.id), flags=os.O_CREAT | os.O_EXCL, remedy=remedy)
-        file.run = replace(
-            run, verdicts=(), claims=(), finished="", wall_s=0.0, results=(), aside=(), traces=()
-        )
+        bare = run.having(results=(), verdicts=(), traces=())
+        file.run = replace(bare, claims=(), finished="", wall_s=0.0)
         try:
             file._write(_start_lines(run))
         except StoreError:
@@ -225,30 +275,35 @@ class RunFile(Closable):
             )
             evidence.append(replace(process, blocks=tuple(blocks)))
         stored = replace(result, evidence=tuple(evidence))
-        self._write(_line("result", msgspec.structs.asdict(stored)))
-        name = "aside" if stored.is_aside else "results"
-        self.run = replace(self.run, **{name: (*getattr(self.run, name), stored)})
+        self._write(_line("result", asdict(stored)))
+        name = "canaries" if stored.stage.is_canary else "variants"
+        self._add(name, stored.variant, "results", stored)
         return stored
 
     def append_trace(self, trace: Trace) -> None:
         """Put a trace on disk."""
-        self._write(_line("trace", msgspec.structs.asdict(trace)))
-        self.run = replace(self.run, traces=(*self.run.traces, trace))
+        self._write(_line("trace", asdict(trace)))
+        self._add("variants", trace.variant, "traces", trace)
+
+    def _add(self, side: str, variant: str, name: str, value: object) -> None:
+        runs = list(getattr(self.run, side))
+        for place, one in enumerate(runs):
+            if one.id == variant:
+                runs[place] = replace(one, **{name: (*getattr(one, name), value)})
+        self.run = replace(self.run, **{side: tuple(runs)})
 
     def finish(self, run: Run, *, traces: Sequence[Trace] = ()) -> Run:
         """End the file with verdicts, claims, notes and units of ``run``; return it as stored.
 
         With more ``traces`` at once: what ends with one of them alone counts as interrupted.
         """
+        measured = (*self.run.results, *self.run.aside)
         ended = replace(
-            run,
-            results=self.run.results,
-            aside=self.run.aside,
-            traces=(*self.run.traces, *traces),
+            run.having(results=measured, traces=(*self.run.traces, *traces)),
             notes=tuple(dict.fromkeys((*self.run.notes, *run.notes))),
             finished=run.finished or datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        lines = [_line("trace", msgspec.structs.asdict(trace)) for trace in traces]
+        lines = [_line("trace", asdict(trace)) for trace in traces]
         self._write(b"".join(lines) + end_lines(ended))
         self.run = ended
         self.close()
