@@ -50,7 +50,7 @@ def explained(story: tuple[Told, ...] = data.STORY, *, sectors: int = 0) -> RunV
         traces.append(Trace(variant=entry.variant, kernels=now, codes=codes))
     past = {data.variant_of(told).id: _past(told) for told in story if told.time_us}
     return read(
-        replace(run, traces=tuple(traces)),
+        run.having(traces=tuple(traces)),
         baselines=entries,
         source="nvidia-h200",
         previous=data.previous_of(story),

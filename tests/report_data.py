@@ -35,6 +35,7 @@ from perfsuite.model import (
     Status,
     Tier,
     Variant,
+    VariantRun,
     Verdict,
     Word,
     Work,
@@ -349,15 +350,13 @@ def run_of(story: tuple[Told, ...] = STORY) -> Run:
         sku=Sku(slug="nvidia-h200", name="NVIDIA H200"),
         facts=FACTS,
         settings=Settings(),
-        variants=tuple(variant_of(told) for told in story),
-        results=(*(result_of(told) for told in story), *confirmed),
-        verdicts=tuple(verdicts),
+        variants=tuple(VariantRun(variant=variant_of(told)) for told in story),
         claims=CLAIMS,
         notes=("the copy canary moved by 0.1 % between start and end",),
         finished="2026-11-21T10:31:12+00:00",
         wall_s=72.4,
         commit="9c1e4f70a2b85d3340cc",
-    )
+    ).having(results=(*(result_of(told) for told in story), *confirmed), verdicts=verdicts)
 
 
 def baselines_of(story: tuple[Told, ...] = STORY) -> dict[str, BaselineEntry]:
@@ -372,5 +371,5 @@ def previous_of(story: tuple[Told, ...] = STORY) -> Run:
     before = tuple(replace(told, time_us=told.time_us / (1 + told.theta)) for told in story)
     old = run_of(before)
     return structs.replace(
-        old, id="20261120-020000-77aa", facts=PREVIOUS_FACTS, commit="41b7c2d9e6f0a8b1", verdicts=()
-    )
+        old, id="20261120-020000-77aa", facts=PREVIOUS_FACTS, commit="41b7c2d9e6f0a8b1"
+    ).having(verdicts=())

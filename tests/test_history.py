@@ -160,7 +160,7 @@ def test_a_run_is_read_back_as_it_was_measured_and_stored_once(
     history: History, tmp_path: Path
 ) -> None:
     verdict = Verdict(variant=COPY, word=Word.SLOWER, reason="it is", changes=(CHANGE,))
-    run = replace(night(0), verdicts=(verdict,))
+    run = night(0).having(verdicts=(verdict,))
     accept(run, tmp_path, reason="new", by="me")
     assert history.add(run, [tmp_path])
     series = time_of(history)
@@ -191,17 +191,17 @@ def test_writers_at_the_same_time_store_every_run_once(url: str) -> None:
 
 def with_aside(run: Run) -> Run:
     arm_a = replace(run.results[0], arm=Arm.A)
-    return replace(run, aside=(arm_a, replace(arm_a, claim="memory.twice")))
+    return run.having(results=(*run.results, *(arm_a, replace(arm_a, claim="memory.twice"))))
 
 
 def with_canaries(run: Run) -> Run:
     start = replace(run.results[0], stage=Stage.CANARY_START)
     end = replace(start, stage=Stage.CANARY_END)
-    return replace(run, canaries=run.variants, results=(start, *run.results, end))
+    return replace(run, canaries=run.variants).having(results=(start, *run.results, end))
 
 
 def as_status(status: Status) -> Callable[[Run], Run]:
-    return lambda run: replace(run, results=(replace(run.results[0], status=status),))
+    return lambda run: run.having(results=(replace(run.results[0], status=status),))
 
 
 def shifted(run: Run) -> Run:
@@ -235,7 +235,7 @@ def test_what_is_no_measurement_has_no_points_or_no_number(lite: History) -> Non
     store(lite, replace(run, settings=replace(run.settings, check_only=True)))
     assert lite.skus() == []
     crashed = Result(variant=COPY, status=Status.CRASHED, reason="signal 11")
-    store(lite, night(1), replace(night(2), results=(crashed,)))
+    store(lite, night(1), night(2).having(results=(crashed,)))
     told = [(point.center is None, point.why_not) for point in time_of(lite).points]
     assert told == [(False, ""), (True, "crashed")]
 
@@ -268,7 +268,7 @@ def test_bad_nights_make_no_change_point_and_another_card_says_so(lite: History)
 
 def test_a_run_s_own_past_is_of_its_product_and_newest_version(lite: History) -> None:
     run, other = night(1), Sku(slug="nvidia-b300", name="NVIDIA B300")
-    later = replace(run, results=(replace(run.results[0], case_version=2),))
+    later = run.having(results=(replace(run.results[0], case_version=2),))
     store(lite, night(0), later, replace(night(2), sku=other))
     versions = [each.key.case_version for each in lite.series_of(COPY, metric="time_us")]
     assert versions == [1, 1, 2]

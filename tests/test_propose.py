@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import store_data as data
 from msgspec.structs import replace
-from store_data import OTHER_UNIT, SKU, UNIT
+from store_data import OTHER_UNIT, SKU, UNIT, changed
 from test_baselines import load, memory
 
 from perfsuite.boundary import UsageError
@@ -47,7 +47,7 @@ def night(
         for each in run.variants
     )
     started = f"2026-11-{day:02d}T02:00:00+00:00"
-    return replace(run, id=f"202611{day:02d}-020000", started=started, verdicts=verdicts)
+    return changed(run, id=f"202611{day:02d}-020000", started=started, verdicts=verdicts)
 
 
 def nights(times: dict[str, float], *days: int, **verdict: str) -> list[Run]:
@@ -76,12 +76,12 @@ def center(root: Path) -> float:
 
 
 def versioned(run: Run) -> Run:
-    return replace(run, results=(replace(run.results[0], case_version=2),))
+    return changed(run, results=(replace(run.results[0], case_version=2),))
 
 
 def with_metric(run: Run) -> Run:
     more = [replace(e, exact={**e.exact, "kernels": 2.0}) for e in run.results[0].evidence]
-    return replace(run, results=(replace(run.results[0], evidence=tuple(more)),))
+    return changed(run, results=(replace(run.results[0], evidence=tuple(more)),))
 
 
 def without_ecc(run: Run) -> Run:
@@ -91,7 +91,7 @@ def without_ecc(run: Run) -> Run:
 def confirmed(run: Run) -> Run:
     """Of what was confirmed the screen is no evidence."""
     fresh = replace(run.results[0], stage=Stage.CONFIRM)
-    return replace(run, results=(data.result(COPY, 90.0), fresh))
+    return changed(run, results=(data.result(COPY, 90.0), fresh))
 
 
 THIRD = "inside a third of its threshold"
@@ -181,7 +181,7 @@ SHIFT = MachineShift(
 def watched(status: Status) -> Change:
     def change(run: Run) -> Run:
         canary = replace(run.results[0], stage=Stage.CANARY_START, status=status)
-        return replace(run, canaries=run.variants, results=(*run.results, canary))
+        return changed(run, canaries=run.variants, results=(*run.results, canary))
 
     return change
 
@@ -213,11 +213,11 @@ PRODUCT = replace(SKU, facts={**SKU.facts, "sms": "66"})
     ("change", "text", "why"),
     [
         *(
-            (lambda run, word=word: replace(run, verdicts=(replace(run.verdicts[0], word=word),)),
+            (lambda run, word=word: changed(run, verdicts=(replace(run.verdicts[0], word=word),)),
              "", f"{word}: made up")
             for word in (Word.UNCLEAR, Word.INCOMPARABLE, Word.OVER_BUDGET)
         ),
-        (lambda run: replace(run, results=(replace(run.results[0], status=Status.WRONG),)), "",
+        (lambda run: changed(run, results=(replace(run.results[0], status=Status.WRONG),)), "",
          "wrong"),
         # A quarantined canary says nothing.
         (watched(Status.OK), QUARANTINE, "quarantined until 2026-12-01: flaky"),

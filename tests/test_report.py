@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import report_data as data
 from report_data import replace
+from store_data import changed, ran
 
 from perfsuite.boundary import StoreError, plain
 from perfsuite.judge.peaks import GENERIC
@@ -89,7 +90,7 @@ class _Reader(HTMLParser):
 
 def read_of(*story: data.Told, **changes: Any) -> RunView:
     told = story or data.STORY
-    run = replace(data.run_of(told), **changes)
+    run = changed(data.run_of(told), **changes)
     return read(run, baselines=data.baselines_of(told), source=SOURCE)
 
 
@@ -188,8 +189,9 @@ def test_the_page_of_a_comparison_shows_what_differs() -> None:
 
 def test_cases_of_one_anchor_get_two_and_an_empty_run_is_a_page() -> None:
     book = alone(COPY)
-    twin = replace(book.run.variants[0], id=book.run.variants[0].id.replace("=copy", "=COPY"))
-    run = replace(book.run, variants=(*book.run.variants, twin))
+    (one,) = (each.variant for each in book.run.variants)
+    twin = replace(one, id=one.id.replace("=copy", "=COPY"))
+    run = replace(book.run, variants=ran(one, twin))
     assert len({one.anchor for one in read(run, baselines={}).variants}) == 2
     assert "<h1>No variant ran</h1>" in render_page(alone(COPY, variants=()))
 
@@ -370,7 +372,7 @@ def test_where_the_run_s_own_time_went(devices: tuple[str, str], busy: float, sp
     spent = {"start": 1.0, "measure": 1.0, "spin": 3.0}
     results = tuple(
         Result(
-            variant=unit * (2 + at),
+            variant=data.variant_of(data.STORY[at]).id,
             status=Status.OK,
             wall_s=5.0 + at,
             evidence=(Evidence(slot=0, seed=0, unit=unit, phases_s=spent, busy_s=2.0),),
@@ -408,25 +410,26 @@ def hostile_run(told: str) -> tuple[Run, Mapping[str, BaselineEntry]]:
     """Return a run with the text in every place where a pack, a store or git may have put it."""
     story = replace(data.STORY[9], reason=told)
     run = data.run_of((story, data.STORY[24]))
-    case = replace(run.variants[0].case, doc=told, file=told, source=told, tags=(told,))
+    plain = [one.variant for one in run.variants]
+    case = replace(plain[0].case, doc=told, file=told, source=told, tags=(told,))
     case = replace(case, pack=told, name=told)
-    variants = tuple(replace(one, case=case, id=f"{one.id}{told}") for one in run.variants)
+    variants = tuple(replace(one, case=case, id=f"{one.id}{told}") for one in plain)
     verdicts = tuple(replace(v, variant=f"{v.variant}{told}", reason=told) for v in run.verdicts)
     results = [
         replace(r, variant=f"{r.variant}{told}", reason=told, output=told) for r in run.results
     ]
     noted = [replace(one, notes=(told,), backend=told) for one in results[0].evidence]
-    run = replace(
+    run = changed(
         run,
         facts=replace(run.facts, name=told, environment={told: told, "driver": told}),
         sku=replace(run.sku, slug=told, name=told),
-        variants=variants,
-        verdicts=verdicts,
-        results=(replace(results[0], evidence=tuple(noted)), *results[1:]),
+        variants=ran(*variants),
         claims=(replace(run.claims[0], claim=told, reason=told, source=told),),
         notes=(told,),
         commit=told,
         command=told,
+        verdicts=verdicts,
+        results=(replace(results[0], evidence=tuple(noted)), *results[1:]),
     )
     entry = replace(data.entry_of(story), state={told: told, "driver": told})
     return run, {variants[0].id: entry}

@@ -11,6 +11,7 @@ import explained_data
 import pytest
 from options_data import OPTIONS
 from report_data import CLAIMS, FACTS, HEALTH, STORY, Told, baselines_of, replace, run_of
+from store_data import changed
 
 from perfsuite.model import ClaimInstance, MachineShift, Result, Status, Word
 from perfsuite.report.data import RunView, read
@@ -23,7 +24,7 @@ def told_of(word: Word | Status) -> Told:
 
 def book_of(*words: Word | Status, **changes: Any) -> RunView:
     story = tuple(map(told_of, words)) or STORY
-    run = replace(run_of(story), **changes)
+    run = changed(run_of(story), **changes)
     return read(run, baselines=baselines_of(story), source="baseline nvidia-h200")
 
 
@@ -69,7 +70,7 @@ def test_what_is_unclear_is_told_with_the_load_of_others() -> None:
             for one in result.evidence
         ]
         results.append(replace(result, evidence=tuple(evidence)))
-    lines = list(summary(read(replace(book.run, results=tuple(results)), baselines={})))
+    lines = list(summary(read(book.run.having(results=tuple(results)), baselines={})))
     (told,) = [line for line in lines if line.startswith("  unclear")]
     assert "load by others up to 34 %; from 6.3 % on a change would be found" in told
     assert "load" not in next(line for line in summary(book) if line.startswith("  unclear"))
@@ -202,7 +203,7 @@ def test_a_terminal_and_a_workflow_obey_no_worker(line: str) -> None:
     story = (replace(told_of(Status.CRASHED), reason=f"\x1b[2J\x07\x9bfirst\n{line}"),)
     run = run_of(story)
     spoken = tuple(replace(each, output=f"{line}\n  {line}") for each in run.results)
-    book = read(replace(run, results=spoken), baselines={})
+    book = read(run.having(results=spoken), baselines={})
     (found,) = accounts_of(book, OPTIONS).values()
     lines = [*found.text.splitlines(), *summary(book)]
     assert sum(line.rsplit("::", maxsplit=1)[-1][-6:] in each for each in lines) >= 3

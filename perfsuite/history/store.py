@@ -176,12 +176,12 @@ def _points(run: Run) -> Iterator[dict[str, Any]]:
             part = "arm A"
         if result.status is not Status.SKIPPED:
             parts[part][result.variant].append(result)
-    variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
+    variants = {one.id: one.variant for one in run.every}
     for part, by_variant in parts.items():
         # What failed is kept as far as it was measured: only its mark tells it from the rest.
         every = (result for results in by_variant.values() for result in results)
         ended = tuple(replace(result, status=Status.OK) for result in every)
-        entries = entries_of(replace(run, results=ended))
+        entries = entries_of(run, ended)
         for name in by_variant.keys() & variants.keys():
             yield from _metrics(run, variants[name], part, by_variant[name], entries.get(name))
 
@@ -228,9 +228,9 @@ def _moves(run: Run, roots: Sequence[Root]) -> Iterator[dict[str, Any]]:
     """Yield the acceptance behind each metric of the variants that the run has results of."""
     measured = {result.variant for result in run.results}
     skus = {
-        variant.id: sku_for(variant, run.facts, own=run.sku)
-        for variant in run.variants
-        if variant.id in measured
+        one.id: sku_for(one.variant, run.facts, own=run.sku)
+        for one in run.variants
+        if one.id in measured
     }
     baselines = Baselines.load_each(roots, skus.values())
     for name, sku in skus.items():
@@ -378,9 +378,9 @@ class History(Closable):
         Of each SKU its own: a run's gangs and compilation targets have others than its device.
         """
         skus = {
-            variant.id: sku_for(variant, run.facts, own=run.sku).slug
-            for variant in run.variants
-            if variant.id in variants
+            one.id: sku_for(one.variant, run.facts, own=run.sku).slug
+            for one in run.variants
+            if one.id in variants
         }
         where = points.c.variant.in_(skus) & points.c.sku.in_({*skus.values()})
         found = self._read(where & (points.c.part == ""), last=RECENT)

@@ -27,6 +27,7 @@ from perfsuite.model import (
     Stage,
     Status,
     Variant,
+    VariantRun,
     Verdict,
     Word,
 )
@@ -214,7 +215,10 @@ def _products(runs: Sequence[Run], root: Path) -> dict[str, _Product]:
     """
     found = {}
     for run in runs:
-        for sku in (run.sku, *(sku_for(each, run.facts, own=run.sku) for each in run.variants)):
+        for sku in (
+            run.sku,
+            *(sku_for(one.variant, run.facts, own=run.sku) for one in run.variants),
+        ):
             found[sku.slug] = run, sku
     products = {}
     for slug, (run, sku) in found.items():
@@ -222,7 +226,9 @@ def _products(runs: Sequence[Run], root: Path) -> dict[str, _Product]:
         baselines = Baselines.load([root], read_sku(folder) if has_sku(folder) else sku)
         known = tuple(baselines.entries.values())
         against = Against(facts=run.facts, slug=slug, source=f"baseline {slug}", known=known)
-        products[slug] = _Product(baselines, learned(against, run.variants))
+        products[slug] = _Product(
+            baselines, learned(against, [one.variant for one in run.variants])
+        )
     return products
 
 
@@ -278,36 +284,34 @@ def _said(
     run: Run, products: Mapping[str, _Product], exceptions: Exceptions
 ) -> Iterator[tuple[Variant, _Product, BaselineEntry | None, str]]:
     """Yield what a run measured of each variant, and why that is no evidence, if it is none."""
-    asked = [each for each in run.asked if each.status is not Status.SKIPPED]
     away = exceptions.quarantined(run)
-    verdicts = {verdict.variant: verdict for verdict in run.verdicts}
+    lasts = [one.last for one in run.variants]
     # Of what was confirmed the screen was chosen for its time.
-    fresh = {result.variant for result in asked if result.stage is Stage.CONFIRM}
-    deciding = [r for r in asked if r.variant not in fresh or r.stage is Stage.CONFIRM]
-    entries = entries_of(replace(run, results=tuple(deciding)))
-    names = {result.variant for result in asked}
-    for variant in (each for each in run.variants if each.id in names):
-        sku = sku_for(variant, run.facts, own=run.sku)
-        product, verdict = products[sku.slug], verdicts.get(variant.id)
-        # Measured again, a stage counts once.
-        last = {result.stage: result for result in asked if result.variant == variant.id}
-        failed = [result for result in last.values() if result.status is not Status.OK]
+    entries = entries_of(run, [last for last in lasts if last])
+    for one, last in zip(run.variants, lasts, strict=True):
+        if last is None or last.status is Status.SKIPPED:
+            continue
+        sku = sku_for(one.variant, run.facts, own=run.sku)
+        product, screen = products[sku.slug], one.result(Stage.SCREEN)
+        failed = [each for each in (screen, last) if each and each.status is not Status.OK]
         why = fingerprint_differs(sku, product.baselines.sku.facts)
-        if variant.id in away:
-            why = str(away[variant.id].excepted)
+        if one.id in away:
+            why = str(away[one.id].excepted)
         elif failed and not why:
             why = f"{failed[0].status}: {failed[0].reason}".rstrip(": ")
         elif not why:
-            why = _no_level(verdict, is_fresh=variant.id in fresh)
-        yield variant, product, entries.get(variant.id), why
+            why = _no_level(one)
+        yield one.variant, product, entries.get(one.id), why
 
 
-def _no_level(verdict: Verdict | None, *, is_fresh: bool) -> str:
+def _no_level(one: VariantRun) -> str:
     """Say why what was measured of a variant tells no level, or nothing."""
+    verdict = one.verdict
     if verdict is None:
         return "it was not judged"
     if not verdict.word.is_level:
         return f"{verdict.word}: {verdict.reason}"
+    is_fresh = one.result(Stage.CONFIRM) is not None
     if verdict.confirmation is Confirmation.IN_TURNS and not is_fresh:
         return "decided in turns: its screen was chosen for its time"
     return ""

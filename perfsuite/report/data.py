@@ -11,7 +11,7 @@ import shlex
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import NamedTuple
 
@@ -205,6 +205,7 @@ class VariantView:
     history: Series | None = None
     trace: Trace | None = None
     left_out: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def mark(self) -> Mark:
@@ -798,7 +799,8 @@ def read(  # noqa: PLR0913 - all that is known of a run, by name
     left_out = {each.variant: each.reason for each in run.left_out}
     anchors: Counter[str] = Counter()
     found = []
-    for variant in run.variants:
+    for each in run.variants:
+        variant = each.variant
         screen = staged.get((variant.id, Stage.SCREEN))
         confirm = staged.get((variant.id, Stage.CONFIRM))
         stem = f"v-{view.slug(variant.id)}"
@@ -818,6 +820,7 @@ def read(  # noqa: PLR0913 - all that is known of a run, by name
                 history=(history or {}).get(variant.id),
                 trace=traces.get(variant.id),
                 left_out=left_out.get(variant.id, ""),
+                environment=each.expected.environment,
             )
         )
     return RunView(

@@ -443,8 +443,7 @@ def told(reasons: Iterable[Reason]) -> str:
 def worded(run: Run) -> Run:
     """Return the run with the sentences of its verdicts, which packs and people read."""
     return replace(
-        run,
-        verdicts=tuple(map(_worded, run.verdicts)),
+        run.having(verdicts=map(_worded, run.verdicts)),
         claims=tuple(map(_worded, run.claims)),
         shift=_worded(run.shift) if run.shift else None,
     )

@@ -63,7 +63,7 @@ def sides_of(subject: VariantView) -> tuple[Side, Side] | None:
     word = subject.verdict.word if subject.verdict else Word.SAME
     if entry is None or not (word.asks_why or word is Word.UNCLEAR):
         return None
-    before = Side.of(entry, subject.run.environments.get(entry.run, {}), subject.before)
+    before = Side.of(entry, subject.environment, subject.before)
     now = Side(
         kernels=trace.kernels if trace else (),
         codes=trace.codes if trace else (),
