@@ -19,7 +19,6 @@ from msgspec import structs
 
 from perfsuite.boundary import CaseError, DeviceError, UsageError
 from perfsuite.devices.protocol import Gang, join, open_device, see_own_first
-from perfsuite.gang import main, refuse_misfit
 from perfsuite.model import (
     Arm,
     Block,
@@ -41,8 +40,9 @@ from perfsuite.model import (
 from perfsuite.packs.find import discover
 from perfsuite.store.codec import decode
 from perfsuite.workers.catalogue import load_catalogue
-from perfsuite.workers.panel import Panel, gang_unit, merged, rank_words
+from perfsuite.workers.panel import Panel, gang_unit, merged
 from perfsuite.workers.process import Code, Site, Slot, child_environment, inventory
+from perfsuite.workers.rank import main, refuse_misfit
 from perfsuite.workers.units import Desk, measure_on, open_desks, units_of
 
 PACK = Path(__file__).parent / "packs" / "gang.py"
@@ -224,8 +224,8 @@ def test_rank_that_never_joins_is_named(
 
     def stop_first(slot: Slot) -> object:
         worker = fork(slot)
-        if slot.index in doomed:
-            doomed.discard(slot.index)
+        if slot._index in doomed:
+            doomed.discard(slot._index)
             os.kill(worker.pid, signal.SIGSTOP)
         return worker
 
@@ -464,7 +464,7 @@ def test_desks_know_how_many_gpus_the_run_has(
 
 def node(number: int, file: Path, port: int) -> subprocess.Popen[str]:
     where = f"--nnodes 2 --nproc-per-node 1 --node-rank {number} --master-addr 127.0.0.1"
-    what = ["-m", "perfsuite.gang", SIZES[0].id, "--pack", str(PACK), "--json", str(file)]
+    what = ["-m", "perfsuite.workers.rank", SIZES[0].id, "--pack", str(PACK), "--json", str(file)]
     run = ["-m", "torch.distributed.run", *where.split(), "--master-port", str(port)]
     return subprocess.Popen(
         [sys.executable, *run, *what, "--device", "cpu"],
