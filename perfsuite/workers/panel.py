@@ -126,7 +126,7 @@ class Ranks:
         ranks are one measurement.
         """
         while True:
-            wait(self.workers, TICK_S)
+            wait([worker.fileno() for worker in self.workers], TICK_S)
             for rank, worker in enumerate(self.workers):
                 before = worker.phase
                 try:
@@ -163,7 +163,8 @@ class Ranks:
         time.sleep(DEATH_S)
         for other, worker in enumerate(self.workers) if ended.is_told else ():
             try:
-                _ = other == rank or worker.listen()
+                if other != rank:
+                    worker.listen()
             except EndedError as death:
                 if not death.is_told:
                     rank, ended = other, death
@@ -466,8 +467,10 @@ class Panel(Closable):
                 wave = waves.popleft()
                 going.add(wave.work)
                 self._announce = partial(on_phase, wave.work.variant.id)
+                started = time.monotonic()
                 if wave.seats:
                     self._take(wave, next((each for each in waves if each.seats), None))
+                wave.work.wall_s += time.monotonic() - started
                 wave.work.waves -= 1
                 if not wave.work.waves:
                     going.remove(wave.work)
@@ -516,7 +519,7 @@ class Panel(Closable):
 
         It gets one more try, with nothing beside it, where others may be to blame.
         """
-        work, started = wave.work, time.monotonic()
+        work = wave.work
         was_kept = work.variant.is_gang and bool(wave.running)
         try:
             try:
@@ -534,7 +537,8 @@ class Panel(Closable):
             work.failed[ended.arm] = ended
             if following and following.work is work:
                 following.close()
-        work.wall_s += time.monotonic() - started
+            if wave.seats:
+                self._take(wave, following)
 
     def _conduct(self, wave: Wave, following: Wave | None) -> None:
         """Take a wave's processes from start to finish."""

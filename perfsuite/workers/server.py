@@ -75,7 +75,10 @@ _POLL_S = 0.002
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _ORPHAN_PASSES = 20
 # What a variant ends as that raises this; whatever else it raises is an error.
-STATUSES = {WrongResultError: Status.WRONG, DisturbedError: Status.DISTURBED}
+STATUSES: dict[type[BaseException], Status] = {
+    WrongResultError: Status.WRONG,
+    DisturbedError: Status.DISTURBED,
+}
 # Bytes that a pack may write to a file, its output among them, and hold while it is listed.
 MOST = {resource.RLIMIT_FSIZE: 64 << 20, resource.RLIMIT_DATA: 16 << 30}
 
