@@ -37,7 +37,7 @@ from perfsuite.devices.protocol import (
     waking,
 )
 from perfsuite.devices.sass import forget_compiled
-from perfsuite.engine.measure import Quads, Session
+from perfsuite.engine.measure import Pair, Session
 from perfsuite.engine.trace import Anatomy, dissect, show_once
 from perfsuite.model import (
     Accelerator,
@@ -209,7 +209,7 @@ class Worker:
         self._connection = connection
         self._device: Device | None = None
         self._gang: Gang | None = None
-        # A Job and a Session, or Quads, once a variant was started.
+        # A Job and a Session, or a Pair, once a variant was started.
         self._job: Any = None
         self._session: Any = None
         self._start_s = 0.0
@@ -289,28 +289,28 @@ class Worker:
             self._gang = join(job.device, rank=job.rank, ranks=job.ranks, rendezvous=job.rendezvous)
             self._announce("load")
         session = _opened(job, self._gang)
+        session.announce = self._announce
         self._job, self._device, self._session = job, session.device, session
         if job.rival is not None:
             rival = Session(session.device, session.case, job.rival, job.settings, job.seed)
-            self._session = Quads(session, rival, sampling=job.rival_sampling, seed=job.seed)
+            rival.announce = self._announce
+            self._session = Pair(session, rival, known=job.rival_sampling, seed=job.seed)
         self._start_s = round(time.monotonic() - started, 6)
 
     def _check(self, is_thorough: bool) -> None:  # noqa: FBT001 - what a step takes
         """Build and check; others may do the same meanwhile."""
-        self._session.check(self._announce, is_thorough=is_thorough)
+        self._session.check(is_thorough=is_thorough)
 
     def _prepare(self, sampling: Sampling | None) -> Sampling | None:
         """Calibrate and settle, with the device to itself."""
-        self._session.prepare(self._announce, sampling)
-        found: Sampling | None = self._session.sampling
-        return found
+        chosen: Sampling | None = self._session.prepare(sampling)
+        return chosen
 
     def _measure(self, _: None) -> None:
         self._session.block()
 
     def _finish(self, _: None) -> tuple[Evidence, ...]:
-        self._session.recheck(self._announce)
-        found = self._session.finish()
+        self._session.recheck()
         # Where nothing of its revision was imported, the evidence says so.
         is_its_own = refuse_strangers(self._job.tree, sys.modules.values())
         noted = () if is_its_own else (NOTHING_OF_IT,)
@@ -322,7 +322,7 @@ class Worker:
                 phases_s={"start": self._start_s, **each.phases_s},
                 notes=(*each.notes, *noted),
             )
-            for each in (found if isinstance(found, tuple) else (found,))
+            for each in self._session.finish()
         )
 
     def _trace(self, asked: tuple[Job, int]) -> Anatomy:
