@@ -11,7 +11,6 @@ from perfsuite.model import Evidence, Regime, Result, Run, Status, Variant
 from perfsuite.packs.select import missing_need
 from perfsuite.run.accept import accept
 from perfsuite.run.expected import find_yardstick
-from perfsuite.store.sku import sku_for
 
 FACTS = replace(data.FACTS, gpus=2, environment={**data.FACTS.environment, "triton": "3.7.1"})
 
@@ -38,19 +37,6 @@ def a_run(registers: float = 40.0) -> Run:
     )
     run = data.planned(copy, pair, kernel)
     return replace(run, facts=FACTS, finished="2026-11-21T10:40:00+00:00").having(results=results)
-
-
-def test_a_variant_is_keyed_by_its_gpus_or_its_target() -> None:
-    assert sku_for(data.variant("copy", 1), FACTS, own=data.SKU) is data.SKU
-    assert sku_for(gang(1), FACTS, own=data.SKU) is data.SKU
-    assert sku_for(gang(2), FACTS, own=data.SKU).slug == "nvidia-h200-x2"
-    target = sku_for(compiled(), FACTS, own=data.SKU)
-    assert (target.slug, target.facts) == ("sm_90a", {"target": "sm_90a", "triton": "3.7.1"})
-
-
-def test_ranks_of_a_cpu_are_no_product_of_their_own() -> None:
-    cpu = replace(FACTS, device="cpu")
-    assert sku_for(gang(2), cpu, own=data.SKU) is data.SKU
 
 
 def test_a_gang_needs_as_many_gpus() -> None:

@@ -3,88 +3,25 @@
 from __future__ import annotations
 
 import gzip
-import sys
 import tempfile
-import textwrap
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from perfsuite.model import Settings, Tier
 from perfsuite.packs.find import discover
-from perfsuite.report.data import RunView, read
-from perfsuite.report.html import write_report
+from perfsuite.report.data import read
+from perfsuite.report.html import render_page
+from perfsuite.report.view import PLAIN
 from perfsuite.run.config import Request
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store.runs import load_run
 from perfsuite.workers.catalogue import load_catalogue
-from perfsuite.workers.process import inventory
 
 PLANTED = Path(__file__).parent / "packs" / "planted.py"
 QUICK = Settings(screen_rounds=3, samples=5, sample_us=50.0)
-# A sort that takes ten times as long as all before it.
-
-
-# A copy that loses its wide loads, a fill that is new, and tensor cores let into a product.
-GPU_PACK = """
-    import os
-    from pathlib import Path
-    import perfsuite
-
-    IS_NOW = bool(os.environ.get("PERFSUITE_TEST_PLANTED"))
-
-    def work(kind):
-        size = 4 * 4096**2
-        flops = 2 * 4096**3 if kind == "switched" else 0
-        return perfsuite.Work(read_bytes=size, write_bytes=size, flops=flops, rate_dtype="tf32")
-
-    @perfsuite.case(
-        axes={"kind": ["slower", "extra", "switched"]},
-        source="made up", needs=[perfsuite.cuda()], work=work,
-    )
-    def planted(ctx, kind):
-        '''Copy or multiply matrices.'''
-        import torch
-
-        now = int(IS_NOW and kind == "slower")
-        copy = ctx.load_cuda(
-            Path(__file__).with_name("copy.cu"), "copy_rows", options=[f"-DNOW={now}"]
-        )
-        other = torch.empty(2**24, device="cuda")
-
-        def fn(x, y):
-            if kind == "switched":
-                torch.backends.cuda.matmul.allow_tf32 = IS_NOW
-                torch.mm(x, x, out=y)
-                return
-            copy(2**24 // 4 // 256, 256, x, y, 2**24 // 4)
-            if kind == "extra" and IS_NOW:
-                other.fill_(1.0)
-
-        return perfsuite.Workload(
-            fn=fn, make_inputs=lambda rng: (rng.randn(4096, 4096), rng.empty(4096, 4096)),
-            reference=lambda x, y: (x.double() @ x.double()) if kind == "switched" else x.clone(),
-            wrong=lambda x, y: y.copy_(2 * x), tolerance=0.01,
-        )
-
-    @perfsuite.hookimpl
-    def perf_cases():
-        return [planted]
-"""
-COPY = """
-extern "C" __global__ void copy_rows(const float* x, float* y, long long n) {
-    long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-#if NOW
-#pragma unroll 1
-    for (int part = 0; part < 4; part++) y[4 * i + part] = 1.0f * x[4 * i + part];
-#else
-    if (i < n) ((float4*)y)[i] = ((const float4*)x)[i];
-#endif
-}
-"""
+Told = tuple[Outcome, Mapping[str, str], str]
 
 
 class Silent:
@@ -96,166 +33,102 @@ class Silent:
     def note(self, *_: object) -> None: ...
 
 
-@dataclass(frozen=True)
-class Told:
-    """Two runs, before and after what was planted, and what the report says of each kind."""
-
-    outcome: Outcome
-    book: RunView
-    page: str
-
-    @property
-    def headlines(self) -> Mapping[str, str]:
-        return {
-            subject.variant.id.partition("kind=")[2].rstrip("]"): subject.explained
-            for subject in self.book.variants
-            if subject.explained
-        }
-
-
-def request(folder: Path, pack: str, **fields: Any) -> Request:
-    (folder / "acme.py").write_text(textwrap.dedent(pack), encoding="utf-8")
+def measured(folder: Path, pack: str, monkeypatch: pytest.MonkeyPatch, *, is_now: bool) -> Outcome:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("PERFSUITE_TEST_PLANTED", "1" if is_now else "")
+    (folder / "acme.py").write_text(pack, encoding="utf-8")
     sources = discover(None, extra=[folder / "acme.py"], allow=["acme"])
     packs = load_catalogue(sources, tier=Tier.FULL)
-    return Request(
+    asked = Request(
         variants=tuple(variant for pack in packs for variant in pack.variants),
         claims=(),
         packs=packs,
-        **{"device": "fake", "settings": QUICK, **fields},
+        device="fake",
+        settings=QUICK,
         root=folder,
         folder=folder / ".perfsuite",
         baseline_roots=(folder / "baselines",),
     )
+    return execute(asked, Silent())
 
 
-def told(outcome: Outcome, folder: Path) -> Told:
-    book = read(
-        outcome.run,
-        baselines=outcome.baselines,
-        source=outcome.source,
-        previous=outcome.previous,
-    )
-    page = write_report(book, folder / "report")
-    return Told(outcome, book, page.read_text(encoding="utf-8"))
+def told(outcome: Outcome) -> Told:
+    """Return a run, what each kind of its variants is explained by, and its page."""
+    book = read(outcome.run, baselines=outcome.baselines, previous=outcome.previous)
+    why = {str(one.variant.axes["kind"]): one.explained for one in book.variants}
+    plain = {kind: text.translate(PLAIN) for kind, text in why.items() if text}
+    return outcome, plain, render_page(book)
 
 
 @pytest.fixture(scope="module")
-def patch() -> Iterator[pytest.MonkeyPatch]:
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    folder, pack = tmp_path_factory.mktemp("fake"), PLANTED.read_text(encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        yield patch
+        measured(folder, pack, patch, is_now=False)
+        return told(measured(folder, pack, patch, is_now=True))
 
 
-@pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> Told:
-    folder = tmp_path_factory.mktemp("fake")
-    patch.setattr(tempfile, "tempdir", str(folder))
-    pack = PLANTED.read_text(encoding="utf-8")
-    execute(request(folder, pack), Silent())
-    patch.setenv("PERFSUITE_TEST_PLANTED", "1")
-    outcome = execute(request(folder, pack), Silent())
-    patch.delenv("PERFSUITE_TEST_PLANTED")
-    return told(outcome, folder)
-
-
-def test_a_slower_kernel_is_named_with_what_its_code_takes_now(fake: Told) -> None:
-    found = fake.headlines["slower"].replace("\u202f", " ")
-    assert found == (
-        "scale_rows takes 125 µs instead of 100 µs (100 % of the change), its code changed: "
-        "registers 64 → 128"
-    )
-    assert "-mov.u32 %r1;" in fake.page
-    assert "+st.local" in fake.page
-
-
-def test_an_extra_launch_is_named_with_what_it_takes(fake: Told) -> None:
-    found = fake.headlines["extra"].replace("\u202f", " ")
-    assert found == (
-        "one more kernel, zero_fill, takes 15.0 µs of each launch (100 % of the change)"
-    )
+@pytest.mark.parametrize(
+    ("kind", "starts", "has"),
+    [
+        (
+            "slower",
+            "scale_rows takes 125 us instead of 100 us (100 % of the change), its code changed: ",
+            "registers 64 → 128",
+        ),
+        ("extra", "one more kernel, zero_fill, takes 15.0 us of each launch", "(100 % of the"),
+        (
+            "switched",
+            "library switch, another kernel for the matrix product: nvjet_hsh_128x256_64x4",
+            "instead of cutlass_80_tensorop_s16816gemm_f16_128x128_64x3<float, 4>, 130 us instead",
+        ),
+        ("machine", "scale_rows takes 110 us", "the same code to the letter: the machine or a lib"),
+        ("gaps", "+20.0 us are in no kernel (100 % of the change): gaps", "what launching takes"),
+        ("hostile", "", "…"),
+    ],
+)
+def test_a_change_is_told_by_what_it_is_made_of(
+    fake: Told, kind: str, starts: str, has: str
+) -> None:
+    assert fake[1][kind].startswith(starts)
+    assert has in fake[1][kind]
 
 
 def test_a_throttled_gpu_is_told_by_its_clock_and_not_by_a_kernel(fake: Told) -> None:
-    found = fake.headlines["throttled"].replace("\u202f", " ")
+    found = fake[1]["throttled"]
     start = "the SM clock was 8.0 % lower, power cap active in 18 of 18 blocks: time +8."
     assert found.startswith(start)
-    assert found.rpartition(", SM cycles ")[2].lstrip("+\u2212") in {"0.0 %", "0.1 %"}
+    assert found.rpartition(", SM cycles ")[2].lstrip("+-") in {"0.0 %", "0.1 %"}
     assert "scale_rows" not in found
 
 
-def test_a_library_s_switch_is_told_by_both_names(fake: Told) -> None:
-    found = fake.headlines["switched"].replace("\u202f", " ")
-    start = "library switch, another kernel for the matrix product: nvjet_hsh_128x256_64x4"
-    assert found.startswith(start)
-    assert "instead of cutlass_80_tensorop_s16816gemm_f16_128x128_64x3<float, 4>, " in found
-    assert found.endswith("130 µs instead of 100 µs (100 % of the change)")
-
-
-def test_the_same_code_in_another_time_is_not_the_kernel_s_doing(fake: Told) -> None:
-    assert "by the same code to the letter: the machine or a library" in fake.headlines["machine"]
-
-
-def test_what_no_kernel_takes_lies_between_them(fake: Told) -> None:
-    found = fake.headlines["gaps"].replace("\u202f", " ")
-    assert found.startswith("+20.0 µs are in no kernel (100 % of the change): gaps")
-
-
-def test_a_crash_loses_that_variant_s_trace_alone_and_says_so(fake: Told) -> None:
-    traces = {trace.variant: trace for trace in fake.outcome.run.traces}
-    assert len(traces) == len(fake.outcome.run.variants)
-    lost = [trace for trace in traces.values() if not trace.kernels]
-    assert [trace.variant for trace in lost] == ["acme.planted[kind=lost]"]
-    assert lost[0].reason == "its tracing ended: killed by SIGKILL during trace"
-    assert lost[0].reason in fake.page
-
-
-def test_a_kernel_s_name_is_text_and_stands_whole_in_its_title(fake: Told) -> None:
-    assert "<script>alert(1)" not in fake.page
-    assert f'title="{"&lt;script&gt;alert(1)&lt;/script&gt;" * 4}"' in fake.page
-    assert "…" in fake.headlines["hostile"]
+def test_the_page_has_the_code_and_what_could_not_be_traced(fake: Told) -> None:
+    outcome, _, page = fake
+    assert "-mov.u32 %r1;" in page
+    assert "+st.local" in page
+    traces = {trace.variant: trace for trace in outcome.run.traces}
+    assert len(traces) == len(outcome.run.variants)
+    (lost,) = [trace for trace in traces.values() if not trace.kernels]
+    assert lost.variant == "acme.planted[kind=lost]"
+    assert lost.reason == "its tracing ended: killed by SIGKILL during trace"
+    assert lost.reason in page
+    assert "<script>alert(1)" not in page
+    assert f'title="{"&lt;script&gt;alert(1)&lt;/script&gt;" * 4}"' in page
 
 
 def test_traces_are_stored_with_the_run_and_its_texts_beside_it(fake: Told) -> None:
-    run = fake.outcome.run
-    assert load_run(fake.outcome.run_file) == run
+    run, file = fake[0].run, fake[0].run_file
+    assert load_run(file).traces == run.traces
     assert run.phases_s["trace"] > 0
-    code = next(c for t in run.traces if "slower" in t.variant for c in t.codes)
-    kept = fake.outcome.run_file.parents[1] / "artefacts" / f"{code.ptx}.ptx.gz"
+    code = next(code for t in run.traces if "slower" in t.variant for code in t.codes)
+    kept = file.parents[1] / "artefacts" / f"{code.ptx}.ptx.gz"
     assert "st.local" in gzip.decompress(kept.read_bytes()).decode()
 
 
 def test_what_stayed_the_same_is_not_traced_again_and_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     pack = PLANTED.read_text(encoding="utf-8").replace("list(KINDS)", '["extra"]')
-    runs = [execute(request(tmp_path, pack), Silent()).run for _ in range(3)]
-    assert [len(run.traces) for run in runs] == [1, 0, 0]
-    monkeypatch.setenv("PERFSUITE_TEST_PLANTED", "1")
-    outcome = execute(request(tmp_path, pack), Silent())
-    assert "zero_fill" in told(outcome, tmp_path).headlines["extra"]
-
-
-@pytest.mark.skipif(not inventory(), reason="needs a GPU")
-def test_kernels_and_their_code_explain_changes_on_a_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "copy.cu").write_text(COPY, encoding="utf-8")
-    gpu = {"device": "cuda", "settings": Settings()}
-    execute(request(tmp_path, GPU_PACK, **gpu), Silent())
-    monkeypatch.setenv("PERFSUITE_TEST_PLANTED", "1")
-    found = told(execute(request(tmp_path, GPU_PACK, **gpu), Silent()), tmp_path)
-    with capsys.disabled():
-        for trace in found.outcome.run.traces:
-            sys.stdout.write(f"{trace}\n")
-        for kind, text in found.headlines.items():
-            sys.stdout.write(f"{kind}: {text}\n")
-    headlines = {kind: text.replace("\u202f", " ") for kind, text in found.headlines.items()}
-    assert headlines["slower"].startswith("copy_rows takes ")
-    assert "global load width 16 → 4" in headlines["slower"]
-    assert headlines["extra"].startswith("one more kernel, ")
-    assert headlines["switched"].startswith("library switch, another kernel for the matrix product")
-    kernels = [kernel for trace in found.outcome.run.traces for kernel in trace.kernels]
-    # Copies and fills by the driver have no shape.
-    shaped = [kernel for kernel in kernels if not kernel.name.startswith(("Memcpy", "Memset"))]
-    assert shaped
-    assert all(kernel.grid and kernel.block and kernel.registers for kernel in shaped)
+    runs = [measured(tmp_path, pack, monkeypatch, is_now=False).run for _ in range(2)]
+    assert [len(run.traces) for run in runs] == [1, 0]
+    assert "zero_fill" in told(measured(tmp_path, pack, monkeypatch, is_now=True))[1]["extra"]

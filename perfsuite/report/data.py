@@ -188,7 +188,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
             return self.last.reason
         return self.verdict.reason
 
-    @property
+    @cached_property
     def is_skipped(self) -> bool:
         """Say whether the variant has nothing to show but a reason."""
         return self.last is None or self.last.status is Status.SKIPPED
@@ -259,19 +259,23 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         stored = self.entry.metrics.get(metric) if self.entry else None
         return stored.center if stored else None
 
-    def noise(self, metric: str = TIME) -> float | None:
-        """Return the relative standard deviation from process to process, in this run."""
-        logs = [math.log(value) for value in self.middles.get(metric, ()) if value > 0]
-        if len(logs) < 2:  # noqa: PLR2004 - a spread takes two
-            return None
-        # Not statistics.stdev: its exact fractions take most of the time of a large report.
-        centre = math.fsum(logs) / len(logs)
-        return math.sqrt(math.fsum((log - centre) ** 2 for log in logs) / (len(logs) - 1))
+    @cached_property
+    def noises(self) -> Mapping[str, float]:
+        """The relative standard deviation from process to process, in this run, by metric."""
+        found = {}
+        for metric, values in self.middles.items():
+            logs = [math.log(value) for value in values if value > 0]
+            if len(logs) > 1:
+                # Not statistics.stdev: its exact fractions take most of the time of a large report.
+                centre = math.fsum(logs) / len(logs)
+                squares = math.fsum((log - centre) ** 2 for log in logs)
+                found[metric] = math.sqrt(squares / (len(logs) - 1))
+        return found
 
     def digits(self, metric: str = TIME) -> float | None:
         """Return the relative noise that a shown value's digits must not go below."""
         stored = self.entry.metrics.get(metric) if self.entry else None
-        known = [self.noise(metric), stored.between if stored else None]
+        known = [self.noises.get(metric), stored.between if stored else None]
         return max((noise for noise in known if noise), default=None)
 
     @cached_property

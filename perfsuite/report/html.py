@@ -106,6 +106,11 @@ def _across(sides: Sequence[Mapping[str, T]]) -> dict[str, list[T | None]]:
     return {name: [side.get(name) for side in sides] for each in sides for name in each}
 
 
+def _sortable(values: Sequence[float | None]) -> str:
+    """Return values as the page's script sorts by them: a dash stands behind every number."""
+    return " ".join("-" if value is None else f"{value:.5g}" for value in values)
+
+
 def _page(name: str, **values: object) -> str:
     uplot = "vendor/uplot/uPlot"
     styles = [inline(f"{uplot}.min.css"), inline("style.css")]
@@ -174,6 +179,7 @@ def environment() -> Environment:
     found.filters |= {
         "prose": prose,
         "median": median,
+        "sortable": _sortable,
         "log": lambda value, base: math.log(value / base),
     }
     found.globals["CHUNK"] = CHUNK
