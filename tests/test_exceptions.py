@@ -27,7 +27,8 @@ from perfsuite.report.data import read
 from perfsuite.report.html import write_report
 from perfsuite.report.terminal import summary
 from perfsuite.report.text import properties
-from perfsuite.run.run import execute
+from perfsuite.run.expected import source_of
+from perfsuite.run.run import entries_in, execute
 
 pytest_plugins = ["pytester"]
 
@@ -174,7 +175,7 @@ def test_an_excepted_verdict_is_shown_everywhere(
     execute(request(tmp_path), Log())
     monkeypatch.setenv("FACTOR_200", "1.03")
     outcome = execute(request(tmp_path, exceptions=load(tmp_path, text)), Log())
-    book = read(outcome.run, baselines=outcome.baselines, source=outcome.source)
+    book = read(outcome.run, baselines=entries_in(outcome.run), source=source_of(outcome.run))
     assert not book.fails
     page = write_report(book, tmp_path / "reports")
     html, terminal = page.read_text("utf-8"), "\n".join(summary(book))

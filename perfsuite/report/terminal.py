@@ -39,7 +39,7 @@ from perfsuite.report.why import cause, explained
 from perfsuite.store.files import Closable
 
 if TYPE_CHECKING:
-    from perfsuite.run.config import Options
+    from perfsuite.run.config import Config
 
 # A GitHub runner obeys lines that begin so, after blanks, and the second anywhere in a line. Also
 # where we do not know of it: a container's output is printed by the job that started it.
@@ -74,9 +74,9 @@ class Account:
     properties: tuple[Property, ...] = ()
 
 
-def accounts_of(book: RunView, options: Options) -> Mapping[str, Account]:
+def accounts_of(book: RunView, config: Config) -> Mapping[str, Account]:
     """Return the account of every variant and claim of a run, by id."""
-    failing = options.failing_statuses()
+    failing = config.failing
     found = {}
     for one in book.variants:
         status = one.result.status if one.result else None
@@ -85,19 +85,19 @@ def accounts_of(book: RunView, options: Options) -> Mapping[str, Account]:
         found[one.variant.id] = Account(
             fails=fails,
             skipped=skipped,
-            text=plain(one.reason) if skipped else "\n".join(_told(one, options)),
+            text=plain(one.reason) if skipped else "\n".join(_told(one, config)),
             properties=tuple(properties(one.result, one.verdict)),
         )
     verdicts = {verdict.claim: verdict for verdict in book.run.claims}
     for claim in book.run.instances:
         if verdict := verdicts.get(claim.id):
-            found[claim.id] = _of_claim(claim, verdict, options)
+            found[claim.id] = _of_claim(claim, verdict, config)
     return found
 
 
-def bare_accounts(run: Run, options: Options) -> Mapping[str, Account]:
+def bare_accounts(run: Run, config: Config) -> Mapping[str, Account]:
     """Return what items say where their accounts cannot be made: the word and its reason alone."""
-    failing = options.failing_statuses()
+    failing = config.failing
     told: list[tuple[str, str, str, bool, bool]] = [
         (r.variant, r.status, r.reason, r.status in failing, r.status == "ok") for r in run.asked
     ]
@@ -113,7 +113,7 @@ def bare_accounts(run: Run, options: Options) -> Mapping[str, Account]:
     }
 
 
-def _told(one: VariantView, options: Options) -> Iterator[str]:
+def _told(one: VariantView, config: Config) -> Iterator[str]:
     """Yield the lines of a variant's failure: everything needed to act on it."""
     change, verdict = one.telling, one.verdict
     # pytest's own summary shows the beginning of this line, beside the id.
@@ -136,11 +136,11 @@ def _told(one: VariantView, options: Options) -> Iterator[str]:
         yield _line("why", why)
     if one.result and one.result.output.strip():
         yield _line("output", one.result.output.strip())
-    yield _line("again", view.command(one.variant.id, *options.again(one.variant)))
+    yield _line("again", view.command(one.variant.id, *config.again(one.variant)))
 
 
-def _of_claim(claim: ClaimInstance, verdict: ClaimVerdict, options: Options) -> Account:
-    tier = f"--perf-tier {options.tier} " if options.tier != "smoke" else ""
+def _of_claim(claim: ClaimInstance, verdict: ClaimVerdict, config: Config) -> Account:
+    tier = f"--perf-tier {config.tier} " if config.tier != "smoke" else ""
     again = f"pytest --perf {tier}-k '{claim.name} and {claim.pack}'"
     lines = [f"{verdict.word.value}: {claim.id}"]
     lines.append(_line("asked for", f"{view.ratio(verdict.required)} ({verdict.source})"))
