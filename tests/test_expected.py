@@ -31,7 +31,7 @@ TIMES = {"copy": 100.0}
 COPY = data.variant("copy", 1024).id
 
 
-@pytest.mark.parametrize(("moved", "told"), [(4e8, ""), (5e8, "115% of the measured ceiling")])
+@pytest.mark.parametrize(("moved", "told"), [(4e8, ""), (5e8, "110% of the measured ceiling")])
 def test_a_rate_beyond_the_ceiling_is_an_error_of_the_case(moved: float, told: str) -> None:
     variant = replace(data.variant("copy", 64), work=Work(read_bytes=moved))
     result = Result(variant=variant.id, status=Status.OK, evidence=(data.evidence(100.0),))
