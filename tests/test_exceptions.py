@@ -7,7 +7,6 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from arms_data import perf, project_in
 from msgspec import structs
 from store_data import planned, variant
 from test_runner import Log, request, watched
@@ -205,13 +204,9 @@ def test_a_quarantined_canary_shifts_no_machine(
     assert [each.word for each in run.verdicts] == [Word.SLOWER] * 3
 
 
-def test_a_bad_file_is_told_before_anything_is_measured(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = project_in(pytester, monkeypatch)
-    (project.path / "baselines").mkdir()
-    (project.path / "baselines" / "exceptions.toml").write_text("[[waiver]]\n", encoding="utf-8")
-    result = perf(project)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*missing required field*", "*exceptions.toml, line 1*", "*do: *"])
-    assert not [*project.path.glob(".perfsuite/runs/*")]
+def test_a_bad_file_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "baselines").mkdir()
+    (tmp_path / "baselines" / "exceptions.toml").write_text("[[waiver]]\n", encoding="utf-8")
+    with pytest.raises(StoreError, match="missing required field") as caught:
+        request(tmp_path).narrowed((), ())
+    assert "exceptions.toml, line 1" in caught.value.where
