@@ -35,8 +35,7 @@ from perfsuite.run.accept import accept
 from perfsuite.run.against import differing
 from perfsuite.run.finish import book_of
 from perfsuite.run.run import execute, settle
-from perfsuite.store.codec import end_lines, read_run
-from perfsuite.store.runs import list_runs, load_run
+from perfsuite.store.runs import end_lines, list_runs, load_run, read_run
 from perfsuite.workers.server import entries, moved_origin, refuse_strangers
 from perfsuite.workers.units import Desks
 

@@ -61,7 +61,7 @@ from perfsuite.run.against import (
 )
 from perfsuite.run.config import CONFIRM_END, SCREEN_END, Config, Exceptions, TimeLimit
 from perfsuite.run.expected import Basis, beside, find_expected, plausible, rank, unaccepted
-from perfsuite.store.git import RevisionOptions, git_commit, unknown_commit
+from perfsuite.store.git import RevisionOptions, code_digest, commit_of
 from perfsuite.store.runs import (
     RunFile,
     clock_notes,
@@ -71,7 +71,7 @@ from perfsuite.store.runs import (
     run_path,
     unfinished,
 )
-from perfsuite.store.sku import code_digest, sku_of
+from perfsuite.store.sku import sku_of
 from perfsuite.workers.units import (
     Desk,
     Desks,
@@ -327,7 +327,7 @@ def execute(config: Config, listener: Listener, desks: Desks | None = None) -> O
         place = desks or stack.enter_context(Desks())
         opened = place.of(config.device, config.packs, settings, sides.code)
         run = new_run(config, opened[0].facts, sides.revision)
-        notes = [*idle_gpus(opened), *filter(None, [unknown_commit(config.root)])]
+        notes = [*idle_gpus(opened), *filter(None, [commit_of(config.root)[1]])]
         notes += () if interrupted else clock_notes(run)
         if interrupted and (refused := refusal(run, interrupted)):
             what, remedy = refused
@@ -373,7 +373,7 @@ def new_run(config: Config, facts: DeviceFacts, revision: Revision | None) -> Ru
         settings=config.settings,
         variants=tuple(VariantRun(variant=each) for each in config.variants),
         instances=config.claims,
-        commit=git_commit(config.root),
+        commit=commit_of(config.root)[0],
         code=code_digest(config.project, config.packs),
         against=revision,
         canaries=tuple(VariantRun(variant=each) for each in able),
