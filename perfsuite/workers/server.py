@@ -293,6 +293,11 @@ class Worker:
             os._exit(0)
         return listed
 
+    def _call(self, asked: tuple[str, msgspec.Raw]) -> Any:
+        """Return what a function says."""
+        module, _, name = asked[0].partition(":")
+        return getattr(importlib.import_module(module), name)(asked[1])
+
     def _start(self, job: Job) -> None:
         """Open the device and load the pack, launch nothing yet."""
         started = time.monotonic()
