@@ -344,5 +344,5 @@ def test_whole_runs_are_compared_with_the_newest_before_them_at_home_and_away() 
     assert (moved.wrong.part, moved.wrong.total) == (1, 2)
     # The confirmation that a run holds decides.
     again = result(second.variants[0].id, 12.5, unit="a", stage=Stage.CONFIRM)
-    confirmed = replace(second, results=(*second.results, again))
+    confirmed = second.having(results=(*second.results, again))
     assert Tally(list(nights([first, confirmed]))).words == {Word.SAME: 2}

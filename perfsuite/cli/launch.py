@@ -59,15 +59,17 @@ def carry_out(order: Order) -> None:
         raise UsageError(
             f"{order.case!r} is run by {order.axes[case.ranks]} ranks, not by one process",
             where=order.origin,
-            remedy=f"torchrun --nproc-per-node {order.axes[case.ranks]} -m perfsuite.gang 'ID'",
+            remedy=f"torchrun --nproc-per-node {order.axes[case.ranks]} "
+            "-m perfsuite.workers.rank 'ID'",
         )
     missing = missing_of([n for n in case.needs if n.applies(order.axes)], device.facts())
     if missing:
         raise UsageError(f"{order.case!r} cannot run here: it {missing}", where=order.origin)
     session = Session(device, case, order.axes, Settings(check_only=True), seed=0)
     if order.check:
-        session.prepare(lambda phase: say(f"{phase} ..."))
-        _say_check(session.finish())
+        session.announce = lambda phase: say(f"{phase} ...")
+        session.prepare()
+        _say_check(*session.finish())
     if case.regime is not Regime.EXACT:
         _launch(session, order.launches)
     device.close()

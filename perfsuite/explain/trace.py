@@ -86,7 +86,7 @@ class Tracing(Struct, kw_only=True):
             for verdict in run.verdicts
         }
         kinds = list(LIMITS_S)
-        variants = [variant for variant in run.variants if variant.id in self._kinds]
+        variants = [one.variant for one in run.variants if one.id in self._kinds]
         variants.sort(key=lambda each: (kinds.index(self._kinds[each.id]), luck[each.id]))
         self._trace_side([each for each in variants if each.id in self._compared], Arm.A)
         self._trace_side(variants, Arm.B)
@@ -103,11 +103,11 @@ class Tracing(Struct, kw_only=True):
 
     def _needed(self, run: Run) -> Iterator[tuple[str, str]]:
         """Yield the variants that moved, are unclear, or are only to be stored, with which."""
-        words = {verdict.variant: verdict.word for verdict in run.verdicts}
-        for variant in run.variants:
-            word = words.get(variant.id)
-            if word is None or variant.case.regime is Regime.EXACT:
+        for one in run.variants:
+            variant = one.variant
+            if one.verdict is None or variant.case.regime is Regime.EXACT:
                 continue
+            word = one.verdict.word
             if word.asks_why:
                 yield variant.id, "moved"
             elif not self.request.is_brief and word is Word.UNCLEAR:
@@ -151,23 +151,23 @@ class Tracing(Struct, kw_only=True):
         # What is new is traced on one side alone.
         parts = {kind: 1.0 if kind == "is new" else part for kind in LIMITS_S}
         left_s = {kind: min(parts[kind] * limit, whole_s) for kind, limit in LIMITS_S.items()}
-        with desk.panel.tracer() as tracer:
-            for variant in share:
-                started, kind = time.monotonic(), self._kinds[variant.id]
-                if left_s[kind] <= 0:
-                    self._left += 1
-                    continue
-                sampling = self.samplings.get(variant.id)
-                found = tracer.trace(variant, arm, sets=sampling.sets if sampling else 1)
-                trace = Trace(
-                    variant=variant.id,
-                    arm=arm,
-                    kernels=found.kernels,
-                    codes=found.codes,
-                    reason=found.reason,
-                )
-                self._keep(trace, found.texts)
-                left_s[kind] -= time.monotonic() - started
+        for variant in share:
+            started, kind = time.monotonic(), self._kinds[variant.id]
+            if left_s[kind] <= 0:
+                self._left += 1
+                continue
+            sampling = self.samplings.get(variant.id)
+            found = desk.panel.trace(variant, arm, sets=sampling.sets if sampling else 1)
+            trace = Trace(
+                variant=variant.id,
+                arm=arm,
+                kernels=found.kernels,
+                codes=found.codes,
+                reason=found.reason,
+            )
+            self._keep(trace, found.texts)
+            left_s[kind] -= time.monotonic() - started
+        desk.panel.end_tracing()
 
     def _keep(self, trace: Trace, texts: Mapping[str, str]) -> None:
         shelf = Shelf(self.run_file.path.parents[1] / "artefacts")

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.devices.load import own_ns
 from perfsuite.devices.protocol import Device, least_us, open_device, sampled
-from perfsuite.engine.calibrate import ISSUE_MARGIN
+from perfsuite.engine.measure import ISSUE_MARGIN
 from perfsuite.model import Regime
 from perfsuite.store.sku import sku_of
 

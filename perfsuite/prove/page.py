@@ -33,6 +33,7 @@ from perfsuite.model import (
     Stage,
     Status,
     Variant,
+    VariantRun,
     Verdict,
     Word,
     seconds_of,
@@ -106,8 +107,7 @@ def entry_of(raw: Raw, variant: Variant, waves: Sequence[Wave]) -> BaselineEntry
         sku=header.sku,
         facts=header.facts,
         settings=header.settings,
-        variants=(variant,),
-        results=(result_of(variant, Stage.SCREEN, waves),),
+        variants=(VariantRun(variant=variant, results=(result_of(variant, Stage.SCREEN, waves),)),),
     )
     return entries_of(run)[variant.id]
 
@@ -236,7 +236,7 @@ def nights(runs: Sequence[Run]) -> Iterator[Comparison]:
         for is_home in (True, False):
             before = [one for one in earlier if (one.facts.unit == run.facts.unit) is is_home]
             entries = {name: entry for one in before for name, entry in entries_of(one).items()}
-            variants = {each.id: each for each in run.variants if each.id in entries}
+            variants = {each.id: each.variant for each in run.variants if each.id in entries}
             against = Against(facts=run.facts, slug=run.sku.slug, known=tuple(entries.values()))
             judged = partial(judge, variants=list(variants.values()), entries=entries)
             found = judged(screens, against=against)

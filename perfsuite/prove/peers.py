@@ -166,4 +166,4 @@ def ask(slot: Slot, order: Order) -> list[Reading]:
     except EndedError as ended:
         return [order.reading(tool, reason=ended.reason) for tool in order.tools]
     finally:
-        worker.kill()
+        worker.close(0.0)
