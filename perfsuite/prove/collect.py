@@ -25,7 +25,7 @@ from perfsuite.prove import planted
 from perfsuite.prove.peers import CUPTI, RIVALS, Order, ask
 from perfsuite.prove.raw import CHANGE, Header, Ladder, Stretch, Wave, append, ladders_of, wave_of
 from perfsuite.store.files import refusing
-from perfsuite.store.git import git_commit
+from perfsuite.store.git import commit_of
 from perfsuite.store.sku import sku_of
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.process import Site, Slot, inventory
@@ -205,7 +205,7 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
             variants = [each for each in variants if each.axes[CHANGE] != planted.COARSE_CHANGE]
         header = Header(
             started=datetime.now(UTC).isoformat(timespec="seconds"),
-            commit=git_commit(root),
+            commit=commit_of(root)[0],
             sku=sku_of(facts),
             facts=facts,
             settings=Settings(),
