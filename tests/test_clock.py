@@ -17,10 +17,10 @@ from citizens_data import loaded, plain
 from docs_data import ROOT, blocks_of
 
 from perfsuite.boundary import DeviceError, UsageError
-from perfsuite.devices import fake
-from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import Group, Sample
 from perfsuite.interop.clock import DeviceClock
+from perfsuite.testing import fake
+from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers.process import inventory
 
 pytest_plugins = ["pytester"]
@@ -29,7 +29,7 @@ pytest_plugins = ["pytester"]
 TIMES_S = [10.0, 20.0, 30.0, 40.0, 50.0]
 CONFTEST = """
 from perfsuite.testing import DeviceClock
-from perfsuite.devices import fake
+from perfsuite.testing import fake
 class Scripted(fake.FakeDevice):
     within = between = 0.0
 fake.DEFAULT_US = 1.5

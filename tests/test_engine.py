@@ -12,11 +12,11 @@ import pytest
 
 from perfsuite import Inspection, Metric, Regime, Scenario, Work, Workload, case
 from perfsuite.boundary import CaseError, DeviceError, DisturbedError, WrongResultError
-from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import Group, Sample
 from perfsuite.engine import measure
 from perfsuite.engine.measure import SCATTERING, Pair, Session, is_steady
 from perfsuite.model import Case, Evidence, Health, Sampling, Settings
+from perfsuite.testing.fake import FakeDevice
 
 NAN = float("nan")
 AWAITED, SUSTAINED = Regime.END_TO_END, Regime.SUSTAINED

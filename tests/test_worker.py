@@ -20,9 +20,9 @@ from perfsuite.boundary import (
     PerfError,
     WrongResultError,
 )
-from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import Gang
 from perfsuite.model import Evidence, Settings, Status
+from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import messages as wire
 from perfsuite.workers.server import Worker
 

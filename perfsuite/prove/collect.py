@@ -24,7 +24,7 @@ import msgspec
 from msgspec import structs
 
 from perfsuite.boundary import UsageError
-from perfsuite.model import Pack, Result, Settings, Stage, Tier, Variant
+from perfsuite.model import GPU_DEVICE, HOST_DEVICE, Pack, Result, Settings, Stage, Tier, Variant
 from perfsuite.packs.find import packs_at
 from perfsuite.packs.select import missing_need
 from perfsuite.prove import planted
@@ -134,7 +134,7 @@ class UnitProof:
         self.panel, self.facts = desk.panel, desk.facts
         self.pack, self.subjects, self.file = pack, subjects, file
         self.index, self.units = place
-        self.tools = {"cuda": tuple(TOOLS), "cpu": ON_HOST}.get(desk.facts.device, ())
+        self.tools = {GPU_DEVICE: tuple(TOOLS), HOST_DEVICE: ON_HOST}.get(desk.facts.device, ())
         self.asked = 0
         self.turns = dict.fromkeys(SHARES, 0)
         self.waves: list[Wave] = []
@@ -259,7 +259,7 @@ class UnitProof:
             for variant in both if index // len(chosen) % 2 else reversed(both):
                 self._ask(peers, subject, variant, self.tools)
         profiled = turn * self.units + self.index
-        if profiled < len(self.subjects) and self.facts.device == "cuda":
+        if profiled < len(self.subjects) and self.facts.device == GPU_DEVICE:
             subject = self.subjects[profiled]
             self._ask(peers, subject, subject.base, (CUPTI,))
 
@@ -299,7 +299,7 @@ def _seeded(panel: Panel, turn: int) -> Site:
 def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -> None:
     """Measure until the time is over or Ctrl-C; what was measured is in the file either way."""
     deadline = time.monotonic() + budget_s
-    is_cuda = device == "cuda" or (device == "auto" and bool(inventory()))
+    is_cuda = device == GPU_DEVICE or (device == "auto" and bool(inventory()))
     tier = Tier.NIGHTLY if is_cuda else Tier.SMOKE
     (pack,) = load_catalogue(packs_at(Path(planted.__file__)), tier=tier)
     if pack.error:

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from perfsuite.boundary import DeviceError, UsageError
-from perfsuite.model import DeviceFacts, Pack, Sku, Variant
+from perfsuite.model import DeviceFacts, Pack, Sku, Variant, built_in
 from perfsuite.store.git import git
 
 GIB = 1 << 30
@@ -40,7 +40,7 @@ def sku_of(facts: DeviceFacts, *, gpus: int = 1) -> Sku:
     """
     if facts.is_host:
         return cpu_sku(facts)
-    slug = slugify(facts.name) if facts.device != "fake" else "fake"
+    slug = built_in(facts.device).slug or slugify(facts.name)
     if not slug:
         raise DeviceError(f"device {facts.device!r} has no usable product name: {facts.name!r}")
     slug += board_suffix(Sku(slug=slug, name=facts.name, facts=facts.identity))
@@ -74,7 +74,7 @@ def sku_for(variant: Variant, facts: DeviceFacts, *, own: Sku) -> Sku:
         compilers = {key: facts.environment[key] for key in COMPILERS if key in facts.environment}
         slug = slugify(variant.target.replace("_", "-")).replace("-", "_")
         return Sku(slug=slug, name=variant.target, facts={"target": variant.target, **compilers})
-    is_shared = facts.device == "cuda" and variant.ranks > 1
+    is_shared = built_in(facts.device).is_nvidia and variant.ranks > 1
     return sku_of(facts, gpus=variant.ranks) if is_shared else own
 
 

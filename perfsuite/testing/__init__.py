@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perfsuite.boundary import DeviceError, PackError, PerfError, StoreError, UsageError
-from perfsuite.devices.protocol import Device, behaviour_faults, open_device, shape_faults
+from perfsuite.devices.protocol import Device, Sample, facts_faults, open_device, sampled
 from perfsuite.engine.measure import Session
 from perfsuite.hooks import added
 from perfsuite.judge.peaks import per_launch
-from perfsuite.model import Case, Pack, Settings, Tier, Variant
+from perfsuite.model import Case, Health, Pack, Regime, Settings, Tier, Variant
 from perfsuite.packs.find import PackSource, discover, packs_at
 from perfsuite.packs.load import (
     Fault,
@@ -34,6 +35,8 @@ __all__ = ["DeviceClock", "check_device", "check_pack"]
 
 # Slow to import, and of no use for listing cases.
 HEAVY = ("torch", "triton", "numpy")
+# What a device is asked for.
+SIZE, SEED, LAUNCHES = 64, 7, 3
 
 
 def __getattr__(name: str) -> object:
@@ -78,13 +81,62 @@ def check_device(device: Device) -> None:
     It is asked for its facts, for data, for a comparison, and to time three launches each way that
     perfsuite groups them; nothing is asked about how fast or how noisy it is.
     """
-    faults = list(shape_faults(device)) or list(behaviour_faults(device))
+    faults: list[str] = []
+    for about, part in {"facts": facts_faults, "data": _data, "clock": _clock}.items():
+        try:
+            faults += part(device)
+        except Exception as error:  # noqa: BLE001 - whatever it raises is the fault
+            faults.append(f"{about}: it raised {type(error).__name__}: {error}")
     if faults:
         raise DeviceError(
             "\n  ".join(faults),
             where=f"device {type(device).__module__}.{type(device).__qualname__}",
             remedy="perfsuite.Device says what each method promises",
         )
+
+
+def _data(device: Device) -> Iterator[str]:
+    context: Any = device.context(SEED)
+    for name in ("device", "place", "arch", "seed", "rank", "ranks"):
+        if not hasattr(context, name):
+            yield f"context() has no attribute {name!r}"
+    first, again, other = (device.rng(seed).randn(SIZE) for seed in (SEED, SEED, SEED + 1))
+    if not device.compare(first, again, 0.0).is_right:
+        yield "rng: one seed makes two different inputs"
+    if device.compare(first, other, None).is_right:
+        yield "compare: it takes different values for equal"
+    if device.bytes_of([first]) <= 0:
+        yield "bytes_of: inputs have no bytes"
+    rng = device.rng(SEED)
+    output = rng.empty(SIZE)
+    if not any(output is each for each in rng.outputs):
+        yield "rng: what empty() hands out is not among its outputs"
+    device.poison([output])
+    if device.compare(output, output, None).is_right or device.compare(output, first, 1.0).is_right:
+        yield "poison: what was overwritten is accepted as a result"
+
+
+def _clock(device: Device) -> Iterator[str]:
+    values = device.rng(SEED).randn(SIZE)
+    conditions = {"regime": Regime.PACED, "spin_us": 0.0, "flush": True}
+    for backend in ("graph", "loop", "host"):
+        calls: list[Any] = []
+        group = device.group(calls.append, [(values,), (values,)], LAUNCHES, backend=backend)
+        if group.launches != LAUNCHES:
+            yield f"group: it was asked for {LAUNCHES} launches and says {group.launches}"
+        # Of a block, too: a device may hold a few only.
+        few, many = (sampled(device, group, n, **conditions) for n in (2, Settings().samples))
+        for each in few + many:
+            if not isinstance(each, Sample) or each.time_us < 0:
+                yield f"sample: {each!r} is no Sample of a time in microseconds"
+            elif math.isfinite(each.cycles) != device.has_cycles and math.isfinite(each.time_us):
+                yield f"sample: cycles are {each.cycles} and has_cycles is {device.has_cycles}"
+        if len(calls) < LAUNCHES and group.backend != "graph":
+            yield f"sample: {len(calls)} launches were issued of groups of {LAUNCHES}"
+    health: object = device.health()
+    if not isinstance(health, Health):
+        yield "health() returned no Health"
+    device.synchronize()
 
 
 def _sources(pack: ModuleType | str | Path) -> list[PackSource]:
