@@ -36,8 +36,7 @@ if TYPE_CHECKING:
         Variant,
         Verdict,
     )
-    from perfsuite.report.data import RunView, VariantView
-    from perfsuite.report.why import Side
+    from perfsuite.report.data import RunView, Side, VariantView
     from perfsuite.run.config import Exceptions, Options, Request, TimeLimit
     from perfsuite.run.finish import Kept
     from perfsuite.run.run import Steps

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from store_data import finished
+from store_data import finished, ran
 
 from perfsuite.cli import rendered
 from perfsuite.judge import peaks as roofline
@@ -243,13 +243,14 @@ def test_ceiling_that_was_accepted_is_known_to_a_run_without_it(
     packs: Sequence[Pack], tmp_path: Path
 ) -> None:
     run = finished({"stream": 700.0, "other": 100.0})
-    renamed = tuple(
-        replace(each, id=ADD) if each.case.name == "stream" else each for each in run.variants
-    )
+    plain = [one.variant for one in run.variants]
+    renamed = [replace(each, id=ADD) if each.case.name == "stream" else each for each in plain]
     of_it = {old.id: new.id for old, new in zip(run.variants, renamed, strict=True)}
     results = tuple(replace(each, variant=of_it[each.variant]) for each in run.results)
-    accept(replace(run, variants=renamed, results=results), tmp_path, reason="r", by="b")
-    later = replace(run, id="later", variants=run.variants[1:], results=run.results[1:])
+    accept(
+        replace(run, variants=ran(*renamed)).having(results=results), tmp_path, reason="r", by="b"
+    )
+    later = replace(run, id="later", variants=run.variants[1:]).having(results=run.results[1:])
     found = find_yardstick([tmp_path], tmp_path / "none", run=later, packs=packs)
     assert found.reached is not None
     assert found.reached.links["hbm"].value == pytest.approx(3 * 2**30 / 700e-6, rel=1e-4)

@@ -20,6 +20,7 @@ from perfsuite.model import (
     Settings,
     Sku,
     Stage,
+    VariantRun,
     Work,
 )
 
@@ -47,9 +48,10 @@ def run_of(results: tuple[Result, ...], canaries: Mapping[str, Work]) -> Run:
     names = dict.fromkeys(each.variant for each in results if not each.stage.is_canary)
     return Run(
         id="r", started="", command="", sku=Sku(slug="nvidia-h200", name="H200"), facts=FACTS,
-        settings=Settings(), variants=tuple(variant(COPY, name) for name in names),
-        canaries=tuple(variant(work, name) for name, work in canaries.items()), results=results,
-    )  # fmt: skip
+        settings=Settings(),
+        variants=tuple(VariantRun(variant=variant(COPY, name)) for name in names),
+        canaries=tuple(VariantRun(variant=variant(each, name)) for name, each in canaries.items()),
+    ).having(results=results)  # fmt: skip
 
 
 def judged(  # noqa: PLR0913 - a run has that many sides
@@ -80,7 +82,9 @@ def judged(  # noqa: PLR0913 - a run has that many sides
         measured(CANARY, end or start, Stage.CANARY_END),
     )
     run = run_of((canaries[0], *before.values(), *screens.values(), canaries[1]), {CANARY: COPY})
-    verdicts = judge(screens, variants=run.variants, entries=entries, against=against)
+    verdicts = judge(
+        screens, variants=[one.variant for one in run.variants], entries=entries, against=against
+    )
     return judge_machine(run, verdicts, entries=entries, against=against)
 
 
@@ -192,4 +196,4 @@ def test_the_canary_of_most_operations_lends_its_clock() -> None:
     assert canary_clocks(structs.replace(run, canaries=run.canaries[:1]), entries) == ({}, {})
     lost = result({"time_us": -1.0}).evidence
     bad = tuple(structs.replace(each, evidence=lost) for each in results)
-    assert canary_clocks(structs.replace(run, results=bad), entries) == ({}, {})
+    assert canary_clocks(run.having(results=bad), entries) == ({}, {})

@@ -394,14 +394,14 @@ def main() -> None:
 def judged_against(run: Run, before: Run) -> RunView:
     """Return ``run`` with the verdicts it gets when ``before`` is its baseline."""
     source = f"run {before.id}"
-    mismatches = {variant.id: _mismatch(run, before, variant) for variant in run.variants}
+    mismatches = {one.id: _mismatch(run, before, one.variant) for one in run.variants}
     mismatches = {name: why for name, why in mismatches.items() if why}
     entries = entries_of(before)
     # Results come in the order they were measured: a confirmation replaces its screen.
     last = {result.variant: result for result in run.asked}
     verdicts = judge(
         last,
-        variants=run.variants,
+        variants=[one.variant for one in run.variants],
         entries=entries,
         against=Against(
             facts=run.facts,
@@ -411,7 +411,7 @@ def judged_against(run: Run, before: Run) -> RunView:
             mismatches=mismatches,
         ),
     )
-    judged = replace(run, verdicts=verdicts, claims=())
+    judged = replace(run.having(verdicts=verdicts), claims=())
     return read(judged, baselines=entries, source=source, previous=before)
 
 

@@ -726,7 +726,7 @@ def canary_clocks(
                 measured.setdefault(result.variant, []).extend(values_of(result))
     rates = {
         canary.id: canary.work.flops / median(item.time_us for item in measured[canary.id])
-        for canary in run.canaries
+        for canary in (one.variant for one in run.canaries)
         if canary.work and canary.work.flops and measured.get(canary.id)
     }
     if not rates:

@@ -203,7 +203,7 @@ def _against_baseline(
     run: Run, entries: Mapping[str, BaselineEntry], against: Against
 ) -> Iterator[_Move]:
     """Yield each canary that is not as its baseline, by unit, at either end of the run."""
-    for canary, stage in itertools.product(run.canaries, ENDS):
+    for canary, stage in itertools.product((one.variant for one in run.canaries), ENDS):
         for unit, result in _by_unit(run, canary, stage):
             draft = draft_of(canary, result, entry=entries.get(canary.id), against=against)
             word = draft.shifts[0].word(against.policy) if draft.shifts else Word.SAME
@@ -222,7 +222,7 @@ def _against_baseline(
 
 def _drifts(run: Run, entries: Mapping[str, BaselineEntry], against: Against) -> Iterator[Reason]:
     """Yield how canaries moved from the start of the run to its end."""
-    for canary in (one for one in run.canaries if one.id in entries):
+    for canary in (one.variant for one in run.canaries if one.id in entries):
         start, end = (dict(_by_unit(run, canary, stage)) for stage in ENDS)
         for unit in (unit for unit in start if unit in end):
             drift = drift_of(

@@ -46,7 +46,7 @@ measured yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -195,14 +195,16 @@ def prior_for(
 # The estimates of a run, which another run is compared with.
 
 
-def entries_of(run: Run) -> dict[str, BaselineEntry]:
+def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, BaselineEntry]:
     """Return the estimate of each variant whose every stage ended ok and yielded a number.
 
     All processes of all stages count; a stage that was measured again counts once, as it ended.
+    Of the run all results that are its own count, if none are ``given``.
     """
     traces = {(trace.variant, trace.arm): trace for trace in run.traces}
-    variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
-    last = {(result.variant, result.stage): result for result in run.results}
+    variants = {one.id: one.variant for one in run.every}
+    own = run.results if given is None else given
+    last = {(result.variant, result.stage): result for result in own}
     measured: dict[str, list[Result]] = {}
     for result in last.values():
         measured.setdefault(result.variant, []).append(result)
