@@ -19,9 +19,9 @@ import pytest
 from perfsuite import count_operators
 from perfsuite.boundary import CaseError, DeviceError, PerfError
 from perfsuite.devices import load
-from perfsuite.devices.load import SPEED, Load, Speed
+from perfsuite.devices.load import Load, Speed
 from perfsuite.devices.nvml import HealthWatch, together, visible
-from perfsuite.devices.protocol import Gang, Sample, graph_kernels, open_device, waking
+from perfsuite.devices.protocol import Sample, graph_kernels, open_device
 from perfsuite.model import Health, Regime
 from perfsuite.workers.process import inventory
 
@@ -31,21 +31,6 @@ pytest.importorskip("cuda.core")
 from perfsuite.devices import cpu, cuda, kernels, tensors  # noqa: E402 - they import torch
 
 NEEDS_GPU = pytest.mark.skipif(not inventory(), reason="needs a GPU")
-
-
-def test_a_gpu_wakes_in_another_thread_and_may_fail_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    woken = []
-
-    def synchronize() -> None:
-        woken.append(threading.get_ident())
-        raise RuntimeError("no driver")
-
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    for name, gang in (("cpu", None), ("cuda", None), ("cuda", Gang(1, 2))):
-        with waking(name, gang=gang):
-            pass
-    assert len(woken) == 1
-    assert woken[0] != threading.get_ident()
 
 
 # Tensors.
@@ -69,19 +54,16 @@ ONE_OFF = MANY + torch.nn.functional.one_hot(torch.tensor(77), 1 << 20) * 0.01
         (ONES * 1.005, ONES, "relative error"),
         (COUNTED, COUNTED.clone(), ""),
         (COUNTED + 1, COUNTED, "relative error"),
+        # What is allowed of several outputs does not depend on which is the worst.
+        ((ONES, ROUGH * 1.004), (ONES.double(), ROUGH.double()), ""),
+        ((ONES * (1 + 2e-6), ROUGH), (ONES.double(), ROUGH.double()), ""),
     ],
 )
 def test_one_wrong_element_in_a_million_is_seen(got: Any, want: Any, why: str) -> None:
     comparison = tensors.compare(got, MANY.cuda() if isinstance(want, str) else want, None)
     assert comparison.is_right == (not why)
+    assert comparison.limit == 1e-2 or not isinstance(got, tuple) or why
     assert why in comparison.reason
-
-
-def test_what_several_outputs_are_allowed_does_not_depend_on_which_is_the_worst() -> None:
-    exact = torch.ones(4)
-    for outputs in ((exact * (1 + 2e-6), ROUGH), (exact, ROUGH * 1.004)):
-        found = tensors.compare(outputs, (exact.double(), ROUGH.double()), None)
-        assert (found.is_right, found.limit) == (True, 1e-2)
 
 
 def test_inputs_repeat_with_the_seed_and_every_output_is_poisoned() -> None:
@@ -111,21 +93,14 @@ def test_inputs_repeat_with_the_seed_and_every_output_is_poisoned() -> None:
 def timed(fn: Callable[[Any], object], count: int = 1) -> tuple[list[float], Health]:
     """Return the times that a CPU measures of calls, and the health it tells."""
     device = open_device("cpu")
+    assert (device.facts().device, len(device.facts().unit)) == ("cpu", 12)
     group = device.group(fn, [(1,)], 1, backend="loop")
     samples = device.sample(group, count, regime=Regime.PACED, spin_us=0, flush=False)
     assert all(sample.cycles != sample.cycles for sample in samples)
     return [sample.time_us for sample in samples], device.health()
 
 
-def test_the_cpu_describes_itself_and_refuses_a_cuda_kernel() -> None:
-    device = open_device("cpu")
-    facts = device.facts()
-    assert (facts.device, facts.clocks, len(facts.unit)) == ("cpu", ("time_us",), 12)
-    with pytest.raises(DeviceError, match="'copy4'"):
-        device.context(1).load_cuda("stream.cu", "copy4")
-
-
-def test_waiting_for_a_core_is_not_the_codes_time(
+def test_waiting_for_a_core_is_not_the_codes_time_but_beside_the_stamps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu, "PATIENCE_S", 0.0)  # taken again, it would not be the same
@@ -136,10 +111,6 @@ def test_waiting_for_a_core_is_not_the_codes_time(
     assert timed(lambda _: waiting.write_text("0 1001000000 1"))[0][0] < 0
     waiting.unlink()
     assert timed(str)[0][0] > 0
-
-
-def test_a_wait_beside_the_stamps_is_not_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "PATIENCE_S", 0.0)
     books = [0]
 
     def preempted() -> int:
@@ -156,14 +127,6 @@ def scripted(readings: Iterable[int]) -> Speed:
     """Return a speed whose readings are these, each three times, the last for ever."""
     left = [each for each in readings for _ in range(3)]
     return Speed(lambda: left.pop(0) if len(left) > 1 else left[0])
-
-
-def test_slowed_is_told_against_the_fastest_but_for_interrupted_readings() -> None:
-    speed = scripted([200, 100, 150])
-    assert [speed.slowed() for _ in range(3)] == [0, 0, 0.5]
-    readings = iter([100, 100, 100, 900, 104, 800])
-    speed = Speed(lambda: next(readings))
-    assert [speed.slowed(), speed.slowed()] == [0, pytest.approx(0.04)]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +184,6 @@ def test_own_processes_are_not_foreign(tmp_path: Path, monkeypatch: pytest.Monke
     now = ours.now()
     assert now is not None
     assert [each * load.TICKS_PER_S for each in now[1:]] == pytest.approx([261, 220])
-    assert SPEED.slowed() >= 0
 
 
 # What NVML, nvcc and the driver tell.
@@ -276,20 +238,6 @@ def test_nvcc_is_asked_for_a_cubin_and_quoted_when_it_fails(
     with pytest.raises(PerfError, match="no such thing") as told:
         kernels.linked("x.cu", "sm_90a", options)
     assert told.value.where == "x.cu"
-
-
-@pytest.mark.parametrize(
-    ("driver", "mig", "ways"),
-    [("580.159.04", "off", {"green_context"}), ("535.1", "off", set()), ("", "", set()),
-     ("580.1", "on", {"green_context", "mig"})],
-)  # fmt: skip
-def test_ways_to_share_a_gpu_are_found(
-    driver: str, mig: str, ways: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    assert set(tensors.sharing(driver, mig)) == ways
-    (tmp_path / "control").touch()
-    assert set(tensors.sharing(driver, mig)) == ways | {"mps"}
 
 
 def test_kernels_copies_and_fills_are_counted_and_operators_by_name(

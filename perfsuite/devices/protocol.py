@@ -613,21 +613,14 @@ def facts_faults(device: Device) -> Iterator[str]:
     ):
         if is_path or len(text) > MOST_NAME or not text.isprintable():
             yield f"facts().{key} is {text[:MOST_NAME]!r}: a short text of one line, no path"
-    faults = {
-        "facts() says something else each time: two processes would have two SKUs": (
-            facts != device.facts()
-        ),
-        f"facts().device is {facts.device!r}, its name {device.name!r}": (
-            facts.device != device.name
-        ),
-        "facts() lacks name, unit or identity, which baselines and comparisons rest on": not (
-            facts.name.strip() and facts.unit.strip() and facts.identity
-        ),
-        f"facts().clocks is {facts.clocks!r} and has_cycles {device.has_cycles}": (
-            ("cycles" in facts.clocks) != device.has_cycles or "time_us" not in facts.clocks
-        ),
-    }
-    yield from (fault for fault, is_so in faults.items() if is_so)
+    if facts != device.facts():
+        yield "facts() says something else each time: two processes would have two SKUs"
+    if facts.device != device.name:
+        yield f"facts().device is {facts.device!r}, its name {device.name!r}"
+    if not (facts.name.strip() and facts.unit.strip() and facts.identity):
+        yield "facts() lacks name, unit or identity, which baselines and comparisons rest on"
+    if ("cycles" in facts.clocks) != device.has_cycles or "time_us" not in facts.clocks:
+        yield f"facts().clocks is {facts.clocks!r} and has_cycles {device.has_cycles}"
 
 
 def _odd(accelerator: Accelerator, fault: str) -> DeviceError:
