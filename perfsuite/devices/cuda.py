@@ -14,6 +14,7 @@ from cuda.core import Device
 from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError
+from perfsuite.devices import tensors
 from perfsuite.devices.kernels import ROWS, CudaContext, CudaGroup, Stopwatch, compile_ahead
 from perfsuite.devices.nvml import HealthWatch, Nvml, arch_of, together
 from perfsuite.devices.protocol import (
@@ -27,15 +28,6 @@ from perfsuite.devices.protocol import (
     Sets,
 )
 from perfsuite.devices.sass import triton_kernels, triton_loaded
-from perfsuite.devices.tensors import (
-    TensorDevice,
-    compilers,
-    features,
-    gpu_kernels,
-    sharing,
-    shown,
-    software,
-)
 from perfsuite.model import DeviceFacts, Health, Regime
 from perfsuite.stats import is_greater
 
@@ -50,7 +42,7 @@ QUEUE_LAUNCHES = 500
 QUEUE_PARTS = 8
 
 
-class CudaDevice(TensorDevice):
+class CudaDevice(tensors.TensorDevice):
     """The process's first visible GPU."""
 
     # Of Dynamo's 800 modules compiled functions, dispatch modes and some gradients make use,
@@ -65,8 +57,8 @@ class CudaDevice(TensorDevice):
     # that multiplied matrices without end 8 to 84 %, in the middle 65 % of 90 (H200).
     foreign_most = 2.0
     untimed = "stamps missed an SM"
-    traced = staticmethod(gpu_kernels)
-    shown = staticmethod(shown)
+    traced = staticmethod(tensors.gpu_kernels)
+    shown = staticmethod(tensors.shown)
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         if not torch.cuda.is_available():
@@ -101,7 +93,7 @@ class CudaDevice(TensorDevice):
         """Describe the GPU, its state and the software on it."""
         gpu, nvml = self._properties, self._nvml
         seen, state = nvml.environment(), nvml.state()
-        ways = sharing(seen.get("driver", ""), state.get("mig", ""))
+        ways = tensors.sharing(seen.get("driver", ""), state.get("mig", ""))
         return DeviceFacts(
             device="cuda",
             name=gpu.name,
@@ -114,12 +106,12 @@ class CudaDevice(TensorDevice):
                 **nvml.identity(),
             },
             state=state,
-            environment={**seen, **software(), "arch": self.arch},
+            environment={**seen, **tensors.software(), "arch": self.arch},
             arch=self.arch,
             gpus=torch.cuda.device_count(),
             memory_bytes=int(gpu.total_memory),
             clocks=("time_us", "cycles"),
-            features=(*features(self.arch), *compilers(), *ways),
+            features=(*tensors.features(self.arch), *tensors.compilers(), *ways),
         )
 
     def context(self, seed: int) -> CudaContext:

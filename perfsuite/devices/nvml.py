@@ -51,7 +51,7 @@ def visible_arch() -> str:
 
 
 class Nvml:
-    """One GPU as NVML sees it, found by its UUID; a context that lets go of NVML at its end."""
+    """One GPU as NVML sees it, found by its UUID."""
 
     def __init__(self, uuid: str) -> None:
         pynvml.nvmlInit()

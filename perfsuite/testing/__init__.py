@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from perfsuite.devices.protocol import Device, Sample, facts_faults, open_device
 from perfsuite.engine.measure import Session
 from perfsuite.hooks import added
 from perfsuite.judge.peaks import per_launch
-from perfsuite.model import Case, Health, Pack, Regime, Settings, Tier, Variant
+from perfsuite.model import Health, Pack, Regime, Settings, Tier
 from perfsuite.packs.find import PackSource, discover, packs_at
 from perfsuite.packs.load import (
     Fault,
@@ -146,10 +146,8 @@ def _sources(pack: ModuleType | str | Path) -> list[PackSource]:
         return packs_at(Path(pack))
     found = [source for source in discover(None) if source.name == pack]
     if not found:
-        raise UsageError(
-            f"no installed pack has the name {str(pack)!r}",
-            remedy="install it, or name its module, file or folder",
-        )
+        remedy = "install it, or name its module, file or folder"
+        raise UsageError(f"no installed pack has the name {str(pack)!r}", remedy=remedy)
     return found
 
 
@@ -203,7 +201,9 @@ def _shipped_faults(listed: Pack) -> Iterator[Fault]:
     for folder in folders:
         try:
             read_sku(folder)
-            found = {name: each for own in packs_in(folder) for name, each in _entries(folder, own)}
+            found: dict[str, StoredEntry] = {}
+            for own in packs_in(folder):
+                found |= read_pack(folder, own)
             read_runs(folder, found)
         except StoreError as error:
             yield f"a baseline that it ships is not usable: {error.what}", f"look at {error.where}"
@@ -213,27 +213,20 @@ def _shipped_faults(listed: Pack) -> Iterator[Fault]:
             yield f"{folder.name} has a baseline of {name}, which the pack does not list", remedy
 
 
-def _entries(folder: Path, pack: str) -> Iterable[tuple[str, StoredEntry]]:
-    return read_pack(folder, pack).items()
-
-
 def _check_results(listed: Pack, loaded: LoadedPack, device: Device) -> Iterator[str]:
     facts = device.facts()
     for variant in listed.variants:
         is_alone = not variant.is_gang  # the ranks of a gang are the panel's to start
         if variant.tier is Tier.SMOKE and is_alone and not missing_need(variant, facts):
-            _check_variant(variant, loaded.cases[variant.case.name], device)
+            where = f"{variant.case.file}:{variant.case.line}"
+            case = loaded.cases[variant.case.name]
+            try:
+                Session(device, case, variant.axes, Settings(check_only=True), seed=0).prepare()
+            except PerfError as error:
+                what = f"{variant.id}: {error.what}"
+                raise PackError(what, where=where, remedy=error.remedy) from error
+            except Exception as error:
+                what = f"{variant.id} raised {type(error).__name__}: {error}"
+                remedy = "the traceback above shows the line"
+                raise PackError(what, where=where, remedy=remedy) from error
             yield variant.id
-
-
-def _check_variant(variant: Variant, case: Case, device: Device) -> None:
-    session = Session(device, case, variant.axes, Settings(check_only=True), seed=0)
-    try:
-        session.prepare()
-    except Exception as error:
-        what = f" raised {type(error).__name__}: {error}"
-        remedy = "the traceback above shows the line"
-        if isinstance(error, PerfError):
-            what, remedy = f": {error.what}", error.remedy
-        where = f"{variant.case.file}:{variant.case.line}"
-        raise PackError(f"{variant.id}{what}", where=where, remedy=remedy) from error
