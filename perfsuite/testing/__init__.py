@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from perfsuite.boundary import DeviceError, PackError, PerfError, StoreError, UsageError
 from perfsuite.devices.protocol import Device, Sample, facts_faults, open_device, sampled
@@ -133,8 +133,7 @@ def _clock(device: Device) -> Iterator[str]:
                 yield f"sample: cycles are {each.cycles} and has_cycles is {device.has_cycles}"
         if len(calls) < LAUNCHES and group.backend != "graph":
             yield f"sample: {len(calls)} launches were issued of groups of {LAUNCHES}"
-    health: object = device.health()
-    if not isinstance(health, Health):
+    if not isinstance(cast("Any", device.health()), Health):
         yield "health() returned no Health"
     device.synchronize()
 

@@ -123,7 +123,6 @@ class FakeDevice(Device):
             identity={"vendor": "perfsuite", "name": "Fake Device"},
             environment={"driver": "fake 1.0"},
             arch="fake_1",
-            gpus=0,
             memory_bytes=1 << 34,
             clocks=("time_us", "cycles"),
         )
@@ -171,8 +170,7 @@ class FakeDevice(Device):
             return Comparison(math.inf, limit, f"{len(got)} values instead of {len(want)}")
         if any(not isinstance(value, (int, float)) or math.isnan(value) for value in got):
             return Comparison(math.inf, limit, "NaN or no number in the output")
-        scale = math.sqrt(sum(value * value for value in want)) or 1.0
-        error = math.sqrt(sum((a - b) ** 2 for a, b in zip(got, want, strict=True))) / scale
+        error = math.dist(got, want) / (math.hypot(*want) or 1.0)
         reason = "" if error <= limit else f"relative error {error:.3g} above {limit:.3g}"
         return Comparison(error, limit, reason)
 
@@ -194,13 +192,8 @@ class FakeDevice(Device):
 
     def health(self) -> Health:
         """Return a cool, idle device."""
-        return Health(
-            power_w=100.0,
-            temperature_c=40.0,
-            sm_clock_mhz=self.clock_mhz,
-            reasons=self.reasons,
-            foreign_percent=self.foreign_percent,
-        )
+        told = {"power_w": 100.0, "temperature_c": 40.0, "foreign_percent": self.foreign_percent}
+        return Health(**told, sm_clock_mhz=self.clock_mhz, reasons=self.reasons)
 
     def energy_j(self, group: Group, time_s: float) -> float | None:
         """Return what ``watts`` make of one round of the group."""
