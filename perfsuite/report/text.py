@@ -16,7 +16,7 @@ from perfsuite.model import ClaimVerdict, MachineShift, Result, Section, Verdict
 from perfsuite.report import data, view
 from perfsuite.report.data import Measured, RunView, VariantView
 from perfsuite.store.codec import encode, schema_of
-from perfsuite.store.files import appending
+from perfsuite.store.files import opened
 
 # Of verdict.json: a new key is no new schema, another meaning is.
 SCHEMA = 1
@@ -260,7 +260,7 @@ def _annotation(one: VariantView) -> tuple[bool, str, str, str, int]:
 
 def append_summary(book: RunView, path: Path) -> None:
     """Append the run's Markdown to the file of a step's summary, if it has room."""
-    with appending(path) as file:
+    with opened(path, "ab") as file:
         room = MOST_BYTES - file.tell()
         text = summary(book).encode("utf-8", "replace")
         # GitHub shows nothing of a summary that is too large: better that of earlier steps alone.
