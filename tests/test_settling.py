@@ -18,8 +18,7 @@ from perfsuite.judge.noise import entries_of
 from perfsuite.model import Stage
 from perfsuite.run.against import differing
 from perfsuite.run.run import execute, settle
-from perfsuite.store.codec import end_lines, read_run
-from perfsuite.store.runs import list_runs
+from perfsuite.store.runs import end_lines, list_runs, read_run
 from perfsuite.workers.units import Desks
 
 pytest_plugins = ["pytester"]

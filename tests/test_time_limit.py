@@ -36,8 +36,8 @@ from perfsuite.report.text import verdict_json
 from perfsuite.run.config import Request, TimeLimit
 from perfsuite.run.expected import earlier_runs
 from perfsuite.run.run import execute
+from perfsuite.store.git import touched_since
 from perfsuite.store.runs import RunFile, load_run
-from perfsuite.store.sku import touched_since
 
 MANY = PACK.replace("[100, 200]", "[100, 110, 120, 130, 140, 150, 160, 170]")
 ONE = structs.replace(QUICK, processes=1, confirm_processes=1)

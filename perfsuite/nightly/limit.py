@@ -26,8 +26,8 @@ from perfsuite.model import (
 )
 from perfsuite.packs.select import bundles_of
 from perfsuite.run.config import Request, TimeLimit
+from perfsuite.store.git import touched_since
 from perfsuite.store.runs import last_run
-from perfsuite.store.sku import touched_since
 
 # A variant that none of so many runs measured counts as never measured.
 MOST_RUNS = 30

@@ -50,7 +50,7 @@ from perfsuite.run import against
 from perfsuite.run.against import Arms, open_arms
 from perfsuite.run.config import CONFIRM_END, SCREEN_END, Exceptions, Request, TimeLimit
 from perfsuite.run.expected import Yardstick, find_yardstick
-from perfsuite.store.git import RevisionOptions, git_commit, unknown_commit
+from perfsuite.store.git import RevisionOptions, code_digest, commit_of
 from perfsuite.store.runs import (
     RunFile,
     clock_notes,
@@ -60,7 +60,7 @@ from perfsuite.store.runs import (
     run_path,
     unfinished,
 )
-from perfsuite.store.sku import code_digest, sku_of
+from perfsuite.store.sku import sku_of
 from perfsuite.workers.units import (
     Desk,
     Desks,
@@ -300,7 +300,7 @@ def execute(request: Request, listener: Listener, desks: Desks | None = None) ->
         settings = (interrupted or request).settings
         opened = place.of(request.device, request.packs, settings, arms.code)
         run = new_run(request, opened[0].facts, arms.revision)
-        notes = [*idle_gpus(opened), *filter(None, [unknown_commit(request.root)])]
+        notes = [*idle_gpus(opened), *filter(None, [commit_of(request.root)[1]])]
         notes += () if interrupted else clock_notes(run)
         if interrupted and not request.resume and (why := refusal(run, interrupted)[0]):
             notes.append(f"not resumed, started anew: {why}")
@@ -341,7 +341,7 @@ def new_run(request: Request, facts: DeviceFacts, revision: Revision | None) -> 
         settings=request.settings,
         variants=tuple(VariantRun(variant=each) for each in request.variants),
         instances=request.claims,
-        commit=git_commit(request.root),
+        commit=commit_of(request.root)[0],
         code=code_digest(project, request.packs),
         against=revision,
         canaries=tuple(
