@@ -50,7 +50,7 @@ from perfsuite.model import (
     Tree,
 )
 from perfsuite.packs.listing import Listed, Listing, list_pack
-from perfsuite.packs.load import Place, load_pack
+from perfsuite.packs.load import load_pack
 from perfsuite.workers.messages import (
     STEPS,
     UNTOLD,
@@ -271,11 +271,10 @@ class Worker:
         for limit, most in MOST.items():
             known = {*resource.getrlimit(limit), most} - {resource.RLIM_INFINITY}
             resource.setrlimit(limit, (min(known), min(known)))
-        place = Place(source.name, source.origin)
         try:
             listed = list_pack(source, load_pack(source.name, source.origin, asked.kernels), asked)
             if heavy := [name for name in asked.heavy if name in sys.modules]:
-                raise place.refuse(
+                raise source.refuse(
                     f"the pack imports {', '.join(heavy)} when it is listed",
                     remedy="import it in the case's builder, so that listing needs no GPU library",
                 )
@@ -285,7 +284,7 @@ class Worker:
             error = str(refused)
         except (TypeError, msgspec.MsgspecError) as odd:
             what = f"the pack declares something of a wrong type: {odd}"
-            error = str(place.refuse(what, remedy="compare it with perfsuite's types"))
+            error = str(source.refuse(what, remedy="compare it with perfsuite's types"))
         if error:
             bare = Pack(name=source.name, origin=source.origin, version=source.version)
             listed = Listed(replace(bare, error=error))
