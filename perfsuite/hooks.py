@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from perfsuite import model
-    from perfsuite.report.data import RunView, VariantView
-    from perfsuite.report.why import Side
+    from perfsuite.report.data import RunView, Side, VariantView
     from perfsuite.run.config import Exceptions, Options, Request, TimeLimit
     from perfsuite.run.finish import Kept
     from perfsuite.run.run import Steps

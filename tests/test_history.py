@@ -51,7 +51,7 @@ from perfsuite.model import (
     Word,
 )
 from perfsuite.report.data import read
-from perfsuite.report.html import past, render_page
+from perfsuite.report.html import render_page
 from perfsuite.run.accept import accept
 from perfsuite.store.runs import RunFile
 
@@ -639,20 +639,23 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
 
 
 def test_a_report_tells_of_a_variant_s_past_and_keeps_hostile_text_out() -> None:
-    told = past(series(FOUND))
-    assert told is not None
-    assert (told["metric"], told["count"], told["left_out"]) == ("time_us", 6, 1)
-    assert [what.partition(" ")[0] for _, what in told["events"]] == ["baseline", "level"]
-    assert "by me: new driver" in told["events"][0][1]
-    assert "aaa..bbb" in told["events"][1][1]
-    assert told["ends"][1].startswith("103")  # what does not count does not set the scale
-    nothing = past(series(replace(FOUND, before=0.0, after=8.0), unit="count"))
-    assert nothing is not None
-    assert "%" not in nothing["events"][1][1]
-    assert past(replace(series(), points=POINTS[:1])) is None
     variant = report_data.variant_of(report_data.STORY[0]).id
-    odd = series(replace(FOUND, commit=HOSTILE), move=replace(MOVE, reason=HOSTILE, by=HOSTILE))
-    book = read(report_data.run_of(), baselines=report_data.baselines_of(), history={variant: odd})
-    page = render_page(book)
+
+    def page_with(past: Series) -> str:
+        return render_page(read(report_data.run_of(), baselines={}, history={variant: past}))
+
+    told = page_with(series(FOUND)).partition("<h3>History")[2].partition("</section>")[0]
+    assert "time_us, the last 6 runs" in told
+    assert "1 run left out" in told
+    assert " to 103" in told  # what does not count does not set the scale
+    accepted, shifted = told.split("<li>")[1:]
+    assert "by me: new driver" in accepted
+    assert "level shifted by" in shifted
+    assert "aaa..bbb" in shifted
+    nothing = page_with(series(replace(FOUND, before=0.0, after=8.0), unit="count"))
+    assert "level shifted by 0\u202fcount to 8\u202fcount" in nothing
+    assert "<h3>History" not in page_with(replace(series(), points=POINTS[:1]))
+    move = replace(MOVE, reason=HOSTILE, by=HOSTILE)
+    page = page_with(series(replace(FOUND, commit=HOSTILE), move=move))
     assert page.count("<h3>History") == 1
     assert not Tags(page).attributes("onerror")

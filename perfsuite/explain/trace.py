@@ -151,23 +151,23 @@ class Tracing(Struct, kw_only=True):
         # What is new is traced on one side alone.
         parts = {kind: 1.0 if kind == "is new" else part for kind in LIMITS_S}
         left_s = {kind: min(parts[kind] * limit, whole_s) for kind, limit in LIMITS_S.items()}
-        with desk.panel.tracer() as tracer:
-            for variant in share:
-                started, kind = time.monotonic(), self._kinds[variant.id]
-                if left_s[kind] <= 0:
-                    self._left += 1
-                    continue
-                sampling = self.samplings.get(variant.id)
-                found = tracer.trace(variant, arm, sets=sampling.sets if sampling else 1)
-                trace = Trace(
-                    variant=variant.id,
-                    arm=arm,
-                    kernels=found.kernels,
-                    codes=found.codes,
-                    reason=found.reason,
-                )
-                self._keep(trace, found.texts)
-                left_s[kind] -= time.monotonic() - started
+        for variant in share:
+            started, kind = time.monotonic(), self._kinds[variant.id]
+            if left_s[kind] <= 0:
+                self._left += 1
+                continue
+            sampling = self.samplings.get(variant.id)
+            found = desk.panel.trace(variant, arm, sets=sampling.sets if sampling else 1)
+            trace = Trace(
+                variant=variant.id,
+                arm=arm,
+                kernels=found.kernels,
+                codes=found.codes,
+                reason=found.reason,
+            )
+            self._keep(trace, found.texts)
+            left_s[kind] -= time.monotonic() - started
+        desk.panel.end_tracing()
 
     def _keep(self, trace: Trace, texts: Mapping[str, str]) -> None:
         shelf = Shelf(self.run_file.path.parents[1] / "artefacts")
