@@ -1044,19 +1044,6 @@ class Word(StrEnum):
     SAME = "same"
 
     @property
-    def look(self) -> tuple[str, str, str]:
-        """Its glyph, its tone and what it means."""
-        return {
-            Word.OVER_BUDGET: ("!", "budget", "above the limit set by the case's author"),
-            Word.SLOWER: ("▲", "slower", "slower by more than the threshold"),
-            Word.UNCLEAR: ("?", "unclear", "the evidence does not decide"),
-            Word.INCOMPARABLE: ("≠", "other", "the baseline is of another kind"),
-            Word.FASTER: ("▼", "faster", "faster by more than the threshold"),
-            Word.NEW: ("+", "new", "nothing to compare with yet"),
-            Word.SAME: ("=", "same", "no change that matters"),
-        }[self]
-
-    @property
     def moved(self) -> bool:
         """Say whether a change was found."""
         return self in {Word.SLOWER, Word.FASTER}
