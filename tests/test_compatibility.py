@@ -62,6 +62,8 @@ def entries(name: str, thing: Any) -> Iterator[str]:
     yield name
     yield from (f"{name}.{field}" for field in getattr(thing, "__dataclass_fields__", ()))
     yield from (f"{name}.{field}" for field in getattr(thing, "__struct_fields__", ()))
+    if isinstance(thing, type):
+        yield from (f"{name}.{own}" for own, each in vars(thing).items() if type(each) is property)
     if isinstance(thing, type) and issubclass(thing, enum.Enum):
         yield from (f"{name}.{member.name}={member.value}" for member in thing)
     elif isinstance(thing, type):
