@@ -970,7 +970,7 @@ def function_of(name: str) -> str:
     return plain.partition("(")[0].partition("<")[0]
 
 
-class TracedKernel(Record, frozen=True, kw_only=True, omit_defaults=True):
+class TracedKernel(Record, frozen=True, kw_only=True):
     """A kernel that a launch runs ``count`` times, ``duration_us`` each (median), shaped alike.
 
     On the CPU it is one of torch's operators, without what those that it calls take.
@@ -1098,7 +1098,7 @@ class ClaimWord(StrEnum):
     NOT_APPLICABLE = "not applicable"
 
 
-class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
+class BaselineMetric(Record, frozen=True, kw_only=True):
     """The accepted estimate of one metric of one variant on one SKU.
 
     ``center`` is in ``unit``; ``within`` and ``between`` are relative standard deviations inside a
@@ -1124,7 +1124,7 @@ class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("within or between is negative")
 
 
-class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
+class BaselineEntry(Record, frozen=True, kw_only=True):
     """One variant's accepted metrics; ``run`` is the run they come from.
 
     ``sampling`` is how its samples were made, if that is known: a later run samples alike.

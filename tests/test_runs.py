@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from store_data import (
     RUN_ID,
     SKU,
     UNIT,
+    entry_of,
     evidence,
     file_size_limit,
     finished,
@@ -40,6 +42,7 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
+from perfsuite.store.baselines import baseline_text, read_pack
 from perfsuite.store.runs import (
     RunFile,
     last_run,
@@ -241,13 +244,28 @@ def test_nothing_is_measured_behind_the_end(whole: bytes) -> None:
             read_run(whole + line + b"\n", where="x")
 
 
-@settings(max_examples=150, deadline=None)
-@given(data=st.data(), junk=st.binary(max_size=6))
-def test_a_damaged_file_is_read_or_refused(whole: bytes, data: st.DataObject, junk: bytes) -> None:
-    start = data.draw(st.integers(0, len(whole)))
-    end = data.draw(st.integers(start, min(len(whole), start + 40)))
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), is_run=st.booleans(), junk=st.binary(max_size=6))
+def test_a_damaged_file_is_read_or_refused(
+    whole: bytes, tmp_path_factory: pytest.TempPathFactory, *, data: Any, is_run: bool, junk: bytes
+) -> None:
+    sheet = baseline_text("fake", "memory", {COPY.id: entry_of(COPY.id)})
+    text = whole if is_run else sheet
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, min(len(text), start + 40)))
+    path = tmp_path_factory.getbasetemp() / "fake" / "memory.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(sheet)
+    found = read_pack(path.parent, "memory")
+    assert found == {COPY.id: entry_of(COPY.id)}
+    assert baseline_text("fake", "memory", found) == sheet
+    damaged = text[:start] + junk + text[end:]
+    path.write_bytes(damaged)
     with suppress(StoreError):
-        assert read_run(whole[:start] + junk + whole[end:], where="x").started
+        if is_run:
+            assert read_run(damaged, where="x").started
+        else:
+            assert all(each.entry.metrics for each in read_pack(path.parent, "memory").values())
 
 
 def test_the_last_run_is_of_the_same_sku_and_unit_and_whole(tmp_path: Path) -> None:

@@ -134,17 +134,10 @@ def _number(value: Scalar) -> float | None:
         return None
 
 
-class Lack(NamedTuple):
-    """What keeps a variant from running here: ``gap`` is its kind, ``told`` says it in words."""
-
-    gap: str
-    told: str
-
-
-def lack_of(variant: Variant, facts: DeviceFacts) -> Lack | None:
-    """Return the first need that the device does not meet; None if it meets all."""
-    if lack := _unmet(variant.needs, facts):
-        return lack
+def missing_need(variant: Variant, facts: DeviceFacts) -> str:
+    """Return the first need that the device does not meet, in words; empty if it meets all."""
+    if missing := missing_of(variant.needs, facts):
+        return missing
     told, ranks, cores = "", variant.ranks, int(facts.identity.get("cores", "0"))
     is_of_a_pack = facts.device not in BUILT_IN_DEVICES
     is_named = any(need.kind == "device" for need in variant.needs)
@@ -159,24 +152,13 @@ def lack_of(variant: Variant, facts: DeviceFacts) -> Lack | None:
     elif 0 < facts.memory_bytes < variant.memory_bytes:
         needed, present = variant.memory_bytes / 1e9, facts.memory_bytes / 1e9
         told = f"needs {needed:.1f} GB of memory, this device has {present:.1f} GB"
-    return Lack("device", told) if told else None
-
-
-def missing_need(variant: Variant, facts: DeviceFacts) -> str:
-    """Return the first need that the device does not meet, in words; empty if it meets all."""
-    lack = lack_of(variant, facts)
-    return lack.told if lack else ""
+    return told
 
 
 def missing_of(needs: Iterable[Need], facts: DeviceFacts) -> str:
     """Return the first of some needs that the device does not meet, in words."""
-    lack = _unmet(needs, facts)
-    return lack.told if lack else ""
-
-
-def _unmet(needs: Iterable[Need], facts: DeviceFacts) -> Lack | None:
     for need in needs:
-        gap, is_met = "device", need.value in facts.features
+        is_met = need.value in facts.features
         present = f"this device has {', '.join(facts.features) or 'none'}"
         match need.kind:
             case "device":
@@ -192,11 +174,10 @@ def _unmet(needs: Iterable[Need], facts: DeviceFacts) -> Lack | None:
             case "gpus":
                 is_met, present = facts.gpus >= int(need.value), f"this run has {facts.gpus}"
             case "package":
-                gap, present = "software", "which is not installed"
-                is_met = is_installed(need.value)
+                is_met, present = is_installed(need.value), "which is not installed"
         if not is_met:
-            return Lack(gap, f"needs {need.kind} {need.value}, {present}")
-    return None
+            return f"needs {need.kind} {need.value}, {present}"
+    return ""
 
 
 @cache
