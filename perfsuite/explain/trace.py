@@ -27,7 +27,7 @@ from perfsuite.model import (
     Variant,
     Word,
 )
-from perfsuite.run.config import Request, TimeLimit
+from perfsuite.run.config import Config, TimeLimit
 from perfsuite.store.files import replace_file
 from perfsuite.store.runs import RunFile
 from perfsuite.workers.units import Desk, share_out
@@ -62,7 +62,7 @@ class Tracing(Struct, kw_only=True):
     entries: Mapping[str, BaselineEntry]
     samplings: Mapping[str, Sampling]
     limit: TimeLimit
-    request: Request
+    config: Config
     _counter: Counter | None = None
     _uncounted: list[Trace] = []
     _compared: set[str] = set()
@@ -73,7 +73,7 @@ class Tracing(Struct, kw_only=True):
     def take(self, run: Run, tell: Callable[[str], None]) -> Run:
         """Trace what the judged run needs; return it with what that took, and what was cut."""
         self._compared = {result.variant for result in run.aside if result.arm is Arm.A}
-        self._counter = Counter(self.desks[0].panel.site) if self.request.counters else None
+        self._counter = Counter(self.desks[0].panel.site) if self.config.counters else None
         self._kinds = dict(self._needed(run))
         if not self._kinds:
             return run
@@ -110,9 +110,9 @@ class Tracing(Struct, kw_only=True):
             word = one.verdict.word
             if word.asks_why:
                 yield variant.id, "moved"
-            elif not self.request.is_brief and word is Word.UNCLEAR:
+            elif not self.config.is_brief and word is Word.UNCLEAR:
                 yield variant.id, "is unclear"
-            elif not self.request.is_brief and not self._is_known(variant):
+            elif not self.config.is_brief and not self._is_known(variant):
                 yield variant.id, "is new"
 
     def _is_known(self, variant: Variant) -> bool:
