@@ -11,7 +11,15 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from perfsuite.boundary import PackError, StoreError, shown
+from perfsuite.boundary import (
+    MAGNITUDE,
+    MOST_WHOLE,
+    TEXT_CHARACTERS,
+    PackError,
+    StoreError,
+    is_measurable,
+    shown,
+)
 from perfsuite.model import (
     Axes,
     Case,
@@ -137,20 +145,26 @@ class _Expanded:
         """Return a binding as a variant."""
         case = self.case
         work: Any = self.called(case.work, axes, "work") if case.work else None
-        if not isinstance(work, Work | None):
-            raise self._refused(f"work returned {shown(work)}", axes, "return a perfsuite.Work")
+        is_work = isinstance(work, Work)
+        if is_work:
+            numbers = (work.read_bytes, work.write_bytes, work.flops, work.kernels)
+            is_work = all(map(is_measurable, numbers))
+        if work is not None and not is_work:
+            told = f"returned {shown(work, most=TEXT_CHARACTERS)}"
+            remedy = f"return a perfsuite.Work with numbers of at most {MAGNITUDE:g}"
+            raise self._refused("work", axes, told, remedy)
         size: Any = self.called(case.memory_bytes, axes, "memory_bytes") if case.memory_bytes else 0
-        if not isinstance(size, (int, float)) or not 0 <= size < 1 << 63:
+        if not isinstance(size, (int, float)) or not 0 <= size <= MOST_WHOLE:
             remedy = "return the bytes of memory one process of the variant needs"
-            raise self._refused(f"memory_bytes returned {shown(size)}", axes, remedy)
+            raise self._refused("memory_bytes", axes, f"returned {shown(size)}", remedy)
         name = variant_id(self.source.name, case.name, axes)
         found = Variant(
             id=name, case=self._info, axes=axes, tier=tier, work=work, memory_bytes=int(size)
         )
         try:
             read_json(encode(found), where=name)
-        except StoreError as error:  # a number that no run file could hold
-            raise self._refused(error.what, axes, "correct the case") from error
+        except StoreError as error:  # a budget or threshold that no run file could hold
+            raise self._refused(case.name, axes, error.what, "correct the case") from error
         return found
 
     def called(self, formula: Callable[..., T], axes: Axes, part: str) -> T:
@@ -158,12 +172,13 @@ class _Expanded:
         try:
             return formula(**axes)
         except Exception as error:
-            what = f"{part} raised {type(error).__name__}: {error}"
-            raise self._refused(what, axes, f"correct the case's {part}") from error
+            told = f"raised {type(error).__name__}: {error}"
+            raise self._refused(part, axes, told, f"correct the case's {part}") from error
 
-    def _refused(self, what: str, axes: Axes, remedy: str) -> PackError:
+    def _refused(self, part: str, axes: Axes, told: str, remedy: str) -> PackError:
         bound = ", ".join(f"{axis}={value!r}" for axis, value in axes.items())
-        return self.source.refuse(what, remedy=remedy, at=f"case {self.case.name!r}, {bound}")
+        at = f"case {self.case.name!r}"
+        return self.source.refuse(f"{part}({bound}) {told}", remedy=remedy, at=at)
 
 
 def _instances(variants: Sequence[Variant], claim: Claim) -> Iterator[ClaimInstance]:
