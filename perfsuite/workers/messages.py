@@ -109,10 +109,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 # What a worker can do: what each step takes and what it gives. "prepare" takes the sampling of the
 # baseline or of the process before, and gives the one that was chosen. "check" takes whether the
-# check is to be thorough. "trace" takes how many input sets launches rotate over, too.
+# check is to be thorough. "trace" takes how many input sets launches rotate over, too. "call" takes
+# a feature's function, as ``module:name``, and what it is given.
 STEPS: dict[str, tuple[Any, Any]] = {
     "describe": (tuple[str, Accelerator | None], DeviceFacts),
     "list": (Listing, Listed),
+    "call": (tuple[str, msgspec.Raw], msgspec.Raw),
     "start": (Job, None),
     "check": (bool, None),
     "prepare": (Sampling | None, Sampling | None),
