@@ -193,23 +193,6 @@ def share_out(
     for item in items:
         costs = [(rank(item, desk), len(share)) for desk, share in zip(desks, shares, strict=True)]
         shares[costs.index(min(costs))].append(item)
-    _measure_shares(desks, shares, measure)
-
-
-def measure_on_all(
-    desks: Sequence[Desk],
-    variants: Sequence[Variant],
-    measure: Callable[[Desk, Sequence[Variant]], None],
-) -> None:
-    """Let every desk measure all the variants; raises like ``share_out``."""
-    _measure_shares(desks, [variants] * len(desks), measure)
-
-
-def _measure_shares(
-    desks: Sequence[Desk],
-    shares: Sequence[Sequence[T]],
-    measure: Callable[[Desk, Sequence[T]], None],
-) -> None:
     with ThreadPoolExecutor(max_workers=len(desks)) as pool:
         pairs = zip(desks, shares, strict=True)
         futures = [pool.submit(measure, desk, share) for desk, share in pairs if share]
@@ -220,6 +203,15 @@ def _measure_shares(
             for desk in desks:
                 desk.panel.stop()
             raise
+
+
+def measure_on_all(
+    desks: Sequence[Desk],
+    variants: Sequence[Variant],
+    measure: Callable[[Desk, Sequence[Variant]], None],
+) -> None:
+    """Let every desk measure all the variants; raises like ``share_out``."""
+    share_out(desks, desks, lambda desk, _own: measure(desk, variants))
 
 
 class UnitLock(Closable):
