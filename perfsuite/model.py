@@ -349,7 +349,24 @@ class Budget(Record, frozen=True):
     reason: str
 
 
-class Case(Record, frozen=True, kw_only=True):
+class Declared(Record, frozen=True, kw_only=True):
+    """What a case is wherever it is: in its pack, and as plain data."""
+
+    name: str
+    source: str = ""
+    version: int = 1
+    regime: Regime = Regime.PACED
+    cold: bool = True
+    needs: tuple[Need, ...] = ()
+    budgets: tuple[Budget, ...] = ()
+    tags: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    ranks: str = ""
+    target: str = ""
+    tunes: bool = False
+
+
+class Case(Declared, frozen=True, kw_only=True):
     """A named workload with axes, as a pack declares it; lives only where the pack is loaded.
 
     ``only`` says which bindings exist, ``waits`` which of the smoke tier's are left to nightly.
@@ -365,7 +382,6 @@ class Case(Record, frozen=True, kw_only=True):
     times and ``work`` are what a SKU reaches.
     """
 
-    name: str
     build: Callable[..., Buildable]
     axes: Mapping[str, tuple[Scalar, ...]]
     smoke: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
@@ -373,20 +389,9 @@ class Case(Record, frozen=True, kw_only=True):
     only: Callable[..., bool] | None = None
     waits: Callable[..., bool] | None = None
     full_only: tuple[Mapping[str, tuple[Scalar, ...]], ...] = ()
-    needs: tuple[Need, ...] = ()
     work: Callable[..., Work] | None = None
     memory_bytes: Callable[..., int] | None = None
-    source: str = ""
-    version: int = 1
-    regime: Regime = Regime.PACED
-    cold: bool = True
-    budgets: tuple[Budget, ...] = ()
-    tags: tuple[str, ...] = ()
-    metrics: tuple[Metric, ...] = ()
-    ranks: str = ""
-    target: str = ""
     canary: Mapping[str, Axes] = field(default_factory=dict)
-    tunes: bool = False
     ceilings: Mapping[str, Callable[..., bool]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -404,26 +409,14 @@ class Case(Record, frozen=True, kw_only=True):
                 raise ValueError(f"the canary of {device!r} must bind each axis of the case once")
 
 
-class CaseInfo(Record, frozen=True, kw_only=True):
+class CaseInfo(Declared, frozen=True, kw_only=True):
     """The plain data of a case that leaves the catalogue child."""
 
     pack: str
-    name: str
     doc: str
     file: str
     line: int
-    source: str
-    version: int
-    regime: Regime
-    cold: bool
-    needs: tuple[Need, ...]
-    budgets: tuple[Budget, ...]
-    tags: tuple[str, ...]
     axes: tuple[str, ...]
-    metrics: tuple[Metric, ...] = ()
-    ranks: str = ""
-    target: str = ""
-    tunes: bool = False
 
     def __post_init__(self) -> None:
         _check_roles(self)

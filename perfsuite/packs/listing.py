@@ -26,6 +26,7 @@ from perfsuite.model import (
     CaseInfo,
     Claim,
     ClaimInstance,
+    Declared,
     Kernel,
     Pack,
     Tier,
@@ -110,9 +111,8 @@ class _Expanded:
         self.source, self.case = source, case
         build: Any = inspect.unwrap(getattr(case.build, "func", case.build))
         code = getattr(build, "__code__", None)
-        shared = {*CaseInfo.__struct_fields__} & {*Case.__struct_fields__} - {"axes"}
         self._info = CaseInfo(
-            **{name: getattr(case, name) for name in shared},
+            **{name: getattr(case, name) for name in Declared.__struct_fields__},
             pack=source.name,
             doc=inspect.cleandoc(case.build.__doc__ or ""),
             file=_place(code.co_filename) if code else "",
