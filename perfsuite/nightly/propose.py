@@ -16,10 +16,9 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, UsageError, user_name
 from perfsuite.cli import BaselinesOption, Project, find_project, say, time_of
-from perfsuite.judge.compare import Against
+from perfsuite.judge.compare import Against, is_one_level, level_changes
 from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.noise import entries_of
-from perfsuite.judge.verdict import learned
 from perfsuite.model import (
     BaselineEntry,
     Change,
@@ -37,7 +36,7 @@ from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report import view
 from perfsuite.report.text import in_markdown, table
 from perfsuite.report.why import Side, explained_by
-from perfsuite.run.accept import acceptance_of, is_one_level, level_changes
+from perfsuite.run.accept import acceptance_of
 from perfsuite.store.baselines import (
     Baselines,
     has_sku,
@@ -138,7 +137,7 @@ class _Product(Struct, frozen=True):
         known = tuple(baselines.entries.values())
         source = f"baseline {sku.slug}"
         against = Against(facts=run.facts, slug=sku.slug, source=source, known=known)
-        return cls(baselines, learned(against, run.variants), terms)
+        return cls(baselines, against.learned(run.variants), terms)
 
     def since(self, name: str) -> str:
         """Return the run that a variant's entry comes from, if it has one."""

@@ -371,16 +371,13 @@ class VariantView:
         work, now, before = self.variant.work, self.now(), self.baseline()
         if work is None or not now:
             return
-        values, old = (
-            {one.name: one for one in (roofline.rates(work, time, self.peaks) if time else ())}
-            for time in (now, before)
-        )
+        values, old = (roofline.rates(work, time) if time else {} for time in (now, before))
         for name in ("gb_per_s", "tflop_per_s", "kernels_per_ms"):
             if name in values:
                 rate, was = values[name], old.get(name)
-                shown = view.rate(was.value, was.unit) if was else view.NOTHING
-                moved = _moved(was.value if was else None, rate.value)
-                yield Compared(name, shown, view.rate(rate.value, rate.unit), moved)
+                shown = view.rate(*was) if was else view.NOTHING
+                moved = _moved(was[0] if was else None, rate[0])
+                yield Compared(name, shown, view.rate(*rate), moved)
 
     @property
     def measured(self) -> tuple[Measured, ...]:
@@ -514,15 +511,15 @@ def rate_of(work: Work | None, time_us: float | None, peaks: Peaks) -> tuple[str
     """Return the rate of the work that limits a launch, and its share of the ceiling."""
     if work is None or not time_us:
         return view.NOTHING, None
-    found = {metric.name: metric for metric in roofline.rates(work, time_us, peaks)}
+    found = roofline.rates(work, time_us)
     by_flops = work.flops and roofline.work_class(work, peaks) != roofline.MEMORY
     limit = "tflop_per_s" if by_flops else "gb_per_s"
     if roofline.is_held_by_starts(work, peaks):
         limit = "kernels_per_ms"
-    metric = found.get(limit) or found.get("tflop_per_s") or found.get("kernels_per_ms")
-    if metric is None:
+    rate = found.get(limit) or found.get("tflop_per_s") or found.get("kernels_per_ms")
+    if rate is None:
         return view.NOTHING, None
-    return view.rate(metric.value, metric.unit), roofline.efficiency(work, peaks, time_us)
+    return view.rate(*rate), roofline.efficiency(work, peaks, time_us)
 
 
 def everything(device: DeviceFacts) -> dict[str, str]:
