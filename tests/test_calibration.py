@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.judge.compare import Policy, Timing, shift_of
-from perfsuite.judge.noise import NoisePrior, prior_for
+from perfsuite.judge.compare import Policy, shift_of
+from perfsuite.judge.noise import NoisePrior, Timing, prior_for
 from perfsuite.judge.peaks import peaks_of, work_class
 from perfsuite.judge.verdict import is_suspect
 from perfsuite.model import Regime, Word, Work
@@ -35,10 +35,9 @@ def decide(
     stale = [replace(one, is_fresh=False) for one in screen]
     for now in (screen, [*confirm, *stale]):
         shift = shift_of(before, now, prior=prior, policy=POLICY)
-        word = shift.word(POLICY)
-        if word is Word.SAME and not is_suspect(shift.change(POLICY, lenient=True)):
+        if shift.word is Word.SAME and not is_suspect(shift.lenient):
             break
-    return word.value
+    return shift.word.value
 
 
 @dataclass
