@@ -32,11 +32,12 @@ def measure(variant: Variant, origin: str, device_name: str, seed: int = 0) -> R
     settings = Settings()
     case = load_pack(variant.pack, origin).cases[variant.case.name]
     session = Session(device, case, variant.axes, settings, seed)
-    session.prepare(lambda _phase: None)
+    session.prepare()
     for _ in range(settings.rounds):
         session.block()
-    session.recheck(lambda _phase: None)
-    evidence = replace(session.finish(), unit=device.facts().unit)
+    session.recheck()
+    (evidence,) = session.finish()
+    evidence = replace(evidence, unit=device.facts().unit)
     parts = gang.gather(encode(evidence).decode())
     gang.leave()  # not after a failure: the others may wait elsewhere, and torchrun ends them
     if gang.rank:

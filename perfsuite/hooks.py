@@ -36,8 +36,7 @@ if TYPE_CHECKING:
         Variant,
         Verdict,
     )
-    from perfsuite.report.data import RunView, VariantView
-    from perfsuite.report.why import Side
+    from perfsuite.report.data import RunView, Side, VariantView
     from perfsuite.run.config import Exceptions, Options, Request, TimeLimit
     from perfsuite.run.finish import Kept
     from perfsuite.run.run import Steps
@@ -203,8 +202,8 @@ class Feature:
         """Return options of pytest by name, ``--perf-x``, and settings, ``perf_x``."""
 
     @hookspec
-    def perf_commands(self, app: typer.Typer) -> None:
-        """Add commands to ``perfsuite``."""
+    def perf_commands(self, app: typer.Typer, baseline: typer.Typer) -> None:
+        """Add commands to ``perfsuite`` and to ``perfsuite baseline``."""
 
     @hookspec
     def perf_finished(self, run: Run, options: Options, steps: Steps) -> Kept:  # type: ignore[empty-body]

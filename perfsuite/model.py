@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from statistics import median
@@ -560,7 +561,6 @@ class ChangePoint(Record, frozen=True, kw_only=True):
 class BaselineMove(Record, frozen=True, kw_only=True):
     """An acceptance: from when on, of which run, a series is compared with ``center``."""
 
-    key: SeriesKey
     run: str
     accepted: str
     by: str
@@ -1249,17 +1249,70 @@ class ClaimVerdict(Record, frozen=True, kw_only=True):
     fails: bool = False
 
 
+class Expected(Record, frozen=True, kw_only=True):
+    """What a variant is held against: an accepted entry, or else that of the last run.
+
+    ``source`` says in words where the entry comes from; ``commit`` and ``environment`` are those of
+    its run. ``why_not`` says why it may not be compared. ``slug`` is the SKU whose baselines it may
+    be compared with, "" if there are none. What is ``in_turns`` was measured in the same run: A
+    against B.
+    """
+
+    entry: BaselineEntry | None = None
+    source: str = ""
+    commit: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    why_not: Reason | None = None
+    slug: str = ""
+    in_turns: bool = False
+
+
+class VariantRun(Record, frozen=True, kw_only=True):
+    """All that a run knows of one variant.
+
+    ``results`` are in the order they were measured, those of the revision that it is compared with
+    and of quads for claims among them. ``left_out`` says why the run's time had no room for it.
+    """
+
+    variant: Variant
+    expected: Expected = Expected()
+    results: tuple[Result, ...] = ()
+    verdict: Verdict | None = None
+    traces: tuple[Trace, ...] = ()
+    left_out: LeftOut | None = None
+
+    @property
+    def id(self) -> str:
+        """The variant's id."""
+        return self.variant.id
+
+    @property
+    def entry(self) -> BaselineEntry | None:
+        """The entry that it is compared with."""
+        return self.expected.entry
+
+    def result(self, stage: Stage, arm: Arm = Arm.B) -> Result | None:
+        """Return how a stage ended: of what was measured again, the last time."""
+        found = [r for r in self.results if r.stage is stage and r.arm is arm and not r.claim]
+        return found[-1] if found else None
+
+    @property
+    def last(self) -> Result | None:
+        """How it ended: its confirmation, if there was one, else its screen."""
+        return self.result(Stage.CONFIRM) or self.result(Stage.SCREEN)
+
+    def trace(self, arm: Arm = Arm.B) -> Trace | None:
+        """Return the last trace of a side."""
+        return next((each for each in self.traces[::-1] if each.arm is arm), None)
+
+
 class Run(Record, frozen=True, kw_only=True):
     """One ``pytest --perf`` session: all that a report, a comparison or an acceptance reads.
 
-    ``results`` are of the code under test; ``aside`` are those of the revision that it is compared
-    ``against``, and of quads for claims: no other run is ever compared with them.
     ``canaries`` watch the machine: they are measured but no part of what was asked for, unless
-    ``variants`` has them too. ``phases_s`` is the controller's own wall time.
-    ``code`` is a digest of the code that ran, which a resumed run must share.
-    ``environments`` are those of the runs that it is compared with, by their ids.
-    ``left_out`` had no room in its time limit; ``shard`` is the share of a whole that it measured,
-    ``parts`` are the shards that it was put together from.
+    ``variants`` has them too. ``phases_s`` is the controller's own wall time. ``code`` is a digest
+    of the code that ran, which a resumed run must share. ``shard`` is the share of a whole that it
+    measured, ``parts`` are the shards that it was put together from.
     """
 
     id: str
@@ -1268,10 +1321,8 @@ class Run(Record, frozen=True, kw_only=True):
     sku: Sku
     facts: DeviceFacts
     settings: Settings
-    variants: tuple[Variant, ...] = ()
+    variants: tuple[VariantRun, ...] = ()
     instances: tuple[ClaimInstance, ...] = ()
-    results: tuple[Result, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
     claims: tuple[ClaimVerdict, ...] = ()
     notes: tuple[str, ...] = ()
     finished: str = ""
@@ -1280,15 +1331,84 @@ class Run(Record, frozen=True, kw_only=True):
     code: str = ""
     units: Mapping[str, str] = field(default_factory=dict)
     against: Revision | None = None
-    aside: tuple[Result, ...] = ()
-    canaries: tuple[Variant, ...] = ()
+    canaries: tuple[VariantRun, ...] = ()
     shift: MachineShift | None = None
     phases_s: Mapping[str, float] = field(default_factory=dict)
-    traces: tuple[Trace, ...] = ()
-    environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    left_out: tuple[LeftOut, ...] = ()
     shard: Shard | None = None
     parts: tuple[Part, ...] = ()
+
+    @property
+    def every(self) -> tuple[VariantRun, ...]:
+        """The variants and canaries."""
+        return (*self.variants, *self.canaries)
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """The results of the code under test, variant by variant, canaries last."""
+        return tuple(r for one in self.every for r in one.results if not r.is_aside)
+
+    @property
+    def aside(self) -> tuple[Result, ...]:
+        """The results of the revision that it is compared with, and of quads for claims.
+
+        No other run is ever compared with them.
+        """
+        return tuple(r for one in self.every for r in one.results if r.is_aside)
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The verdicts, in the order of the variants."""
+        return tuple(one.verdict for one in self.variants if one.verdict)
+
+    @property
+    def traces(self) -> tuple[Trace, ...]:
+        """The traces, variant by variant."""
+        return tuple(trace for one in self.variants for trace in one.traces)
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """What had no room in the run's time limit."""
+        return tuple(one.left_out for one in self.variants if one.left_out)
+
+    def having(
+        self,
+        *,
+        results: Iterable[Result] | None = None,
+        verdicts: Iterable[Verdict] | None = None,
+        traces: Iterable[Trace] | None = None,
+        left_out: Iterable[LeftOut] | None = None,
+    ) -> Run:
+        """Return the run with these in place of all that its variants have of the kind.
+
+        What is of no variant of the run is a ValueError.
+        """
+        given = {"results": results, "verdict": verdicts, "traces": traces, "left_out": left_out}
+        known = {one.id for one in self.every}
+        found: dict[str, dict[str, list[Any]]] = {}
+        for name, values in given.items():
+            if values is None:
+                continue
+            groups = found[name] = defaultdict(list)
+            for value in values:
+                groups[value.variant].append(value)
+            if strangers := groups.keys() - known:
+                raise ValueError(f"the run has no variant {min(strangers)!r}")
+
+        def changed(one: VariantRun, *, is_canary: bool) -> VariantRun:
+            changes: dict[str, Any] = {}
+            for name, values in found.items():
+                own = values.get(one.id, [])
+                if name == "results":
+                    changes[name] = tuple(r for r in own if r.stage.is_canary is is_canary)
+                elif not is_canary:
+                    changes[name] = tuple(own) if name == "traces" else next(iter(own[::-1]), None)
+            return replace(one, **changes)
+
+        return replace(
+            self,
+            variants=tuple(changed(one, is_canary=False) for one in self.variants),
+            canaries=tuple(changed(one, is_canary=True) for one in self.canaries),
+        )
 
     @property
     def is_dirty(self) -> bool:
@@ -1297,7 +1417,7 @@ class Run(Record, frozen=True, kw_only=True):
 
     @property
     def asked(self) -> tuple[Result, ...]:
-        """The results of what the run was asked for, in the order they were measured."""
+        """The results of what the run was asked for, variant by variant."""
         return tuple(result for result in self.results if not result.stage.is_canary)
 
     @property

@@ -307,11 +307,6 @@ TIME_LIMIT_S = 0.5
 MOST_RUNS = 1000
 # On a GPU each run has its stamps and its spin; more of them show nothing new.
 MOST_STAMPED = 256
-EMPTY_RUNS = 5
-# The spin before a run outlasts the host's issuing of it, as when a variant is calibrated.
-ISSUE_MARGIN = 1.3
-# No kernel is shorter; what takes less than this beyond two bare stamps left the GPU alone.
-SHORTEST_US = 0.5
 NAN = float("nan")
 HOST, GPU = "host", "GPU"
 
@@ -386,6 +381,8 @@ def take_look(name: str, call: Callable[[], Any], *, time_limit_s: float = TIME_
 
 def gpu_samples(device: Device, call: Callable[[], Any], time_limit_s: float) -> Sequence[Sample]:
     """Time runs of a call between stamps; nothing if it leaves the GPU alone or work behind."""
+    from perfsuite.devices.protocol import least_us
+    from perfsuite.engine.measure import ISSUE_MARGIN
     from perfsuite.model import Regime
 
     group = device.group(call, [()], 1, backend="loop")
@@ -404,16 +401,6 @@ def gpu_samples(device: Device, call: Callable[[], Any], time_limit_s: float) ->
     good = [sample for sample in samples if math.isfinite(sample.time_us)]
     is_busy = good and statistics.median(sample.time_us for sample in good) > least
     return good if is_busy else ()
-
-
-def least_us(device: Device) -> float:
-    """Return what a call takes at least that puts work on the device, by two stamps around none."""
-    from perfsuite.model import Regime
-
-    nothing = device.group(lambda: None, [()], 1, backend="loop")
-    empty = device.sample(nothing, EMPTY_RUNS, regime=Regime.PACED, spin_us=0.0, flush=False)
-    times_us = (sample.time_us for sample in empty if math.isfinite(sample.time_us))
-    return min(times_us, default=math.inf) + SHORTEST_US
 
 
 def _host_times(

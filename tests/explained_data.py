@@ -50,7 +50,7 @@ def explained(story: tuple[Told, ...] = data.STORY, *, sectors: int = 0) -> RunV
         traces.append(Trace(variant=entry.variant, kernels=now, codes=codes))
     past = {data.variant_of(told).id: _past(told) for told in story if told.time_us}
     return read(
-        replace(run, traces=tuple(traces)),
+        run.having(traces=tuple(traces)),
         baselines=entries,
         source="nvidia-h200",
         previous=data.previous_of(story),
@@ -111,7 +111,7 @@ def _past(told: Told) -> Series:
     )
     first, reason = points[8], "the new driver is meant to be so"
     move = BaselineMove(
-        key=key, run=first.run, accepted=first.started, by="ann", reason=reason, center=levels[0]
+        run=first.run, accepted=first.started, by="ann", reason=reason, center=levels[0]
     )
     has_shifted = told.word is Word.SLOWER
     return Series(

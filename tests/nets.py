@@ -31,6 +31,7 @@ from perfsuite.model import (
     Status,
     Tier,
     Variant,
+    VariantRun,
     Verdict,
     Work,
 )
@@ -71,7 +72,7 @@ def compare_files(path: Path, before: Path) -> dict[str, Told]:
 
 def works_of(path: Path) -> dict[str, Mapping[str, Any]]:
     """Return the work of each variant of a run file, as ``judge_samples`` takes it."""
-    works = ((variant.id, variant.work) for variant in _load(path).variants)
+    works = ((one.id, one.variant.work) for one in _load(path).variants)
     return {
         name: {key: getattr(work, key) for key in work.__struct_fields__}
         for name, work in works
@@ -103,9 +104,8 @@ def judge_samples(
         sku=Sku(slug=slug, name="H200"),
         facts=facts,
         settings=Settings(),
-        variants=tuple(variants),
-        results=tuple(before.values()),
-    )
+        variants=tuple(VariantRun(variant=each) for each in variants),
+    ).having(results=before.values())
     arms = frozenset(now) if in_turns else frozenset()
     against = Against(facts=facts, slug=slug, source="before", arms=arms)
     return _told(judge(now, variants=variants, entries=entries_of(run), against=against))

@@ -180,7 +180,7 @@ def main(table: dict[str, dict[str, list[Any]]] = SMALL) -> int:
             if len(names) < len(sys.argv) - 1:
                 session.launch_once()()
             else:
-                session.prepare(lambda _phase: None)
+                session.prepare()
         except Exception as error:  # noqa: BLE001 - the others are to be watched as well
             failed += 1
             say(f"failed: {type(error).__name__}: {error}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,6 +18,7 @@ from perfsuite.model import (
     Code,
     DeviceFacts,
     Evidence,
+    Expected,
     Health,
     Need,
     Regime,
@@ -30,6 +32,7 @@ from perfsuite.model import (
     Tier,
     TracedKernel,
     Variant,
+    VariantRun,
     Work,
     variant_id,
 )
@@ -110,6 +113,25 @@ def result(
     return Result(variant=name, status=status, stage=stage, evidence=processes, wall_s=1.5)
 
 
+def ran(*variants: Variant) -> tuple[VariantRun, ...]:
+    """Return variants as a run has them, with nothing measured yet."""
+    return tuple(VariantRun(variant=each) for each in variants)
+
+
+def changed(run: Run, **fields: Any) -> Run:
+    """Return a run with other fields, or other results, verdicts and traces of its variants."""
+    parts = {name: fields.pop(name) for name in ("results", "verdicts", "traces") if name in fields}
+    return replace(run, **fields).having(**parts)
+
+
+def stored(run: Run) -> Run:
+    """Return a run as its file has it: what it was held against lies elsewhere."""
+    sides = (tuple(replace(one, expected=Expected()) for one in each)
+             for each in (run.variants, run.canaries))  # fmt: skip
+    variants, canaries = sides
+    return replace(run, variants=variants, canaries=canaries)
+
+
 def planned(*variants: Variant, run_id: str = RUN_ID) -> Run:
     """Return a run that has measured nothing yet."""
     return Run(
@@ -119,7 +141,7 @@ def planned(*variants: Variant, run_id: str = RUN_ID) -> Run:
         sku=SKU,
         facts=FACTS,
         settings=Settings(),
-        variants=variants,
+        variants=ran(*variants),
         instances=(
             ClaimInstance(
                 id="memory.twice",
@@ -141,12 +163,8 @@ def finished(times_us: dict[str, float], *, unit: str = UNIT, run_id: str = RUN_
     results = tuple(result(variants[case].id, time, unit=unit) for case, time in times_us.items())
     run = planned(*variants.values(), run_id=run_id)
     return replace(
-        run,
-        results=results,
-        finished="2026-11-21T10:40:00+00:00",
-        wall_s=600.0,
-        units={unit: SKU.name},
-    )
+        run, finished="2026-11-21T10:40:00+00:00", wall_s=600.0, units={unit: SKU.name}
+    ).having(results=results)
 
 
 @contextmanager

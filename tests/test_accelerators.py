@@ -82,7 +82,8 @@ def test_a_unit_that_is_a_path_or_no_short_text_is_refused_by_name(
 def test_on_a_pack_s_device_runs_what_names_it_or_takes_torch() -> None:
     run = run_of()
     facts = replace(run.facts, device="acme", features=(), memory_bytes=0)
-    plain = replace(run.variants[0], case=replace(run.variants[0].case, needs=(), ranks=""))
+    plain = run.variants[0].variant
+    plain = replace(plain, case=replace(plain.case, needs=(), ranks=""))
     named = replace(plain, case=replace(plain.case, needs=(Need("device", "acme"),)))
     assert "needs torch tensors" in missing_need(plain, facts)
     assert missing_need(named, facts) == ""

@@ -42,7 +42,7 @@ def test_accept_says_what_was_decided_in_turns_or_not_at_all(tmp_path: Path) -> 
         Verdict(variant=COPY.id, word=Word.FASTER, reason="", confirmation=Confirmation.IN_TURNS),
         Verdict(variant=variant("add", 1024).id, word=Word.UNCLEAR, reason=""),
     )
-    done = accept(replace(runs[1], verdicts=verdicts), tmp_path, reason="x", by="Ann")
+    done = accept(runs[1].having(verdicts=verdicts), tmp_path, reason="x", by="Ann")
     assert done.caution == "1 unclear, 1 decided in turns on a card that no entry knew"
     assert done.slower == {}
 
@@ -70,7 +70,7 @@ def dated(project: Path) -> Path:
 
 def traced(run: Run, kernel: str, time_us: float) -> Run:
     kernels = (TracedKernel(name=kernel, count=1, duration_us=time_us),)
-    return replace(run, traces=(Trace(variant=COPY.id, kernels=kernels),))
+    return run.having(traces=(Trace(variant=COPY.id, kernels=kernels),))
 
 
 def test_propose_writes_the_tree_and_a_page(perfsuite: Command, dated: Path) -> None:

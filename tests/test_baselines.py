@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from msgspec.structs import replace
-from store_data import FACTS, OTHER_UNIT, SKU, UNIT, file_size_limit, finished, result
+from store_data import FACTS, OTHER_UNIT, SKU, UNIT, file_size_limit, finished, ran, result
 
 from perfsuite.boundary import StoreError, UsageError
 from perfsuite.model import (
@@ -111,7 +111,7 @@ def test_values_that_were_sampled_otherwise_are_replaced(tmp_path: Path) -> None
     take(finished({"copy": 12.5}), tmp_path)
     run = finished({"copy": 12.5}, unit=OTHER_UNIT, run_id="later")
     processes = tuple(replace(each, launches=16) for each in run.results[0].evidence)
-    other = replace(run, results=(replace(run.results[0], evidence=processes),))
+    other = run.having(results=(replace(run.results[0], evidence=processes),))
     done = take(other, tmp_path)
     words = "sampling was 8 launches over 1 input sets and is 16 launches over 1 input sets"
     assert done.changed == {COPY: words}
@@ -168,7 +168,7 @@ def test_an_exact_metric_changes_by_any_amount(tmp_path: Path) -> None:
     take(run, tmp_path)
     process = replace(run.results[0].evidence[0], exact={"peak_bytes": 134217730.0})
     more = replace(run.results[0], evidence=(process, *run.results[0].evidence[1:]))
-    done = take(replace(run, results=(more,)), tmp_path)
+    done = take(run.having(results=(more,)), tmp_path)
     assert done.changed == {COPY: "peak_bytes was 134217729 and is 134217730"}
 
 
@@ -220,9 +220,10 @@ def test_units_that_disagree_are_kept_where_time_says_nothing_of_code(
     for unit, time_us in zip((UNIT, OTHER_UNIT), times_us, strict=True):
         run = finished({"copy": time_us}, unit=unit, run_id=unit)
         processes = tuple(replace(p, artefact=artefact) for p in run.results[0].evidence)
-        variant = replace(run.variants[0], case=replace(run.variants[0].case, regime=regime))
+        variant = run.variants[0].variant
+        variant = replace(variant, case=replace(variant.case, regime=regime))
         results = (replace(run.results[0], evidence=processes),)
-        done = take(replace(run, results=results, variants=(variant,)), tmp_path)
+        done = take(replace(run, variants=ran(variant)).having(results=results), tmp_path)
     entry = load(tmp_path).entry(COPY)
     assert entry is not None
     assert (set(entry.metrics["time_us"].values) == {UNIT, OTHER_UNIT}) == is_kept
@@ -232,14 +233,14 @@ def test_units_that_disagree_are_kept_where_time_says_nothing_of_code(
 def test_a_change_that_a_verdict_found_drops_other_units(tmp_path: Path) -> None:
     take(finished({"copy": 12.5}, unit=OTHER_UNIT), tmp_path)
     faster = Verdict(variant=COPY, word=Word.FASTER, reason="-1 %")
-    run = replace(finished({"copy": 12.4}, run_id="later"), verdicts=(faster,))
+    run = finished({"copy": 12.4}, run_id="later").having(verdicts=(faster,))
     assert "values of other units dropped" in take(run, tmp_path).changed[COPY]
 
 
 def test_a_slower_or_uncommitted_run_is_accepted_and_says_so(tmp_path: Path) -> None:
     take(finished({"copy": 12.5, "add": 3.0}), tmp_path)
     slower = Verdict(variant=COPY, word=Word.SLOWER, reason="+4 %")
-    run = replace(finished({"copy": 13.0, "add": 3.0}, run_id="later"), verdicts=(slower,))
+    run = finished({"copy": 13.0, "add": 3.0}, run_id="later").having(verdicts=(slower,))
     assert str(take(replace(run, commit="9c1e-dirty"), tmp_path)) == (
         "0 added, 1 changed, 1 unchanged, 0 without a measurement; "
         "1 of them slower than before, of code that is in no commit (9c1e-dirty)"
@@ -251,7 +252,7 @@ def test_a_slower_or_uncommitted_run_is_accepted_and_says_so(tmp_path: Path) -> 
 def test_verdicts_against_a_revision_say_nothing_of_the_baseline(tmp_path: Path) -> None:
     take(finished({"copy": 12.5}, unit=OTHER_UNIT), tmp_path)
     same = Verdict(variant=COPY, word=Word.SAME, reason="")
-    run = replace(finished({"copy": 12.4}, run_id="later"), verdicts=(same,))
+    run = finished({"copy": 12.4}, run_id="later").having(verdicts=(same,))
     run = replace(run, against=Revision("a" * 40, "main"))
     assert "values of other units dropped" in take(run, tmp_path).changed[COPY]
 
@@ -260,14 +261,14 @@ def test_another_artefact_is_other_code(tmp_path: Path) -> None:
     for artefact, what in (("aa", ""), ("bb", "other code")):
         run = finished({"copy": 12.5})
         processes = tuple(replace(p, artefact=artefact) for p in run.results[0].evidence)
-        again = replace(run, results=(replace(run.results[0], evidence=processes),))
+        again = run.having(results=(replace(run.results[0], evidence=processes),))
         assert take(again, tmp_path).changed.get(COPY, "") == what
 
 
 def test_a_new_case_version_replaces(tmp_path: Path) -> None:
     run = finished({"copy": 12.5})
     take(run, tmp_path)
-    newer = replace(run, results=(replace(run.results[0], case_version=2),))
+    newer = run.having(results=(replace(run.results[0], case_version=2),))
     assert take(newer, tmp_path).changed == {COPY: "case version was 1 and is 2"}
 
 
@@ -275,7 +276,7 @@ def test_other_metrics_replace(tmp_path: Path) -> None:
     run = finished({"copy": 12.5})
     take(run, tmp_path)
     processes = tuple(replace(process, exact={}) for process in run.results[0].evidence)
-    fewer = replace(run, results=(replace(run.results[0], evidence=processes),))
+    fewer = run.having(results=(replace(run.results[0], evidence=processes),))
     assert take(fewer, tmp_path).changed[COPY].startswith("metrics were cycles, peak_bytes")
 
 
@@ -293,7 +294,7 @@ def test_an_interrupted_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", ["wrong", "crashed", "timed-out", "disturbed", "error"])
 def test_a_failed_variant_refuses_the_whole(tmp_path: Path, status: str) -> None:
     run = finished({"copy": 1.0, "add": 2.0})
-    bad = replace(run, results=(run.results[0], result(ADD, 2.0, status=Status(status))))
+    bad = run.having(results=(run.results[0], result(ADD, 2.0, status=Status(status))))
     with pytest.raises(UsageError, match=rf"did not end ok: memory\.add.*\({status}\)"):
         take(bad, tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -301,12 +302,10 @@ def test_a_failed_variant_refuses_the_whole(tmp_path: Path, status: str) -> None
 
 
 def test_many_failed_variants_are_counted(tmp_path: Path) -> None:
-    bad = tuple(
-        replace(each, status=Status.CRASHED)
-        for each in finished({f"case{n}": 1.0 for n in range(8)}).results
-    )
+    run = finished({f"case{n}": 1.0 for n in range(8)})
+    bad = tuple(replace(each, status=Status.CRASHED) for each in run.results)
     with pytest.raises(UsageError, match="and 3 more"):
-        take(replace(finished({"copy": 1.0}), results=bad), tmp_path)
+        take(run.having(results=bad), tmp_path)
 
 
 @pytest.mark.parametrize("word", ["memory", "memory.copy", COPY])
@@ -322,10 +321,10 @@ def test_an_unknown_selection_is_refused(tmp_path: Path) -> None:
 
 def test_what_has_no_measurement_says_so(tmp_path: Path) -> None:
     skipped = Result(variant=ADD, status=Status.SKIPPED, reason="needs sm_100")
-    run = finished({"copy": 1.0})
-    bare = Result(variant="memory.bare[]", status=Status.OK)
-    done = take(replace(run, results=(*run.results, skipped, bare)), tmp_path)
-    assert done.refused == {ADD: "needs sm_100", "memory.bare[]": "nothing was measured"}
+    run = finished({"copy": 1.0, "add": 1.0, "bare": 1.0})
+    bare = Result(variant=run.variants[2].id, status=Status.OK)
+    done = take(run.having(results=(run.results[0], skipped, bare)), tmp_path)
+    assert done.refused == {ADD: "needs sm_100", bare.variant: "nothing was measured"}
     assert str(done) == "1 added, 0 changed, 0 unchanged, 2 without a measurement"
 
 
@@ -436,8 +435,9 @@ def test_slugs_that_lead_elsewhere_are_refused(tmp_path: Path, slug: str) -> Non
 def test_packs_that_lead_elsewhere_are_refused(tmp_path: Path, pack: str) -> None:
     run = finished({"copy": 12.5})
     odd = replace(run.results[0], variant=f"{pack}.copy[n=1024]")
+    run = replace(run, variants=ran(replace(run.variants[0].variant, id=odd.variant)))
     with pytest.raises(StoreError, match="pack name"):
-        take(replace(run, results=(odd,)), tmp_path)
+        take(run.having(results=(odd,)), tmp_path)
 
 
 def test_run_ids_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_compare_counts_what_was_skipped(perfsuite: Command, project: Path) -> N
     skipped = structs.replace(
         run.results[1], status=Status.SKIPPED, evidence=(), reason="needs 2 GPUs"
     )
-    store(project, structs.replace(run, results=(run.results[0], skipped)))
+    store(project, run.having(results=(run.results[0], skipped)))
     _, said = perfsuite("compare", A, "20261124")
     assert "skipped 1: needs 2 GPUs" in said
     assert "memory.add" not in said
@@ -209,7 +209,7 @@ def test_a_report_made_again_says_what_its_run_was_compared_with(
     run = finished({"copy": 300.0}, run_id="20261123-judged")
     (variant,) = {result.variant for result in run.results}
     verdict = Verdict(variant=variant, word=Word.SAME, reason="", source=f"run {A}")
-    store(project, structs.replace(run, verdicts=(verdict,)))
+    store(project, run.having(verdicts=(verdict,)))
     assert perfsuite("baseline", "accept", A, "--reason", "meanwhile")[0] == 0
     assert perfsuite("report", run.id)[0] == 0
     said = (project / "reports" / run.id / "summary.md").read_text("utf-8")

@@ -13,7 +13,7 @@ from msgspec import structs
 from options_data import OPTIONS
 from report_data import STORY, baselines_of, run_of
 
-from perfsuite.history.store import History, series_of
+from perfsuite.history.store import History
 from perfsuite.judge.peaks import peaks_of
 from perfsuite.model import Revision, Status, Word
 from perfsuite.report import html as render
@@ -117,7 +117,7 @@ def fail(*_: object, **__: object) -> None:
         ("perfsuite.report.html.render_page", "index.html not written"),
         ("perfsuite.report.text.summary", "summary.md not written, no summary of the step"),
         ("perfsuite.history.store.History", "history not stored"),
-        ("perfsuite.history.store.recent", "history not shown"),
+        ("perfsuite.history.store.History.recent", "history not shown"),
         ("perfsuite.run.finish.Listeners", "packs were not asked for sections"),
         ("perfsuite.run.finish.accept", "not accepted"),
         ("perfsuite.run.finish.commands_of", "no annotations"),
@@ -160,7 +160,7 @@ def test_a_run_that_cannot_be_reported_is_kept_all_the_same(
     assert closing.book is None
     assert outcome.steps.notes[0].startswith("report not made: TypeError")
     with history_of(tmp_path) as history:
-        assert series_of(history, outcome.run.variants[0].id)
+        assert history.series_of(outcome.run.variants[0].id)
 
 
 def test_ctrl_c_ends_what_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_a_run_is_stored_and_the_report_shows_what_was_before(tmp_path: Path) ->
     assert outcome.steps.are_done
     with history_of(tmp_path) as history:
         variant = outcome.run.variants[0].id
-        points = series_of(history, variant, metric="time_us")[0].points
+        points = history.series_of(variant, metric="time_us")[0].points
     assert [point.run for point in points] == ["run-0", "run-1", "run-2"]
     page = (tmp_path / "reports" / "run-2" / "index.html").read_text(encoding="utf-8")
     assert "time_us, the last 3 runs" in page
@@ -205,7 +205,7 @@ def test_what_is_accepted_becomes_part_of_the_history(tmp_path: Path) -> None:
     closed(outcome, options)
     assert outcome.steps.are_done
     with history_of(tmp_path) as history:
-        (move,) = series_of(history, outcome.run.variants[0].id, metric="time_us")[0].moves
+        (move,) = history.series_of(outcome.run.variants[0].id, metric="time_us")[0].moves
     assert (move.run, move.reason) == (outcome.run.id, "new driver")
 
 

@@ -24,9 +24,9 @@ from perfsuite.explain import counters
 from perfsuite.explain.counters import METRICS, Counted, Counter, joined, read
 from perfsuite.explain.parts import explain
 from perfsuite.model import Arm, TracedKernel
+from perfsuite.report.data import Side
 from perfsuite.report.data import read as read_run
 from perfsuite.report.html import render_page
-from perfsuite.report.why import Side, explained
 from perfsuite.run.accept import accept
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store.runs import load_run
@@ -205,7 +205,7 @@ def test_a_run_counts_what_it_traces_and_says_what_was_counted_otherwise(
     monkeypatch.setenv("FACTOR", "2")
     now = whole(tmp_path)
     book = read_run(now.run, baselines=now.baselines)
-    assert "sectors read 4.19\u202fM \u2192 8.39\u202fM, " in explained(book.variants[0])
+    assert "sectors read 4.19\u202fM \u2192 8.39\u202fM, " in book.variants[0].explained
 
 
 def test_a_refusal_is_a_note_and_the_kernels_stay(tmp_path: Path, ncu: Callable[..., Path]) -> None:

@@ -159,7 +159,7 @@ def test_what_is_excepted_breaks_no_claim(tmp_path: Path) -> None:
     ):
         exceptions = load(tmp_path, text)
         asked = structs.replace(planned(COPY), instances=(claim,))
-        run = structs.replace(asked, verdicts=exceptions.applied([slower(theta)], asked))
+        run = asked.having(verdicts=exceptions.applied([slower(theta)], asked))
         (found,) = exceptions.claims([broken], run)
         assert (found.word, found.fails) == (word, fails)
 

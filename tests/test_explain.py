@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from perfsuite.explain.parts import Explanation, Kind, explain
 from perfsuite.explain.words import headline, middle
 from perfsuite.model import Change, Code, Health, TracedKernel
-from perfsuite.report.why import Side
+from perfsuite.report.data import Side
 
 SCALE = TracedKernel(name="scale_rows", count=1, duration_us=100.0, grid=(132, 1, 1), registers=64)
 ADD = TracedKernel(name="add_rows", count=2, duration_us=10.0)

@@ -12,8 +12,8 @@ import pytest
 
 from perfsuite.devices import fake
 from perfsuite.devices.fake import FakeDevice
-from perfsuite.devices.protocol import Group, Sample
-from perfsuite.plugin import EMPTY_RUNS, MOST_RUNS, Look, PerfFixture, gpu_samples, take_look
+from perfsuite.devices.protocol import EMPTY_RUNS, Group, Sample
+from perfsuite.plugin import MOST_RUNS, Look, PerfFixture, gpu_samples, take_look
 from perfsuite.workers.process import inventory
 
 BARE_STAMPS_US = 1.5

@@ -13,7 +13,7 @@ from msgspec import structs
 from perfsuite.judge.compare import Policy
 from perfsuite.judge.machine import Machine, canary_clocks, judge_machine
 from perfsuite.judge.verdict import judge
-from perfsuite.model import Metric, Result, Run, Settings, Sku, Stage, Work
+from perfsuite.model import Metric, Result, Run, Settings, Sku, Stage, VariantRun, Work
 
 FIRST, CANARY = "p.a0[]", "p.copy[]"
 KERNELS = {Metric("kernels", "count"): 1.0}
@@ -34,9 +34,10 @@ def run_of(results: tuple[Result, ...], canaries: Mapping[str, Work]) -> Run:
     names = dict.fromkeys(each.variant for each in results if not each.stage.is_canary)
     return Run(
         id="r", started="", command="", sku=Sku(slug="nvidia-h200", name="H200"), facts=FACTS,
-        settings=Settings(), variants=tuple(variant(COPY, name) for name in names),
-        canaries=tuple(variant(work, name) for name, work in canaries.items()), results=results,
-    )  # fmt: skip
+        settings=Settings(),
+        variants=tuple(VariantRun(variant=variant(COPY, name)) for name in names),
+        canaries=tuple(VariantRun(variant=variant(each, name)) for name, each in canaries.items()),
+    ).having(results=results)  # fmt: skip
 
 
 def judged(moved: Moves, start: Mapping[str, float], units: str = "", **more: Any) -> Machine:
@@ -68,7 +69,8 @@ def judged(moved: Moves, start: Mapping[str, float], units: str = "", **more: An
         measured(CANARY, more.get("end", start), Stage.CANARY_END),
     )
     run = run_of((canaries[0], *before.values(), *results.values(), canaries[1]), {CANARY: COPY})
-    verdicts = judge(results, variants=run.variants, entries=entries, against=against)
+    variants = [one.variant for one in run.variants]
+    verdicts = judge(results, variants=variants, entries=entries, against=against)
     return judge_machine(run, verdicts, entries=entries, against=against)
 
 
@@ -168,4 +170,4 @@ def test_the_canary_of_most_operations_lends_its_clock() -> None:
     assert canary_clocks(structs.replace(run, canaries=run.canaries[:1]), entries) == ({}, {})
     lost = result({"time_us": -1.0}).evidence
     bad = tuple(structs.replace(each, evidence=lost) for each in results)
-    assert canary_clocks(structs.replace(run, results=bad), entries) == ({}, {})
+    assert canary_clocks(run.having(results=bad), entries) == ({}, {})

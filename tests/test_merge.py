@@ -122,7 +122,7 @@ def split(run: Run, count: int = 2, unit: str = "") -> list[Run]:
             "commit": "0" * 40,
             "shard": shard,
         }
-        shards.append(structs.replace(run, **change))
+        shards.append(store_data.changed(run, **change))
     return shards
 
 
@@ -151,10 +151,12 @@ def test_shards_are_judged_as_the_whole_run_is(
     assert {v.variant: v.changes for v in run.verdicts} == {n: v.changes for n, v in found.items()}
     assert sum(verdict.fails for verdict in found.values()) == 1
     assert outcome.run.gaps == ()
-    assert load_run(outcome.run_file) == outcome.run
+    assert load_run(outcome.run_file) == store_data.stored(outcome.run)
     # Of a screen alone a change is unclear.
     screens = tuple(r for r in run.results if r.stage is not Stage.CONFIRM)
-    shards = split(structs.replace(run, id=f"{run.id}-x", results=screens), unit=run.facts.unit)
+    shards = split(
+        structs.replace(run, id=f"{run.id}-x").having(results=screens), unit=run.facts.unit
+    )
     found = {v.variant: v for v in whole_of(shards, tmp_path).run.verdicts}
     slower = found["acme.double[us=200]"]
     assert (slower.word, slower.fails) == (Word.UNCLEAR, False)
@@ -209,7 +211,7 @@ def test_a_missing_shard_is_named_and_makes_the_run_partial(asked: Request, tmp_
 def shard(index: int, *cases: str, **fields: Any) -> Run:
     run = store_data.finished(dict.fromkeys(cases, 100.0), run_id=f"2026112{index}-000000-aaaa")
     whole = Shard(index=index, count=2, total=2, whole="w", tier="nightly")
-    return structs.replace(run, shard=whole, instances=(), **fields)
+    return store_data.changed(run, shard=whole, instances=(), **fields)
 
 
 def other(field: str, value: Any) -> Callable[[Run], Run]:

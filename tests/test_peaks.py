@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from store_data import finished
+from store_data import finished, ran
 
-from perfsuite.cli import Project, rendered
+from perfsuite.cli import rendered
 from perfsuite.judge import peaks as roofline
 from perfsuite.judge.peaks import (
     BYTES,
@@ -31,6 +31,7 @@ from perfsuite.packs.find import packs_at
 from perfsuite.report.data import rate_of
 from perfsuite.run.accept import accept
 from perfsuite.run.expected import find_yardstick
+from perfsuite.run.project import Project
 from perfsuite.store.baselines import Baselines, read_sku
 from perfsuite.workers.catalogue import load_catalogue
 
@@ -227,14 +228,13 @@ def test_ceiling_that_was_accepted_is_known_to_a_run_without_it(
     packs: Sequence[Pack], tmp_path: Path
 ) -> None:
     run = finished({"stream": 700.0, "other": 100.0})
-    names = {each.id: ADD if each.case.name == "stream" else each.id for each in run.variants}
-    run = replace(
-        run,
-        variants=tuple(replace(each, id=names[each.id]) for each in run.variants),
-        results=tuple(replace(each, variant=names[each.variant]) for each in run.results),
-    )
+    plain = [one.variant for one in run.variants]
+    renamed = [replace(each, id=ADD) if each.case.name == "stream" else each for each in plain]
+    of_it = {old.id: new.id for old, new in zip(run.variants, renamed, strict=True)}
+    results = tuple(replace(each, variant=of_it[each.variant]) for each in run.results)
+    run = replace(run, variants=ran(*renamed)).having(results=results)
     accept(run, tmp_path, reason="r", by="b")
-    later = replace(run, id="later", variants=run.variants[1:], results=run.results[1:])
+    later = replace(run, id="later", variants=run.variants[1:]).having(results=run.results[1:])
     found = find_yardstick([tmp_path], tmp_path / "none", run=later, packs=packs)
     assert found.reached is not None
     assert found.reached.links["hbm"].value == pytest.approx(3 * 2**30 / 700e-6, rel=1e-4)

@@ -44,7 +44,9 @@ def night(
         for each in run.variants
     )
     started = f"2026-11-{day:02d}T02:00:00+00:00"
-    return structs.replace(run, id=f"202611{day:02d}-020000", started=started, verdicts=verdicts)
+    return structs.replace(run, id=f"202611{day:02d}-020000", started=started).having(
+        verdicts=verdicts
+    )
 
 
 def nights(times: dict[str, float], *days: int, **verdict: str) -> list[Run]:
@@ -102,7 +104,7 @@ def test_of_what_was_confirmed_the_screen_is_no_evidence(root: Path) -> None:
     (run,) = nights({"copy": 97.0}, 2, word=Word.FASTER, confirmation="fresh processes")
     screen = data.result(COPY, 90.0)
     confirmed = structs.replace(run.results[0], stage=Stage.CONFIRM)
-    ask([structs.replace(run, results=(screen, confirmed))], root)
+    ask([run.having(results=(screen, confirmed))], root)
     assert center(root) == pytest.approx(97.0, rel=3e-4)
 
 
@@ -165,7 +167,7 @@ def test_a_metric_more_is_no_way_for_a_slower_level(root: Path, time: float, wor
         structs.replace(each, exact={**each.exact, "kernels": 2.0})
         for each in run.results[0].evidence
     ]
-    run = structs.replace(run, results=(structs.replace(run.results[0], evidence=tuple(more)),))
+    run = run.having(results=(structs.replace(run.results[0], evidence=tuple(more)),))
     found = only(ask([run], root))
     assert (found.word, found.is_proposed) == (word, word == "new")
     assert ("kernels" in load(root).entries[COPY].metrics) is (word == "new")
@@ -180,9 +182,7 @@ def test_a_new_variant_is_proposed_from_one_night(root: Path) -> None:
 def test_a_new_version_of_a_case_is_new(root: Path) -> None:
     run = night({"copy": 50.0}, 2, word=Word.NEW)
     found = only(
-        ask(
-            [structs.replace(run, results=(structs.replace(run.results[0], case_version=2),))], root
-        )
+        ask([run.having(results=(structs.replace(run.results[0], case_version=2),))], root)
     )
     assert (found.word, found.why) == ("new", "case version was 1 and is 2")
     assert load(root).entries[COPY].case_version == 2
@@ -214,12 +214,12 @@ def test_a_night_whose_canary_is_off_counts_for_nothing(root: Path) -> None:
     bad = night({"copy": 99.0}, 2)
     canary = structs.replace(bad.results[0], stage=Stage.CANARY_START)
     proposal = ask(
-        [structs.replace(bad, canaries=bad.variants, results=(*bad.results, canary))], root
+        [structs.replace(bad, canaries=bad.variants).having(results=(*bad.results, canary))], root
     )
     assert f"canary {COPY} faster at the start" in proposal.broken[bad.id]
     failed = structs.replace(canary, status=Status.CRASHED)
     proposal = ask(
-        [structs.replace(bad, canaries=bad.variants, results=(*bad.results, failed))], root
+        [structs.replace(bad, canaries=bad.variants).having(results=(*bad.results, failed))], root
     )
     assert proposal.broken[bad.id] == f"canary {COPY} crashed"
 
@@ -228,7 +228,7 @@ def test_a_quarantined_canary_says_nothing(root: Path) -> None:
     bad = night({"copy": 99.0}, 2)
     canary = structs.replace(bad.results[0], stage=Stage.CANARY_START)
     text = "[[quarantine]]\nselect = 'case=copy'\nreason = 'flaky'\nexpires = 2026-12-01\n"
-    runs = [structs.replace(bad, canaries=bad.variants, results=(*bad.results, canary))]
+    runs = [structs.replace(bad, canaries=bad.variants).having(results=(*bad.results, canary))]
     assert ask(runs, root, text=text).broken == {}
 
 
@@ -242,7 +242,7 @@ def test_what_was_not_decided_is_left_out(root: Path, word: Word) -> None:
 def test_what_did_not_end_ok_is_left_out(root: Path) -> None:
     runs = nights({"copy": 99.0}, *range(2, 7))
     failed = structs.replace(runs[2].results[0], status=Status.WRONG, reason="off by one")
-    runs[2] = structs.replace(runs[2], results=(failed,))
+    runs[2] = runs[2].having(results=(failed,))
     proposal = ask(runs, root)
     assert proposal.left_out == {(COPY, runs[2].id): "wrong: off by one"}
     assert only(proposal).why == "faster: 4 of 5 nights"

@@ -481,5 +481,5 @@ def test_whole_run_that_moved_counts_as_wrong() -> None:
 def test_confirmation_that_a_run_holds_decides() -> None:
     second = night(2, "a", copy=14.0)
     again = result(second.variants[0].id, 12.5, unit="a", stage=Stage.CONFIRM)
-    confirmed = replace(second, results=(*second.results, again))
+    confirmed = second.having(results=(*second.results, again))
     assert Tally(nights([night(1, "a", copy=12.5), confirmed])).words == {Word.SAME: 1}

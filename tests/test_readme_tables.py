@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from readme_tables import BEGIN, END, ROOT, differing_rows, main, put, stored_sku, table_of
-from store_data import SKU, finished, variant
+from store_data import SKU, finished, ran, variant
 
 from perfsuite.model import ClaimInstance, Pack, Regime, Tier, Variant
 from perfsuite.packs.find import discover
@@ -48,7 +48,7 @@ def _baselines(root: Path, times_us: dict[str, float]) -> None:
         replace(result, variant=each.id)
         for each, result in zip(variants, finished(times_us).results, strict=True)
     )
-    accept(replace(run, variants=variants, results=results), root, reason="r", by="b")
+    accept(replace(run, variants=ran(*variants)).having(results=results), root, reason="r", by="b")
 
 
 def test_row_says_what_a_case_does_and_what_is_claimed(tmp_path: Path) -> None:
@@ -75,12 +75,10 @@ def test_figures_are_of_variants_that_do_the_same_work(tmp_path: Path) -> None:
     near = replace(_variant("cuda"), id="memory.copy[n=268435456,stride=1,impl=cuda]")
     near = replace(near, axes={"n": 1 << 28, "stride": 1, "impl": "cuda"})
     results = finished({"a": 4000.0, "b": 500.0}).results
-    run = replace(
-        finished({"a": 1.0, "b": 1.0}),
-        variants=(strided, near),
+    run = replace(finished({"a": 1.0, "b": 1.0}), variants=ran(strided, near)).having(
         results=tuple(
             replace(each, variant=v.id) for each, v in zip(results, (strided, near), strict=True)
-        ),
+        )
     )
     accept(run, tmp_path, reason="r", by="b")
     row = table_of(_pack(strided, near), tmp_path).splitlines()[2]

@@ -17,6 +17,7 @@ from store_data import (
     file_size_limit,
     finished,
     planned,
+    ran,
     result,
     variant,
 )
@@ -97,7 +98,7 @@ def test_what_is_finished_is_what_is_loaded(tmp_path: Path) -> None:
     with RunFile.create(tmp_path, run) as file:
         stored = file.append(run.results[0])
         ended = file.finish(
-            replace(run, verdicts=(verdict,), notes=("hot",), units={UNIT: "NVIDIA H200"})
+            replace(run, notes=("hot",), units={UNIT: "NVIDIA H200"}).having(verdicts=(verdict,))
         )
     assert load_run(file.path) == ended
     assert ended.results == (stored,)
@@ -155,7 +156,7 @@ def test_a_file_torn_anywhere_after_its_plan_resumes(tmp_path: Path, share: floa
     start = whole.index(b'{"kind":"result"')
     path.write_bytes(whole[: start + int((len(whole) - start) * share)])
     with RunFile.resume(path) as file:
-        assert (file.run.results, file.run.variants) == ((), (COPY,))
+        assert (file.run.results, file.run.variants) == ((), ran(COPY))
         file.append(result(COPY.id, 12.5))
     assert len(load_run(path).results) == 1
 
@@ -309,7 +310,7 @@ def test_exact_metrics_keep_every_digit_and_the_worst_process() -> None:
     worst = replace(evidence(1.0, slot=9), exact={"peak_bytes": 134217731.0, "launches": 3.0})
     run = finished({"copy": 1.0})
     more = replace(run.results[0], evidence=(*run.results[0].evidence, worst))
-    metrics = entries_of(replace(run, results=(more,)))[COPY.id].metrics
+    metrics = entries_of(run.having(results=(more,)))[COPY.id].metrics
     assert (metrics["peak_bytes"].center, metrics["peak_bytes"].unit) == (134217731.0, "bytes")
     assert metrics["launches"].unit == "count"
     assert metrics["peak_bytes"].values == {}
@@ -318,7 +319,7 @@ def test_exact_metrics_keep_every_digit_and_the_worst_process() -> None:
 def test_screen_and_confirmation_count_both() -> None:
     run = finished({"copy": 12.5})
     both = (*run.results, result(COPY.id, 12.5, stage=Stage.CONFIRM, unit=OTHER_UNIT))
-    values = entries_of(replace(run, results=both))[COPY.id].metrics["time_us"].values
+    values = entries_of(run.having(results=both))[COPY.id].metrics["time_us"].values
     assert {unit: len(row) for unit, row in values.items()} == {UNIT: 3, OTHER_UNIT: 3}
 
 
@@ -326,13 +327,13 @@ def test_screen_and_confirmation_count_both() -> None:
 def test_a_stage_that_did_not_end_ok_has_no_entry(status: Status) -> None:
     run = finished({"copy": 12.5})
     bad = result(COPY.id, 12.5, stage=Stage.CONFIRM, status=status)
-    assert entries_of(replace(run, results=(*run.results, bad))) == {}
+    assert entries_of(run.having(results=(*run.results, bad))) == {}
 
 
 def test_a_stage_measured_again_counts_as_it_ended() -> None:
     run = finished({"copy": 12.5})
     again = (result(COPY.id, 99.0, status=Status.ERROR), *run.results)
-    assert entries_of(replace(run, results=again)).keys() == {COPY.id}
+    assert entries_of(run.having(results=again)).keys() == {COPY.id}
 
 
 def test_sampling_is_known_where_all_processes_agree() -> None:
@@ -340,7 +341,7 @@ def test_sampling_is_known_where_all_processes_agree() -> None:
     assert entries_of(run)[COPY.id].sampling == Sampling(launches=8, sets=1)
     processes = run.results[0].evidence
     mixed = replace(run.results[0], evidence=(*processes, replace(processes[0], launches=9)))
-    assert entries_of(replace(run, results=(mixed,)))[COPY.id].sampling is None
+    assert entries_of(run.having(results=(mixed,)))[COPY.id].sampling is None
 
 
 def test_a_device_with_one_clock_has_entries_of_time_alone() -> None:
@@ -348,13 +349,13 @@ def test_a_device_with_one_clock_has_entries_of_time_alone() -> None:
     process = replace(evidence(1.0), blocks=blocks, exact={})
     run = finished({"copy": 1.0})
     one = replace(run.results[0], evidence=(process,))
-    assert entries_of(replace(run, results=(one,)))[COPY.id].metrics.keys() == {"time_us"}
+    assert entries_of(run.having(results=(one,)))[COPY.id].metrics.keys() == {"time_us"}
 
 
 def test_a_variant_that_was_only_checked_has_no_entry() -> None:
     run = finished({"copy": 1.0})
     checked = replace(run.results[0], evidence=(replace(evidence(1.0), blocks=(), exact={}),))
-    assert entries_of(replace(run, results=(checked,))) == {}
+    assert entries_of(run.having(results=(checked,))) == {}
 
 
 def test_a_stored_run_of_version_1_is_still_read() -> None:
@@ -370,6 +371,6 @@ def test_entry_remembers_the_load_it_was_measured_under() -> None:
         for block in run.results[0].evidence[0].blocks
     ]
     evidence = tuple(replace(each, blocks=tuple(busy)) for each in run.results[0].evidence)
-    loaded = replace(run, results=(replace(run.results[0], evidence=evidence),))
+    loaded = run.having(results=(replace(run.results[0], evidence=evidence),))
     assert [entry.load for entry in entries_of(run).values()] == [0.0]
     assert [entry.load for entry in entries_of(loaded).values()] == [0.4]

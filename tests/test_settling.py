@@ -114,7 +114,7 @@ def execute(request, *rest):
         return outcome
     found = outcome.run
     told = [structs.replace(v, word=Word.SAME, in_turns=IN_TURNS, card="") for v in found.verdicts]
-    return replace(outcome, run=structs.replace(found, verdicts=tuple(told)))
+    return replace(outcome, run=found.having(verdicts=told))
 
 run.execute = execute
 against.of_one_code = lambda run: [(v.variant, "nothing of it") for v in run.verdicts]
@@ -212,7 +212,7 @@ def test_nothing_is_settled_beyond_the_time_limit(
     doubted = tuple(structs.replace(each, card=NEVER_SEEN) for each in run.verdicts)
     outcome = replace(
         outcome,
-        run=structs.replace(run, verdicts=doubted, wall_s=60.0),
+        run=structs.replace(run, wall_s=60.0).having(verdicts=doubted),
         expected=replace(outcome.expected, entries=entries_of(run)),
     )
     found = settle(outcome, replace(asked, time_s=60.0), Log(), Desks())
@@ -297,6 +297,6 @@ def test_more_than_can_be_asked_is_told(elsewhere: pytest.Pytester) -> None:
 def test_a_run_that_was_judged_again_reads_as_judged_last(elsewhere: pytest.Pytester) -> None:
     run = last(elsewhere)
     path = elsewhere.path / ".perfsuite" / "runs" / f"{run.id}.jsonl"
-    later = structs.replace(run, verdicts=run.verdicts[:1], notes=("judged again",))
+    later = structs.replace(run, notes=("judged again",)).having(verdicts=run.verdicts[:1])
     assert later != run
     assert read_run(path.read_bytes() + end_lines(later), where="made up") == later

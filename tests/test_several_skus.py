@@ -37,7 +37,7 @@ def a_run(registers: float = 40.0) -> Run:
         Result(variant=kernel.id, status=Status.OK, evidence=(counted,)),
     )
     run = data.planned(copy, pair, kernel)
-    return replace(run, facts=FACTS, results=results, finished="2026-11-21T10:40:00+00:00")
+    return replace(run, facts=FACTS, finished="2026-11-21T10:40:00+00:00").having(results=results)
 
 
 def test_a_variant_is_keyed_by_its_gpus_or_its_target() -> None:

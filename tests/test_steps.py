@@ -62,7 +62,7 @@ def words(project: pytest.Pytester) -> list[str]:
     ("what", "failed"),
     [
         ("perfsuite.report.html.environment", "index.html not written"),
-        ("perfsuite.history.store.stored_of", "history not stored"),
+        ("perfsuite.history.store.History.add", "history not stored"),
         ("perfsuite.run.finish.read", "report not made"),
         ("perfsuite.report.terminal._told", "items say less"),
         ("perfsuite.report.terminal.first_line", "no summary"),
@@ -87,7 +87,7 @@ def test_what_fails_after_the_measuring_costs_no_verdict(
 def test_what_failed_is_in_the_exit_status_of_a_run_that_is_right(project: pytest.Pytester) -> None:
     right = ("--perf-select", "n=1")
     assert perf(project, *right).ret == 0
-    result = broken(project, "perfsuite.history.store.stored_of", *right)
+    result = broken(project, "perfsuite.history.store.History.add", *right)
     result.assert_outcomes(passed=1)
     assert result.ret == 1
     result = broken(project, "perfsuite.report.terminal.first_line", *right)
@@ -99,7 +99,7 @@ def test_an_error_of_ours_has_its_remedy_and_no_traceback(project: pytest.Pytest
     error = (
         "__import__('perfsuite.boundary').boundary.StoreError('full', where='disk', remedy='room')"
     )
-    result = broken(project, "perfsuite.history.store.stored_of", error=error)
+    result = broken(project, "perfsuite.history.store.History.add", error=error)
     result.stdout.fnmatch_lines(
         ["history not stored: full; where: disk; do: room; perfsuite history import * later"]
     )

@@ -10,9 +10,10 @@ from typing import Any
 import explained_data
 import pytest
 from options_data import OPTIONS
-from report_data import CLAIMS, FACTS, HEALTH, STORY, Told, baselines_of, replace, run_of
+from report_data import FACTS, HEALTH, INSTANCES, STORY, Told, baselines_of, replace, run_of
+from store_data import changed
 
-from perfsuite.model import ClaimInstance, MachineShift, Result, Status, Word
+from perfsuite.model import MachineShift, Result, Status, Word
 from perfsuite.report.data import RunView, read
 from perfsuite.report.terminal import Account, Ticker, accounts_of, costs, plain, summary
 
@@ -23,14 +24,13 @@ def told_of(word: Word | Status) -> Told:
 
 def book_of(*words: Word | Status, **changes: Any) -> RunView:
     story = tuple(map(told_of, words)) or STORY
-    run = replace(run_of(story), **changes)
+    run = changed(run_of(story), **changes)
     return read(run, baselines=baselines_of(story), source="baseline nvidia-h200")
 
 
 def account(word: Word | Status, **changes: Any) -> Account:
-    options = replace(OPTIONS, **changes)
-    (found,) = accounts_of(book_of(word), options).values()
-    return found
+    found = accounts_of(book_of(word), replace(OPTIONS, **changes))
+    return next(iter(found.values()))
 
 
 def test_the_summary_counts_every_word_and_lists_what_needs_a_reader() -> None:
@@ -61,18 +61,14 @@ def test_of_many_items_ten_are_told_and_long_texts_are_cut() -> None:
 
 
 def test_what_is_unclear_is_told_with_the_load_of_others() -> None:
-    book, loud = book_of(Word.UNCLEAR), replace(HEALTH, foreign_percent=34.0)
-    results = []
-    for result in book.run.results:
-        evidence = [
-            replace(one, blocks=tuple(replace(block, health=loud) for block in one.blocks))
-            for one in result.evidence
-        ]
-        results.append(replace(result, evidence=tuple(evidence)))
-    lines = list(summary(read(replace(book.run, results=tuple(results)), baselines={})))
-    (told,) = [line for line in lines if line.startswith("  unclear")]
-    assert "load by others up to 34 %; from 6.3 % on a change would be found" in told
-    assert "load" not in next(line for line in summary(book) if line.startswith("  unclear"))
+    (quiet,) = book_of(Word.UNCLEAR).variants
+    process, loud = quiet.evidence[0], replace(HEALTH, foreign_percent=34.0)
+    loaded = replace(process, blocks=(replace(process.blocks[0], health=loud),))
+    results = tuple(replace(each, evidence=(loaded,)) for each in quiet.results)
+    cause = replace(quiet, results=results).cause
+    told = "load by others up to 34 %; from 6.3 % on a change would be found"
+    assert plain(cause) == told
+    assert plain(quiet.cause) == told.partition("; ")[2]
 
 
 def test_a_shifted_machine_is_told_first_and_fails_the_run() -> None:
@@ -102,14 +98,18 @@ def test_a_failure_says_what_is_needed_to_act() -> None:
     words = [line.split()[0] for line in text.splitlines()[1:]]
     assert words == ["metric", "baseline", "measured", "change", "limits", "reason", "again"]
     assert "threshold 0.25 %, gate 1.0 %" in text
-    assert "pytest --perf --perf-select 'memory.stream[op=copy,n=268435456]'" in text
     again = {"device": "cpu", "pack": (Path("my pack.py"),), "processes": 5, "seed": 7}
     tail = "--perf-device=cpu '--perf-pack=my pack.py' --perf-processes=5 --perf-seed=7"
-    assert account(Word.SLOWER, **again).text.endswith(tail)
+    text = account(Word.SLOWER, **again).text
+    assert "again     pytest --perf --perf-select 'memory.stream[op=copy,n=268435456]'" in text
+    assert text.endswith(tail)
     assert "85 % of the copy ceiling" in account(Word.OVER_BUDGET).text
-    book = explained_data.explained((told_of(Word.SLOWER),))
-    (traced,) = accounts_of(book, OPTIONS).values()
-    assert "\n  why       copy_rows" in traced.text
+    traced = accounts_of(explained_data.explained((told_of(Word.SLOWER),)), OPTIONS)
+    assert "\n  why       copy_rows" in next(iter(traced.values())).text
+    claim = accounts_of(book_of(), OPTIONS)[INSTANCES[2].id]
+    assert claim.fails
+    assert "1.50x (chapter of fused_softmax)" in claim.text
+    assert ("perf_ratio", 1.06) in claim.properties
 
 
 @pytest.mark.parametrize(
@@ -128,31 +128,12 @@ def test_an_item_fails_is_skipped_or_passes_by_its_word(
     if fails:
         assert found.text.startswith(f"{word.value}: ")
         assert "  again " in found.text
+        assert not account(word, fail_on=("disturbed",)).fails
     if skipped:
         assert found.text == book_of(word).variants[0].reason
     if isinstance(word, Word):
         assert ("perf_verdict", word.value) in found.properties
-
-
-def test_statuses_fail_as_the_options_say() -> None:
     assert account(Status.DISTURBED, fail_on=("disturbed",)).fails
-    assert not account(Status.WRONG, fail_on=("disturbed",)).fails
-
-
-def test_a_broken_claim_fails_with_the_ratio_and_its_source() -> None:
-    claim = ClaimInstance(
-        id=CLAIMS[2].claim,
-        pack="compute",
-        name="fused_softmax",
-        faster="compute.softmax[a]",
-        than="compute.softmax[b]",
-        by=1.5,
-        source=CLAIMS[2].source,
-    )
-    found = accounts_of(book_of(instances=(claim,)), OPTIONS)[claim.id]
-    assert found.fails
-    assert "1.50x (Triton tutorial 2, fused softmax)" in found.text
-    assert ("perf_ratio", 1.06) in found.properties
 
 
 def test_the_cost_of_a_run_is_a_table_of_plain_text() -> None:
@@ -163,21 +144,13 @@ def test_the_cost_of_a_run_is_a_table_of_plain_text() -> None:
     assert all(line.isascii() for line in lines)
 
 
-class Tty(io.StringIO):
-    """A terminal that remembers."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 def test_progress_is_a_line_for_what_matters_or_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     with Ticker(lines.append) as ticker:
         ticker.planned(3, FACTS, 4.0)
         ticker.phase("a.b[n=1]", "check")
-        ticker.finished(Result(variant="a.b[n=1]", status=Status.OK), 1, 3)
-        ticker.finished(Result(variant="a.b[n=2]", status=Status.CRASHED), 2, 3)
-        ticker.finished(Result(variant="a.b[n=3]", status=Status.OK), 3, 3)
+        for at, status in enumerate((Status.OK, Status.CRASHED, Status.OK), start=1):
+            ticker.finished(Result(variant=f"a.b[n={at}]", status=status), at, 3)
         ticker.note("confirming 1")
     assert lines == [
         "perfsuite: 3 variants on NVIDIA H200, about 4.0 s",
@@ -185,7 +158,8 @@ def test_progress_is_a_line_for_what_matters_or_a_bar(monkeypatch: pytest.Monkey
         "[3/3] a.b[n=3]: ok",
         "note: confirming 1",
     ]
-    screen = Tty()
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stdout", screen)
     for name, value in (("COLUMNS", "200"), ("TERM", "xterm")):
         monkeypatch.setenv(name, value)
@@ -200,9 +174,9 @@ def test_progress_is_a_line_for_what_matters_or_a_bar(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("line", ["::stop-commands::x", "\u3000 ::error::x", "a ##[error]x"])
 def test_a_terminal_and_a_workflow_obey_no_worker(line: str) -> None:
     story = (replace(told_of(Status.CRASHED), reason=f"\x1b[2J\x07\x9bfirst\n{line}"),)
-    run = run_of(story)
+    run = replace(run_of(story), claims=())
     spoken = tuple(replace(each, output=f"{line}\n  {line}") for each in run.results)
-    book = read(replace(run, results=spoken), baselines={})
+    book = read(run.having(results=spoken), baselines={})
     (found,) = accounts_of(book, OPTIONS).values()
     lines = [*found.text.splitlines(), *summary(book)]
     assert sum(line.rsplit("::", maxsplit=1)[-1][-6:] in each for each in lines) >= 3

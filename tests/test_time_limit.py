@@ -129,7 +129,7 @@ def test_what_never_fits_says_so_and_keeps_nothing_else_out() -> None:
     assert [each.id for each in found.chosen(some)] == [some[1].id, some[2].id]
     run = store_data.planned(*some)
     done = [Result(variant=each.id, status=Status.OK) for each in some[1:]]
-    (left,) = found.cut(structs.replace(run, results=tuple(done))).left_out
+    (left,) = found.cut(run.having(results=tuple(done))).left_out
     assert left.variant == some[0].id
     assert "too long for it; 1m39s of the 10s that it leaves" in left.reason
 
@@ -182,8 +182,8 @@ def test_what_has_no_room_after_a_resume_is_not_said_to_be_too_long(tmp_path: Pa
     for seconds, spent_s in ((120.0, 71.0), (120.0, 200.0), (30.0, 0.0)):
         limit = TimeLimit(seconds, spent_s)
         found = fit_of(run, asked, limit=limit, entries={}, devices=1)
-        assert found.chosen(run.variants) == ()
-        (why,) = {each.reason for each in found.cut(structs.replace(run, results=())).left_out}
+        assert found.chosen(asked.variants) == ()
+        (why,) = {each.reason for each in found.cut(run.having(results=())).left_out}
         reasons[seconds, spent_s] = why
     resumed = "--perf-time 2m has no room: no baseline, new when last measured; 20200101"
     assert reasons.pop((120.0, 71.0)) == reasons.pop((120.0, 200.0)) == resumed
@@ -220,7 +220,7 @@ def test_earlier_runs_tell_costs_and_doubts(tmp_path: Path) -> None:
         with RunFile.create(tmp_path, run) as file:
             for each in (*results, wrong):
                 file.append(each)
-            file.finish(structs.replace(run, verdicts=(word,)))
+            file.finish(run.having(verdicts=(word,)))
     ids = [variant.id for variant in run.variants]
     found = past_of(tmp_path, sku="nvidia-h200", unit=store_data.UNIT, variants=[*ids, "never"])
     assert {name: each.doubt for name, each in found.items()} == {ids[0]: "slower", ids[1]: "wrong"}
@@ -232,7 +232,7 @@ def test_nights_with_little_room_hide_no_earlier_one(tmp_path: Path) -> None:
     for number in range(14):
         run = store_data.finished({"copy": 100.0}, run_id=f"202611{number + 10}-000000-aaaa")
         left = (LeftOut(variant="memory.scan[n=1024]", reason="no room"),) if number else ()
-        newest = structs.replace(run, left_out=left)
+        newest = run.having(left_out=left)
         with RunFile.create(tmp_path, newest) as file:
             file.finish(newest)
     assert len(list(earlier_runs(tmp_path, newest))) == 14

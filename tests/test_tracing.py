@@ -67,9 +67,9 @@ $L__tmp3:
 
 def traced_run(kernels: tuple[TracedKernel, ...] = KERNELS) -> Run:
     trace = Trace(variant=COPY, kernels=kernels, codes=(CODE,))
-    run = structs.replace(finished({"copy": 12.5}), traces=(trace,) if kernels else ())
+    run = finished({"copy": 12.5}).having(traces=(trace,) if kernels else ())
     processes = tuple(structs.replace(each, artefact="aa") for each in run.results[0].evidence)
-    return structs.replace(run, results=(structs.replace(run.results[0], evidence=processes),))
+    return run.having(results=(structs.replace(run.results[0], evidence=processes),))
 
 
 def entry_of(root: Path) -> Any:
@@ -240,7 +240,7 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
     tracer = desk.panel.tracer.return_value.__enter__.return_value
     tracer.trace.return_value = Anatomy((), reason="a test")
     file = Mock(path=tmp_path / "runs" / "x.jsonl", run=run)
-    run = structs.replace(run, verdicts=tuple(verdicts))
+    run = run.having(verdicts=tuple(verdicts))
     asked = Mock(counters=False, is_brief=False)
     traced(
         run, Mock(), run_file=file, desks=[desk], entries={}, samplings={},

@@ -17,7 +17,6 @@ from perfsuite.model import Settings, Tier
 from perfsuite.packs.find import discover
 from perfsuite.report.data import RunView, read
 from perfsuite.report.html import write_report
-from perfsuite.report.why import explained
 from perfsuite.run.config import Request
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store.runs import load_run
@@ -108,9 +107,9 @@ class Told:
     @property
     def headlines(self) -> Mapping[str, str]:
         return {
-            subject.variant.id.partition("kind=")[2].rstrip("]"): explained(subject)
+            subject.variant.id.partition("kind=")[2].rstrip("]"): subject.explained
             for subject in self.book.variants
-            if explained(subject)
+            if subject.explained
         }
 
 

@@ -101,7 +101,7 @@ def keep(folder: Path, run_id: str, time_us: float, word: Word) -> None:
     file = RunFile.create(folder, run)
     for result in run.results:
         file.append(result)
-    file.finish(replace(run, verdicts=(verdict,)))
+    file.finish(run.having(verdicts=(verdict,)))
 
 
 def center_of(folder: Path) -> float:
@@ -142,11 +142,11 @@ def test_only_what_was_measured_is_to_be_accepted_as_well(tmp_path: Path) -> Non
     accept(data.finished(TIMES), root, reason="first numbers", by="Ann")
     run = data.finished({**TIMES, "fill": 50.0, "gather": 70.0, "scan": 80.0})
     ended = zip(run.results, (Status.OK, Status.OK, Status.SKIPPED, Status.ERROR), strict=True)
-    run = replace(run, results=tuple(replace(each, status=status) for each, status in ended))
+    run = run.having(results=tuple(replace(each, status=status) for each, status in ended))
     found = find_yardstick([root], tmp_path, run=run)
     told = "1 of 2 measured have no baseline entry for nvidia-h200 yet: accept them as well"
     assert found.unaccepted(run) == (told,)
-    rest = replace(run, results=run.results[:1] + run.results[2:])
+    rest = run.having(results=run.results[:1] + run.results[2:])
     assert found.unaccepted(rest) == ()
     assert not any("accept" in note for note in found.notes)
     checked = replace(run, settings=replace(run.settings, check_only=True))

@@ -32,13 +32,16 @@ def verdict_schema() -> Schema:
 def run_schema() -> Schema:
     """Return the schema of one line of a run file; its kind says which."""
     _, found = msgspec.json.schema_components(
-        [Run, CaseInfo, Variant, Result, Trace], ref_template="#/$defs/{name}"
+        [Run, CaseInfo, Variant, Result, Trace, *_PARTS], ref_template="#/$defs/{name}"
     )
     own = found["Run"]["properties"]
     header = {name: told for name, told in own.items() if name not in _LATER}
     lines = {
         "header": _object({"schema": {"const": RUN_SCHEMA}, **header}, found["Run"]["required"]),
-        **{kind: _object({name: own[name] for name in names}) for kind, names in _PARTS.items()},
+        **{
+            part.__name__.strip("_").lower(): _object(found.pop(part.__name__)["properties"])
+            for part in _PARTS
+        },
         "result": {"$ref": "#/$defs/Result"},
         "trace": {"$ref": "#/$defs/Trace"},
     }
@@ -48,7 +51,8 @@ def run_schema() -> Schema:
         found[name].pop("additionalProperties", None)
     # A variant names its case, which the plan holds once.
     found["Variant"]["properties"]["case"] = {"type": "string"}
-    del found["Run"]
+    for name in ("Run", "VariantRun", "Expected"):
+        del found[name]
     kinds = [
         {"allOf": [_object({"kind": {"const": name}}, ["kind"]), told]}
         for name, told in lines.items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
 import re
 import shlex
@@ -13,7 +12,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -24,10 +22,6 @@ from typing import Annotated
 
 import typer
 from msgspec.structs import replace
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 import perfsuite
 from perfsuite.boundary import PerfError, UsageError, user_name
@@ -37,29 +31,52 @@ from perfsuite.judge.noise import entries_of, prior_for
 from perfsuite.judge.peaks import COMPUTE, MEMORY, MIXED, TRANSFER
 from perfsuite.judge.verdict import judge
 from perfsuite.model import (
-    BaselineEntry,
+    BaselineEntry as BaselineEntry,
+)
+from perfsuite.model import (
     BaselineMetric,
     DeviceFacts,
     Health,
     Pack,
     Regime,
     Run,
-    Series,
     Settings,
     Sku,
     Tier,
     Variant,
 )
-from perfsuite.packs.find import TAKEN_NAMES, PackSource, discover
+from perfsuite.model import (
+    Series as Series,
+)
+from perfsuite.packs.find import TAKEN_NAMES
+from perfsuite.packs.find import PackSource as PackSource
+from perfsuite.packs.find import discover as discover
 from perfsuite.packs.select import missing_need, parse_selection
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import view
 from perfsuite.report.data import RunView, read
 from perfsuite.report.html import write_beside, write_report
-from perfsuite.report.terminal import first_line, plain, skip_lines
-from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, exceptions_of, paths_of
+from perfsuite.report.terminal import first_line, skip_lines
+from perfsuite.report.terminal import plain as plain
+from perfsuite.run.config import BASELINES as BASELINES
+from perfsuite.run.config import BASELINES_DEFAULT as BASELINES_DEFAULT
+from perfsuite.run.config import exceptions_of
+from perfsuite.run.config import paths_of as paths_of
 from perfsuite.run.expected import find_yardstick
-from perfsuite.run.finish import book_of, past_of
+from perfsuite.run.finish import book_of
+from perfsuite.run.project import (
+    BaselinesOption,
+    Device,
+    Packs,
+    Project,
+    estimate_words,
+    find_project,
+    known_history,
+    say,
+    say_error,
+    say_table,
+    time_of,
+)
 from perfsuite.run.run import Outcome
 from perfsuite.store.baselines import (
     Baselines,
@@ -71,117 +88,13 @@ from perfsuite.store.baselines import (
     skus_in,
 )
 from perfsuite.store.files import refusing
-from perfsuite.store.runs import list_runs, load_run, run_path
+from perfsuite.store.runs import list_runs as list_runs
+from perfsuite.store.runs import load_run as load_run
+from perfsuite.store.runs import run_path as run_path
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
-from perfsuite.workers.catalogue import load_catalogue
+from perfsuite.workers.catalogue import load_catalogue as load_catalogue
 from perfsuite.workers.process import inventory
 from perfsuite.workers.units import open_desks, products_of, resolved
-
-# What pytest takes for its root directory, and what a run leaves behind.
-MARKS = (".perfsuite", "pyproject.toml", "pytest.ini", "tox.ini", ".git")
-# Without a terminal nobody sees the edge: a cut id could not be copied.
-WIDE = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Project:
-    """Where a project's runs and packs are."""
-
-    root: Path
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder of run files."""
-        return self.root / ".perfsuite"
-
-    def load_run(self, name: str = "") -> Run:
-        """Return a run by file, by id or, without a name, the newest; ``UsageError`` if unknown."""
-        remedy = "name a run file that is there, or a run's id"
-        with refusing("there is no such file", name, remedy=remedy, kind=UsageError):
-            if name and Path(name).is_file():
-                return load_run(Path(name))
-        if Path(name).suffix or Path(name).name != name:
-            raise UsageError("there is no such file", where=name, remedy=remedy)
-        known = list_runs(self.folder)
-        path = run_path(self.folder, name) if name else next(iter(known), None)
-        if path is None or path not in known:
-            ids = ", ".join(known_path.stem for known_path in known[:3])
-            raise UsageError(
-                f"there is no run {name!r}" if name else "there is no run yet",
-                where=str(self.folder / "runs"),
-                remedy=f"name a run file or one of: {ids}" if ids else "measure: pytest --perf",
-            )
-        return load_run(path)
-
-    def sources(self, extra: Iterable[Path] | None) -> tuple[PackSource, ...]:
-        """Return the packs of this project and environment."""
-        return discover(self.root, extra=tuple(extra or ()))
-
-    def packs(self, extra: Iterable[Path] | None, tier: Tier) -> tuple[Pack, ...]:
-        """Return the packs with their variants up to a tier."""
-        return load_catalogue(self.sources(extra), tier=tier)
-
-    def baseline_roots(
-        self, given: Path | None, extra: Iterable[Path] | None = None
-    ) -> tuple[Root, ...]:
-        """Return where accepted numbers lie: the project's or the given folder, then the packs'."""
-        from perfsuite.store.baselines import shipped_by
-
-        return (*self.baseline_folders(given), *shipped_by(self.sources(extra)))
-
-    def baseline_folders(self, given: Path | None) -> tuple[Path, ...]:
-        """Return where the project's own numbers lie: the given folder, else what its settings say.
-
-        The first of them is what is written to; ``UsageError`` where these name none.
-        """
-        if given:
-            return (given,)
-        found = paths_of(self.root, BASELINES, BASELINES_DEFAULT)
-        if not found:
-            raise UsageError(
-                f"the project's {BASELINES} names no folder",
-                where=str(self.root),
-                remedy="name one there, or with --baselines DIR",
-            )
-        return found
-
-
-def find_project() -> Project:
-    """Return the project that the current folder is part of."""
-    here = Path.cwd()
-    folders = (here, *here.parents)
-    root = next((each for each in folders if any((each / mark).exists() for mark in MARKS)), here)
-    return Project(root)
-
-
-def console(*, stderr: bool = False) -> Console:
-    """Return where to speak; variant ids have brackets, so no text is taken for markup."""
-    stream = sys.stderr if stderr else sys.stdout
-    if isinstance(stream, io.TextIOWrapper):  # some have fewer characters than we use
-        stream.reconfigure(errors="replace")
-    width = None if stream is None or stream.isatty() else WIDE
-    return Console(stderr=stderr, markup=False, highlight=False, width=width)
-
-
-def say(text: str, *, stderr: bool = False) -> None:
-    """Say lines; what a terminal would obey is made plain, here and in ``say_table`` alone."""
-    console(stderr=stderr).print(plain(text, most=len(text)), soft_wrap=True)
-
-
-def say_error(error: PerfError) -> None:
-    """Say what went wrong, where, and what to do."""
-    say(f"perfsuite: {error}", stderr=True)
-
-
-def say_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """Say rows as a table; variants stay whole, so that they can be copied."""
-    table = Table(title=plain(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column == "variant")
-    for row in rows:
-        table.add_row(*(Text(plain(cell)) for cell in row))
-    console().print(table)
-
 
 app = typer.Typer(
     help="GPU performance regression suite. Measuring itself is: pytest --perf",
@@ -192,17 +105,8 @@ app = typer.Typer(
 baseline_commands = typer.Typer(help="The accepted numbers of each SKU.", no_args_is_help=True)
 app.add_typer(baseline_commands, name="baseline")
 
-Packs = Annotated[
-    list[Path] | None,
-    typer.Option("--pack", metavar="FILE_OR_FOLDER", help="One more pack; repeatable"),
-]
 Select = Annotated[
     str, typer.Option("--select", metavar="EXPR", help="As --perf-select: 'impl=triton,n>=1e6'")
-]
-Device = Annotated[str, typer.Option(help="auto, cuda, cpu or a pack's; auto takes GPUs if any")]
-BaselinesOption = Annotated[
-    Path | None,
-    typer.Option("--baselines", metavar="DIR", help="Default: perf_baselines of pyproject.toml"),
 ]
 TierOption = Annotated[Tier, typer.Option(help="How many values of each axis")]
 
@@ -468,7 +372,7 @@ def folders() -> None:
 @cache
 def commands() -> typer.Typer:
     """Return the commands of the core and of each feature."""
-    features().hook.perf_commands(app=app)
+    features().hook.perf_commands(app=app, baseline=baseline_commands)
     return app
 
 
@@ -489,14 +393,14 @@ def main() -> None:
 def judged_against(run: Run, before: Run) -> RunView:
     """Return ``run`` with the verdicts it gets when ``before`` is its baseline."""
     source = f"run {before.id}"
-    mismatches = {variant.id: _mismatch(run, before, variant) for variant in run.variants}
+    mismatches = {one.id: _mismatch(run, before, one.variant) for one in run.variants}
     mismatches = {name: why for name, why in mismatches.items() if why}
     entries = entries_of(before)
     # Results come in the order they were measured: a confirmation replaces its screen.
     last = {result.variant: result for result in run.asked}
     verdicts = judge(
         last,
-        variants=run.variants,
+        variants=[one.variant for one in run.variants],
         entries=entries,
         against=Against(
             facts=run.facts,
@@ -506,7 +410,7 @@ def judged_against(run: Run, before: Run) -> RunView:
             mismatches=mismatches,
         ),
     )
-    judged = replace(run, verdicts=verdicts, claims=())
+    judged = replace(run.having(verdicts=verdicts), claims=())
     return read(judged, baselines=entries, source=source, previous=before)
 
 
@@ -551,7 +455,7 @@ def say_entries(roots: Sequence[Path], slug: str) -> None:
     rows = [
         (
             variant,
-            *_estimate(stored.entry),
+            *estimate_words(stored.entry),
             f"{stored.accepted.when.partition('T')[0]} by {stored.accepted.by}",
             stored.accepted.reason,
         )
@@ -603,31 +507,6 @@ def _known_sku(roots: Sequence[Path], slug: str) -> Sku:
             remedy=f"choose one of {', '.join(sorted(known))}" if known else "accept a run first",
         )
     return read_sku(sku_folder(known[slug], slug))
-
-
-def time_of(entry: BaselineEntry) -> str:
-    """Return an entry's time to the digits that its noise supports; nothing if it has none."""
-    return _estimate(entry)[0]
-
-
-def _estimate(entry: BaselineEntry) -> tuple[str, str, str, str]:
-    metric = entry.metrics.get("time_us")
-    if metric is None:  # a variant with exact metrics only
-        return "", "", "", ""
-    return (
-        plain(view.time(metric.center, metric.between)),
-        plain(view.spread(metric.between)),
-        str(sum(map(len, metric.values.values()))),
-        str(len(metric.values)),
-    )
-
-
-def known_history(project: Project, run: Run) -> Mapping[str, Series]:
-    """Return what is known of the past of a run's variants, saying what of it was damaged."""
-    kept = past_of(run, project.root)
-    for note in kept.notes:
-        say(f"note: {note}", stderr=True)
-    return kept.series
 
 
 def rendered(project: Project, names: Sequence[str], folder: Path, baselines: Path | None) -> Path:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import msgspec
 
 from perfsuite.boundary import PackError, PerfError, UsageError
-from perfsuite.cli import say, say_error
 from perfsuite.devices.protocol import open_device
 from perfsuite.engine.measure import Session
 from perfsuite.model import Accelerator, Axes, Evidence, Kernel, Regime, Settings
 from perfsuite.packs.load import load_pack
 from perfsuite.packs.select import missing_of
+from perfsuite.run.project import say, say_error
 from perfsuite.store.files import refusing
 from perfsuite.workers.process import child_environment
 
@@ -66,8 +66,9 @@ def carry_out(order: Order) -> None:
         raise UsageError(f"{order.case!r} cannot run here: it {missing}", where=order.origin)
     session = Session(device, case, order.axes, Settings(check_only=True), seed=0)
     if order.check:
-        session.prepare(lambda phase: say(f"{phase} ..."))
-        _say_check(session.finish())
+        session.announce = lambda phase: say(f"{phase} ...")
+        session.prepare()
+        _say_check(*session.finish())
     if case.regime is not Regime.EXACT:
         _launch(session, order.launches)
     device.close()

@@ -361,6 +361,19 @@ def _is_odd(sample: Sample) -> bool:
     return any(MAGNITUDE < value < math.inf for value in (sample.time_us, sample.cycles))
 
 
+EMPTY_RUNS = 5
+# No kernel is shorter; what takes less than this beyond two bare stamps left the GPU alone.
+SHORTEST_US = 0.5
+
+
+def least_us(device: Device) -> float:
+    """Return what a call takes at least that puts work on the device, by two stamps around none."""
+    nothing = device.group(lambda: None, [()], 1, backend="loop")
+    empty = device.sample(nothing, EMPTY_RUNS, regime=Regime.PACED, spin_us=0.0, flush=False)
+    times_us = (sample.time_us for sample in empty if math.isfinite(sample.time_us))
+    return min(times_us, default=math.inf) + SHORTEST_US
+
+
 def shape_faults(device: object) -> Iterator[str]:
     """Yield what is missing of the protocol, without calling anything."""
     for name in Device.__annotations__:

@@ -6,14 +6,18 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfsuite.boundary import CaseError, WrongResultError
 from perfsuite.devices.load import waited_ns
-from perfsuite.devices.protocol import Comparison, Device, Group
+from perfsuite.devices.protocol import Comparison, Device
 from perfsuite.model import Scenario, Workload
+
+if TYPE_CHECKING:
+    from perfsuite.engine.measure import Plan, Session
 
 # Seeds of one worker are this far apart, so that its input sets and checks never share data.
 SEEDS = 1000
@@ -23,6 +27,7 @@ RECHECK_SEED = SEEDS - 3
 # of what its samples took.
 # A result that is wrong once in twenty is among the 60 of three processes with 95 %.
 RECHECKS, RECHECK_S, RECHECK_SHARE = 20, 0.01, 0.02
+DIFFERS = "output differs from the reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ def checked(
         data = given(device, workload, seed * SEEDS + offset)
         expected = workload.reference(*data.arguments)
         comparison = launched(workload.fn)
-        _refuse_wrong(comparison, "output differs from the reference", where)
+        _refuse_wrong(comparison, DIFFERS, where)
     if is_thorough:
         _refuse_control(launched(workload.wrong), where)
     return comparison
@@ -87,90 +92,78 @@ class Recheck:
     launch on other ones follows; ``is_fresh`` says whether all were. What a launch returns is not
     poisoned: it may be a part of its inputs, or of what the function holds. Ranks of a gang take
     the same steps.
-
-    ``group`` was timed over ``sets``, ``launches`` in all; its samples took ``spent_s``. The check
-    allowed an error of ``limit``.
     """
 
-    device: Device
+    session: Session
     workload: Workload
-    group: Group
-    sets: Sequence[Given]
-    seed: int
-    where: str
-    launches: int
-    spent_s: float
-    limit: float
+    plan: Plan
     is_fresh: bool = False
-    _fresh: Given = field(init=False)
+    _fresh: tuple[Any, ...] = ()
     _expected: Any = None
     _accepted: Any = None
-    _started_ns: int = 0
 
     def run(self) -> None:
         """Do so."""
-        device, workload, group = self.device, self.workload, self.group
-        last = self.sets[last_of(group.launches, len(self.sets))]
-        others = [each for each in self.sets if each is not last]
-        random.Random(self.seed).shuffle(others)  # noqa: S311 - an order, not a secret
+        workload, group, seed = self.workload, self.plan.group, self.session.seed
+        again = partial(self.session.device.again, group, workload.fn)
+        digest = self.session.device.digest
+        last = self.plan.sets[last_of(group.launches, len(self.plan.sets))]
+        others = [each for each in self.plan.sets if each is not last]
+        random.Random(seed).shuffle(others)  # noqa: S311 - an order, not a secret
         others = others[:RECHECKS]
 
         if workload.in_place:
-            returned = device.again(group, workload.fn, last.arguments)
-            _, self._expected = self._made(last.seed)
+            returned = again(last.arguments)
+            self._made(last.seed)
             self._compare(returned, last)
-        elif device.digest(last.arguments, last.outputs) != last.digest:
+        elif digest(last.arguments, last.outputs) != last.digest:
             raise self._wrong("launches changed their input")
 
-        fresh, self._expected = self._made(self._fresh_seed)
-        self._fresh = fresh
+        fresh = self._made(seed * SEEDS + RECHECK_SEED)
+        self._fresh = fresh.arguments
         self.is_fresh = self._refill([last, *others])
         if not self.is_fresh:
             if workload.in_place:
                 raise CaseError(
                     "in_place=True, and the arguments cannot be given other data",
-                    where=self.where,
-                    remedy="hand over tensors that rng made, alone or in tuples, lists and "
-                    "mappings",
+                    where=self.session.case.name,
+                    remedy="hand over tensors of rng, alone or in tuples, lists and mappings",
                 )
             others = []
-            _, self._expected = self._made(last.seed)
+            self._made(last.seed)
 
-        self._started_ns = time.monotonic_ns() - waited_ns()
+        started_ns = time.monotonic_ns() - waited_ns()
         sets = [*others, last]
         self._clear(sets)
-        returned = device.again(group, workload.fn, last.arguments)
+        returned = again(last.arguments)
         self._compare(returned, last)
         if returned is None and group.backend == "graph":
-            for each in self._while_time_is_left(others):
+            for each in self._while_time_is_left(others, started_ns):
                 self._compare(None, each)
         if not self.is_fresh:
-            fresh, self._expected = self._made(self._fresh_seed)
-            self._launch(fresh)
+            self._launch(self._made(fresh.seed))
             return
         first = [] if workload.in_place else [fresh]
-        for each in self._while_time_is_left([*first, *islice(cycle(sets), RECHECKS)]):
+        singles = [*first, *islice(cycle(sets), RECHECKS)]
+        for each in self._while_time_is_left(singles, started_ns):
             returned = self._launch(each)
             if each is fresh:
                 self._accepted = _written(returned, each)
 
-    @property
-    def _fresh_seed(self) -> int:
-        return self.seed * SEEDS + RECHECK_SEED
-
-    def _made(self, seed: int) -> tuple[Given, Any]:
-        """Make arguments and their reference at once: it may know the last arguments alone."""
-        made = given(self.device, self.workload, seed)
-        return made, self.workload.reference(*made.arguments)
+    def _made(self, seed: int) -> Given:
+        """Make arguments and, at once, their reference: it may know the last arguments alone."""
+        made = given(self.session.device, self.workload, seed)
+        self._expected = self.workload.reference(*made.arguments)
+        return made
 
     def _refill(self, sets: Sequence[Given]) -> bool:
-        fresh = self._fresh.arguments
-        done = all(self.device.refill(each.arguments, fresh, each.outputs) for each in sets)
-        return not self.device.agree(float(not done))
+        device = self.session.device
+        done = all(device.refill(each.arguments, self._fresh, each.outputs) for each in sets)
+        return not device.agree(float(not done))
 
     def _clear(self, sets: Sequence[Given]) -> None:
         """Let no output of an earlier launch pass for the next one's."""
-        self.device.poison([output for each in sets for output in each.outputs])
+        self.session.device.poison([output for each in sets for output in each.outputs])
         if self.workload.in_place and self.is_fresh:
             self._refill(sets)
 
@@ -181,38 +174,34 @@ class Recheck:
         return returned
 
     def _compare(self, returned: Any, data: Given) -> None:
-        device, workload = self.device, self.workload
-        actual, accepted = _written(returned, data), self._accepted
-        if self.group.backend == "host":  # as it was timed
+        device, actual, accepted = self.session.device, _written(returned, data), self._accepted
+        if self.plan.group.backend == "host":  # as it was timed
             device.synchronize()  # else what the measuring stream did not wait for is not there
         # That all bits are those of a result that was right is seen in a fifth of the time.
         is_other = accepted is not None and not _share(device, actual, accepted)
         if is_other and device.compare(actual, accepted, 0.0).is_right:
             return
-        comparison = _compared(device, workload, returned, data, self._expected)
-        if comparison.is_right and comparison.limit > self.limit:
+        comparison = _compared(device, self.workload, returned, data, self._expected)
+        if not comparison.is_right:
+            raise self._wrong(DIFFERS, f": {comparison.reason}")
+        if comparison.limit > self.session.limit:
             raise self._wrong("output is less precise than it was when it was checked")
-        if comparison.is_right:
-            return
-        if self.is_fresh and not workload.in_place:
-            made = given(device, workload, self._fresh_seed, is_kept=True)
-            if device.digest(data.arguments, data.outputs) != made.digest:
-                raise self._wrong("launches changed their input")
-        raise self._wrong("output differs from the reference", f": {comparison.reason}")
 
-    def _while_time_is_left(self, sets: Iterable[Given]) -> Iterator[Given]:
-        limit_s = max(RECHECK_S, self.device.agree(RECHECK_SHARE * self.spent_s))
+    def _while_time_is_left(self, sets: Iterable[Given], started_ns: int) -> Iterator[Given]:
+        agree, phases_s = self.session.device.agree, self.session.phases_s
+        sampled_s = sum(phases_s.get(name, 0.0) for name in ("settle", "measure", "spin"))
+        limit_s = max(RECHECK_S, agree(RECHECK_SHARE * sampled_s))
         for each in sets:
             # That others take this core is no cost of ours.
-            spent_ns = time.monotonic_ns() - waited_ns() - self._started_ns
-            if self.device.agree(spent_ns / 1e9) > limit_s:
+            spent_ns = time.monotonic_ns() - waited_ns() - started_ns
+            if agree(spent_ns / 1e9) > limit_s:
                 return
             yield each
 
     def _wrong(self, what: str, why: str = "") -> WrongResultError:
         return WrongResultError(
-            f"{what} after {self.launches} launches{why}",
-            where=self.where,
+            f"{what} after {self.session.launched} launches{why}",
+            where=self.session.case.name,
             remedy="let each launch do all its work on the inputs that it is handed; what it "
             "writes comes from rng.empty or is returned, or say in_place=True",
         )
@@ -223,6 +212,38 @@ def last_of(launches: int, sets: int) -> int:
     return (launches - 1) % sets
 
 
+@dataclass(frozen=True, slots=True)
+class Play:
+    """One play that was right: how long it took, what it reported and what was expected of it."""
+
+    time_us: float
+    metrics: Mapping[str, float]
+    error: float | None
+    expected: Any
+
+
+def played(
+    device: Device, scenario: Scenario, *, where: str, seed: int, expected: Any = None
+) -> Play:
+    """Play once, and compare with what is expected, found here if it is not given."""
+    device.synchronize()
+    begun = time.perf_counter()
+    found: Any = scenario.play(seed)
+    device.synchronize()
+    time_us = 1e6 * (time.perf_counter() - begun)
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):  # noqa: PLR2004 - a pair
+        raise CaseError(
+            f"play() returned {type(found).__name__}, not its output and a mapping of metrics",
+            where=where,
+            remedy='return output, {"ttft_ms": 12.5}',
+        )
+    output, metrics = found
+    expected = scenario.reference(seed) if expected is None else expected
+    comparison = device.compare(output, expected, scenario.tolerance)
+    _refuse_wrong(comparison, "what was served differs from the reference", where)
+    return Play(time_us, metrics, comparison.known_error, expected)
+
+
 def check_scenario(
     device: Device, scenario: Scenario, *, where: str, seed: int, is_thorough: bool = True
 ) -> float | None:
@@ -230,35 +251,11 @@ def check_scenario(
 
     The negative control is refused if the check ``is_thorough``.
     """
-    output, _ = played(scenario, seed, where)
-    device.synchronize()
-    expected = scenario.reference(seed)
-    error = check_play(device, scenario, (output, expected), where=where)
+    play = played(device, scenario, where=where, seed=seed)
     if is_thorough:
-        _refuse_control(device.compare(scenario.wrong(seed), expected, scenario.tolerance), where)
-    return error
-
-
-def played(scenario: Scenario, seed: int, where: str) -> tuple[Any, Mapping[str, float]]:
-    """Play once; raises CaseError if it does not return output and metrics."""
-    match scenario.play(seed):
-        case (_, Mapping()) as found if isinstance(found, tuple):
-            return found
-        case found:
-            raise CaseError(
-                f"play() returned {type(found).__name__}, not its output and a mapping of metrics",
-                where=where,
-                remedy='return output, {"ttft_ms": 12.5}',
-            )
-
-
-def check_play(
-    device: Device, scenario: Scenario, pair: tuple[Any, Any], *, where: str
-) -> float | None:
-    """Return the relative error of an output against what is expected; raise WrongResultError."""
-    comparison = device.compare(*pair, scenario.tolerance)
-    _refuse_wrong(comparison, "what was served differs from the reference", where)
-    return comparison.known_error
+        control = device.compare(scenario.wrong(seed), play.expected, scenario.tolerance)
+        _refuse_control(control, where)
+    return play.error
 
 
 def _refuse_wrong(comparison: Comparison, what: str, where: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from subprocess import SubprocessError
 
@@ -65,7 +66,7 @@ def dissect(device: Device, build: Callable[[], Sequence[Callable[[], object]]])
         reason = f"{len(left)} more kernels, {left_us:.3g} us together, are left out"
     kept = tuple(kernels[:MOST_KERNELS])
     own = {loaded.hash: loaded for loaded in device.loaded() if loaded.ptx}
-    codes = tuple(_codes(kept, list(own.values())))
+    codes = tuple(_codes(kept, own.values()))
     return Anatomy(kept, codes, {code.ptx: own[code.ptx].ptx for code in codes}, reason)
 
 
@@ -95,40 +96,26 @@ def _grouped(seen: Sequence[TracedKernel], launches: int) -> Iterator[TracedKern
         alike = each.name, each.grid, each.block, each.registers, each.shared_bytes
         groups.setdefault(alike, []).append(each)
     for kernels in groups.values():
+        name, half = kernels[0].name, NAME_CHARACTERS // 2
         yield replace(
             kernels[0],
-            name=_shortened(kernels[0].name),
+            name=name if len(name) <= NAME_CHARACTERS else f"{name[:half]}...{name[-half:]}",
             count=round_digits(len(kernels) / launches),
             duration_us=round_digits(statistics.median(each.duration_us for each in kernels)),
         )
 
 
-def _shortened(name: str) -> str:
-    if len(name) <= NAME_CHARACTERS:
-        return name
-    half = NAME_CHARACTERS // 2
-    return f"{name[:half]}...{name[-half:]}"
-
-
-def _codes(kernels: Sequence[TracedKernel], own: Sequence[Loaded]) -> Iterator[Code]:
+def _codes(kernels: Sequence[TracedKernel], own: Iterable[Loaded]) -> Iterator[Code]:
     """Yield the code of those that ran: of what an autotuner compiled, most does not."""
     for loaded in own:
-        names = {function_of(loaded.name), loaded.symbol}
-        ran = [each for each in kernels if each.function in names]
-        facts = _facts(loaded)
+        ran = [
+            each for each in kernels if each.function in (function_of(loaded.name), loaded.symbol)
+        ]
+        facts: dict[str, float] = {}
+        with suppress(PerfError, OSError, SubprocessError):  # no cuobjdump, or too old a one
+            if image := loaded.image():
+                facts = facts_of(read_code(image, loaded.symbol))
         takes = {each.registers for each in ran}
         needs = max(LEAST_REGISTERS, facts.get("registers", 0))
         if ran and (needs in takes or takes == {0} or not facts):
             yield Code(name=loaded.name, ptx=loaded.hash, facts=facts)
-
-
-def _facts(loaded: Loaded) -> dict[str, float]:
-    try:
-        image = loaded.image()
-        return facts_of(read_code(image, loaded.symbol)) if image else {}
-    except (
-        PerfError,
-        OSError,
-        SubprocessError,
-    ):  # no cuobjdump, or too old a one
-        return {}

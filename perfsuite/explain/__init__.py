@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from perfsuite.model import Change, Run
-    from perfsuite.report.data import VariantView
-    from perfsuite.report.why import Side
+    from perfsuite.report.data import Side, VariantView
 
 
 @hookimpl

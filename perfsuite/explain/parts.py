@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfsuite.model import Change, Code, TracedKernel
-from perfsuite.report.why import Side
+from perfsuite.report.data import Side
 
 # A kernel whose time moved by less than both is taken as it was: 30 launches say no more.
 LEAST_SHARE, LEAST_US = 0.01, 0.05

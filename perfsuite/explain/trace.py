@@ -86,7 +86,7 @@ class Tracing(Struct, kw_only=True):
             for verdict in run.verdicts
         }
         kinds = list(LIMITS_S)
-        variants = [variant for variant in run.variants if variant.id in self._kinds]
+        variants = [one.variant for one in run.variants if one.id in self._kinds]
         variants.sort(key=lambda each: (kinds.index(self._kinds[each.id]), luck[each.id]))
         self._trace_side([each for each in variants if each.id in self._compared], Arm.A)
         self._trace_side(variants, Arm.B)
@@ -103,11 +103,11 @@ class Tracing(Struct, kw_only=True):
 
     def _needed(self, run: Run) -> Iterator[tuple[str, str]]:
         """Yield the variants that moved, are unclear, or are only to be stored, with which."""
-        words = {verdict.variant: verdict.word for verdict in run.verdicts}
-        for variant in run.variants:
-            word = words.get(variant.id)
-            if word is None or variant.case.regime is Regime.EXACT:
+        for one in run.variants:
+            variant = one.variant
+            if one.verdict is None or variant.case.regime is Regime.EXACT:
                 continue
+            word = one.verdict.word
             if word.asks_why:
                 yield variant.id, "moved"
             elif not self.request.is_brief and word is Word.UNCLEAR:

@@ -22,7 +22,6 @@ from perfsuite.explain.parts import (
 from perfsuite.model import TracedKernel
 from perfsuite.report import view
 from perfsuite.report.data import VariantView
-from perfsuite.report.why import sides_of
 
 # NVML's reasons in words; what is not here is told by its name.
 REASONS = {
@@ -111,7 +110,9 @@ def _cause(cause: KernelChange) -> str:
         times = f"{_time(new)} instead of {_time(old)}{share}{counted}"
         return f"{switch}: {_name(new)} instead of {_name(old)}, {times}"
     if new.count != old.count:
-        counts = f"{view.often(new.count)} times a launch instead of {view.often(old.count)}"
+        counts = (
+            f"{view.amount(new.count, '')} times a launch instead of {view.amount(old.count, '')}"
+        )
         return f"{_name(new)} runs {counts}{share}"
     times = f"{view.time(new.duration_us, None)} instead of {view.time(old.duration_us, None)}"
     return f"{_name(new)} takes {times}{share}{_code(cause)}{counted}"
@@ -187,7 +188,7 @@ def _shape(kernel: TracedKernel | None) -> dict[str, str]:
         "grid": view.TIMES.join(map(str, kernel.grid)),
         "block": view.TIMES.join(map(str, kernel.block)),
         "registers": str(kernel.registers or ""),
-        "shared memory": view.size(kernel.shared_bytes) if kernel.shared_bytes else "",
+        "shared memory": view.flow(kernel.shared_bytes, "B") if kernel.shared_bytes else "",
     }
     return {label: text for label, text in known.items() if text}
 
@@ -239,7 +240,7 @@ class Row(NamedTuple):
 
 def section(subject: VariantView) -> Markup:
     """Return the variant's section of the page: the headline, kernels before and now, PTX."""
-    sides = sides_of(subject)
+    sides = subject.sides
     explanation = explain(subject.change, *sides) if sides else None
     found = _rows(subject, explanation)
     text = _template().render(
@@ -270,13 +271,14 @@ def _rows(subject: VariantView, explanation: Explanation | None) -> list[Row]:
     """Return the kernels of a launch, what explains most first; those alike come last."""
     if explanation and explanation.kernels:
         return [_row(each) for each in explanation.kernels[:MOST_ROWS]]
-    kernels = subject.trace.kernels if subject.trace else ()
+    trace = subject.trace()
+    kernels = trace.kernels if trace else ()
     return [_row(KernelChange(Kind.SAME, None, each, 0.0)) for each in kernels[:MOST_ROWS]]
 
 
 def _left_out(subject: VariantView, explanation: Explanation | None) -> str:
     """Say what the table does not show, and why there is none."""
-    trace, told = subject.trace, []
+    trace, told = subject.trace(), []
     shown = (explanation.kernels if explanation else ()) or (trace.kernels if trace else ())
     if len(shown) > MOST_ROWS:
         told.append(f"{len(shown) - MOST_ROWS} more kernels are not shown")
@@ -335,5 +337,5 @@ def _whole_name(kernel: TracedKernel | None) -> str:
 def _count_and_time(kernel: TracedKernel | None) -> str:
     if kernel is None:
         return view.NOTHING
-    times = f"{view.often(kernel.count)}{view.SPACE}{view.TIMES}{view.SPACE}"
+    times = f"{view.amount(kernel.count, '')}{view.SPACE}{view.TIMES}{view.SPACE}"
     return f"{times if kernel.count != 1 else ''}{view.time(kernel.duration_us, None)}"

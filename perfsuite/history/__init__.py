@@ -43,28 +43,22 @@ def perf_finished(run: Run, options: Options, steps: Steps) -> Kept:
     from perfsuite.run.finish import Kept
 
     def kept() -> Kept:
-        from perfsuite.history.store import History, moves_of, recent, stored_of, url_of
+        from perfsuite.history.store import History, url_of
 
         url = url_of(options.root, options.features[INI])
         if not url or run.settings.check_only:
             return Kept()
+        shown = [variant.id for variant in run.variants]
+        if len(shown) > MOST_SHOWN:
+            shown = [each.variant for each in run.verdicts if each.word not in {"same", "new"}]
         with History(url, options.root) as history:
-            history.add(stored_of(run))
-            history.add_moves(moves_of(run, options.baselines))
+            history.add(run, options.baselines)
             nothing: Mapping[str, Series] = {}
-            found = partial(recent, history, run, _shown(run))
+            found = partial(history.recent, run, shown)
             return Kept(steps.take("history not shown", found, nothing), history.notes)
 
     later = f"perfsuite history import {run.id} later"
     return steps.take("history not stored", kept, Kept(), remedy=later)
-
-
-def _shown(run: Run) -> list[str]:
-    """Return the variants whose past a report shows: of very many those that changed."""
-    found = [variant.id for variant in run.variants]
-    if len(found) <= MOST_SHOWN:
-        return found
-    return [each.variant for each in run.verdicts if each.word not in {"same", "new"}]
 
 
 @hookimpl
@@ -74,10 +68,9 @@ def perf_past(run: Run, root: Path) -> Kept:
 
     try:
         from perfsuite.history.pages import open_history
-        from perfsuite.history.store import recent
 
         with open_history(root) as history:
-            found = recent(history, run, {variant.id for variant in run.variants})
+            found = history.recent(run, {variant.id for variant in run.variants})
             return Kept(found, history.notes)
     except (PerfError, ImportError):
         return Kept()

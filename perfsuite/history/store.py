@@ -10,41 +10,18 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import MAXYEAR, MINYEAR, datetime
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from msgspec import MsgspecError, convert, json, to_builtins
+import sqlalchemy as sa
+from msgspec import MsgspecError, convert, json
 from msgspec.structs import replace
-from sqlalchemy import (
-    URL,
-    Column,
-    ColumnElement,
-    Connection,
-    Double,
-    Engine,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    create_engine,
-    delete,
-    event,
-    func,
-    insert,
-    inspect,
-    make_url,
-    select,
-)
+from sqlalchemy import Column, Connection, Double, Integer, Text, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
@@ -52,8 +29,10 @@ from perfsuite.boundary import StoreError, UsageError, from_environment, is_meas
 from perfsuite.history import DEFAULT, INI
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
+    TIME,
     Arm,
     BaselineEntry,
+    BaselineMetric,
     BaselineMove,
     ChangePoint,
     Point,
@@ -78,94 +57,71 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The tables.
-
-TIME = "time_us"
 # Its URL wins over the project's setting: a password belongs here.
 VARIABLE = "PERFSUITE_HISTORY"
 VERSION = 3
 # Any number that all perfsuites of a server agree on, for the lock of those that make tables.
 LOCK = 0x70657266
-
-# What tells a series from others.
-IDENTITY = ("sku", "variant", "metric", "regime", "case_version")
-
-metadata = MetaData()
-text = partial(Column, type_=Text, nullable=False)
-schema = Table("perfsuite_schema", metadata, Column("version", Integer, nullable=False))
-# Times are ISO 8601 in UTC, which sort as text.
-runs = Table(
-    "runs",
-    metadata,
-    Column("number", Integer, primary_key=True),
-    text("id", unique=True),
-    text("started", index=True),
-    *map(text, ("commit_id", "sku", "unit", "environment")),
-)
-
-
-def identity(*, is_key: bool) -> Iterator[Column[Any]]:
-    """Yield the columns of what tells a series from others."""
-    for name in IDENTITY:
-        kind = Integer if name == "case_version" else Text
-        yield Column(name, kind, nullable=False, primary_key=is_key)
-
-
-# By run first: what is new is written at the end, and the last nights of all series lie together.
-points = Table(
-    "points",
-    metadata,
-    Column("run", ForeignKey("runs.number"), primary_key=True),
-    Column("place", Integer, primary_key=True),
-    *identity(is_key=False),
-    *map(text, ("unit", "better", "part")),
-    Column("center", Double),
-    text("process_values"),
-    Column("between_processes", Double, nullable=False),
-    text("word"),
-    *(Column(name, Double) for name in ("theta", "low", "high")),
-    text("why_not"),
-    Index("points_of_variant", "variant", "run"),
-    sqlite_with_rowid=False,
-)
-samples = Table(
-    "samples",
-    metadata,
-    Column("run", ForeignKey("runs.number"), primary_key=True),
-    Column("place", Integer, primary_key=True),
-    Column("data", LargeBinary, nullable=False),
-)
-moves = Table(
-    "baseline_moves",
-    metadata,
-    *identity(is_key=True),
-    text("accepted", primary_key=True),
-    *map(text, ("run_id", "by", "reason")),
-    Column("center", Double, nullable=False),
-)
-KEY = (*IDENTITY, "unit", "better")
-# What a point says; on a page of all series only the first three.
-POINT = {
-    "center": points.c.center,
-    "part": points.c.part,
-    "why_not": points.c.why_not,
-    "values": points.c.process_values,
-    "between": points.c.between_processes,
-    "word": points.c.word,
-    "theta": points.c.theta,
-    "low": points.c.low,
-    "high": points.c.high,
-}
-FEW = ("center", "part", "why_not")
-
-# The database behind a URL, whose password neither stands in a file nor is ever shown.
-
 BUSY_S = 30
 # A server that takes a connection may never answer, and a view may have rows without end.
 CONNECT_S = 10
 STATEMENT_S = 60.0
 # Instructions of SQLite's between two looks at the clock: some milliseconds.
 _STEPS = 100_000
+# Of all series of a SKU, or beside a run, the last months are read.
+LAST, RECENT = 90, 60
+# Names shown where one is not found.
+MOST_LIKE = 5
+
+# Columns have the names of what is made of them as keys.
+metadata = sa.MetaData()
+text = partial(Column, type_=Text, nullable=False)
+schema = sa.Table("perfsuite_schema", metadata, Column("version", Integer, nullable=False))
+# Times are ISO 8601 in UTC, which sort as text.
+runs = sa.Table(
+    "runs",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    text("id", key="run", unique=True),
+    text("started", index=True),
+    text("commit_id", key="commit"),
+    *map(text, ("sku", "unit", "environment")),
+)
+# What tells a series from others.
+IDENTITY = ("sku", "variant", "metric", "regime", "case_version")
+# By run first: what is new is written at the end, and the last nights of all series lie together.
+points = sa.Table(
+    "points",
+    metadata,
+    Column("run", sa.ForeignKey("runs.number"), key="number", primary_key=True),
+    Column("place", Integer, primary_key=True),
+    *map(text, IDENTITY[:-1]),
+    Column("case_version", Integer, nullable=False),
+    *map(text, ("unit", "better", "part")),
+    Column("center", Double),
+    text("process_values", key="values"),
+    Column("between_processes", Double, key="between", nullable=False),
+    text("word"),
+    *(Column(name, Double) for name in ("theta", "low", "high")),
+    text("why_not"),
+    sa.Index("points_of_variant", "variant", "number"),
+    sqlite_with_rowid=False,
+)
+moves = sa.Table(
+    "baseline_moves",
+    metadata,
+    *(text(name, primary_key=True) for name in IDENTITY[:-1]),
+    Column("case_version", Integer, primary_key=True),
+    text("accepted", primary_key=True),
+    text("run_id", key="run"),
+    *map(text, ("by", "reason")),
+    Column("center", Double, nullable=False),
+)
+KEY, MOVE = SeriesKey.__struct_fields__, BaselineMove.__struct_fields__
+LABEL = ("run", "started", "commit")
+# What a point says; on a page of all series only the first three.
+POINT = ("center", "part", "why_not", "values", "between", "word", "theta", "low", "high")
+FEW = POINT[:3]
 
 
 def url_of(root: Path, setting: str | None = None) -> str:
@@ -175,20 +131,26 @@ def url_of(root: Path, setting: str | None = None) -> str:
     )
 
 
-def open_engine(url: str, root: Path) -> Engine:
+def open_engine(url: str, root: Path) -> sa.Engine:
     """Return the engine of a URL; a SQLite file's path is relative to ``root``."""
     try:
-        parsed = make_url(url)
+        parsed = sa.make_url(url)
         if parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
-        if parsed.get_backend_name() == "sqlite":
-            return _sqlite(parsed, root)
         if parsed.get_backend_name() == "postgresql":
             has_limit = "connect_timeout" in parsed.query or parsed.get_driver_name() != "psycopg"
-            settings = {} if has_limit else {"connect_timeout": CONNECT_S}
-            engine = create_engine(parsed, connect_args=settings)
-            event.listen(engine, "begin", _limit_statements)
-            return engine
+            limit = {} if has_limit else {"connect_timeout": CONNECT_S}
+            return sa.create_engine(parsed, connect_args=limit)
+        if parsed.get_backend_name() == "sqlite":
+            path = root / (parsed.database or "history.db")
+            told = "cannot make the folder of the history"
+            with refusing(told, path.parent, remedy="make it writable"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            # SQLite would make the file that a link leads to, wherever that is.
+            with refusing("cannot open the history", path, remedy="remove the link, or its file"):
+                is_absent(path)
+            settings = {"timeout": BUSY_S, "isolation_level": None}
+            return sa.create_engine(parsed.set(database=str(path)), connect_args=settings)
     except (ArgumentError, NoSuchModuleError, ValueError):  # a port or an option that is no number
         pass
     except ImportError as error:
@@ -203,171 +165,90 @@ def open_engine(url: str, root: Path) -> Engine:
     )
 
 
-def _limit_statements(connection: Connection) -> None:
-    # In each transaction: a pooler between may refuse it as an option of the connection.
-    connection.exec_driver_sql(f"SET LOCAL statement_timeout = {round(STATEMENT_S * 1000)}")
-
-
-def _sqlite(url: URL, root: Path) -> Engine:
-    path = root / (url.database or "history.db")
-    with refusing("cannot make the folder of the history", path.parent, remedy="make it writable"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    # SQLite would make the file that a link leads to, wherever that is.
-    with refusing("cannot open the history", path, remedy="remove the link, or make its file"):
-        is_absent(path)
-    settings = {"timeout": BUSY_S, "isolation_level": None}
-    engine = create_engine(url.set(database=str(path)), connect_args=settings)
-
-    @event.listens_for(engine, "connect")
-    def set_up(connection: sqlite3.Connection, _: object) -> None:
-        # Bytes that are no text cost their row, not the query.
-        connection.text_factory = partial(str, encoding="utf-8", errors="replace")
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        # A writer waits for others at the start: a reader that turns writer would fail at once.
-        is_writer = connection.get_execution_options().get("writes")
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
-
-    @event.listens_for(engine, "before_cursor_execute")
-    def limit(_: Connection, cursor: sqlite3.Cursor, *__: object) -> None:
-        deadline = time.monotonic() + STATEMENT_S
-        cursor.connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
-
-    return engine
-
-
-# What is kept of a run.
-
-
-class Stored(NamedTuple):
-    """A run as rows: its own, and a row for each point, its samples compressed in it."""
-
-    run: Mapping[str, str]
-    points: Sequence[Mapping[str, Any]] = ()
-
-
-def stored_of(run: Run) -> Stored:
-    """Return what a history keeps of a run; one that was interrupted is a ``UsageError``."""
-    if not run.finished:
-        raise UsageError(
-            f"run {run.id!r} was interrupted", remedy="finish it with pytest --perf --perf-resume"
-        )
-    row = {
-        "id": run.id,
-        "started": run.started,
-        "commit_id": run.commit,
-        "sku": run.sku.slug,
-        "unit": run.facts.unit,
-        "environment": encode({**run.facts.environment, **run.facts.state}).decode(),
-    }
-    if run.settings.check_only:
-        return Stored(row)
+def _points(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield what is kept of a run: a row per part, variant and metric."""
     parts: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for result in (*run.results, *run.aside):
+        part = result.stage.value if result.stage.is_canary else ""
+        if result.claim:
+            part = f"claim {result.claim}"
+        elif result.arm is Arm.A:
+            part = "arm A"
         if result.status is not Status.SKIPPED:
-            parts[_part_of(result)][result.variant].append(result)
-    variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
-    found: list[Mapping[str, Any]] = []
+            parts[part][result.variant].append(result)
+    variants = {one.id: one.variant for one in run.every}
     for part, by_variant in parts.items():
         # What failed is kept as far as it was measured: only its mark tells it from the rest.
         every = (result for results in by_variant.values() for result in results)
         ended = tuple(replace(result, status=Status.OK) for result in every)
-        entries = entries_of(replace(run, results=ended))
+        entries = entries_of(run, ended)
         for name in by_variant.keys() & variants.keys():
-            found += _rows(run, variants[name], part, by_variant[name], entries.get(name))
-    return Stored(row, found)
+            yield from _metrics(run, variants[name], part, by_variant[name], entries.get(name))
 
 
-def _part_of(result: Result) -> str:
-    """Return what a result is a part of besides the run's own measuring."""
-    if result.claim:
-        return f"claim {result.claim}"
-    if result.arm is Arm.A:
-        return "arm A"
-    return result.stage.value if result.stage.is_canary else ""
-
-
-def _rows(
+def _metrics(
     run: Run, variant: Variant, part: str, results: Sequence[Result], entry: BaselineEntry | None
 ) -> Iterator[dict[str, Any]]:
     """Yield a row per metric of a variant; of what yielded no number one that says why."""
     last = {result.stage: result.status for result in results}
     failed = [status.value for status in last.values() if status is not Status.OK]
     shifted = ["machine-shift"] if run.shift is not None else []
-    verdicts = {} if part else {verdict.variant: verdict for verdict in run.verdicts}
-    verdict = verdicts.get(variant.id)
+    why_not = ", ".join(filter(None, (part, *failed, *shifted)))
+    is_timed = variant.case.regime is not Regime.EXACT
+    metrics: Mapping[str, BaselineMetric | None] = {TIME.name: None} if why_not and is_timed else {}
+    if entry:
+        metrics = entry.metrics
+    judged = () if part else run.verdicts
+    verdict = next((each for each in judged if each.variant == variant.id), None)
     changes = {change.metric: change for change in verdict.changes} if verdict else {}
-    row: dict[str, Any] = {
-        "sku": sku_for(variant, run.facts, own=run.sku).slug,
-        "variant": variant.id,
-        "regime": variant.case.regime.value,
-        "case_version": results[-1].case_version,
-        "part": part,
-        "why_not": ", ".join(filter(None, (part, *failed, *shifted))),
-    }
-    nothing = dict.fromkeys(("center", "theta", "low", "high", "samples"))
-    if entry is None:
-        if row["why_not"] and variant.case.regime is not Regime.EXACT:
-            blank = {"metric": TIME, "unit": "us", "better": "lower", "word": ""}
-            blank["word"] = verdict.word.value if verdict else ""
-            yield row | nothing | blank | {"process_values": "{}", "between_processes": 0.0}
-        return
-    for name, metric in entry.metrics.items():
-        each = row | nothing
-        each |= {"metric": name, "unit": metric.unit, "better": metric.better, "word": ""}
-        each |= {"center": metric.center, "between_processes": metric.between}
-        each["process_values"] = encode(metric.values).decode()
-        if verdict and (name in changes or name == TIME):
-            each["word"] = verdict.word.value
-        if change := changes.get(name):
-            each |= {"theta": change.theta, "low": change.low, "high": change.high}
-        if metric.values:
-            evidence = [process for result in results for process in result.evidence]
-            told = encode([process.samples(name) for process in evidence])
-            each["samples"] = zlib.compress(told, 1)
-        yield each
+    for name, metric in metrics.items():
+        change = changes.get(name)
+        is_judged = verdict and (change or name == TIME.name)
+        yield {
+            "sku": sku_for(variant, run.facts, own=run.sku).slug,
+            "variant": variant.id,
+            "metric": name,
+            "regime": variant.case.regime.value,
+            "case_version": results[-1].case_version,
+            "unit": metric.unit if metric else TIME.unit,
+            "better": metric.better if metric else TIME.better,
+            "part": part,
+            "center": metric.center if metric else None,
+            "values": encode(metric.values if metric else {}).decode(),
+            "between": metric.between if metric else 0.0,
+            "word": verdict.word.value if verdict and is_judged else "",
+            "theta": change.theta if change else None,
+            "low": change.low if change else None,
+            "high": change.high if change else None,
+            "why_not": why_not,
+        }
 
 
-def unpack_samples(data: bytes) -> list[list[list[float]]]:
-    """Return the samples of a point by process and block."""
-    return json.decode(zlib.decompress(data), type=list[list[list[float]]])
-
-
-def moves_of(run: Run, roots: Sequence[Root]) -> Iterator[BaselineMove]:
+def _moves(run: Run, roots: Sequence[Root]) -> Iterator[dict[str, Any]]:
     """Yield the acceptance behind each metric of the variants that the run has results of."""
     measured = {result.variant for result in run.results}
     skus = {
-        variant.id: sku_for(variant, run.facts, own=run.sku)
-        for variant in run.variants
-        if variant.id in measured
+        one.id: sku_for(one.variant, run.facts, own=run.sku)
+        for one in run.variants
+        if one.id in measured
     }
-    stored = Baselines.load_each(roots, skus.values())
+    baselines = Baselines.load_each(roots, skus.values())
     for name, sku in skus.items():
-        known = stored[sku.slug].stored.get(name)
-        if known is None:
+        if (known := baselines[sku.slug].stored.get(name)) is None:
             continue
         for metric, estimate in known.entry.metrics.items():
-            key = SeriesKey(
-                sku=sku.slug,
-                variant=name,
-                metric=metric,
-                regime=known.entry.regime,
-                case_version=known.entry.case_version,
-                unit=estimate.unit,
-                better=estimate.better,
-            )
-            yield BaselineMove(
-                key=key,
-                run=known.entry.run,
-                accepted=known.accepted.when,
-                by=known.accepted.by,
-                reason=known.accepted.reason,
-                center=estimate.center,
-            )
-
-
-# A history that is open: runs go in once, series come out, old samples are dropped.
+            yield {
+                "sku": sku.slug,
+                "variant": name,
+                "metric": metric,
+                "regime": known.entry.regime,
+                "case_version": known.entry.case_version,
+                "accepted": known.accepted.when,
+                "run": known.entry.run,
+                "by": known.accepted.by,
+                "reason": known.accepted.reason,
+                "center": estimate.center,
+            }
 
 
 class History(Closable):
@@ -380,21 +261,18 @@ class History(Closable):
         # Rows that were left out, since they hold what perfsuite never writes.
         self.damaged = 0
         try:
-            with self.writing() as connection:
-                self._prepare(connection)
+            with self.connected(writes=True) as connection:
+                if connection.dialect.name == "postgresql":
+                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
+                if not sa.inspect(connection).has_table(schema.name):
+                    metadata.create_all(connection)
+                    connection.execute(schema.insert().values(version=VERSION))
+                found = connection.execute(select(schema.c.version)).scalar_one()
         except BaseException:
             self.close()
             raise
-
-    def _prepare(self, connection: Connection) -> None:
-        """Make the tables where there are none; those of another version are refused."""
-        if connection.dialect.name == "postgresql":
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
-        if not inspect(connection).has_table(schema.name):
-            metadata.create_all(connection)
-            connection.execute(insert(schema).values(version=VERSION))
-        found = connection.execute(select(schema.c.version)).scalar_one()
         if found != VERSION:
+            self.close()
             raise StoreError(
                 f"the history has version {str(found)[:20]!r}; "
                 f"this perfsuite reads {VERSION} alone",
@@ -403,181 +281,25 @@ class History(Closable):
                 "made it",
             )
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Say how much of what was read is damaged."""
-        rows = "1 damaged row" if self.damaged == 1 else f"{self.damaged} damaged rows"
-        told = f"{rows} of the history left out ({self.where}): another program wrote to it"
-        return (told,) if self.damaged else ()
-
-    def add(self, stored: Stored) -> bool:
-        """Store a run; False if it was there already, which changes nothing."""
-        with self.writing() as connection:
-            new = _unless_there(connection, runs, "id").returning(runs.c.number)
-            run = connection.execute(new, _plain(stored.run)).scalar_one_or_none()
-            if run is None:
-                there = select(runs.c.number).where(runs.c.id == plain(stored.run["id"]))
-                self._refuse_loss(1, len(connection.execute(there).all()), "runs")
-                return False
-            # The same point twice is one: a stage that was measured again counts as it ended.
-            kept = {(_identity(row), row["part"]): row for row in stored.points}
-            rows = [{**_plain(row), "run": run, "place": n} for n, row in enumerate(kept.values())]
-            told = [
-                {"run": run, "place": row["place"], "data": data}
-                for row in rows
-                if (data := row.pop("samples"))
-            ]
-            for table, new_rows in ((points, rows), (samples, told)):
-                if new_rows:
-                    connection.execute(insert(table), new_rows)
-            many = select(func.count()).select_from(points).where(points.c.run == run)
-            self._refuse_loss(len(rows), connection.execute(many).scalar_one(), "points")
-            return True
-
-    def _refuse_loss(self, wanted: int, found: int, table: str) -> None:
-        if found != wanted:
-            raise StoreError(
-                f"the history took a run and kept {found} of {wanted} rows of table {table!r}",
-                where=self.where,
-                remedy="remove its trigger or rule that drops rows, and store the run again: "
-                "perfsuite history import RUN",
-            )
-
-    def add_moves(self, accepted: Iterable[BaselineMove]) -> None:
-        """Store acceptances; those that are there already stay as they are."""
-        rows = [
-            _plain(
-                {name: getattr(move.key, name) for name in IDENTITY}
-                | {name: getattr(move, name) for name in ("accepted", "by", "reason", "center")}
-                | {"run_id": move.run}
-            )
-            for move in accepted
-        ]
-        if rows:
-            with self.writing() as connection:
-                connection.execute(_unless_there(connection, moves, *IDENTITY, "accepted"), rows)
-
-    def prune(self, before: str) -> int:
-        """Drop the samples of runs that started before this time; return how many points' ones."""
-        old = select(runs.c.number).where(runs.c.started < before)
-        with self.writing() as connection:
-            count = connection.execute(delete(samples).where(samples.c.run.in_(old))).rowcount
-        if count and self._engine.dialect.name == "sqlite":
-            with self._refusing(), self._engine.connect() as connection:
-                # Outside of any transaction and without a limit: only this gives the disk space.
-                bare = cast("sqlite3.Connection", connection.connection.dbapi_connection)
-                bare.set_progress_handler(None, 0)
-                bare.execute("VACUUM")
-        return count
-
-    def series(
-        self, where: ColumnElement[bool], *, last: int | None = None, few: bool = False
-    ) -> list[Series]:
-        """Return the series of the points that are asked for, of the ``last`` runs that have any.
-
-        Where their levels shifted is not looked for yet; with ``few`` a point has few fields.
-        """
-        # Not "exists": PostgreSQL makes a join of that, over all points there are.
-        any_point = select(points.c.run).where(points.c.run == runs.c.number, where).limit(1)
-        labels = select(runs.c.number, runs.c.id, runs.c.started, runs.c.commit_id)
-        labels = labels.where(any_point.scalar_subquery().is_not(None))
-        labels = labels.order_by(runs.c.started.desc(), runs.c.id.desc()).limit(last)
-        names = FEW if few else tuple(POINT)
-        query = select(points.c.run, *(points.c[name] for name in KEY))
-        query = query.add_columns(*(POINT[name] for name in names)).where(where)
-        keys: dict[tuple[Any, ...], SeriesKey | None] = {}
-        found: dict[SeriesKey, list[tuple[int, str, Point]]] = defaultdict(list)
-        with self.reading() as connection:
-            rows = connection.execute(labels).all()
-            places = {row[0]: place for place, row in enumerate(reversed(rows))}
-            known = {row[0]: self._label(*row[1:]) for row in rows}
-            if last is not None:
-                query = query.where(points.c.run.in_(places))
-            for run, *cells in connection.execute(query).cursor.fetchall():
-                named, rest = tuple(cells[: len(KEY)]), cells[len(KEY) :]
-                if named not in keys:
-                    keys[named] = self._sound(SeriesKey, dict(zip(KEY, named, strict=True)))
-                key, label = keys[named], known.get(run)
-                if key is None or label is None:
-                    continue
-                row = dict(zip(names, rest, strict=True))
-                if point := self._sound(Point, label | row):
-                    found[key].append((places[run], point.part, point))
-        order = sorted(found, key=lambda key: (key.variant, key.metric, key.sku, key.case_version))
-        by_time = {key: sorted(found[key], key=lambda each: each[:2]) for key in order}
-        return [
-            Series(key=key, points=tuple(point for *_, point in each))
-            for key, each in by_time.items()
-        ]
-
-    def with_past(self, found: Iterable[Series]) -> list[Series]:
-        """Return series with what was accepted of each, and where its level shifted."""
-        chosen = {_identity(to_builtins(each.key)): each for each in found}
-        names = {each.key.variant for each in chosen.values()}
-        query = select(moves).where(moves.c.variant.in_(names)).order_by(moves.c.accepted)
-        accepted: dict[tuple[Any, ...], list[BaselineMove]] = defaultdict(list)
-        with self.reading() as connection:
-            rows = [dict(row) for row in connection.execute(query).mappings()]
-        for row in rows:
-            series = _identity(row)
-            if series in chosen:
-                told = {name: row[name] for name in ("accepted", "by", "reason", "center")}
-                told |= {"run": row["run_id"], "key": to_builtins(chosen[series].key)}
-                if move := self._sound(BaselineMove, told):
-                    accepted[series].append(move)
-        return [
-            Series(
-                key=each.key,
-                points=each.points,
-                change_points=change_points(each.valid),
-                moves=tuple(accepted[key]),
-            )
-            for key, each in chosen.items()
-        ]
-
-    def texts(self, column: Column[str], part: str = "", most: int | None = None) -> list[str]:
-        """Return the different texts of a column of the points, those with ``part`` in them."""
-        query = select(column).distinct().order_by(column).limit(most)
-        with self.reading() as connection:
-            cells = connection.execute(query.where(column.contains(part, autoescape=True)))
-            return [plain(cell) for cell in cells.scalars() if isinstance(cell, str)]
-
-    def _label(self, run: object, started: object, commit: object) -> dict[str, Any] | None:
-        """Return what a row says of a run, None where it is damaged."""
-        label = {"run": run, "started": started, "commit": commit}
-        with suppress(TypeError, ValueError):  # a time that is none is shown as it is
-            when = datetime.fromisoformat(cast("str", started))
-            if not MINYEAR < when.year < MAXYEAR:  # at the edge no other zone has it
-                label["started"] = None
-        return label if self._sound(Point, label) else None
-
-    def _sound(self, kind: type[T], row: Mapping[str, Any]) -> T | None:
-        """Return what is made of a row; None, counted, if it is damaged."""
-        try:
-            return convert({name: _cell(name, cell) for name, cell in row.items()}, kind)
-        except (TypeError, ValueError, MsgspecError):
-            self.damaged += 1
-            return None
-
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """Give a connection in a transaction that waits for other writers."""
-        with self._refusing(), self._engine.connect() as connection:
-            connection.execution_options(writes=True)
-            with connection.begin():
+    def connected(self, *, writes: bool = False) -> Iterator[Connection]:
+        """Give a connection in a transaction that sees one state and is stored at the end."""
+        try:
+            with self._engine.connect() as connection:
+                if connection.dialect.name == "sqlite":
+                    deadline = time.monotonic() + STATEMENT_S
+                    bare = cast("sqlite3.Connection", connection.connection.dbapi_connection)
+                    bare.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+                    # Bytes that are no text cost their row, not the query.
+                    bare.text_factory = partial(str, encoding="utf-8", errors="replace")
+                    # A writer waits for others at the start: a reader that turns writer fails.
+                    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+                else:
+                    # In each transaction: a pooler may refuse it as an option of the connection.
+                    limit_ms = round(STATEMENT_S * 1000)
+                    connection.exec_driver_sql(f"SET LOCAL statement_timeout = {limit_ms}")
                 yield connection
-
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """Give a connection that sees one state of the history."""
-        with self._refusing(), self._engine.connect() as connection:
-            yield connection
-
-    @contextmanager
-    def _refusing(self) -> Iterator[None]:
-        """Raise what the database refuses as an error of ours."""
-        try:
-            yield
+                connection.commit()
         except SQLAlchemyError as error:
             cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
             first = str(cause).strip().partition("\n")[0]
@@ -592,18 +314,162 @@ class History(Closable):
         """Let go of the database."""
         self._engine.dispose()
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say how much of what was read is damaged."""
+        rows = "1 damaged row" if self.damaged == 1 else f"{self.damaged} damaged rows"
+        told = f"{rows} of the history left out ({self.where}): another program wrote to it"
+        return (told,) if self.damaged else ()
 
-def _unless_there(
-    connection: Connection, table: Table, *unique: str
-) -> postgresql.Insert | sqlite.Insert:
-    """Return an insert that leaves a row that is there as it is."""
-    if connection.dialect.name == "postgresql":
-        return postgresql.insert(table).on_conflict_do_nothing(index_elements=unique)
-    return sqlite.insert(table).on_conflict_do_nothing(index_elements=unique)
+    def add(self, run: Run, roots: Sequence[Root] = ()) -> bool:
+        """Store a run, and what was accepted of its variants; False if it was there already.
 
+        What is there already stays as it is. ``UsageError`` for a run that was interrupted.
+        """
+        if not run.finished:
+            raise UsageError(
+                f"run {run.id!r} was interrupted",
+                remedy="finish it with pytest --perf --perf-resume",
+            )
+        label = {"run": run.id, "started": run.started, "commit": run.commit}
+        label |= {"sku": run.sku.slug, "unit": run.facts.unit}
+        label["environment"] = encode({**run.facts.environment, **run.facts.state}).decode()
+        # The same point twice is one: a stage that was measured again counts as it ended.
+        measured = () if run.settings.check_only else _points(run)
+        rows = {tuple(row[name] for name in (*IDENTITY, "part")): _plain(row) for row in measured}
+        accepted = [_plain(row) for row in _moves(run, roots)]
+        with self.connected(writes=True) as connection:
+            is_server = connection.dialect.name == "postgresql"
+            insert = postgresql.insert if is_server else sqlite.insert
+            if accepted:
+                connection.execute(insert(moves).on_conflict_do_nothing(), accepted)
+            new = insert(runs).on_conflict_do_nothing().returning(runs.c.number)
+            number = connection.execute(new, _plain(label)).scalar_one_or_none()
+            if number is None:
+                self._refuse_loss(connection, 1, runs, runs.c.run == plain(run.id))
+                return False
+            placed = [row | {"number": number, "place": n} for n, row in enumerate(rows.values())]
+            if placed:
+                connection.execute(insert(points), placed)
+            self._refuse_loss(connection, len(placed), points, points.c.number == number)
+            return True
 
-def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in IDENTITY)
+    def _refuse_loss(
+        self, connection: Connection, rows: int, table: sa.Table, where: sa.ColumnElement[bool]
+    ) -> None:
+        many = select(sa.func.count()).select_from(table).where(where)
+        found = connection.execute(many).scalar_one()
+        if found != rows:
+            raise StoreError(
+                f"the history took a run and kept {found} of {rows} rows of table {table.name!r}",
+                where=self.where,
+                remedy="remove its trigger or rule that drops rows, and store the run again: "
+                "perfsuite history import RUN",
+            )
+
+    def series_of(self, variant: str, *, metric: str = "") -> list[Series]:
+        """Return the series of a variant: all its metrics or one."""
+        where = points.c.variant == variant
+        return self._with_past(self._read(where & (points.c.metric == metric) if metric else where))
+
+    def recent(self, run: Run, variants: Collection[str]) -> dict[str, Series]:
+        """Return the last points of each variant's main series: its time, or what it has instead.
+
+        Of each SKU its own: a run's gangs and compilation targets have others than its device.
+        """
+        skus = {
+            one.id: sku_for(one.variant, run.facts, own=run.sku).slug
+            for one in run.variants
+            if one.id in variants
+        }
+        where = points.c.variant.in_(skus) & points.c.sku.in_({*skus.values()})
+        found = self._read(where & (points.c.part == ""), last=RECENT)
+        found.sort(key=lambda each: (each.key.metric == TIME.name, each.key.case_version))
+        own = (each for each in found if each.key.sku == skus[each.key.variant])
+        main = {each.key.variant: each for each in own}
+        return {each.key.variant: each for each in self._with_past(main.values())}
+
+    def trends(self, sku: str, *, last: int = LAST, metrics: Collection[str] = ()) -> list[Series]:
+        """Return all series of a SKU over the last runs that have any point of them."""
+        where = (points.c.sku == sku) & (points.c.part == "")
+        if metrics:
+            where &= points.c.metric.in_(sorted(metrics))
+        found = self._read(where, last=last, names=FEW)
+        return [replace(each, change_points=change_points(each.valid)) for each in found]
+
+    def skus(self) -> list[str]:
+        """Return the SKUs that have any series."""
+        return self._texts(select(points.c.sku))
+
+    def variants(self, part: str) -> list[str]:
+        """Return some variants whose id contains a text."""
+        like = points.c.variant.contains(part, autoescape=True)
+        return self._texts(select(points.c.variant).where(like).limit(MOST_LIKE))
+
+    def _texts(self, query: sa.Select[Any]) -> list[str]:
+        with self.connected() as connection:
+            rows = connection.execute(query.distinct().order_by(*query.selected_columns)).all()
+        return [plain(cell) for (cell,) in rows if isinstance(cell, str)]
+
+    def _read(
+        self, where: sa.ColumnElement[bool], *, last: int = 0, names: Sequence[str] = POINT
+    ) -> list[Series]:
+        """Return the series of the points that are asked for, if asked of the ``last`` runs only.
+
+        ``names`` are what a point says.
+        """
+        columns = (*(points.c[name] for name in KEY), *(runs.c[name] for name in LABEL))
+        query = select(*columns, *(points.c[name] for name in names)).join(runs).where(where)
+        with self.connected() as connection:
+            if last:
+                # Not "exists": PostgreSQL makes a join of that, over all points there are.
+                one = (
+                    select(points.c.number).where(points.c.number == runs.c.number, where).limit(1)
+                )
+                newest = select(runs.c.number).where(one.scalar_subquery().is_not(None))
+                newest = newest.order_by(runs.c.started.desc(), runs.c.run.desc()).limit(last)
+                query = query.where(points.c.number.in_(connection.execute(newest).scalars().all()))
+            in_time = query.order_by(runs.c.started, runs.c.run)
+            rows = connection.execute(in_time).cursor.fetchall()
+        keys: dict[tuple[Any, ...], SeriesKey | None] = {}
+        found: dict[SeriesKey, list[Point]] = defaultdict(list)
+        for row in rows:
+            named = row[: len(KEY)]
+            if named not in keys:
+                keys[named] = self._sound(SeriesKey, KEY, named)
+            key = keys[named]
+            if key and (point := self._sound(Point, (*LABEL, *names), row[len(KEY) :])):
+                found[key].append(point)
+        order = sorted(found, key=lambda key: (key.variant, key.metric, key.sku, key.case_version))
+        return [Series(key=key, points=tuple(found[key])) for key in order]
+
+    def _with_past(self, found: Collection[Series]) -> list[Series]:
+        """Return series with what was accepted of each, and where its level shifted."""
+        identity = [moves.c[name] for name in IDENTITY]
+        query = select(*identity, *(moves.c[name] for name in MOVE)).order_by(moves.c.accepted)
+        accepted: dict[tuple[Any, ...], list[BaselineMove]] = defaultdict(list)
+        with self.connected() as connection:
+            known = query.where(moves.c.variant.in_({each.key.variant for each in found}))
+            rows = connection.execute(known).cursor.fetchall()
+        for row in rows:
+            if move := self._sound(BaselineMove, MOVE, row[len(IDENTITY) :]):
+                accepted[row[: len(IDENTITY)]].append(move)
+        return [
+            replace(
+                each,
+                change_points=change_points(each.valid),
+                moves=tuple(accepted[tuple(getattr(each.key, name) for name in IDENTITY)]),
+            )
+            for each in found
+        ]
+
+    def _sound(self, kind: type[T], names: Sequence[str], cells: Sequence[Any]) -> T | None:
+        """Return what is made of cells; None, counted, if one is damaged."""
+        try:
+            return convert(dict(zip(names, map(_cell, names, cells), strict=True)), kind)
+        except (TypeError, ValueError, MsgspecError):
+            self.damaged += 1
+            return None
 
 
 def _cell(name: str, cell: Any) -> Any:
@@ -620,72 +486,6 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with texts that any database can hold."""
     return {name: plain(it) if isinstance(it, str) else it for name, it in row.items()}
 
-
-# What is asked of a history.
-
-# Of all series of a SKU, or beside a run, the last months are read.
-LAST, RECENT = 90, 60
-# Names shown where one is not found.
-MOST_LIKE = 5
-
-
-def series_of(history: History, variant: str, *, metric: str = "") -> list[Series]:
-    """Return the series of a variant: all its metrics or one."""
-    where = points.c.variant == variant
-    return history.with_past(
-        history.series(where & (points.c.metric == metric) if metric else where)
-    )
-
-
-def recent(history: History, run: Run, variants: Collection[str]) -> dict[str, Series]:
-    """Return the last points of each variant's main series: its time, or what it has instead.
-
-    Of each SKU its own: a run's gangs and compilation targets have others than its device.
-    """
-    skus_of = {
-        variant.id: sku_for(variant, run.facts, own=run.sku).slug
-        for variant in run.variants
-        if variant.id in variants
-    }
-    where = points.c.variant.in_(skus_of) & points.c.sku.in_({*skus_of.values()})
-    main: dict[str, Series] = {}
-    for each in history.series(where & (points.c.part == ""), last=RECENT):
-        key = each.key
-        known = main.get(key.variant)
-        is_better = known is None or _rank(known.key) < _rank(key)
-        if key.sku == skus_of[key.variant] and is_better:
-            main[key.variant] = each
-    return {each.key.variant: each for each in history.with_past(main.values())}
-
-
-def _rank(key: SeriesKey) -> tuple[bool, int]:
-    return key.metric == TIME, key.case_version
-
-
-def trends(
-    history: History, sku: str, *, last: int = LAST, metrics: Collection[str] = ()
-) -> list[Series]:
-    """Return all series of a SKU over the last runs that have any point of them."""
-    where = (points.c.sku == sku) & (points.c.part == "")
-    if metrics:
-        where &= points.c.metric.in_(sorted(metrics))
-    return [
-        Series(key=each.key, points=each.points, change_points=change_points(each.valid))
-        for each in history.series(where, last=last, few=True)
-    ]
-
-
-def skus(history: History) -> list[str]:
-    """Return the SKUs that have any series."""
-    return history.texts(points.c.sku)
-
-
-def variants_like(history: History, text: str) -> list[str]:
-    """Return some variants whose id contains a text."""
-    return history.texts(points.c.variant, text, MOST_LIKE)
-
-
-# Where the level of a series of nights shifts.
 
 # Fewer values at a level are outliers, not a level.
 FEWEST = 3
@@ -718,8 +518,8 @@ def change_points(valid: Sequence[Point]) -> tuple[ChangePoint, ...] | None:
         found = shifts([math.log(max(center, 0.0) + add) for center in centers])
     except ImportError:  # there is no ruptures for every Python
         return None
-    ends = [0, *(shift.place for shift in found), len(valid)]
     told = []
+    ends = [0, *(shift.place for shift in found), len(valid)]
     for shift, start, end in zip(found, ends, ends[2:], strict=False):
         before, after = valid[start : shift.place], valid[shift.place : end]
         there, here = ({unit for each in side for unit in each.values} for side in (before, after))
@@ -754,7 +554,7 @@ def shifts(values: Sequence[float]) -> tuple[Shift, ...]:
     raw = np.asarray(values, dtype=float)
     # Between neighbours, which a shift does not raise.
     steps = np.diff(raw)
-    away = MAD_TO_SD * float(_median(np.abs(steps - _median(steps)))) / math.sqrt(2)
+    away = MAD_TO_SD * float(np.median(np.abs(steps - np.median(steps)))) / math.sqrt(2)
     noise = max(away, LEAST_SHIFT / 10)
     # A shift stays as it is once most of the neighbours are behind it.
     middles, edge = median_filter(raw, NEIGHBOURS), NEIGHBOURS // 2
@@ -772,15 +572,6 @@ def shifts(values: Sequence[float]) -> tuple[Shift, ...]:
                 return tuple(found)
         ends.remove(weakest.place)
     return ()
-
-
-def _median(values: NDArray[np.float64]) -> np.float64:
-    """Return the (upper) median; numpy's own takes most of the time of a thousand series."""
-    import numpy as np
-
-    middle = len(values) // 2
-    found: np.float64 = np.partition(values, middle)[middle]
-    return found
 
 
 def _shift(values: NDArray[np.float64], start: int, place: int, end: int, noise: float) -> Shift:

@@ -70,7 +70,7 @@ def stats(data: Sequence[float]) -> Mapping[str, Any]:
 
 
 def _is_timed(subject: VariantView) -> bool:
-    ended_ok = subject.result is not None and subject.result.status is Status.OK
+    ended_ok = subject.last is not None and subject.last.status is Status.OK
     return ended_ok and min(subject.middles.get(TIME, ()), default=0.0) > 0
 
 

@@ -10,9 +10,9 @@ from typing import ParamSpec, TypeVar
 
 from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.devices.load import own_ns
-from perfsuite.devices.protocol import Device, open_device, sampled
+from perfsuite.devices.protocol import Device, least_us, open_device, sampled
+from perfsuite.engine.measure import ISSUE_MARGIN
 from perfsuite.model import Regime
-from perfsuite.plugin import HOST, ISSUE_MARGIN, least_us
 from perfsuite.store.sku import sku_of
 
 P = ParamSpec("P")
@@ -90,7 +90,7 @@ class DeviceClock:
             facts = cpu_facts()
         else:
             facts = self._opened().facts()
-        clock = HOST if self._name == CPU else self._name
+        clock = "host" if self._name == CPU else self._name
         return {"sku": sku_of(facts).slug, "unit": facts.unit, "clock": clock}
 
     def _time_us(self, issue: Callable[[], None], spin_us: float) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from perfsuite.judge.compare import SHIFTED, Against, shift_of
-from perfsuite.judge.noise import Timing, values_of, values_of_entry
+from perfsuite.judge.noise import Timing, usable_of, values_of, values_of_entry
 from perfsuite.judge.verdict import draft_of
 from perfsuite.model import (
     TIME,
@@ -208,7 +207,7 @@ def _is_beyond(change: Change, word: Word) -> bool:
 
 def _moves(run: Run, entries: Mapping[str, BaselineEntry], against: Against) -> Iterator[Reason]:
     """Yield each canary that is not as its baseline, by unit, at either end of the run."""
-    for canary, stage in itertools.product(run.canaries, ENDS):
+    for canary, stage in itertools.product((one.variant for one in run.canaries), ENDS):
         for unit, result in _by_unit(run, canary, stage).items():
             draft = draft_of(canary, result, entry=entries.get(canary.id), against=against)
             if draft.shifts and draft.shifts[0].word.moved:
@@ -225,7 +224,7 @@ def _moves(run: Run, entries: Mapping[str, BaselineEntry], against: Against) -> 
 
 def _drifts(run: Run, entries: Mapping[str, BaselineEntry], against: Against) -> Iterator[Reason]:
     """Yield how canaries moved from the start of the run to its end."""
-    for canary in (one for one in run.canaries if one.id in entries):
+    for canary in (one.variant for one in run.canaries if one.id in entries):
         start, end = (_by_unit(run, canary, stage) for stage in ENDS)
         for unit in (unit for unit in start if unit in end):
             try:
@@ -256,22 +255,18 @@ def canary_clocks(
 
     It is the canary with the most operations per second: what draws the most power.
     """
-    measured: dict[str, list[Timing]] = {}
-    for result in run.results:
-        entry = entries.get(result.variant)
-        is_known = entry is not None and TIME.name in entry.metrics
-        if result.stage.is_canary and result.status is Status.OK and is_known:
-            with suppress(ValueError):  # a sample that is no duration: its own verdict says so
-                measured.setdefault(result.variant, []).extend(values_of(result))
-    rates = {
-        canary.id: canary.work.flops / median(item.time_us for item in measured[canary.id])
-        for canary in run.canaries
-        if canary.work and canary.work.flops and measured.get(canary.id)
-    }
-    if not rates:
+    measured: dict[float, tuple[BaselineEntry, list[Timing]]] = {}
+    for canary in (one.variant for one in run.canaries):
+        entry = entries.get(canary.id)
+        ended = [_by_unit(run, canary, stage).values() for stage in ENDS]
+        timings = [one for results in ended for each in results for one in usable_of(each)]
+        if entry and TIME.name in entry.metrics and canary.work and canary.work.flops and timings:
+            rate = canary.work.flops / median(item.time_us for item in timings)
+            measured[rate] = entry, timings
+    if not measured:
         return {}, {}
-    chosen = max(rates, key=rates.__getitem__)
-    before, now = _clocks(values_of_entry(entries[chosen])), _clocks(measured[chosen])
+    chosen, timings = measured[max(measured)]
+    before, now = _clocks(values_of_entry(chosen)), _clocks(timings)
     # A unit that the baseline does not know is held against those that it does.
     usual = dict.fromkeys(now, median(before.values())) if before else {}
     return {**usual, **before}, now

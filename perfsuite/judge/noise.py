@@ -46,7 +46,7 @@ measured yet.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
@@ -120,6 +120,14 @@ def values_of(result: Result, metric: Metric = TIME) -> list[Timing]:
     return found
 
 
+def usable_of(result: Result) -> list[Timing]:
+    """Return the time of each process; none where a sample is no duration."""
+    try:
+        return values_of(result)
+    except ValueError:
+        return []
+
+
 def values_of_entry(entry: BaselineEntry, metric: Metric = TIME) -> list[Timing]:
     """Return the baseline's processes; the centre of a time that lists none stands for one."""
     stored = entry.metrics.get(metric.name)
@@ -142,22 +150,24 @@ def _timing(unit: str, metric: Metric, value: float, cycles: float | None) -> Ti
     return Timing(unit, 1 / value if metric.better == "higher" else value, cycles)
 
 
-def entries_of(run: Run) -> dict[str, BaselineEntry]:
+def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, BaselineEntry]:
     """Return the estimate of each variant whose every stage ended ok and yielded a number.
 
     All processes of all stages count; a stage that was measured again counts once, as it ended.
+    Of the run all results that are its own count, if none are ``given``.
     """
     traces = {(trace.variant, trace.arm): trace for trace in run.traces}
-    variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
-    last = {(result.variant, result.stage): result for result in run.results}
+    variants = {one.id: one.variant for one in run.every}
+    own = run.results if given is None else given
+    last = {(result.variant, result.stage): result for result in own}
     measured: dict[str, list[Result]] = {}
     for result in last.values():
         measured.setdefault(result.variant, []).append(result)
     entries = {}
     for name, results in measured.items():
-        variant, result = variants.get(name), results[-1]
+        variant, result = variants[name], results[-1]
         evidence = [process for each in results for process in each.evidence]
-        metrics = _metrics(evidence, run.facts.unit, variant.case.metrics if variant else ())
+        metrics = _metrics(evidence, run.facts.unit, variant.case.metrics)
         if not metrics or any(each.status is not Status.OK for each in results):
             continue
         trace = traces.get((name, result.arm)) or Trace(variant=name)
@@ -168,11 +178,11 @@ def entries_of(run: Run) -> dict[str, BaselineEntry]:
             case_version=result.case_version,
             run=run.id,
             metrics=metrics,
-            regime=variant.case.regime.value if variant else "paced",
-            state={} if variant and variant.target else dict(run.facts.state),
+            regime=variant.case.regime.value,
+            state={} if variant.target else dict(run.facts.state),
             artefact=next((process.artefact for process in evidence if process.artefact), ""),
             sampling=samplings.pop() if len(samplings) == 1 else None,
-            work_class=class_of(variant, run.sku.slug, time.center) if variant and time else "",
+            work_class=class_of(variant, run.sku.slug, time.center) if time else "",
             load=round_digits(foreign_share(evidence)),
             kernels=trace.kernels,
             codes=tuple(structs.replace(code, diff="") for code in trace.codes),

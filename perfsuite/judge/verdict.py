@@ -17,7 +17,7 @@ from perfsuite.judge.compare import (
     over_budget,
     shifts_of,
 )
-from perfsuite.judge.noise import Timing, values_of, values_of_entry
+from perfsuite.judge.noise import Timing, usable_of, values_of, values_of_entry
 from perfsuite.model import (
     CYCLES,
     ENERGY,
@@ -177,7 +177,9 @@ def _draft(
     word = Word.UNCLEAR if lost else Word.SAME
     if not is_timed:
         return Draft(result=result, word=word, reasons=tuple(reasons), exact=exact)
-    screened = _screened(variant, against)
+    # The processes of a confirmation's screen were chosen, and are no evidence.
+    screen = against.screened.get(variant.id)
+    screened = [replace(one, is_fresh=False) for one in usable_of(screen)] if screen else []
 
     def now(metric: Metric) -> list[Timing]:
         return values_of(result, metric) + (screened if metric is TIME else [])
@@ -224,15 +226,6 @@ def _unrelated(
         return Word.INCOMPARABLE, because("regime", before=entry.regime, now=regime)
     blocked = blocked_by(entry.state, against.facts)
     return (Word.INCOMPARABLE, because("other_kind", text=blocked)) if blocked else None
-
-
-def _screened(variant: Variant, against: Against) -> list[Timing]:
-    """Return the processes of a confirmation's screen: they were chosen, and are no evidence."""
-    result = against.screened.get(variant.id)
-    try:
-        return [replace(one, is_fresh=False) for one in values_of(result)] if result else []
-    except ValueError:
-        return []
 
 
 def _unseen_card(result: Result, before: Sequence[Timing], against: Against) -> str:

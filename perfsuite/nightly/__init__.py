@@ -19,16 +19,15 @@ if TYPE_CHECKING:
 
 
 @hookimpl
-def perf_commands(app: typer.Typer) -> None:
+def perf_commands(app: typer.Typer, baseline: typer.Typer) -> None:
     """Add ``perfsuite merge`` and those of ``perfsuite baseline`` that look at many nights."""
-    from perfsuite.cli import baseline_commands
     from perfsuite.nightly.lint import lint
     from perfsuite.nightly.merge import merge
     from perfsuite.nightly.propose import propose_command
 
     app.command()(merge)
-    baseline_commands.command("propose")(propose_command)
-    baseline_commands.command("lint")(lint)
+    baseline.command("propose")(propose_command)
+    baseline.command("lint")(lint)
 
 
 @hookimpl

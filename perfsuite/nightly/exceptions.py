@@ -119,12 +119,12 @@ class Exceptions(config.Exceptions):
 
     def quarantined(self, run: Run) -> dict[str, Rule]:
         """Return the variants and canaries of a run that are in quarantine."""
-        found = ((each.id, self._rule(each, run)) for each in (*run.variants, *run.canaries))
+        found = ((each.id, self._rule(each.variant, run)) for each in run.every)
         return {name: r for name, r in found if r and not isinstance(r.entry, Waiver)}
 
     def applied(self, verdicts: Sequence[Verdict], run: Run) -> tuple[Verdict, ...]:
         """Return the verdicts, those that are excepted with the reason and failing nothing."""
-        variants = {each.id: each for each in run.variants}
+        variants = {each.id: each.variant for each in run.variants}
         rules = [self._rule(variants[each.variant], run) for each in verdicts]
         return tuple(
             _excused(verdict, rule.excepted) if rule else verdict
@@ -133,7 +133,7 @@ class Exceptions(config.Exceptions):
 
     def notes(self, run: Run) -> Iterator[str]:
         """Say which rules acted on a run, and which expired."""
-        variants = {each.id: each for each in (*run.variants, *run.canaries)}.values()
+        variants = {each.id: each.variant for each in run.every}.values()
         for rule in self.rules:
             count = sum(rule.covers(each, run) for each in variants)
             if count and rule.acts(self.today):

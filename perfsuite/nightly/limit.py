@@ -145,10 +145,11 @@ class Fit(Struct, frozen=True, kw_only=True):
     def cut(self, run: Run) -> Run:
         """Return a run that is through with its screen, with what it left out, and a note of it."""
         measured = {result.variant for result in run.results if result.stage is Stage.SCREEN}
-        costs_s = self.costs_s(run.variants)
+        variants = [one.variant for one in run.variants]
+        costs_s = self.costs_s(variants)
         left_out: list[LeftOut] = []
         kinds: Counter[str] = Counter()
-        for bundle in self._bundles(run.variants):
+        for bundle in self._bundles(variants):
             for variant in bundle.variants:
                 if variant.id in measured:
                     continue
@@ -169,7 +170,7 @@ class Fit(Struct, frozen=True, kw_only=True):
             f"(about {words_of(sum(each.cost_s for each in left_out))} of measuring): "
             f"{', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}"
         )
-        return replace(run, left_out=tuple(left_out), notes=(note, *run.notes))
+        return replace(run.having(left_out=left_out), notes=(note, *run.notes))
 
     def costs_s(self, variants: Sequence[Variant]) -> dict[str, float]:
         """Return the seconds that the screen of each takes; unknown ones cost as their like."""
@@ -227,7 +228,7 @@ def fit_of(
     devices: int,
 ) -> Fit:
     """Return what has room in a run that was just opened; canaries take theirs at both ends."""
-    ids = [each.id for each in (*run.variants, *run.canaries)]
+    ids = [each.id for each in run.every]
     sku, unit = run.sku.slug, run.facts.unit
     past = past_of(request.folder, sku=sku, unit=unit, variants=ids, before=run.id)
     commits = {name: each.commit for name, each in past.items()}
@@ -237,11 +238,11 @@ def fit_of(
         claims=run.instances,
         past=past,
         entries=entries,
-        touched=touched_since(project, request.packs, run.variants, commits),
+        touched=touched_since(project, request.packs, request.variants, commits),
         processes=run.settings.processes * (2 if run.against else 1),
         devices=devices,
     )
-    canaries_s = 2 * sum(fit.costs_s(run.canaries).values())
+    canaries_s = 2 * sum(fit.costs_s([one.variant for one in run.canaries]).values())
     room_s, whole_s = (
         devices * max(0.0, each.left_s(PLANNED) - canaries_s)
         for each in (limit, TimeLimit(limit.seconds, started=limit.started))

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from perfsuite.boundary import StoreError, UsageError
-from perfsuite.cli import BaselinesOption, Packs, find_project, say
 from perfsuite.model import Pack, Tier, Variant
 from perfsuite.nightly.exceptions import Exceptions
+from perfsuite.run.project import BaselinesOption, Packs, find_project, say
 from perfsuite.store.baselines import (
     folders_in,
     pack_path,

@@ -12,7 +12,15 @@ import typer
 from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError
-from perfsuite.cli import (
+from perfsuite.judge.compare import Policy
+from perfsuite.judge.machine import ENDS
+from perfsuite.judge.verdict import wants_confirmation
+from perfsuite.model import Pack, Part, Result, Run, Stage, Tier
+from perfsuite.nightly.exceptions import Exceptions
+from perfsuite.run.against import Arms
+from perfsuite.run.config import EXIT_MACHINE
+from perfsuite.run.expected import find_yardstick
+from perfsuite.run.project import (
     BaselinesOption,
     Packs,
     console,
@@ -20,13 +28,6 @@ from perfsuite.cli import (
     known_history,
     say,
 )
-from perfsuite.judge.compare import Policy
-from perfsuite.judge.verdict import wants_confirmation
-from perfsuite.model import Pack, Part, Result, Run, Stage, Tier
-from perfsuite.nightly.exceptions import Exceptions
-from perfsuite.run.against import Arms
-from perfsuite.run.config import EXIT_MACHINE
-from perfsuite.run.expected import find_yardstick
 from perfsuite.run.run import Judging, Outcome, joined
 from perfsuite.store.baselines import Root
 from perfsuite.store.runs import RunFile, run_path
@@ -46,7 +47,7 @@ _ALIKE: Mapping[str, Callable[[Run], object]] = {
     "uncommitted changes": lambda run: "" if _is_committed(run) else run.code,
 }
 # What a merged run has of each shard, one after the other.
-_JOINED = ("variants", "instances", "aside", "traces", "claims", "left_out")
+_JOINED = ("variants", "instances", "claims")
 
 
 def merged(runs: Sequence[Run]) -> Run:
@@ -88,12 +89,6 @@ def merged(runs: Sequence[Run]) -> Run:
         started=min(run.started for run in runs),
         command=f"perfsuite merge {' '.join(ids)}",
         canaries=tuple({v.id: v for run in runs for v in run.canaries}.values()),
-        results=(
-            *_canaries(runs, Stage.CANARY_START),
-            *(result for run in runs for result in run.asked),
-            *_canaries(runs, Stage.CANARY_END),
-        ),
-        verdicts=(),
         units={unit: name for run in runs for unit, name in run.units.items()},
         wall_s=max(run.wall_s for run in runs),
         phases_s={},
@@ -102,6 +97,9 @@ def merged(runs: Sequence[Run]) -> Run:
         parts=tuple(parts),
         finished="",
     )
+    measured = (result for run in runs for result in (*run.asked, *run.aside))
+    watched = (each for stage in ENDS for each in _canaries(runs, stage))
+    whole = whole.having(results=(*measured, *watched), verdicts=())
     notes = [f"shard {run.shard}: {note}" for run in runs for note in run.notes]
     return replace(whole, notes=(*whole.gaps, *_environments(runs), *notes))
 

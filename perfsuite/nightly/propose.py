@@ -15,7 +15,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, UsageError, user_name
-from perfsuite.cli import BaselinesOption, Project, find_project, say, time_of
 from perfsuite.judge.compare import Against, is_one_level, level_changes
 from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.noise import entries_of
@@ -34,9 +33,10 @@ from perfsuite.model import (
 )
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report import view
+from perfsuite.report.data import Side, explained_by
 from perfsuite.report.text import in_markdown, table
-from perfsuite.report.why import Side, explained_by
 from perfsuite.run.accept import acceptance_of
+from perfsuite.run.project import BaselinesOption, Project, find_project, say, time_of
 from perfsuite.store.baselines import (
     Baselines,
     has_sku,
@@ -137,7 +137,7 @@ class _Product(Struct, frozen=True):
         known = tuple(baselines.entries.values())
         source = f"baseline {sku.slug}"
         against = Against(facts=run.facts, slug=sku.slug, source=source, known=known)
-        return cls(baselines, against.learned(run.variants), terms)
+        return cls(baselines, against.learned([one.variant for one in run.variants]), terms)
 
     def since(self, name: str) -> str:
         """Return the run that a variant's entry comes from, if it has one."""
@@ -273,7 +273,7 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
 
 def _skus_of(run: Run) -> list[Sku]:
     """Return the SKUs that a run measured; gangs and compilation targets have their own."""
-    return [run.sku, *(sku_for(variant, run.facts, own=run.sku) for variant in run.variants)]
+    return [run.sku, *(sku_for(one.variant, run.facts, own=run.sku) for one in run.variants)]
 
 
 def _refused(
@@ -329,13 +329,13 @@ def _said(
     run: Run, products: Mapping[str, _Product], exceptions: Exceptions
 ) -> Iterator[tuple[Variant, _Product, BaselineEntry | None, str]]:
     """Yield what a run measured of each variant, and why that is no evidence, if it is none."""
-    variants = {variant.id: variant for variant in run.variants}
+    variants = {one.id: one.variant for one in run.variants}
     asked = [each for each in run.asked if each.status is not Status.SKIPPED]
     away = exceptions.quarantined(run)
     # Of what was confirmed the screen was chosen for its time.
     fresh = {result.variant for result in asked if result.stage is Stage.CONFIRM}
     deciding = [r for r in asked if r.variant not in fresh or r.stage is Stage.CONFIRM]
-    entries = entries_of(replace(run, results=tuple(deciding)))
+    entries = entries_of(run, deciding)
     for name in dict.fromkeys(each.variant for each in asked if each.variant in variants):
         sku = sku_for(variants[name], run.facts, own=run.sku)
         product = products[sku.slug]

@@ -466,7 +466,7 @@ class Listeners:
         if not self._hooks:
             return
         run = deepcopy(run)
-        variants = {variant.id: variant for variant in run.variants}
+        variants = {one.id: one.variant for one in run.variants}
         results = [(r, variants[r.variant]) for r in run.asked if r.variant in variants]
         verdicts = [(each, variants[each.variant]) for each in run.verdicts]
         for result, variant in results:

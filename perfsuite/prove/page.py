@@ -19,7 +19,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError
-from perfsuite.cli import Device, find_project, say
 from perfsuite.judge.compare import CLOCK_LIMIT, Against
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge, wants_confirmation
@@ -32,12 +31,14 @@ from perfsuite.model import (
     Stage,
     Status,
     Variant,
+    VariantRun,
     Verdict,
     Word,
     seconds_of,
 )
 from perfsuite.prove.peers import CUPTI
 from perfsuite.prove.raw import Raw, Subject, Wave, read_raw, subjects_of
+from perfsuite.run.project import Device, find_project, say
 from perfsuite.stats import hodges_lehmann, pooled
 from perfsuite.store.files import refusing, replace_file
 from perfsuite.store.runs import load_run
@@ -98,8 +99,7 @@ def entry_of(raw: Raw, variant: Variant, waves: Sequence[Wave]) -> BaselineEntry
         sku=raw.header.sku,
         facts=raw.header.facts,
         settings=raw.header.settings,
-        variants=(variant,),
-        results=(result_of(variant, Stage.SCREEN, waves),),
+        variants=(VariantRun(variant=variant, results=(result_of(variant, Stage.SCREEN, waves),)),),
     )
     return entries_of(run)[variant.id]
 
@@ -272,7 +272,7 @@ def nights(runs: Sequence[Run]) -> Iterator[Comparison]:
         for is_home in (True, False):
             before = [one for one in earlier if (one.facts.unit == run.facts.unit) is is_home]
             entries = {name: entry for one in before for name, entry in entries_of(one).items()}
-            if variants := [variant for variant in run.variants if variant.id in entries]:
+            if variants := [one.variant for one in run.variants if one.id in entries]:
                 yield from _night(run, variants, entries)
 
 

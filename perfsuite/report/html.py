@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -13,21 +13,20 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from perfsuite.hooks import added
-from perfsuite.judge.peaks import Rate
-from perfsuite.model import Run, Series
-from perfsuite.report import data, view, why
+from perfsuite.model import Run
+from perfsuite.report import data, view
 from perfsuite.report.data import RunView, VariantView, read
-from perfsuite.report.text import summary, verdict_json
+from perfsuite.report.text import summary, templates, verdict_json
 from perfsuite.store.files import inside, refusing, replace_file
 
-_T = TypeVar("_T")
 _CODE = re.compile(r"(`{1,2})(?!`)([^`]+)\1(?!`)")
 # A browser lays out what is in sight, so many rows at a time.
 CHUNK = 25
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,159 +39,77 @@ class Inline:
 
 def render_page(book: RunView) -> str:
     """Return a run as one self-contained HTML page."""
-    charts: dict[str, Any] = {}
-    for one in book.full:
-        charts |= {f"{one.anchor}/{name}": chart for name, chart in _charts(one)}
-    places = [one for one in book.variants if one.place]
-    on_plane = [one for one in places if one.place and one.place.is_on_plane]
-    charts |= {"plane": roof(on_plane)} if on_plane else {}
-    links = sorted({one.place.link for one in places if one.place and not one.place.dtype})
-    for link in links:
-        of_link = [p for p in places if p.place and p.place.link == link and not p.place.dtype]
-        charts[f"link/{link}"] = roof(of_link)
-    return _page("page.html.j2", book=book, run=book.run, places=places, links=links, charts=charts)
+    charts = {one.anchor: chart for one in book.full if (chart := _charts(one))}
+    # Where each variant stands: what the script needs of its Place, its tone and its text.
+    places = {
+        one.anchor: (*one.place[:5], one.mark.tone, f"{one.variant.id}: {one.place.said}")
+        for one in book.variants
+        if one.place
+    }
+    known = (book.peaks.links, book.peaks.operations) if not book.peaks.is_generic else ({}, {})
+    links, operations = (
+        {name: (rate.value, rate.measured) for name, rate in rates.items()} for rates in known
+    )
+    drawn = {"variants": charts, "places": places, "links": links, "operations": operations}
+    return _page("page.html.j2", book=book, run=book.run, charts=drawn)
+
+
+def _charts(one: VariantView) -> dict[str, Any]:
+    """Return what the script draws of a variant: its blocks as measured, and earlier runs."""
+    found: dict[str, Any] = {}
+    blocks = [(block, process.slot) for process in one.evidence for block in process.blocks]
+    if any(block.time_us for block, _ in blocks):
+        found["turns"] = [
+            (
+                slot,
+                block.start_s,
+                block.time_us,
+                block.cycles,
+                block.health and (block.health.power_w, block.health.temperature_c),
+            )
+            for block, slot in blocks
+        ]
+    if (series := one.history) and len(series.valid) > 1:
+        found["past"] = {
+            "name": series.key.metric,
+            "unit": series.key.unit,
+            "points": [
+                (point.run, point.started, view.commit(point.commit), point.center, point.why_not)
+                for point in series.points
+            ],
+            "changes": [each.run for each in series.change_points or ()],
+            "levels": [(each.accepted, each.center) for each in series.moves],
+        }
+    return found
 
 
 def render_beside(books: Sequence[RunView]) -> str:
-    """Return several runs, each of another SKU, as one page that compares them."""
+    """Return several runs, most of another SKU each, as one page that compares them."""
     slugs = [book.run.sku.slug for book in books]
-    names = [
-        slug if slugs.count(slug) == 1 else f"{slug}, {book.run.id}"
-        for slug, book in zip(slugs, books, strict=True)
-    ]
-    is_of_one = len(set(slugs)) == 1
-    facts = _across(books, lambda book: data.everything(book.run.facts))
+    is_distinct = len(set(slugs)) == len(slugs)
+    facts = _across([data.everything(book.run.facts) for book in books])
     return _page(
         "beside.html.j2",
         books=books,
+        names=slugs if is_distinct else [book.run.id for book in books],
         # The runs of one SKU could be judged against each other.
-        is_of_one=is_of_one,
-        names=[book.run.id for book in books] if is_of_one else names,
-        variants=_across(books, lambda book: {one.variant.id: one for one in book.ran}),
-        claims=_across(books, lambda book: {one.verdict.claim: one for one in book.claims}),
+        is_of_one=len(set(slugs)) == 1,
+        variants=_across([{one.variant.id: one for one in book.ran} for book in books]),
+        claims=_across([{one.verdict.claim: one for one in book.claims} for book in books]),
         differences={name: held for name, held in facts.items() if len(set(held)) > 1},
         charts={},
     )
 
 
-def roof(views: Sequence[VariantView]) -> dict[str, Any]:
-    """Return variants under their ceilings, as the page's script draws them.
-
-    A point is operations per byte (None without operations), rate now and before, tone and text.
-    """
-    peaks = views[0].peaks
-    places = [(one, one.place) for one in views if one.place]
-    links = {place.link: peaks.links.get(place.link) for _, place in places}
-    rates: dict[Rate, list[str]] = {}
-    for dtype in sorted({place.dtype for _, place in places if place.dtype}):
-        if dtype in peaks.operations:
-            rates.setdefault(peaks.operations[dtype], []).append(dtype)
-    named = {", ".join(names): rate for rate, names in rates.items()}
-    return {
-        "points": [
-            [
-                place.intensity if place.is_on_plane else None,
-                place.rate,
-                place.before,
-                one.mark.tone,
-                f"{one.variant.id}: {place.said}",
-            ]
-            for one, place in places
-        ],
-        "links": [] if peaks.is_generic else _ceilings(links, "B/s"),
-        "operations": [] if peaks.is_generic else _ceilings(named, "FLOP/s"),
-    }
+def _across(sides: Sequence[Mapping[str, T]]) -> dict[str, list[T | None]]:
+    return {name: [side.get(name) for side in sides] for each in sides for name in each}
 
 
-def _ceilings(rates: Mapping[str, Rate | None], unit: str) -> list[tuple[str, float, bool]]:
-    return [
-        (f"{name} {view.flow(rate.value, unit)}", rate.value, rate.measured)
-        for name, rate in sorted(rates.items())
-        if rate
-    ]
-
-
-def turns(one: VariantView) -> list[tuple[Any, ...]]:
-    """Return slot, times, cycles, power and temperature of each block, in the order measured."""
-    blocks = [(block, process.slot) for process in one.evidence for block in process.blocks]
-    return [
-        (
-            slot,
-            block.time_us,
-            block.cycles,
-            health and health.power_w,
-            health and health.temperature_c,
-        )
-        for block, slot in sorted(blocks, key=lambda turn: turn[0].start_s)
-        if block.time_us
-        for health in [block.health]
-    ]
-
-
-def past(series: Series | None) -> dict[str, Any] | None:
-    """Return what earlier runs say of a variant, drawn and in words; None where there are none."""
-    if series is None or len(series.valid) < 2:  # noqa: PLR2004 - one point is no history
-        return None
-    shown = [point for point in series.points if point.center is not None]
-    # The acceptances since the first point, and the one that held then.
-    earlier = [move for move in series.moves if move.accepted < shown[0].started]
-    moves = [*earlier[-1:], *series.moves[len(earlier) :]]
-    centers = [point.center for point in series.valid if point.center is not None]
-    unit, changes = series.key.unit, series.change_points or ()
-    events = [
-        (each.started, f"level shifted by {view.shift(each, unit)}; {view.commits(each)}")
-        for each in changes
-    ]
-    for each in moves:
-        level = view.amount(each.center, unit)
-        events.append((each.accepted, f"baseline accepted at {level} by {each.by}: {each.reason}"))
-    return {
-        "events": [(view.moment(when), what) for when, what in sorted(events, reverse=True)],
-        "metric": series.key.metric,
-        "count": len(shown),
-        "left_out": len(series.points) - len(series.valid),
-        "ends": [view.amount(end(centers), unit) for end in (min, max)],
-        "chart": {
-            "name": series.key.metric,
-            "unit": unit,
-            "labels": [(point.run, point.started, view.commit(point.commit)) for point in shown],
-            "runs": list(range(len(shown))),
-            "centers": [point.center for point in shown],
-            "not": {at: p.why_not for at, p in enumerate(shown) if not p.is_valid},
-            "changes": [each.run for each in changes],
-            "levels": [
-                (sum(point.started < each.accepted for point in shown), each.center)
-                for each in moves
-            ],
-        },
-    }
-
-
-def write_report(book: RunView, folder: Path, *names: str) -> Path:
-    """Write ``folder/<run id>/`` with the page, Markdown and JSON, or these files; return the last.
-
-    Raises StoreError where the folder cannot be written.
-    """
-    run = book.run.id
-    remedy = f"make the folder writable, then: perfsuite report {run}"
-    every = files()
-    for name in names or every:
-        text = every[name](book).encode("utf-8", "replace")
-        with refusing("cannot write the report", folder / run, remedy=remedy):
-            path = replace_file(inside(folder, run, name), text)
-    return path
-
-
-def write_beside(runs: Sequence[Run], folder: Path) -> Path:
-    """Write one page that compares runs of several SKUs, in a folder of its own; return it.
-
-    Raises StoreError where the folder cannot be written.
-    """
-    text = render_beside([read(run, baselines={}) for run in runs])
-    path = inside(folder, f"{runs[0].id}-beside-{len(runs) - 1}", "index.html")
-    with refusing("cannot write the report", path, remedy="make the folder writable"):
-        replace_file(path, text.encode("utf-8", "replace"))
-    return path
+def _page(name: str, **values: object) -> str:
+    uplot = "vendor/uplot/uPlot"
+    styles = [inline(f"{uplot}.min.css"), inline("style.css")]
+    scripts = [inline(f"{uplot}.iife.min.js"), inline("charts.js"), inline("app.js")]
+    return environment().get_template(name).render(styles=styles, scripts=scripts, **values)
 
 
 VERDICT, PAGE = "verdict.json", "index.html"
@@ -207,6 +124,31 @@ FILES: Mapping[str, Callable[[RunView], str]] = {
 def files() -> Mapping[str, Callable[[RunView], str]]:
     """Return what makes each file of a report, those of the features first."""
     return {**added("perf_files"), **FILES}
+
+
+def write_report(book: RunView, folder: Path, *names: str) -> Path:
+    """Write ``folder/<run id>/`` with the page, Markdown and JSON, or these files; return the last.
+
+    Raises StoreError where the folder cannot be written.
+    """
+    remedy = f"make the folder writable, then: perfsuite report {book.run.id}"
+    every = files()
+    for name in names or every:
+        text = every[name](book).encode("utf-8", "replace")
+        with refusing("cannot write the report", folder / book.run.id, remedy=remedy):
+            path = replace_file(inside(folder, book.run.id, name), text)
+    return path
+
+
+def write_beside(runs: Sequence[Run], folder: Path) -> Path:
+    """Write one page that compares runs of several SKUs, in a folder of its own; return it.
+
+    Raises StoreError where the folder cannot be written.
+    """
+    text = render_beside([read(run, baselines={}) for run in runs])
+    path = inside(folder, f"{runs[0].id}-beside-{len(runs) - 1}", "index.html")
+    with refusing("cannot write the report", path, remedy="make the folder writable"):
+        return replace_file(path, text.encode("utf-8", "replace"))
 
 
 def prose(text: str) -> list[Markup]:
@@ -227,38 +169,7 @@ def inline(name: str) -> Inline:
 @cache
 def environment() -> Environment:
     """Return the templates with what they may call."""
-    found = Environment(
-        loader=PackageLoader("perfsuite.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    found = templates()
     found.filters |= {"prose": prose, "median": median}
-    found.globals |= {"view": view, "why": why, "data": data, "CHUNK": CHUNK}
-    found.globals |= {"turns": turns, "past": past}
+    found.globals["CHUNK"] = CHUNK
     return found
-
-
-def _charts(one: VariantView) -> Iterator[tuple[str, Any]]:
-    if measured := turns(one):
-        yield "turns", measured
-    if known := past(one.history):
-        yield "past", known["chart"]
-    if one.place and one.place.ceiling and (one.place.is_on_plane or not one.place.dtype):
-        yield "roof", roof([one])
-
-
-def _page(name: str, **values: object) -> str:
-    vendored = "vendor/uplot/uPlot"
-    styles = [inline(f"{vendored}.min.css"), inline("style.css")]
-    scripts = [inline(f"{vendored}.iife.min.js"), inline("charts.js"), inline("app.js")]
-    return environment().get_template(name).render(styles=styles, scripts=scripts, **values)
-
-
-def _across(
-    books: Iterable[RunView], of: Callable[[RunView], Mapping[str, _T]]
-) -> dict[str, list[_T | None]]:
-    sides = [of(book) for book in books]
-    names = dict.fromkeys(name for side in sides for name in side)
-    return {name: [side.get(name) for side in sides] for name in names}

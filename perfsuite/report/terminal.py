@@ -8,6 +8,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -32,21 +33,19 @@ from perfsuite.model import (
     Word,
 )
 from perfsuite.report import view
-from perfsuite.report.data import RunView, VariantView, mark
+from perfsuite.report.data import RunView, VariantView, skips
 from perfsuite.report.text import Property, properties
-from perfsuite.report.why import cause, explained
-from perfsuite.run.config import Options
 from perfsuite.store.files import Closable
+
+if TYPE_CHECKING:
+    from perfsuite.run.config import Options
 
 # A GitHub runner obeys lines that begin so, after blanks, and the second anywhere in a line. Also
 # where we do not know of it: a container's output is printed by the job that started it.
 _COMMAND = re.compile(r"^(\s*)(?=::)", re.MULTILINE)
 ALWAYS_COUNTED = ("unclear", "skipped")
-OTHERS = frozenset({"faster", "incomparable"})
 MOST, MOST_SKIPS, MOST_CHARACTERS = 10, 5, 300
 INDENT = " " * 6
-# A smaller share of the time says nothing.
-LEAST_SHARE = 1e-3
 ID_WIDTH, PHASE_WIDTH = 36, 20
 # Without a terminal a quiet variant needs no line of its own.
 QUIET_S = 10.0
@@ -76,19 +75,18 @@ def accounts_of(book: RunView, options: Options) -> Mapping[str, Account]:
     failing = options.failing_statuses()
     found = {}
     for one in book.variants:
-        status = one.result.status if one.result else None
+        status = one.last.status if one.last else None
         fails = one.verdict.fails if one.verdict else status in failing
         skipped = not fails and status is not Status.OK
         found[one.variant.id] = Account(
             fails=fails,
             skipped=skipped,
-            text=plain(one.reason) if skipped else "\n".join(_told(one, options)),
-            properties=tuple(properties(one.result, one.verdict)),
+            text=plain(one.reason) if skipped else _told(one, options),
+            properties=tuple(properties(one.last, one.verdict)),
         )
-    verdicts = {verdict.claim: verdict for verdict in book.run.claims}
-    for claim in book.run.instances:
-        if verdict := verdicts.get(claim.id):
-            found[claim.id] = _of_claim(claim, verdict, options)
+    for claim in book.claims:
+        if claim.instance:
+            found[claim.instance.id] = _of_claim(claim.instance, claim.verdict, options)
     return found
 
 
@@ -104,59 +102,66 @@ def bare_accounts(run: Run, options: Options) -> Mapping[str, Account]:
         name: Account(
             fails=fails,
             skipped=not (fails or has_word),
-            text=f"{word}: {name}\n{_line('reason', reason)}" if fails else plain(reason),
+            text=_lines(f"{word}: {name}", {"reason": reason}) if fails else plain(reason),
         )
         for name, word, reason, fails, has_word in told
     }
 
 
-def _told(one: VariantView, options: Options) -> Iterator[str]:
-    """Yield the lines of a variant's failure: everything needed to act on it."""
-    change, verdict = one.telling, one.verdict
+def _told(one: VariantView, options: Options) -> str:
+    """Return the text of a variant's failure: everything needed to act on it."""
+    change, verdict, told = one.telling, one.verdict, dict[str, str]()
     # pytest's own summary shows the beginning of this line, beside the id.
-    moved = f" {plain(view.change(change))}" if change else ""
-    yield f"{one.mark.word}{moved}: {one.variant.id}"
+    moved = f" {view.change(change)}" if change else ""
     if change and verdict:
-        yield _line("metric", change.metric)
-        yield _line("baseline", f"{view.amount(change.baseline, change.unit)} ({verdict.source})")
-        yield _line("measured", view.amount(change.current, change.unit))
         interval = view.interval(change.low, change.high)
-        yield _line("change", f"{view.change(change)}, interval {interval}")
-        limits = (view.share(change.threshold), view.share(change.gate))
-        yield _line("limits", f"threshold {limits[0]}, gate {limits[1]}")
+        told = {
+            "metric": change.metric,
+            "baseline": f"{view.amount(change.baseline, change.unit)} ({verdict.source})",
+            "measured": view.amount(change.current, change.unit),
+            "change": f"{view.change(change)}, interval {interval}",
+            "limits": f"threshold {view.share(change.threshold)}, gate {view.share(change.gate)}",
+        }
     if verdict and verdict.word is Word.OVER_BUDGET:
         for budget in one.variant.case.budgets:
-            most = view.budget(budget.metric, budget.most)
-            yield _line("budget", f"{budget.metric} at most {most}: {budget.reason}")
-    yield _line("reason", one.reason)
-    if why := explained(one):
-        yield _line("why", why)
-    if one.result and one.result.output.strip():
-        yield _line("output", one.result.output.strip())
-    yield _line("again", view.command(one.variant.id, *options.again(one.variant)))
+            most = view.amount(budget.most, view.unit_of(budget.metric))
+            limit = f"{budget.metric} at most {most}: {budget.reason}"
+            told["budget"] = "\n".join(filter(None, (told.get("budget"), limit)))
+    told |= {"reason": one.reason or "-", "why": one.explained}
+    told["output"] = one.last.output.strip() if one.last else ""
+    told["again"] = view.command(one.variant.id, *options.again(one.variant))
+    return _lines(f"{one.mark.word}{moved}: {one.variant.id}", told)
 
 
 def _of_claim(claim: ClaimInstance, verdict: ClaimVerdict, options: Options) -> Account:
     tier = f"--perf-tier {options.tier} " if options.tier != "smoke" else ""
-    again = f"pytest --perf {tier}-k '{claim.name} and {claim.pack}'"
-    lines = [f"{verdict.word.value}: {claim.id}"]
-    lines.append(_line("asked for", f"{view.ratio(verdict.required)} ({verdict.source})"))
-    told: list[Property] = [("perf_claim", verdict.word.value), ("perf_reason", verdict.reason)]
-    told.append(("perf_ratio_required", verdict.required))
+    properties: list[Property] = [("perf_claim", verdict.word.value)]
+    properties += [("perf_reason", verdict.reason), ("perf_ratio_required", verdict.required)]
+    found = ""
     if verdict.ratio is not None:
-        span = f" ({view.ratios(verdict.low, verdict.high)})" if verdict.low != verdict.high else ""
-        lines.append(_line("found", f"{view.ratio(verdict.ratio)}{span}"))
-        told.append(("perf_ratio", verdict.ratio))
-    lines.append(_line("less" if claim.metric else "faster", claim.faster))
-    lines += [_line("than", claim.than), _line("reason", verdict.reason), _line("again", again)]
+        properties.append(("perf_ratio", verdict.ratio))
+        span = f" ({view.ratio(verdict.low)} to {view.ratio(verdict.high)})"
+        found = f"{view.ratio(verdict.ratio)}{span if verdict.low != verdict.high else ''}"
+    told = {
+        "asked for": f"{view.ratio(verdict.required)} ({verdict.source})",
+        "found": found,
+        "less" if claim.metric else "faster": claim.faster,
+        "than": claim.than,
+        "reason": verdict.reason,
+        "again": f"pytest --perf {tier}-k '{claim.name} and {claim.pack}'",
+    }
     skipped = verdict.word is ClaimWord.NOT_APPLICABLE
-    text = plain(verdict.reason) if skipped else "\n".join(map(plain, lines))
-    return Account(fails=verdict.fails, skipped=skipped, text=text, properties=tuple(told))
+    text = plain(verdict.reason) if skipped else _lines(f"{verdict.word.value}: {claim.id}", told)
+    return Account(fails=verdict.fails, skipped=skipped, text=text, properties=tuple(properties))
 
 
-def _line(name: str, text: str) -> str:
-    first, *rest = plain(text).splitlines() or [""]
-    return "\n".join((f"  {name:<9} {first}", *(f"  {'':<9} {line}" for line in rest)))
+def _lines(title: str, told: Mapping[str, str]) -> str:
+    """Return what is told below a title, each under its name; what is empty is left out."""
+    lines = [plain(title)]
+    for name, text in told.items():
+        for at, line in enumerate(plain(text).splitlines()):
+            lines.append(f"  {'' if at else name:<9} {line}")
+    return "\n".join(lines)
 
 
 def costs(run: Run, report_s: float) -> Iterator[str]:
@@ -165,8 +170,7 @@ def costs(run: Run, report_s: float) -> Iterator[str]:
     devices = view.count(profile.devices, "device")
     yield plain(f"profile: {view.duration(profile.wall_s)} on {devices}")
     for name, seconds in profile.phases.items():
-        part, meaning = seconds / profile.held_s, view.PHASES.get(name, "")
-        share = "" if part < LEAST_SHARE else view.share(part)
+        share, meaning = view.share(seconds / profile.held_s), view.PHASES.get(name, "")
         yield plain(f"  {name:<10} {view.number(seconds, 2):>10} s {share:>9}  {meaning}".rstrip())
     busy, spin = view.share(profile.busy), view.share(profile.spin)
     yield plain(f"  device busy with samples {busy} of the time, pacing them {spin}")
@@ -181,14 +185,11 @@ def summary(book: RunView) -> Iterator[str]:
         yield _cut(f"machine-shift: {book.run.shift.reason}")
     if book.source:
         yield _cut(f"compared with {book.source}")
-    items: list[VariantView | ClaimVerdict] = [
-        one for one in book.variants if one.mark.needs_reader
-    ]
-    items += book.broken
-    items += [one for one in book.variants if one.mark.tone == "unclear"]
-    items += [one for one in book.variants if one.mark.word in OTHERS]
-    for item in items[:MOST]:
-        yield from _item(item)
+    loud = [one for one in book.ran if not one.mark.is_quiet]
+    urgent = [one for one in loud if one.mark.needs_reader]
+    items = [*map(_item, urgent), *map(_claim, book.broken), *map(_item, loud[len(urgent) :])]
+    for lines in items[:MOST]:
+        yield from lines
     if more := items[MOST:]:
         yield f"  ... and {len(more)} more: see the report"
     yield from skip_lines(book)
@@ -200,7 +201,7 @@ def summary(book: RunView) -> Iterator[str]:
 def first_line(book: RunView) -> str:
     """Return how many variants each word holds for; skipped and unclear always."""
     counts = {**dict.fromkeys(ALWAYS_COUNTED, 0), **book.counts}
-    ordered = sorted(counts.items(), key=lambda item: mark(item[0]).rank)
+    ordered = sorted(counts.items(), key=lambda item: view.mark(item[0]).rank)
     tally = ", ".join(f"{count} {word}" for word, count in ordered)
     total = view.count(len(book.variants), "variant")
     return plain(f"{total} on {book.run.facts.name or book.run.sku.slug}: {tally}")
@@ -208,24 +209,26 @@ def first_line(book: RunView) -> str:
 
 def skip_lines(book: RunView) -> list[str]:
     """Return how many variants were skipped for each of the commonest reasons."""
-    told = [_cut(f"{word} {len(ids)}: {why}") for word, why, ids in book.skips[:MOST_SKIPS]]
-    more = len(book.skips) - MOST_SKIPS
+    found = skips(book.variants)
+    told = [_cut(f"{word} {len(ids)}: {why}") for word, why, ids in found[:MOST_SKIPS]]
+    more = len(found) - MOST_SKIPS
     return [*told, f"skipped for {more} more reasons: see the report"] if more > 0 else told
 
 
-def _item(item: VariantView | ClaimVerdict) -> Iterator[str]:
-    """Yield the line of one item and its cause, the id last: a long one harms nothing."""
-    if isinstance(item, ClaimVerdict):
-        found = f"{view.ratio(item.ratio)} found, {view.ratio(item.required)} asked for"
-        yield plain(f"  {item.word:<12} {found}  {item.claim}")
-        yield f"{INDENT}{_cut(item.reason)}"
-        return
-    change, why, name = item.telling, _cut(cause(item)), item.variant.id
-    if change is None or item.mark.tone == "unclear":
-        yield plain(f"  {item.mark.word:<12} {name}{': ' if why else ''}{why}")
+def _claim(one: ClaimVerdict) -> Iterator[str]:
+    found = f"{view.ratio(one.ratio)} found, {view.ratio(one.required)} asked for"
+    yield plain(f"  {one.word:<12} {found}  {one.claim}")
+    yield f"{INDENT}{_cut(one.reason)}"
+
+
+def _item(one: VariantView) -> Iterator[str]:
+    """Yield the line of a variant and its cause, the id last: a long one harms nothing."""
+    change, why, name = one.telling, _cut(one.cause), one.variant.id
+    if change is None or one.mark.tone == "unclear":
+        yield plain(f"  {one.mark.word:<12} {name}{': ' if why else ''}{why}")
         return
     interval = f"({view.interval(change.low, change.high)})"
-    yield plain(f"  {item.mark.word:<12} {view.change(change):>8} {interval:<20} {name}")
+    yield plain(f"  {one.mark.word:<12} {view.change(change):>8} {interval:<20} {name}")
     if why:
         yield f"{INDENT}{why}"
 

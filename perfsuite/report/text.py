@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
 
 from perfsuite.boundary import plain
 from perfsuite.model import ClaimVerdict, MachineShift, Result, Section, Verdict
-from perfsuite.report import view
+from perfsuite.report import data, view
 from perfsuite.report.data import Measured, RunView, VariantView
-from perfsuite.report.why import cause, explained
 from perfsuite.store.codec import encode, schema_of
 from perfsuite.store.files import appending
 
@@ -23,12 +26,6 @@ MOST_WHY = 300
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>@$])")
 # A character of no width keeps these from becoming links, mentions, references and pictures.
 _ACTIVE = re.compile(r"://|@|#|www(?=\.)|:(?=[\w+-]+:)")
-_HEAD = (
-    "| verdict | variant | now | baseline | change | interval | why |",
-    "| --- | --- | ---: | ---: | ---: | ---: | --- |",
-)
-_CLAIMS = ("| claim | outcome | found | asked for | why |", "| --- | --- | ---: | ---: | --- |")
-_PACKS = ("| pack | variants | ran | outcome |", "| --- | ---: | ---: | --- |")
 # GitHub shows this many annotations of a kind for a step, and this much of a step's summary.
 MOST = 10
 MOST_BYTES = 1024 * 1024
@@ -36,6 +33,17 @@ _DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 _PROPERTY = {**_DATA, ":": "%3A", ",": "%2C"}
 
 Property = tuple[str, str | float]
+# What JUnit is told of a change.
+OF_CHANGE = {
+    "": "current",
+    "_unit": "unit",
+    "_baseline": "baseline",
+    "_change": "theta",
+    "_change_low": "low",
+    "_change_high": "high",
+    "_threshold": "threshold",
+    "_gate": "gate",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +90,18 @@ class Decision:
 def verdict_json(book: RunView) -> str:
     """Return the outcome of a run for scripts; docs/verdict.md says what is in it."""
     run = book.run
+    variants = [
+        Decided(
+            variant=one.variant.id,
+            word=one.mark.word,
+            reason=one.reason,
+            why=one.explained,
+            fails=one.fails,
+            verdict=one.verdict,
+            metrics=one.measured,
+        )
+        for one in book.variants
+    ]
     decision = Decision(
         schema=SCHEMA,
         run=run.id,
@@ -92,18 +112,7 @@ def verdict_json(book: RunView) -> str:
         headline=book.headline,
         fails=book.fails,
         counts=dict(sorted(book.counts.items())),
-        variants=tuple(
-            Decided(
-                variant=one.variant.id,
-                word=one.mark.word,
-                reason=one.reason,
-                why=explained(one),
-                fails=one.fails,
-                verdict=one.verdict,
-                metrics=one.measured,
-            )
-            for one in book.variants
-        ),
+        variants=tuple(variants),
         claims=run.claims,
         machine_shift=run.shift,
         notes=run.notes,
@@ -132,16 +141,9 @@ def properties(result: Result | None, verdict: Verdict | None) -> list[Property]
             found += [("perf_excepted_reason", excepted.reason)]
             found += [("perf_excepted_issue", excepted.issue)] if excepted.issue else []
         for change in verdict.changes:
-            name = f"perf_{change.metric}"
             found += [
-                (name, change.current),
-                (f"{name}_unit", change.unit),
-                (f"{name}_baseline", change.baseline),
-                (f"{name}_change", change.theta),
-                (f"{name}_change_low", change.low),
-                (f"{name}_change_high", change.high),
-                (f"{name}_threshold", change.threshold),
-                (f"{name}_gate", change.gate),
+                (f"perf_{change.metric}{suffix}", getattr(change, name))
+                for suffix, name in OF_CHANGE.items()
             ]
     elif result is not None and result.reason:
         found.append(("perf_reason", result.reason))
@@ -169,41 +171,32 @@ def summary(book: RunView) -> str:
 
     Data is escaped, never markup.
     """
-    run, rows = book.run, [_row(one) for one in book.ran]
-    told = [row for one, row in zip(book.ran, rows, strict=True) if not one.mark.is_quiet]
-    quiet = [row for one, row in zip(book.ran, rows, strict=True) if one.mark.is_quiet]
-    about = [run.facts.name or run.sku.slug, f"compared with {book.source or 'nothing'}"]
-    about += [f"commit {view.commit(run.commit)}"] if run.commit else []
-    about += [f"run {run.id}"]
-    about += [view.duration(run.wall_s)] if run.wall_s else []
-    tally = ", ".join(f"**{count}** {mark.word}" for mark, count in book.tallies)
-    outcome = f"### {'❌ ' if book.fails else ''}{book.headline}"
-    blocks = [[outcome, "", " · ".join(map(in_markdown, about)), "", tally]]
-    if run.shift:
-        blocks.append([f"**machine-shift**: {in_markdown(run.shift.reason)}"])
-    if told:
-        blocks.append([*_HEAD, *_first(told)])
-    if book.broken:
-        blocks.append(["Broken claims:", "", *_CLAIMS, *_first(list(map(_claim, book.broken)))])
-    held = [_claim(one.verdict) for one in book.claims if one.verdict not in book.broken]
-    packs = []
-    for one in book.coverage:
-        ended = ", ".join(f"{count} {mark.word}" for mark, count in one.tallies)
-        packs.append(_cells(in_markdown(one.pack), str(one.chosen), str(one.ran), ended))
-    skips = [f"- {word} {len(ids)}: {_short(why)}" for word, why, ids in book.skips]
-    blocks += _folded(view.count(len(quiet), "other variant"), _HEAD, quiet)
-    blocks += _folded(f"Claims: {view.count(len(held), 'other')}", _CLAIMS, held)
-    blocks += _folded("Coverage, by pack", _PACKS, packs)
-    blocks += _folded("Skipped and left out, by reason", (), skips)
-    for section in book.sections:
-        head = [_short(section.text), ""] if section.text else []
-        if section.columns:
-            columns = map(in_markdown, section.columns)
-            head += [_cells(*columns), f"|{' --- |' * len(section.columns)}"]
-        cells = [_cells(*map(_short, row)) for row in section.rows]
-        blocks += _folded(in_markdown(section.title), head, cells or [""])
-    blocks += _folded("Notes", (), [f"- {_short(note)}" for note in run.notes])
-    return "\n\n".join("\n".join(lines) for lines in blocks) + "\n"
+    return _markdown().render(book=book, run=book.run)
+
+
+def templates(finalize: Callable[[object], object] | None = None) -> Environment:
+    """Return our templates, which escape what they are given."""
+    found = Environment(
+        loader=PackageLoader("perfsuite.report"),
+        autoescape=True,
+        finalize=finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.globals |= {"view": view, "data": data}
+    return found
+
+
+@cache
+def _markdown() -> Template:
+    def escaped(value: object) -> Markup:
+        return value if isinstance(value, Markup) else Markup(in_markdown(str(value)))  # noqa: S704
+
+    found = templates(escaped)
+    found.filters["short"] = lambda text: text if len(text) <= MOST_WHY else f"{text[:MOST_WHY]} …"
+    found.globals["MOST_ROWS"] = MOST_ROWS
+    return found.get_template("summary.md.j2")
 
 
 def in_markdown(text: str) -> str:
@@ -217,38 +210,7 @@ def in_markdown(text: str) -> str:
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return a table of text that may hold anything."""
     cells = [columns, ["---"] * len(columns), *(list(map(in_markdown, row)) for row in rows)]
-    return [_cells(*row) for row in cells]
-
-
-def _row(one: VariantView) -> str:
-    name, told = in_markdown(one.variant.id), "" if one.mark.is_quiet else _short(cause(one))
-    now = f"{one.shown.now} {in_markdown(one.shown.name)}".strip()
-    values = now, one.shown.baseline, one.shown.change, one.interval
-    return _cells(f"{one.mark.glyph} {one.mark.word}", name, *values, told)
-
-
-def _claim(one: ClaimVerdict) -> str:
-    ratios = view.ratio(one.ratio), view.ratio(one.required)
-    return _cells(in_markdown(one.claim), one.word.value, *ratios, _short(one.reason))
-
-
-def _short(text: str) -> str:
-    return in_markdown(text if len(text) <= MOST_WHY else f"{text[:MOST_WHY]} …")
-
-
-def _cells(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _first(lines: Sequence[str]) -> list[str]:
-    more = len(lines) - MOST_ROWS
-    return [*lines[:MOST_ROWS], *(["", f"{more} more: see the report"] if more > 0 else [])]
-
-
-def _folded(title: str, head: Sequence[str], lines: Sequence[str]) -> list[list[str]]:
-    """Return a block that is opened by hand, or none where there is nothing to say."""
-    folded = ["<details>", f"<summary>{title}</summary>", "", *head, *_first(lines)]
-    return [[*folded, "", "</details>"]] if lines else []
+    return [f"| {' | '.join(row)} |" for row in cells]
 
 
 def commands_of(book: RunView, *, here: Path, workspace: Path) -> Iterator[str]:
@@ -293,16 +255,16 @@ def _annotations(book: RunView) -> Iterator[tuple[bool, str, str, str, int]]:
 def _annotation(one: VariantView) -> tuple[bool, str, str, str, int]:
     case, moved = one.variant.case, f" {view.change(one.telling)}" if one.telling else ""
     title = f"{one.mark.word}{moved}: {one.variant.id}"
-    return one.fails, title, cause(one) or one.mark.meaning, case.file, case.line
+    return one.fails, title, one.cause or one.mark.meaning, case.file, case.line
 
 
 def append_summary(book: RunView, path: Path) -> None:
     """Append the run's Markdown to the file of a step's summary, if it has room."""
     with appending(path) as file:
         room = MOST_BYTES - file.tell()
-        data = summary(book).encode("utf-8", "replace")
+        text = summary(book).encode("utf-8", "replace")
         # GitHub shows nothing of a summary that is too large: better that of earlier steps alone.
-        file.write(data if len(data) <= room else b"")
+        file.write(text if len(text) <= room else b"")
 
 
 def _escaped(text: str, marks: Mapping[str, str]) -> str:

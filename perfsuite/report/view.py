@@ -1,4 +1,4 @@
-"""How values are worded: numbers with units, percentages, intervals, where time went."""
+"""How a run is worded: marks, numbers with units, sentences of reasons, where time went."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import math
 import re
 import shlex
 import string
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -35,9 +34,7 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 # The same in the characters that every terminal and JUnit reader has.
 PLAIN = str.maketrans({SPACE: " ", MINUS: "-", NOTHING: "-", TIMES: "x", MICRO: "u"})
 TIME_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, MICRO + "s"), (1e-3, "ns"))
-SIZE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-FLOW_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
-WORK_UNITS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
+PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 MOST_DIGITS = 6
 UNKNOWN_NOISE_DIGITS = 3
 TWO_DIGITS_UP_TO = 3.55
@@ -45,6 +42,65 @@ FINEST_PERCENT = 0.01
 FINEST_P_VALUE = 0.001
 MINUTE_S = 60
 COMMIT = 12
+
+
+class Mark(NamedTuple):
+    """A word with its glyph and tone, so that colour never says something alone.
+
+    ``rank`` orders the words by how much they need a reader.
+    """
+
+    word: str
+    glyph: str
+    tone: str
+    meaning: str
+    rank: int
+
+    @property
+    def needs_reader(self) -> bool:
+        """Say whether somebody should look at this without being asked."""
+        return self.tone in {"fail", "budget", "slower"}
+
+    @property
+    def is_quiet(self) -> bool:
+        """Say whether nobody has to look at this at all."""
+        return self.word in {"same", "new", "measured", "checked"}
+
+
+# Every word, what needs a reader first; words of claims that are no verdict's are among them.
+_MARKS = (
+    ("wrong", "✕", "fail", "the output differs from the reference"),
+    ("crashed", "✕", "fail", "the worker died"),
+    ("timed-out", "✕", "fail", "the worker had to be killed"),
+    ("error", "✕", "fail", "the case's own code failed"),
+    ("broken", "✕", "fail", "the ratio asked for was not reached"),
+    ("over-budget", "!", "budget", "above the limit set by the case's author"),
+    ("slower", "▲", "slower", "slower by more than the threshold"),
+    ("disturbed", "~", "unclear", "the device was disturbed too often to judge"),
+    ("unclear", "?", "unclear", "the evidence does not decide"),
+    ("incomparable", "≠", "other", "the baseline is of another kind"),
+    ("faster", "▼", "faster", "faster by more than the threshold"),
+    ("new", "+", "new", "nothing to compare with yet"),
+    ("held", "✓", "new", "the ratio asked for was reached"),
+    ("same", "=", "same", "no change that matters"),
+    ("measured", "•", "same", "the run ended before it was judged"),
+    ("checked", "✓", "same", "correct; speed was not measured"),
+    ("not applicable", NOTHING, "skip", "this device cannot show it"),
+    ("not run", "○", "skip", "the run ended before it"),
+    ("left out", "○", "skip", "the run's time limit had no room for it"),
+    ("skipped", "○", "skip", "cannot run here"),
+)
+MARKS: Mapping[str, Mark] = {mark[0]: Mark(*mark, rank) for rank, mark in enumerate(_MARKS)}
+
+
+def mark(word: str) -> Mark:
+    """Return the mark of a verdict's, status' or claim's word; an unknown word keeps its text."""
+    return MARKS.get(word) or Mark(word, "•", "other", "", len(MARKS))
+
+
+def tallies(marks: Iterable[Mark]) -> list[tuple[Mark, int]]:
+    """Return how often each mark occurs, what needs a reader first."""
+    return sorted(Counter(marks).items(), key=lambda tally: tally[0].rank)
 
 
 def places(value: float, noise: float | None) -> int:
@@ -82,34 +138,31 @@ def time(time_us: float | None, noise: float | None, *, like: float | None = Non
     return f"{number(time_us / factor, places(time_us / factor, noise))}{SPACE}{symbol}"
 
 
-def cycles(count: float | None, noise: float | None) -> str:
-    """Return a number of SM cycles, to the noise."""
-    return NOTHING if count is None else number(count, min(0, places(count, noise)))
-
-
-def clock(mhz: float | None) -> str:
-    """Return a clock rate in whole megahertz."""
-    return NOTHING if mhz is None else f"{number(mhz, 0)}{SPACE}MHz"
-
-
-def size(count: float) -> str:
-    """Return a number of bytes in decimal units."""
-    factor, symbol = _unit(count, SIZE_UNITS)
-    return f"{number(count, 0) if symbol == 'B' else figures(count / factor, 3)}{SPACE}{symbol}"
-
-
 def amount(value: float | None, unit: str, noise: float | None = None) -> str:
-    """Return a value of any metric in its unit."""
+    """Return a value of any metric in its unit; without a noise whole numbers are not cut."""
     if value is None:
         return NOTHING
     if unit == "us":
         return time(value, noise)
     if unit == "bytes":
-        return size(value)
+        return flow(value, "B")
+    if unit == "TFLOP/s":
+        return flow(1e12 * value, "FLOP/s")
     # A reciprocal names nothing that is counted.
     unit = "per second" if unit == "1/s" else unit
-    decimals = 0 if float(value).is_integer() and not noise else max(0, places(value, noise))
+    decimals = places(value, noise)
+    if not noise:
+        decimals = 0 if float(value).is_integer() else max(0, decimals)
     return f"{number(value, decimals)}{SPACE}{unit}".rstrip(SPACE)
+
+
+def moved(before: float | None, value: float | None) -> str:
+    """Return how far a value that has no interval moved."""
+    if before is None or value is None:
+        return NOTHING
+    if before == value:
+        return "="
+    return percent(value / before - 1) if before else "from none"
 
 
 def percent(change: float | None, *, half_width: float | None = None) -> str:
@@ -165,47 +218,20 @@ def unit_of(metric: str) -> str:
     return {"us": "us", "bytes": "bytes"}.get(metric.rpartition("_")[2], "")
 
 
-def budget(metric: str, most: float) -> str:
-    """Return a budget's limit in the unit that its metric's name ends with."""
-    return amount(most, unit_of(metric))
-
-
-def operations(count_of: float) -> str:
-    """Return a number of floating-point operations."""
-    factor, symbol = _unit(count_of, WORK_UNITS)
-    return f"{figures(count_of / factor, 3)}{SPACE}{symbol}"
-
-
-def rate(value: float, unit: str) -> str:
-    """Return a rate to three digits: it is for orientation, not for comparing."""
-    if unit.startswith("T") and value < 1:
-        value, unit = value * 1e3, f"G{unit[1:]}"
-    return f"{figures(value, 3)}{SPACE}{unit}"
-
-
-def flow(value: float | None, unit: str, *, digits: int = 3) -> str:
-    """Return a rate of any size, its unit's prefix chosen by it."""
+def flow(value: float | None, unit: str) -> str:
+    """Return a rate or an amount of any size to three digits, its unit's prefix chosen by it."""
     if value is None:
         return NOTHING
-    factor, prefix = _unit(value, FLOW_UNITS)
-    return f"{figures(value / factor, digits)}{SPACE}{prefix}{unit}".rstrip(SPACE)
+    factor, prefix = _unit(value, PREFIXES)
+    shown = (
+        number(value, 0) if not prefix and float(value).is_integer() else figures(value / factor, 3)
+    )
+    return f"{shown}{SPACE}{prefix}{unit}".rstrip(SPACE)
 
 
 def ratio(value: float | None) -> str:
     """Return how many times faster."""
     return NOTHING if value is None else f"{figures(value, 3)}{TIMES}"
-
-
-def ratios(low: float | None, high: float | None) -> str:
-    """Return an interval of ratios."""
-    return "" if low is None or high is None else f"{ratio(low)} to {ratio(high)}"
-
-
-def relative_error(value: float | None) -> str:
-    """Return a check's relative error; its order of magnitude is what matters."""
-    if value is None:
-        return NOTHING
-    return "0" if value == 0 else f"{value:.1e}".replace("-", MINUS)
 
 
 def duration(seconds: float) -> str:
@@ -242,11 +268,6 @@ def ticks(low: float, high: float, unit: str) -> list[tuple[float, str]]:
 def count(amount_of: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun: 1 variant, 2 variants."""
     return f"{number(amount_of, 0)} {noun if amount_of == 1 else plural or noun + 's'}"
-
-
-def often(times: float) -> str:
-    """Return how often something happens in a launch: 2, 2.5."""
-    return figures(times, 3) if times % 1 else number(times, 0)
 
 
 def href(text: str) -> str:
@@ -319,10 +340,7 @@ def limit(share: float) -> str:
     return f"{100 * share:{'.3g' if share < 1 else '.0f'}} %"
 
 
-_Judged = TypeVar("_Judged", Verdict, ClaimVerdict, MachineShift)
 # The sentence of each reason, for page, terminal, Markdown, JUnit and verdict.json.
-
-
 # By kind, with the reason's facts. A format that Python does not know is one of FORMATS.
 SENTENCES: Mapping[str, str] = {
     # Why a variant has its word.
@@ -440,11 +458,13 @@ def told(reasons: Iterable[Reason]) -> str:
     return plain("; ".join(map(sentence, reasons)))
 
 
+_Judged = TypeVar("_Judged", Verdict, ClaimVerdict, MachineShift)
+
+
 def worded(run: Run) -> Run:
     """Return the run with the sentences of its verdicts, which packs and people read."""
     return replace(
-        run,
-        verdicts=tuple(map(_worded, run.verdicts)),
+        run.having(verdicts=map(_worded, run.verdicts)),
         claims=tuple(map(_worded, run.claims)),
         shift=_worded(run.shift) if run.shift else None,
     )
@@ -454,10 +474,8 @@ def _worded(verdict: _Judged) -> _Judged:
     return replace(verdict, reason=told(verdict.reasons)) if verdict.reasons else verdict
 
 
-# Where a run's own wall time went: by phase, by variant, and what the device did meanwhile.
-
-
-# The order of a run. Workers start while others measure, where the device is no CPU.
+# Where a run's own wall time goes, in its order. Workers start while others measure, where the
+# device is no CPU.
 PHASES = {
     "open": "servers and devices",
     "start": "workers, beside others",
@@ -480,9 +498,8 @@ MOST_VARIANTS = 5
 LEAST_S = 0.001
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """The cost of a run: ``devices`` were held for ``wall_s``.
+class Profile(NamedTuple):
+    """The cost of a run: ``devices`` were held for ``wall_s``, ``held_s`` all together.
 
     ``phases`` are wall seconds by phase over all processes. ``busy`` is the share of the devices'
     time in which launches of samples ran, ``spin`` that of pacing beside it; what ran in turns is
@@ -491,15 +508,11 @@ class Profile:
 
     wall_s: float
     devices: int
+    held_s: float
     phases: Mapping[str, float]
     busy: float
     spin: float
-    slowest: Sequence[tuple[str, float]]
-
-    @property
-    def held_s(self) -> float:
-        """The time of all devices together."""
-        return self.devices * self.wall_s or 1.0
+    slowest: list[tuple[str, float]]
 
 
 def profile_of(run: Run, *, report_s: float = 0.0) -> Profile:
@@ -507,24 +520,28 @@ def profile_of(run: Run, *, report_s: float = 0.0) -> Profile:
     results = (*run.results, *run.aside)
     processes = [process for result in results for process in result.evidence]
     devices = max(1, len({process.unit for process in processes}))
-    spent: dict[str, float] = defaultdict(float)
-    variants: dict[str, float] = defaultdict(float)
-    told = (*(process.phases_s for process in processes), run.phases_s, {"report": report_s})
-    for name, seconds in (phase for phases_s in told for phase in phases_s.items()):
-        spent[name] += seconds
-    for result in results:
-        variants[result.variant] += result.wall_s
     wall_s = run.wall_s + run.phases_s.get("open", 0.0) + report_s
+    held_s = devices * wall_s or 1.0
+    told = [process.phases_s for process in processes] + [run.phases_s, {"report": report_s}]
+    spent = _summed(pair for phases_s in told for pair in phases_s.items())
+    variants = _summed((result.variant, result.wall_s) for result in results)
     if any(spent.values()):  # starts lie beside other work: what they hide of the rest is not known
         known_s = sum(spent.values()) - spent["start"]
         spent["other"] = max(0.0, devices * wall_s - known_s)
-    held_s = devices * wall_s or 1.0
     names = [*PHASES, *sorted(spent.keys() - PHASES.keys())]
     return Profile(
         wall_s=wall_s,
         devices=devices,
+        held_s=held_s,
         phases={name: spent[name] for name in names if spent[name] >= LEAST_S},
         busy=sum(process.busy_s for process in processes) / held_s,
         spin=spent["spin"] / held_s,
         slowest=sorted(variants.items(), key=lambda item: -item[1])[:MOST_VARIANTS],
     )
+
+
+def _summed(pairs: Iterable[tuple[str, float]]) -> defaultdict[str, float]:
+    found: defaultdict[str, float] = defaultdict(float)
+    for name, value in pairs:
+        found[name] += value
+    return found

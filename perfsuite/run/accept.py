@@ -124,7 +124,7 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
     acceptance = acceptance_of(reason, by)
     chosen = _chosen(run, select)
     _refuse_failures(run, chosen)
-    variants = {variant.id: variant for variant in run.variants}
+    variants = {one.id: one.variant for one in run.variants}
     # Gangs and compilation targets have SKUs of their own.
     skus: dict[str, Sku] = {}
     entries: dict[str, dict[str, BaselineEntry]] = {}
@@ -147,7 +147,7 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
             said |= moves
             moved = {name: new[name] for name, what in moves.items() if what}
             against = Against(facts=run.facts, slug=slug)
-            slower |= slower_than(before, moved, variants=run.variants, against=against)
+            slower |= slower_than(before, moved, variants=[*variants.values()], against=against)
             written += write_files([run], skus[slug], folder, files)
     left = {n: why or "nothing was measured" for n, why in chosen.items() if n not in said}
     return Accepted(

@@ -16,12 +16,14 @@ from perfsuite.model import (
     BaselineEntry,
     ClaimInstance,
     ClaimVerdict,
+    Expected,
     Pack,
     Result,
     Run,
     Stage,
     Status,
     Variant,
+    VariantRun,
     Word,
 )
 from perfsuite.stats import estimate
@@ -106,8 +108,7 @@ class Yardstick:
         if run.against is None:
             return self
         of_a = [r for r in run.aside if r.arm is Arm.A and stage in {None, r.stage}]
-        other = structs.replace(run, results=tuple({r.variant: r for r in of_a}.values()), aside=())
-        entries, source = entries_of(other), str(run.against)
+        entries, source = entries_of(run, {r.variant: r for r in of_a}.values()), str(run.against)
         if not entries:
             return self
         rest = {r.variant for r in run.results if r.status is Status.OK} - entries.keys()
@@ -118,9 +119,26 @@ class Yardstick:
             sources={**self.sources, **dict.fromkeys(entries, source)},
             mismatches={k: why for k, why in self.mismatches.items() if k not in entries},
             notes=self.notes if rest else (),
-            previous=structs.replace(other, commit=run.against.commit),
+            previous=structs.replace(
+                run.having(results=[structs.replace(r, arm=Arm.B) for r in of_a]),
+                commit=run.against.commit,
+            ),
             arms=frozenset(entries),
         )
+
+    def held(self, one: VariantRun) -> VariantRun:
+        """Return a variant of a run with what it is held against."""
+        entry = self.entries.get(one.id)
+        run = entry.run if entry else ""
+        expected = Expected(
+            entry=entry,
+            source=self.sources.get(one.id, self.source),
+            commit=self.commits.get(run, ""),
+            environment=self.environments.get(run, {}),
+            slug=self.slugs.get(one.id, ""),
+            in_turns=one.id in self.arms,
+        )
+        return structs.replace(one, expected=expected)
 
     def plausible(self, result: Result) -> Result:
         """Return the result, as an error if it is faster than the hardware can be."""
@@ -194,7 +212,7 @@ def find_yardstick(
     run, but with the results that the entries come from. ``packs`` say which variants are ceilings.
     Only runs ``before`` an id count, or before this one.
     """
-    variants = {variant.id: variant for variant in (*run.canaries, *run.variants)}
+    variants = {one.id: one.variant for one in (*run.canaries, *run.variants)}
     skus = {name: sku_for(variant, run.facts, own=run.sku) for name, variant in variants.items()}
     stored = Baselines.load_each(roots, (run.sku, *skus.values()))
     baselines = {name: stored[sku.slug] for name, sku in skus.items()}
@@ -209,9 +227,10 @@ def find_yardstick(
     accepted = {n: entry for n, each in baselines.items() if (entry := each.entry(n)) is not None}
     entries = {**latest, **accepted}
     if previous:  # a report draws the results that entries come from as before
+        ids = {one.id for one in previous.every}
         of_run = {name: entry.run for name, entry in entries.items()}
         behind = (r for each in runs for r in each.results if of_run.get(r.variant) == each.id)
-        previous = structs.replace(previous, results=tuple(behind))
+        previous = previous.having(results=[r for r in behind if r.variant in ids])
 
     facts = {each.id: (each.facts.environment, each.commit) for each in runs}
     for each in (facts for known in stored.values() for facts in known.runs.values()):

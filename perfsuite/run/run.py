@@ -39,6 +39,7 @@ from perfsuite.model import (
     Status,
     Trace,
     Variant,
+    VariantRun,
     Verdict,
     Word,
     because,
@@ -210,7 +211,7 @@ class Judging:
         yardstick = self.yardstick.beside(run, stage)
         verdicts = judge(
             results_of(run, stage),
-            variants=run.variants,
+            variants=[one.variant for one in run.variants],
             entries=yardstick.entries,
             against=self._against(run, yardstick),
         )
@@ -231,14 +232,15 @@ class Judging:
         )
         found = {**verdicts, **{verdict.variant: verdict for verdict in machine.verdicts}}
         told = [found[v.id] for v in run.variants if v.id in found]
-        judged = structs.replace(run, verdicts=self.exceptions.applied(told, run))
+        judged = run.having(verdicts=self.exceptions.applied(told, run))
         notes = (*yardstick.notes, *yardstick.unaccepted(run), *self.arms.notes())
         notes += tuple(map(view.sentence, machine.notes))
         whole = structs.replace(
             judged,
             shift=machine.shift,
             claims=self.exceptions.claims(yardstick.excused(claims, run.instances), judged),
-            environments=yardstick.environments,
+            variants=tuple(map(yardstick.held, judged.variants)),
+            canaries=tuple(map(yardstick.held, judged.canaries)),
             notes=(*run.notes, *notes, *self.exceptions.notes(run)),
         )
         return view.worded(whole)
@@ -291,11 +293,12 @@ def execute(request: Request, listener: Listener, desks: Desks | None = None) ->
     ``desks`` are those of another run of the same device, which are left open.
     """
     limit, interrupted = TimeLimit(request.time_s), interrupted_run(request)
-    asked = interrupted or request
+    variants = [one.variant for one in interrupted.variants] if interrupted else request.variants
     with ExitStack() as stack:
-        arms = open_arms(request, asked.variants, stack)
+        arms = open_arms(request, variants, stack)
         place = desks or stack.enter_context(Desks())
-        opened = place.of(request.device, request.packs, asked.settings, arms.code)
+        settings = (interrupted or request).settings
+        opened = place.of(request.device, request.packs, settings, arms.code)
         run = new_run(request, opened[0].facts, arms.revision)
         notes = [*idle_gpus(opened), *filter(None, [unknown_commit(request.root)])]
         notes += () if interrupted else clock_notes(run)
@@ -336,12 +339,14 @@ def new_run(request: Request, facts: DeviceFacts, revision: Revision | None) -> 
         sku=sku_of(facts),
         facts=facts,
         settings=request.settings,
-        variants=request.variants,
+        variants=tuple(VariantRun(variant=each) for each in request.variants),
         instances=request.claims,
         commit=git_commit(request.root),
         code=code_digest(project, request.packs),
         against=revision,
-        canaries=tuple(each for each in canaries if not missing_need(each, facts)),
+        canaries=tuple(
+            VariantRun(variant=each) for each in canaries if not missing_need(each, facts)
+        ),
         shard=request.shard,
     )
 
@@ -430,7 +435,8 @@ class _Work:
 
     def measured(self, notes: Sequence[str]) -> Run:
         """Go through the stages, judge, trace what moved, and end the run file."""
-        request, variants = self.request, self.file.run.variants
+        request = self.request
+        variants = [one.variant for one in self.file.run.variants]
         runnable = self._runnable(self._left(variants, Stage.SCREEN))
         fit = features().hook.perf_fit(
             run=self.file.run,
@@ -468,9 +474,10 @@ class _Work:
         # With what was measured before an interruption.
         wall_s = round(self.limit.spent_s + time.monotonic() - self.started, 3)
         units = units_of(self.desks, variants)
+        run = run.having(traces=self.file.run.traces)
         run = structs.replace(run, wall_s=wall_s, units=units, phases_s=phases_s)
         ended = datetime.now(UTC).isoformat(timespec="seconds")
-        whole = structs.replace(run, traces=self.file.run.traces, finished=ended)
+        whole = structs.replace(run, finished=ended)
         return self.steps.take(
             "the run's file has no verdicts", partial(self.file.finish, run), whole
         )
@@ -507,7 +514,8 @@ class _Work:
                 on_phase=self.listener.phase,
             )
 
-        if canaries := self._left(self.file.run.canaries, stage):
+        watched = [one.variant for one in self.file.run.canaries]
+        if canaries := self._left(watched, stage):
             measure_on_all(self.desks, canaries, measure)
         for results in found.values():
             self._store(joined(results))
@@ -573,7 +581,7 @@ class _Work:
             verdicts.values(), self.request, run, self.judging.yardstick, devices=len(self.desks)
         )
         doubtful = [
-            each
+            each.variant
             for each in run.variants
             if each.id in verdicts.keys() - asked
             and wants_confirmation(verdicts[each.id], is_brief=self.request.is_brief)
@@ -605,7 +613,7 @@ class _Work:
             policy=self.judging.policy,
         )
         unclear = {each.claim for each in found if each.word is ClaimWord.UNCLEAR}
-        gangs = {variant.id for variant in run.variants if variant.is_gang}
+        gangs = {one.id for one in run.variants if one.variant.is_gang}
         left = [c for c in run.instances if c.id in unclear and not {c.faster, c.than} & gangs]
         if not left:
             return found
@@ -634,7 +642,7 @@ class _Work:
     def _decided(self, desk: Desk, claim: ClaimInstance) -> ClaimVerdict | str:
         """Measure both sides in turns inside one process; return the verdict, or why none."""
         run = self.file.run
-        variants = {variant.id: variant for variant in run.variants}
+        variants = {one.id: one.variant for one in run.variants}
         desk.panel.samplings = dict(self.samplings)
         results = desk.panel.quads(
             variants[claim.faster],
@@ -682,7 +690,7 @@ def settle(outcome: Outcome, request: Request, listener: Listener, desks: Desks)
     run = outcome.steps.take(
         "the run's file lacks what was found in turns",
         lambda: RunFile.amend(outcome.run_file, found, traces=traces),
-        structs.replace(found, traces=(*found.traces, *traces)),
+        found.having(traces=(*found.traces, *traces)),
     )
     return replace(outcome, run=run)
 
@@ -707,8 +715,7 @@ class _Settling:
         """Return the run with the answers in their verdicts' place, and the time that they took."""
         run, spent_s = self.outcome.run, time.monotonic() - self.started
         found = structs.replace(
-            run,
-            verdicts=tuple(self.answers.get(each.variant, each) for each in run.verdicts),
+            run.having(verdicts=[self.answers.get(each.variant, each) for each in run.verdicts]),
             notes=(*run.notes, *self.notes),
             wall_s=round(run.wall_s + spent_s, 3),
             phases_s={**run.phases_s, "turns": round(spent_s, 3)},
@@ -743,7 +750,7 @@ class _Settling:
     def _measure(self, commit: str, asked: Mapping[str, Verdict], limit: TimeLimit) -> None:
         question = replace(
             self.request,
-            variants=tuple(each for each in self.outcome.run.variants if each.id in asked),
+            variants=tuple(each.variant for each in self.outcome.run.variants if each.id in asked),
             claims=(),
             resume=False,
             resume_if_any=False,
@@ -788,7 +795,7 @@ class _Settling:
         if found.word is not Word.SAME:
             beside = because("in_turns", revision=str(revision))
             return structs.replace(mine, reasons=(*mine.reasons, beside, *found.reasons))
-        before = run.environments.get(expected.entries[mine.variant].run, {})
+        before = expected.environments.get(expected.entries[mine.variant].run, {})
         if differing := tuple(against.differing(before, run.facts.environment)):
             same = because("same_in_turns", revision=str(revision))
             causes = because("not_the_code", differing=differing)

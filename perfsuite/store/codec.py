@@ -19,7 +19,7 @@ import re
 import reprlib
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -30,11 +30,17 @@ from perfsuite.model import (
     DIRECTIONS,
     BaselineEntry,
     BaselineMetric,
+    ClaimInstance,
+    ClaimVerdict,
+    LeftOut,
+    MachineShift,
     Record,
     Result,
     Run,
     Trace,
     Variant,
+    VariantRun,
+    Verdict,
 )
 from perfsuite.store.files import checked_name
 
@@ -46,22 +52,40 @@ RUN_SCHEMA = "perfsuite.run/1"
 SHORT_DIGITS = 6
 # The end line is shorter than this, so that whether a run is finished is read from its tail.
 TAIL_BYTES = 256
-# Lines whose keys are the run's own fields; what none of them has stands in the header.
-_PARTS = {
-    "plan": ("variants", "instances", "canaries"),
-    "judged": (
-        *("verdicts", "claims", "notes", "units", "shift", "phases_s"),
-        *("environments", "left_out"),
-    ),
-    "end": ("finished", "wall_s"),
-}
-_HINTS = get_type_hints(Run)
-_PART_TYPES = {
-    kind: msgspec.defstruct(kind, [(name, _HINTS[name]) for name in names], bases=(Record,))
-    for kind, names in _PARTS.items()
-}
-_LATER = {"results", "aside", "traces", *chain.from_iterable(_PARTS.values())}
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class _Plan(Record, frozen=True):
+    """The line behind the header: what is to be measured."""
+
+    variants: tuple[Variant, ...]
+    instances: tuple[ClaimInstance, ...]
+    canaries: tuple[Variant, ...]
+
+
+class _Judged(Record, frozen=True):
+    """The line behind the last result: what is said of them."""
+
+    verdicts: tuple[Verdict, ...]
+    claims: tuple[ClaimVerdict, ...]
+    notes: tuple[str, ...]
+    units: Mapping[str, str]
+    shift: MachineShift | None
+    phases_s: Mapping[str, float]
+    environments: Mapping[str, Mapping[str, str]]
+    left_out: tuple[LeftOut, ...]
+
+
+class _End(Record, frozen=True):
+    """The last line."""
+
+    finished: str
+    wall_s: float
+
+
+_PARTS: tuple[type[Record], ...] = (_Plan, _Judged, _End)
+# What is no part of another line stands in the header.
+_LATER = set(chain.from_iterable(part.__struct_fields__ for part in _PARTS))
 
 
 def encode(value: object) -> bytes:
@@ -346,12 +370,12 @@ def _faults(entry: BaselineEntry, pack: str) -> Iterator[str]:
 def start_lines(run: Run) -> bytes:
     """Return the header and the plan of a run that has measured nothing yet."""
     header = {name: getattr(run, name) for name in run.__struct_fields__ if name not in _LATER}
-    every = (*run.variants, *run.canaries)
+    variants, canaries = ([one.variant for one in each] for each in (run.variants, run.canaries))
     plan = {
-        "cases": {variant.pack + "." + variant.case.name: variant.case for variant in every},
-        "variants": [_without_case(variant) for variant in run.variants],
+        "cases": {f"{each.pack}.{each.case.name}": each.case for each in (*variants, *canaries)},
+        "variants": [_without_case(variant) for variant in variants],
         "instances": run.instances,
-        "canaries": [_without_case(variant) for variant in run.canaries],
+        "canaries": [_without_case(variant) for variant in canaries],
     }
     return _line("header", {"schema": RUN_SCHEMA, **header}) + _line("plan", plan)
 
@@ -373,9 +397,20 @@ def trace_line(trace: Trace) -> bytes:
 
 def end_lines(run: Run) -> bytes:
     """Return the lines that end a finished run."""
-    kinds = ("judged", "end")
-    parts = ({name: getattr(run, name) for name in _PARTS[kind]} for kind in kinds)
-    return b"".join(map(_line, kinds, parts))
+    held = [one.expected for one in run.every if one.expected.environment]
+    judged = _Judged(
+        verdicts=run.verdicts,
+        claims=run.claims,
+        notes=run.notes,
+        units=run.units,
+        shift=run.shift,
+        phases_s=run.phases_s,
+        environments={each.entry.run: each.environment for each in held if each.entry},
+        left_out=run.left_out,
+    )
+    end = _End(run.finished, run.wall_s)
+    lines = {"judged": judged, "end": end}
+    return b"".join(_line(kind, msgspec.structs.asdict(part)) for kind, part in lines.items())
 
 
 def _line(kind: str, values: Mapping[str, Any]) -> bytes:
@@ -407,6 +442,7 @@ def read_run(data: bytes, *, where: str) -> Run:
     run = read_header(first, where=where)
     results: list[Result] = []
     traces: list[Trace] = []
+    judged: _Judged | None = None
     for number, line in enumerate(lines, 2):
         place = f"{where}, line {number}"
         kind, values = _kind_and_values(line, where=where, number=number)
@@ -415,16 +451,38 @@ def read_run(data: bytes, *, where: str) -> Run:
             traces.append(convert(values, Trace, where=place))
         elif kind == "result" and not run.finished:
             results.append(convert(values, Result, where=place))
-        elif kind in _PART_TYPES and not (kind == "plan" and run.finished):
-            if kind == "plan":
-                _put_cases(values, place)
-            part = convert(values, _PART_TYPES[kind], where=place)
-            run = replace(run, **msgspec.structs.asdict(part))
+        elif kind == "plan" and not run.finished:
+            _put_cases(values, place)
+            plan = convert(values, _Plan, where=place)
+            run = replace(
+                run,
+                variants=tuple(VariantRun(variant=each) for each in plan.variants),
+                instances=plan.instances,
+                canaries=tuple(VariantRun(variant=each) for each in plan.canaries),
+            )
+        elif kind == "judged":
+            judged = convert(values, _Judged, where=place)
+        elif kind == "end":
+            end = convert(values, _End, where=place)
+            run = replace(run, finished=end.finished, wall_s=end.wall_s)
         else:
             raise _misplaced(kind, place)
-    own = tuple(result for result in results if not result.is_aside)
-    aside = tuple(result for result in results if result.is_aside)
-    return replace(run, results=own, aside=aside, traces=tuple(traces))
+    try:
+        run = run.having(results=results, traces=traces)
+        if judged is None:
+            return run
+        run = run.having(verdicts=judged.verdicts, left_out=judged.left_out)
+    except ValueError as error:
+        remedy = "restore the file from where it was copied"
+        raise StoreError(str(error), where=where, remedy=remedy) from error
+    return replace(
+        run,
+        claims=judged.claims,
+        notes=judged.notes,
+        units=judged.units,
+        shift=judged.shift,
+        phases_s=judged.phases_s,
+    )
 
 
 def _kind_and_values(line: bytes, *, where: str, number: int) -> tuple[str, dict[str, Any]]:

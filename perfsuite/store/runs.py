@@ -73,8 +73,8 @@ class RunFile(Closable):
         with refusing("cannot create a run file", path, remedy=remedy):
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
-        started = replace(run, verdicts=(), claims=(), finished="", wall_s=0.0)
-        started = replace(started, results=(), aside=(), traces=())
+        started = run.having(results=(), verdicts=(), traces=())
+        started = replace(started, claims=(), finished="", wall_s=0.0)
         file = cls(path, descriptor=descriptor, run=started)
         try:
             _lock(descriptor, path)
@@ -133,14 +133,21 @@ class RunFile(Closable):
             evidence.append(replace(process, blocks=tuple(blocks)))
         stored = replace(result, evidence=tuple(evidence))
         self._write(result_line(stored))
-        name = "aside" if stored.is_aside else "results"
-        self.run = replace(self.run, **{name: (*getattr(self.run, name), stored)})
+        name = "canaries" if stored.stage.is_canary else "variants"
+        self._add(name, stored.variant, "results", stored)
         return stored
 
     def append_trace(self, trace: Trace) -> None:
         """Put a trace on disk."""
         self._write(trace_line(trace))
-        self.run = replace(self.run, traces=(*self.run.traces, trace))
+        self._add("variants", trace.variant, "traces", trace)
+
+    def _add(self, side: str, variant: str, name: str, value: object) -> None:
+        runs = list(getattr(self.run, side))
+        for place, one in enumerate(runs):
+            if one.id == variant:
+                runs[place] = replace(one, **{name: (*getattr(one, name), value)})
+        self.run = replace(self.run, **{side: tuple(runs)})
 
     def finish(self, run: Run, *, traces: Sequence[Trace] = ()) -> Run:
         """End the file with verdicts, claims, notes and units of ``run``; return it as stored.
@@ -148,11 +155,9 @@ class RunFile(Closable):
         With more ``traces`` at once: what ends with one of them alone counts as interrupted.
         """
         notes = dict.fromkeys((*self.run.notes, *run.notes))
+        measured = (*self.run.results, *self.run.aside)
         ended = replace(
-            run,
-            results=self.run.results,
-            aside=self.run.aside,
-            traces=(*self.run.traces, *traces),
+            run.having(results=measured, traces=(*self.run.traces, *traces)),
             notes=tuple(notes),
             finished=run.finished or datetime.now(UTC).isoformat(timespec="seconds"),
         )

@@ -177,7 +177,7 @@ def _check_results(listed: Pack, loaded: LoadedPack, device: Device) -> Iterator
 def _check_variant(variant: Variant, case: Case, device: Device) -> None:
     session = Session(device, case, variant.axes, Settings(check_only=True), seed=0)
     try:
-        session.prepare(lambda _phase: None)
+        session.prepare()
     except Exception as error:
         what = f" raised {type(error).__name__}: {error}"
         remedy = "the traceback above shows the line"

@@ -37,7 +37,7 @@ from perfsuite.devices.protocol import (
     waking,
 )
 from perfsuite.devices.sass import forget_compiled
-from perfsuite.engine.measure import Quads, Session
+from perfsuite.engine.measure import Pair, Session
 from perfsuite.engine.trace import Anatomy, dissect, show_once
 from perfsuite.model import (
     Accelerator,
@@ -224,7 +224,7 @@ class Worker:
         self._job: Job | None = None
         self._start_s = 0.0
         self._device: Device | None = None
-        self._session: Session | Quads | None = None
+        self._session: Session | Pair | None = None
         self._gang: Gang | None = None
 
     def run(self) -> None:
@@ -307,20 +307,20 @@ class Worker:
             case = _case(job)
         self._job, self._device = job, _opened(job, self._gang)
         self._session = session = _measuring(job, self._device, case)
+        session.announce = self._announce
         if job.rival is not None:
             rival = _measuring(replace(job, axes=job.rival), self._device, case)
-            self._session = Quads(session, rival, sampling=job.rival_sampling, seed=job.seed)
+            rival.announce = self._announce
+            self._session = Pair(session, rival, known=job.rival_sampling, seed=job.seed)
         self._start_s = round(time.monotonic() - started, 6)
 
     def _check(self, is_thorough: bool) -> None:  # noqa: FBT001 - what a step takes
         """Build and check; others may do the same meanwhile."""
-        self._begun().check(self._announce, is_thorough=is_thorough)
+        self._begun().check(is_thorough=is_thorough)
 
     def _prepare(self, sampling: Sampling | None) -> Sampling | None:
         """Calibrate and settle, with the device to itself."""
-        session = self._begun()
-        session.prepare(self._announce, sampling)
-        return session.sampling
+        return self._begun().prepare(sampling)
 
     def _measure(self, _: None) -> None:
         self._begun().block()
@@ -328,8 +328,7 @@ class Worker:
     def _finish(self, _: None) -> tuple[Evidence, ...]:
         session, job = self._begun(), self._job
         assert job is not None  # noqa: S101 - it has begun
-        session.recheck(self._announce)
-        found = session.finish()
+        session.recheck()
         # Where nothing of its revision was imported, the evidence says so.
         noted = () if _refuse_strangers(job) else (NOTHING_OF_IT,)
         return tuple(
@@ -340,7 +339,7 @@ class Worker:
                 phases_s={"start": self._start_s, **each.phases_s},
                 notes=(*each.notes, *noted),
             )
-            for each in (found if isinstance(found, tuple) else (found,))
+            for each in session.finish()
         )
 
     def _trace(self, asked: tuple[Job, int]) -> Anatomy:
@@ -355,7 +354,7 @@ class Worker:
         _refuse_strangers(job)
         return found
 
-    def _begun(self) -> Session | Quads:
+    def _begun(self) -> Session | Pair:
         if self._session is None:
             raise PerfError("a worker cannot measure what it has not started")
         return self._session

@@ -6,6 +6,21 @@
     row, at, on: true, link: row.querySelector("a"), text: row.textContent.toLowerCase(),
   }));
   for (const line of lines) line.section = line.link && document.getElementById(line.link.hash.slice(1));
+  // What rows can be filtered by: verdicts come in their order, time before all other metrics. A field
+  // with one choice chooses nothing.
+  for (const name of ["verdict", "pack", "tag", "metric"]) {
+    const counts = new Map();
+    for (const { row } of lines) {
+      for (const word of (row.dataset[name] || "").split("\n").filter(Boolean)) counts.set(word, (counts.get(word) || 0) + 1);
+    }
+    if (counts.size < 2) continue;
+    const words = [...counts.keys()], label = document.createElement("label"), select = document.createElement("select");
+    if (name !== "verdict") words.sort((a, b) => (b === "time_us") - (a === "time_us") || (a < b ? -1 : 1));
+    select.name = name;
+    select.append(new Option("all", ""), ...words.map((word) => new Option(`${word} (${counts.get(word)})`, word)));
+    label.append(name[0].toUpperCase() + name.slice(1), " ", select);
+    form.shown.before(label);
+  }
   const fields = [...form.querySelectorAll("[name]:not(output)")];
   const size = table.tBodies[0].rows.length;
   let sorted = [...lines], order = 0, current = -1, later = 0;

@@ -41,7 +41,7 @@ const charts = (() => {
       hooks: { draw: [rules] },
       axes: [axis({ space: 110, values: days }), axis({ size: 80, label: series.unit })],
       series: [
-        { label: "run", value: (_, at) => (at === null ? "" : label(at).join(" ")) },
+        { label: "run", value: (_, at) => (at === null ? "" : label(at).slice(0, 3).join(" ")) },
         { label: "accepted", stroke: colour("before"), width: 6, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } },
         { label: series.name, stroke: colour("now"), width: 1.5, spanGaps: true, points: { size: 5 } },
         { label: "left out", ...dots("soft", 7) },
@@ -49,12 +49,24 @@ const charts = (() => {
     }), [series.runs, levels, counted, left], place);
   };
 
+  // What earlier runs say of a variant: its points are run, time, commit, centre and why it is left out.
+  const history = (place, { points, levels, ...series }) => {
+    const shown = points.filter((point) => point[3] !== null);
+    past(place, {
+      ...series,
+      runs: shown.map((_, at) => at),
+      centers: shown.map((point) => point[3]),
+      not: Object.fromEntries(shown.map((point, at) => [at, point[4]]).filter(([, why]) => why)),
+      levels: levels.map(([accepted, center]) => [shown.filter((point) => point[1] < accepted).length, center]),
+    }, shown);
+  };
+
   // Samples in the order measured, by slot; turns are shaded in alternation.
   const track = (place, turns, label, value) => {
     const xs = [], slots = TONES.map(() => []), starts = [];
     for (const turn of turns) {
       starts.push(xs.length);
-      turn[1].forEach((_, at) => {
+      turn[2].forEach((_, at) => {
         xs.push(xs.length);
         slots.forEach((ys, tone) => ys.push(tone === turn[0] % TONES.length ? value(turn, at) ?? null : null));
       });
@@ -79,13 +91,16 @@ const charts = (() => {
   };
 
   const QUANTITIES = {
-    "Time, µs": ([, times], at) => times[at],
+    "Time, µs": ([, , times], at) => times[at],
     // Cycles per microsecond are megahertz, of exactly the window that was timed.
-    "SM clock, MHz": ([, times, cycles], at) => (at in cycles && times[at] > 0 ? cycles[at] / times[at] : null),
-    "Power, W": (turn) => turn[3],
-    "Temperature, °C": (turn) => turn[4],
+    "SM clock, MHz": ([, , times, cycles], at) => (at in cycles && times[at] > 0 ? cycles[at] / times[at] : null),
+    "Power, W": (turn) => turn[4]?.[0],
+    "Temperature, °C": (turn) => turn[4]?.[1],
   };
-  const tracks = (place, turns) => Object.entries(QUANTITIES).forEach(([label, value]) => track(place, turns, label, value));
+  const tracks = (place, turns) => {
+    const sorted = turns.filter((turn) => turn[2].length).sort((a, b) => a[1] - b[1]);
+    for (const [label, value] of Object.entries(QUANTITIES)) track(place, sorted, label, value);
+  };
 
   // Round values of an axis by powers of ten; only these on a long one.
   const powers = (_, __, low, high) => {
@@ -98,6 +113,24 @@ const charts = (() => {
   const flow = (unit) => (_, ticks) => ticks.map((value) => {
     const [size, prefix] = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]].find(([least]) => value >= least) || [1, ""];
     return `${+(value / size).toPrecision(3)} ${prefix}${unit}`.trim();
+  });
+
+  // The ceilings that some places have at an index, those of one rate together: text, rate, measured.
+  const ceilings = (places, index, known, unit) => {
+    const named = {};
+    for (const name of new Set(places.map((place) => place[index]))) {
+      if (Object.hasOwn(known, name)) (named[known[name]] ??= []).push(name);
+    }
+    return Object.values(named).map((names) => {
+      const [rate, measured] = known[names[0]];
+      return [`${names.sort().join(", ")} ${flow(unit)(null, [rate])}`, rate, measured];
+    });
+  };
+  // A place is link, dtype, operations per byte, rate now and before, tone and text.
+  const under = (places) => ({
+    points: places.map((place) => place.slice(2)),
+    links: ceilings(places, 0, data.links, "B/s"),
+    operations: ceilings(places, 1, data.operations, "FLOP/s"),
   });
 
   // Variants under their ceilings: over operations per byte, or along one line by bytes alone.
@@ -206,12 +239,14 @@ const charts = (() => {
   };
 
   const draw = (place) => {
-    const chart = data[place.dataset.chart];
-    if (place.classList.contains("drawn") || !chart) return;
+    if (place.classList.contains("drawn")) return;
     place.classList.add("drawn");
-    if (chart.points) roof(place, chart);
-    else if (chart.centers) past(place, chart, chart.labels);
-    else tracks(place, chart);
+    const { chart, of } = place.dataset, places = Object.values(data.places);
+    if (chart === "turns") tracks(place, data.variants[of].turns);
+    else if (chart === "past") history(place, data.variants[of].past);
+    else if (chart === "roof") roof(place, under([data.places[of]]));
+    else if (chart === "plane") roof(place, under(places.filter(([, dtype, x]) => dtype && x !== null)));
+    else roof(place, under(places.filter(([link, dtype]) => link === of && !dtype)));
   };
   const drawIn = (part) => {
     for (const place of part.querySelectorAll("[data-chart]")) if (!place.closest("details:not([open])")) draw(place);

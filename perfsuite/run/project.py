@@ -1,0 +1,168 @@
+"""What commands have in common: the project they are about, their options, how they speak."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from perfsuite.boundary import PerfError, UsageError
+from perfsuite.model import BaselineEntry, Pack, Run, Series, Tier
+from perfsuite.packs.find import PackSource, discover
+from perfsuite.report import view
+from perfsuite.report.terminal import plain
+from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, paths_of
+from perfsuite.run.finish import past_of
+from perfsuite.store.baselines import Root, shipped_by
+from perfsuite.store.files import refusing
+from perfsuite.store.runs import list_runs, load_run, run_path
+from perfsuite.workers.catalogue import load_catalogue
+
+# What pytest takes for its root directory, and what a run leaves behind.
+MARKS = (".perfsuite", "pyproject.toml", "pytest.ini", "tox.ini", ".git")
+# Without a terminal nobody sees the edge: a cut id could not be copied.
+WIDE = 200
+
+
+Packs = Annotated[
+    list[Path] | None,
+    typer.Option("--pack", metavar="FILE_OR_FOLDER", help="One more pack; repeatable"),
+]
+Device = Annotated[str, typer.Option(help="auto, cuda, cpu or a pack's; auto takes GPUs if any")]
+BaselinesOption = Annotated[
+    Path | None,
+    typer.Option("--baselines", metavar="DIR", help="Default: perf_baselines of pyproject.toml"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Where a project's runs and packs are."""
+
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of run files."""
+        return self.root / ".perfsuite"
+
+    def load_run(self, name: str = "") -> Run:
+        """Return a run by file, by id or, without a name, the newest; ``UsageError`` if unknown."""
+        remedy = "name a run file that is there, or a run's id"
+        with refusing("there is no such file", name, remedy=remedy, kind=UsageError):
+            if name and Path(name).is_file():
+                return load_run(Path(name))
+        if Path(name).suffix or Path(name).name != name:
+            raise UsageError("there is no such file", where=name, remedy=remedy)
+        known = list_runs(self.folder)
+        path = run_path(self.folder, name) if name else next(iter(known), None)
+        if path is None or path not in known:
+            ids = ", ".join(known_path.stem for known_path in known[:3])
+            raise UsageError(
+                f"there is no run {name!r}" if name else "there is no run yet",
+                where=str(self.folder / "runs"),
+                remedy=f"name a run file or one of: {ids}" if ids else "measure: pytest --perf",
+            )
+        return load_run(path)
+
+    def sources(self, extra: Iterable[Path] | None) -> tuple[PackSource, ...]:
+        """Return the packs of this project and environment."""
+        return discover(self.root, extra=tuple(extra or ()))
+
+    def packs(self, extra: Iterable[Path] | None, tier: Tier) -> tuple[Pack, ...]:
+        """Return the packs with their variants up to a tier."""
+        return load_catalogue(self.sources(extra), tier=tier)
+
+    def baseline_roots(
+        self, given: Path | None, extra: Iterable[Path] | None = None
+    ) -> tuple[Root, ...]:
+        """Return where accepted numbers lie: the project's or the given folder, then the packs'."""
+        return (*self.baseline_folders(given), *shipped_by(self.sources(extra)))
+
+    def baseline_folders(self, given: Path | None) -> tuple[Path, ...]:
+        """Return where the project's own numbers lie: the given folder, else what its settings say.
+
+        The first of them is what is written to; ``UsageError`` where these name none.
+        """
+        if given:
+            return (given,)
+        found = paths_of(self.root, BASELINES, BASELINES_DEFAULT)
+        if not found:
+            raise UsageError(
+                f"the project's {BASELINES} names no folder",
+                where=str(self.root),
+                remedy="name one there, or with --baselines DIR",
+            )
+        return found
+
+
+def find_project() -> Project:
+    """Return the project that the current folder is part of."""
+    here = Path.cwd()
+    folders = (here, *here.parents)
+    root = next((each for each in folders if any((each / mark).exists() for mark in MARKS)), here)
+    return Project(root)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return where to speak; variant ids have brackets, so no text is taken for markup."""
+    stream = sys.stderr if stderr else sys.stdout
+    if isinstance(stream, io.TextIOWrapper):  # some have fewer characters than we use
+        stream.reconfigure(errors="replace")
+    width = None if stream is None or stream.isatty() else WIDE
+    return Console(stderr=stderr, markup=False, highlight=False, width=width)
+
+
+def say(text: str, *, stderr: bool = False) -> None:
+    """Say lines; what a terminal would obey is made plain, here and in ``say_table`` alone."""
+    console(stderr=stderr).print(plain(text, most=len(text)), soft_wrap=True)
+
+
+def say_error(error: PerfError) -> None:
+    """Say what went wrong, where, and what to do."""
+    say(f"perfsuite: {error}", stderr=True)
+
+
+def say_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """Say rows as a table; variants stay whole, so that they can be copied."""
+    table = Table(title=plain(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column == "variant")
+    for row in rows:
+        table.add_row(*(Text(plain(cell)) for cell in row))
+    console().print(table)
+
+
+def time_of(entry: BaselineEntry) -> str:
+    """Return an entry's time to the digits that its noise supports; nothing if it has none."""
+    return estimate_words(entry)[0]
+
+
+def estimate_words(entry: BaselineEntry) -> tuple[str, str, str, str]:
+    """Return an entry's time, its spread, and how many processes and units it is of."""
+    metric = entry.metrics.get("time_us")
+    if metric is None:  # a variant with exact metrics only
+        return "", "", "", ""
+    return (
+        plain(view.time(metric.center, metric.between)),
+        plain(view.spread(metric.between)),
+        str(sum(map(len, metric.values.values()))),
+        str(len(metric.values)),
+    )
+
+
+def known_history(project: Project, run: Run) -> Mapping[str, Series]:
+    """Return what is known of the past of a run's variants, saying what of it was damaged."""
+    kept = past_of(run, project.root)
+    for note in kept.notes:
+        say(f"note: {note}", stderr=True)
+    return kept.series
