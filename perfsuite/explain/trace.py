@@ -27,7 +27,7 @@ from perfsuite.model import (
     Variant,
     Word,
 )
-from perfsuite.run.config import Request, TimeLimit
+from perfsuite.run.config import Config, TimeLimit
 from perfsuite.store.files import replace_file
 from perfsuite.store.runs import RunFile
 from perfsuite.workers.units import Desk, share_out
@@ -62,7 +62,7 @@ class Tracing(Struct, kw_only=True):
     entries: Mapping[str, BaselineEntry]
     samplings: Mapping[str, Sampling]
     limit: TimeLimit
-    request: Request
+    config: Config
     _counter: Counter | None = None
     _uncounted: list[Trace] = []
     _compared: set[str] = set()
@@ -73,7 +73,7 @@ class Tracing(Struct, kw_only=True):
     def take(self, run: Run, tell: Callable[[str], None]) -> Run:
         """Trace what the judged run needs; return it with what that took, and what was cut."""
         self._compared = {result.variant for result in run.aside if result.arm is Arm.A}
-        self._counter = Counter(self.desks[0].panel.site) if self.request.counters else None
+        self._counter = Counter(self.desks[0].panel.site) if self.config.counters else None
         self._kinds = dict(self._needed(run))
         if not self._kinds:
             return run
@@ -110,9 +110,9 @@ class Tracing(Struct, kw_only=True):
             word = one.verdict.word
             if word.asks_why:
                 yield variant.id, "moved"
-            elif not self.request.is_brief and word is Word.UNCLEAR:
+            elif not self.config.is_brief and word is Word.UNCLEAR:
                 yield variant.id, "is unclear"
-            elif not self.request.is_brief and not self._is_known(variant):
+            elif not self.config.is_brief and not self._is_known(variant):
                 yield variant.id, "is new"
 
     def _is_known(self, variant: Variant) -> bool:
@@ -151,23 +151,23 @@ class Tracing(Struct, kw_only=True):
         # What is new is traced on one side alone.
         parts = {kind: 1.0 if kind == "is new" else part for kind in LIMITS_S}
         left_s = {kind: min(parts[kind] * limit, whole_s) for kind, limit in LIMITS_S.items()}
-        with desk.panel.tracer() as tracer:
-            for variant in share:
-                started, kind = time.monotonic(), self._kinds[variant.id]
-                if left_s[kind] <= 0:
-                    self._left += 1
-                    continue
-                sampling = self.samplings.get(variant.id)
-                found = tracer.trace(variant, arm, sets=sampling.sets if sampling else 1)
-                trace = Trace(
-                    variant=variant.id,
-                    arm=arm,
-                    kernels=found.kernels,
-                    codes=found.codes,
-                    reason=found.reason,
-                )
-                self._keep(trace, found.texts)
-                left_s[kind] -= time.monotonic() - started
+        for variant in share:
+            started, kind = time.monotonic(), self._kinds[variant.id]
+            if left_s[kind] <= 0:
+                self._left += 1
+                continue
+            sampling = self.samplings.get(variant.id)
+            found = desk.panel.trace(variant, arm, sets=sampling.sets if sampling else 1)
+            trace = Trace(
+                variant=variant.id,
+                arm=arm,
+                kernels=found.kernels,
+                codes=found.codes,
+                reason=found.reason,
+            )
+            self._keep(trace, found.texts)
+            left_s[kind] -= time.monotonic() - started
+        desk.panel.end_tracing()
 
     def _keep(self, trace: Trace, texts: Mapping[str, str]) -> None:
         shelf = Shelf(self.run_file.path.parents[1] / "artefacts")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
+import jinja2
 import typer
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,23 +22,25 @@ from perfsuite.model import (
     BaselineEntry,
     Change,
     Confirmation,
-    Result,
     Run,
-    Sku,
     Stage,
     Status,
     Variant,
+    VariantRun,
     Verdict,
     Word,
 )
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report import view
 from perfsuite.report.data import Side, explained_by
-from perfsuite.report.text import in_markdown, table
+from perfsuite.report.text import in_markdown
 from perfsuite.run.accept import acceptance_of
-from perfsuite.run.project import BaselinesOption, Project, find_project, say, time_of
+from perfsuite.run.project import BaselinesOption, find_project, say, time_of
 from perfsuite.store.baselines import (
     Baselines,
+    RunFacts,
+    StoredEntry,
+    baseline_text,
     has_sku,
     locked,
     merge,
@@ -50,7 +52,6 @@ from perfsuite.store.baselines import (
     sku_folder,
     write_files,
 )
-from perfsuite.store.codec import RunFacts, StoredEntry, baseline_text
 from perfsuite.store.files import refusing, replace_file
 from perfsuite.store.runs import list_runs, load_run
 from perfsuite.store.sku import blocked_by, fingerprint_differs, sku_for
@@ -62,7 +63,6 @@ MOST_RUNS = 30
 # Nothing moves by less of a variant's threshold than this share: it would only make diffs.
 LEAST_SHARE = 1 / 3
 CONFIRMED = "confirmed"
-_COLUMNS = ("variant", "old", "new", "change", "interval", "nights", "processes", "cards", "why")
 
 
 class Terms(Struct, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     include_slower: bool = False
 
 
-class Night(Struct, frozen=True, kw_only=True):
+class Night(Struct, frozen=True):
     """What the runs of one date say of a variant; ``verdict`` is the last one's."""
 
     date: str
@@ -97,13 +97,41 @@ class Finding(Struct, frozen=True, kw_only=True):
     why: str
     old: StoredEntry | None
     entry: BaselineEntry
-    nights: tuple[Night, ...]
+    nights: Sequence[Night]
     changes: tuple[Change, ...] = ()
 
     @property
     def is_proposed(self) -> bool:
         """Say whether the entry is written."""
         return self.word in {"new", "faster", "slower"}
+
+    @property
+    def leading(self) -> Change | None:
+        """The change that moved furthest, seen from its own threshold."""
+        known = [each for each in self.changes if each.threshold or each.theta]
+        return max(known, key=lambda each: abs(each.theta) / (each.threshold or 1e-9), default=None)
+
+    @property
+    def times(self) -> list[tuple[str, float]]:
+        """The processes' times by card."""
+        found = [night.entry.metrics.get("time_us") for night in self.nights]
+        values = [(unit, row) for time in found if time for unit, row in time.values.items()]
+        return [(unit, value) for unit, row in values for value in row]
+
+    def origin(self, before: Mapping[str, RunFacts]) -> str:
+        """Say the runs behind an entry, the commits between, and what the change is made of."""
+        runs = [run for night in self.nights for run in night.runs]
+        told = [f"from {', '.join(run.id for run in runs)}"]
+        if self.old is not None:
+            old, new = self.old.entry, self.nights[-1].entry
+            facts = before.get(old.run)
+            was, now = facts.commit if facts else "", runs[0].commit
+            if was and now and was != now:
+                told.append(f"commits {view.commit(was)}..{view.commit(now)}")
+            time = next((each for each in self.changes if each.metric == "time_us"), None)
+            then = Side.of(old, facts.environment if facts else {})
+            told.append(explained_by(time, then, Side.of(new, runs[-1].facts.environment)))
+        return "; ".join(filter(None, told))
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
@@ -114,12 +142,17 @@ class Proposal(Struct, frozen=True, kw_only=True):
     that entries come from.
     """
 
-    findings: tuple[Finding, ...]
+    findings: Sequence[Finding]
     broken: Mapping[str, str]
     left_out: Mapping[tuple[str, str], str]
-    earlier: Mapping[str, tuple[str, ...]]
-    written: tuple[Path, ...]
+    earlier: Mapping[str, Sequence[str]]
+    written: Sequence[Path]
     before: Mapping[str, RunFacts]
+
+    @property
+    def newest(self) -> str:
+        """The newest run that says anything."""
+        return max((night.runs[-1].id for f in self.findings for night in f.nights), default="")
 
 
 class _Product(Struct, frozen=True):
@@ -127,100 +160,6 @@ class _Product(Struct, frozen=True):
 
     baselines: Baselines
     against: Against
-    terms: Terms
-
-    @classmethod
-    def open(cls, run: Run, sku: Sku, *, root: Path, terms: Terms) -> _Product:
-        """Read what is known of a SKU; the folder says which product it is, if there is one."""
-        folder = sku_folder(root, sku.slug)
-        baselines = Baselines.load([root], read_sku(folder) if has_sku(folder) else sku)
-        known = tuple(baselines.entries.values())
-        source = f"baseline {sku.slug}"
-        against = Against(facts=run.facts, slug=sku.slug, source=source, known=known)
-        return cls(baselines, against.learned([one.variant for one in run.variants]), terms)
-
-    def since(self, name: str) -> str:
-        """Return the run that a variant's entry comes from, if it has one."""
-        stored = self.baselines.stored.get(name)
-        return stored.entry.run if stored else ""
-
-    def finding(self, nights: Sequence[Night]) -> Finding:
-        """Say what becomes of an entry after a variant's nights since its run, oldest first."""
-        level = self._level(nights)
-        last, old = level[-1], self.baselines.stored.get(level[-1].variant.id)
-        found = Finding(
-            sku=self.baselines.sku.slug,
-            variant=last.variant.id,
-            word="new",
-            why="it has no entry",
-            old=old,
-            entry=pooled_entry([night.entry for night in level]),
-            nights=tuple(level),
-        )
-        if old is None:
-            return found
-        if why := blocked_by(old.entry.state, last.runs[-1].facts):
-            return replace(found, word="undecided", why=f"not comparable: {why}")
-        # Other work has another time, which says nothing of the old one.
-        if (was := old.entry.case_version) != (version := last.entry.case_version):
-            return replace(found, why=f"case version was {was} and is {version}")
-        return self._compared(found, old.entry)
-
-    def _level(self, nights: Sequence[Night]) -> list[Night]:
-        """Return the last nights that no verdict would tell from each other."""
-        *earlier, last = nights[-MOST_NIGHTS:]
-        level = [last]
-        for night in reversed(earlier):
-            entries = [each.entry for each in level]
-            if other_kind(night.entry, last.entry) or not is_one_level(
-                last.variant, night.entry, entries, self.against
-            ):
-                break
-            level.insert(0, night)
-        return level
-
-    def _compared(self, found: Finding, old: BaselineEntry) -> Finding:
-        """Say whether the level moved, and whether that is known and meant well enough."""
-        last, entries = found.nights[-1], [night.entry for night in found.nights]
-        changes = level_changes(last.variant, old, entries, self.against)
-        found = replace(found, changes=changes)
-        if stay := _stay(changes, old, entries):
-            # Metrics that came or went are recorded where nothing else moves with them.
-            kind = other_kind(replace(old, state=found.entry.state), found.entry)
-            word, why = ("new", kind) if kind and stay[0] == "same" else stay
-            return replace(found, word=word, why=why)
-        moved = [each for each in changes if _is_sure(each)]
-        is_other_code = any(abs(each.theta) > each.threshold for each in moved)
-        word = "slower" if any(each.theta > 0 for each in moved) else "faster"
-        entry = merge(old, found.entry, is_other_code=is_other_code).entry
-        found = replace(found, entry=entry, word=word, why=f"{len(entries)} nights")
-        verdict = last.verdict
-        exact = any(change.theta < 0 and not change.degrees for change in verdict.changes)
-        # A faster level that was confirmed needs no second night.
-        if word == verdict.word == Word.FASTER and (verdict.confirmation or exact):
-            return replace(found, why=CONFIRMED)
-        wait = ""
-        if len(entries) < self.terms.nights:
-            wait = f"{len(entries)} of {self.terms.nights} nights"
-        elif word == "slower" and not self.terms.include_slower:
-            wait = "a person has to include it"
-        return replace(found, word="waiting", why=f"{word}: {wait}") if wait else found
-
-    def write(self, proposed: Sequence[Finding], root: Path) -> tuple[Path, ...]:
-        """Write what is proposed for this SKU, a file a pack."""
-        sku, terms = self.baselines.sku, self.terms
-        folder = sku_folder(root, sku.slug)
-        files: dict[Path, bytes] = {}
-        with locked(folder):
-            ordered = sorted(proposed, key=lambda each: each.variant)
-            for pack, own in groupby(ordered, key=lambda each: each.variant.partition(".")[0]):
-                stored = read_pack(folder, pack)
-                for each in own:
-                    accepted = acceptance_of(_reason(each, terms), terms.by)
-                    stored[each.variant] = StoredEntry(entry=each.entry, accepted=accepted)
-                files[pack_path(folder, pack)] = baseline_text(sku.slug, pack, stored)
-            runs = {each.nights[-1].runs[-1].id: each.nights[-1].runs[-1] for each in proposed}
-            return write_files(list(runs.values()), sku, folder, files)
 
 
 def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: Terms) -> Proposal:
@@ -237,43 +176,59 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
         )
     # A run that is named twice is no more evidence than once.
     runs = sorted({run.id: run for run in runs}.values(), key=lambda run: run.id)
-    newest = {sku.slug: (run, sku) for run in runs for sku in _skus_of(run)}
-    products = {slug: _Product.open(*of, root=root, terms=terms) for slug, of in newest.items()}
-    refused = _refused(runs, products, exceptions)
+    products = _products(runs, root)
+    broken = _refused(runs, products, exceptions)
     left_out: dict[tuple[str, str], str] = {}
     earlier: dict[str, set[str]] = {}
-    seen: dict[str, dict[str, list[tuple[Run, Variant, BaselineEntry]]]] = {}
-    for run in (each for each in runs if each.id not in refused):
+    seen: dict[tuple[str, str], list[tuple[Run, Variant, BaselineEntry]]] = {}
+    for run in (each for each in runs if each.id not in broken):
         for variant, product, entry, why in _said(run, products, exceptions):
-            since = product.since(variant.id)
+            old = product.baselines.stored.get(variant.id)
+            since = old.entry.run if old else ""
             if why:
                 left_out[variant.id, run.id] = why
             elif entry and run.id > since:
-                rows = seen.setdefault(product.baselines.sku.slug, {})
-                rows.setdefault(variant.id, []).append((run, variant, entry))
+                key = product.baselines.sku.slug, variant.id
+                seen.setdefault(key, []).append((run, variant, entry))
             elif entry and run.id < since:
                 earlier.setdefault(since, set()).add(run.id)
-    findings: list[Finding] = []
+    findings = [
+        _finding(_nights(rows), products[slug], terms) for (slug, _), rows in sorted(seen.items())
+    ]
     written: list[Path] = []
     for slug, product in sorted(products.items()):
-        own = sorted(seen.get(slug, {}).items())
-        found = [product.finding(list(_nights(each))) for _, each in own]
-        if proposed := [each for each in found if each.is_proposed]:
-            written += product.write(proposed, root)
-        findings += found
+        if own := [each for each in findings if each.sku == slug and each.is_proposed]:
+            written += _write(own, product, root, terms)
     return Proposal(
-        findings=tuple(findings),
-        broken=refused,
+        findings=findings,
+        broken=broken,
         left_out=left_out,
-        earlier={since: tuple(sorted(ids)) for since, ids in sorted(earlier.items())},
-        written=tuple(written),
+        earlier={since: sorted(ids) for since, ids in sorted(earlier.items())},
+        written=written,
         before={k: v for each in products.values() for k, v in each.baselines.runs.items()},
     )
 
 
-def _skus_of(run: Run) -> list[Sku]:
-    """Return the SKUs that a run measured; gangs and compilation targets have their own."""
-    return [run.sku, *(sku_for(one.variant, run.facts, own=run.sku) for one in run.variants)]
+def _products(runs: Sequence[Run], root: Path) -> dict[str, _Product]:
+    """Return the SKUs that runs measured; gangs and compilation targets have their own.
+
+    The folder says which product a SKU is, if there is one.
+    """
+    found = {}
+    for run in runs:
+        for sku in (
+            run.sku,
+            *(sku_for(one.variant, run.facts, own=run.sku) for one in run.variants),
+        ):
+            found[sku.slug] = run, sku
+    products = {}
+    for slug, (run, sku) in found.items():
+        folder = sku_folder(root, slug)
+        baselines = Baselines.load([root], read_sku(folder) if has_sku(folder) else sku)
+        known = tuple(baselines.entries.values())
+        against = Against(facts=run.facts, slug=slug, source=f"baseline {slug}", known=known)
+        products[slug] = _Product(baselines, against.learned([one.variant for one in run.variants]))
+    return products
 
 
 def _refused(
@@ -292,17 +247,15 @@ def _refused(
             held[run.id] = f"of its shards {shared} counts already: {held[shared]}"
         else:
             held |= dict.fromkeys(parts, f"it is part of {run.id}")
-    found: dict[str, str] = {}
+    found = {}
     for run in runs:
-        own = products[run.sku.slug]
-        against = dataclasses.replace(own.against, facts=run.facts)
-        why = held.get(run.id) or _broken(run, against, own.baselines, exceptions)
+        why = held.get(run.id) or _broken(run, products[run.sku.slug], exceptions)
         if why:
             found[run.id] = why
     return found
 
 
-def _broken(run: Run, against: Against, baselines: Baselines, exceptions: Exceptions) -> str:
+def _broken(run: Run, product: _Product, exceptions: Exceptions) -> str:
     """Say why nothing of a run counts; nothing where it is a whole and quiet night.
 
     What was measured with changes that are in no commit cannot be measured again by anybody.
@@ -316,70 +269,125 @@ def _broken(run: Run, against: Against, baselines: Baselines, exceptions: Except
     }
     if found := next((why for why, is_so in simple.items() if is_so), ""):
         return found
-    fine = {Status.OK, Status.SKIPPED}
     for result in run.results:
-        if result.stage.is_canary and result.status not in fine:
+        if result.stage.is_canary and result.status not in {Status.OK, Status.SKIPPED}:
             return f"canary {result.variant} {result.status}"
     away = exceptions.quarantined(run)
     quiet = replace(run, canaries=tuple(c for c in run.canaries if c.id not in away))
-    return view.told(judge_machine(quiet, (), entries=baselines.entries, against=against).notes)
+    against = dataclasses.replace(product.against, facts=run.facts)
+    entries = product.baselines.entries
+    return view.told(judge_machine(quiet, (), entries=entries, against=against).notes)
 
 
 def _said(
     run: Run, products: Mapping[str, _Product], exceptions: Exceptions
 ) -> Iterator[tuple[Variant, _Product, BaselineEntry | None, str]]:
     """Yield what a run measured of each variant, and why that is no evidence, if it is none."""
-    variants = {one.id: one.variant for one in run.variants}
-    asked = [each for each in run.asked if each.status is not Status.SKIPPED]
     away = exceptions.quarantined(run)
+    lasts = [one.last for one in run.variants]
     # Of what was confirmed the screen was chosen for its time.
-    fresh = {result.variant for result in asked if result.stage is Stage.CONFIRM}
-    deciding = [r for r in asked if r.variant not in fresh or r.stage is Stage.CONFIRM]
-    entries = entries_of(run, deciding)
-    for name in dict.fromkeys(each.variant for each in asked if each.variant in variants):
-        sku = sku_for(variants[name], run.facts, own=run.sku)
-        product = products[sku.slug]
-        why = fingerprint_differs(sku, product.baselines.sku.facts) or _failure(name, asked)
-        why = str(away[name].excepted) if name in away else why or _no_level(name, run, fresh)
-        yield variants[name], product, entries.get(name), why
+    entries = entries_of(run, [last for last in lasts if last])
+    for one, last in zip(run.variants, lasts, strict=True):
+        if last is None or last.status is Status.SKIPPED:
+            continue
+        sku = sku_for(one.variant, run.facts, own=run.sku)
+        product, screen = products[sku.slug], one.result(Stage.SCREEN)
+        failed = [each for each in (screen, last) if each and each.status is not Status.OK]
+        why = fingerprint_differs(sku, product.baselines.sku.facts)
+        if one.id in away:
+            why = str(away[one.id].excepted)
+        elif failed and not why:
+            why = f"{failed[0].status}: {failed[0].reason}".rstrip(": ")
+        elif not why:
+            why = _no_level(one)
+        yield one.variant, product, entries.get(one.id), why
 
 
-def _failure(name: str, asked: Iterable[Result]) -> str:
-    """Return the first stage of a variant that did not end ok; measured again, it counts once."""
-    last = {result.stage: result for result in asked if result.variant == name}
-    bad = [result for result in last.values() if result.status is not Status.OK]
-    return f"{bad[0].status}: {bad[0].reason}".rstrip(": ") if bad else ""
-
-
-def _no_level(name: str, run: Run, fresh: Iterable[str]) -> str:
+def _no_level(one: VariantRun) -> str:
     """Say why what was measured of a variant tells no level, or nothing."""
-    verdict = next((each for each in run.verdicts if each.variant == name), None)
+    verdict = one.verdict
     if verdict is None:
         return "it was not judged"
     if not verdict.word.is_level:
         return f"{verdict.word}: {verdict.reason}"
-    if verdict.confirmation is Confirmation.IN_TURNS and name not in fresh:
+    is_fresh = one.result(Stage.CONFIRM) is not None
+    if verdict.confirmation is Confirmation.IN_TURNS and not is_fresh:
         return "decided in turns: its screen was chosen for its time"
     return ""
 
 
-def _nights(rows: Iterable[tuple[Run, Variant, BaselineEntry]]) -> Iterator[Night]:
-    """Yield a variant's nights, oldest first; runs of one date are one night."""
+def _nights(rows: Iterable[tuple[Run, Variant, BaselineEntry]]) -> list[Night]:
+    """Return a variant's nights, oldest first; runs of one date are one night."""
+    dates: dict[str, list[tuple[Run, Variant, BaselineEntry]]] = {}
+    for row in rows:
+        dates.setdefault(row[0].started.partition("T")[0], []).append(row)
+    found = []
+    for date, same in sorted(dates.items()):
+        run, variant, last = same[-1]
+        alike = [(each, entry) for each, _, entry in same if not other_kind(entry, last)]
+        runs, entries = zip(*alike, strict=True)
+        verdict = next(each for each in run.verdicts if each.variant == variant.id)
+        found.append(Night(date, runs, variant, pooled_entry(entries), verdict))
+    return found
 
-    def date_of(row: tuple[Run, Variant, BaselineEntry]) -> str:
-        return row[0].started.partition("T")[0]
 
-    for date, same in groupby(sorted(rows, key=date_of), key=date_of):
-        parts = list(same)
-        run, variant, last = parts[-1]
-        alike = [(each, entry) for each, _, entry in parts if not other_kind(entry, last)]
-        yield Night(
-            date=date,
-            runs=tuple(each for each, _ in alike),
-            variant=variant,
-            entry=pooled_entry([entry for _, entry in alike]),
-            verdict=next(each for each in run.verdicts if each.variant == variant.id),
-        )
+def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Finding:
+    """Say what becomes of an entry after a variant's nights since its run, oldest first."""
+    # The last nights that no verdict would tell from each other.
+    *earlier, last = nights[-MOST_NIGHTS:]
+    level = [last]
+    for night in reversed(earlier):
+        entries = [each.entry for each in level]
+        if other_kind(night.entry, last.entry) or not is_one_level(
+            last.variant, night.entry, entries, product.against
+        ):
+            break
+        level.insert(0, night)
+    entries = [night.entry for night in level]
+    old = product.baselines.stored.get(last.variant.id)
+    found = Finding(
+        sku=product.baselines.sku.slug,
+        variant=last.variant.id,
+        word="new",
+        why="it has no entry",
+        old=old,
+        entry=pooled_entry(entries),
+        nights=level,
+    )
+    if old is None:
+        return found
+    if why := blocked_by(old.entry.state, last.runs[-1].facts):
+        return replace(found, word="undecided", why=f"not comparable: {why}")
+    # Other work has another time, which says nothing of the old one.
+    if (was := old.entry.case_version) != (version := last.entry.case_version):
+        return replace(found, why=f"case version was {was} and is {version}")
+    changes = level_changes(last.variant, old.entry, entries, product.against)
+    found = replace(found, changes=changes)
+    if stay := _stay(changes, old.entry, entries):
+        # Metrics that came or went are recorded where nothing else moves with them.
+        kind = other_kind(replace(old.entry, state=found.entry.state), found.entry)
+        word, why = ("new", kind) if kind and stay[0] == "same" else stay
+        return replace(found, word=word, why=why)
+    return _moved(found, old.entry, terms)
+
+
+def _moved(found: Finding, old: BaselineEntry, terms: Terms) -> Finding:
+    """Say where a level moved to, and whether that is known and meant well enough."""
+    moved = [each for each in found.changes if _is_sure(each)]
+    is_other_code = any(abs(each.theta) > each.threshold for each in moved)
+    word = "slower" if any(each.theta > 0 for each in moved) else "faster"
+    entry = merge(old, found.entry, is_other_code=is_other_code).entry
+    verdict, nights = found.nights[-1].verdict, len(found.nights)
+    found = replace(found, entry=entry, word=word, why=f"{nights} nights")
+    exact = any(change.theta < 0 and not change.degrees for change in verdict.changes)
+    # A faster level that was confirmed needs no second night.
+    if word == verdict.word == Word.FASTER and (verdict.confirmation or exact):
+        return replace(found, why=CONFIRMED)
+    if nights < terms.nights:
+        return replace(found, word="waiting", why=f"{word}: {nights} of {terms.nights} nights")
+    if word == "slower" and not terms.include_slower:
+        return replace(found, word="waiting", why=f"{word}: a person has to include it")
+    return found
 
 
 def _is_sure(change: Change) -> bool:
@@ -406,6 +414,24 @@ def _stay(
     return None
 
 
+def _write(
+    proposed: Sequence[Finding], product: _Product, root: Path, terms: Terms
+) -> tuple[Path, ...]:
+    """Write what is proposed for a SKU, a file a pack."""
+    sku = product.baselines.sku
+    folder = sku_folder(root, sku.slug)
+    files: dict[Path, bytes] = {}
+    with locked(folder):
+        for pack, own in groupby(proposed, key=lambda each: each.variant.partition(".")[0]):
+            stored = read_pack(folder, pack)
+            for each in own:
+                accepted = acceptance_of(_reason(each, terms), terms.by)
+                stored[each.variant] = StoredEntry(entry=each.entry, accepted=accepted)
+            files[pack_path(folder, pack)] = baseline_text(sku.slug, pack, stored)
+        runs = {each.nights[-1].runs[-1].id: each.nights[-1].runs[-1] for each in proposed}
+        return write_files(list(runs.values()), sku, folder, files)
+
+
 def _reason(found: Finding, terms: Terms) -> str:
     """Return what is stored with the entry: a person's words first, then the evidence."""
     dates = [night.date for night in found.nights]
@@ -422,82 +448,15 @@ def markdown(proposal: Proposal) -> str:
 
     Names and reasons are escaped, never markup.
     """
-    return "\n".join(_lines(proposal)) + "\n"
-
-
-def _lines(proposal: Proposal) -> Iterator[str]:
-    found = proposal.findings
-    proposed = [each for each in found if each.is_proposed]
-    counts = Counter(each.word for each in found)
-    told = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
-    yield f"# Baseline proposal: {view.count(len(proposed), 'entry', 'entries')}"
-    yield f"\n{told or 'No night says anything new'}. Nothing is committed: review it as git diff."
-    for sku in sorted({each.sku for each in proposed}):
-        yield f"\n## {in_markdown(sku)}\n"
-        own = [each for each in proposed if each.sku == sku]
-        yield from table(_COLUMNS, map(_row, own))
-        yield ""
-        yield from (_cause(each, proposal.before) for each in own)
-    if waiting := [each for each in found if each.word in {"waiting", "undecided"}]:
-        yield "\n## Not proposed\n"
-        yield from table(_COLUMNS, map(_row, waiting))
-    if proposal.broken:
-        yield "\n## Nights that do not count\n"
-        yield from table(("run", "why"), sorted(proposal.broken.items()))
-    if proposal.earlier:
-        newest = max((n.runs[-1].id for each in found for n in each.nights), default="")
-        yield "\n## Not later than an entry, and no evidence of it\n"
-        rows = [_earlier(run, ids, newest) for run, ids in proposal.earlier.items()]
-        yield from table(("entries come from", "runs before it", "why"), rows)
-    if proposal.left_out:
-        yield "\n## Left out of nights that do\n"
-        left_out = [(name, run, why) for (name, run), why in sorted(proposal.left_out.items())]
-        yield from table(("variant", "run", "why"), left_out)
-
-
-def _earlier(entry_run: str, runs: Sequence[str], newest: str) -> tuple[str, str, str]:
-    """Return which runs began before an entry's, and what to think of it."""
-    span = f"{runs[0]} to {runs[-1]}" if runs[1:] else runs[0]
-    doubt = "" if newest > entry_run else ": if they are newer all the same, a clock was set back"
-    return entry_run, f"{len(runs)}: {span}", f"by their clocks they began before it{doubt}"
-
-
-def _row(found: Finding) -> tuple[str, ...]:
-    known = [each for each in found.changes if each.threshold or each.theta]
-    # The change that moved furthest, seen from its own threshold.
-    change = max(known, key=lambda each: abs(each.theta) / (each.threshold or 1e-9), default=None)
-    times = [night.entry.metrics.get("time_us") for night in found.nights]
-    values = [(unit, row) for time in times if time for unit, row in time.values.items()]
-    return (
-        found.variant,
-        time_of(found.old.entry) if found.old else "",
-        time_of(found.entry),
-        f"{change.metric} {view.percent(change.theta)}" if change else "",
-        view.interval(change.low, change.high) if change else "",
-        str(len(found.nights)),
-        str(sum(len(row) for _, row in values)),
-        str(len({unit for unit, _ in values})),
-        f"{found.word}: {found.why}",
+    pages = jinja2.Environment(  # noqa: S701 - Markdown: each cell is escaped
+        loader=jinja2.PackageLoader("perfsuite.nightly"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-
-
-def _cause(found: Finding, before: Mapping[str, RunFacts]) -> str:
-    """Return the runs behind an entry, the commits between, and what the change is made of."""
-    runs = [run for night in found.nights for run in night.runs]
-    told = [f"from {', '.join(run.id for run in runs)}"]
-    if found.old is not None:
-        old, new = found.old.entry, found.nights[-1].entry
-        facts = before.get(old.run)
-        commits = facts.commit if facts else "", runs[0].commit
-        if all(commits) and commits[0] != commits[1]:
-            told.append(f"commits {view.commit(commits[0])}..{view.commit(commits[1])}")
-        time = next((each for each in found.changes if each.metric == "time_us"), None)
-        sides = (
-            Side.of(old, facts.environment if facts else {}),
-            Side.of(new, runs[-1].facts.environment),
-        )
-        told.append(explained_by(time, *sides))
-    return f"- **{in_markdown(found.variant)}**: {in_markdown('; '.join(filter(None, told)))}"
+    pages.filters["cell"] = lambda cell: in_markdown(str(cell))
+    pages.globals |= {"view": view, "time_of": time_of}
+    return pages.get_template("proposal.md.j2").render(found=proposal) + "\n"
 
 
 def propose_command(  # noqa: PLR0913, PLR0917 - a command line
@@ -521,8 +480,17 @@ def propose_command(  # noqa: PLR0913, PLR0917 - a command line
     """
     project = find_project()
     roots = project.baseline_folders(baselines)
+    named = [project.load_run(name) for name in runs or ()]
+    known = [] if runs else list_runs(project.folder)
+    if older := len(known[MOST_RUNS:]):
+        say(f"not read: {older} runs that are older by their clocks; name those that are to count")
+    for path in known[:MOST_RUNS]:
+        try:
+            named.append(load_run(path))
+        except PerfError as error:  # it is no night
+            say(f"not read: {' '.join(str(error).split())}")
     found = propose(
-        [project.load_run(name) for name in runs] if runs else _newest(project),
+        named,
         roots[0],
         exceptions=Exceptions.load(roots, datetime.now(UTC).date()),
         terms=Terms(by=user_name(), reason=reason, nights=nights, include_slower=include_slower),
@@ -535,17 +503,3 @@ def propose_command(  # noqa: PLR0913, PLR0917 - a command line
         say(page)
     for path in found.written:
         say(f"wrote {path}")
-
-
-def _newest(project: Project) -> list[Run]:
-    """Return the newest runs; one that cannot be read says so and is no night."""
-    found = []
-    known = list_runs(project.folder)
-    if older := len(known[MOST_RUNS:]):
-        say(f"not read: {older} runs that are older by their clocks; name those that are to count")
-    for path in known[:MOST_RUNS]:
-        try:
-            found.append(load_run(path))
-        except PerfError as error:
-            say(f"not read: {' '.join(str(error).split())}")
-    return found

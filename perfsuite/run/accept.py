@@ -25,7 +25,10 @@ from perfsuite.model import (
     Word,
 )
 from perfsuite.store.baselines import (
+    Acceptance,
     Merged,
+    StoredEntry,
+    baseline_text,
     has_sku,
     locked,
     merge,
@@ -36,10 +39,8 @@ from perfsuite.store.baselines import (
     read_pack,
     read_sku,
     sku_folder,
-    sku_path,
     write_files,
 )
-from perfsuite.store.codec import Acceptance, StoredEntry, baseline_text
 from perfsuite.store.sku import fingerprint_differs, sku_for
 
 
@@ -223,7 +224,7 @@ def check_sku(sku: Sku, folder: Path) -> None:
     if problem := fingerprint_differs(sku, read_sku(folder).facts):
         raise UsageError(
             f"the run's device is not the product of these baselines: {problem}",
-            where=str(sku_path(folder)),
+            where=str(folder),
             remedy="accept it under another root (ini perf_baselines), or remove the folder first",
         )
 
