@@ -70,6 +70,7 @@ from perfsuite.model import (
     Status,
     Trace,
     Variant,
+    built_in,
     foreign_share,
 )
 from perfsuite.stats import (
@@ -313,7 +314,7 @@ def prior_for(
     has_cycles: bool,
 ) -> NoisePrior:
     """Return the prior of a variant; ``time_us`` is per launch."""
-    if device == "cpu":
+    if built_in(device).is_host:
         return CPU_PRIORS.get(work_class, CPU_PRIORS[""])
     if work_class in (COLLECTIVE, TRANSFER, HOST_COPY):
         return PRIORS[work_class]
@@ -332,7 +333,7 @@ def prior_for(
 
 def service_prior(device: str) -> NoisePrior:
     """Return the prior of a scenario's own metrics."""
-    return (CPU_PRIORS if device == "cpu" else PRIORS)["service"]
+    return (CPU_PRIORS if built_in(device).is_host else PRIORS)["service"]
 
 
 def time_prior(work_class: str, entry: BaselineEntry, facts: DeviceFacts) -> NoisePrior:
