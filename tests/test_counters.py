@@ -21,9 +21,9 @@ from test_tracing import COPY, KERNELS, entry_of, traced_run
 
 from perfsuite.boundary import DeviceError
 from perfsuite.explain import counters
-from perfsuite.explain.counters import METRICS, Counted, Counter, joined, read
+from perfsuite.explain.counters import METRICS, Counted, counted, joined, read
 from perfsuite.explain.parts import explain
-from perfsuite.model import Arm, TracedKernel
+from perfsuite.model import Trace, TracedKernel
 from perfsuite.report.data import Side
 from perfsuite.report.data import read as read_run
 from perfsuite.report.html import render_page
@@ -242,12 +242,11 @@ def test_an_ncu_that_cannot_count_is_a_note(
     if not script:
         monkeypatch.setenv("PATH", str(tmp_path))
     asked = request(tmp_path, PACK)
-    origins = {pack.name: pack.origin for pack in asked.packs}
-    counter = Counter(Site(device="fake", origins=origins))
-    counter.left_s = limit_s = 0.5 if script == "hang" else 60.0
-    for variant in asked.variants:
-        assert counter.counted(variant, Arm.B, [SCALE]) == (SCALE,)
-    assert said in counter.note(limit_s)
+    site = Site(device="fake", origins={pack.name: pack.origin for pack in asked.packs})
+    traces = [Trace(variant=each.id, kernels=(SCALE,)) for each in asked.variants]
+    variants = {variant.id: variant for variant in asked.variants}
+    found, note = counted(site, variants, traces, 0.5 if script == "hang" else 60.0)
+    assert (found, said in note) == (traces, True), note
 
 
 def test_baselines_keep_counters_and_old_lines_stay_as_they_are(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def counted(
         found.append(replace(trace, kernels=kernels))
     if refused:
         return found, f"no counters: {refused}"
-    told = [f"{left_out} were left out: the limit is {limit_s:g} s"] if left_out else []
+    told = [f"{left_out} were left out: the limit is {limit_s:.3g} s"] if left_out else []
     if failed:
         name, why = next(iter(failed.items()))
         told.insert(0, f"{len(failed)} could not be counted (first {name}: {why})")
@@ -197,7 +197,14 @@ def _rows(variant: Variant, arm: Arm, site: Site, limit_s: float) -> list[Counte
     with tempfile.TemporaryDirectory(prefix="perfsuite-") as folder:
         log, asked = Path(folder, "ncu.csv"), Path(folder, "job.json")
         asked.write_bytes(messages.raw(job_of(variant, site, seat=Seat(0, 0, arm))))
-        words = ["ncu", *OPTIONS, "--log-file", str(log), "--metrics", ",".join(METRICS.values())]
+        words = [
+            shutil.which("ncu") or "ncu",
+            *OPTIONS,
+            "--log-file",
+            str(log),
+            "--metrics",
+            ",".join(METRICS.values()),
+        ]
         words += [sys.executable, "-P", "-m", "perfsuite.explain.counters"]
         # A number's decimals and thousands are told apart by the locale.
         environment = {**site.environment(), "LC_ALL": "C.UTF-8"}
