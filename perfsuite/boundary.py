@@ -39,7 +39,6 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Escape sequences, what turns the direction of text, halves of characters, line separators.
 CONTROLS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
-_FILE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{NAME_CHARACTERS - 1}}}\Z")
 _NAMED = r"(?:passw(?:or)?d|secret|token|credential|api[_-]?key)"
 _SECRETS = (
     re.compile(r"(://)(?:[^\s/:@]*:\S*|[^\s/@]+)(?=@)"),
@@ -50,11 +49,6 @@ _SECRETS = (
 def is_measurable(number: float) -> bool:
     """Say whether a number can be reckoned with: nothing, or of a magnitude that things have."""
     return number == 0 or 1 / MAGNITUDE <= abs(number) <= MAGNITUDE
-
-
-def is_file_name(text: str) -> bool:
-    """Say whether an id may be the name of a file: it leads nowhere and is no option."""
-    return _FILE_NAME.match(text) is not None
 
 
 def is_plain(text: str) -> bool:

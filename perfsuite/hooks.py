@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         Verdict,
     )
     from perfsuite.report.data import RunView, Side, VariantView
-    from perfsuite.run.config import Exceptions, Options, Request, TimeLimit
+    from perfsuite.run.config import Config, Exceptions, TimeLimit
     from perfsuite.run.finish import Kept
     from perfsuite.run.run import Steps
     from perfsuite.store.baselines import Root
@@ -206,7 +206,7 @@ class Feature:
         """Add commands to ``perfsuite`` and to ``perfsuite baseline``."""
 
     @hookspec
-    def perf_finished(self, run: Run, options: Options, steps: Steps) -> Kept:  # type: ignore[empty-body]
+    def perf_finished(self, run: Run, config: Config, steps: Steps) -> Kept:  # type: ignore[empty-body]
         """Keep a run that is measured and judged; return what is known of its variants.
 
         Called again once the run was accepted. What fails is a step that costs nothing else.
@@ -228,7 +228,7 @@ class Feature:
     def perf_fit(
         self,
         run: Run,
-        request: Request,
+        config: Config,
         limit: TimeLimit,
         entries: Mapping[str, BaselineEntry],
         devices: int,
@@ -243,7 +243,7 @@ class Feature:
         """Return what looks closer at a judged run while its devices are held.
 
         It is called with the run, who is told, and by name ``run_file``, ``desks``, ``entries``,
-        ``samplings``, ``limit`` and ``request``; it returns the run with what it found.
+        ``samplings``, ``limit`` and ``config``; it returns the run with what it found.
         """
 
     @hookspec

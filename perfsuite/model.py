@@ -111,6 +111,12 @@ def check_names(names: Iterable[str]) -> None:
             raise ValueError(f"metric name {name!r} must match {METRIC_NAME.pattern}")
 
 
+def check_direction(better: str) -> None:
+    """Raise ValueError for what is no direction of a metric."""
+    if better not in DIRECTIONS:
+        raise ValueError(f"better is {' or '.join(DIRECTIONS)}, not {better!r}")
+
+
 class Metric(Record, frozen=True):
     """A metric of a case; ``better`` is lower, higher or equal (any change is for the worse).
 
@@ -125,10 +131,7 @@ class Metric(Record, frozen=True):
 
     def __post_init__(self) -> None:
         check_names((self.name,))
-        if self.better not in DIRECTIONS:
-            raise ValueError(
-                f"metric {self.name!r}: better is {' or '.join(DIRECTIONS)}, not {self.better!r}"
-            )
+        check_direction(self.better)
         if not 0 <= self.threshold < 1:
             raise ValueError(f"metric {self.name!r}: threshold must be in [0, 1)")
 
@@ -648,6 +651,12 @@ class Pack(Record, frozen=True, kw_only=True):
     accelerator: Accelerator | None = None
     error: str = ""
 
+    @property
+    def place(self) -> str:
+        """The file or folder that its code lies in; nothing where it is installed."""
+        kind, _, value = self.origin.partition(":")
+        return value if kind == "file" else value.partition("@")[2]
+
 
 # What measuring yields: samples by process, and the facts of the device they come from.
 
@@ -961,7 +970,7 @@ def function_of(name: str) -> str:
     return plain.partition("(")[0].partition("<")[0]
 
 
-class TracedKernel(Record, frozen=True, kw_only=True):
+class TracedKernel(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A kernel that a launch runs ``count`` times, ``duration_us`` each (median), shaped alike.
 
     On the CPU it is one of torch's operators, without what those that it calls take.
@@ -1035,19 +1044,6 @@ class Word(StrEnum):
     SAME = "same"
 
     @property
-    def look(self) -> tuple[str, str, str]:
-        """Its glyph, its tone and what it means."""
-        return {
-            Word.OVER_BUDGET: ("!", "budget", "above the limit set by the case's author"),
-            Word.SLOWER: ("▲", "slower", "slower by more than the threshold"),
-            Word.UNCLEAR: ("?", "unclear", "the evidence does not decide"),
-            Word.INCOMPARABLE: ("≠", "other", "the baseline is of another kind"),
-            Word.FASTER: ("▼", "faster", "faster by more than the threshold"),
-            Word.NEW: ("+", "new", "nothing to compare with yet"),
-            Word.SAME: ("=", "same", "no change that matters"),
-        }[self]
-
-    @property
     def moved(self) -> bool:
         """Say whether a change was found."""
         return self in {Word.SLOWER, Word.FASTER}
@@ -1102,7 +1098,7 @@ class ClaimWord(StrEnum):
     NOT_APPLICABLE = "not applicable"
 
 
-class BaselineMetric(Record, frozen=True, kw_only=True):
+class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The accepted estimate of one metric of one variant on one SKU.
 
     ``center`` is in ``unit``; ``within`` and ``between`` are relative standard deviations inside a
@@ -1117,8 +1113,18 @@ class BaselineMetric(Record, frozen=True, kw_only=True):
     between: float = 0.0
     values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        # What no measurement yields would be read as a huge change.
+        check_direction(self.better)
+        if not all(self.values.values()):
+            raise ValueError("a unit has no process")
+        if self.values and min(self.center, *map(min, self.values.values())) <= 0:
+            raise ValueError("a center or a value of a process is not above 0")
+        if min(self.within, self.between) < 0:
+            raise ValueError("within or between is negative")
 
-class BaselineEntry(Record, frozen=True, kw_only=True):
+
+class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One variant's accepted metrics; ``run`` is the run they come from.
 
     ``sampling`` is how its samples were made, if that is known: a later run samples alike.
@@ -1142,6 +1148,10 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_names(self.metrics)
+        rows = [metric.values for metric in self.metrics.values() if metric.values]
+        counts = [{unit: len(row) for unit, row in values.items()} for values in rows]
+        if any(each != counts[0] for each in counts):
+            raise ValueError("its metrics are of different processes")
 
 
 class Change(Record, frozen=True, kw_only=True):

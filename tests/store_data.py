@@ -36,7 +36,7 @@ from perfsuite.model import (
     Work,
     variant_id,
 )
-from perfsuite.store.codec import Acceptance, StoredEntry
+from perfsuite.store.baselines import Acceptance, StoredEntry
 
 UNIT, OTHER_UNIT = "3f2a91c04d7e", "b07c55e1a290"
 RUN_ID = "20261121-103000-3f2a"

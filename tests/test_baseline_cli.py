@@ -7,10 +7,9 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from arms_data import commit, git
+from against_data import commit, git
 from msgspec.structs import replace
 from store_data import FACTS, variant
-from test_baselines import edit
 from test_cli import PACK, STEADY, A, B, Command, perfsuite, project
 from test_propose import night, nights
 
@@ -24,6 +23,12 @@ __all__ = ["perfsuite", "project"]  # fixtures
 
 TODAY = date(2026, 11, 22)
 COPY = variant("copy", 1024)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
 
 
 def test_accept_lists_what_gets_slower(perfsuite: Command) -> None:
@@ -208,7 +213,7 @@ def test_old_entries_are_named(root: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "old", "new", "said"),
     [
-        ("memory.json", '"center": ', '"center": -', "has a center or a value of -"),
+        ("memory.json", '"center": ', '"center": -', "a value of a process is not above 0"),
         ("memory.json", '"pack": "memory",', '"pack": "memory", "pack": "m",', "duplicate key"),
         ("memory.json", "perfsuite.baseline/1", "perfsuite.baseline/9", "unknown schema"),
         ("sku.json", '"nvidia-h200"', '"nvidia-h100"', "key 'slug' is 'nvidia-h100'"),

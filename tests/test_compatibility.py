@@ -18,7 +18,8 @@ from perfsuite import testing
 from perfsuite.boundary import PackError
 from perfsuite.model import Tier
 from perfsuite.packs.find import discover
-from perfsuite.store.codec import BASELINE_SCHEMA, RUN_SCHEMA
+from perfsuite.store.baselines import BASELINE_SCHEMA
+from perfsuite.store.runs import RUN_SCHEMA
 from perfsuite.testing import check_pack
 from perfsuite.workers.catalogue import load_catalogue
 

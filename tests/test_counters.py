@@ -28,7 +28,7 @@ from perfsuite.report.data import Side
 from perfsuite.report.data import read as read_run
 from perfsuite.report.html import render_page
 from perfsuite.run.accept import accept
-from perfsuite.run.run import Outcome, execute
+from perfsuite.run.run import Outcome, entries_in, execute
 from perfsuite.store.runs import load_run
 from perfsuite.workers.process import Site
 
@@ -204,7 +204,7 @@ def test_a_run_counts_what_it_traces_and_says_what_was_counted_otherwise(
     ncu(log(("scale_rows", 8_388_608)))
     monkeypatch.setenv("FACTOR", "2")
     now = whole(tmp_path)
-    book = read_run(now.run, baselines=now.baselines)
+    book = read_run(now.run, baselines=entries_in(now.run))
     assert "sectors read 4.19\u202fM \u2192 8.39\u202fM, " in book.variants[0].explained
 
 

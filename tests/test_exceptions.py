@@ -7,7 +7,6 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from arms_data import perf, project_in
 from msgspec import structs
 from store_data import planned, variant
 from test_runner import Log, request, watched
@@ -27,7 +26,8 @@ from perfsuite.report.data import read
 from perfsuite.report.html import write_report
 from perfsuite.report.terminal import summary
 from perfsuite.report.text import properties
-from perfsuite.run.run import execute
+from perfsuite.run.expected import source_of
+from perfsuite.run.run import entries_in, execute
 
 pytest_plugins = ["pytester"]
 
@@ -169,7 +169,7 @@ def test_an_excepted_verdict_is_shown_everywhere(
     execute(request(tmp_path), Log())
     monkeypatch.setenv("FACTOR_200", "1.03")
     outcome = execute(request(tmp_path, exceptions=load(tmp_path, text)), Log())
-    book = read(outcome.run, baselines=outcome.baselines, source=outcome.source)
+    book = read(outcome.run, baselines=entries_in(outcome.run), source=source_of(outcome.run))
     assert not book.fails
     page = write_report(book, tmp_path / "reports")
     html, terminal = page.read_text("utf-8"), "\n".join(summary(book))
@@ -199,13 +199,9 @@ def test_a_quarantined_canary_shifts_no_machine(
     assert [each.word for each in run.verdicts] == [Word.SLOWER] * 3
 
 
-def test_a_bad_file_is_told_before_anything_is_measured(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = project_in(pytester, monkeypatch)
-    (project.path / "baselines").mkdir()
-    (project.path / "baselines" / "exceptions.toml").write_text("[[waiver]]\n", encoding="utf-8")
-    result = perf(project)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*missing required field*", "*exceptions.toml, line 1*", "*do: *"])
-    assert not [*project.path.glob(".perfsuite/runs/*")]
+def test_a_bad_file_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "baselines").mkdir()
+    (tmp_path / "baselines" / "exceptions.toml").write_text("[[waiver]]\n", encoding="utf-8")
+    with pytest.raises(StoreError, match="missing required field") as caught:
+        request(tmp_path).narrowed((), ())
+    assert "exceptions.toml, line 1" in caught.value.where

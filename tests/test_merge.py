@@ -30,7 +30,8 @@ from perfsuite.report.data import read
 from perfsuite.report.html import render_page
 from perfsuite.report.text import verdict_json
 from perfsuite.run.accept import accept
-from perfsuite.run.config import Request
+from perfsuite.run.config import Config
+from perfsuite.run.expected import source_of
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store.baselines import Baselines
 from perfsuite.store.runs import list_runs, load_run
@@ -81,7 +82,7 @@ def test_the_gangs_of_a_case_stay_together() -> None:
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Request:
+def asked(tmp_path: Path) -> Config:
     """A request for five variants, with a canary."""
     found = request(
         tmp_path, FIVE, settings=structs.replace(QUICK, processes=2, confirm_processes=3)
@@ -130,7 +131,7 @@ def whole_of(runs: list[Run], folder: Path, *packs: Pack) -> Outcome:
 
 
 def test_shards_are_judged_as_the_whole_run_is(
-    asked: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accept(execute(asked, Log()).run, tmp_path / "baselines", reason="first", by="me")
     monkeypatch.setenv("FACTOR_200", "1.05")
@@ -155,7 +156,7 @@ def test_shards_are_judged_as_the_whole_run_is(
 
 
 def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
-    asked: Request, tmp_path: Path
+    asked: Config, tmp_path: Path
 ) -> None:
     run = execute(asked, Log()).run
     first, second = split(run)
@@ -183,10 +184,10 @@ def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
         whole_of([first, second], tmp_path)
     again = [structs.replace(each, id=f"2999{each.id}") for each in (first, second)]
     (tmp_path / "baselines").rename(tmp_path / "old")
-    assert whole_of(again, tmp_path).source == f"runs up to {found.id}"
+    assert source_of(whole_of(again, tmp_path).run) == f"runs up to {found.id}"
 
 
-def test_a_missing_shard_is_named_and_makes_the_run_partial(asked: Request, tmp_path: Path) -> None:
+def test_a_missing_shard_is_named_and_makes_the_run_partial(asked: Config, tmp_path: Path) -> None:
     run = execute(asked, Log()).run
     first, _, third = split(run, 3)
     book = read(whole_of([first, structs.replace(third, finished="")], tmp_path).run, baselines={})

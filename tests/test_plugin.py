@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from kept_folder import Fill
 
-from perfsuite.run.config import Request
-from perfsuite.session import PerfSession
+from perfsuite.plugin import PerfSession
+from perfsuite.run.config import Config
 
 pytest_plugins = ["pytester"]
 
@@ -109,7 +109,7 @@ def error_of(result: pytest.RunResult) -> str:
 def test_an_ordinary_session_runs_ordinary_tests_and_imports_nothing_heavy(
     project: pytest.Pytester,
 ) -> None:
-    heavy = "torch numpy scipy jinja2 rich sqlalchemy perfsuite.session perfsuite.packs.listing"
+    heavy = "torch numpy scipy jinja2 rich sqlalchemy perfsuite.packs.listing"
     project.makepyfile(
         test_light=f"""
         import sys
@@ -330,8 +330,5 @@ def test_a_root_taken_from_an_option_is_refused(
 
 def test_a_session_without_packs_says_so(project: pytest.Pytester) -> None:
     session = PerfSession(project.parseconfig("-p", "perfsuite.plugin"))
-    here = project.path
-    session.chosen = Request(
-        variants=(), claims=(), packs=(), root=here, folder=here, baseline_roots=()
-    )
+    session.chosen = Config(root=project.path)
     assert "no pack found" in str(session.pytest_report_collectionfinish([]))

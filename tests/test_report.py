@@ -24,7 +24,6 @@ from perfsuite.model import (
     Evidence,
     Metric,
     Result,
-    Revision,
     Run,
     Status,
     Verdict,
@@ -207,8 +206,8 @@ def test_the_metric_that_was_judged_stands_in_the_row() -> None:
         "14 per second",
         "7 per second",
     ]
-    both = replace(verdict, changes=(data.change_of(COPY), change))
-    assert view_of(verdict=both).aside.startswith("tokens_per_s \u221250.00")
+    both = replace(verdict, variant=bare.id, changes=(data.change_of(COPY), change))
+    assert "tokens_per_s \u221250.00" in render_page(alone(COPY, verdicts=(both,)))
     now = {
         one.name: one.unit for one in view_of(results=(counted(n_bytes=5, device_us=12),)).measured
     }
@@ -216,11 +215,12 @@ def test_the_metric_that_was_judged_stands_in_the_row() -> None:
 
 
 def test_a_variant_is_measured_again_as_it_was() -> None:
-    given = "pytest --perf --perf-pack 'my packs/acme' --perf-device=cpu -k softmax --perf-packs x"
-    book = read_of(COPY, command=given, against=Revision(commit="abc", name="HEAD"))
-    kept = " '--perf-pack=my packs/acme' --perf-device=cpu --perf-against=HEAD"
-    assert book.variants[0].command.endswith(kept)
-    assert "acme" not in read_of(COPY, command=f"{given} 'unclosed").variants[0].command
+    given, own = "pytest --perf --perf-pack 'my packs/acme'", "memory.stream[op=copy,n=67108864]"
+    assert view_of().command == f"pytest --perf --perf-tier nightly --perf-select '{own}'"
+    (one,) = read_of(COPY, command=given).variants
+    assert one.command == f"{given} --perf-select '{own}'"
+    (part,) = read_of(COPY, command="").variants
+    assert part.command == f"pytest --perf --perf-select '{own}' --perf-tier=nightly"
 
 
 def test_of_very_many_variants_the_urgent_are_told_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +250,8 @@ def test_what_did_not_run_is_grouped_by_reason_and_claims_by_pack() -> None:
         ("memory", ["pinned copy", "streams"]),
     ]
     (pinned,) = book.chapters["memory"]["pinned copy", "chapter of pinned_copy"]
-    assert pinned.logs == pytest.approx([0.795] * 3, rel=1e-3)
+    assert pinned.faster
+    assert pinned.faster.anchor == "v-memory-h2d-mb-256-pinned-true"
     text = Reader(render_page(book)).text
     assert "pinned=true over pinned=false" in text
 

@@ -1,18 +1,38 @@
-"""Nodes with several GPUs, on fake ones: all of one product are used, others are named."""
+"""The units of a run: nodes with several GPUs, on fake ones, what gangs take, and locks."""
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from msgspec import structs
+from test_gang import PACK, SETTINGS, lag
+from test_panel import changed
 from test_runner import QUICK, WATCHED, Log, request
 
-from perfsuite.model import Gpu, Run, Settings, Stage
+from perfsuite.boundary import UsageError
+from perfsuite.model import Gpu, Run, Settings, Stage, Status, Tier, Variant
+from perfsuite.packs.find import discover
 from perfsuite.run.run import execute
+from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.process import resident_bytes
-from perfsuite.workers.units import Desks, products_of
+from perfsuite.workers.units import (
+    Desk,
+    Desks,
+    UnitLock,
+    measure_on,
+    open_desks,
+    products_of,
+    units_of,
+)
 
 UNITS = {f"fa4e0000000{index}" for index in range(3)}
 
@@ -49,9 +69,6 @@ def test_a_node_of_two_products_measures_the_first_and_names_the_other(
     assert told in log.notes
     assert told.startswith("2 x Fake B")
     assert told.endswith("run with CUDA_VISIBLE_DEVICES=FAKE-1,FAKE-3")
-
-
-def test_boards_of_one_product_are_told_apart() -> None:
     cards = [Gpu(index=n, uuid=str(n), name="H", board=board) for n, board in enumerate("aab")]
     assert [[gpu.index for gpu in group] for group in products_of(cards)] == [[0, 1], [2]]
 
@@ -65,3 +82,57 @@ def test_desks_are_kept_for_runs_of_the_same_settings(tmp_path: Path) -> None:
         other = desks.of("fake", asked.packs, Settings(processes=2), {})
         assert resident_bytes(server) == 0
         assert len(other[0].panel.ping()) == 2
+
+
+def test_gangs_are_measured_after_the_others_on_units_of_their_own() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def take(desk: Desk, share: Sequence[Variant]) -> None:
+        desk.panel.measure(
+            share,
+            Stage.SCREEN,
+            processes=1,
+            on_result=lambda result: seen.append((result.variant, result.status)),
+        )
+
+    gangs, plain = [lag(3, 100), lag(2, 100)], changed(lag(1, 100), ranks="")
+    packs = load_catalogue(discover(None, extra=[PACK], allow=["gang"]), tier=Tier.FULL)
+    with ExitStack() as stack:
+        desks = open_desks("fake", packs, structs.replace(SETTINGS, processes=1), stack)
+        assert [desk.facts.gpus for desk in desks] == [0]
+        assert packs[0].name in desks[0].panel.site.origins
+        measure_on(desks, [*gangs, plain], take)
+        assert units_of(desks, gangs) == {desks[0].facts.unit: "Fake Device"}
+    assert seen == [(each.id, Status.OK) for each in (plain, gangs[1], gangs[0])]
+
+
+TAKES = "from perfsuite.workers.units import UnitLock; UnitLock('fa4e00000000')"
+
+
+def test_unit_is_locked_once_and_names_its_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = pytest.raises(UsageError, match=f"'fa4e00000000' .* process {os.getpid()}")
+    with UnitLock("fa4e00000000"), UnitLock("fa4e00000001"), refusal:
+        UnitLock("fa4e00000000")
+    user = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]
+    ask = [sys.executable, "-c", TAKES]
+    env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
+    for command in (ask, [*user, *ask]):
+        if command is ask or (os.getuid() == 0 and shutil.which("setpriv")):
+            with UnitLock("fa4e00000000"):
+                run = subprocess.run(command, env=env, capture_output=True, check=False)
+            assert f"by process {os.getpid()}".encode() in run.stderr
+            subprocess.run(command, env=env, check=True)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with UnitLock("u" * 5000):
+        pass
+
+
+def test_where_sockets_are_forbidden_the_lock_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("socket.socket.bind", refuse)
+    with pytest.raises(UsageError, match="cannot be locked: Permission denied"):
+        UnitLock("fa4e00000000")

@@ -1,13 +1,17 @@
-"""Which product a device is, and what keeps two results apart."""
+"""Which product a device is, what keeps two results apart, and which code was measured."""
 
 from __future__ import annotations
+
+import subprocess
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError
-from perfsuite.model import DeviceFacts
-from perfsuite.store.sku import blocked_by, fingerprint_differs, sku_of, slugify
+from perfsuite.model import DeviceFacts, Pack
+from perfsuite.store.git import code_digest, commit_of
+from perfsuite.store.sku import blocked_by, fingerprint_differs, sku_of
 
 H200 = DeviceFacts(
     device="cuda",
@@ -18,53 +22,31 @@ H200 = DeviceFacts(
     gpus=8,
     memory_bytes=150_109_880_320,
 )
-CPU = DeviceFacts(
-    device="cpu",
-    name="Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
-    unit="0123456789ab",
-    identity={"vendor": "cpu", "cores": "2"},
-    memory_bytes=1 << 33,
-)
+CPU = {"device": "cpu", "identity": {"vendor": "cpu", "cores": "2"}, "memory_bytes": 1 << 33}
+BOARD, OTHER_BOARD = ({**H200.identity, "board": each} for each in ("692-2G520-0282-001", "Rev B"))
 
 
 @pytest.mark.parametrize(
-    ("name", "slug"),
+    ("changed", "gpus", "slug"),
     [
-        ("NVIDIA H100 80GB HBM3", "nvidia-h100-80gb-hbm3"),
-        ("AMD EPYC™ 7B12", "amd-epyc-7b12"),
-        (" 1g.18gb ", "1g.18gb"),
+        ({}, 1, "nvidia-h200"),
+        ({}, 2, "nvidia-h200-x2"),
+        ({"identity": BOARD}, 1, "nvidia-h200-0282-001"),
+        ({"identity": BOARD}, 2, "nvidia-h200-0282-001-x2"),
+        ({"identity": OTHER_BOARD}, 1, "nvidia-h200-rev-b"),
+        ({"identity": {"mig": " 1g.18gb "}}, 1, "nvidia-h200-mig-1g.18gb"),
+        ({"name": "NVIDIA H100 80GB HBM3"}, 1, "nvidia-h100-80gb-hbm3"),
+        ({"name": "Fake Device", "device": "fake"}, 1, "fake"),
+        ({**CPU, "name": "AMD EPYC™ 7B12"}, 1, "cpu-amd-epyc-7b12-2c"),
+        (
+            {**CPU, "name": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"},
+            1,
+            "cpu-intel-xeon-platinum-8481c-2c",
+        ),
     ],
 )
-def test_slug_is_the_plain_product_name(name: str, slug: str) -> None:
-    assert slugify(name) == slug
-
-
-def test_sku_of_a_gpu_ignores_how_many_the_node_has() -> None:
-    assert sku_of(H200).slug == "nvidia-h200"
-    assert sku_of(H200, gpus=2).slug == "nvidia-h200-x2"
-
-
-@pytest.mark.parametrize(
-    ("board", "slug"),
-    [("692-2G520-0282-001", "nvidia-h200-0282-001"), ("Rev B", "nvidia-h200-rev-b")],
-)
-def test_board_revision_is_a_sku_of_its_own(board: str, slug: str) -> None:
-    revised = replace(H200, identity={**H200.identity, "board": board})
-    assert sku_of(revised).slug == slug
-    assert sku_of(revised, gpus=2).slug == f"{slug}-x2"
-
-
-def test_mig_slice_is_a_sku_of_its_own() -> None:
-    sliced = replace(H200, identity={**H200.identity, "mig": "1g.18gb"})
-    assert sku_of(sliced).slug == "nvidia-h200-mig-1g.18gb"
-
-
-def test_cpu_sku_names_model_and_cores() -> None:
-    assert sku_of(CPU).slug == "cpu-intel-xeon-platinum-8481c-2c"
-
-
-def test_fake_device_has_a_fixed_slug() -> None:
-    assert sku_of(replace(H200, device="fake", name="Fake Device")).slug == "fake"
+def test_a_product_has_a_plain_name(changed: dict[str, object], gpus: int, slug: str) -> None:
+    assert sku_of(replace(H200, **changed), gpus=gpus).slug == slug
 
 
 def test_device_without_a_name_is_refused() -> None:
@@ -72,30 +54,87 @@ def test_device_without_a_name_is_refused() -> None:
         sku_of(replace(H200, name="!"))
 
 
-def test_memory_is_a_class_so_that_a_driver_may_report_a_little_less() -> None:
-    less = replace(H200, memory_bytes=149_700_000_000, identity={**H200.identity})
+def test_what_differs_is_named_where_both_sides_know_it() -> None:
+    # A driver may report a little less memory.
+    less = replace(H200, memory_bytes=149_700_000_000)
     assert fingerprint_differs(sku_of(H200), sku_of(less).facts) == ""
     assert "memory_gib" not in sku_of(H200).facts
     half = sku_of(replace(H200, memory_bytes=H200.memory_bytes // 2))
     assert fingerprint_differs(half, sku_of(H200).facts).startswith("memory was 136-152 GiB")
-
-
-def test_unknown_memory_is_no_fact() -> None:
     assert "memory" not in sku_of(replace(H200, memory_bytes=0)).facts
-
-
-def test_small_memory_has_finer_classes() -> None:
     assert sku_of(replace(H200, memory_bytes=24 << 30)).facts["memory"] == "22-26 GiB"
+    other = sku_of(replace(H200, identity={**H200.identity, "sm_count": "114"}))
+    assert fingerprint_differs(other, sku_of(H200).facts) == "sm count was 132 and is 114"
+    assert blocked_by({"ecc": "on", "mig": "on"}, H200) == ""
+    said = "enforced power limit w was 500 and is 700"
+    assert blocked_by({"enforced_power_limit_w": "500", "ecc": "on"}, H200) == said
 
 
-def test_other_chip_under_the_same_name_is_named() -> None:
-    other = replace(H200, identity={**H200.identity, "sm_count": "114"})
-    assert fingerprint_differs(sku_of(other), sku_of(H200).facts) == ("sm count was 132 and is 114")
+def git(folder: Path, *words: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+    subprocess.run(["git", "-C", str(folder), *identity, *words], check=True, capture_output=True)
 
 
-def test_state_blocks_a_comparison_where_both_sides_know_it() -> None:
-    assert blocked_by({"ecc": "on"}, H200) == ""
-    assert blocked_by({"enforced_power_limit_w": "500", "ecc": "on"}, H200) == (
-        "enforced power limit w was 500 and is 700"
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "kernel.cu").write_text("one")
+    (folder / ".gitignore").write_text("build")
+    git(folder, "init")
+    git(folder, "add", ".")
+    git(folder, "commit", "-m", "x")
+    return folder
+
+
+def test_an_edit_of_code_changes_the_digest_committed_or_not(project: Path) -> None:
+    found = [code_digest(project, ())]
+    for name in ("src/kernel.cu", "src/new.py", "top.py"):
+        (project / name).write_text("two")
+        found.append(code_digest(project / "src", ()))
+        git(project, "add", ".")
+        git(project, "commit", "-m", "y")
+        assert code_digest(project, ()) == found[-1]
+    assert len(set(found)) == 4
+    for name in ("README.md", "build/x.py", ".perfsuite/run.jsonl", "log.txt"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text("new")
+    assert code_digest(project, ()) == found[-1], "no code, or ignored"
+
+
+def test_packs_count_wherever_they_lie(project: Path) -> None:
+    folder = project.parent / "other"
+    folder.mkdir()
+    edited = (project / "build" / "acme.py", folder / "perf_other.py")
+    packs = (
+        Pack(name="acme", origin=f"file:{edited[0]}"),
+        Pack(name="other", origin=f"module:perf_other@{folder}"),
+        Pack(name="installed", origin="module:perf_installed@"),
     )
-    assert blocked_by({"mig": "on"}, H200) == ""
+    found = set()
+    edited[0].parent.mkdir()
+    for file in edited:
+        file.write_text("one")
+        found.add(code_digest(project, packs))
+        file.write_text("two")
+        found.add(code_digest(project, packs))
+    assert len(found) == 4
+    moved = project.rename(project.parent / "moved")
+    packs = (Pack(name="acme", origin=f"file:{moved}/build/acme.py"), *packs[1:])
+    assert code_digest(moved, packs) in found
+    assert code_digest(folder, ()) == "", "outside of git and without packs there is none"
+
+
+def test_the_folder_decides_which_repository_is_meant(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = commit_of(project), code_digest(project, ())
+    assert known[0][1] == ""
+    assert commit_of(tmp_path) == ("", "")
+    git(tmp_path, "init", "other")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path / "other"))
+    assert (commit_of(project), code_digest(project, ())) == known
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    commit, why = commit_of(project)
+    assert (commit, why[:51]) == ("", "the run has no commit: git describe: detected dubio")

@@ -64,7 +64,7 @@ def words(project: pytest.Pytester) -> list[str]:
         ("perfsuite.report.html.environment", "index.html not written"),
         ("perfsuite.history.store.History.add", "history not stored"),
         ("perfsuite.run.finish.read", "report not made"),
-        ("perfsuite.report.terminal._told", "items say less"),
+        ("perfsuite.report.terminal.properties", "items say less"),
         ("perfsuite.report.terminal.first_line", "no summary"),
         ("perfsuite.report.text.suite_properties", "JUnit's suite lacks its properties"),
         ("perfsuite.store.runs.end_lines", "the run's file has no verdicts"),

@@ -33,11 +33,11 @@ from perfsuite.report.html import render_page
 from perfsuite.report.terminal import summary
 from perfsuite.report.text import summary as markdown
 from perfsuite.report.text import verdict_json
-from perfsuite.run.config import Request, TimeLimit
+from perfsuite.run.config import Config, TimeLimit
 from perfsuite.run.expected import earlier_runs
-from perfsuite.run.run import execute
+from perfsuite.run.run import entries_in, execute
+from perfsuite.store.git import touched_since
 from perfsuite.store.runs import RunFile, load_run
-from perfsuite.store.sku import touched_since
 
 MANY = PACK.replace("[100, 200]", "[100, 110, 120, 130, 140, 150, 160, 170]")
 ONE = structs.replace(QUICK, processes=1, confirm_processes=1)
@@ -127,7 +127,7 @@ def test_costs_of_what_was_never_measured_are_those_of_its_like() -> None:
     assert fit(1).costs_s([other]) == {other.id: 3.0}
 
 
-def with_costs(asked: Request, wall_s: float) -> Run:
+def with_costs(asked: Config, wall_s: float) -> Run:
     """Store a run that measured everything long ago, in which each took so long."""
     run = execute(asked, Log()).run
     old = structs.replace(run, id="20200101-000000-00000000", started="2020-01-01T00:00:00+00:00")
@@ -151,8 +151,8 @@ def test_a_night_measures_what_fits_and_says_what_it_left_out(tmp_path: Path) ->
         "--perf-time 2m: 3 of 8 variants had room, 5 were left out (about 1m40s of measuring): "
         "5 new when last measured"
     )
-    assert load_run(outcome.run_file).left_out == run.left_out
-    book = read(run, baselines=outcome.baselines)
+    assert load_run(outcome.run_file) == run
+    book = read(run, baselines=entries_in(outcome.run))
     assert "5 left out" in "\n".join(summary(book))
     for text in (markdown(book), render_page(book), verdict_json(book)):
         assert "--perf-time 2m has no room" in text

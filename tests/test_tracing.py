@@ -170,9 +170,9 @@ def test_a_hang_loses_one_trace_and_the_next_worker_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tracer, "LIMIT_S", 1.0)
-    with Panel(replace(SITE, slots=1)) as panel, panel.tracer() as tracing:
-        hung = tracing.trace(nasty("hang"), Arm.B, sets=1)
-        after = tracing.trace(STEADY[0], Arm.B, sets=1)
+    with Panel(replace(SITE, slots=1)) as panel:
+        hung = panel.trace(nasty("hang"), Arm.B, sets=1)
+        after = panel.trace(STEADY[0], Arm.B, sets=1)
     assert hung.reason.startswith("its tracing ended: trace took longer than its limit of 1 s")
     assert after.reason == "the profiler saw no kernel"
 
@@ -237,8 +237,7 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
         for name, (word, p) in changes.items()
     ]
     desk = MagicMock()
-    tracer = desk.panel.tracer.return_value.__enter__.return_value
-    tracer.trace.return_value = Anatomy((), reason="a test")
+    desk.panel.trace.return_value = Anatomy((), reason="a test")
     file = Mock(path=tmp_path / "runs" / "x.jsonl", run=run)
     run = run.having(verdicts=tuple(verdicts))
     asked = Mock(counters=False, is_brief=False)
@@ -246,5 +245,5 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
         run, Mock(), run_file=file, desks=[desk], entries={}, samplings={},
         limit=TimeLimit(), request=asked,
     )  # fmt: skip
-    names = [call.args[0].case.name for call in tracer.trace.call_args_list]
+    names = [call.args[0].case.name for call in desk.panel.trace.call_args_list]
     assert names == ["slow", "likely", "noisy", "fresh", "alike"]

@@ -17,8 +17,9 @@ from perfsuite.model import Settings, Tier
 from perfsuite.packs.find import discover
 from perfsuite.report.data import RunView, read
 from perfsuite.report.html import write_report
-from perfsuite.run.config import Request
-from perfsuite.run.run import Outcome, execute
+from perfsuite.run.config import Config
+from perfsuite.run.expected import source_of
+from perfsuite.run.run import Outcome, entries_in, execute
 from perfsuite.store.runs import load_run
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.process import inventory
@@ -113,27 +114,26 @@ class Told:
         }
 
 
-def request(folder: Path, pack: str, **fields: Any) -> Request:
+def request(folder: Path, pack: str, **fields: Any) -> Config:
     (folder / "acme.py").write_text(textwrap.dedent(pack), encoding="utf-8")
     sources = discover(None, extra=[folder / "acme.py"], allow=["acme"])
     packs = load_catalogue(sources, tier=Tier.FULL)
-    return Request(
+    return Config(
         variants=tuple(variant for pack in packs for variant in pack.variants),
         claims=(),
         packs=packs,
         **{"device": "fake", "settings": QUICK, **fields},
         root=folder,
-        folder=folder / ".perfsuite",
-        baseline_roots=(folder / "baselines",),
+        baselines=(folder / "baselines",),
     )
 
 
 def told(outcome: Outcome, folder: Path) -> Told:
     book = read(
         outcome.run,
-        baselines=outcome.baselines,
-        source=outcome.source,
-        previous=outcome.previous,
+        baselines=entries_in(outcome.run),
+        source=source_of(outcome.run),
+        previous=outcome.basis.previous,
     )
     page = write_report(book, folder / "report")
     return Told(outcome, book, page.read_text(encoding="utf-8"))

@@ -1,7 +1,8 @@
-"""A worker's conversation with its panel, held inside this process."""
+"""A worker's conversation with its panel, held inside this process; and how messages arrive."""
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 from collections.abc import Iterator
@@ -19,10 +20,21 @@ from perfsuite.boundary import (
     PackError,
     PerfError,
     WrongResultError,
+    plain,
 )
 from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import Gang
-from perfsuite.model import Evidence, Settings, Status
+from perfsuite.engine.trace import Anatomy
+from perfsuite.model import (
+    Block,
+    Code,
+    Evidence,
+    Health,
+    Sampling,
+    Settings,
+    Status,
+    TracedKernel,
+)
 from perfsuite.workers import messages as wire
 from perfsuite.workers.server import Worker
 
@@ -69,7 +81,7 @@ def ended(worker: Worker, link: wire.Channel) -> list[wire.Message]:
     return said
 
 
-def value_of(message: wire.Message) -> Any:
+def value_of(message: wire.Message | None) -> Any:
     assert isinstance(message, wire.Done)
     return wire.read(message.value, wire.STEPS[message.step][1])
 
@@ -77,21 +89,17 @@ def value_of(message: wire.Message) -> Any:
 def test_variant_is_answered_step_by_step() -> None:
     check = wire.Call("check", wire.raw(True))
     begun = start("steady", "double", n=100)
-    with conversation(begun, check, "prepare", "measure", "finish") as (worker, link):
+    with conversation(begun, check, *STEPS) as (worker, link):
         said = ended(worker, link)
     done = [each.step for each in said if isinstance(each, wire.Done)]
-    assert done == ["start", "check", "prepare", "measure", "finish"]
+    assert done == ["start", "check", *STEPS]
     assert said[1] == wire.Progress("build")
     (evidence,) = value_of(said[-1])
     assert isinstance(evidence, Evidence)
     assert (evidence.slot, evidence.seed, len(evidence.blocks)) == (2, 11, 1)
     assert evidence.phases_s["start"] > 0
-
-
-def test_device_is_described() -> None:
     with conversation(wire.Call("describe", wire.raw(("fake", None)))) as (worker, link):
-        (answer,) = ended(worker, link)
-    assert value_of(answer).device == "fake"
+        assert value_of(*ended(worker, link)).device == "fake"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +107,6 @@ def test_device_is_described() -> None:
     [
         ([start("steady", "missing")], PackError, Status.ERROR, "'steady' has no case 'missing'"),
         ([start("nasty", "fail", how="wrong"), "prepare"], WrongResultError, Status.WRONG, "rel"),
-        (["measure"], PerfError, Status.ERROR, "not started"),
         (["dance"], PerfError, Status.ERROR, "cannot answer"),
         ([wire.Progress("over")], PerfError, Status.ERROR, "cannot answer"),
     ],
@@ -130,11 +137,10 @@ LOST = "ValueError: bad (the device is lost: an illegal memory access was encoun
         (WrongResultError("off by one"), Status.WRONG, "off by one", None, None),
         (DisturbedError("too hot"), Status.DISTURBED, "too hot", None, None),
         (CaseError("no workload\nsecond line"), Status.ERROR, "no workload", None, None),
-        (ValueError("bad\nworse"), Status.ERROR, "ValueError: bad", None, None),
         (MemoryError(), Status.ERROR, "MemoryError", None, None),
         (ValueError("bad"), Status.CRASHED, LOST, LostDevice(), None),
         # A rank does not wait for work in flight.
-        (ValueError("bad"), Status.ERROR, "ValueError: bad", LostDevice(), Gang(0, 2)),
+        (ValueError("bad\nworse"), Status.ERROR, "ValueError: bad", LostDevice(), Gang(0, 2)),
     ],
 )
 def test_failure_is_one_line(
@@ -157,7 +163,7 @@ def rank(case: str, **axes: str | int) -> wire.Call:
     return wire.Call("start", wire.raw(own))
 
 
-def test_rank_serves_one_variant_after_the_other_until_it_is_let_go() -> None:
+def test_rank_serves_one_variant_after_the_other_and_stays_until_it_is_let_go() -> None:
     begun = rank("lag", ranks=2, us=100)
     with conversation(begun, *STEPS, begun, *STEPS) as (worker, link):
         said = ended(worker, link)
@@ -166,9 +172,6 @@ def test_rank_serves_one_variant_after_the_other_until_it_is_let_go() -> None:
     assert phases.count("join") == 1
     (evidence,) = value_of(said[-1])
     assert min(min(evidence.samples("time_us"))) == pytest.approx(200, rel=0.05)
-
-
-def test_failed_rank_stays_until_it_is_let_go() -> None:
     with conversation(rank("missing")) as (worker, link):
         with pytest.raises(PackError):
             worker.run()
@@ -179,3 +182,132 @@ def test_failed_rank_stays_until_it_is_let_go() -> None:
         link.close()
         lingering.join(LIMIT_S)
         assert not lingering.is_alive()
+
+
+JOB = replace(
+    job("memory", "copy", n=1024, impl="plain"),
+    axes={"n": 1024, "impl": "plain", "share": 0.5, "flag": True, "whole": 2.0},
+    rival={"n": 1},
+)
+EVIDENCE = Evidence(
+    slot=1,
+    seed=7,
+    blocks=(Block(time_us=(1.0, 2.5), cycles=(3.0,), health=Health(reasons=("idle",))),),
+    exact={"peak_bytes": 4096.0},
+)
+ANATOMY = Anatomy(
+    (TracedKernel(name="f", count=2, duration_us=1.5, grid=(4, 1, 1), registers=32),),
+    (Code(name="f", ptx="ab", facts={"registers": 32.0}),),
+    {"ab": "ret;" * 20_000},
+    "because",
+)
+
+
+@pytest.mark.parametrize(
+    ("step", "given", "value"),
+    [
+        ("start", JOB, None),
+        ("prepare", Sampling(3, 2), None),
+        ("finish", None, (EVIDENCE, EVIDENCE)),
+        ("trace", (JOB, 3), ANATOMY),  # more than a packet holds
+    ],
+)
+def test_what_a_step_takes_and_gives_arrives_as_it_was_sent(
+    step: str, given: Any, value: Any
+) -> None:
+    ours, theirs = wire.pair()
+    with ours, theirs:
+        ours.send(wire.Call(step, wire.raw(given)))
+        theirs.send(wire.Done(wire.raw(value), step))
+        call = theirs.receive(0)
+        assert value_of(ours.receive(0)) == value
+        assert ours.receive(0.01) is None
+    assert isinstance(call, wire.Call)
+    arrived = wire.read(call.given, wire.STEPS[step][0])
+    assert arrived == given
+    if step == "start":
+        assert [type(each) for each in arrived.axes.values()] == [int, str, float, bool, float]
+
+
+def test_what_is_too_long_or_is_not_taken_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = wire.pair()
+    with ours, theirs:
+        sent = wire.Progress("x" * 30_000)
+        with pytest.raises(TimeoutError):
+            any(map(ours.send, [sent] * 1000, [0.01] * 1000))
+        monkeypatch.setattr("perfsuite.workers.messages.MESSAGE_BYTES", 1 << 20)
+        with pytest.raises(PerfError, match="message of 2 MiB; the limit is 1 MiB"):
+            ours.send(wire.Progress("x" * (2 << 20)))
+        ours.close()
+        with pytest.raises(EOFError):
+            all(map(theirs.receive, [LIMIT_S] * 1000))
+
+
+def arrived(message: wire.Message) -> wire.Message | None:
+    ours, theirs = wire.pair()
+    with ours, theirs:
+        ours.send(message)
+        return theirs.receive(LIMIT_S)
+
+
+def test_texts_that_arrive_are_plain() -> None:
+    told = wire.Failed(Status.ERROR, 'red \x1b[31m \u202e\r\x7f\nµ \\u0041 "b\\b"')
+    assert arrived(told) == wire.Failed(
+        Status.ERROR, 'red \ufffd[31m \ufffd\ufffd\ufffd\nµ \\u0041 "b\\b"'
+    )
+    kernel = TracedKernel(name="\x1bf", count=1, duration_us=1.5, grid=(4, 1, 1))
+    found = value_of(
+        arrived(wire.Done(wire.raw(Anatomy((kernel,), texts={"ab": "ret;\x00"})), "trace"))
+    )
+    assert (found.kernels[0].name, found.kernels[0].grid) == ("\ufffdf", (4, 1, 1))
+    assert arrived(wire.Failed(Status.ERROR, plain("half \ud800")))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"long", b"[" * 9_000, b'{"type":' + b"[" * 5000, b"[]", b"{}", b'{"type":"Nobody"}', b"\xff",
+     b'{"type":"Reap"}'],
+)  # fmt: skip
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    ours, theirs = wire.pair()
+    with ours, theirs:
+        theirs._end.send(data)
+        with pytest.raises(PerfError, match="damaged message"):
+            ours.receive(LIMIT_S)
+
+
+class Version(str):  # as torch has one
+    """Text of a type of its own."""
+
+    __slots__ = ()
+
+
+class Scalar(float):  # as numpy has them
+    """A number of a type of its own."""
+
+    __slots__ = ()
+
+
+def test_values_travel_as_plain_ones_or_not_at_all() -> None:
+    odd = Evidence(slot=0, seed=0, artefact=Version("2.0"), exact={"bytes": Scalar(3.0)})
+    (found,) = wire.read(wire.raw((odd,)), tuple[Evidence, ...])
+    assert found == Evidence(slot=0, seed=0, artefact="2.0", exact={"bytes": 3.0})
+    with pytest.raises(TypeError, match="of type object cannot travel"):
+        wire.raw(object())
+    bad = Evidence(slot=0, seed=0, blocks=(Block(time_us=(1.0, math.nan)),))
+    with pytest.raises(PerfError, match="time_us"):
+        wire.read(wire.raw((bad,)), tuple[Evidence, ...])
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "kept"),
+    [
+        ("a\tb\nc", 99, "a\tb\nc"),
+        ("red \x1b[31m\x00", 99, "red \ufffd[31m\ufffd"),
+        ("left \u202e turn", 99, "left \ufffd turn"),
+        ("1\u202f000 ok", 99, "1\u202f000 ok"),
+        ("a" * 50 + "b" * 50, 20, "a" * 10 + " [80 characters left out] " + "b" * 10),
+    ],
+)
+def test_text_of_cases_is_made_plain(text: str, most: int, kept: str) -> None:
+    assert plain(text, most=most) == kept

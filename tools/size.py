@@ -22,7 +22,7 @@ CORE = {
     "packs": 680,
     "devices": 1_050,
     "engine": 560,
-    "workers gang": 980,
+    "workers": 980,
     "judge stats": 1_100,
     "store": 730,
     "run": 810,

@@ -12,7 +12,8 @@ from markup import code, documented, table
 
 from perfsuite.model import BaselineEntry, CaseInfo, Result, Run, Sku, Trace, Variant
 from perfsuite.report.text import json_schema
-from perfsuite.store.codec import _LATER, _PARTS, BASELINE_SCHEMA, RUN_SCHEMA, Acceptance, RunFacts
+from perfsuite.store.baselines import BASELINE_SCHEMA, Acceptance, RunFacts
+from perfsuite.store.runs import LATER, PARTS, RUN_SCHEMA
 
 Schema = dict[str, Any]
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -32,16 +33,13 @@ def verdict_schema() -> Schema:
 def run_schema() -> Schema:
     """Return the schema of one line of a run file; its kind says which."""
     _, found = msgspec.json.schema_components(
-        [Run, CaseInfo, Variant, Result, Trace, *_PARTS], ref_template="#/$defs/{name}"
+        [Run, CaseInfo, Variant, Result, Trace, *PARTS.values()], ref_template="#/$defs/{name}"
     )
     own = found["Run"]["properties"]
-    header = {name: told for name, told in own.items() if name not in _LATER}
+    header = {name: told for name, told in own.items() if name not in LATER}
     lines = {
         "header": _object({"schema": {"const": RUN_SCHEMA}, **header}, found["Run"]["required"]),
-        **{
-            part.__name__.strip("_").lower(): _object(found.pop(part.__name__)["properties"])
-            for part in _PARTS
-        },
+        **{kind: _object(found.pop(part.__name__)["properties"]) for kind, part in PARTS.items()},
         "result": {"$ref": "#/$defs/Result"},
         "trace": {"$ref": "#/$defs/Trace"},
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import shlex
@@ -62,7 +61,7 @@ from perfsuite.run.config import BASELINES as BASELINES
 from perfsuite.run.config import BASELINES_DEFAULT as BASELINES_DEFAULT
 from perfsuite.run.config import exceptions_of
 from perfsuite.run.config import paths_of as paths_of
-from perfsuite.run.expected import find_yardstick
+from perfsuite.run.expected import find_expected
 from perfsuite.run.finish import book_of
 from perfsuite.run.project import (
     BaselinesOption,
@@ -516,11 +515,8 @@ def rendered(project: Project, names: Sequence[str], folder: Path, baselines: Pa
         return write_beside((run, *others), folder)
     roots = project.baseline_roots(baselines)
     packs = project.packs(None, Tier.SMOKE)
-    found = find_yardstick(roots, project.folder, run=run, packs=packs).beside(run)
-    # Baselines may have been accepted since: what a run was compared with, its verdicts know.
-    told = {verdict.source for verdict in run.verdicts if verdict.source}
-    source = told.pop() if len(told) == 1 else found.source
-    outcome = Outcome(run, project.folder, dataclasses.replace(found, source=source))
+    basis = find_expected(roots, project.folder, run=run, packs=packs)
+    outcome = Outcome(basis.hold(run), project.folder, basis)
     book = book_of(outcome, packs, history=known_history(project, run))
     return write_report(book, folder)
 

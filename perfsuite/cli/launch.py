@@ -59,7 +59,8 @@ def carry_out(order: Order) -> None:
         raise UsageError(
             f"{order.case!r} is run by {order.axes[case.ranks]} ranks, not by one process",
             where=order.origin,
-            remedy=f"torchrun --nproc-per-node {order.axes[case.ranks]} -m perfsuite.gang 'ID'",
+            remedy=f"torchrun --nproc-per-node {order.axes[case.ranks]} "
+            "-m perfsuite.workers.rank 'ID'",
         )
     missing = missing_of([n for n in case.needs if n.applies(order.axes)], device.facts())
     if missing:

@@ -27,7 +27,7 @@ from perfsuite.model import (
     Variant,
     Word,
 )
-from perfsuite.run.config import Request, TimeLimit
+from perfsuite.run.config import Config, TimeLimit
 from perfsuite.store.files import replace_file
 from perfsuite.store.runs import RunFile
 from perfsuite.workers.units import Desk, share_out
@@ -62,7 +62,7 @@ class Tracing(Struct, kw_only=True):
     entries: Mapping[str, BaselineEntry]
     samplings: Mapping[str, Sampling]
     limit: TimeLimit
-    request: Request
+    config: Config
     _uncounted: list[Trace] = []
     _notes: list[str] = []
     _compared: set[str] = set()
@@ -107,16 +107,16 @@ class Tracing(Struct, kw_only=True):
             word = one.verdict.word
             if word.asks_why:
                 yield variant.id, "moved"
-            elif not self.request.is_brief and word is Word.UNCLEAR:
+            elif not self.config.is_brief and word is Word.UNCLEAR:
                 yield variant.id, "is unclear"
-            elif not self.request.is_brief and not self._is_known(variant):
+            elif not self.config.is_brief and not self._is_known(variant):
                 yield variant.id, "is new"
 
     def _is_known(self, variant: Variant) -> bool:
         entry = self.entries.get(variant.id)
         kernels = entry.kernels if entry else ()
         is_stored = bool(kernels)
-        if kernels and self.request.counters and not refusal(self.desks[0].panel.site.device):
+        if kernels and self.config.counters and not refusal(self.desks[0].panel.site.device):
             # Copies and fills by the driver, which have no shape, are never counted.
             shaped = [kernel for kernel in kernels if kernel.grid]
             is_stored = not shaped or any(kernel.counters for kernel in shaped)
@@ -131,7 +131,7 @@ class Tracing(Struct, kw_only=True):
         # The part of the time that is a side's.
         part = 1 / 2 if self._compared else 1.0
         share_out(self.desks, alone, partial(self._trace_share, arm, part))
-        if not self.request.counters:
+        if not self.config.counters:
             return
         waiting = sorted(self._uncounted, key=lambda each: self._kinds[each.variant] != "moved")
         self._uncounted.clear()
@@ -150,23 +150,23 @@ class Tracing(Struct, kw_only=True):
         # What is new is traced on one side alone.
         parts = {kind: 1.0 if kind == "is new" else part for kind in LIMITS_S}
         left_s = {kind: min(parts[kind] * limit, whole_s) for kind, limit in LIMITS_S.items()}
-        with desk.panel.tracer() as tracer:
-            for variant in share:
-                started, kind = time.monotonic(), self._kinds[variant.id]
-                if left_s[kind] <= 0:
-                    self._left += 1
-                    continue
-                sampling = self.samplings.get(variant.id)
-                found = tracer.trace(variant, arm, sets=sampling.sets if sampling else 1)
-                trace = Trace(
-                    variant=variant.id,
-                    arm=arm,
-                    kernels=found.kernels,
-                    codes=found.codes,
-                    reason=found.reason,
-                )
-                self._keep(trace, found.texts)
-                left_s[kind] -= time.monotonic() - started
+        for variant in share:
+            started, kind = time.monotonic(), self._kinds[variant.id]
+            if left_s[kind] <= 0:
+                self._left += 1
+                continue
+            sampling = self.samplings.get(variant.id)
+            found = desk.panel.trace(variant, arm, sets=sampling.sets if sampling else 1)
+            trace = Trace(
+                variant=variant.id,
+                arm=arm,
+                kernels=found.kernels,
+                codes=found.codes,
+                reason=found.reason,
+            )
+            self._keep(trace, found.texts)
+            left_s[kind] -= time.monotonic() - started
+        desk.panel.end_tracing()
 
     def _keep(self, trace: Trace, texts: Mapping[str, str]) -> None:
         shelf = Shelf(self.run_file.path.parents[1] / "artefacts")
@@ -181,7 +181,7 @@ class Tracing(Struct, kw_only=True):
             by_name = {code.name: code for code in before if trace.arm is not Arm.A}
             codes = tuple(shelf.compared(code, by_name.get(code.name)) for code in trace.codes)
             trace = replace(trace, codes=codes)
-            if self.request.counters and trace.kernels:
+            if self.config.counters and trace.kernels:
                 self._uncounted.append(trace)
             else:
                 self.run_file.append_trace(trace)

@@ -26,9 +26,9 @@ from perfsuite.model import (
     words_of,
 )
 from perfsuite.packs.select import bundles_of
-from perfsuite.run.config import Request, TimeLimit
+from perfsuite.run.config import Config, TimeLimit
+from perfsuite.store.git import touched_since
 from perfsuite.store.runs import last_run
-from perfsuite.store.sku import touched_since
 
 # A variant that none of so many runs measured counts as never measured.
 MOST_RUNS = 30
@@ -220,7 +220,7 @@ class Fit(Struct, frozen=True, kw_only=True):
 
 def fit_of(
     run: Run,
-    request: Request,
+    config: Config,
     *,
     limit: TimeLimit,
     entries: Mapping[str, BaselineEntry],
@@ -229,15 +229,14 @@ def fit_of(
     """Return what has room in a run that was just opened; canaries take theirs at both ends."""
     ids = [each.id for each in run.every]
     sku, unit = run.sku.slug, run.facts.unit
-    past = past_of(request.folder, sku=sku, unit=unit, variants=ids, before=run.id)
+    past = past_of(config.folder, sku=sku, unit=unit, variants=ids, before=run.id)
     commits = {name: each.commit for name, each in past.items()}
-    project = request.against.project if request.against else request.root
     fit = Fit(
         limit=limit,
         claims=run.instances,
         past=past,
         entries=entries,
-        touched=touched_since(project, request.packs, request.variants, commits),
+        touched=touched_since(config.project, config.packs, config.variants, commits),
         processes=run.settings.processes * (2 if run.against else 1),
         devices=devices,
     )

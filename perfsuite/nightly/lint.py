@@ -14,6 +14,7 @@ from perfsuite.model import Pack, Tier, Variant
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.run.project import BaselinesOption, Packs, find_project, say
 from perfsuite.store.baselines import (
+    StoredEntry,
     folders_in,
     pack_path,
     packs_in,
@@ -23,7 +24,6 @@ from perfsuite.store.baselines import (
     run_path,
     runs_in,
 )
-from perfsuite.store.codec import StoredEntry
 
 OLD_DAYS = 180
 

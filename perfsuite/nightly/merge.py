@@ -12,14 +12,12 @@ import typer
 from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError
-from perfsuite.judge.compare import Policy
 from perfsuite.judge.machine import ENDS
 from perfsuite.judge.verdict import wants_confirmation
 from perfsuite.model import Pack, Part, Run, Stage, Tier, VariantRun
 from perfsuite.nightly.exceptions import Exceptions
-from perfsuite.run.against import Arms
 from perfsuite.run.config import EXIT_MACHINE
-from perfsuite.run.expected import find_yardstick
+from perfsuite.run.expected import find_expected
 from perfsuite.run.project import (
     BaselinesOption,
     Packs,
@@ -126,16 +124,16 @@ def conclude(
         )
     # Its own shards may lie in the folder.
     first = min(part.run for part in run.parts)
-    yardstick = find_yardstick(roots, folder, run=run, packs=packs, before=first)
-    judging = Judging(yardstick, Policy(), Arms(), exceptions)
-    verdicts = {verdict.variant: verdict for verdict in judging.stage(run, Stage.SCREEN)}
+    basis = find_expected(roots, folder, run=run, packs=packs, before=first)
+    judging, run = Judging(basis, exceptions=exceptions), basis.hold(run)
+    verdicts = judging.stage(run, Stage.SCREEN)
     again = {result.variant for result in run.results if result.stage is Stage.CONFIRM}
     for name, verdict in list(verdicts.items()):
         if name in again:
             del verdicts[name]
         elif wants_confirmation(verdict):
             verdicts[name] = judging.unconfirmed(verdict, "its shard saw no need to")
-    verdicts |= {verdict.variant: verdict for verdict in judging.stage(run, Stage.CONFIRM)}
+    verdicts |= judging.stage(run, Stage.CONFIRM)
     judged = judging.whole(run, verdicts, run.claims)
     with RunFile.create(folder, judged) as file:
         for result in (*judged.results, *judged.aside):
@@ -144,7 +142,7 @@ def conclude(
             file.append_trace(trace)
         judged = file.finish(judged)
         path = file.path
-    return Outcome(judged, path, yardstick)
+    return Outcome(judged, path, basis)
 
 
 def _refuse_strangers(runs: Sequence[Run]) -> None:

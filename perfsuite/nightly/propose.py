@@ -39,6 +39,9 @@ from perfsuite.run.accept import acceptance_of, is_one_level, level_changes
 from perfsuite.run.project import BaselinesOption, find_project, say, time_of
 from perfsuite.store.baselines import (
     Baselines,
+    RunFacts,
+    StoredEntry,
+    baseline_text,
     has_sku,
     locked,
     merge,
@@ -50,7 +53,6 @@ from perfsuite.store.baselines import (
     sku_folder,
     write_files,
 )
-from perfsuite.store.codec import RunFacts, StoredEntry, baseline_text
 from perfsuite.store.files import refusing, replace_file
 from perfsuite.store.runs import list_runs, load_run
 from perfsuite.store.sku import blocked_by, fingerprint_differs, sku_for

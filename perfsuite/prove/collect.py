@@ -41,7 +41,7 @@ from perfsuite.prove.raw import (
     subjects_of,
     wave_of,
 )
-from perfsuite.store.git import git_commit
+from perfsuite.store.git import commit_of
 from perfsuite.store.sku import sku_of
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
@@ -317,7 +317,7 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
         header = Header(
             schema=SCHEMA,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
-            commit=git_commit(root),
+            commit=commit_of(root)[0],
             sku=sku_of(facts),
             facts=facts,
             settings=settings,

@@ -9,9 +9,9 @@ import math
 import shlex
 import statistics
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from markupsafe import Markup
@@ -48,8 +48,6 @@ from perfsuite.stats import estimate
 
 TIME = "time_us"
 CYCLES = "cycles"
-# A command that measures again needs these options of the run's own.
-KEPT = ("--perf-pack", "--perf-device", "--perf-processes", "--perf-repo", "--perf-against-build")
 # A browser has to hold the whole page: above so many variants, quiet ones are told in short, and
 # all after the first so many.
 FULL_DETAIL = 1000
@@ -216,11 +214,6 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         """How the device fared while the judged processes measured."""
         return _health(self.last)
 
-    @property
-    def load_percent(self) -> float:
-        """The most that others took of the device while the variant was measured."""
-        return max((each.foreign_percent or 0.0 for each in self.health), default=0.0)
-
     @cached_property
     def middles(self) -> Mapping[str, tuple[float, ...]]:
         """The middle of each process by clock, and by each other metric that has samples."""
@@ -302,32 +295,16 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         """The interval of the change of time."""
         return view.interval(self.change.low, self.change.high) if self.change else ""
 
-    @property
-    def aside(self) -> str:
-        """What the row says where no change of time is there to show, or another metric decided."""
-        if self.change is None:
-            return self.reason
-        told = [self.verdict.excepted.short] if self.verdict and self.verdict.excepted else []
-        moved = [one for one in self.others if abs(one.theta) > one.threshold]
-        told += [f"{one.metric} {view.moved(one.baseline, one.current)}" for one in moved]
-        return ", ".join(told)
+    @cached_property
+    def rates(self) -> list[Measured]:
+        """The rates of a launch's work, that of what limits it first."""
+        return rates_of(self.variant.work, self.peaks, self.now(), self.baseline())
 
     @cached_property
-    def rate(self) -> tuple[str, float | None]:
-        """The rate of the work that limits a launch, and its share of the ceiling."""
-        return rate_of(self.variant.work, self.now(), self.peaks)
-
-    @property
-    def rates(self) -> Iterator[Measured]:
-        """The rates of a launch's work, by the formula of the case."""
-        work, now, before = self.variant.work, self.now(), self.baseline()
-        if work and now:
-            known = roofline.rates(work, before, self.peaks) if before else ()
-            old = {one.name: one.value for one in known}
-            for one in roofline.rates(work, now, self.peaks):
-                if one.name != "ceiling_percent":
-                    name, unit, was = one.name, one.unit, old.get(one.name)
-                    yield Measured(name=name, unit=unit, better="", value=one.value, baseline=was)
+    def share(self) -> float | None:
+        """The share of the ceiling that it reaches, where that is known."""
+        work, now = self.variant.work, self.now()
+        return roofline.efficiency(work, self.peaks, now) if work and now else None
 
     @property
     def measured(self) -> tuple[Measured, ...]:
@@ -376,16 +353,10 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
 
     @property
     def command(self) -> str:
-        """The command that measures the variant again as in this run, whatever its tier."""
-        against = [f"--perf-against={self.run.against.name}"] if self.run.against else []
-        tier = ("--perf-tier", self.variant.tier.value)
-        return view.command(self.variant.id, *tier, *_kept(self.run.command), *against)
-
-    @property
-    def state_changes(self) -> list[Fact]:
-        """What the accepted entry says of its machine that this one does not."""
-        before = self.entry.state if self.entry else {}
-        return differences(before, everything(self.run.facts))[0] if before else []
+        """The command that measures the variant again: the run's own, of this variant alone."""
+        if self.run.parts or not self.run.command:  # merged: no command measured all of it
+            return view.command(self.id, f"--perf-tier={self.variant.tier.value}")
+        return f"{self.run.command} {shlex.join(['--perf-select', self.id])}"
 
     @cached_property
     def place(self) -> Place | None:
@@ -408,7 +379,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
             intensity=work.flops / work.bytes if work.flops and work.bytes else None,
             rate=1e6 * amount / now,
             before=1e6 * amount / before if before else None,
-            share=roofline.efficiency(work, peaks, now),
+            share=self.share,
             limit=limit,
             ceiling=None if peaks.is_generic else ceiling,
         )
@@ -439,8 +410,9 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         """What the change and its interval do not say; of doubts what they come from."""
         reasons = self.verdict.reasons if self.verdict else ()
         if self.mark.tone == "unclear":
-            load = f"load by others up to {view.number(self.load_percent, 0)}{view.SPACE}%"
-            told = [load] if self.load_percent >= NOTABLE_LOAD_PERCENT else []
+            load = max((each.foreign_percent or 0.0 for each in self.health), default=0.0)
+            others = f"load by others up to {view.number(load, 0)}{view.SPACE}%"
+            told = [others] if load >= NOTABLE_LOAD_PERCENT else []
             if self.telling is None:
                 told.append(self.reason)
             else:
@@ -476,21 +448,27 @@ def middle(evidence: Evidence, metric: str) -> float | None:
     return estimate(blocks) if any(blocks) else None
 
 
-def rate_of(work: Work | None, time_us: float | None, peaks: Peaks) -> tuple[str, float | None]:
-    """Return the rate of the work that limits a launch, and its share of the ceiling."""
-    if work is None or not time_us:
-        return view.NOTHING, None
-    names = ["gb_per_s", "tflop_per_s", "kernels_per_ms"]
-    if work.flops and roofline.work_class(work, peaks) != roofline.MEMORY:
-        names.insert(0, "tflop_per_s")
+def rates_of(
+    work: Work | None, peaks: Peaks, now: float | None, before: float | None = None
+) -> list[Measured]:
+    """Return the rates of launches of these times by the case's formula, what limits them first."""
+    if work is None or not now:
+        return []
+    limit = "gb_per_s"
     if roofline.is_held_by_starts(work, peaks):
-        names.insert(0, "kernels_per_ms")
-    found = {metric.name: metric for metric in roofline.rates(work, time_us, peaks)}
-    for name in names:
-        if metric := found.get(name):
-            share = roofline.efficiency(work, peaks, time_us)
-            return view.amount(metric.value, metric.unit), share
-    return view.NOTHING, None
+        limit = "kernels_per_ms"
+    elif work.flops and roofline.work_class(work, peaks) != roofline.MEMORY:
+        limit = "tflop_per_s"
+    sides = [roofline.rates(work, time, peaks) if time else () for time in (now, before)]
+    old = {one.name: one.value for one in sides[1]}
+    found = [
+        Measured(
+            name=one.name, unit=one.unit, better="", value=one.value, baseline=old.get(one.name)
+        )
+        for one in sides[0]
+        if one.name != "ceiling_percent"
+    ]
+    return sorted(found, key=lambda one: one.name != limit)
 
 
 def everything(device: DeviceFacts) -> dict[str, str]:
@@ -511,38 +489,14 @@ def _health(result: Result | None) -> tuple[Health, ...]:
     return tuple(block.health for one in evidence for block in one.blocks if block.health)
 
 
-@cache
-def _kept(command: str) -> list[str]:
-    """Return the options of a run without which a variant is not there, or another."""
-    try:
-        words = iter(shlex.split(command))
-    except ValueError:  # typed by hand into a run file
-        return []
-    pairs = (word.partition("=") for word in words)
-    found = (pair for pair in pairs if pair[0] in KEPT)
-    return [f"{name}={value if equals else next(words, '')}" for name, equals, value in found]
-
-
 class ClaimView(NamedTuple):
-    """One claim, as it is declared and its verdict, with the views of its two variants."""
+    """One claim: its verdict, as it is declared, and the views of its two variants."""
 
     verdict: ClaimVerdict
+    mark: Mark
     instance: ClaimInstance | None
     faster: VariantView | None
     than: VariantView | None
-
-    @property
-    def mark(self) -> Mark:
-        """The mark of the claim's word."""
-        return mark(self.verdict.word.value)
-
-    @property
-    def logs(self) -> list[float]:
-        """How many times the ratio asked for was found, with its ends, as logarithms."""
-        verdict = self.verdict
-        found = (verdict.ratio, verdict.low, verdict.high)
-        known = [value for value in found if value and value > 0 and verdict.required]
-        return [math.log(value / verdict.required) for value in known] if len(known) == 3 else []  # noqa: PLR2004
 
 
 @dataclass(frozen=True)
@@ -607,7 +561,8 @@ class RunView:
         for verdict in self.run.claims:
             instance = instances.get(verdict.claim)
             sides = (instance.faster, instance.than) if instance else ("", "")
-            found.append(ClaimView(verdict, instance, *map(views.get, sides)))
+            views_of = map(views.get, sides)
+            found.append(ClaimView(verdict, mark(verdict.word.value), instance, *views_of))
         return sorted(found, key=lambda one: (one.mark.rank, one.verdict.claim))
 
     @property

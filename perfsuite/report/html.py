@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -170,6 +171,10 @@ def inline(name: str) -> Inline:
 def environment() -> Environment:
     """Return the templates with what they may call."""
     found = templates()
-    found.filters |= {"prose": prose, "median": median}
+    found.filters |= {
+        "prose": prose,
+        "median": median,
+        "log": lambda value, base: math.log(value / base),
+    }
     found.globals["CHUNK"] = CHUNK
     return found

@@ -14,9 +14,9 @@ from markupsafe import Markup
 from perfsuite.boundary import plain
 from perfsuite.model import ClaimVerdict, MachineShift, Result, Section, Verdict
 from perfsuite.report import data, view
-from perfsuite.report.data import Measured, RunView, VariantView
+from perfsuite.report.data import Measured, RunView
 from perfsuite.store.codec import encode, schema_of
-from perfsuite.store.files import appending
+from perfsuite.store.files import opened
 
 # Of verdict.json: a new key is no new schema, another meaning is.
 SCHEMA = 1
@@ -150,6 +150,13 @@ def properties(result: Result | None, verdict: Verdict | None) -> list[Property]
     return found
 
 
+def claim_properties(verdict: ClaimVerdict) -> list[Property]:
+    """Return what the test case of a claim carries."""
+    found: list[Property] = [("perf_claim", verdict.word.value), ("perf_reason", verdict.reason)]
+    found.append(("perf_ratio_required", verdict.required))
+    return found if verdict.ratio is None else [*found, ("perf_ratio", verdict.ratio)]
+
+
 def suite_properties(book: RunView) -> list[Property]:
     """Return what the suite carries: which run it was, on what, and how it ended."""
     run = book.run
@@ -241,26 +248,20 @@ def _annotations(book: RunView) -> Iterator[tuple[bool, str, str, str, int]]:
     """Yield whether it fails, title, message, file and line of all that needs a reader."""
     if shift := book.run.shift:
         yield shift.fails, "machine-shift", shift.reason, "", 0
-    yield from (_annotation(one) for one in book.variants if one.fails)
-    instances = {instance.id: instance for instance in book.run.instances}
-    for claim in book.broken:
-        at = instances.get(claim.claim)
-        place = (at.file, at.line) if at else ("", 0)
-        yield claim.fails, f"broken: {claim.claim}", claim.reason, *place
-    rest = (one for one in book.variants if not one.fails)
-    doubtful = (one for one in rest if one.mark.needs_reader or one.mark.tone == "unclear")
-    yield from map(_annotation, doubtful)
-
-
-def _annotation(one: VariantView) -> tuple[bool, str, str, str, int]:
-    case, moved = one.variant.case, f" {view.change(one.telling)}" if one.telling else ""
-    title = f"{one.mark.word}{moved}: {one.variant.id}"
-    return one.fails, title, one.cause or one.mark.meaning, case.file, case.line
+    for one in book.variants:
+        if one.fails or one.mark.needs_reader or one.mark.tone == "unclear":
+            case, moved = one.variant.case, f" {view.change(one.telling)}" if one.telling else ""
+            title = f"{one.mark.word}{moved}: {one.id}"
+            yield one.fails, title, one.cause or one.mark.meaning, case.file, case.line
+    for verdict, mark, declared, *_ in book.claims:
+        if mark.word == "broken":
+            place = (declared.file, declared.line) if declared else ("", 0)
+            yield verdict.fails, f"broken: {verdict.claim}", verdict.reason, *place
 
 
 def append_summary(book: RunView, path: Path) -> None:
     """Append the run's Markdown to the file of a step's summary, if it has room."""
-    with appending(path) as file:
+    with opened(path, "ab") as file:
         room = MOST_BYTES - file.tell()
         text = summary(book).encode("utf-8", "replace")
         # GitHub shows nothing of a summary that is too large: better that of earlier steps alone.

@@ -43,7 +43,10 @@ from perfsuite.model import (
 )
 from perfsuite.stats import Difference, Mixture, Variance, moderated, pooled
 from perfsuite.store.baselines import (
+    Acceptance,
     Merged,
+    StoredEntry,
+    baseline_text,
     has_sku,
     locked,
     merge,
@@ -54,10 +57,8 @@ from perfsuite.store.baselines import (
     read_pack,
     read_sku,
     sku_folder,
-    sku_path,
     write_files,
 )
-from perfsuite.store.codec import Acceptance, StoredEntry, baseline_text
 from perfsuite.store.sku import fingerprint_differs, sku_for
 
 # A unit's processes in one night.
@@ -357,7 +358,7 @@ def check_sku(sku: Sku, folder: Path) -> None:
     if problem := fingerprint_differs(sku, read_sku(folder).facts):
         raise UsageError(
             f"the run's device is not the product of these baselines: {problem}",
-            where=str(sku_path(folder)),
+            where=str(folder),
             remedy="accept it under another root (ini perf_baselines), or remove the folder first",
         )
 

@@ -2,33 +2,34 @@
 
 ``<root>/<sku slug>/`` holds ``sku.json``, ``<pack>.json`` and ``runs/<run id>.json``. Nothing is
 there where there is no file at all: what is there and cannot be read is an error.
+
+A pack's file reads like a table in a git diff. Each variant has a line for what it is, one for
+who accepted it, one for each metric and each kernel that it launches. The lines that open and close
+it never change, so that git merges what two people did to neighbours without a conflict. For the
+same reason variants share no table: what is known of a run has a file of its own.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError, hidden, plain
-from perfsuite.model import BaselineEntry, BaselineMetric, Pack, Regime, Run, Sku
+from perfsuite.model import CLOCKS, BaselineEntry, BaselineMetric, Pack, Record, Regime, Run, Sku
 from perfsuite.packs.find import PackSource
 from perfsuite.stats import hodges_lehmann, pooled
 from perfsuite.store import files
-from perfsuite.store.codec import (
-    RunFacts,
-    StoredEntry,
-    flat_text,
-    read_baseline,
-    read_flat,
-    round_digits,
-)
+from perfsuite.store.codec import convert, damaged, read_json, round_digits, take_schema
 from perfsuite.store.files import (
     checked_name,
     inside,
@@ -40,8 +41,43 @@ from perfsuite.store.files import (
 )
 from perfsuite.store.sku import board_suffix, fingerprint_differs
 
-_SKU_FILE = "sku.json"
-_REMEDY = "restore it from git, or remove the folder and accept a run again"
+T = TypeVar("T")
+
+BASELINE_SCHEMA = "perfsuite.baseline/1"
+# The folder of baselines inside a package, and the file that says which product a folder is of.
+FOLDER, SKU_FILE = "baselines", "sku.json"
+_MISPLACED = "move it to its own place, or accept a run here"
+
+
+class Acceptance(Record, frozen=True, kw_only=True):
+    """Who made a result the baseline, when (UTC), and why."""
+
+    by: str
+    when: str
+    reason: str
+
+
+class RunFacts(Record, frozen=True, kw_only=True):
+    """What a baseline keeps of a run its entries come from."""
+
+    run: str
+    started: str
+    commit: str = ""
+    command: str = ""
+    environment: Mapping[str, str] = {}
+
+
+class StoredEntry(Record, frozen=True, kw_only=True):
+    """A variant's baseline with its acceptance."""
+
+    entry: BaselineEntry
+    accepted: Acceptance
+
+
+class _Sheet(Record, frozen=True):
+    sku: str
+    pack: str
+    variants: Mapping[str, dict[str, Any]]
 
 
 def sku_folder(root: Path, slug: str) -> Path:
@@ -52,12 +88,9 @@ def sku_folder(root: Path, slug: str) -> Path:
 def pack_path(folder: Path, pack: str) -> Path:
     """Return the file of a pack; a name that would lead elsewhere is refused."""
     path = folder / f"{checked_name(pack, 'pack name', where=folder)}.json"
-    if path.name == _SKU_FILE:
-        raise StoreError(
-            f"pack name {pack!r} is taken by {_SKU_FILE}",
-            where=str(folder),
-            remedy="rename the pack",
-        )
+    if path.name == SKU_FILE:
+        told = f"pack name {pack!r} is taken by {SKU_FILE}"
+        raise StoreError(told, where=str(folder), remedy="rename the pack")
     return path
 
 
@@ -66,20 +99,9 @@ def run_path(folder: Path, run_id: str) -> Path:
     return inside(folder, "runs", f"{checked_name(run_id, 'run id', where=folder)}.json")
 
 
-def sku_path(folder: Path) -> Path:
-    """Return the file that says which product the folder belongs to."""
-    return folder / _SKU_FILE
-
-
-def packs_in(folder: Path) -> list[str]:
-    """Return the names of the packs that have a file in the folder."""
-    found = [name for name in _names(folder) if name.endswith(".json") and name != _SKU_FILE]
-    return [name.removesuffix(".json") for name in found]
-
-
-def skus_in(root: Path) -> list[str]:
-    """Return the slugs of the products that have baselines under a root."""
-    return [name for name in folders_in(root) if _SKU_FILE in _names(root / name)]
+def _reading(path: Path) -> AbstractContextManager[None]:
+    remedy = "restore it from git, or remove the folder and accept a run again"
+    return refusing("cannot read the baselines", path, remedy=remedy)
 
 
 def folders_in(root: Path) -> list[str]:
@@ -90,39 +112,75 @@ def folders_in(root: Path) -> list[str]:
 
 def has_sku(folder: Path) -> bool:
     """Say whether the folder says which product it belongs to."""
-    return _SKU_FILE in _names(folder)
-
-
-def _names(folder: Path) -> list[str]:
     with _reading(folder):
-        return listed(folder)
+        return SKU_FILE in listed(folder)
 
 
-def _reading(path: Path) -> AbstractContextManager[None]:
-    return refusing("cannot read the baselines", path, remedy=_REMEDY)
+def skus_in(root: Path) -> list[str]:
+    """Return the slugs of the products that have baselines under a root."""
+    return [name for name in folders_in(root) if has_sku(root / name)]
+
+
+def packs_in(folder: Path) -> list[str]:
+    """Return the names of the packs that have a file in the folder."""
+    with _reading(folder):
+        found = [Path(name) for name in listed(folder) if name != SKU_FILE]
+    return [path.stem for path in found if path.suffix == ".json"]
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the files with what is kept of runs."""
+    with _reading(folder / "runs"):
+        found = [folder / "runs" / name for name in listed(folder / "runs")]
+    return [path for path in found if path.suffix == ".json"]
+
+
+def _object_in(path: Path) -> dict[str, Any] | None:
+    """Return what a file of ours holds but its schema; None only where there is no file."""
+    with _reading(path):
+        if is_absent(path):
+            return None
+        data = read(path)
+    found = read_json(data, where=str(path))
+    take_schema(found, BASELINE_SCHEMA, where=str(path))
+    return found
 
 
 def read_sku(folder: Path) -> Sku:
     """Return the product that the folder belongs to."""
-    path = sku_path(folder)
-    with refusing("cannot read a baseline file", path, remedy=_REMEDY):
-        sku = read_flat(read(path), Sku, where=str(path))
+    path = folder / SKU_FILE
+    with _reading(path):
+        path.stat()
+    sku = convert(_object_in(path), Sku, where=str(path))
     if sku.slug != folder.name:
-        raise StoreError(
-            f"key 'slug' is {sku.slug!r}, the file's place says {folder.name!r}",
-            where=str(path),
-            remedy="move the folder to its own place, or accept a run here",
-        )
+        told = f"key 'slug' is {sku.slug!r}, the file's place says {folder.name!r}"
+        raise StoreError(told, where=str(path), remedy=_MISPLACED)
     return sku
 
 
 def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
-    """Return the entries of a pack by variant; only a file that is not there is empty."""
+    """Return the entries of a pack by variant, each checked by itself."""
     path = pack_path(folder, pack)
-    data = _bytes_if_there(path)
-    if data is None:
+    found = _object_in(path)
+    if found is None:
         return {}
-    return read_baseline(data, sku=folder.name, pack=pack, where=str(path))
+    sheet = convert(found, _Sheet, where=str(path))
+    if (sheet.sku, sheet.pack) != (folder.name, pack):
+        told = f"it is of SKU {sheet.sku!r} and pack {sheet.pack!r}, its place says otherwise"
+        raise StoreError(told, where=str(path), remedy=_MISPLACED)
+    entries = {}
+    for variant, value in sheet.variants.items():
+        place = f"{path}, variant {variant!r}"
+        if not variant.startswith(f"{pack}."):
+            raise damaged(f"the variant is not of pack {pack!r}", place)
+        accepted = value.pop("accepted", None)
+        whole = {"entry": {**value, "variant": variant}, "accepted": accepted}
+        stored = entries[variant] = convert(whole, StoredEntry, where=place)
+        checked_name(stored.entry.run, "run id", where=place)
+        metrics = stored.entry.metrics
+        if not metrics or any(n in CLOCKS and not metrics[n].values for n in metrics):
+            raise damaged("it has no metric, or a clock without values", place)
+    return entries
 
 
 def read_all(folder: Path) -> dict[str, StoredEntry]:
@@ -133,30 +191,55 @@ def read_all(folder: Path) -> dict[str, StoredEntry]:
 
 def read_runs(folder: Path, stored: Mapping[str, StoredEntry]) -> dict[str, RunFacts]:
     """Return what is kept of the runs that entries, by variant, come from."""
-    paths = {run: run_path(folder, run) for run in sorted({e.entry.run for e in stored.values()})}
-    found = {run: _bytes_if_there(path) for run, path in paths.items()}
+    paths = {run: run_path(folder, run) for run in {each.entry.run for each in stored.values()}}
+    found = {run: _object_in(path) for run, path in sorted(paths.items())}
     return {
-        run: read_flat(data, RunFacts, where=str(paths[run]))
-        for run, data in found.items()
-        if data is not None
+        run: convert(value, RunFacts, where=str(paths[run]))
+        for run, value in found.items()
+        if value is not None
     }
 
 
-def runs_in(folder: Path) -> list[Path]:
-    """Return the files with what is kept of runs."""
-    place = folder / "runs"
-    return [place / name for name in _names(place) if name.endswith(".json")]
+def _json(value: object) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False)
 
 
-def _bytes_if_there(path: Path) -> bytes | None:
-    with refusing("cannot read a baseline file", path, remedy=_REMEDY):
-        return None if is_absent(path) else read(path)
+def baseline_text(sku: str, pack: str, entries: Mapping[str, StoredEntry]) -> bytes:
+    """Return the file of one pack on one SKU, variants and metrics sorted."""
+    head = {"schema": BASELINE_SCHEMA, "sku": sku, "pack": pack}
+    blocks = []
+    for variant in sorted(entries):
+        stored = msgspec.to_builtins(entries[variant], order="deterministic")
+        entry = stored["entry"]
+        del entry["variant"]
+        metrics = [f"{_json(name)}: {_json(row)}" for name, row in entry.pop("metrics").items()]
+        kernels, codes = (map(_json, entry.pop(name, ())) for name in ("kernels", "codes"))
+        own = [_json(entry)[1:-1], f'"accepted": {_json(stored["accepted"])}']
+        tables = (
+            ("metrics", "{%s}", metrics),
+            ("kernels", "[%s]", kernels),
+            ("codes", "[%s]", codes),
+        )
+        for name, ends, items in tables:
+            if rows := ",\n    ".join(items):
+                own += [f'"{name}": ' + ends % f"\n    {rows}\n  "]
+        body = ",\n  ".join(own)
+        blocks.append(f"{_json(variant)}: {{\n  {body}\n}}")
+    lines = ["{", *(f"{_json(key)}: {_json(value)}," for key, value in head.items())]
+    text = "\n".join([*lines, '"variants": {', "\n,\n".join(blocks), "}", "}", ""])
+    return text.encode("utf-8", "replace")
+
+
+def _flat_text(value: Record) -> bytes:
+    """Return a small record as a stored file, one line a key."""
+    whole = {"schema": BASELINE_SCHEMA, **msgspec.to_builtins(value)}
+    return json.dumps(whole, ensure_ascii=False, indent=2).encode("utf-8", "replace") + b"\n"
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep every other acceptance out of a SKU's folder; waits for the one that is there."""
-    inside(folder.parent, folder.name, _SKU_FILE)  # a link may lead out of the root
+    inside(folder.parent, folder.name, SKU_FILE)  # a link may lead out of the root
     with ExitStack() as stack:
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -184,9 +267,9 @@ def write_files(
             command=hidden(plain(run.command)),
             environment=run.facts.environment,
         )
-        first[run_path(folder, run.id)] = flat_text(facts)
+        first[run_path(folder, run.id)] = _flat_text(facts)
     if not has_sku(folder):
-        first[sku_path(folder)] = flat_text(sku)
+        first[folder / SKU_FILE] = _flat_text(sku)
     written = []
     for path, data in {**first, **files}.items():
         with _writing(path):
@@ -198,28 +281,12 @@ def write_files(
     return tuple(written)
 
 
-FOLDER = "baselines"
-
-
 @dataclass(frozen=True, slots=True)
 class Shipped:
     """A folder of baselines that a pack ships; only numbers of its own variants count."""
 
     pack: str
     folder: Path
-
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """Name the pack in what is wrong with its files: who runs it cannot correct them."""
-        try:
-            yield
-        except StoreError as error:
-            raise StoreError(
-                f"a baseline that the pack {self.pack!r} ships is not usable: {error.what}",
-                where=error.where,
-                remedy=f"install the pack again or tell its author; without it: --perf-packs "
-                f"with the others, or pip uninstall what brings {self.pack!r}",
-            ) from error
 
 
 # Where accepted numbers are looked for, in this order.
@@ -228,34 +295,25 @@ Root = Path | Shipped
 
 def shipped_by(packs: Iterable[Pack | PackSource]) -> tuple[Shipped, ...]:
     """Return the folders of baselines inside the packs' packages; a single file ships none."""
-    places = ((pack.name, _package(pack.origin)) for pack in packs)
-    return tuple(
-        Shipped(name, place / FOLDER)
-        for name, place in places
-        if place is not None and os.path.lexists(place / FOLDER)
-    )
-
-
-def _package(origin: str) -> Path | None:
-    """Return the folder of the innermost package of ``module:NAME@FOLDER``."""
-    kind, _, value = origin.partition(":")
-    name, _, folder = value.partition("@")
-    top, *inner = name.partition(":")[0].split(".")
-    if kind != "module" or not top:
-        return None
-    places = [Path(folder, top)] if folder else []
-    if not folder:
-        with suppress(ImportError, ValueError):
-            spec = importlib.util.find_spec(top)
-            places = [Path(each) for each in spec.submodule_search_locations or ()] if spec else []
-    if not places or not places[0].is_dir():
-        return None
-    place = places[0]
-    for part in inner:
-        if not (place / part).is_dir():
-            break
-        place /= part
-    return place
+    found = []
+    for pack in packs:
+        kind, _, value = pack.origin.partition(":")
+        name, _, folder = value.partition("@")
+        top, *inner = name.partition(":")[0].split(".")
+        places = [Path(folder, top)] if folder else []
+        if not folder and top and kind == "module":
+            with suppress(ImportError, ValueError):
+                spec = importlib.util.find_spec(top)
+                places = [*map(Path, spec.submodule_search_locations or ())] if spec else []
+        if kind != "module" or not top or not places:
+            continue
+        # The innermost package is the one that ships.
+        place = places[0]
+        while inner and (place / inner[0]).is_dir():
+            place /= inner.pop(0)
+        if os.path.lexists(place / FOLDER):
+            found.append(Shipped(pack.name, place / FOLDER))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,30 +337,40 @@ class Baselines:
     @classmethod
     def load(cls, roots: Sequence[Root], sku: Sku) -> Baselines:
         """Read the folders of a SKU; a damaged file is an error, whatever root it lies in."""
-        own = [_read(sku_folder(root, sku.slug), sku) for root in roots if isinstance(root, Path)]
-        theirs = []
-        notes: list[str] = []
-        for root in (root for root in roots if isinstance(root, Shipped)):
-            with root.named():
-                found = _read(sku_folder(root.folder, sku.slug), sku, only=root.pack)
-            if found.problem:
-                notes.append(f"the baseline that {root.pack} ships is not used: {found.problem}")
+        own: dict[str, StoredEntry] = {}
+        theirs: dict[str, StoredEntry] = {}
+        runs: dict[str, RunFacts] = {}
+        problems, notes = [], []
+        for root in roots:
+            shipper = root.pack if isinstance(root, Shipped) else ""
+            folder = sku_folder(root.folder if isinstance(root, Shipped) else root, sku.slug)
+            try:
+                packs = [shipper] if shipper else packs_in(folder)
+                found = {k: v for pack in packs for k, v in read_pack(folder, pack).items()}
+                differs = fingerprint_differs(sku, read_sku(folder).facts) if found else ""
+                runs |= read_runs(folder, found)
+            except StoreError as error:
+                if not shipper:
+                    raise
+                raise _unusable(shipper, error) from error
+            if shipper and differs:
+                notes.append(f"the baseline that {shipper} ships is not used: {folder}: {differs}")
+            elif shipper:
+                theirs = found | theirs
             else:
-                theirs.append(found)
-        if not any(each.stored for each in own) and (others := _boards_beside(roots, sku)):
+                own = found | own
+                problems += [f"{folder}: {differs}"] if differs else []
+        if not own and (others := _boards_beside(roots, sku)):
             what = "another board of this product, whose numbers are others"
             notes.append(f"not compared with {', '.join(others)}: {what}")
-        stored: dict[str, StoredEntry] = {}
-        for each in (*own, *theirs):
-            stored = each.stored | stored
         return cls(
             sku=sku,
-            stored=stored,
-            shipped=frozenset(stored).difference(*(each.stored for each in own)),
-            shippers=frozenset(name.partition(".")[0] for each in theirs for name in each.stored),
-            fingerprint_problem="; ".join(each.problem for each in own if each.problem),
+            stored=theirs | own,
+            shipped=frozenset(theirs.keys() - own.keys()),
+            shippers=frozenset(name.partition(".")[0] for name in theirs),
+            fingerprint_problem="; ".join(problems),
             notes=tuple(notes),
-            runs={name: facts for each in (*own, *theirs) for name, facts in each.runs.items()},
+            runs=runs,
         )
 
     @classmethod
@@ -318,8 +386,7 @@ class Baselines:
 
     def entry(self, variant_id: str) -> BaselineEntry | None:
         """Return a variant's entry, if it has one."""
-        stored = self.stored.get(variant_id)
-        return stored.entry if stored else None
+        return self.entries.get(variant_id)
 
     def covers(self, variant_id: str) -> bool:
         """Say whether the project has baselines of this SKU, or the variant's pack ships some."""
@@ -332,35 +399,24 @@ class Baselines:
         return f"baseline {self.sku.slug}{by}"
 
 
-def _boards_beside(roots: Sequence[Root], sku: Sku) -> tuple[str, ...]:
+def _unusable(pack: str, error: StoreError) -> StoreError:
+    """Name the pack in what is wrong with its files: who runs it cannot correct them."""
+    return StoreError(
+        f"a baseline that the pack {pack!r} ships is not usable: {error.what}",
+        where=error.where,
+        remedy="install the pack again or tell its author; without it: --perf-packs "
+        f"with the others, or pip uninstall what brings {pack!r}",
+    )
+
+
+def _boards_beside(roots: Sequence[Root], sku: Sku) -> list[str]:
     """Return the slugs that have baselines of the same product on other boards."""
     product = sku.slug.removesuffix(board_suffix(sku))
     own = [root for root in roots if isinstance(root, Path)]
     places = [root / slug for root in own for slug in skus_in(root)]
     found = [read_sku(place) for place in places if place.name.startswith(f"{product}-")]
-    return tuple(
-        each.slug
-        for each in found
-        if each.slug != sku.slug and each.slug == f"{product}{board_suffix(each)}"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What one folder holds, and why it may not be compared with."""
-
-    stored: dict[str, StoredEntry] = field(default_factory=dict)
-    problem: str = ""
-    runs: dict[str, RunFacts] = field(default_factory=dict)
-
-
-def _read(folder: Path, sku: Sku, *, only: str = "") -> _Found:
-    packs = [pack for pack in packs_in(folder) if only in {"", pack}]
-    if not packs:
-        return _Found()
-    problem = fingerprint_differs(sku, read_sku(folder).facts)
-    stored = {name: entry for pack in packs for name, entry in read_pack(folder, pack).items()}
-    return _Found(stored, f"{folder}: {problem}" if problem else "", read_runs(folder, stored))
+    of_board = [each.slug for each in found if each.slug == f"{product}{board_suffix(each)}"]
+    return [slug for slug in of_board if slug != sku.slug]
 
 
 # A third of the smallest threshold (0.25 %): what moves less is noise, and only makes diffs.
@@ -392,24 +448,31 @@ def merge(old: BaselineEntry, new: BaselineEntry, *, is_other_code: bool) -> Mer
     if reason := other_kind(old, new):
         return Merged(new, reason)
     moves = _moves(old, new)
-    others = sorted(_units(old) - _units(new))
+    units = [{unit for m in entry.metrics.values() for unit in m.values} for entry in (old, new)]
+    others = sorted(units[0] - units[1])
     if is_other_code or _is_other_code(old, new):
         dropped = [f"values of other units dropped: {', '.join(others)}"] if others else []
         changed = moves or (["other code"] if others or old.artefact != new.artefact else [])
         return Merged(new, "; ".join(changed + dropped) if changed else "")
-    added = [f"unit {unit} added" for unit in sorted(_units(new) - _units(old))]
+    added = [f"unit {unit} added" for unit in sorted(units[1] - units[0])]
     counted = [any(kernel.counters for kernel in each.kernels) for each in (old, new)]
-    recorded = [
-        f"{what} recorded"
-        for what, is_new in (
-            ("sampling", new.sampling and not old.sampling),
-            ("kernels", new.kernels and not old.kernels),
-            ("counters", old.kernels and counted[1] and not counted[0]),
-            ("artefact", new.artefact and not old.artefact),
-        )
-        if is_new
-    ]
-    return Merged(_joined(old, new), "; ".join(moves + added + recorded))
+    added += [f"{name} recorded" for name in ("kernels", "artefact")
+              if getattr(new, name) and not getattr(old, name)]  # fmt: skip
+    added += ["counters recorded"] if old.kernels and counted[1] and not counted[0] else []
+    metrics = dict(new.metrics)
+    for name, metric in _clocks(new).items():
+        was = old.metrics[name]
+        if kept := {unit: row for unit, row in was.values.items() if unit not in metric.values}:
+            metrics[name] = _pooled([replace(was, values=kept), metric])
+    # What was not traced, because nothing moved, is what was traced before.
+    entry = replace(
+        new,
+        metrics=metrics,
+        artefact=new.artefact or old.artefact,
+        kernels=new.kernels or old.kernels,
+        codes=new.codes if new.kernels else old.codes,
+    )
+    return Merged(entry, "; ".join(moves + added))
 
 
 def pooled_entry(entries: Sequence[BaselineEntry]) -> BaselineEntry:
@@ -423,13 +486,22 @@ def pooled_entry(entries: Sequence[BaselineEntry]) -> BaselineEntry:
 
 
 def _pooled(metrics: Sequence[BaselineMetric]) -> BaselineMetric:
+    """Return the last of metrics with the processes of all, and what follows from them."""
     values: dict[str, tuple[float, ...]] = {}
+    squares = 0.0
     for metric in metrics:
         for unit, row in metric.values.items():
             values[unit] = (*values.get(unit, ()), *row)
-    counts = [sum(map(len, metric.values.values())) for metric in metrics]
-    squares = sum(n * metric.within**2 for n, metric in zip(counts, metrics, strict=True))
-    return _centered(metrics[-1], values, math.sqrt(squares / sum(counts)))
+            squares += len(row) * metric.within**2
+    logs = [[math.log(value) for value in row] for row in values.values()]
+    flat = [value for row in logs for value in row]
+    return replace(
+        metrics[-1],
+        center=round_digits(math.exp(hodges_lehmann(flat))),
+        within=round_digits(math.sqrt(squares / len(flat))),
+        between=round_digits(math.sqrt(pooled(logs).value)),
+        values=values,
+    )
 
 
 def other_kind(old: BaselineEntry, new: BaselineEntry) -> str:
@@ -438,25 +510,18 @@ def other_kind(old: BaselineEntry, new: BaselineEntry) -> str:
         before, now = getattr(old, name), getattr(new, name)
         if before != now:
             return f"{name.replace('_', ' ')} was {before} and is {now}"
-    if old.sampling and old.sampling != new.sampling:
+    if old.sampling != new.sampling:
         before, now = (
             f"{each.launches} launches over {each.sets} input sets" if each else "unknown"
             for each in (old.sampling, new.sampling)
         )
         return f"sampling was {before} and is {now}"
-    if set(old.metrics) != set(new.metrics):
-        return (
-            f"metrics were {', '.join(sorted(old.metrics))}; are {', '.join(sorted(new.metrics))}"
-        )
-    return ""
+    before, now = (", ".join(sorted(each.metrics)) for each in (old, new))
+    return f"metrics were {before}; are {now}" if before != now else ""
 
 
 def _clocks(entry: BaselineEntry) -> dict[str, BaselineMetric]:
     return {name: metric for name, metric in sorted(entry.metrics.items()) if metric.values}
-
-
-def _units(entry: BaselineEntry) -> set[str]:
-    return {unit for metric in _clocks(entry).values() for unit in metric.values}
 
 
 def _is_other_code(old: BaselineEntry, new: BaselineEntry) -> bool:
@@ -476,6 +541,10 @@ def _is_other_code(old: BaselineEntry, new: BaselineEntry) -> bool:
 
 def _moves(old: BaselineEntry, new: BaselineEntry) -> list[str]:
     """Say which metrics moved: exact ones at all, clocks on a unit that both entries have."""
+
+    def center(values: Sequence[float]) -> float:
+        return hodges_lehmann([math.log(value) for value in values])
+
     found = []
     for name, metric in sorted(new.metrics.items()):
         before = old.metrics[name]
@@ -484,52 +553,11 @@ def _moves(old: BaselineEntry, new: BaselineEntry) -> list[str]:
                 found.append(f"{name} was {before.center:.15g} and is {metric.center:.15g}")
             continue
         shared = metric.values.keys() & before.values.keys()
-        moves = [_center(metric.values[u]) - _center(before.values[u]) for u in shared]
+        moves = [center(metric.values[unit]) - center(before.values[unit]) for unit in shared]
         move = max(moves, key=abs, default=0.0)
         if abs(move) > LEAST_MOVE:
             found.append(f"{name} {math.expm1(move):+.2%}")
     return found
-
-
-def _center(values: Sequence[float]) -> float:
-    """Return the log of the centre of process values."""
-    return hodges_lehmann([math.log(value) for value in values])
-
-
-def _joined(old: BaselineEntry, new: BaselineEntry) -> BaselineEntry:
-    clocks = {name: _with_units(old.metrics[name], now) for name, now in _clocks(new).items()}
-    # What was not traced, because nothing moved, is what was traced before.
-    return replace(
-        new,
-        metrics={**new.metrics, **clocks},
-        artefact=new.artefact or old.artefact,
-        kernels=new.kernels or old.kernels,
-        codes=new.codes if new.kernels else old.codes,
-    )
-
-
-def _with_units(old: BaselineMetric, new: BaselineMetric) -> BaselineMetric:
-    """Return the new metric with the values of the old one's other units."""
-    kept = {unit: row for unit, row in old.values.items() if unit not in new.values}
-    if not kept:
-        return new
-    shares = [sum(map(len, part.values())) for part in (kept, new.values)]
-    within = (shares[0] * old.within + shares[1] * new.within) / sum(shares)
-    return _centered(new, {**kept, **new.values}, within)
-
-
-def _centered(
-    metric: BaselineMetric, values: Mapping[str, tuple[float, ...]], within: float
-) -> BaselineMetric:
-    """Return the metric with these processes and what follows from them."""
-    logs = [[math.log(value) for value in row] for row in values.values()]
-    return replace(
-        metric,
-        center=round_digits(math.exp(hodges_lehmann([value for row in logs for value in row]))),
-        within=round_digits(within),
-        between=round_digits(math.sqrt(pooled(logs).value)),
-        values=values,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,25 +575,22 @@ class Difference:
         """The relative change of the first metric that both have, time if there is one."""
         if self.old is None or self.new is None:
             return None
-        sides = self.old.entry.metrics, self.new.entry.metrics
-        name = next((n for n in ("time_us", *sorted(sides[0])) if n in sides[0]), "")
-        if name not in sides[1] or not sides[0][name].center:
+        before, now = self.old.entry.metrics, self.new.entry.metrics
+        name = next((name for name in ("time_us", *sorted(before)) if name in before), "")
+        if name not in now or not before[name].center:
             return None
-        return sides[1][name].center / sides[0][name].center - 1
+        return now[name].center / before[name].center - 1
 
 
 def differences(before: Path, now: Path) -> Iterator[Difference]:
     """Yield the entries that are not the same in two folders, by SKU and variant."""
-    for sku in sorted({name for root in (before, now) for name in folders_in(root)}):
+    for sku in sorted({*folders_in(before), *folders_in(now)}):
         old, new = (read_all(root / sku) for root in (before, now))
         for name in sorted(old.keys() | new.keys()):
-            sides = old.get(name), new.get(name)
-            if sides[0] != sides[1]:
-                yield Difference(sku, name, _what(*sides), *sides)
-
-
-def _what(old: StoredEntry | None, new: StoredEntry | None) -> str:
-    if old is None or new is None:
-        return "added" if old is None else "removed"
-    moved = merge(old.entry, new.entry, is_other_code=False).what
-    return moved or ("who and why" if old.entry == new.entry else "evidence alone")
+            was, found = old.get(name), new.get(name)
+            if was is None or found is None:
+                yield Difference(sku, name, "added" if was is None else "removed", was, found)
+            elif was != found:
+                moved = merge(was.entry, found.entry, is_other_code=False).what
+                told = "who and why" if was.entry == found.entry else "evidence alone"
+                yield Difference(sku, name, moved or told, was, found)

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import gzip
 import os
+import re
 import reprlib
 import resource
 import stat
@@ -18,7 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from perfsuite.boundary import FILE_BYTES, PerfError, StoreError, UsageError, is_file_name
+from perfsuite.boundary import FILE_BYTES, NAME_CHARACTERS, PerfError, StoreError, UsageError
+
+# It leads nowhere and is no option.
+FILE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{NAME_CHARACTERS - 1}}}\Z")
 
 
 class Closable:
@@ -59,12 +63,10 @@ def refusing(
 
 def checked_name(name: str, what: str, *, where: object) -> str:
     """Return an id that may be a file's name; another one is a StoreError."""
-    if not is_file_name(name):
-        raise StoreError(
-            f"{what} {reprlib.repr(name)} cannot be a file name",
-            where=str(where),
-            remedy="use up to 200 letters, digits, hyphens, dots and underscores",
-        )
+    if not FILE_NAME.match(name):
+        remedy = "use up to 200 letters, digits, hyphens, dots and underscores"
+        told = f"{what} {reprlib.repr(name)} cannot be a file name"
+        raise StoreError(told, where=str(where), remedy=remedy)
     return name
 
 
@@ -74,40 +76,31 @@ def inside(folder: Path, *names: str) -> Path:
     The file itself may be a link: ``replace_file`` puts a file in its place.
     """
     path = folder.joinpath(*(checked_name(name, "the name", where=folder) for name in names))
-    place, home = (Path(os.path.realpath(each)) for each in (path.parent, folder))
-    if not place.is_relative_to(home):
-        raise StoreError(
-            f"a link leads out of the folder, to {str(place)!r}",
-            where=str(path.parent),
-            remedy="remove the link, or name another folder",
-        )
+    place = os.path.realpath(path.parent)
+    if not Path(place).is_relative_to(os.path.realpath(folder)):
+        told = f"a link leads out of the folder, to {place!r}"
+        remedy = "remove the link, or name another folder"
+        raise StoreError(told, where=str(path.parent), remedy=remedy)
     return path
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path, mode: str = "rb") -> Iterator[BinaryIO]:
     """Open a stored file; OSError for what is no regular file, such as a pipe, or is too large."""
-    with open(path, "rb", opener=_without_waiting) as file:
+
+    def without_waiting(name: str, flags: int) -> int:
+        # A pipe that has nobody at its other end would block.
+        return os.open(name, flags | os.O_NONBLOCK, 0o666)
+
+    if path.is_fifo():
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    with open(path, mode, opener=without_waiting) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
         if found.st_size > FILE_BYTES:
             raise OSError(errno.EFBIG, f"it has more than {FILE_BYTES >> 20} MiB", str(path))
-        yield file
-
-
-@contextmanager
-def appending(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to append to; OSError for what is there and is no regular file."""
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    with open(path, "ab", opener=_without_waiting) as file:
-        yield file
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; a pipe that has nobody at its other end would block."""
-    return os.open(path, flags | os.O_NONBLOCK, 0o666)
+        yield file  # type: ignore[misc]
 
 
 def read(path: Path) -> bytes:
@@ -124,11 +117,10 @@ def is_absent(path: Path) -> bool:
     try:
         path.stat()
     except FileNotFoundError as error:
-        # Another process may make the file meanwhile: only a link says what was there before.
-        nearest = next(each for each in (path, *path.parents) if os.path.lexists(each))
-        if nearest.is_symlink() and not nearest.exists():
-            what = f"{str(nearest)!r} is a link that leads nowhere"
-            raise FileNotFoundError(errno.ENOENT, what, str(path)) from error
+        for each in (path, *path.parents):
+            if each.is_symlink() and not each.exists():
+                what = f"{str(each)!r} is a link that leads nowhere"
+                raise FileNotFoundError(errno.ENOENT, what, str(path)) from error
         return True
     return False
 
@@ -166,10 +158,8 @@ def replace_file(path: Path, data: bytes) -> Path:
             os.fsync(file.fileno())
         beside.replace(path)
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        os.fsync(folder)
+        os.close(folder)
     finally:
         beside.unlink(missing_ok=True)
     return path

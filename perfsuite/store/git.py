@@ -1,4 +1,4 @@
-"""Asks git: the commit of a checkout, and the tree of another one.
+"""Asks git: which code runs, what it was changed by, and the tree of another commit.
 
 The folder decides which repository is meant, not the environment.
 """
@@ -6,22 +6,31 @@ The folder decides which repository is meant, not the environment.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from perfsuite.boundary import REPOSITORY_NAMES, UsageError, plain
-from perfsuite.model import Revision
+from perfsuite.model import Pack, Revision, Variant
 from perfsuite.store.files import locked
 
 # A checkout of a large repository may take that long.
 GIT_LIMIT_S = 300.0
-# What git says of a folder that simply is in none.
-_NO_REPOSITORY = "not a git repository"
+# Checkouts of other revisions lie in this folder of .perfsuite, the last used ones: a build may
+# have taken long.
+FOLDER, KEPT = "against", 3
+TAIL_CHARACTERS = 2000
+OPTION = "--perf-against"
+# Neither what is written while a run goes on (reports, logs) nor what is built of sources is code.
+CODE = frozenset({".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".py", ".pyx"})
+DIGITS = 12
 
 
 def git(folder: Path, *words: str) -> str:
@@ -41,39 +50,90 @@ def git(folder: Path, *words: str) -> str:
         raise UsageError(f"git cannot be run: {error}", where=str(folder)) from error
     if done.returncode:
         said = plain(done.stderr).strip().removeprefix("fatal: ")
-        said = said or f"ended with {done.returncode}"
-        raise UsageError(f"git {words[0]}: {said}", where=str(folder))
+        told = f"git {words[0]}: {said or f'ended with {done.returncode}'}"
+        raise UsageError(told, where=str(folder))
     return done.stdout.removesuffix("\n")
 
 
-def git_commit(root: Path) -> str:
-    """Return the commit of the project under test, ``-dirty`` appended, or nothing outside git."""
+def _asked(folder: Path, *words: str) -> str:
+    """Return what git says; nothing where it has nothing to say of this folder."""
     try:
-        return _described(root)
+        return git(folder, *words)
     except UsageError:
         return ""
 
 
-def unknown_commit(root: Path) -> str:
-    """Say why git does not tell the commit of a project that is in a repository."""
+def commit_of(project: Path) -> tuple[str, str]:
+    """Return the commit of a project, ``-dirty`` appended, and why git does not tell it.
+
+    Outside git both are empty.
+    """
     try:
-        _described(root)
+        # Never a tag's name, which another commit may have tomorrow.
+        words = ("--always", "--dirty", "--abbrev=12", "--exclude=*")
+        return git(project, "describe", *words), ""
     except UsageError as error:
         first = error.what.partition("\n")[0]
-        return "" if _NO_REPOSITORY in first else f"the run has no commit: {first}"
-    return ""
+        is_outside = "not a git repository" in first
+        return "", "" if is_outside else f"the run has no commit: {first}"
 
 
-def _described(root: Path) -> str:
-    # Never a tag's name, which another commit may have tomorrow.
-    return git(root, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+def code_digest(project: Path, packs: Sequence[Pack]) -> str:
+    """Return a digest of the code of a project's repository, committed or not, and of its packs.
+
+    Outside of git only the packs count. A commit of what was measured does not change it.
+    """
+    # By names that a moved checkout has, too.
+    places: dict[str, Path] = {}
+    if top := _asked(project, "rev-parse", "--show-toplevel"):
+        listed = _asked(Path(top), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        places = {name: Path(top, name) for name in listed.split("\0")}
+    known = set(places.values())
+    for pack in (each for each in packs if each.place):
+        home = Path(pack.place)
+        files = home.rglob("*") if home.is_dir() else [home]
+        # No file of the repository has a name that begins so.
+        names = {f"/{pack.name}/{file.relative_to(home)}": file for file in files}
+        places |= {name: file for name, file in names.items() if file not in known}
+    digest = hashlib.sha256()
+    code = {name: file for name, file in sorted(places.items()) if file.suffix in CODE}
+    for name, file in code.items():
+        if file.is_file():
+            digest.update(f"{name}\0".encode(errors="surrogateescape"))
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:DIGITS] if code else ""
 
 
-FOLDER = "against"
-# Checkouts that are kept, the last used ones: a build may have taken long.
-KEPT = 3
-TAIL_CHARACTERS = 2000
-OPTION = "--perf-against"
+def touched_since(
+    root: Path, packs: Sequence[Pack], variants: Sequence[Variant], commits: Mapping[str, str]
+) -> frozenset[str]:
+    """Return the variants whose pack's code git knows another of since the commit named by id.
+
+    A file named after a case is that case's, any other is of all of its pack.
+    """
+    top = _asked(root, "rev-parse", "--show-toplevel")
+    folders = {pack.name: Path(pack.place).resolve() for pack in packs if pack.place}
+    cases = {(variant.pack, variant.case.name) for variant in variants}
+
+    @cache
+    def touched(pack: str, commit: str) -> set[str]:
+        """Return the names of the pack's cases that changed since the commit."""
+        names = _asked(Path(top), "diff", "--name-only", "-z", commit.removesuffix("-dirty"))
+        files = [Path(top, name).resolve() for name in names.split("\0") if name]
+        own = {case for home, case in cases if home == pack}
+        found = set()
+        for file in files:
+            is_tested = "tests" in file.parts or file.suffix not in CODE
+            if pack in folders and file.is_relative_to(folders[pack]) and not is_tested:
+                stem = file.stem
+                found |= {c for c in own if stem == c or stem.startswith(f"{c}_")} or own
+        return found
+
+    return frozenset(
+        each.id
+        for each in variants
+        if top and each.id in commits and each.case.name in touched(each.pack, commits[each.id])
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +168,10 @@ def revision_of(repository: Path, rev: str) -> Revision:
     try:
         commit = git(repository, "rev-parse", "--verify", "--end-of-options", spec)
     except UsageError as error:
-        raise UsageError(
-            f"{OPTION} does not know {rev!r}",
-            where=str(repository),
-            remedy="name a commit, a branch or a tag; a shallow clone lacks older commits "
-            "(git fetch --unshallow)",
-        ) from error
+        remedy = "name a commit, a branch or a tag; a shallow clone lacks older ones"
+        remedy += " (git fetch --unshallow)"
+        told = f"{OPTION} does not know {rev!r}"
+        raise UsageError(told, where=str(repository), remedy=remedy) from error
     return Revision(commit, rev)
 
 
@@ -157,30 +215,24 @@ def check_out(
     home = folder / FOLDER
     place, stamp = home / revision.commit, home / f"{revision.commit}.built"
     home.mkdir(parents=True, exist_ok=True)
-    with locked(home, fcntl.LOCK_EX):
+    with locked(home):
         is_built = stamp.is_file() and stamp.read_text(encoding="utf-8") == build
-        if not (is_built and _is_clean(place, revision)):
+        head = _asked(place, "rev-parse", "HEAD") if (place / ".git").is_file() else ""
+        changes = ("status", "--porcelain", "--untracked-files=no")
+        if not is_built or head != revision.commit or _asked(place, *changes):
             _remove(repository, place)
             to = (str(place), revision.commit)
             git(repository, "worktree", "add", "--force", "--force", "--detach", *to)
-            _build(place, build)
+            if build:
+                _build(place, build)
             stamp.write_text(build, encoding="utf-8")
         os.utime(stamp)
         stack.enter_context(locked(place, fcntl.LOCK_SH))
-        _prune(repository, home)
+        stamps = sorted(home.glob("*.built"), key=lambda each: each.stat().st_mtime)
+        for old in stamps[:-KEPT]:
+            with suppress(UsageError):  # another run uses it
+                _remove(repository, old.with_suffix(""))
     return place
-
-
-def _is_clean(place: Path, revision: Revision) -> bool:
-    """Say whether a checkout is that of the commit, its tracked files unchanged."""
-    if not (place / ".git").is_file():
-        return False
-    try:
-        head = git(place, "rev-parse", "HEAD")
-        changes = git(place, "status", "--porcelain", "--untracked-files=no")
-    except UsageError:
-        return False
-    return head == revision.commit and not changes
 
 
 def _remove(repository: Path, place: Path) -> None:
@@ -205,8 +257,6 @@ def _remove(repository: Path, place: Path) -> None:
 
 
 def _build(place: Path, command: str) -> None:
-    if not command:
-        return
     done = subprocess.run(
         ["/bin/sh", "-c", command],
         cwd=place,
@@ -222,11 +272,3 @@ def _build(place: Path, command: str) -> None:
             where=str(place),
             remedy="correct the command; it runs in a fresh checkout of the revision",
         )
-
-
-def _prune(repository: Path, home: Path) -> None:
-    """Remove all but the checkouts used last, if nobody uses them."""
-    stamps = sorted(home.glob("*.built"), key=lambda stamp: stamp.stat().st_mtime, reverse=True)
-    for stamp in stamps[KEPT:]:
-        with suppress(UsageError):
-            _remove(repository, stamp.with_suffix(""))

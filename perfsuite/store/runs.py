@@ -1,56 +1,191 @@
-"""Run files: append-only JSON lines, the folder of them, and their ids."""
+"""Run files: append-only JSON lines, the folder of them, and their ids.
+
+A run file has a JSON object a line, tagged with its kind: ``header`` (what ran where), ``plan``
+(variants and claims), a ``result`` or ``trace`` for each as it ends, and once it is finished
+``judged`` (verdicts, claims, notes) and a short ``end``. The last two may follow once more: what
+was judged again later.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from perfsuite.boundary import StoreError
-from perfsuite.model import Result, Run, Trace
+from perfsuite.model import (
+    CaseInfo,
+    ClaimInstance,
+    ClaimVerdict,
+    LeftOut,
+    MachineShift,
+    Record,
+    Result,
+    Run,
+    Trace,
+    Variant,
+    VariantRun,
+    Verdict,
+)
 from perfsuite.store.codec import (
-    TAIL_BYTES,
-    end_lines,
-    is_finished,
-    read_header,
-    read_run,
-    result_line,
+    convert,
+    damaged,
+    encode,
+    read_json,
     round_digits,
-    start_lines,
-    trace_line,
+    take_schema,
 )
-from perfsuite.store.files import (
-    Closable,
-    checked_name,
-    listed,
-    opened,
-    read,
-    refusing,
-    unpacked,
-)
+from perfsuite.store.files import Closable, checked_name, listed, opened, read, refusing, unpacked
 
+RUN_SCHEMA = "perfsuite.run/1"
+# The end line is shorter than this, so that whether a run is finished is read from its tail.
+TAIL_BYTES = 256
 _START_DIGITS = 4  # of a second: finer than any block
+_SECOND = "%Y%m%d-%H%M%S"
 
 
-def new_run_id(now: datetime) -> str:
-    """Return an id that sorts by time: ``20261121-103000-3f2a91c0``.
+class Plan(Record, frozen=True):
+    """The line behind the header: what is to be measured."""
 
-    UTC, the fraction of the second in four digits, and four random ones.
+    variants: tuple[Variant, ...]
+    instances: tuple[ClaimInstance, ...]
+    canaries: tuple[Variant, ...]
+
+
+class Judged(Record, frozen=True):
+    """The line behind the last result: what is said of them."""
+
+    verdicts: tuple[Verdict, ...]
+    claims: tuple[ClaimVerdict, ...]
+    notes: tuple[str, ...]
+    units: Mapping[str, str]
+    shift: MachineShift | None
+    phases_s: Mapping[str, float]
+    environments: Mapping[str, Mapping[str, str]]
+    left_out: tuple[LeftOut, ...]
+
+
+class End(Record, frozen=True):
+    """The last line."""
+
+    finished: str
+    wall_s: float
+
+
+PARTS: dict[str, type[Record]] = {"plan": Plan, "judged": Judged, "end": End}
+# What is no part of another line stands in the header.
+LATER = {name for part in PARTS.values() for name in part.__struct_fields__}
+
+
+def _line(kind: str, values: Mapping[str, Any]) -> bytes:
+    return encode({"kind": kind, **values}) + b"\n"
+
+
+def _start_lines(run: Run) -> bytes:
+    """Return the header and the plan; the plan names each case once, not a thousand times."""
+    header = {name: getattr(run, name) for name in run.__struct_fields__ if name not in LATER}
+    cases: dict[str, CaseInfo] = {}
+
+    def without_case(variant: Variant) -> dict[str, Any]:
+        name = f"{variant.pack}.{variant.case.name}"
+        cases[name] = variant.case
+        return {**asdict(variant), "case": name}
+
+    plan = {
+        "cases": cases,
+        "variants": [without_case(each.variant) for each in run.variants],
+        "instances": run.instances,
+        "canaries": [without_case(each.variant) for each in run.canaries],
+    }
+    return _line("header", {"schema": RUN_SCHEMA, **header}) + _line("plan", plan)
+
+
+def end_lines(run: Run) -> bytes:
+    """Return the lines that end a finished run."""
+    held = [one.expected for one in run.every if one.expected.environment]
+    environments = {each.entry.run: each.environment for each in held if each.entry}
+    names = [name for name in Judged.__struct_fields__ if name != "environments"]
+    judged = {**{name: getattr(run, name) for name in names}, "environments": environments}
+    return _line("judged", judged) + _line("end", asdict(End(run.finished, run.wall_s)))
+
+
+def read_run(data: bytes, *, where: str) -> Run:
+    """Return a run from whole lines of its file, be it the first alone.
+
+    ``finished`` is empty if it has no end.
     """
-    fraction = now.microsecond * 0x10000 // 1_000_000
-    return f"{now.astimezone(UTC):%Y%m%d-%H%M%S}-{fraction:04x}{secrets.token_hex(2)}"
+    first, *lines = data.removesuffix(b"\n").split(b"\n")
+    place = f"{where}, line 1"
+    header = read_json(first, where=where)
+    if header.pop("kind", None) != "header":
+        raise damaged("not a run file: it begins with no header", place)
+    take_schema(header, RUN_SCHEMA, where=place)
+    run = convert(header, Run, where=place)
+    for name in (run.id, *(part.run for part in run.parts)):
+        checked_name(name, "run id", where=place)
+    checked_name(run.sku.slug, "SKU slug", where=place)
+    results: list[Result] = []
+    traces: list[Trace] = []
+    judged: dict[str, Any] = {}
+    for number, line in enumerate(lines, 2):
+        place = f"{where}, line {number}"
+        values = read_json(line, where=where, line=number)
+        kind = values.pop("kind", None)
+        if kind == "trace":  # what is judged again may be traced before
+            traces.append(convert(values, Trace, where=place))
+        elif kind == "result" and not run.finished:
+            results.append(convert(values, Result, where=place))
+        elif kind == "plan" and not run.finished:
+            plan = convert(_with_cases(values, place), Plan, where=place)
+            variants, canaries = (
+                tuple(VariantRun(variant=each) for each in some)
+                for some in (plan.variants, plan.canaries)
+            )
+            run = replace(run, variants=variants, instances=plan.instances, canaries=canaries)
+        elif kind == "judged":
+            judged = asdict(convert(values, Judged, where=place))
+        elif kind == "end":
+            run = replace(run, **asdict(convert(values, End, where=place)))
+        else:
+            raise damaged(f"not a run file: unexpected line of kind {kind!r}", place)
+    said = {name: judged.pop(name) for name in ("verdicts", "left_out") if judged}
+    judged.pop("environments", None)
+    try:
+        return replace(run.having(results=results, traces=traces, **said), **judged)
+    except ValueError as error:
+        raise damaged(str(error), where) from error
 
 
-def run_path(folder: Path, run_id: str) -> Path:
-    """Return where a run's file lies in ``.perfsuite``."""
-    return folder / "runs" / f"{checked_name(run_id, 'run id', where=folder)}.jsonl"
+def _with_cases(plan: dict[str, Any], place: str) -> dict[str, Any]:
+    """Put the cases that the plan holds once back into its variants."""
+    try:
+        cases = plan.pop("cases")
+        for name in ("variants", "canaries"):
+            plan[name] = [{**each, "case": cases[each["case"]]} for each in plan[name]]
+    except (KeyError, TypeError) as error:
+        raise damaged("not a run file: a variant has no case", place) from error
+    return plan
+
+
+def is_finished(tail: bytes) -> bool:
+    """Say whether a run file that ends in these ``TAIL_BYTES`` or more is finished."""
+    last = tail.rstrip(b"\n").rpartition(b"\n")[2]
+    return tail.endswith(b"\n") and last.startswith(b'{"kind":"end",')
+
+
+def _whole(data: bytes, path: Path) -> Run:
+    """Return a run from its file's text; a torn last line is dropped, and noted."""
+    end = data.rfind(b"\n") + 1
+    run, torn = read_run(data[:end], where=str(path)), len(data) - end
+    note = (f"dropped a torn last line of {torn} bytes",) if torn else ()
+    return replace(run, notes=(*run.notes, *note))
 
 
 class RunFile(Closable):
@@ -59,29 +194,36 @@ class RunFile(Closable):
     ``run`` is the run as the file knows it: results so far, notes on what was lost.
     """
 
-    def __init__(self, path: Path, *, descriptor: int, run: Run) -> None:
+    run: Run
+
+    def __init__(self, path: Path, *, flags: int = 0, remedy: str) -> None:
         self.path = path
-        self.run = run
-        self._descriptor = descriptor
-        self._size = os.fstat(descriptor).st_size
+        with refusing("cannot open the run file", path, remedy=remedy):
+            if flags & os.O_CREAT:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | flags, 0o666)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.close()
+            raise StoreError(
+                "the run file is in use by another process",
+                where=str(path),
+                remedy="wait until that run ends, or end it",
+            ) from error
 
     @classmethod
     def create(cls, folder: Path, run: Run) -> Self:
         """Start the file of a run in ``folder``/runs with its header and plan."""
-        path = run_path(folder, run.id)
         remedy = "make the folder writable, or choose another id if the file exists"
-        with refusing("cannot create a run file", path, remedy=remedy):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
-        started = run.having(results=(), verdicts=(), traces=())
-        started = replace(started, claims=(), finished="", wall_s=0.0)
-        file = cls(path, descriptor=descriptor, run=started)
+        file = cls(run_path(folder, run.id), flags=os.O_CREAT | os.O_EXCL, remedy=remedy)
+        bare = run.having(results=(), verdicts=(), traces=())
+        file.run = replace(bare, claims=(), finished="", wall_s=0.0)
         try:
-            _lock(descriptor, path)
-            file._write(start_lines(run))
+            file._write(_start_lines(run))
         except StoreError:
             file.close()
-            path.unlink()
+            file.path.unlink()
             raise
         return file
 
@@ -92,18 +234,21 @@ class RunFile(Closable):
         A last line that was torn is cut off, with a note. A finished run is refused.
         """
         remedy = "name a file from .perfsuite/runs"
-        with refusing("cannot open the run file", path, remedy=remedy):
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
-        try:
-            _lock(descriptor, path)
+        file = cls(path, remedy=remedy)
+        with ExitStack() as stack:
+            stack.callback(file.close)
             with refusing("cannot read the run file", path, remedy=remedy):
                 data = read(path)
-            run = _unfinished(data, path)
-            os.ftruncate(descriptor, data.rfind(b"\n") + 1)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return cls(path, descriptor=descriptor, run=run)
+            if is_finished(data):
+                raise StoreError(
+                    "the run is finished; there is nothing to resume",
+                    where=str(path),
+                    remedy="start a new run without --perf-resume",
+                )
+            file.run = _whole(data, path)
+            os.ftruncate(file._descriptor, data.rfind(b"\n") + 1)
+            stack.pop_all()
+        return file
 
     @classmethod
     def amend(cls, path: Path, run: Run, *, traces: Iterable[Trace] = ()) -> Run:
@@ -111,10 +256,8 @@ class RunFile(Closable):
 
         Of a variant that has a trace already, the one in ``traces`` holds from now on.
         """
-        with refusing("cannot open the run file", path, remedy="make it writable"):
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
-        with cls(path, descriptor=descriptor, run=run) as file:
-            _lock(descriptor, path)
+        with cls(path, remedy="make it writable") as file:
+            file.run = run
             return file.finish(run, traces=tuple(traces))
 
     def append(self, result: Result) -> Result:
@@ -132,14 +275,14 @@ class RunFile(Closable):
             )
             evidence.append(replace(process, blocks=tuple(blocks)))
         stored = replace(result, evidence=tuple(evidence))
-        self._write(result_line(stored))
+        self._write(_line("result", asdict(stored)))
         name = "canaries" if stored.stage.is_canary else "variants"
         self._add(name, stored.variant, "results", stored)
         return stored
 
     def append_trace(self, trace: Trace) -> None:
         """Put a trace on disk."""
-        self._write(trace_line(trace))
+        self._write(_line("trace", asdict(trace)))
         self._add("variants", trace.variant, "traces", trace)
 
     def _add(self, side: str, variant: str, name: str, value: object) -> None:
@@ -154,14 +297,14 @@ class RunFile(Closable):
 
         With more ``traces`` at once: what ends with one of them alone counts as interrupted.
         """
-        notes = dict.fromkeys((*self.run.notes, *run.notes))
         measured = (*self.run.results, *self.run.aside)
         ended = replace(
             run.having(results=measured, traces=(*self.run.traces, *traces)),
-            notes=tuple(notes),
+            notes=tuple(dict.fromkeys((*self.run.notes, *run.notes))),
             finished=run.finished or datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        self._write(b"".join(map(trace_line, traces)) + end_lines(ended))
+        lines = [_line("trace", asdict(trace)) for trace in traces]
+        self._write(b"".join(lines) + end_lines(ended))
         self.run = ended
         self.close()
         return ended
@@ -175,64 +318,26 @@ class RunFile(Closable):
     def _write(self, data: bytes) -> None:
         """Append whole lines and wait until they are on disk; half a line is taken back."""
         if self._descriptor < 0:
-            raise StoreError(
-                "the run file is closed", where=str(self.path), remedy="resume the run"
-            )
+            told = "the run file is closed"
+            raise StoreError(told, where=str(self.path), remedy="resume the run")
+        size = os.fstat(self._descriptor).st_size
         try:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
             os.fsync(self._descriptor)
         except OSError as error:
-            os.ftruncate(self._descriptor, self._size)
+            os.ftruncate(self._descriptor, size)
             raise StoreError(
                 f"cannot write to the run file: {error.strerror}",
                 where=str(self.path),
                 remedy="make room on the disk, then go on with --perf-resume",
             ) from error
-        self._size += len(data)
 
 
-def is_open(path: Path) -> bool:
-    """Say whether a process is still writing this run file."""
-    with opened(path) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def read_whole(data: bytes, path: Path) -> Run:
-    """Return a run from its file's text; a torn last line is dropped, and noted."""
-    end = data.rfind(b"\n") + 1
-    run, torn = read_run(data[:end], where=str(path)), len(data) - end
-    note = (f"dropped a torn last line of {torn} bytes",) if torn else ()
-    return replace(run, notes=(*run.notes, *note))
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise StoreError(
-            "the run file is in use by another process",
-            where=str(path),
-            remedy="wait until that run ends, or end it",
-        ) from error
-
-
-def _unfinished(data: bytes, path: Path) -> Run:
-    if is_finished(data):
-        raise StoreError(
-            "the run is finished; there is nothing to resume",
-            where=str(path),
-            remedy="start a new run without --perf-resume",
-        )
-    return read_whole(data, path)
-
-
-_SECOND = "%Y%m%d-%H%M%S"
+def run_path(folder: Path, run_id: str) -> Path:
+    """Return where a run's file lies in ``.perfsuite``."""
+    return folder / "runs" / f"{checked_name(run_id, 'run id', where=folder)}.jsonl"
 
 
 def load_run(path: Path) -> Run:
@@ -240,7 +345,7 @@ def load_run(path: Path) -> Run:
     remedy = "name a file from .perfsuite/runs, or copy the run's file here"
     with refusing("cannot read the run file", path, remedy=remedy):
         data = unpacked(path)
-    return read_whole(data, path)
+    return _whole(data, path)
 
 
 def list_runs(folder: Path) -> tuple[Path, ...]:
@@ -252,17 +357,21 @@ def list_runs(folder: Path) -> tuple[Path, ...]:
 
 
 def next_run_id(folder: Path, now: datetime) -> str:
-    """Return the id of a new run, which sorts behind all that are there.
+    """Return the id of a new run, such as ``20261121-103000-3f2a91c0``, behind all that are there.
 
-    Of two runs the later one has the greater id, also where the clock was set back between them.
+    It has the time in UTC, the fraction of the second in four digits, and four random ones. Of two
+    runs the later one has the greater id, also where the clock was set back between them.
     """
-    found = new_run_id(now)
+
+    def id_at(moment: datetime) -> str:
+        fraction = moment.microsecond * 0x10000 // 1_000_000
+        return f"{moment.astimezone(UTC):{_SECOND}}-{fraction:04x}{secrets.token_hex(2)}"
+
+    found = id_at(now)
     for path in list_runs(folder):
-        try:
+        with suppress(ValueError, OverflowError):  # a file that was named by hand
             newest = datetime.strptime(path.stem[:15], _SECOND).replace(tzinfo=UTC)
-            return found if path.stem < found else new_run_id(newest + timedelta(seconds=1))
-        except (ValueError, OverflowError):  # a file that was named by hand
-            continue
+            return found if path.stem < found else id_at(newest + timedelta(seconds=1))
     return found
 
 
@@ -279,12 +388,11 @@ def unfinished(folder: Path) -> tuple[Path, ...]:
     """Return the files of interrupted runs, newest first; a run still going on is none."""
     found = []
     for path in list_runs(folder):
-        # What cannot be read cannot be resumed, and stops no other run.
-        with suppress(OSError):
-            with opened(path) as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-                tail = file.read()
-            if not is_finished(tail) and not is_open(path):
+        # What cannot be read cannot be resumed, and stops no other run; nor can what is locked.
+        with suppress(OSError), opened(path) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            if not is_finished(file.read()):
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 found.append(path)
     return tuple(found)
 
@@ -302,7 +410,7 @@ def last_run(folder: Path, *, sku: str, unit: str, before: str = "") -> Run | No
             continue
         with suppress(StoreError, OSError), opened(path) as file:
             first = file.readline()
-            header = read_header(first, where=str(path))
+            header = read_run(first, where=str(path))
             units = {header.facts.unit, *(name for part in header.parts for name in part.units)}
             is_alike = header.sku.slug == sku and unit in units
             if not is_alike or header.settings.check_only:

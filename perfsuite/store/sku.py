@@ -1,17 +1,13 @@
-"""Which product a device is, and a digest of the files that decide what a pack does."""
+"""Which product a device is, and what keeps two results apart."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from pathlib import Path
+from collections.abc import Mapping
 
-from perfsuite.boundary import DeviceError, UsageError
-from perfsuite.model import DeviceFacts, Pack, Sku, Variant
-from perfsuite.store.git import git
+from perfsuite.boundary import DeviceError
+from perfsuite.model import DeviceFacts, Sku, Variant
 
 GIB = 1 << 30
 # A product's memory as reported varies by driver and ECC; what a step tells apart does not.
@@ -39,7 +35,12 @@ def sku_of(facts: DeviceFacts, *, gpus: int = 1) -> Sku:
     ``gpus`` is how many GPUs one variant uses, not how many the node has (``facts.gpus``).
     """
     if facts.is_host:
-        return cpu_sku(facts)
+        # Its memory is not part of it.
+        cores = facts.identity.get("cores", "")
+        model = re.sub(r"\bcpu\b|\bprocessor\b|@.*", " ", facts.name, flags=re.IGNORECASE)
+        words = ("cpu", slugify(model), f"{cores}c" if cores else "")
+        slug = "-".join(word for word in words if word)
+        return Sku(slug=slug, name=facts.name, facts=dict(facts.identity))
     slug = slugify(facts.name) if facts.device != "fake" else "fake"
     if not slug:
         raise DeviceError(f"device {facts.device!r} has no usable product name: {facts.name!r}")
@@ -78,14 +79,6 @@ def sku_for(variant: Variant, facts: DeviceFacts, *, own: Sku) -> Sku:
     return sku_of(facts, gpus=variant.ranks) if is_shared else own
 
 
-def cpu_sku(facts: DeviceFacts) -> Sku:
-    """Return the SKU of a CPU: model and core count; its memory is not part of it."""
-    cores = facts.identity.get("cores", "")
-    model = re.sub(r"\bcpu\b|\bprocessor\b|@.*", " ", facts.name, flags=re.IGNORECASE)
-    slug = "-".join(part for part in ("cpu", slugify(model), f"{cores}c" if cores else "") if part)
-    return Sku(slug=slug, name=facts.name, facts=dict(facts.identity))
-
-
 def blocked_by(entry_state: Mapping[str, str], facts: DeviceFacts) -> str:
     """Say which state (enforced power limit, ECC, MIG) differs, or "" if none does.
 
@@ -105,96 +98,3 @@ def _differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
         for key in sorted(before.keys() & now.keys())
         if before[key] != now[key]
     )
-
-
-# Neither what is written while a run goes on (reports, logs) nor what is built of sources is code.
-CODE = frozenset({".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".py", ".pyx"})
-DIGITS = 12
-
-
-def code_digest(project: Path, packs: Sequence[Pack]) -> str:
-    """Return a digest of the code of a project's repository, committed or not, and of its packs.
-
-    Outside of git only the packs count. A commit of what was measured does not change it.
-    """
-    places = _of_repository(project)
-    known = set(places.values())
-    for pack in packs:
-        places |= {name: file for name, file in _of_pack(pack) if file not in known}
-    digest = hashlib.sha256()
-    for name, file in sorted(places.items()):
-        if file.is_file():
-            digest.update(f"{name}\0".encode(errors="surrogateescape"))
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()[:DIGITS] if places else ""
-
-
-def touched_since(
-    root: Path, packs: Sequence[Pack], variants: Sequence[Variant], commits: Mapping[str, str]
-) -> frozenset[str]:
-    """Return the variants whose pack's code git knows another of since the commit named by id.
-
-    A file named after a case is that case's, any other is of all of its pack.
-    """
-    top = _asked(root, "rev-parse", "--show-toplevel")
-    folders = {pack.name: _place(pack) for pack in packs}
-    stems: dict[tuple[str, str], set[str]] = {}
-    for commit in set(commits.values()) if top else ():
-        names = _asked(Path(top), "diff", "--name-only", "-z", commit.removesuffix("-dirty"))
-        files = [*_code(Path(top, name).resolve() for name in names.split("\0"))]
-        for pack, folder in folders.items():
-            own = [file for file in files if file.is_relative_to(folder)]
-            stems[pack, commit] = {file.stem for file in own if "tests" not in file.parts}
-    cases = {(variant.pack, variant.case.name) for variant in variants}
-    return frozenset(
-        v.id for v in variants if _touches(stems.get((v.pack, commits.get(v.id, ""))), v, cases)
-    )
-
-
-def _touches(stems: set[str] | None, variant: Variant, cases: AbstractSet[tuple[str, str]]) -> bool:
-    def owners(stem: str) -> set[str]:
-        return {
-            name
-            for pack, name in cases
-            if pack == variant.pack and (stem == name or stem.startswith(f"{name}_"))
-        }
-
-    return any(variant.case.name in (owners(stem) or {variant.case.name}) for stem in stems or ())
-
-
-def _of_repository(project: Path) -> dict[str, Path]:
-    """Return the code of a project's repository, by names that a moved checkout has, too."""
-    top = _asked(project, "rev-parse", "--show-toplevel")
-    if not top:
-        return {}
-    listed = _asked(Path(top), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    files = _code(Path(top, name) for name in listed.split("\0") if name)
-    return {file.relative_to(top).as_posix(): file for file in files}
-
-
-def _place(pack: Pack) -> Path:
-    kind, _, value = pack.origin.partition(":")
-    return Path(value if kind == "file" else value.partition("@")[2] or value).resolve()
-
-
-def _of_pack(pack: Pack) -> Iterator[tuple[str, Path]]:
-    kind, _, value = pack.origin.partition(":")
-    if kind == "file":
-        files, home = [Path(value)], Path(value).parent
-    else:
-        home = Path(value.partition("@")[2])
-        files = [*_code(home.rglob("*"))] if value.partition("@")[2] else []
-    # No file of the repository has a name that begins so.
-    yield from ((f"/{pack.name}/{file.relative_to(home)}", file) for file in files)
-
-
-def _code(files: Iterable[Path]) -> Iterator[Path]:
-    return (file for file in files if file.suffix in CODE)
-
-
-def _asked(folder: Path, *words: str) -> str:
-    """Return what git says; nothing where it has nothing to say of this folder."""
-    try:
-        return git(folder, *words)
-    except UsageError:
-        return ""

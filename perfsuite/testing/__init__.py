@@ -23,8 +23,14 @@ from perfsuite.packs.load import (
     load_pack,
 )
 from perfsuite.packs.select import missing_need
-from perfsuite.store.baselines import packs_in, read_pack, read_runs, read_sku, shipped_by
-from perfsuite.store.codec import StoredEntry
+from perfsuite.store.baselines import (
+    StoredEntry,
+    packs_in,
+    read_pack,
+    read_runs,
+    read_sku,
+    shipped_by,
+)
 from perfsuite.workers.catalogue import load_catalogue
 
 if TYPE_CHECKING:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -20,8 +19,6 @@ from perfsuite.workers.process import EndedError, Site, Slot
 
 # What it takes to have a server, and what is open for each pack that it lists.
 FILES, FILES_PER_PACK = 10, 2
-# A pack that hung must not make another one late that waits for the kernels.
-AGAIN_S = 3.0
 
 
 def load_catalogue(
@@ -34,18 +31,15 @@ def load_catalogue(
 ) -> tuple[Pack, ...]:
     """List the variants and claims of each pack; one that cannot be listed has an ``error``.
 
-    A pack that wants the kernels of all packs has them in its ``kernels``; no other pack has any.
-    Packs may take ``time_limit_s`` together and must not import a module of ``heavy``. ``front``
-    stands first on their ``sys.path``.
+    A pack that wants the kernels of all packs is listed again with them in its ``kernels``; no
+    other pack has any. Each time all may take ``time_limit_s`` together. Packs must not import a
+    module of ``heavy``. ``front`` stands first on their ``sys.path``.
     """
-    asked = [
-        Listing(source, tier, tuple(heavy), tuple(sys.path), tuple(front))
-        for source in sources
-        if not source.error
-    ]
+    given = (tier, tuple(heavy), tuple(sys.path), tuple(front))
+    asked = {source: Listing(source, *given) for source in sources if not source.error}
     refuse_few_files(FILES + FILES_PER_PACK * len(asked))
     try:
-        raw(asked)
+        raw(list(asked.values()))
     except UnicodeEncodeError as error:
         raise UsageError(
             "a path has a byte in it that is no UTF-8, and runs and reports are kept as UTF-8",
@@ -53,44 +47,39 @@ def load_catalogue(
             remedy="rename the folder, or take it out of PYTHONPATH",
         ) from error
     listed: dict[PackSource, Listed] = {}
-    if asked:
-        slot = Slot(0, Site(device=""))
-        try:
-            slot.hello()
-            deadline = time.monotonic() + time_limit_s
-            listed |= _listed(slot, asked, time_limit_s, deadline)
-            kernels = tuple(kernel for each in asked for kernel in listed[each.source].kernels)
-            wanting = [each for each in asked if listed[each.source].wants_kernels]
-            again = [replace(each, kernels=kernels) for each in wanting]
-            deadline = max(deadline, time.monotonic() + AGAIN_S)
-            listed |= _listed(slot, again, time_limit_s, deadline)
-        except DeviceError as error:
-            for each in asked:
-                listed.setdefault(each.source, Listed(_refused(each.source, error.what)))
-        finally:
-            slot.close()
-    packs = [listed[each].pack if each in listed else _refused(each) for each in sources]
+    why = ""
+    try:
+        if asked:
+            with Slot(0, Site(device="")) as slot:
+                listed |= _listed(slot, asked, time_limit_s)
+                kernels = tuple(kernel for each in asked for kernel in listed[each].kernels)
+                wanting = [each for each in asked if listed[each].wants_kernels]
+                again = {each: replace(asked[each], kernels=kernels) for each in wanting}
+                listed |= _listed(slot, again, time_limit_s)
+    except DeviceError as error:
+        why = error.what
+    packs = [listed[each].pack if each in listed else _refused(each, why) for each in sources]
     return tuple(replace(pack, error=plain(pack.error)) for pack in packs)
 
 
 def _listed(
-    slot: Slot, asked: Sequence[Listing], limit_s: float, deadline: float
+    slot: Slot, asked: Mapping[PackSource, Listing], limit_s: float
 ) -> dict[PackSource, Listed]:
     """Have a fresh process list each pack, all at once; one that ends early has an error."""
     running: list[Ranks] = []
     found: dict[PackSource, Listed] = {}
     try:
-        for each in asked:
+        for each in asked.values():
             running.append(Ranks([slot], bool))
             running[-1].tell("list", each)
-        for each, ranks in zip(asked, running, strict=True):
+        for source, ranks in zip(asked, running, strict=True):
             try:
-                (found[each.source],) = ranks.hear("list", limit_s, since=deadline - limit_s)
+                (found[source],) = ranks.hear("list", limit_s)
             except EndedError as ended:
-                found[each.source] = Listed(_refused(each.source, _words(ended)))
+                found[source] = Listed(_refused(source, _words(ended)))
     finally:
         for ranks in running:
-            ranks.kill()
+            ranks.close(0.0)
     return found
 
 
@@ -102,7 +91,7 @@ def _words(ended: EndedError) -> str:
     return f"{what}; its output:\n{ended.output}" if ended.output else what
 
 
-def _refused(source: PackSource, why: str = "") -> Pack:
+def _refused(source: PackSource, why: str) -> Pack:
     """Return a pack that has nothing but an error: its source's own, or ``why``."""
     remedy = "a pack's module declares cases and does nothing else when imported"
     told = source.error or str(Place(source.name, source.origin).refuse(why, remedy=remedy))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import socket
-import time
-from contextlib import suppress
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
-from perfsuite.boundary import MESSAGE_BYTES, PerfError, plain
+from perfsuite.boundary import MESSAGE_BYTES, REPLACEMENT, PerfError, plain
 from perfsuite.engine.trace import Anatomy
 from perfsuite.model import (
     Accelerator,
@@ -26,9 +25,16 @@ from perfsuite.model import (
     Tree,
 )
 from perfsuite.packs.listing import Listed, Listing
+from perfsuite.store.files import Closable
 
 # How a worker exits that failed and could not say why: its socket was closed under it.
 UNTOLD = 70
+# A longer message travels as an open file, which a packet of these bytes announces.
+PACKET_BYTES = 32 << 10
+LONG = b"long"
+# Escapes in JSON. All but these are of what is not printable.
+_ESCAPE = re.compile(r"\\(?:u.{4}|.)")
+_KEPT = {r"\n", r"\t", r"\"", r"\\"}
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -36,18 +42,18 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Fork(Message, frozen=True):
-    """To a server: fork a worker; the handles of its socket and its output file follow."""
+    """To a server: fork a worker. Its socket and its output file come along."""
 
 
 class Reap(Message, frozen=True):
     """To a server: kill a worker's process group after ``grace_s``, and say how it ended."""
 
     pid: int
-    grace_s: float = 0.0
+    grace_s: float
 
 
 class Call(Message, frozen=True):
-    """To a worker: do a step of ``STEPS``. To a server: say that it is there."""
+    """To a worker: do a step of ``STEPS``."""
 
     step: str
     given: msgspec.Raw = msgspec.Raw(b"null")
@@ -62,8 +68,8 @@ class Progress(Message, frozen=True):
 class Done(Message, frozen=True):
     """From a worker: a step is done. From a server: what it was asked for."""
 
+    value: msgspec.Raw
     step: str = ""
-    value: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Failed(Message, frozen=True):
@@ -115,9 +121,6 @@ STEPS: dict[str, tuple[Any, Any]] = {
     "trace": (tuple[Job, int], Anatomy),
 }
 
-# What is not printable: JSON writes most of it so, and the rest as it is.
-_ESCAPED = re.compile(rb"\\[bfru]")
-
 
 def _plain_value(value: Any) -> str | float | int:
     # Libraries have their own kinds of text and numbers: torch's version, numpy's scalars.
@@ -128,7 +131,6 @@ def _plain_value(value: Any) -> str | float | int:
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain_value)
-_BROKEN = (UnicodeDecodeError, RecursionError, msgspec.MsgspecError)
 
 
 @cache
@@ -142,159 +144,81 @@ def raw(value: Any) -> msgspec.Raw:
 
 
 def read(value: bytes | msgspec.Raw, kind: Any) -> Any:
-    """Return the value that a message carries; raises PerfError where it is of another kind.
+    """Return the value that a message carries, its texts plain; PerfError if of another kind.
 
     A NaN arrives as null, so that it is refused here and not at the run file.
     """
     try:
-        return _decoder(kind).decode(value)
-    except _BROKEN as error:
+        text = plain(bytes(value).decode(), most=MESSAGE_BYTES)
+        text = _ESCAPE.sub(lambda found: found[0] if found[0] in _KEPT else REPLACEMENT, text)
+        return _decoder(kind).decode(text)
+    except (UnicodeDecodeError, RecursionError, msgspec.MsgspecError) as error:
         raise PerfError(f"damaged message {bytes(value)[:80]!r}: {error}") from error
 
 
-def encode(message: Message) -> bytes:
-    """Return a message as bytes; raises PerfError if they are too many."""
-    data = _ENCODER.encode(message)
-    if len(data) > MESSAGE_BYTES:
-        raise too_long(len(data))
-    return data
-
-
-def decode(data: bytes) -> Message:
-    """Return the message in ``data``, its texts plain; raises PerfError for what is none."""
-    try:
-        if not data.decode().isprintable() or _ESCAPED.search(data):
-            data = _ENCODER.encode(_cleaned(msgspec.json.decode(data)))
-    except _BROKEN as error:
-        raise PerfError(f"damaged message {data[:80]!r}: {error}") from error
-    message: Message = read(data, Fork | Reap | Call | Progress | Done | Failed)
-    return message
-
-
-def too_long(size: int) -> PerfError:
-    """Return the error for a message of so many bytes."""
-    return PerfError(f"message of {size >> 20} MiB; the limit is {MESSAGE_BYTES >> 20} MiB")
-
-
-def _cleaned(value: Any) -> Any:
-    match value:
-        case str():
-            return plain(value, most=MESSAGE_BYTES)
-        case list():
-            return [_cleaned(each) for each in value]
-        case dict():
-            return {_cleaned(name): _cleaned(each) for name, each in value.items()}
-    return value
-
-
-# A message comes behind its length.
-_HEAD_BYTES = 4
-_CHUNK_BYTES = 1 << 20
-# For how long what is there already is read beyond the time: a sender may never pause.
-_BURST_S = 0.01
-
-
-class Channel:
+class Channel(Closable):
     """One end of a socket between our processes; OSError or EOFError when the other side is gone.
 
-    Nothing here waits for the rest of a message longer than it was told to wait, whoever is at the
-    other end: a workload can write to its worker's socket, and any process can be stopped.
+    A message is one packet: none is ever half there, whatever a workload writes to its worker's
+    socket. ``handles`` are the open files that came along with the last one.
     """
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self._end = end
-        self._begun = bytearray()
-
-    @classmethod
-    def at(cls, number: int) -> Self:
-        """Return a channel of an open socket that was handed to this process."""
-        return cls(socket.socket(fileno=number))
-
-    @property
-    def is_closed(self) -> bool:
-        """Say whether this end was closed."""
-        return self._end.fileno() < 0
+        self.handles: list[int] = []
 
     def fileno(self) -> int:
         """Return the socket's number, so that several can be waited for at once."""
         return self._end.fileno()
 
-    def send(self, message: Message, limit_s: float | None = None) -> None:
-        """Send a message; raises TimeoutError if the other side does not take it in time."""
-        data = encode(message)
-        left = memoryview(len(data).to_bytes(_HEAD_BYTES) + data)
-        deadline = None if limit_s is None else time.monotonic() + limit_s
-        while left:
-            if not self._is_ready(select.POLLOUT, deadline):
-                raise TimeoutError
-            with suppress(BlockingIOError):
-                left = left[self._end.send(left) :]
+    def send(self, message: Message, limit_s: float | None = None, *handles: int) -> None:
+        """Send a message, and open files with it; TimeoutError if it is not taken in time."""
+        data = _ENCODER.encode(message)
+        if len(data) > MESSAGE_BYTES:
+            what = f"message of {len(data) >> 20} MiB; the limit is {MESSAGE_BYTES >> 20} MiB"
+            raise PerfError(what)
+        if not self._is_ready(select.POLLOUT, limit_s):
+            raise TimeoutError
+        if len(data) <= PACKET_BYTES:
+            socket.send_fds(self._end, [data], handles)
+            return
+        with os.fdopen(os.memfd_create("message"), "wb", buffering=0) as file:
+            file.write(data)
+            socket.send_fds(self._end, [LONG], [file.fileno()])
 
     def receive(self, limit_s: float | None) -> Message | None:
-        """Return the next message, None if it has not come as a whole in time.
-
-        Raises PerfError for what is no message.
-        """
-        deadline = None if limit_s is None else time.monotonic() + limit_s
-        while missing := self._missing():
-            is_over = deadline is not None and time.monotonic() > deadline + _BURST_S
-            if is_over or not self._is_ready(select.POLLIN, deadline):
-                return None
-            with suppress(BlockingIOError):
-                # Never more than this message: what follows may be open files.
-                chunk = self._end.recv(min(missing, _CHUNK_BYTES))
-                if not chunk:
-                    raise EOFError
-                self._begun += chunk
-        data, self._begun = bytes(self._begun[_HEAD_BYTES:]), bytearray()
-        return decode(data)
+        """Return the next message, None if none comes in time; PerfError for what is none."""
+        if not self._is_ready(select.POLLIN, limit_s):
+            return None
+        flags = socket.MSG_CMSG_CLOEXEC
+        data, self.handles, *_ = socket.recv_fds(self._end, PACKET_BYTES, 2, flags)
+        if not data:
+            raise EOFError
+        if data == LONG and self.handles:
+            with os.fdopen(self.handles.pop(), "rb") as file:
+                file.seek(0)
+                data = file.read(MESSAGE_BYTES)
+        message: Message = read(data, Fork | Reap | Call | Progress | Done | Failed)
+        return message
 
     def has_news(self, limit_s: float) -> bool:
-        """Wait until more has come or the other side is gone; say whether it has."""
-        return self._is_ready(select.POLLIN, time.monotonic() + limit_s)
-
-    def send_handles(self, *handles: int) -> None:
-        """Send open files behind a message that announces them."""
-        socket.send_fds(self._end, [b"\0"], handles)
-
-    def receive_handles(self, count: int) -> list[int]:
-        """Return the open files that a message announced; raises OSError if they are not all."""
-        self._is_ready(select.POLLIN, None)
-        _, handles, *_ = socket.recv_fds(self._end, 1, count, socket.MSG_CMSG_CLOEXEC)
-        if len(handles) < count:
-            raise OSError(f"{len(handles)} of {count} open files arrived: too many are open here")
-        return handles
+        """Wait until a message has come or the other side is gone; say whether it has."""
+        return self._is_ready(select.POLLIN, limit_s)
 
     def close(self) -> None:
         """Close this end, which the other side notices."""
         self._end.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _missing(self) -> int:
-        """Return how many bytes are known to be missing of the message that has begun."""
-        if len(self._begun) < _HEAD_BYTES:
-            return _HEAD_BYTES - len(self._begun)
-        size = int.from_bytes(self._begun[:_HEAD_BYTES])
-        if size > MESSAGE_BYTES:
-            raise too_long(size)
-        return _HEAD_BYTES + size - len(self._begun)
-
-    def _is_ready(self, event: int, deadline: float | None) -> bool:
-        if self.is_closed:
+    def _is_ready(self, event: int, limit_s: float | None) -> bool:
+        if self.fileno() < 0:
             raise OSError("this end is closed")
         poller = select.poll()
         poller.register(self._end, event)
-        left_ms = None if deadline is None else 1e3 * max(0.0, deadline - time.monotonic())
-        return bool(poller.poll(left_ms))
+        return bool(poller.poll(None if limit_s is None else 1e3 * limit_s))
 
 
 def pair() -> tuple[Channel, Channel]:
     """Return both ends of a new socket; one of them is for another process."""
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return Channel(ours), Channel(theirs)

@@ -12,12 +12,12 @@ import os
 import random
 import resource
 import signal
+import socket
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -41,7 +41,6 @@ from perfsuite.engine.measure import Pair, Session
 from perfsuite.engine.trace import Anatomy, dissect, show_once
 from perfsuite.model import (
     Accelerator,
-    Case,
     DeviceFacts,
     Evidence,
     Pack,
@@ -75,6 +74,11 @@ KILL_LIMIT_S = 10.0
 _POLL_S = 0.002
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _ORPHAN_PASSES = 20
+# What a variant ends as that raises this; whatever else it raises is an error.
+STATUSES: dict[type[BaseException], Status] = {
+    WrongResultError: Status.WRONG,
+    DisturbedError: Status.DISTURBED,
+}
 # Bytes that a pack may write to a file, its output among them, and hold while it is listed.
 MOST = {resource.RLIMIT_FSIZE: 64 << 20, resource.RLIMIT_DATA: 16 << 30}
 
@@ -96,9 +100,7 @@ class Server:
                         answer: Any = self._fork()
                     case Reap(pid=pid, grace_s=grace_s):
                         answer = self._reap(pid, grace_s)
-                    case _:
-                        answer = os.getpid()
-                self._control.send(Done(value=raw(answer)))
+                self._control.send(Done(raw(answer)))
         except (EOFError, OSError):
             pass
         finally:
@@ -106,36 +108,30 @@ class Server:
                 self._reap(pid, 0.0)
 
     def _fork(self) -> int:
-        link, output = self._control.receive_handles(2)
+        link, output = self._control.handles
         server = os.getpid()
         self._before_fork()
-        pid = os.fork()
-        if pid == 0:
-            self._become_worker(server, link, output)
-        self._workers.add(pid)
-        # The worker's death must show as end of file on its socket: keep no copy of it here.
-        os.close(link)
-        os.close(output)
-        return pid
-
-    def _become_worker(self, server: int, link: int, output: int) -> NoReturn:
+        if pid := os.fork():
+            self._workers.add(pid)
+            # The worker's death must show as end of file on its socket: keep no copy of it here.
+            os.close(link)
+            os.close(output)
+            return pid
         try:
             os.setsid()
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != server:  # it died before the line above
                 os._exit(1)
             self._control.close()
-            for stream in (1, 2):
-                os.dup2(output, stream)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
             os.close(output)
-            serve(Channel.at(link))
+            serve(channel_at(link))
         finally:
             os._exit(1)
 
     def _reap(self, pid: int, grace_s: float) -> tuple[int | None, bool]:
         """Return a worker's exit code, and whether it had to be killed."""
-        if pid not in self._workers:
-            return None, False
         is_forced = not has_exited(pid, grace_s)
         # While it is not waited for, its id cannot be another's: kill its group only now. A worker
         # that was forked a moment ago may not lead its group yet.
@@ -147,23 +143,13 @@ class Server:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         self._workers.discard(pid)
         # As a subreaper the server inherits what a dead worker started, even in other sessions.
+        children = Path(f"/proc/self/task/{os.getpid()}/children")
         for _ in range(_ORPHAN_PASSES):
-            if not (orphans := _children() - self._workers):
-                break
-            for orphan in orphans:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(orphan, signal.SIGKILL)
+            for orphan in {*map(int, children.read_text("ascii").split())} - self._workers:
+                os.kill(orphan, signal.SIGKILL)
                 if has_exited(orphan, KILL_LIMIT_S):
                     os.waitpid(orphan, 0)
         return code, is_forced
-
-
-def _children() -> set[int]:
-    try:
-        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
-    except OSError:
-        return set()
-    return {int(pid) for pid in text.split()}
 
 
 def has_exited(pid: int, limit_s: float) -> bool:
@@ -221,11 +207,12 @@ class Worker:
 
     def __init__(self, connection: Channel) -> None:
         self._connection = connection
-        self._job: Job | None = None
-        self._start_s = 0.0
         self._device: Device | None = None
-        self._session: Session | Pair | None = None
         self._gang: Gang | None = None
+        # A Job and a Session, or a Pair, once a variant was started.
+        self._job: Any = None
+        self._session: Any = None
+        self._start_s = 0.0
 
     def run(self) -> None:
         """Do what the panel asks, until it lets go; raises what the variant raises."""
@@ -238,20 +225,19 @@ class Worker:
                 raise PerfError(f"a worker cannot answer {call!r}")
             given = read(call.given, STEPS[call.step][0])
             value = getattr(self, f"_{call.step}")(given)
-            self._connection.send(Done(call.step, raw(value)))
+            self._connection.send(Done(raw(value), call.step))
 
     def failure(self, error: BaseException) -> Failed:
         """Say how the variant ended that raised this."""
-        reason = _reason(error)
-        if isinstance(error, WrongResultError):
-            return Failed(Status.WRONG, reason)
-        if isinstance(error, DisturbedError):
-            return Failed(Status.DISTURBED, reason)
+        status, reason = STATUSES.get(type(error), Status.ERROR), _reason(error)
         # Ranks have work in flight that waits for each other: it may never be done.
-        sticky = "" if self._gang else self._sticky_error()
-        if sticky:
-            return Failed(Status.CRASHED, f"{reason} (the device is lost: {sticky})")
-        return Failed(Status.ERROR, reason)
+        if status is Status.ERROR and self._device is not None and self._gang is None:
+            try:
+                self._device.synchronize()
+            except BaseException as lost:  # noqa: BLE001 - its context is lost
+                status = Status.CRASHED
+                reason = f"{reason} (the device is lost: {_reason(lost)})"
+        return Failed(status, reason)
 
     def linger(self) -> None:
         """Wait to be let go, if this is a rank: its peers would fail for its leaving."""
@@ -269,29 +255,29 @@ class Worker:
         sys.path[:0] = asked.front
         # Neither the disk nor the memory of this machine is a pack's: it gets an error instead.
         for limit, most in MOST.items():
-            known = {*resource.getrlimit(limit), most} - {resource.RLIM_INFINITY}
-            resource.setrlimit(limit, (min(known), min(known)))
+            least = min({*resource.getrlimit(limit), most} - {resource.RLIM_INFINITY})
+            resource.setrlimit(limit, (least, least))
         place = Place(source.name, source.origin)
+        error: PackError | None = None
         try:
             listed = list_pack(source, load_pack(source.name, source.origin, asked.kernels), asked)
             if heavy := [name for name in asked.heavy if name in sys.modules]:
-                raise place.refuse(
+                error = place.refuse(
                     f"the pack imports {', '.join(heavy)} when it is listed",
                     remedy="import it in the case's builder, so that listing needs no GPU library",
                 )
             msgspec.json.decode(msgspec.json.encode(listed), type=Listed)
-            error = ""
         except PackError as refused:
-            error = str(refused)
+            error = refused
         except (TypeError, msgspec.MsgspecError) as odd:
             what = f"the pack declares something of a wrong type: {odd}"
-            error = str(place.refuse(what, remedy="compare it with perfsuite's types"))
-        if error:
-            bare = Pack(name=source.name, origin=source.origin, version=source.version)
-            listed = Listed(replace(bare, error=error))
+            error = place.refuse(what, remedy="compare it with perfsuite's types")
         if os.getpid() != own:  # the pack forked, and this is the child that it let go on
             os._exit(0)
-        return listed
+        if error is None:
+            return listed
+        name, origin, version = source.name, source.origin, source.version
+        return Listed(Pack(name=name, origin=origin, version=version, error=str(error)))
 
     def _start(self, job: Job) -> None:
         """Open the device and load the pack, launch nothing yet."""
@@ -302,44 +288,41 @@ class Worker:
             self._announce("join")
             self._gang = join(job.device, rank=job.rank, ranks=job.ranks, rendezvous=job.rendezvous)
             self._announce("load")
-        _import_from(job)
-        with waking(job.device, gang=self._gang):
-            case = _case(job)
-        self._job, self._device = job, _opened(job, self._gang)
-        self._session = session = _measuring(job, self._device, case)
+        session = _opened(job, self._gang)
         session.announce = self._announce
+        self._job, self._device, self._session = job, session.device, session
         if job.rival is not None:
-            rival = _measuring(replace(job, axes=job.rival), self._device, case)
+            rival = Session(session.device, session.case, job.rival, job.settings, job.seed)
             rival.announce = self._announce
             self._session = Pair(session, rival, known=job.rival_sampling, seed=job.seed)
         self._start_s = round(time.monotonic() - started, 6)
 
     def _check(self, is_thorough: bool) -> None:  # noqa: FBT001 - what a step takes
         """Build and check; others may do the same meanwhile."""
-        self._begun().check(is_thorough=is_thorough)
+        self._session.check(is_thorough=is_thorough)
 
     def _prepare(self, sampling: Sampling | None) -> Sampling | None:
         """Calibrate and settle, with the device to itself."""
-        return self._begun().prepare(sampling)
+        chosen: Sampling | None = self._session.prepare(sampling)
+        return chosen
 
     def _measure(self, _: None) -> None:
-        self._begun().block()
+        self._session.block()
 
     def _finish(self, _: None) -> tuple[Evidence, ...]:
-        session, job = self._begun(), self._job
-        assert job is not None  # noqa: S101 - it has begun
-        session.recheck()
+        self._session.recheck()
         # Where nothing of its revision was imported, the evidence says so.
-        noted = () if _refuse_strangers(job) else (NOTHING_OF_IT,)
+        is_its_own = refuse_strangers(self._job.tree, sys.modules.values())
+        noted = () if is_its_own else (NOTHING_OF_IT,)
         return tuple(
             replace(
                 each,
-                slot=job.slot,
-                seed=job.seed,
+                slot=self._job.slot,
+                seed=self._job.seed,
                 phases_s={"start": self._start_s, **each.phases_s},
                 notes=(*each.notes, *noted),
             )
-            for each in session.finish()
+            for each in self._session.finish()
         )
 
     def _trace(self, asked: tuple[Job, int]) -> Anatomy:
@@ -347,17 +330,11 @@ class Worker:
         job, sets = asked
         self._put_away()
         forget_compiled()
-        _import_from(job)
-        case = _case(job)
-        self._device = device = _opened(job, None)
-        found = dissect(device, partial(_measuring(job, device, case).launches, sets))
-        _refuse_strangers(job)
+        session = _opened(job)
+        self._device = session.device
+        found = dissect(session.device, lambda: session.launches(sets))
+        refuse_strangers(job.tree, sys.modules.values())
         return found
-
-    def _begun(self) -> Session | Pair:
-        if self._session is None:
-            raise PerfError("a worker cannot measure what it has not started")
-        return self._session
 
     def _put_away(self) -> None:
         """Drop the variant before: its graphs and buffers must not weigh on the next."""
@@ -370,35 +347,17 @@ class Worker:
     def _announce(self, phase: str) -> None:
         self._connection.send(Progress(phase))
 
-    def _sticky_error(self) -> str:
-        """Return what the device still reports after a failure: its context is lost then."""
-        try:
-            if self._device is not None:
-                self._device.synchronize()
-        except BaseException as error:  # noqa: BLE001 - any answer but silence is the answer
-            return _reason(error)
-        return ""
-
 
 def show(job: Job) -> None:
     """Launch a variant once, warm, for the profiler that this process runs under."""
-    _import_from(job)
-    case = _case(job)
-    device = _opened(job, None)
-    show_once(device, partial(_measuring(job, device, case).launches, 1))
-    _refuse_strangers(job)
-    device.close()
+    session = _opened(job)
+    show_once(session.device, lambda: session.launches(1))
+    refuse_strangers(job.tree, sys.modules.values())
+    session.device.close()
 
 
-def _measuring(job: Job, device: Device, case: Case) -> Session:
-    return Session(device, case, job.axes, job.settings, job.seed)
-
-
-def _opened(job: Job, gang: Gang | None) -> Device:
-    return open_device(job.device, seed=job.seed, gang=gang, accelerator=job.accelerator)
-
-
-def _import_from(job: Job) -> None:
+def _opened(job: Job, gang: Gang | None = None) -> Session:
+    """Import a job's case, and open its device."""
     if job.accelerator is not None and job.accelerator.folder not in {"", *sys.path}:
         sys.path.append(job.accelerator.folder)
     with contextlib.suppress(OSError):  # the folder may be gone
@@ -406,24 +365,23 @@ def _import_from(job: Job) -> None:
         sys.path += {str(Path.cwd())} - set(sys.path)
     if job.tree is not None:
         sys.path[:] = dict.fromkeys((*entries(job.tree, sys.path), *sys.path))
-
-
-def _case(job: Job) -> Case:
-    cases = load_pack(job.pack, job.origin, job.kernels).cases
-    if job.case not in cases:
-        raise PackError(
-            f"pack {job.pack!r} has no case {job.case!r}",
-            where=job.origin,
-            remedy=f"its cases are {', '.join(sorted(cases))}; did the pack change meanwhile?",
-        )
-    return cases[job.case]
+    with waking(job.device, gang=gang):
+        cases = load_pack(job.pack, job.origin, job.kernels).cases
+        if job.case not in cases:
+            raise PackError(
+                f"pack {job.pack!r} has no case {job.case!r}",
+                where=job.origin,
+                remedy=f"its cases are {', '.join(sorted(cases))}; did the pack change meanwhile?",
+            )
+    device = open_device(job.device, seed=job.seed, gang=gang, accelerator=job.accelerator)
+    return Session(device, cases[job.case], job.axes, job.settings, job.seed)
 
 
 def _reason(error: BaseException) -> str:
     """Return one line: a deliberate error's own words, else its type and first line."""
     kind = plain(type(error).__name__)
     try:
-        text = str(error.what if isinstance(error, PerfError) else error)
+        text = error.what if isinstance(error, PerfError) else str(error)
     except BaseException as second:  # noqa: BLE001 - it is a case's own, too
         return f"{kind} (asked for its text it raises {plain(type(second).__name__)})"
     first = plain(text.strip().partition("\n")[0])
@@ -432,22 +390,19 @@ def _reason(error: BaseException) -> str:
     return f"{kind}: {first}" if first else kind
 
 
-# Which code a process imports where two revisions are compared; perfsuite itself stays.
-
-# The instrument is the same in both arms, also where its own repository is under test.
+# The instrument is the same on both sides, also where its own repository is under test.
 INSTRUMENT = Path(perfsuite.__file__).resolve().parent
-# What is installed inside the repository, such as a virtual environment, is both arms' own.
+# What is installed inside the repository, such as a virtual environment, is both sides' own.
 INSTALLED = frozenset({"site-packages", "dist-packages"})
-BY_PATH = (
-    "let nothing but sys.path decide where it is imported from (an editable install with a finder "
-    "of its own does)"
+FROM_THERE = (
+    "let sys.path alone decide where it is imported from (an editable install with a finder of its "
+    "own does not), or make it there: --perf-against-build (make, git submodule update --init)"
 )
-BY_BUILD = "make it there: --perf-against-build (make, git submodule update --init)"
 NOTHING_OF_IT = "no Python module came from there: both arms ran the same code"
 
 
 def moved(path: str, tree: Tree) -> str:
-    """Return where a path of the repository lies in an arm's tree; others stay."""
+    """Return where a path of the repository lies in another revision's tree; others stay."""
     place = Path(path).resolve()
     if not path or not place.is_relative_to(tree.repository) or place.is_relative_to(tree.root):
         return path
@@ -455,7 +410,7 @@ def moved(path: str, tree: Tree) -> str:
 
 
 def moved_origin(origin: str, tree: Tree) -> str:
-    """Return where a pack is loaded from in an arm's tree."""
+    """Return where a pack is loaded from in another revision's tree."""
     kind, _, value = origin.partition(":")
     if kind == "file":
         return f"file:{moved(value, tree)}"
@@ -469,56 +424,43 @@ def entries(tree: Tree, paths: Iterable[str]) -> list[str]:
     A path that the tree lacks, such as a virtual environment inside the repository, has no twin.
     """
     twins = [twin for path in paths if (twin := moved(path, tree)) != path]
-    own = [twin for twin in twins if Path(twin).is_relative_to(tree.root)]
-    return [path for path in dict.fromkeys((*tree.front, *own)) if Path(path).is_dir()]
+    return [path for path in dict.fromkeys((*tree.front, *twins)) if Path(path).is_dir()]
 
 
-def refuse_strangers(tree: Tree, modules: Iterable[ModuleType]) -> None:
+def refuse_strangers(tree: Tree | None, modules: Iterable[ModuleType]) -> bool:
     """Raise ``PackError`` if a module came from the repository and not from the tree.
 
-    What the tree lacks (a submodule, what is built) would be the working tree's in both arms.
+    What the tree lacks (a submodule, what is built) would be the working tree's on both sides.
+    Return whether any module came from the tree.
     """
-    for file in _files(modules):
-        twin = moved(str(file), tree)
-        is_there = Path(twin).is_file()
-        if twin == str(file) or not (is_there or _is_own(file, tree)):
-            continue
-        raise PackError(
-            f"{str(file)!r} was imported from the working tree, not from the other revision"
-            f"{'' if is_there else ', whose checkout lacks it'}",
-            where=tree.root,
-            remedy=BY_PATH if is_there else BY_BUILD,
-        )
-
-
-def _is_own(file: Path, tree: Tree) -> bool:
-    """Say whether a file is the repository's own: neither installed nor temporary inside it.
-
-    Some modules name a file that is none (torch.ops does).
-    """
-    homes = [Path(home).resolve() for home in (sys.prefix, sys.base_prefix, tempfile.gettempdir())]
-    inside = [home for home in homes if Path(tree.repository) in home.parents]
-    is_installed = not INSTALLED.isdisjoint(file.parts) or any(map(file.is_relative_to, inside))
-    return file.is_file() and not is_installed
-
-
-def _files(modules: Iterable[ModuleType]) -> Iterator[Path]:
-    """Yield the files of modules that are not the instrument's."""
-    for module in modules:
-        name = getattr(module, "__file__", None)
-        file = Path(name).resolve() if isinstance(name, str) else INSTRUMENT
-        if not file.is_relative_to(INSTRUMENT):
-            yield file
-
-
-def _refuse_strangers(job: Job) -> bool:
-    """Say whether anything of the job's revision was imported; raises where another's was."""
-    tree = job.tree
     if tree is None or tree.root == tree.repository:
         return True
-    modules = tuple(sys.modules.values())
-    refuse_strangers(tree, modules)
-    return any(file.is_relative_to(tree.root) for file in _files(modules))
+    homes = [Path(home).resolve() for home in (sys.prefix, sys.base_prefix, tempfile.gettempdir())]
+    inside = [home for home in homes if Path(tree.repository) in home.parents]
+    is_any = False
+    for module in tuple(modules):
+        name = getattr(module, "__file__", None)
+        file = Path(name).resolve() if isinstance(name, str) else INSTRUMENT
+        if file.is_relative_to(INSTRUMENT):
+            continue
+        is_any = is_any or file.is_relative_to(tree.root)
+        is_installed = not INSTALLED.isdisjoint(file.parts) or any(map(file.is_relative_to, inside))
+        twin = moved(str(file), tree)
+        # Some modules name a file that is none (torch.ops does).
+        if twin == str(file) or is_installed or not file.is_file():
+            continue
+        lacks = "" if Path(twin).is_file() else ", whose checkout lacks it"
+        raise PackError(
+            f"{str(file)!r} was imported from the working tree, not from the other revision{lacks}",
+            where=tree.root,
+            remedy=FROM_THERE,
+        )
+    return is_any
+
+
+def channel_at(number: int) -> Channel:
+    """Return a channel of an open socket that was handed to this process."""
+    return Channel(socket.socket(fileno=number))
 
 
 def main() -> None:
@@ -527,7 +469,7 @@ def main() -> None:
     Without a device it lists packs. Of a device that a pack brings, the other arguments are its
     folder and what is to be imported for it.
     """
-    control = Channel.at(int(sys.argv[1]))
+    control = channel_at(int(sys.argv[1]))
     folder, *own = sys.argv[3:] or [""]
     sys.path += [folder] if folder else []
     kind = device_class(sys.argv[2])
@@ -544,7 +486,7 @@ def main() -> None:
     # What is imported now is shared with the workers; their collector need not touch it.
     gc.collect()
     gc.freeze()
-    control.send(Done(value=raw(os.getpid())))
+    control.send(Done(raw(os.getpid())))
     Server(control, before_fork=kind.before_fork).run()
 
 

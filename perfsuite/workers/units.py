@@ -27,7 +27,6 @@ from perfsuite.workers.process import Code, Site, inventory
 VARIABLE = "PERFSUITE_LOCKS"
 # Whoever was refused stays in the queue for good: as many are told who holds the unit.
 _QUEUE = 4096
-_ASK_S = 1.0
 _PEER = struct.Struct("3i")  # process, user and group
 T = TypeVar("T")
 
@@ -43,25 +42,18 @@ class Desk:
     facts: DeviceFacts
 
 
-Rank = Callable[[Variant, Desk], int]
-
-
 def _anywhere(_item: object, _desk: Desk) -> int:
     return 0
 
 
 def open_desks(
-    device: str,
-    packs: Sequence[Pack],
-    settings: Settings,
-    stack: ExitStack,
+    device: str, packs: Sequence[Pack], settings: Settings, stack: ExitStack
 ) -> tuple[Desk, ...]:
     """Open panels on all units of one product, or on the one device named; raises DeviceError.
 
     A unit is locked while its panel is open, so that two runs of a node never measure each other.
     """
     device, gpus, own = resolved(device, packs)
-    chosen = _of_one_product(gpus)
     site = Site(
         device=device,
         accelerator=own,
@@ -70,16 +62,19 @@ def open_desks(
         origins={pack.name: pack.origin for pack in packs if not pack.error},
         kernels=tuple(kernel for pack in packs for kernel in pack.kernels),
     )
-    sites = [replace(site, gpus=(gpu,)) for gpu in chosen]
+    sites = [replace(site, gpus=(gpu,)) for gpu in next(iter(products_of(gpus)), ())]
     if own:
-        sites = [
-            replace(site, accelerator=structs.replace(own, units=(unit,))) for unit in own.units
-        ]
-    sites = sites or [site]
-    desks = [_open(each, stack) for each in sites]
+        owns = [structs.replace(own, units=(unit,)) for unit in own.units]
+        sites = [replace(site, accelerator=each) for each in owns]
     # A server sees its own unit only: how many there are is known here.
-    count = len(desks) if gpus or own else 0
-    return tuple(replace(d, facts=structs.replace(d.facts, gpus=count)) for d in desks)
+    count = len(sites)
+    desks = []
+    for each in sites or [site]:
+        panel = stack.enter_context(Panel(each))
+        facts = structs.replace(panel.facts(), gpus=count)
+        stack.enter_context(UnitLock(facts.unit))
+        desks.append(Desk(panel, facts))
+    return tuple(desks)
 
 
 def resolved(device: str, packs: Sequence[Pack]) -> tuple[str, tuple[Gpu, ...], Accelerator | None]:
@@ -104,23 +99,51 @@ def resolved(device: str, packs: Sequence[Pack]) -> tuple[str, tuple[Gpu, ...], 
     return device, gpus, own
 
 
+def _gpus(device: str) -> tuple[Gpu, ...]:
+    if device in {"auto", "cuda"}:
+        return inventory()
+    return fake_gpus() if device == "fake" else ()
+
+
+def products_of(gpus: Sequence[Gpu]) -> tuple[tuple[Gpu, ...], ...]:
+    """Return the GPUs by product and board, the first one's first: a run has one SKU."""
+    found: dict[tuple[str, str], list[Gpu]] = {}
+    for gpu in gpus:
+        found.setdefault((gpu.name, gpu.board), []).append(gpu)
+    return tuple(map(tuple, found.values()))
+
+
+def idle_gpus(desks: Sequence[Desk]) -> Iterator[str]:
+    """Yield which GPUs of this node the run does not use: one run is of one SKU."""
+    used = [gpu for desk in desks for gpu in desk.panel.site.gpus]
+    for others in products_of(_gpus(desks[0].panel.site.device)) if used else ():
+        if others[0] not in used:
+            uuids = ",".join(gpu.uuid for gpu in others)
+            yield (
+                f"{len(others)} x {others[0].name} ({others[0].board or 'board unknown'}) not "
+                "used: a run is of one SKU; for the other, run with "
+                f"CUDA_VISIBLE_DEVICES={uuids}"
+            )
+
+
 def measure_on(
     desks: Sequence[Desk],
     variants: Sequence[Variant],
     measure: Callable[[Desk, Sequence[Variant]], None],
-    rank: Rank = _anywhere,
+    rank: Callable[[Variant, Desk], int] = _anywhere,
 ) -> None:
     """Share the variants out over the desks, then let gangs measure theirs on all of them.
 
-    ``rank`` says how unwelcome a variant is on a desk; those of the lowest rank share it.
-    Each desk has a thread; raises the first failure. An exception in this thread, Ctrl-C among
-    them, stops all panels first.
+    Raises like ``share_out``.
     """
     share_out(desks, [variant for variant in variants if not variant.is_gang], measure, rank)
     gangs = [variant for variant in variants if variant.is_gang]
     if not gangs:
         return
-    with _gang_panel(desks, most=max(variant.ranks for variant in gangs)) as panel:
+    most = max(variant.ranks for variant in gangs)
+    gpus = tuple(gpu for desk in desks for gpu in desk.panel.site.gpus)
+    site = replace(desks[0].panel.site, gpus=gpus, slots=most)
+    with Panel(site, _units(desks, most)) as panel:
         for ranks in sorted({variant.ranks for variant in gangs}):
             unit = gang_unit(_units(desks, ranks))
             desk = Desk(panel, structs.replace(desks[0].facts, unit=unit))
@@ -134,13 +157,11 @@ def count_on(
 ) -> None:
     """Share variants that are only counted out over the cores: nothing they do is timed."""
     many = min(MOST_COUNTING, (os.cpu_count() or 1) // 2, len(variants) // FEWEST_EACH)
-    if many <= len(desks):
-        share_out(desks, variants, measure)
-        return
-    site = replace(desks[0].panel.site, slots=1)
     with ExitStack() as stack:
-        extra = [Desk(stack.enter_context(Panel(site)), desks[0].facts) for _ in range(many)]
-        share_out(extra, variants, measure)
+        if many > len(desks):
+            site, facts = replace(desks[0].panel.site, slots=1), desks[0].facts
+            desks = [Desk(stack.enter_context(Panel(site)), facts) for _ in range(many)]
+        share_out(desks, variants, measure)
 
 
 def units_of(desks: Sequence[Desk], variants: Sequence[Variant]) -> dict[str, str]:
@@ -157,31 +178,22 @@ def _units(desks: Sequence[Desk], ranks: int) -> list[str]:
     return [desks[rank % len(desks)].facts.unit for rank in range(ranks)]
 
 
-def _gang_panel(desks: Sequence[Desk], *, most: int) -> Panel:
-    gpus = tuple(gpu for desk in desks for gpu in desk.panel.site.gpus)
-    site = replace(desks[0].panel.site, gpus=gpus, slots=most)
-    return Panel(site, _units(desks, most))
-
-
 def share_out(
     desks: Sequence[Desk],
     items: Sequence[T],
     measure: Callable[[Desk, Sequence[T]], None],
     rank: Callable[[T, Desk], int] = _anywhere,
 ) -> None:
-    """Let each desk measure its share, in a thread; raises the first failure, all stopped first."""
-    _measure_shares(desks, shares_of(desks, items, rank), measure)
+    """Let each desk measure its share: each item goes where its rank, then load is least.
 
-
-def shares_of(
-    desks: Sequence[Desk], items: Sequence[T], rank: Callable[[T, Desk], int] = _anywhere
-) -> list[list[T]]:
-    """Return each desk's items in their order: each goes where its rank, then load is least."""
+    ``rank`` says how unwelcome an item is on a desk. Each desk has a thread; raises the first
+    failure. An exception in this thread, Ctrl-C among them, stops all panels first.
+    """
     shares: list[list[T]] = [[] for _ in desks]
     for item in items:
         costs = [(rank(item, desk), len(share)) for desk, share in zip(desks, shares, strict=True)]
         shares[costs.index(min(costs))].append(item)
-    return shares
+    _measure_shares(desks, shares, measure)
 
 
 def measure_on_all(
@@ -189,7 +201,7 @@ def measure_on_all(
     variants: Sequence[Variant],
     measure: Callable[[Desk, Sequence[Variant]], None],
 ) -> None:
-    """Let every desk measure all the variants; raises like ``measure_on``."""
+    """Let every desk measure all the variants; raises like ``share_out``."""
     _measure_shares(desks, [variants] * len(desks), measure)
 
 
@@ -199,11 +211,8 @@ def _measure_shares(
     measure: Callable[[Desk, Sequence[T]], None],
 ) -> None:
     with ThreadPoolExecutor(max_workers=len(desks)) as pool:
-        futures = [
-            pool.submit(measure, desk, share)
-            for desk, share in zip(desks, shares, strict=True)
-            if share
-        ]
+        pairs = zip(desks, shares, strict=True)
+        futures = [pool.submit(measure, desk, share) for desk, share in pairs if share]
         try:
             for future in as_completed(futures):
                 future.result()
@@ -211,44 +220,6 @@ def _measure_shares(
             for desk in desks:
                 desk.panel.stop()
             raise
-
-
-def _open(site: Site, stack: ExitStack) -> Desk:
-    panel = stack.enter_context(Panel(site))
-    facts = panel.facts()
-    stack.enter_context(UnitLock(facts.unit))
-    return Desk(panel, facts)
-
-
-def idle_gpus(desks: Sequence[Desk]) -> Iterator[str]:
-    """Yield which GPUs of this node the run does not use: one run is of one SKU."""
-    used = [gpu for desk in desks for gpu in desk.panel.site.gpus]
-    groups = products_of(_gpus(desks[0].panel.site.device)) if used else ()
-    for others in (group for group in groups if group[0] not in used):
-        uuids = ",".join(gpu.uuid for gpu in others)
-        yield (
-            f"{len(others)} x {others[0].name} ({others[0].board or 'board unknown'}) not used: "
-            f"a run is of one SKU; for the other, run with CUDA_VISIBLE_DEVICES={uuids}"
-        )
-
-
-def _gpus(device: str) -> tuple[Gpu, ...]:
-    if device in {"auto", "cuda"}:
-        return inventory()
-    return fake_gpus() if device == "fake" else ()
-
-
-def products_of(gpus: Sequence[Gpu]) -> tuple[tuple[Gpu, ...], ...]:
-    """Return the GPUs by product and board, the first one's first."""
-    found: dict[tuple[str, str], list[Gpu]] = {}
-    for gpu in gpus:
-        found.setdefault((gpu.name, gpu.board), []).append(gpu)
-    return tuple(map(tuple, found.values()))
-
-
-def _of_one_product(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """Return the GPUs of the first one's product and board: a run has one SKU."""
-    return next(iter(products_of(gpus)), ())
 
 
 class UnitLock(Closable):
@@ -268,18 +239,13 @@ class UnitLock(Closable):
             self._socket.listen(_QUEUE)
         except OSError as error:
             self._socket.close()
-            where = f"the socket @{self._name[1:]} in /proc/net/unix"
+            what = f"unit {unit!r} cannot be locked: {error.strerror}"
+            remedy = "let this user make Unix sockets; a sandbox may forbid them"
             if error.errno == errno.EADDRINUSE:
-                raise UsageError(
-                    f"unit {unit!r} is being measured by process {self._holder()}",
-                    where=where,
-                    remedy="wait until that run ends, stop it, or choose another device",
-                ) from error
-            raise UsageError(
-                f"unit {unit!r} cannot be locked: {error.strerror}",
-                where=where,
-                remedy="let this user make Unix sockets; a sandbox may forbid them",
-            ) from error
+                what = f"unit {unit!r} is being measured by process {self._holder()}"
+                remedy = "wait until that run ends, stop it, or choose another device"
+            where = f"the socket @{self._name[1:]} in /proc/net/unix"
+            raise UsageError(what, where=where, remedy=remedy) from error
 
     def close(self) -> None:
         """Give the unit back."""
@@ -289,14 +255,13 @@ class UnitLock(Closable):
         """Return the id of the process that holds the name; a container may hide it."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-                asking.settimeout(_ASK_S)
+                asking.settimeout(1.0)
                 asking.connect(self._name)
                 told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         except OSError:
             return "unknown"
         process, user, _ = _PEER.unpack(told)
-        mine = user == os.getuid()
-        return f"{process or 'unknown'}{'' if mine else f' of user {user}'}"
+        return f"{process or 'unknown'}{'' if user == os.getuid() else f' of user {user}'}"
 
 
 class Desks(Closable):
@@ -310,7 +275,7 @@ class Desks(Closable):
     def of(
         self, device: str, packs: Sequence[Pack], settings: Settings, arms: Mapping[Arm, Code]
     ) -> tuple[Desk, ...]:
-        """Return the desks, for a run that compares these arms, or none; raises DeviceError.
+        """Return the desks, for a run that compares these sides, or none; raises DeviceError.
 
         Device and packs are the same in all runs; a run that was resumed may have other settings.
         """

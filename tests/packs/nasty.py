@@ -79,20 +79,8 @@ def _write_to_sockets(data: bytes) -> None:
             os.write(int(handle.name), data)
 
 
-def _garble(_values: list[float]) -> list[float]:
-    _write_to_sockets(b"\0\0\0\2{}")  # two bytes that are no message
-    signal.pause()
-    return []
-
-
 def _half(_values: list[float]) -> list[float]:
     _write_to_sockets(b'\0\0\4\0{"half"')  # of a message of a kilobyte
-    signal.pause()
-    return []
-
-
-def _half_head(_values: list[float]) -> list[float]:
-    _write_to_sockets(b"\0\0")
     signal.pause()
     return []
 
@@ -105,18 +93,6 @@ def _half_then_end(_values: list[float]) -> list[float]:
 def _stop_midway(_values: list[float]) -> list[float]:
     _write_to_sockets(b"\0\1\0\0" + b"x" * 30_000)
     os.kill(os.getpid(), signal.SIGSTOP)
-    return []
-
-
-def _trickle(_values: list[float]) -> list[float]:
-    _write_to_sockets(b"\1\0\0\0")
-    while True:
-        _write_to_sockets(b"x")
-
-
-def _announce_too_much(_values: list[float]) -> list[float]:
-    _write_to_sockets(b"\xff\0\0\0")
-    signal.pause()
     return []
 
 
@@ -155,13 +131,9 @@ FUNCTIONS: dict[str, Callable[[list[float]], Any]] = {
     "fork_and_die": _fork_and_die,
     "end_server": _end_server,
     "end_siblings": _end_siblings,
-    "garble": _garble,
     "half": _half,
-    "half_head": _half_head,
     "half_then_end": _half_then_end,
     "stop_midway": _stop_midway,
-    "trickle": _trickle,
-    "announce_too_much": _announce_too_much,
     "speechless": _speechless,
     "without_output": _without_output,
     "with_full_output": _with_full_output,

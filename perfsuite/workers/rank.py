@@ -53,43 +53,6 @@ def measure(variant: Variant, origin: str, device_name: str, seed: int = 0) -> R
     )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Measure as the command line says; return the exit status."""
-    try:
-        return _main(arguments)
-    except PerfError as error:
-        sys.stderr.write(f"rank {from_environment('RANK') or '?'}: {error}\n")
-        return 2
-
-
-def _main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="torchrun ... -m perfsuite.gang", description=__doc__)
-    parser.add_argument("variant", help="its id, as perfsuite list shows it")
-    parser.add_argument("--pack", action="append", type=Path, default=[], help="a file or folder")
-    parser.add_argument("--device", default="auto", choices=["auto", "cuda", "cpu"])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write the result to this file")
-    given = parser.parse_args(arguments)
-    if "WORLD_SIZE" not in os.environ:
-        raise UsageError(
-            "perfsuite.gang is one rank of several, and nothing says which",
-            remedy="start it by torchrun, or measure on one node with pytest --perf",
-        )
-    device = given.device if given.device != "auto" else "cuda" if inventory() else "cpu"
-    variant, origin = _find(given.variant, given.pack)
-    result = measure(variant, origin, device, given.seed)
-    if result is not None:
-        (evidence,) = result.evidence
-        times_us = [time_us for block in evidence.samples("time_us") for time_us in block]
-        sys.stdout.write(
-            f"{result.variant}: median {statistics.median(times_us):.4g} us of {len(times_us)} "
-            f"samples, each by its slowest rank\n"
-        )
-        if given.json is not None:
-            given.json.write_bytes(encode(result))
-    return 0
-
-
 def refuse_misfit(variant: Variant, gang: Gang, device: Device) -> None:
     """Raise UsageError unless the variant is one for these ranks and this device."""
     if gang.ranks != variant.ranks:
@@ -97,12 +60,46 @@ def refuse_misfit(variant: Variant, gang: Gang, device: Device) -> None:
             f"{variant.id} is run by {variant.ranks} ranks, and torchrun started {gang.ranks}",
             remedy="choose --nnodes and --nproc-per-node accordingly, or another variant",
         )
-    missing = missing_need(variant, replace(device.facts(), gpus=gang.ranks))
-    if missing:
+    if missing := missing_need(variant, replace(device.facts(), gpus=gang.ranks)):
         raise UsageError(f"{variant.id} cannot run here: it {missing}")
 
 
-def _find(name: str, extra: Sequence[Path]) -> tuple[Variant, str]:
+def main(arguments: Sequence[str]) -> int:
+    """Measure as the command line says; return the exit status."""
+    prog = "torchrun ... -m perfsuite.workers.rank"
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
+    parser.add_argument("variant", help="its id, as perfsuite list shows it")
+    parser.add_argument("--pack", action="append", type=Path, default=[], help="a file or folder")
+    parser.add_argument("--device", default="auto", choices=["auto", "cuda", "cpu"])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="write the result to this file")
+    given = parser.parse_args(arguments)
+    try:
+        variant, origin = _found(given.variant, given.pack)
+        device = given.device if given.device != "auto" else "cuda" if inventory() else "cpu"
+        result = measure(variant, origin, device, given.seed)
+    except PerfError as error:
+        sys.stderr.write(f"rank {from_environment('RANK') or '?'}: {error}\n")
+        return 2
+    if result is None:
+        return 0
+    (evidence,) = result.evidence
+    times_us = [time_us for block in evidence.samples("time_us") for time_us in block]
+    sys.stdout.write(
+        f"{result.variant}: median {statistics.median(times_us):.4g} us of {len(times_us)} "
+        f"samples, each by its slowest rank\n"
+    )
+    if given.json is not None:
+        given.json.write_bytes(encode(result))
+    return 0
+
+
+def _found(name: str, extra: Sequence[Path]) -> tuple[Variant, str]:
+    if "WORLD_SIZE" not in os.environ:
+        raise UsageError(
+            "this is one rank of several, and nothing says which",
+            remedy="start it by torchrun, or measure on one node with pytest --perf",
+        )
     own = [s for s in discover(Path.cwd(), extra=extra) if s.name == name.partition(".")[0]]
     for pack in load_catalogue(own[:1], tier=Tier.FULL):
         if pack.error:
