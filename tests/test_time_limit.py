@@ -151,7 +151,7 @@ def test_a_night_measures_what_fits_and_says_what_it_left_out(tmp_path: Path) ->
         "--perf-time 2m: 3 of 8 variants had room, 5 were left out (about 1m40s of measuring): "
         "5 new when last measured"
     )
-    assert load_run(outcome.run_file) == run
+    assert load_run(outcome.run_file) == store_data.stored(run)
     book = read(run, baselines=entries_in(outcome.run))
     assert "5 left out" in "\n".join(summary(book))
     for text in (markdown(book), render_page(book), verdict_json(book)):
