@@ -20,7 +20,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, PerfError, plain
-from perfsuite.model import Arm, Trace, TracedKernel, Variant, function_of
+from perfsuite.model import Arm, Trace, TracedKernel, Variant, built_in, function_of
 from perfsuite.workers import messages
 from perfsuite.workers.panel import Seat, job_of
 from perfsuite.workers.process import Site, tail
@@ -51,7 +51,6 @@ OPTIONS = (
 ONE_S = 30.0
 # Seconds that the watched process outlives the limit of those who started it, who may be gone.
 GRACE_S = 5
-DEVICES = ("cuda", "fake")
 DENIED = "ERR_NVGPUCTRPERM"
 _DRIVER, _STATUS = Path("/proc/driver/nvidia/params"), Path("/proc/self/status")
 _CAP_SYS_ADMIN = 21
@@ -156,7 +155,7 @@ def readers() -> Iterator[str]:
 
 def refusal(device: str) -> str:
     """Say why nothing can be counted on a device here; "" if it can."""
-    if device not in DEVICES:
+    if not built_in(device).has_counters:
         return f"device {device} has none of NVIDIA's counters"
     return "" if shutil.which("ncu") else NO_NCU
 
