@@ -14,12 +14,10 @@ from perfsuite.engine.measure import Session
 from perfsuite.hooks import added
 from perfsuite.judge.peaks import per_launch
 from perfsuite.model import Health, Pack, Regime, Settings, Tier
-from perfsuite.packs.find import PackSource, discover, packs_at
+from perfsuite.packs.find import Fault, PackSource, discover, packs_at
 from perfsuite.packs.load import (
-    Fault,
     Listeners,
     LoadedPack,
-    Place,
     chosen_accelerator,
     load_pack,
 )
@@ -64,7 +62,7 @@ def check_pack(pack: ModuleType | str | Path, *, device: str = "cpu") -> tuple[s
         if listed.error:
             raise PackError(listed.error)
         loaded = load_pack(source.name, source.origin)
-        Place(source.name, source.origin).check("", _faults(listed, loaded))
+        source.check("", _faults(listed, loaded))
         if device:
             own = chosen_accelerator(device, [listed])
             opened = open_device(device, accelerator=own)
