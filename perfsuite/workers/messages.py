@@ -7,7 +7,7 @@ import re
 import select
 import socket
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -50,6 +50,17 @@ class Reap(Message, frozen=True):
 
     pid: int
     grace_s: float
+
+
+class Ending(NamedTuple):
+    """How a process ended: its exit code (minus the signal), None if it does not even die.
+
+    ``is_forced`` says that it had to be killed; ``lost`` what became of its server, if that died.
+    """
+
+    code: int | None
+    is_forced: bool
+    lost: str = ""
 
 
 class Call(Message, frozen=True):
