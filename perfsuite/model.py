@@ -22,14 +22,49 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # A device that a pack brings, as plain data.
 
 
-# Devices of the core, and what opens them; "auto" chooses among devices.
+class BuiltIn(Record, frozen=True):
+    """What is known of a device of the core before it is opened, and by those who never open it.
+
+    ``opens`` and ``lists`` are ``module:callable``; the latter returns the GPUs of this machine
+    that the device may be. What ``is_host`` are the cores that everything else runs on. Of what
+    ``is_nvidia`` each rank takes a GPU. ``process_s`` is about how long a process of a variant
+    takes, ``slug`` its product's where the name says nothing.
+    """
+
+    opens: str
+    lists: str = ""
+    is_host: bool = False
+    is_nvidia: bool = False
+    has_counters: bool = False
+    process_s: float = 0.0
+    slug: str = ""
+
+
+# Devices of the core by name; what "auto" takes where there are GPUs, and where nothing else is.
+GPU_DEVICE, HOST_DEVICE = "cuda", "cpu"
 BUILT_IN_DEVICES = {
-    "cuda": "perfsuite.devices.cuda:CudaDevice",
-    "cpu": "perfsuite.devices.cpu:CpuDevice",
-    "fake": "perfsuite.devices.fake:FakeDevice",
+    GPU_DEVICE: BuiltIn(
+        "perfsuite.devices.cuda:CudaDevice",
+        lists="perfsuite.workers.process:inventory",
+        is_nvidia=True,
+        has_counters=True,
+        process_s=0.5,  # on a warm H200
+    ),
+    HOST_DEVICE: BuiltIn("perfsuite.devices.cpu:CpuDevice", is_host=True, process_s=2.0),
+    "fake": BuiltIn(
+        "perfsuite.testing.fake:FakeDevice",
+        lists="perfsuite.testing.fake:fake_gpus",
+        has_counters=True,
+        slug="fake",
+    ),
 }
-# The one whose cores are those that everything else runs on.
-HOST_DEVICE = "cpu"
+
+
+def built_in(device: str) -> BuiltIn:
+    """Return what is known of a device of the core, and of one that a pack brings nothing."""
+    return BUILT_IN_DEVICES.get(device, BuiltIn(""))
+
+
 ACCELERATOR_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 OPENS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 
@@ -349,7 +384,24 @@ class Budget(Record, frozen=True):
     reason: str
 
 
-class Case(Record, frozen=True, kw_only=True):
+class Declared(Record, frozen=True, kw_only=True):
+    """What a case is wherever it is: in its pack, and as plain data."""
+
+    name: str
+    source: str = ""
+    version: int = 1
+    regime: Regime = Regime.PACED
+    cold: bool = True
+    needs: tuple[Need, ...] = ()
+    budgets: tuple[Budget, ...] = ()
+    tags: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    ranks: str = ""
+    target: str = ""
+    tunes: bool = False
+
+
+class Case(Declared, frozen=True, kw_only=True):
     """A named workload with axes, as a pack declares it; lives only where the pack is loaded.
 
     ``only`` says which bindings exist, ``waits`` which of the smoke tier's are left to nightly.
@@ -365,7 +417,6 @@ class Case(Record, frozen=True, kw_only=True):
     times and ``work`` are what a SKU reaches.
     """
 
-    name: str
     build: Callable[..., Buildable]
     axes: Mapping[str, tuple[Scalar, ...]]
     smoke: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
@@ -373,20 +424,9 @@ class Case(Record, frozen=True, kw_only=True):
     only: Callable[..., bool] | None = None
     waits: Callable[..., bool] | None = None
     full_only: tuple[Mapping[str, tuple[Scalar, ...]], ...] = ()
-    needs: tuple[Need, ...] = ()
     work: Callable[..., Work] | None = None
     memory_bytes: Callable[..., int] | None = None
-    source: str = ""
-    version: int = 1
-    regime: Regime = Regime.PACED
-    cold: bool = True
-    budgets: tuple[Budget, ...] = ()
-    tags: tuple[str, ...] = ()
-    metrics: tuple[Metric, ...] = ()
-    ranks: str = ""
-    target: str = ""
     canary: Mapping[str, Axes] = field(default_factory=dict)
-    tunes: bool = False
     ceilings: Mapping[str, Callable[..., bool]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -404,26 +444,14 @@ class Case(Record, frozen=True, kw_only=True):
                 raise ValueError(f"the canary of {device!r} must bind each axis of the case once")
 
 
-class CaseInfo(Record, frozen=True, kw_only=True):
+class CaseInfo(Declared, frozen=True, kw_only=True):
     """The plain data of a case that leaves the catalogue child."""
 
     pack: str
-    name: str
     doc: str
     file: str
     line: int
-    source: str
-    version: int
-    regime: Regime
-    cold: bool
-    needs: tuple[Need, ...]
-    budgets: tuple[Budget, ...]
-    tags: tuple[str, ...]
     axes: tuple[str, ...]
-    metrics: tuple[Metric, ...] = ()
-    ranks: str = ""
-    target: str = ""
-    tunes: bool = False
 
     def __post_init__(self) -> None:
         _check_roles(self)
@@ -894,7 +922,7 @@ class DeviceFacts(Record, frozen=True, kw_only=True):
     @property
     def is_host(self) -> bool:
         """Say whether what is measured are the cores that everything else runs on."""
-        return self.device == HOST_DEVICE
+        return built_in(self.device).is_host
 
 
 # What a run is a part of, what it was put together from, and what it had no room for.
@@ -970,7 +998,7 @@ def function_of(name: str) -> str:
     return plain.partition("(")[0].partition("<")[0]
 
 
-class TracedKernel(Record, frozen=True, kw_only=True, omit_defaults=True):
+class TracedKernel(Record, frozen=True, kw_only=True):
     """A kernel that a launch runs ``count`` times, ``duration_us`` each (median), shaped alike.
 
     On the CPU it is one of torch's operators, without what those that it calls take.
@@ -1098,7 +1126,7 @@ class ClaimWord(StrEnum):
     NOT_APPLICABLE = "not applicable"
 
 
-class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
+class BaselineMetric(Record, frozen=True, kw_only=True):
     """The accepted estimate of one metric of one variant on one SKU.
 
     ``center`` is in ``unit``; ``within`` and ``between`` are relative standard deviations inside a
@@ -1124,7 +1152,7 @@ class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("within or between is negative")
 
 
-class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
+class BaselineEntry(Record, frozen=True, kw_only=True):
     """One variant's accepted metrics; ``run`` is the run they come from.
 
     ``sampling`` is how its samples were made, if that is known: a later run samples alike.

@@ -12,7 +12,7 @@ from typing import Any
 
 from perfsuite.cli import judged_against
 from perfsuite.judge.claims import judge_claims
-from perfsuite.judge.compare import Against, Policy
+from perfsuite.judge.compare import Against
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge
 from perfsuite.model import (
@@ -35,8 +35,7 @@ from perfsuite.model import (
     Verdict,
     Work,
 )
-from perfsuite.run.against import Arms
-from perfsuite.run.expected import find_yardstick
+from perfsuite.run.expected import find_expected
 from perfsuite.run.run import Judging
 from perfsuite.store.runs import load_run
 
@@ -50,14 +49,15 @@ Told = dict[str, Any]
 def judge_file(path: Path, baselines: Path, empty: Path) -> dict[str, Any]:
     """Judge a run file against a folder of baselines, as its run did; ``empty`` has no runs."""
     run = _load(path)
-    judging = Judging(find_yardstick([baselines], empty, run=run), Policy(), Arms())
+    basis = find_expected([baselines], empty, run=run)
+    judging, run = Judging(basis), basis.hold(run)
     stages = {stage: judging.stage(run, stage) for stage in (Stage.SCREEN, Stage.CONFIRM)}
-    last = {v.variant: v for stage in stages.values() for v in stage}
+    last = {name: verdict for stage in stages.values() for name, verdict in stage.items()}
     results = {result.variant: result for result in run.asked}
     claims = judge_claims(run.instances, results, facts=run.facts)
     whole = judging.whole(run, last, claims)
     return {
-        **{stage.value: _told(verdicts) for stage, verdicts in stages.items()},
+        **{stage.value: _told(verdicts.values()) for stage, verdicts in stages.items()},
         "whole": _told(whole.verdicts),
         "claims": {claim.claim: _claim(claim) for claim in whole.claims},
         "shift": whole.shift

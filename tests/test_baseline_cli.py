@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from arms_data import commit, git
+from against_data import commit, git
 from msgspec.structs import replace
 from store_data import FACTS, variant
 from test_cli import PACK, STEADY, A, B, Command, perfsuite, project

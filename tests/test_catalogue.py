@@ -1,4 +1,4 @@
-"""The catalogue child: what it lists, and that a bad pack ends alone and named."""
+"""The catalogue of packs: what it lists, and that a bad pack ends alone and named."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,6 @@ FAST = """
 fast = Claim(name="fast", case="copy", faster={"impl": "a"}, than={"impl": "b"}, by=2.5,
              source="a paper")
 """
-
 KERNELS = """
 @perfsuite.hookimpl
 def perf_kernels():
@@ -57,6 +57,7 @@ def perf_cases(kernels):
 
     return [compiled]
 """
+GOOD = HEAD + COPY + HOOK
 
 
 def source(folder: Path, name: str, text: str) -> PackSource:
@@ -65,64 +66,50 @@ def source(folder: Path, name: str, text: str) -> PackSource:
     return PackSource(name=name, origin=f"file:{path}", version="1")
 
 
-def listed(folder: Path, text: str, tier: Tier = Tier.NIGHTLY) -> Pack:
-    (pack,) = load_catalogue([source(folder, "acme", HEAD + text + HOOK)], tier=tier)
-    return pack
+def listed(
+    folder: Path, texts: Mapping[str, str], *, tier: Tier = Tier.NIGHTLY, limit_s: float = 20.0
+) -> dict[str, Pack]:
+    """List packs by name, each a file with its text."""
+    sources = [source(folder, name, text) for name, text in texts.items()]
+    packs = load_catalogue(sources, tier=tier, time_limit_s=limit_s)
+    return {pack.name: pack for pack in packs}
 
 
-def ids(pack: Pack) -> list[str]:
-    return [variant.id.removeprefix("acme.copy") for variant in pack.variants]
+def one(folder: Path, text: str, tier: Tier = Tier.NIGHTLY) -> Pack:
+    return listed(folder, {"acme": HEAD + text + HOOK}, tier=tier)["acme"]
+
+
+def tiers(pack: Pack) -> dict[str, str]:
+    return {v.id.partition("copy")[2]: str(v.tier) for v in pack.variants}
+
+
+SMOKE = ["[n=1,impl=a]", "[n=1,impl=b]"]
+NIGHTLY = [*SMOKE, "[n=10,impl=a]", "[n=10,impl=b]", "[n=20,impl=a]"]
+FULL = [*NIGHTLY, "[n=30,impl=a]", "[n=30,impl=b]"]
 
 
 def test_a_tier_contains_those_before_it(tmp_path: Path) -> None:
-    smoke = ["[n=1,impl=a]", "[n=1,impl=b]"]
-    nightly = [*smoke, "[n=10,impl=a]", "[n=10,impl=b]", "[n=20,impl=a]"]
-    full = [*nightly, "[n=30,impl=a]", "[n=30,impl=b]"]
-    assert ids(listed(tmp_path, COPY, Tier.SMOKE)) == smoke
-    assert ids(listed(tmp_path, COPY, Tier.NIGHTLY)) == nightly
-    pack = listed(tmp_path, COPY, Tier.FULL)
-    assert ids(pack) == full
-    tiers = [str(variant.tier) for variant in pack.variants]
-    assert tiers == ["smoke"] * 2 + ["nightly"] * 3 + ["full"] * 2
+    texts = {
+        "plain": COPY,
+        "waits": COPY.replace("only=lambda", "waits=lambda n, impl: impl == 'b', only=lambda"),
+        "late": COPY.replace("only=lambda", "full_only=[{'n': [1, 20]}], only=lambda", 1),
+    }
+    whole = {name: HEAD + text + HOOK for name, text in texts.items()}
+    smoke, nightly, full = (listed(tmp_path, whole, tier=tier) for tier in Tier)
+    found = [[list(tiers(pack)) for pack in each.values()] for each in (smoke, nightly, full)]
+    assert found[0] == [SMOKE, SMOKE[:1], []]
+    assert found[1] == [NIGHTLY, NIGHTLY, NIGHTLY[2:4]]
+    assert found[2] == [FULL, FULL, FULL]
+    assert [*tiers(full["plain"]).values()] == ["smoke"] * 2 + ["nightly"] * 3 + ["full"] * 2
+    assert [*tiers(nightly["waits"]).values()] == ["smoke"] + ["nightly"] * 4
+    assert sorted(tiers(full["late"]).values()) == ["full"] * 5 + ["nightly"] * 2
 
 
-def test_what_waits_is_left_to_nightly(tmp_path: Path) -> None:
-    text = COPY.replace("only=lambda", "waits=lambda n, impl: impl == 'b', only=lambda")
-    assert ids(listed(tmp_path, text, Tier.SMOKE)) == ["[n=1,impl=a]"]
-    pack = listed(tmp_path, text, Tier.NIGHTLY)
-    assert ids(pack) == ids(listed(tmp_path, COPY, Tier.NIGHTLY))
-    assert [str(variant.tier) for variant in pack.variants] == ["smoke"] + ["nightly"] * 4
-
-
-def test_what_is_for_the_full_tier_only_is_in_no_other(tmp_path: Path) -> None:
-    text = COPY.replace("only=lambda", "full_only=[{'n': [1, 20]}], only=lambda", 1)
-    assert ids(listed(tmp_path, text, Tier.SMOKE)) == []
-    assert ids(listed(tmp_path, text, Tier.NIGHTLY)) == ["[n=10,impl=a]", "[n=10,impl=b]"]
-    pack = listed(tmp_path, text, Tier.FULL)
-    assert ids(pack) == ids(listed(tmp_path, COPY, Tier.FULL))
-    tiers = [str(variant.tier) for variant in pack.variants]
-    assert sorted(tiers) == ["full"] * 5 + ["nightly"] * 2
-
-
-@pytest.mark.parametrize("value", ["21", "True", "1.0"])
-def test_full_only_names_values_of_the_tiers(value: str, tmp_path: Path) -> None:
-    text = COPY.replace("only=lambda", f"full_only=[{{'n': [1, {value}]}}], only=lambda", 1)
-    error = listed(tmp_path, text).error
-    assert f"full_only names {value} of axis 'n', which no tier has" in error
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["{}", "{'n': [10]}", "[{}]", "[{'impl': 'ab'}]", "['n']", "'n'", "[{'n': 10}]", "None"],
-)
-def test_full_only_is_a_list_of_bindings(value: str, tmp_path: Path) -> None:
-    text = COPY.replace("only=lambda", f"full_only={value}, only=lambda", 1)
-    error = listed(tmp_path, text).error
-    assert f'full_only={value} is no list such as [{{"n": [64]}}]' in error
-
-
-def test_a_variant_carries_its_case(tmp_path: Path) -> None:
-    variant = listed(tmp_path, COPY).variants[0]
+def test_a_variant_carries_its_case_and_a_claim_its_variants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = one(tmp_path, COPY + FAST)
+    variant = pack.variants[0]
     assert variant.axes == {"n": 1, "impl": "a"}
     assert (variant.work, variant.memory_bytes) == (Work(read_bytes=4), 8)
     assert variant.case.doc == "Copy n floats.\n\nTwice."
@@ -130,88 +117,127 @@ def test_a_variant_carries_its_case(tmp_path: Path) -> None:
     assert variant.case.line == HEAD.count("\n") + COPY.count("\n", 0, COPY.index("@case")) + 1
     assert variant.case.tags == ("quick",)
     assert [need.kind for need in variant.needs] == ["device"]
+    # A claim is bound where both variants exist; "at" narrows it.
+    assert [claim.id for claim in pack.claims] == ["acme.copy:fast[n=1]", "acme.copy:fast[n=10]"]
+    claim = pack.claims[1]
+    assert (claim.faster, claim.than) == ("acme.copy[n=10,impl=a]", "acme.copy[n=10,impl=b]")
+    assert (claim.by, claim.source) == (2.5, "a paper")
+    odd = COPY.replace("[10, 20]", "[3, 2.5, True, 'x']").replace("4 * n", "4")
+    odd = odd.replace("8 * n", "8").replace('smoke={"n": [1]}, ', "")
+    monkeypatch.setenv("PYTHONOPTIMIZE", "2")  # Python may drop docstrings
+    narrow = one(tmp_path, COPY + FAST.replace("by=2.5", "by=2.5, at={'n': (10,)}"))
+    assert [claim.id for claim in narrow.claims] == ["acme.copy:fast[n=10]"], narrow.error
+    typed = one(tmp_path, odd)
+    values = [variant.axes["n"] for variant in typed.variants if variant.axes["impl"] == "a"]
+    assert list(map(repr, values)) == ["3", "2.5", "True", "'x'"], typed.error
 
 
-def test_values_keep_their_types(tmp_path: Path) -> None:
-    text = COPY.replace("[10, 20]", "[3, 2.5, True, 'x']").replace("4 * n", "4")
-    pack = listed(tmp_path, text.replace("8 * n", "8").replace('smoke={"n": [1]}, ', ""))
-    values = [variant.axes["n"] for variant in pack.variants if variant.axes["impl"] == "a"]
-    assert list(map(repr, values)) == ["3", "2.5", "True", "'x'"], pack.error
+def full_only(value: str) -> str:
+    return COPY.replace("only=lambda", f"full_only={value}, only=lambda", 1)
 
 
-def test_a_claim_is_bound_where_both_variants_exist(tmp_path: Path) -> None:
-    claims = listed(tmp_path, COPY + FAST).claims
-    assert [claim.id for claim in claims] == ["acme.copy:fast[n=1]", "acme.copy:fast[n=10]"]
-    assert claims[1].faster == "acme.copy[n=10,impl=a]"
-    assert claims[1].than == "acme.copy[n=10,impl=b]"
-    assert (claims[1].by, claims[1].source) == (2.5, "a paper")
+WRONG = {
+    COPY.replace("4 * n", "1 / 0"): "work(n=1, impl='a') raised ZeroDivisionError",
+    COPY.replace("Work(read_bytes=4 * n)", "n"): "work(n=1, impl='a') returned 1",
+    COPY.replace("4 * n", "float('inf')"): "returned Work(read_bytes=inf",
+    COPY.replace("8 * n", "'x'"): "memory_bytes(n=1, impl='a') returned 'x'",
+    COPY.replace("8 * n", "10**400"): "memory_bytes(n=1, impl='a') returned 1000",
+    COPY.replace("8 * n", "10**5000"): "returned an integer of very many digits",
+    COPY.replace("4 * n", "10**400"): "returned Work(read_bytes=1000",
+    COPY.replace("4 * n", "1e-300"): "returned Work(read_bytes=1e-300",
+    COPY.replace("(n, impl) !=", "n.x !="): "only(n=1, impl='a') raised AttributeError",
+    COPY.replace("Copy n floats.\n\n    Twice.\n", ""): "no docstring",
+    **{
+        full_only(f"[{{'n': [1, {value}]}}]"): f"names {value} of axis 'n', which no tier has"
+        for value in ("21", "True", "1.0")
+    },
+    **{
+        full_only(value): f'full_only={value} is no list such as [{{"n": [64]}}]'
+        for value in ("{}", "{'n': [10]}", "[{}]", "[{'impl': 'ab'}]", "['n']", "'n'",
+                      "[{'n': 10}]", "None")
+    },
+}  # fmt: skip
 
 
-def test_at_narrows_a_claim(tmp_path: Path) -> None:
-    claims = listed(tmp_path, COPY + FAST.replace("by=2.5", "by=2.5, at={'n': (10,)}")).claims
-    assert [claim.id for claim in claims] == ["acme.copy:fast[n=10]"]
+def test_an_error_in_a_declaration_names_case_and_axes(tmp_path: Path) -> None:
+    texts = {f"acme{number}": HEAD + text + HOOK for number, text in enumerate(WRONG)}
+    for pack, said in zip(listed(tmp_path, texts).values(), WRONG.values(), strict=True):
+        assert said in pack.error
+        assert "'copy'" in pack.error or "full_only=" in said
+        assert pack.variants == ()
 
 
-def test_python_may_drop_docstrings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONOPTIMIZE", "2")
-    assert listed(tmp_path, COPY).error == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (COPY.replace("4 * n", "1 / 0"), "work(n=1, impl='a') raised ZeroDivisionError"),
-        (COPY.replace("Work(read_bytes=4 * n)", "n"), "work(n=1, impl='a') returned 1"),
-        (COPY.replace("4 * n", "float('inf')"), "returned Work(read_bytes=inf"),
-        (COPY.replace("8 * n", "'x'"), "memory_bytes(n=1, impl='a') returned 'x'"),
-        (COPY.replace("8 * n", "10**400"), "memory_bytes(n=1, impl='a') returned 1000"),
-        (COPY.replace("8 * n", "10**5000"), "returned an integer of very many digits"),
-        (COPY.replace("4 * n", "10**400"), "returned Work(read_bytes=1000"),
-        (COPY.replace("4 * n", "1e-300"), "returned Work(read_bytes=1e-300"),
-        (COPY.replace("(n, impl) !=", "n.x !="), "only(n=1, impl='a') raised AttributeError"),
-        (COPY.replace("Copy n floats.\n\n    Twice.\n", ""), "no docstring"),
-    ],
-)
-def test_an_error_in_a_formula_names_case_and_axes(tmp_path: Path, text: str, said: str) -> None:
-    pack = listed(tmp_path, text)
-    assert said in pack.error
-    assert "'copy'" in pack.error
-    assert pack.variants == ()
+FORKING = "import os, time\nif os.fork():\n    time.sleep(0.3)\n"
+WRITING = """
+import os
+for number in range(3, 256):
+    try:
+        os.write(number, {!r})
+    except OSError:
+        pass
+"""
+DAEMON = """
+import os, time
+path = {!r}
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open(path, "w") as file:
+            file.write(str(os.getpid()))
+        time.sleep(60)
+    os._exit(0)
+os.wait()
+while not (os.path.exists(path) and os.path.getsize(path)):
+    time.sleep(0.01)
+"""
+SAID = b"for fd in (1, 2): os.write(fd, b'{}\\n')\n".decode()
+BAD = {
+    "crash": ("import ctypes\nprint('my last words', flush=True)\nctypes.string_at(0)", "SIGSEGV"),
+    "leave": ("import os\nos._exit(0)", "exit status 0"),
+    "stop": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    "raises": ("raise RuntimeError('boom')", "RuntimeError: boom"),
+    "line": (WRITING.format(b"x\n"), "its worker sent a"),
+    "bytes": (WRITING.format(b"\xff\n"), "its worker sent a"),
+    "deep": (WRITING.format(b"[" * 9999), "its worker sent a"),
+    "other": (WRITING.format(b'{"origin":"file:nowhere"}\n'), "its worker sent a"),
+    "heavy": ("import sys\nsys.modules['torch'] = sys", "imports torch when it is listed"),
+    "odd": (
+        HEAD + KERNELS.replace("file=__file__", "file=__file__, expects={'sm_90a': 5}"),
+        "of a wrong type",
+    ),
+}
 
 
 def test_bad_packs_end_alone_and_the_others_are_listed(tmp_path: Path) -> None:
-    texts = {
-        "crash": "import ctypes\nprint('my last words', flush=True)\nctypes.string_at(0)",
-        "leave": "import os\nos._exit(0)",
-        "stop": "raise KeyboardInterrupt",
-        "raises": "raise RuntimeError('boom')",
-        "good": HEAD + COPY + HOOK,
-    }
-    sources = [source(tmp_path, name, text) for name, text in texts.items()]
-    crash, leave, stop, raises, good = load_catalogue(sources, tier=Tier.SMOKE)
-    assert "SIGSEGV" in crash.error
-    assert "my last words" in crash.error
-    assert "exit status 0" in leave.error
-    assert "KeyboardInterrupt" in stop.error
-    assert "RuntimeError: boom" in raises.error
-    assert (len(good.variants), good.error) == (2, "")
+    daemon = DAEMON.format(str(tmp_path / "pid"))
+    good = {"good": "", "fork": FORKING, "loud": f"import os\n{SAID}", "daemon": daemon}
+    texts = {name: text + GOOD for name, (text, _) in BAD.items()}
+    packs = listed(tmp_path, texts | {name: text + GOOD for name, text in good.items()})
+    for name in good:
+        assert (len(packs[name].variants), packs[name].error) == (5, "")
+    for name, (_, said) in BAD.items():
+        assert said in packs[name].error
+        assert f"pack {name!r}" in packs[name].error
+    assert "my last words" in packs["crash"].error
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+    rude = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nsignal.pause()"
+    assert "'rude'" in listed(tmp_path, {"rude": rude})["rude"].error
+    failed = PackSource(name="acme", origin="module:acme@", error="two packs have the name 'acme'")
+    assert load_catalogue([failed], tier=Tier.SMOKE)[0].error == failed.error
 
 
-def test_a_pack_that_hangs_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_pack_that_hangs_makes_none_late_and_leaves_nothing_behind(tmp_path: Path) -> None:
     mark = "3600.25"
-    hang = f"import subprocess\nsubprocess.run(['sleep', '{mark}'])"
-    sources = [source(tmp_path, "hang", hang), source(tmp_path, "good", HEAD + COPY + HOOK)]
-    hung, good = load_catalogue(sources, tier=Tier.SMOKE, time_limit_s=0.7)
-    assert "longer than its limit of 0.7 s" in hung.error
-    assert len(good.variants) == 2
-    assert not [path for path in Path("/proc").glob("[0-9]*") if mark in command_of(path)]
-
-
-def command_of(process: Path) -> str:
-    try:
-        return (process / "cmdline").read_text(encoding="utf-8")
-    except OSError:  # it ended meanwhile
-        return ""
+    texts = {
+        "hang": f"import subprocess\nsubprocess.run(['sleep', '{mark}'])",
+        "acme": HEAD + KERNELS,
+        "asking": HEAD + ASKING,
+    }
+    packs = listed(tmp_path, texts, limit_s=2.0)
+    assert "longer than its limit of 2 s" in packs["hang"].error
+    assert [each.id for each in packs["asking"].variants] == ["asking.compiled[kernel=acme.f]"]
+    running = subprocess.run(["ps", "-Ao", "args"], capture_output=True, check=True, text=True)
+    assert mark not in running.stdout
 
 
 def test_nothing_outlives_a_killed_controller(tmp_path: Path) -> None:
@@ -232,60 +258,19 @@ def test_nothing_outlives_a_killed_controller(tmp_path: Path) -> None:
         assert life.read() == ""
 
 
-def test_a_pack_that_kills_the_catalogue_costs_no_exception(tmp_path: Path) -> None:
-    text = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nsignal.pause()"
-    (pack,) = load_catalogue([source(tmp_path, "rude", text)], tier=Tier.SMOKE)
-    assert "'rude'" in pack.error
-
-
-def test_output_of_packs_does_not_mix_with_the_answer(tmp_path: Path) -> None:
-    text = "import os\nfor fd in (1, 2): os.write(fd, b'{}\\n')\n" + HEAD + COPY + HOOK
-    (pack,) = load_catalogue([source(tmp_path, "loud", text)], tier=Tier.SMOKE)
-    assert (len(pack.variants), pack.error) == (2, "")
-
-
-FORKING = """
-import os, time
-if os.fork():
-    time.sleep(0.3)
-"""
-WRITING = """
-import os
-for number in range(3, 256):
-    try:
-        os.write(number, TEXT)
-    except OSError:
-        pass
-"""
-
-
-def test_a_pack_that_writes_where_it_should_not_ends_alone(tmp_path: Path) -> None:
-    forged = b'{"origin":"file:nowhere"}\n'
-    wrong = {"line": b"x\n", "half": b"x", "bytes": b"\xff\n", "deep": b"[" * 9999, "other": forged}
-    bad = {name: f"TEXT = {text!r}\n{WRITING}" for name, text in wrong.items()}
-    texts = {"before": "", **bad, "fork": FORKING, "after": ""}
-    sources = [source(tmp_path, name, t + HEAD + COPY + HOOK) for name, t in texts.items()]
-    packs = load_catalogue(sources, tier=Tier.SMOKE)
-    errors = {pack.name: pack.error for pack in packs}
-    assert [errors.pop(name) for name in ("before", "fork", "after")] == ["", "", ""]
-    assert {len(pack.variants) for pack in packs if not pack.error} == {2}
-    for name, error in errors.items():
-        assert "its worker sent a" in error
-        assert f"pack {name!r}" in error
-
-
-@pytest.mark.parametrize("limit", [resource.RLIMIT_DATA, resource.RLIMIT_FSIZE])
-def test_limits_of_the_process_that_asks_are_taken_as_they_are(tmp_path: Path, limit: int) -> None:
-    least = {resource.RLIMIT_DATA: 4 << 30, resource.RLIMIT_FSIZE: 32 << 20}[limit]
-    asked = source(tmp_path, "acme", HEAD + COPY + HOOK)
+def test_limits_of_a_light_controller_are_taken_as_they_are(tmp_path: Path) -> None:
+    asked = source(tmp_path, "acme", "import json.tool\n" + GOOD)
+    least = {resource.RLIMIT_DATA: 4 << 30, resource.RLIMIT_FSIZE: 32 << 20}
     script = (
-        f"import resource; resource.setrlimit({limit}, ({least}, {least}))\n"
+        "import resource, sys\n"
+        f"for limit, least in {least}.items(): resource.setrlimit(limit, (least, least))\n"
         "from perfsuite.workers.catalogue import load_catalogue\n"
         "from perfsuite.model import Tier\nfrom perfsuite.packs.find import PackSource\n"
         f"(pack,) = load_catalogue([{asked!r}], tier=Tier.SMOKE)\n"
         "assert pack.variants and not pack.error, pack.error\n"
+        "assert not {'torch', 'numpy', 'rich', 'json.tool'} & {*sys.modules}\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=ROOT)
 
 
 def test_a_path_that_is_no_utf8_is_refused() -> None:
@@ -295,120 +280,29 @@ def test_a_path_that_is_no_utf8_is_refused() -> None:
     assert "bad\\udcff" in str(caught.value)
 
 
-def test_a_heavy_import_is_an_error_named_as_such(tmp_path: Path) -> None:
-    (tmp_path / "slowlib.py").write_text("", encoding="utf-8")
-    text = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport slowlib\n{HEAD}{COPY}{HOOK}"
-    (pack,) = load_catalogue(
-        [source(tmp_path, "acme", text)], tier=Tier.SMOKE, heavy=["torch", "slowlib"]
-    )
-    assert "imports slowlib when it is listed" in pack.error
-
-
-def test_a_source_with_an_error_is_passed_on() -> None:
-    bad = PackSource(name="acme", origin="module:acme@", error="two packs have the name 'acme'")
-    (pack,) = load_catalogue([bad], tier=Tier.SMOKE)
-    assert pack.error == bad.error
-
-
 def test_ten_thousand_variants_are_listed_quickly(tmp_path: Path) -> None:
-    text = HEAD + COPY.replace("[10, 20]", "range(5000)").replace("impl) != (20", "impl) != (-1")
-    many = source(tmp_path, "acme", text + HOOK)
+    text = COPY.replace("[10, 20]", "range(5000)").replace("impl) != (20", "impl) != (-1")
     started = time.perf_counter()
-    (pack,) = load_catalogue([many], tier=Tier.NIGHTLY)
-    assert len(pack.variants) == 10_000
+    assert len(one(tmp_path, text).variants) == 10_000
     # Half a second on two idle cores; the margin is for a machine with other work.
     assert time.perf_counter() - started < 5
-
-
-def test_the_controller_stays_light(tmp_path: Path) -> None:
-    many = source(tmp_path, "acme", "import json.tool\n" + HEAD + COPY + HOOK)
-    code = (
-        "import sys; from perfsuite.workers.catalogue import load_catalogue; "
-        "from perfsuite.packs.find import PackSource; "
-        f"p, = load_catalogue([PackSource(name='acme', origin={many.origin!r})], tier='smoke'); "
-        "assert p.variants, p.error; "
-        "sys.exit(repr({'torch', 'numpy', 'rich', 'json.tool'} & {*sys.modules} or ''))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
-    assert done.stderr.strip() == "''"
 
 
 def test_a_pack_that_wants_kernels_gets_those_of_all_packs(tmp_path: Path) -> None:
     texts = {
         "asking": HEAD + KERNELS + ASKING,
-        "acme": HEAD + COPY + HOOK + KERNELS,
+        "acme": GOOD + KERNELS,
         "bad": "raise RuntimeError('boom')",
         "only": HEAD + KERNELS,
+        "raising": HEAD + ASKING.replace("    @case", "    1 / 0\n    @case"),
+        "leaving": HEAD + ASKING.replace("    @case", "    __import__('os')._exit(3)\n    @case"),
     }
-    sources = [source(tmp_path, name, text) for name, text in texts.items()]
-    asking, acme, bad, only = load_catalogue(sources, tier=Tier.NIGHTLY)
-    names = ["asking.f", "acme.f", "only.f"]
+    packs = listed(tmp_path, texts)
+    asking, names = packs["asking"], ["asking.f", "acme.f", "only.f"]
     assert [variant.axes["kernel"] for variant in asking.variants] == names, asking.error
     assert [kernel.name for kernel in asking.kernels] == names
     assert asking.kernels[1].file == str(tmp_path / "acme.py")
-    assert (len(acme.variants), acme.kernels) == (5, ())
-    assert "boom" in bad.error
-    assert (only.variants, only.error) == ((), "")
-
-
-@pytest.mark.parametrize(
-    ("bad", "said"),
-    [("1 / 0", "ZeroDivisionError"), ("__import__('os')._exit(3)", "exit status 3")],
-)
-def test_a_pack_that_fails_on_the_kernels_ends_alone(tmp_path: Path, bad: str, said: str) -> None:
-    asking = HEAD + ASKING.replace("    @case", f"    {bad}\n    @case")
-    sources = [
-        source(tmp_path, "asking", asking),
-        source(tmp_path, "acme", HEAD + COPY + HOOK + KERNELS),
-    ]
-    broken, acme = load_catalogue(sources, tier=Tier.NIGHTLY)
-    assert said in broken.error
-    assert (len(acme.variants), acme.error) == (5, "")
-
-
-def test_a_pack_that_hangs_makes_none_late_that_waits_for_the_kernels(tmp_path: Path) -> None:
-    sources = [
-        source(tmp_path, "hang", "import time\ntime.sleep(3600)"),
-        source(tmp_path, "acme", HEAD + KERNELS),
-        source(tmp_path, "asking", HEAD + ASKING),
-    ]
-    hung, _, asking = load_catalogue(sources, tier=Tier.SMOKE, time_limit_s=0.7)
-    assert "longer than its limit of 0.7 s" in hung.error
-    assert [variant.id for variant in asking.variants] == ["asking.compiled[kernel=acme.f]"]
-
-
-def test_data_of_a_wrong_type_fails_its_own_pack_alone(tmp_path: Path) -> None:
-    odd = HEAD + KERNELS.replace("file=__file__", "file=__file__, expects={'sm_90a': 5}")
-    sources = [
-        source(tmp_path, "odd", odd),
-        source(tmp_path, "acme", HEAD + COPY + HOOK),
-    ]
-    first, second = load_catalogue(sources, tier=Tier.NIGHTLY)
-    assert "of a wrong type" in first.error
-    assert second.variants
-    assert not second.error
-
-
-def test_what_a_pack_leaves_in_another_session_ends_with_the_listing(tmp_path: Path) -> None:
-    daemon = f"""
-import os, time
-path = {str(tmp_path / "pid")!r}
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        with open(path, "w") as file:
-            file.write(str(os.getpid()))
-        time.sleep(60)
-    os._exit(0)
-os.wait()
-while not (os.path.exists(path) and os.path.getsize(path)):
-    time.sleep(0.01)
-"""
-    assert not listed(tmp_path, daemon + COPY).error
-    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+    assert (len(packs["acme"].variants), packs["acme"].kernels) == (5, ())
+    assert (packs["only"].variants, packs["only"].error) == ((), "")
+    for name, said in (("bad", "boom"), ("raising", "ZeroDivisionError"), ("leaving", "status 3")):
+        assert said in packs[name].error

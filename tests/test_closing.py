@@ -14,27 +14,30 @@ from options_data import OPTIONS
 from report_data import STORY, baselines_of, run_of
 
 from perfsuite.history.store import History
-from perfsuite.judge.peaks import peaks_of
-from perfsuite.model import Revision, Status, Word
+from perfsuite.model import Expected, Revision, Status, Word
 from perfsuite.report import html as render
 from perfsuite.report import text as summary
 from perfsuite.report.html import FILES
-from perfsuite.run.config import Options
-from perfsuite.run.expected import Yardstick
+from perfsuite.run.config import Config
+from perfsuite.run.expected import Basis
 from perfsuite.run.finish import Closing, close, short
 from perfsuite.run.run import Outcome
 
 
 def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
     story = tuple(told for told in STORY if told.word in words)
-    expected = Yardstick(
-        entries=baselines_of(story), source="baseline nvidia-h200", peaks=peaks_of("nvidia-h200")
+    run, entries = run_of(story), baselines_of(story)
+    source = "baseline nvidia-h200"
+    basis = Basis(
+        expected={
+            one.id: Expected(entry=entries.get(one.id), source=source) for one in run.variants
+        }
     )
-    return Outcome(run_of(story), folder / "x.jsonl", expected)
+    return Outcome(basis.hold(run), folder / "x.jsonl", basis)
 
 
-def closed(outcome: Outcome, options: Options) -> Closing:
-    return close(outcome, (), options)
+def closed(outcome: Outcome, options: Config) -> Closing:
+    return close(outcome, options)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +180,7 @@ def history_of(root: Path) -> History:
     return History("sqlite:///.perfsuite/history.db", root)
 
 
-def keeping(root: Path) -> Options:
+def keeping(root: Path) -> Config:
     url = "sqlite:///.perfsuite/history.db"
     return replace(OPTIONS, root=root, report=root / "reports", features={"perf_history": url})
 

@@ -8,7 +8,8 @@ import pytest
 
 from perfsuite.report.data import read
 from perfsuite.report.html import render_page
-from perfsuite.run.expected import find_yardstick
+from perfsuite.run.expected import find_expected, source_of
+from perfsuite.run.run import entries_in
 from perfsuite.store.runs import load_run
 
 EXAMPLE = Path(__file__).parents[1] / "reports" / "example"
@@ -16,8 +17,8 @@ EXAMPLE = Path(__file__).parents[1] / "reports" / "example"
 
 def test_example_is_rendered_from_its_run(tmp_path: Path) -> None:
     run = load_run(EXAMPLE / "run.jsonl")
-    yardstick = find_yardstick([EXAMPLE / "baselines"], tmp_path, run=run)
-    page = render_page(read(run, baselines=yardstick.entries, source=yardstick.source))
+    run = find_expected([EXAMPLE / "baselines"], tmp_path, run=run).hold(run)
+    page = render_page(read(run, baselines=entries_in(run), source=source_of(run)))
     if page != (EXAMPLE / "index.html").read_text(encoding="utf-8"):
         (EXAMPLE.parent / "actual.html").write_text(page, encoding="utf-8")
         pytest.fail(

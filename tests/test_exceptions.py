@@ -7,7 +7,6 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from arms_data import perf, project_in
 from msgspec import structs
 from store_data import planned, variant
 from test_runner import Log, request, watched
@@ -27,7 +26,8 @@ from perfsuite.report.data import read
 from perfsuite.report.html import write_report
 from perfsuite.report.terminal import summary
 from perfsuite.report.text import properties
-from perfsuite.run.run import execute
+from perfsuite.run.expected import source_of
+from perfsuite.run.run import entries_in, execute
 
 pytest_plugins = ["pytester"]
 
@@ -91,38 +91,33 @@ def test_what_is_excepted_fails_nothing(
     assert any("acts no more" in note for note in exceptions.notes(run)) is ("11-21" in text)
 
 
-@pytest.mark.parametrize(
-    ("select", "is_covered"),
-    [
-        ("memory.copy[n=1024]", True),
-        ("memory.copy[n=*]", True),
-        ("*.copy*", True),
-        ("memory.*", True),
-        ("n>=1000,case=copy", True),
-        ("pack=memory", True),
-        ("n=7", False),
-        ("memory.copy", False),
-        ("memory.copy[nm=1024]", False),
-        ("nowhere=1", False),
-    ],
-)
-def test_a_rule_selects_by_conditions_or_glob(
-    tmp_path: Path, *, select: str, is_covered: bool
-) -> None:
-    (rule,) = load(tmp_path, quarantine(select)).rules
-    assert rule.accepts(COPY) is is_covered
+def test_a_rule_selects_by_conditions_or_glob(tmp_path: Path) -> None:
+    selects = {
+        "memory.copy[n=1024]": True,
+        "memory.copy[n=*]": True,
+        "*.copy*": True,
+        "memory.*": True,
+        "n>=1000,case=copy": True,
+        "pack=memory": True,
+        "n=7": False,
+        "memory.copy": False,
+        "memory.copy[nm=1024]": False,
+        "nowhere=1": False,
+    }
+    rules = load(tmp_path, "".join(map(quarantine, selects))).rules
+    assert [rule.accepts(COPY) for rule in rules] == [*selects.values()]
 
 
 @pytest.mark.parametrize(
     ("text", "where", "what"),
     [
         (f"{quarantine()}\n[[waiver]\n", "exceptions.toml", "not valid TOML: .* line 6"),
-        (f"{quarantine()}\n{waiver(up_to='much')}", "line 6", "key 'up_to' is 'much'"),
-        (waiver(issue="soon"), "line 1", "key 'issue' is 'soon'"),
-        (waiver(up_to=None), "line 1", "missing required field `up_to`"),
-        (waiver(severity="high"), "line 1", "unknown field `severity`"),
+        (f"{quarantine()}\n{waiver(up_to='much')}", "line 6", "up_to"),
+        (waiver(issue="soon"), "line 1", "issue"),
+        (waiver(up_to=None), "line 1", "up_to"),
+        (waiver(severity="high"), "line 1", "severity"),
         (quarantine(expires="'soon'"), "line 1", "date - at .*expires"),
-        (quarantine(select=" "), "line 1", "key 'select' is empty"),
+        (quarantine(select=" "), "line 1", "select"),
         (quarantine(select="n=1,,"), "line 1", "which is no condition"),
         ("[quarantine]\nselect = 'x'\n", "exceptions.toml", "Expected `array`.*quarantine"),
         ("version = 1\n", "exceptions.toml", "unknown field `version`"),
@@ -174,7 +169,7 @@ def test_an_excepted_verdict_is_shown_everywhere(
     execute(request(tmp_path), Log())
     monkeypatch.setenv("FACTOR_200", "1.03")
     outcome = execute(request(tmp_path, exceptions=load(tmp_path, text)), Log())
-    book = read(outcome.run, baselines=outcome.baselines, source=outcome.source)
+    book = read(outcome.run, baselines=entries_in(outcome.run), source=source_of(outcome.run))
     assert not book.fails
     page = write_report(book, tmp_path / "reports")
     html, terminal = page.read_text("utf-8"), "\n".join(summary(book))
@@ -204,13 +199,9 @@ def test_a_quarantined_canary_shifts_no_machine(
     assert [each.word for each in run.verdicts] == [Word.SLOWER] * 3
 
 
-def test_a_bad_file_is_told_before_anything_is_measured(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = project_in(pytester, monkeypatch)
-    (project.path / "baselines").mkdir()
-    (project.path / "baselines" / "exceptions.toml").write_text("[[waiver]]\n", encoding="utf-8")
-    result = perf(project)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*missing required field*", "*exceptions.toml, line 1*", "*do: *"])
-    assert not [*project.path.glob(".perfsuite/runs/*")]
+def test_a_bad_file_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "baselines").mkdir()
+    (tmp_path / "baselines" / "exceptions.toml").write_text("[[waiver]]\n", encoding="utf-8")
+    with pytest.raises(StoreError, match="missing required field") as caught:
+        request(tmp_path).narrowed((), ())
+    assert "exceptions.toml, line 1" in caught.value.where

@@ -19,7 +19,8 @@ from perfsuite.judge.peaks import PEAKS, Peaks
 from perfsuite.model import DeviceFacts, Result, Revision, Settings, Stage, Status, Tier
 from perfsuite.packs.find import discover
 from perfsuite.run.accept import accept
-from perfsuite.run.config import Request
+from perfsuite.run.config import Config
+from perfsuite.run.expected import source_of
 from perfsuite.run.run import Outcome, execute, refusal
 from perfsuite.store.runs import RunFile, list_runs, load_run
 from perfsuite.workers.catalogue import load_catalogue
@@ -76,19 +77,18 @@ class Log:
         self.notes.append(text)
 
 
-def request(folder: Path, text: str = PACK, **fields: Any) -> Request:
+def request(folder: Path, text: str = PACK, **fields: Any) -> Config:
     """Return a request for all variants of a pack written to ``folder``."""
     (folder / "acme.py").write_text(textwrap.dedent(text), encoding="utf-8")
     sources = discover(None, extra=[folder / "acme.py"], allow=["acme"])
     packs = load_catalogue(sources, tier=Tier.FULL)
-    return Request(
+    return Config(
         variants=tuple(variant for pack in packs for variant in pack.variants),
         claims=(),
         packs=packs,
         **{"device": "fake", "settings": QUICK, **fields},
         root=folder,
-        folder=folder / ".perfsuite",
-        baseline_roots=(folder / "baselines",),
+        baselines=(folder / "baselines",),
     )
 
 
@@ -103,9 +103,9 @@ def test_a_run_knows_the_ceilings_that_were_accepted(
     text = PACK.replace('source="made up", ', f'source="made up", {declared}')
     monkeypatch.setitem(PEAKS, "fake", Peaks({}, {}))
     first = execute(request(tmp_path, text), Log())
-    assert first.expected.reached == Peaks({}, {})
+    assert first.basis.reached == Peaks({}, {})
     accept(first.run, tmp_path / "baselines", reason="r", by="b")
-    peaks = execute(request(tmp_path, text), Log()).expected.reached
+    peaks = execute(request(tmp_path, text), Log()).basis.reached
     assert peaks is not None
     assert peaks.operations["fp32"].value == pytest.approx(1e10, rel=0.05)
 
@@ -122,7 +122,7 @@ def test_a_second_run_is_compared_and_a_change_confirmed_on_fresh_data(
     assert slower.changes[0].theta == pytest.approx(0.03, abs=0.003)
     stages = [r.stage for r in outcome.run.results if r.variant == slower.variant]
     assert stages == [Stage.SCREEN, Stage.CONFIRM]
-    assert outcome.source.startswith("runs up to ")
+    assert source_of(outcome.run).startswith("runs up to ")
 
 
 def test_a_later_run_samples_as_the_earlier_one_did(
@@ -143,8 +143,8 @@ def test_a_clock_that_was_set_back_hides_no_earlier_run(tmp_path: Path) -> None:
     first.run_file.with_stem(later).write_text(text, "utf-8")
     for _ in range(2):
         outcome = execute(request(tmp_path), Log())
-        assert outcome.previous is not None
-        assert outcome.previous.id == later
+        assert outcome.basis.previous is not None
+        assert outcome.basis.previous.id == later
         assert any("clock is behind its runs" in note for note in outcome.run.notes)
         assert outcome.run.id > later
         later = outcome.run.id
@@ -199,7 +199,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     ],
 )
 def test_another_run_is_not_resumed(changed: dict[str, Any], said: str) -> None:
-    what, remedy = refusal(run_of(), structs.replace(run_of(), **changed))
+    what, remedy = refusal(run_of(), structs.replace(run_of(), **changed)) or ("", "")
     assert said in what
     assert bool(remedy) is bool(said)
 
@@ -222,7 +222,7 @@ WATCHED = PACK.replace("[100, 200]", "[100, 200, 400, 50]").replace(
 )
 
 
-def watched(folder: Path, **fields: Any) -> Request:
+def watched(folder: Path, **fields: Any) -> Config:
     """Return a request for three variants of a pack whose fourth is a canary."""
     asked = request(folder, WATCHED, **fields)
     return replace(asked, variants=asked.variants[:3])

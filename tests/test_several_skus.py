@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from perfsuite.model import Evidence, Regime, Result, Run, Status, Variant
 from perfsuite.packs.select import missing_need
 from perfsuite.run.accept import accept
-from perfsuite.run.expected import find_yardstick
+from perfsuite.run.expected import find_expected
 
 FACTS = replace(data.FACTS, gpus=2, environment={**data.FACTS.environment, "triton": "3.7.1"})
 
@@ -51,26 +51,28 @@ def test_acceptance_puts_each_variant_on_its_own_shelf(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "nvidia-h200", "nvidia-h200-x2", "sm_90a",
     ]  # fmt: skip
-    yardstick = find_yardstick([tmp_path], tmp_path / "none", run=a_run())
-    assert len(yardstick.entries) == 3
-    assert yardstick.entries[compiled().id].state == {}
-    assert set(yardstick.sources.values()) == {
+    basis = find_expected([tmp_path], tmp_path / "none", run=a_run())
+    entries = [each.entry for each in basis.expected.values()]
+    assert [bool(entry and entry.state) for entry in entries] == [True, True, False]
+    assert {each.source for each in basis.expected.values()} == {
         "baseline nvidia-h200", "baseline nvidia-h200-x2", "baseline sm_90a",
     }  # fmt: skip
-    assert not yardstick.notes
+    assert not basis.notes
 
 
 def test_another_compiler_makes_targets_incomparable_and_nothing_else(tmp_path: Path) -> None:
     accept(a_run(), tmp_path, reason="first", by="t")
     other = replace(a_run(), facts=replace(FACTS, environment={"triton": "3.6.0"}))
-    yardstick = find_yardstick([tmp_path], tmp_path / "none", run=other)
-    assert list(yardstick.mismatches) == [compiled().id]
-    assert "triton was 3.7.1 and is 3.6.0" in yardstick.mismatches[compiled().id]
+    expected = find_expected([tmp_path], tmp_path / "none", run=other).expected
+    why_not = {name: str(each.why_not) for name, each in expected.items() if each.why_not}
+    assert list(why_not) == [compiled().id]
+    assert "triton was 3.7.1 and is 3.6.0" in why_not[compiled().id]
 
 
 def test_what_has_no_baseline_of_its_sku_is_told(tmp_path: Path) -> None:
     accept(a_run(), tmp_path, reason="first", by="t", select=["memory.copy"])
-    yardstick = find_yardstick([tmp_path], tmp_path / "none", run=a_run())
-    assert list(yardstick.entries) == [data.variant("copy", 1024).id]
-    assert any("nvidia-h200-x2" in note for note in yardstick.notes)
-    assert any("sm_90a" in note for note in yardstick.notes)
+    basis = find_expected([tmp_path], tmp_path / "none", run=a_run())
+    held = [name for name, each in basis.expected.items() if each.entry]
+    assert held == [data.variant("copy", 1024).id]
+    assert any("nvidia-h200-x2" in note for note in basis.notes)
+    assert any("sm_90a" in note for note in basis.notes)

@@ -14,7 +14,6 @@ from msgspec import structs
 from store_data import SKU, finished
 from test_panel import SITE, STEADY, nasty
 
-from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import Loaded, open_device
 from perfsuite.devices.sass import plain_ptx
 from perfsuite.engine.trace import MOST_KERNELS, Anatomy, artefact_of, dissect
@@ -24,6 +23,7 @@ from perfsuite.run.accept import accept
 from perfsuite.run.config import TimeLimit
 from perfsuite.store.baselines import Baselines
 from perfsuite.store.runs import RunFile, load_run
+from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import panel as tracer
 from perfsuite.workers.panel import Panel
 
@@ -182,7 +182,7 @@ def test_traces_are_lines_of_the_run_file(tmp_path: Path) -> None:
     with RunFile.create(tmp_path, run) as file:
         file.append(run.results[0])
         file.append_trace(run.traces[0])
-        ended = file.finish(structs.replace(run, environments={"r": {"driver": "580"}}))
+        ended = file.finish(run)
     assert ended.traces == run.traces
     assert load_run(file.path) == ended
     kinds = [json.loads(line)["kind"] for line in file.path.read_text().splitlines()]
@@ -243,7 +243,7 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
     asked = Mock(counters=False, is_brief=False)
     traced(
         run, Mock(), run_file=file, desks=[desk], entries={}, samplings={},
-        limit=TimeLimit(), request=asked,
+        limit=TimeLimit(), config=asked,
     )  # fmt: skip
     names = [call.args[0].case.name for call in desk.panel.trace.call_args_list]
     assert names == ["slow", "likely", "noisy", "fresh", "alike"]

@@ -14,8 +14,8 @@ from perfsuite.packs.find import discover
 from perfsuite.report.data import read
 from perfsuite.report.html import render_page
 from perfsuite.report.view import PLAIN
-from perfsuite.run.config import Request
-from perfsuite.run.run import Outcome, execute
+from perfsuite.run.config import Config
+from perfsuite.run.run import Outcome, entries_in, execute
 from perfsuite.store.runs import load_run
 from perfsuite.workers.catalogue import load_catalogue
 
@@ -39,22 +39,21 @@ def measured(folder: Path, pack: str, monkeypatch: pytest.MonkeyPatch, *, is_now
     (folder / "acme.py").write_text(pack, encoding="utf-8")
     sources = discover(None, extra=[folder / "acme.py"], allow=["acme"])
     packs = load_catalogue(sources, tier=Tier.FULL)
-    asked = Request(
+    asked = Config(
         variants=tuple(variant for pack in packs for variant in pack.variants),
         claims=(),
         packs=packs,
         device="fake",
         settings=QUICK,
         root=folder,
-        folder=folder / ".perfsuite",
-        baseline_roots=(folder / "baselines",),
+        baselines=(folder / "baselines",),
     )
     return execute(asked, Silent())
 
 
 def told(outcome: Outcome) -> Told:
     """Return a run, what each kind of its variants is explained by, and its page."""
-    book = read(outcome.run, baselines=outcome.baselines, previous=outcome.previous)
+    book = read(outcome.run, baselines=entries_in(outcome.run), previous=outcome.basis.previous)
     why = {str(one.variant.axes["kind"]): one.explained for one in book.variants}
     plain = {kind: text.translate(PLAIN) for kind, text in why.items() if text}
     return outcome, plain, render_page(book)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import typer
 
     from perfsuite.model import Run, Series
-    from perfsuite.run.config import Options
+    from perfsuite.run.config import Config
     from perfsuite.run.finish import Kept
     from perfsuite.run.run import Steps
 
@@ -38,21 +38,21 @@ def perf_commands(app: typer.Typer) -> None:
 
 
 @hookimpl
-def perf_finished(run: Run, options: Options, steps: Steps) -> Kept:
+def perf_finished(run: Run, config: Config, steps: Steps) -> Kept:
     """Store the run and what it is compared with; return the past of its variants."""
     from perfsuite.run.finish import Kept
 
     def kept() -> Kept:
         from perfsuite.history.store import History, url_of
 
-        url = url_of(options.root, options.features[INI])
+        url = url_of(config.root, config.features[INI])
         if not url or run.settings.check_only:
             return Kept()
         shown = [variant.id for variant in run.variants]
         if len(shown) > MOST_SHOWN:
             shown = [each.variant for each in run.verdicts if each.word not in {"same", "new"}]
-        with History(url, options.root) as history:
-            history.add(run, options.baselines)
+        with History(url, config.root) as history:
+            history.add(run, config.baselines)
             nothing: Mapping[str, Series] = {}
             found = partial(history.recent, run, shown)
             return Kept(steps.take("history not shown", found, nothing), history.notes)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from perfsuite.model import BaselineEntry, Run
     from perfsuite.nightly.exceptions import Exceptions
     from perfsuite.nightly.limit import Fit
-    from perfsuite.run.config import Request, TimeLimit
+    from perfsuite.run.config import Config, TimeLimit
     from perfsuite.store.baselines import Root
 
 
@@ -41,7 +41,7 @@ def perf_exceptions(roots: Sequence[Root], today: date) -> Exceptions:
 @hookimpl
 def perf_fit(
     run: Run,
-    request: Request,
+    config: Config,
     limit: TimeLimit,
     entries: Mapping[str, BaselineEntry],
     devices: int,
@@ -51,4 +51,4 @@ def perf_fit(
 
     if not limit.is_set:
         return None
-    return fit_of(run, request, limit=limit, entries=entries, devices=devices)
+    return fit_of(run, config, limit=limit, entries=entries, devices=devices)

@@ -6,20 +6,10 @@ extern "C" __global__ void chain(const float* x, const float* y, float* out, lon
   long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   if (i >= n) return;
   float step = x[i], a = y[i];
-#ifdef SPILL
-  volatile float spilled[1];
-#endif
 #pragma unroll 1
   for (long long trip = 0; trip < trips; ++trip) {
 #pragma unroll
     for (int k = 0; k < 8; ++k) a = fmaf(a, m, step);
-#ifdef SPILL
-    // One register goes through local memory now and then, as where the compiler runs short of them.
-    if ((trip & 63) == 0) {
-      spilled[0] = a;
-      a = spilled[0];
-    }
-#endif
   }
   out[i] = a;
 }

@@ -46,9 +46,9 @@ def _spending(ctx: Any, us: float) -> Workload:
     )
 
 
-def _chain(ctx: Any, n: int, trips: int, *, options: Sequence[str] = ()) -> Workload:
+def _chain(ctx: Any, n: int, trips: int) -> Workload:
     if ctx.device == "cuda":
-        kernel = ctx.load_cuda(Path(__file__).with_suffix(".cu"), "chain", options=options)
+        kernel = ctx.load_cuda(Path(__file__).with_suffix(".cu"), "chain")
         rest = (n, trips, ctypes.c_float(-1.0))
 
         def fn(x: Any, y: Any, out: Any) -> None:
@@ -174,45 +174,6 @@ capped = replace(
 
 
 @perfsuite.case(
-    axes={"change": [0.0, 0.0157]},
-    needs=[cuda()],
-    work=lambda change: Work(
-        12 * 2**13 * _length(change), 4 * 2**13 * _length(change),
-        4 * 2**13 * _length(change) * (_length(change) + 1), rate_dtype="bf16",
-    ),
-    memory_bytes=lambda **_: 6 << 30,
-    source=SOURCE,
-)  # fmt: skip
-def attention(ctx: Any, change: float) -> Workload:
-    """Causal attention, 4 x 32 heads of 128, over 4096 or 4128 tokens."""
-    del ctx
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    attend = torch.nn.functional.scaled_dot_product_attention
-    shape = (4, 32, _length(change), 128)
-
-    def make_inputs(rng: Any) -> tuple[Any, ...]:
-        return tuple(rng.randn(*shape, dtype="bfloat16") for _ in range(3))
-
-    def reference(*qkv: Any) -> Any:
-        with sdpa_kernel([SDPBackend.MATH]):
-            each = zip(*(x.split(1) for x in qkv), strict=True)
-            return torch.cat([attend(*(x.float() for x in one), is_causal=True) for one in each])
-
-    return Workload(
-        fn=lambda *qkv: attend(*qkv, is_causal=True),
-        make_inputs=make_inputs,
-        reference=reference,
-        wrong=attend,
-    )
-
-
-def _length(change: float) -> int:
-    return 4128 if change else 4096
-
-
-@perfsuite.case(
     axes={"change": [0.0, 1.0]},
     needs=[cuda()],
     work=lambda **_: _chain_work(96, 0.0),
@@ -233,20 +194,7 @@ def launches(ctx: Any, change: float) -> Workload:
     return replace(chain, fn=fn)
 
 
-@perfsuite.case(
-    axes={"change": [0.0, 1.0]},
-    needs=[cuda()],
-    work=lambda **_: _chain_work(200, 0.0),
-    tags=[STRUCTURAL],
-    source=SOURCE,
-)
-def spilled(ctx: Any, change: float) -> Workload:
-    """The chain of 200 us; the change is one register that is spilled every 512 FMAs."""
-    options = ("-DSPILL",) if change else ()
-    return _chain(ctx, BLOCKS * THREADS, _trips(200, 0.0), options=options)
-
-
 @perfsuite.hookimpl
 def perf_cases() -> Sequence[Case]:
     """Return the planted cases."""
-    return [fma, stream, mixed, gemm, capped, attention, launches, spilled]
+    return [fma, stream, mixed, gemm, capped, launches]

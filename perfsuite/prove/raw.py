@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from io import FileIO
 from pathlib import Path
 from statistics import fmean, median
+from typing import Literal, NamedTuple
 
 from msgspec import MsgspecError, Struct, json
 from msgspec import Raw as Undecoded
@@ -14,7 +16,6 @@ from msgspec.structs import replace
 from perfsuite.boundary import StoreError
 from perfsuite.model import (
     DeviceFacts,
-    Evidence,
     Result,
     Settings,
     Sku,
@@ -24,18 +25,20 @@ from perfsuite.model import (
 )
 from perfsuite.prove.planted import STRUCTURAL
 from perfsuite.store.codec import encode, round_digits
-from perfsuite.store.files import Closable, refusing, unpacked
+from perfsuite.store.files import refusing, unpacked
 
-SCHEMA = "perfsuite.proof/1"
 CHANGE = "change"
+# What a wave keeps of how its processes were sampled.
+SAMPLED = ("launches", "backend", "pace", "sets")
 # The change that tools are compared at: the one nearest to this.
 COMPARED = 0.01
+NO_RAW = "name a file that perfsuite prove wrote"
 
 
 class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was measured where; ``notes`` says what was left out and why."""
+    """What was measured where; the first line of a file."""
 
-    schema: str
+    schema: Literal["perfsuite.proof/1"] = "perfsuite.proof/1"
     started: str
     commit: str
     sku: Sku
@@ -43,6 +46,11 @@ class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     settings: Settings
     variants: tuple[Variant, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def confirming(self) -> int:
+        """Return how many waves confirm a screen."""
+        return -(-self.settings.confirm_processes // self.settings.processes)
 
 
 class Process(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,8 +63,8 @@ class Process(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Wave(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The processes of a variant that one turn of the panel measured, ``reason`` if it failed.
 
-    ``fresh`` processes were forked from a server that was exec'd for them. ``timed_s`` are seconds
-    inside samples, ``busy_s`` those of settling and sampling, both by process.
+    ``timed_s`` are seconds inside samples, ``busy_s`` those of settling and sampling, both by
+    process. Some files have ``fresh`` ones, each from a server of its own, which are left out.
     """
 
     variant: str
@@ -112,10 +120,9 @@ class Raw(Struct, frozen=True, kw_only=True):
         return self.headers[0]
 
     @property
-    def variants(self) -> tuple[Variant, ...]:
-        """The variants of all files."""
-        found = {each.id: each for header in self.headers for each in header.variants}
-        return tuple(found.values())
+    def variants(self) -> dict[str, Variant]:
+        """The variants of all files by their ids."""
+        return {each.id: each for header in self.headers for each in header.variants}
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -123,25 +130,9 @@ class Raw(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(wave.unit for wave in self.waves if wave.unit))
 
 
-class RawFile(Closable):
-    """An append-only file of lines; a line is on disk before the next thing is measured."""
-
-    def __init__(self, path: Path, header: Header) -> None:
-        remedy = "name a file that does not exist yet, in a folder that can be written"
-        with refusing("cannot create the raw data", path, remedy=remedy):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("xb", buffering=0)
-        self._lock = threading.Lock()
-        self.append(header)
-
-    def append(self, line: Line) -> None:
-        """Add a line; from any thread."""
-        with self._lock:
-            self._file.write(encode((type(line).__name__, line)) + b"\n")
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+def append(file: FileIO, line: Line) -> None:
+    """Add a line, which is on disk before the next thing is measured; from any thread."""
+    file.write(encode((type(line).__name__, line)) + b"\n")
 
 
 def read_raw(paths: Sequence[Path]) -> Raw:
@@ -158,13 +149,10 @@ def read_raw(paths: Sequence[Path]) -> Raw:
             where=where,
             remedy="name each raw file once, compressed or not",
         )
-    slugs = {header.sku.slug for header in headers}
-    if len(slugs) != 1:
-        raise StoreError(
-            f"{len(paths)} files are of {len(slugs)} SKUs: {', '.join(sorted(slugs))}",
-            where=where,
-            remedy="name raw files of one SKU",
-        )
+    slugs = sorted({header.sku.slug for header in headers})
+    if len(slugs) > 1:
+        what = f"{len(paths)} files are of {len(slugs)} SKUs: {', '.join(slugs)}"
+        raise StoreError(what, where=where, remedy="name raw files of one SKU")
     return Raw(
         headers=headers,
         waves=tuple(line for line in lines if isinstance(line, Wave)),
@@ -174,30 +162,19 @@ def read_raw(paths: Sequence[Path]) -> Raw:
 
 
 def _lines(path: Path) -> Iterator[Line]:
-    try:
+    with refusing("cannot be read", path, remedy=NO_RAW):
         rows = unpacked(path).split(b"\n")[:-1]
-    except OSError as error:
-        raise StoreError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
-    is_known = False
+    if not rows or not rows[0].startswith(b'["Header"'):
+        raise StoreError("is no raw data of a proof", where=str(path), remedy=NO_RAW)
     for number, row in enumerate(rows, start=1):
         where = f"{path}:{number}"
         try:
             name, body = json.decode(row, type=tuple[str, Undecoded])
             if name not in KINDS:
                 raise StoreError(f"has a line of unknown kind {name!r}", where=where)
-            line = json.decode(body, type=KINDS[name])
+            yield json.decode(body, type=KINDS[name])
         except (MsgspecError, UnicodeDecodeError) as error:
             raise StoreError(f"has a damaged line: {error}", where=where) from error
-        is_known = is_known or (isinstance(line, Header) and line.schema == SCHEMA)
-        if not is_known:
-            break
-        yield line
-    if not is_known:
-        raise StoreError(
-            f"is no raw data of schema {SCHEMA}",
-            where=str(path),
-            remedy="name a file that perfsuite prove wrote",
-        )
 
 
 def wave_of(result: Result, unit: str) -> Wave:
@@ -205,65 +182,55 @@ def wave_of(result: Result, unit: str) -> Wave:
     wave = Wave(variant=result.variant, unit=unit, wall_s=result.wall_s)
     if result.status is not Status.OK or not result.evidence:
         return replace(wave, reason=f"{result.status.value}: {result.reason}")
-    first = result.evidence[0]
-    timed_s = [
-        sum(sum(block.time_us) for block in each.blocks) * each.launches / 1e6
-        for each in result.evidence
-    ]
-    busy_s = [
-        sum(each.phases_s.get(phase, 0.0) for phase in ("settle", "measure"))
-        for each in result.evidence
-    ]
+    timed_s, busy_s, processes = [], [], []
+    for each in result.evidence:
+        times_us, cycles = each.samples("time_us"), each.samples("cycles")
+        timed_s.append(sum(map(sum, times_us)) * each.launches / 1e6)
+        busy_s.append(each.phases_s.get("settle", 0.0) + each.phases_s.get("measure", 0.0))
+        processes.append(Process(time_us=_medians(times_us), cycles=_medians(cycles)))
     return replace(
         wave,
         timed_s=round(fmean(timed_s), 4),
         busy_s=round(fmean(busy_s), 4),
-        launches=first.launches,
-        backend=first.backend,
-        pace=first.pace,
-        sets=first.sets,
-        processes=tuple(
-            Process(time_us=_medians(each, "time_us"), cycles=_medians(each, "cycles"))
-            for each in result.evidence
-        ),
+        processes=tuple(processes),
+        **{name: getattr(result.evidence[0], name) for name in SAMPLED},
     )
 
 
-def _medians(evidence: Evidence, metric: str) -> tuple[float, ...]:
-    return tuple(round_digits(median(block)) for block in evidence.samples(metric) if block)
+def _medians(blocks: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    return tuple(round_digits(median(block)) for block in blocks if block)
 
 
-class Subject(Struct, frozen=True, kw_only=True):
-    """The variants of a case that differ in ``change`` only; ``base`` has none."""
+class Ladder(NamedTuple):
+    """Variants of a case that differ in ``change`` only, by it; that of 0 is the base."""
 
     name: str
-    base: Variant
-    planted: Mapping[float, Variant]
+    variants: dict[float, Variant]
+
+    @property
+    def base(self) -> Variant:
+        """The variant to which nothing was added."""
+        return self.variants[0.0]
+
+    @property
+    def compared(self) -> Variant:
+        """The variant that tools are compared at."""
+        changes = [change for change in self.variants if change]
+        return self.variants[min(changes, key=lambda each: abs(each - COMPARED))]
 
     @property
     def is_structural(self) -> bool:
         """Say whether a change is something added, not a share of the work."""
         return STRUCTURAL in self.base.case.tags
 
-    def compared(self) -> Variant:
-        """Return the planted variant that tools are compared at."""
-        return self.planted[min(self.planted, key=lambda each: abs(each - COMPARED))]
 
-
-def subjects_of(variants: Iterable[Variant]) -> tuple[Subject, ...]:
+def ladders_of(variants: Iterable[Variant]) -> list[Ladder]:
     """Group variants; those without a base or without a change are left out."""
-    groups: dict[str, dict[float, Variant]] = {}
+    groups: dict[str, dict[float, Variant]] = defaultdict(dict)
     for variant in variants:
         if CHANGE in variant.axes:
             others = [format_value(v) for k, v in variant.axes.items() if k != CHANGE]
             name = " ".join((variant.case.name, *others))
-            groups.setdefault(name, {})[float(variant.axes[CHANGE])] = variant
-    return tuple(
-        Subject(
-            name=name,
-            base=group[0.0],
-            planted={each: group[each] for each in sorted(group) if each},
-        )
-        for name, group in groups.items()
-        if 0.0 in group and len(group) > 1
-    )
+            groups[name][float(variant.axes[CHANGE])] = variant
+    ladders = [Ladder(name, dict(sorted(group.items()))) for name, group in groups.items()]
+    return [each for each in ladders if 0.0 in each.variants and len(each.variants) > 1]

@@ -23,7 +23,7 @@ from perfsuite.report.text import Property, claim_properties, properties, templa
 from perfsuite.store.files import Closable
 
 if TYPE_CHECKING:
-    from perfsuite.run.config import Options
+    from perfsuite.run.config import Config
 
 # A GitHub runner obeys lines that begin so, after blanks, and the second anywhere in a line. Also
 # where we do not know of it: a container's output is printed by the job that started it.
@@ -54,19 +54,19 @@ class Account:
     properties: tuple[Property, ...] = ()
 
 
-def accounts_of(book: RunView, options: Options) -> Mapping[str, Account]:
+def accounts_of(book: RunView, config: Config) -> Mapping[str, Account]:
     """Return the account of every variant and claim of a run, by id."""
-    failing, texts = options.failing_statuses(), _texts()
+    failing, texts = config.failing, _texts()
     found = {}
     for one in book.variants:
         status = one.last.status if one.last else None
         fails = one.verdict.fails if one.verdict else status in failing
         skipped = not fails and status is not Status.OK
-        again = view.command(one.id, *options.again(one.variant))
+        again = view.command(one.id, *config.again(one.variant))
         text = plain(one.reason) if skipped else str(texts.variant(one, again))
         told = tuple(properties(one.last, one.verdict))
         found[one.id] = Account(fails=fails, skipped=skipped, text=text, properties=told)
-    tier = f"--perf-tier {options.tier} " if options.tier != "smoke" else ""
+    tier = f"--perf-tier {config.tier} " if config.tier != "smoke" else ""
     for each in book.claims:
         verdict, claim = each.verdict, each.instance
         if claim is None:
@@ -79,9 +79,9 @@ def accounts_of(book: RunView, options: Options) -> Mapping[str, Account]:
     return found
 
 
-def bare_accounts(run: Run, options: Options) -> Mapping[str, Account]:
+def bare_accounts(run: Run, config: Config) -> Mapping[str, Account]:
     """Return what items say where their accounts cannot be made: the word and its reason alone."""
-    failing = options.failing_statuses()
+    failing = config.failing
     told: list[tuple[str, str, str, bool, bool]] = [
         (r.variant, r.status, r.reason, r.status in failing, r.status == "ok") for r in run.asked
     ]

@@ -1,4 +1,4 @@
-"""Another commit measured beside the tree, when the user asks and when a baseline leaves doubt."""
+"""Another commit, side A, measured beside the tree, side B."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ from perfsuite.model import (
     Variant,
     Verdict,
     Word,
-    because,
 )
 from perfsuite.packs.find import PackSource
-from perfsuite.run.config import Request
-from perfsuite.run.expected import Yardstick
+from perfsuite.run.config import Config
 from perfsuite.store.git import check_out, repository_of, revision_of
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.process import Code
@@ -37,8 +35,8 @@ from perfsuite.workers.server import NOTHING_OF_IT, entries, moved, moved_origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arms:
-    """The code of both arms, none where a run has one; what is ``compared``, and what is not.
+class Sides:
+    """The code of both sides, none where a run has one; what is ``compared``, and what is not.
 
     ``missing`` says by variant why it is judged as in any run.
     """
@@ -48,62 +46,41 @@ class Arms:
     compared: frozenset[str] = frozenset()
     missing: Mapping[str, str] = field(default_factory=dict)
 
-    def told(self, verdicts: Sequence[Verdict], run: Run) -> tuple[Verdict, ...]:
-        """Return the verdicts, with a word where the revision had none to say."""
-        if self.revision is None:
-            return tuple(verdicts)
-        doubts = dict(self.missing)
-        for result in run.aside:
+    def doubts(self, run: Run) -> dict[str, str]:
+        """Return the variants of which the revision had nothing to say, and why."""
+        found = dict(self.missing)
+        for result in run.aside if self.revision else ():
             if result.arm is Arm.A and result.status is not Status.OK:
-                doubts[result.variant] = f"it ended {result.status.value}: {result.reason}"
-        doubts |= dict(of_one_code(run))
-        return tuple(
-            replace(
-                verdict,
-                reasons=(
-                    *verdict.reasons,
-                    because("other_side", revision=str(self.revision), why=told),
-                ),
-            )
-            if (told := doubts.get(verdict.variant))
-            else verdict
-            for verdict in verdicts
-        )
+                found[result.variant] = f"it ended {result.status.value}: {result.reason}"
+        return found | dict(of_one_code(run)) if self.revision else {}
 
-    def unmeasured(self, run: Run, stage: str) -> set[str]:
-        """Return the compared variants that a resumed run has no result of arm A of."""
-        return set(self.compared) - {r.variant for r in run.aside if r.stage == stage}
-
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> Iterator[str]:
         """Say how much of the run is not compared with the revision."""
-        if not self.missing:
-            return ()
-        total = len(self.missing) + len(self.compared)
-        return (f"{len(self.missing)} of {total} variants are not compared with {self.revision}",)
+        if self.missing:
+            total = len(self.missing) + len(self.compared)
+            yield f"{len(self.missing)} of {total} variants are not compared with {self.revision}"
 
 
-def open_arms(request: Request, variants: Sequence[Variant], stack: ExitStack) -> Arms:
-    """Check the revision out and list its packs; raises UsageError, no arms without a revision."""
-    options = request.against
-    if options is None:
-        return Arms()
-    repository = repository_of(options.project)
-    revision = revision_of(repository, options.rev)
-    root = check_out(repository, revision, folder=request.folder, build=options.build, stack=stack)
-    theirs, ours = (_tree(place, repository, options.project) for place in (root, repository))
-    usable = [pack for pack in request.packs if not pack.error]
+def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) -> Sides:
+    """Check the revision out and list its packs; raises UsageError, nothing without a revision."""
+    if config.against is None:
+        return Sides()
+    project, build = config.project, config.against.build
+    repository = repository_of(project)
+    revision = revision_of(repository, config.against.rev)
+    root = check_out(repository, revision, folder=config.folder, build=build, stack=stack)
+    theirs, ours = (_tree(place, repository, project) for place in (root, repository))
+    usable = [pack for pack in config.packs if not pack.error]
     tier = max((each.tier for each in variants), key=list(Tier).index, default=Tier.SMOKE)
     sources = [
         PackSource(name=p.name, origin=moved_origin(p.origin, theirs), version=p.version)
         for p in usable
     ]
-    listed = {
-        pack.name: pack
-        for pack in load_catalogue(sources, tier=tier, front=entries(theirs, sys.path))
-    }
+    front = entries(theirs, sys.path)
+    listed = {pack.name: pack for pack in load_catalogue(sources, tier=tier, front=front)}
     known = [variant for variant in variants if variant.pack in listed]
     missing = {v.id: why for v in known if (why := _difference(v, listed[v.pack], theirs))}
-    return Arms(
+    return Sides(
         revision=revision,
         code={Arm.A: _code([*listed.values()], theirs), Arm.B: _code(usable, ours)},
         compared=frozenset(variant.id for variant in known) - missing.keys(),
@@ -143,7 +120,7 @@ def _difference(variant: Variant, theirs: Pack, tree: Tree) -> str:
 
 
 def of_one_code(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the variants of which both arms ran the same code, and why."""
+    """Yield the variants of which both sides ran the same code, and why."""
     for result in run.aside:
         if any(NOTHING_OF_IT in process.notes for process in result.evidence):
             yield result.variant, NOTHING_OF_IT
@@ -158,7 +135,7 @@ OF_THE_CARD = frozenset({"vbios", "nvlinks"})
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
-def refusal(commit: str, own: str) -> str:
+def unaskable(commit: str, own: str) -> str:
     """Say why a commit cannot be measured beside the tree of commit ``own``, or nothing."""
     if not COMMIT.fullmatch(commit.removesuffix(DIRTY)):
         return "it names no commit of this repository"
@@ -187,31 +164,29 @@ def differing(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str
     yield from sorted(key for key in known if before[key] != now[key])
 
 
-def decided(
-    verdicts: Iterable[Verdict], request: Request, run: Run, found: Yardstick, *, devices: int
-) -> set[str]:
+def askable(verdicts: Iterable[Verdict], config: Config, run: Run, *, devices: int) -> set[str]:
     """Return the variants that are unclear for a card's sake, which a commit can be asked about.
 
     More processes on that card would not tell the card from the code, so that these need none. Of
     several ``devices`` another is asked by a confirmation. A shard's are confirmed, for it is
     judged anew when it is merged; and where time is limited, for turns come last.
     """
-    doubted = [v for v in verdicts if v.card and v.word is Word.UNCLEAR]
-    is_whole = request.against is None and request.shard is None and request.time_s == inf
-    if devices > 1 or not is_whole or not doubted:
+    is_whole = config.against is None and config.shard is None and config.time_s == inf
+    if devices > 1 or not is_whole:
         return set()
-    sources = {v.variant: found.entries[v.variant].run for v in doubted}
-    is_there = {
-        commit: not refusal(commit, run.commit) and _exists(request.root, commit)
-        for commit in {found.commits.get(source, "") for source in sources.values()}
-    }
-    askable = []
-    for verdict in doubted:
-        source = sources[verdict.variant]
-        other = any(differing(found.environments.get(source, {}), run.facts.environment))
-        if is_there[found.commits.get(source, "")] and not other:
-            askable.append(verdict)
-    return {verdict.variant for verdict in by_size(askable)[:MOST]}
+    held = {one.id: one.expected for one in run.variants}
+    there: dict[str, bool] = {}
+    found = []
+    for verdict in verdicts:
+        if not verdict.card or verdict.word is not Word.UNCLEAR:
+            continue
+        expected = held[verdict.variant]
+        commit = expected.commit
+        if commit not in there:
+            there[commit] = not unaskable(commit, run.commit) and _exists(config.root, commit)
+        if there[commit] and not any(differing(expected.environment, run.facts.environment)):
+            found.append(verdict)
+    return {verdict.variant for verdict in by_size(found)[:MOST]}
 
 
 def _exists(root: Path, commit: str) -> bool:

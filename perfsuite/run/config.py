@@ -47,7 +47,8 @@ TIERS = ("smoke", "nightly", "full")
 # The machine changed, and nothing else fails. 0 to 5 are pytest's.
 EXIT_MACHINE = 14
 # What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
-FAIL_ON = ",".join((*Policy().fail_on, "wrong", "crashed", "timed-out", "error"))
+FAILING = frozenset({"wrong", "crashed", "timed-out", "error"})
+FAIL_ON = ",".join((*Policy().fail_on, *sorted(FAILING)))
 
 
 # Of a time limit: when no variant begins to be screened any more, and none to be confirmed. The
@@ -276,39 +277,6 @@ def known_options() -> dict[str, Option]:
     return {**OPTIONS, **INI, **added("perf_options")}
 
 
-def options_of(config: pytest.Config) -> Options:
-    """Return the session's options as plain values."""
-    names = (name.partition("--perf-")[2].replace("-", "_") for name in OPTIONS)
-    values = {name: config.getoption(f"perf_{name}") for name in names if name}
-    features = {
-        name: config.getoption(name) if name.startswith("--") else config.getini(name)
-        for name in added("perf_options")
-    }
-    given = map(str, config.invocation_params.args)
-    try:
-        counters = values["counters"] or bool(config.getini("perf_counters"))
-    except Exception as error:  # pytest's own are no ValueErrors in each version
-        raise UsageError(
-            f"perf_counters is neither true nor false: {error}",
-            where="the ini file, or -o on the command line",
-            remedy="write perf_counters = true, or leave it out",
-        ) from error
-    return Options(
-        **{
-            **values,
-            "root": config.rootpath,
-            "counters": counters,
-            "pack": tuple(map(Path, values["pack"])),
-            "repo": Path(values["repo"]) if values["repo"] else None,
-            "report": config.rootpath / values["report"],
-            "features": features,
-            # The default comes as text, what a project sets as paths.
-            "baselines": tuple(config.rootpath / path for path in config.getini(BASELINES)),
-            "command": shlex.join(["pytest", *kept_words(given, config.option.file_or_dir)]),
-        }
-    )
-
-
 def kept_words(words: Iterable[str], paths: Collection[str]) -> Iterator[str]:
     """Yield what may be stored of a command line, since it goes into files that others read.
 
@@ -336,37 +304,63 @@ STATE_FOLDER = ".perfsuite"
 STATUS_WORDS = tuple(status.value for status in Status if status not in {"ok", "skipped"})
 
 
+# Sessions without --perf import this module, and nothing that only a run needs.
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The options of a session as plain values; shares of 1 where pytest takes percent."""
+class Config:
+    """What is to be run and how it is judged.
+
+    ``packs``, ``variants`` and ``claims`` are there once they were chosen; until then ``only`` are
+    the names of the packs that are allowed, and ``share`` is the K/N of a shard. ``baselines`` are
+    the project's folders, the first of which is written to. If it ``is_brief``, what is unclear is
+    measured again only if it seems to have moved, and nothing is traced but what has.
+    """
 
     root: Path
-    tier: str
-    select: str
-    device: str
-    packs: tuple[str, ...]
-    pack: tuple[Path, ...]
-    processes: int | None
-    seed: int
-    check: bool
-    profile: bool
-    resume: bool
-    accept: bool
-    reason: str
-    fail_on: tuple[str, ...]
-    threshold: float | None
-    gate: float | None
-    report: Path
-    baselines: tuple[Path, ...]
-    command: str
-    against: str | None = None
-    against_build: str = ""
-    repo: Path | None = None
-    features: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "auto"
+    tier: str = "smoke"
+    select: str = ""
+    only: tuple[str, ...] = ()
+    pack: tuple[Path, ...] = ()
+    settings: Settings = field(default_factory=Settings)
+    policy: Policy = field(default_factory=Policy)
+    failing: frozenset[str] = FAILING
+    against: RevisionOptions | None = None
+    time_s: float = inf
+    share: tuple[int, int] | None = None
+    resume: bool = False
     resume_if_any: bool = False
-    time: float | None = None
-    shard: tuple[int, int] | None = None
     counters: bool = False
+    profile: bool = False
+    accept: bool = False
+    reason: str = ""
+    report: Path = Path("reports")
+    baselines: tuple[Path, ...] = ()
+    command: str = ""
+    features: Mapping[str, Any] = field(default_factory=dict)
+    packs: tuple[Pack, ...] = ()
+    variants: tuple[Variant, ...] = ()
+    claims: tuple[ClaimInstance, ...] = ()
+    shard: Shard | None = None
+    exceptions: Exceptions = field(default_factory=Exceptions)
+    is_brief: bool = False
+    state: str = STATE_FOLDER
+
+    @property
+    def folder(self) -> Path:
+        """Where runs are stored."""
+        return self.root / self.state
+
+    @property
+    def baseline_roots(self) -> tuple[Root, ...]:
+        """Where accepted numbers lie: the project's, then those that packs ship."""
+        from perfsuite.store.baselines import shipped_by
+
+        return (*self.baselines, *shipped_by(self.packs))
+
+    @property
+    def project(self) -> Path:
+        """The folder of the code under test."""
+        return self.against.project if self.against else self.root
 
     @property
     def resuming(self) -> str:
@@ -374,174 +368,134 @@ class Options:
         words = shlex.split(self.command)
         return self.command if "--perf-resume" in words else f"{self.command} --perf-resume"
 
-    def failing_statuses(self) -> frozenset[str]:
-        """Return the statuses that fail a test."""
-        return frozenset(self.fail_on) & frozenset(STATUS_WORDS)
-
     def again(self, variant: Variant) -> tuple[str, ...]:
         """Return the options that measure a variant as in this session."""
+        processes = self.settings.processes
         given = [
             ("--perf-tier", variant.tier.value if variant.tier is not Tier.SMOKE else ""),
             ("--perf-device", self.device if self.device != "auto" else ""),
             *(("--perf-pack", str(path)) for path in self.pack),
-            ("--perf-processes", str(self.processes or "")),
-            ("--perf-seed", str(self.seed or "")),
-            ("--perf-against", self.against or ""),
-            ("--perf-against-build", self.against_build),
-            ("--perf-repo", str(self.repo or "")),
+            ("--perf-processes", str(processes) if processes != Settings().processes else ""),
+            ("--perf-seed", str(self.settings.seed or "")),
         ]
+        if self.against:
+            given += [
+                ("--perf-against", self.against.rev),
+                ("--perf-against-build", self.against.build),
+                ("--perf-repo", str(self.project) if self.project != self.root else ""),
+            ]
         # With "=": pytest takes a path that stands alone for part of the project.
         return tuple(f"{name}={value}" for name, value in given if value)
 
+    def chosen(self) -> Config:
+        """List the packs in a child process, and select among their variants."""
+        from perfsuite.packs.find import discover
+        from perfsuite.packs.load import chosen_accelerator
+        from perfsuite.packs.select import claims_of, parse_selection, select, shard_of
+        from perfsuite.workers.catalogue import load_catalogue
 
-# Sessions without --perf import this module, and nothing that only a run needs.
-
-
-def _plain_policy() -> Policy:
-
-    return Policy()
-
-
-def _no_exceptions() -> Exceptions:
-
-    return Exceptions()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is to be run and how it is judged; folders are the project's.
-
-    If it ``is_brief``, what is unclear is measured again only if it seems to have moved, and
-    nothing is traced but what has.
-    """
-
-    variants: tuple[Variant, ...]
-    claims: tuple[ClaimInstance, ...]
-    packs: tuple[Pack, ...]
-    device: str = "auto"
-    settings: Settings = field(default_factory=Settings)
-    policy: Policy = field(default_factory=_plain_policy)
-    root: Path
-    folder: Path
-    baseline_roots: tuple[Root, ...]
-    command: str = ""
-    resume: bool = False
-    resume_if_any: bool = False
-    against: RevisionOptions | None = None
-    exceptions: Exceptions = field(default_factory=_no_exceptions)
-    time_s: float = float("inf")
-    shard: Shard | None = None
-    counters: bool = False
-    is_brief: bool = False
-
-
-def choose(options: Options) -> Request:
-    """Find the packs, list them in a child process, and select among their variants.
-
-    Return what there is to run; how it is judged, ``request_of`` says.
-    """
-    from perfsuite.packs.find import discover
-    from perfsuite.packs.load import chosen_accelerator
-    from perfsuite.packs.select import claims_of, parse_selection, select, shard_of
-    from perfsuite.workers.catalogue import load_catalogue
-
-    sources = discover(options.root, extra=options.pack, allow=options.packs)
-    packs = load_catalogue(sources, tier=Tier(options.tier))
-    chosen_accelerator(options.device, packs)  # refuses a name that nothing has
-    variants = tuple(variant for pack in packs for variant in pack.variants)
-    if options.select:
-        variants = tuple(select(variants, parse_selection(options.select)))
-    shard = None
-    if options.shard is not None:
-        index, count = options.shard
+        sources = discover(self.root, extra=self.pack, allow=self.only)
+        packs = load_catalogue(sources, tier=Tier(self.tier))
+        chosen_accelerator(self.device, packs)  # refuses a name that nothing has
+        variants = tuple(variant for pack in packs for variant in pack.variants)
+        if self.select:
+            variants = tuple(select(variants, parse_selection(self.select)))
+        shard = None
+        if self.share is not None:
+            index, count = self.share
+            claims = claims_of(packs, variants)
+            variants, shard = shard_of(variants, claims, index=index, count=count)
+            shard = replace(shard, tier=self.tier)
         claims = claims_of(packs, variants)
-        variants, shard = shard_of(variants, claims, index=index, count=count)
-        shard = replace(shard, tier=options.tier)
-    return Request(
-        variants=variants,
-        claims=claims_of(packs, variants),
-        packs=packs,
-        device=options.device,
-        settings=settings_of(options),
-        root=options.root,
-        folder=options.root / STATE_FOLDER,
-        baseline_roots=options.baselines,
-        command=options.command,
-        resume=options.resume,
-        resume_if_any=options.resume_if_any,
-        time_s=options.time or float("inf"),
-        shard=shard,
-        counters=options.counters,
-    )
+        return dataclasses.replace(self, packs=packs, variants=variants, claims=claims, shard=shard)
+
+    def narrowed(self, variants: Sequence[Variant], claims: Sequence[ClaimInstance]) -> Config:
+        """Return what is to be run of what was chosen; what only a claim needs is measured too."""
+        needed = {variant.id for variant in variants}
+        needed |= {side for claim in claims for side in (claim.faster, claim.than)}
+        return dataclasses.replace(
+            self,
+            variants=tuple(variant for variant in self.variants if variant.id in needed),
+            claims=tuple(claims),
+            exceptions=exceptions_of(self.baselines, datetime.now(UTC).date()),
+        )
 
 
-def request_of(
-    options: Options,
-    chosen: Request,
-    *,
-    variants: Sequence[Variant],
-    claims: Sequence[ClaimInstance],
-) -> Request:
-    """Return what is to be run of what was chosen, and how it is judged.
-
-    Variants that only a claim needs are measured for it.
-    """
-    from perfsuite.store.baselines import shipped_by
-
-    needed = {variant.id for variant in variants}
-    needed |= {side for claim in claims for side in (claim.faster, claim.than)}
-    return dataclasses.replace(
-        chosen,
-        variants=tuple(variant for variant in chosen.variants if variant.id in needed),
-        claims=tuple(claims),
-        policy=policy_of(options),
-        against=against_of(options),
-        baseline_roots=(*options.baselines, *shipped_by(chosen.packs)),
-        exceptions=exceptions_of(options.baselines, datetime.now(UTC).date()),
-    )
-
-
-def settings_of(options: Options) -> Settings:
-    """Return how the run measures."""
-    settings = Settings(check_only=options.check, seed=options.seed)
-    if options.processes is None:
-        return settings
-    confirm = max(options.processes, settings.confirm_processes)
-    return replace(settings, processes=options.processes, confirm_processes=confirm)
-
-
-def policy_of(options: Options) -> Policy:
-    """Return how the run is judged; a word that nothing is called is a ``UsageError``."""
-    unknown = sorted(set(options.fail_on) - {*FAIL_WORDS, *STATUS_WORDS})
-    if unknown:
+def config_of(config: pytest.Config) -> Config:
+    """Return what pytest's options and settings ask for; ``UsageError`` where they cannot be."""
+    names = (name.partition("--perf-")[2].replace("-", "_") for name in OPTIONS)
+    values = {name: config.getoption(f"perf_{name}") for name in names if name}
+    try:
+        counters = values["counters"] or bool(config.getini("perf_counters"))
+    except Exception as error:  # pytest's own are no ValueErrors in each version
+        raise UsageError(
+            f"perf_counters is neither true nor false: {error}",
+            where="the ini file, or -o on the command line",
+            remedy="write perf_counters = true, or leave it out",
+        ) from error
+    settings = Settings(check_only=values["check"], seed=values["seed"])
+    if processes := values["processes"]:
+        confirm = max(processes, settings.confirm_processes)
+        settings = replace(settings, processes=processes, confirm_processes=confirm)
+    failing = frozenset(values["fail_on"])
+    if unknown := sorted(failing - {*FAIL_WORDS, *STATUS_WORDS}):
         raise UsageError(
             f"--perf-fail-on does not know {unknown[0]!r}",
             remedy=f"choose among {', '.join((*FAIL_WORDS, *STATUS_WORDS))}",
         )
     # What is accepted is no failure, however it compares with what it replaces.
-    words = () if options.accept else tuple(set(options.fail_on) & set(FAIL_WORDS))
-    return Policy(threshold=options.threshold, gate=options.gate, fail_on=words)
+    words = () if values["accept"] else tuple(failing & set(FAIL_WORDS))
+    root, given = config.rootpath, map(str, config.invocation_params.args)
+    return Config(
+        root=root,
+        settings=settings,
+        policy=Policy(threshold=values["threshold"], gate=values["gate"], fail_on=words),
+        failing=failing & set(STATUS_WORDS),
+        against=_against(values, root),
+        counters=counters,
+        time_s=values["time"] or inf,
+        share=values["shard"],
+        only=values["packs"],
+        pack=tuple(map(Path, values["pack"])),
+        report=root / values["report"],
+        # The default comes as text, what a project sets as paths.
+        baselines=tuple(root / path for path in config.getini(BASELINES)),
+        command=shlex.join(["pytest", *kept_words(given, config.option.file_or_dir)]),
+        features={
+            name: config.getoption(name) if name.startswith("--") else config.getini(name)
+            for name in added("perf_options")
+        },
+        **{name: values[name] for name in _PLAIN},
+    )
 
 
-def against_of(options: Options) -> RevisionOptions | None:
+# Options that are taken as they are.
+_PLAIN = (
+    *("device", "tier", "select", "resume", "resume_if_any", "profile"),
+    *("accept", "reason"),
+)
+
+
+def _against(values: Mapping[str, Any], root: Path) -> RevisionOptions | None:
     """Return what the working tree is compared with, if that is a revision of it."""
-    if options.against is None:
-        if options.repo or options.against_build:
+    if values["against"] is None:
+        if values["repo"] or values["against_build"]:
             raise UsageError(
                 "--perf-repo and --perf-against-build say nothing by themselves",
                 remedy="name a revision with --perf-against=REV, or leave them out",
             )
         return None
-    for name, is_given in (("--perf-check", options.check), ("--perf-accept", options.accept)):
-        if is_given:
+    for name in ("check", "accept"):
+        if values[name]:
             raise UsageError(
-                f"--perf-against cannot go with {name}: it says nothing of right or accepted",
+                f"--perf-against cannot go with --perf-{name}: "
+                "it says nothing of right or accepted",
                 remedy="run them one after the other",
             )
     from perfsuite.store.git import RevisionOptions
 
-    project = options.root / (options.repo or "")
-    return RevisionOptions(rev=options.against, project=project, build=options.against_build)
+    project = root / (values["repo"] or "")
+    return RevisionOptions(rev=values["against"], project=project, build=values["against_build"])
 
 
 # Pytest reads settings from these as well.

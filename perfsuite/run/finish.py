@@ -5,22 +5,23 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from perfsuite.boundary import from_environment, user_name
 from perfsuite.hooks import features
-from perfsuite.model import Pack, Run, Section, Series, Word
+from perfsuite.model import Arm, Pack, Run, Section, Series, Word
 from perfsuite.packs.load import Listeners
 from perfsuite.report.data import RunView, read
 from perfsuite.report.html import PAGE, VERDICT, files, write_report
 from perfsuite.report.text import append_summary, commands_of
 from perfsuite.run.accept import accept
-from perfsuite.run.config import Options
-from perfsuite.run.run import Outcome, Steps
+from perfsuite.run.config import Config
+from perfsuite.run.expected import Basis, beside, source_of
+from perfsuite.run.run import Outcome, Steps, entries_in
 from perfsuite.store.files import refusing
 
 
@@ -32,10 +33,10 @@ class Kept:
     notes: tuple[str, ...] = ()
 
 
-def keep(outcome: Outcome, options: Options) -> Kept:
+def keep(outcome: Outcome, config: Config) -> Kept:
     """Hand the finished run to the features; return what they know of its variants."""
     hook = features().hook
-    return _joined(hook.perf_finished(run=outcome.run, options=options, steps=outcome.steps))
+    return _joined(hook.perf_finished(run=outcome.run, config=config, steps=outcome.steps))
 
 
 def past_of(run: Run, root: Path) -> Kept:
@@ -63,20 +64,26 @@ def book_of(
     sections, notes = outcome.steps.take("packs were not asked for sections", told, nothing)
     for note in notes:
         outcome.steps.add("a pack's hook failed", note)
-    run = structs.replace(outcome.run, notes=(*outcome.run.notes, *notes))
-    return _book(replace(outcome, run=run), history, sections)
+    run = replace(outcome.run, notes=(*outcome.run.notes, *notes))
+    return _book(run, outcome.basis, history, sections)
 
 
 def _book(
-    outcome: Outcome, history: Mapping[str, Series], sections: tuple[Section, ...] = ()
+    run: Run, basis: Basis, history: Mapping[str, Series], sections: tuple[Section, ...] = ()
 ) -> RunView:
+    held, previous = beside(run), basis.previous
+    if run.against and any(one.expected.in_turns for one in held.variants):
+        of_a = [replace(result, arm=Arm.B) for result in run.aside if result.arm is Arm.A]
+        previous = replace(run.having(results=of_a), commit=run.against.commit)
+    # Baselines may have been accepted since: what a run was compared with, its verdicts know.
+    told = {verdict.source for verdict in run.verdicts if verdict.source}
     return read(
-        outcome.run,
-        baselines=outcome.expected.entries,
-        source=outcome.expected.source,
-        previous=outcome.expected.previous,
+        run,
+        baselines=entries_in(held),
+        source=told.pop() if len(told) == 1 else source_of(held),
+        previous=previous,
         history=history,
-        peaks=outcome.expected.reached,
+        peaks=basis.reached,
         sections=sections,
     )
 
@@ -94,32 +101,32 @@ class Closing:
     report_s: float = 0.0
 
 
-def close(outcome: Outcome, packs: Sequence[Pack], options: Options) -> Closing:
+def close(outcome: Outcome, config: Config) -> Closing:
     """Report the run, tell GitHub if it is there, and accept the run if that was asked for.
 
     Each is a step of ``outcome.steps``. The verdicts are on disk before a pack's hook is called,
     which may never return.
     """
     steps, started = outcome.steps, time.monotonic()
-    folder, book = options.report, steps.take("report not made", lambda: _book(outcome, {}), None)
+    run, basis, folder = outcome.run, outcome.basis, config.report
+    book = steps.take("report not made", lambda: _book(run, basis, {}), None)
     if book is not None:
         write(book, folder, steps, [VERDICT])
-    kept = keep(outcome, options)
+    kept = keep(outcome, config)
     if book is not None:
-        whole = partial(book_of, outcome, packs, history=kept.series, is_new=True)
+        whole = partial(book_of, outcome, config.packs, history=kept.series, is_new=True)
         book = steps.take("report without history and sections", whole, book)
     lines = write(book, folder, steps) if book else []
     lines += [f"run: {short(outcome.run_file)}", *(f"note: {note}" for note in kept.notes)]
-    found = tell_github(book, options.root, steps) if book else ()
+    found = tell_github(book, config.root, steps) if book else ()
     report_s = time.monotonic() - started
-    if options.accept:
-        root, reason = options.baselines[0], options.reason
-        act = partial(accept, outcome.run, root, reason=reason, by=user_name())
+    if config.accept:
+        act = partial(accept, run, config.baselines[0], reason=config.reason, by=user_name())
         if accepted := steps.take("not accepted", act, None):
             folders = {path.parent for path in accepted.written if path.parent.name != "runs"}
             places = ", ".join(sorted(map(short, folders)))
             lines.append(f"accepted: {accepted}{' in ' if places else ''}{places}")
-            keep(outcome, options)  # with what was accepted just now
+            keep(outcome, config)  # with what was accepted just now
     elif book:
         lines += steps.take("advice left out", lambda: list(_next(book)), [])
     return Closing(book, tuple(lines), found, report_s)

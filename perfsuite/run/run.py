@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, StoreError, UsageError, plain
 from perfsuite.hooks import features
 from perfsuite.judge.claims import judge_claims, judge_quads
-from perfsuite.judge.compare import Against, Policy, canary_clocks
-from perfsuite.judge.machine import judge_machine
+from perfsuite.judge.compare import Against, Policy
+from perfsuite.judge.machine import canary_clocks, judge_machine
+from perfsuite.judge.peaks import peaks_of
 from perfsuite.judge.verdict import judge, wants_confirmation
 from perfsuite.model import (
     Arm,
@@ -31,6 +33,7 @@ from perfsuite.model import (
     ClaimWord,
     Confirmation,
     DeviceFacts,
+    Reason,
     Regime,
     Result,
     Revision,
@@ -43,13 +46,22 @@ from perfsuite.model import (
     Verdict,
     Word,
     because,
+    built_in,
 )
 from perfsuite.packs.select import missing_need, missing_of, order
 from perfsuite.report import view
-from perfsuite.run import against
-from perfsuite.run.against import Arms, open_arms
-from perfsuite.run.config import CONFIRM_END, SCREEN_END, Exceptions, Request, TimeLimit
-from perfsuite.run.expected import Yardstick, find_yardstick
+from perfsuite.run.against import (
+    MOST,
+    Sides,
+    askable,
+    by_size,
+    differing,
+    of_one_code,
+    open_sides,
+    unaskable,
+)
+from perfsuite.run.config import CONFIRM_END, SCREEN_END, Config, Exceptions, TimeLimit
+from perfsuite.run.expected import Basis, beside, find_expected, plausible, rank, unaccepted
 from perfsuite.store.git import RevisionOptions, code_digest, commit_of
 from perfsuite.store.runs import (
     RunFile,
@@ -73,8 +85,6 @@ from perfsuite.workers.units import (
 )
 
 T = TypeVar("T")
-# A process of a variant, prepared and measured: on a warm H200, and on two shared cores.
-ESTIMATE_S = {"cuda": 0.5, "cpu": 2.0}
 # What fewer variants say of the machine, their own verdicts say already.
 FEWEST_TIMED = 3
 # A CPU takes a second for each, and is compared within a gate that no count of them would halve.
@@ -85,6 +95,7 @@ MOST_CLAIMS, LIMIT_S = 20, 60.0
 MOST_FIRST = 300
 # Runs and checkouts that ask a baseline's commit: nobody's earlier run, none to resume.
 FOLDER = "settled"
+NOT_IN_TURNS = "{} not measured in turns with the baseline's code: {}"
 
 
 class Listener(Protocol):
@@ -175,75 +186,73 @@ class Outcome:
 
     run: Run
     run_file: Path
-    expected: Yardstick
+    basis: Basis
     is_interrupted: bool = False
     steps: Steps = field(default_factory=Steps)
-
-    @property
-    def baselines(self) -> Mapping[str, BaselineEntry]:
-        """The entries by variant."""
-        return self.expected.entries
-
-    @property
-    def source(self) -> str:
-        """Where the entries come from, in words."""
-        return self.expected.source
-
-    @property
-    def previous(self) -> Run | None:
-        """The run that the entries come from, if it is at hand."""
-        return self.expected.previous
 
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """What a run is compared with, by which policy, and with which other revision."""
+    """How a run that holds what is expected of it is judged."""
 
-    yardstick: Yardstick
-    policy: Policy
-    arms: Arms
+    basis: Basis
+    policy: Policy = field(default_factory=Policy)
+    sides: Sides = field(default_factory=Sides)
     exceptions: Exceptions = field(default_factory=Exceptions)
 
-    def stage(self, run: Run, stage: Stage) -> tuple[Verdict, ...]:
+    def stage(self, run: Run, stage: Stage) -> dict[str, Verdict]:
         """Return the verdicts on one stage's results; none where nothing was timed."""
         if run.settings.check_only:
-            return ()
-        yardstick = self.yardstick.beside(run, stage)
+            return {}
+        held = beside(run, stage)
         verdicts = judge(
             results_of(run, stage),
             variants=[one.variant for one in run.variants],
-            entries=yardstick.entries,
-            against=self._against(run, yardstick),
+            entries=entries_in(held),
+            against=self._against(held),
         )
-        return self.arms.told(verdicts, run)
+        doubts, revision = self.sides.doubts(run), str(self.sides.revision)
+        found = {}
+        for verdict in verdicts:
+            if why := doubts.get(verdict.variant):
+                told = because("other_side", revision=revision, why=why)
+                verdict = replace(verdict, reasons=(*verdict.reasons, told))  # noqa: PLW2901
+            found[verdict.variant] = verdict
+        return found
 
     def whole(
         self, run: Run, verdicts: Mapping[str, Verdict], claims: Sequence[ClaimVerdict]
     ) -> Run:
         """Return the run with its verdicts in the light of the machine, claims and notes."""
-        yardstick = self.yardstick.beside(run)
+        run = beside(run)
         away = self.exceptions.quarantined(run)
-        watched = structs.replace(run, canaries=tuple(c for c in run.canaries if c.id not in away))
+        watched = replace(run, canaries=tuple(one for one in run.canaries if one.id not in away))
         machine = judge_machine(
             watched,
             [verdicts[v.id] for v in run.variants if v.id in verdicts and v.id not in away],
-            entries=yardstick.entries,
-            against=self._against(watched, yardstick),
+            entries=entries_in(watched),
+            against=self._against(watched),
         )
         found = {**verdicts, **{verdict.variant: verdict for verdict in machine.verdicts}}
-        told = [found[v.id] for v in run.variants if v.id in found]
+        told = [found[one.id] for one in run.variants if one.id in found]
         judged = run.having(verdicts=self.exceptions.applied(told, run))
-        notes = (*yardstick.notes, *yardstick.unaccepted(run), *self.arms.notes())
-        notes += tuple(map(view.sentence, machine.notes))
-        whole = structs.replace(
-            judged,
-            shift=machine.shift,
-            claims=self.exceptions.claims(yardstick.excused(claims, run.instances), judged),
-            variants=tuple(map(yardstick.held, judged.variants)),
-            canaries=tuple(map(yardstick.held, judged.canaries)),
-            notes=(*run.notes, *notes, *self.exceptions.notes(run)),
-        )
-        return view.worded(whole)
+        # A broken claim fails the run only if it held in what the run is compared with.
+        sides, entries = {each.id: each for each in run.instances}, entries_in(run)
+        excused = [
+            replace(each, fails=each.fails and _held(sides[each.claim], entries)) for each in claims
+        ]
+        in_turns = {one.id for one in run.variants if one.expected.in_turns}
+        is_ok = {result.variant for result in run.results if result.status is Status.OK}
+        notes = [
+            *run.notes,
+            *(self.basis.notes if not in_turns or is_ok - in_turns else ()),
+            *unaccepted(run),
+            *self.sides.notes(),
+            *map(view.sentence, machine.notes),
+            *self.exceptions.notes(run),
+        ]
+        claims = self.exceptions.claims(excused, judged)
+        return view.worded(replace(judged, shift=machine.shift, claims=claims, notes=tuple(notes)))
 
     def unconfirmed(self, verdict: Verdict, why: str) -> Verdict:
         """Return the verdict on one screen alone: a change that nothing confirmed is unclear.
@@ -255,23 +264,38 @@ class Judging:
             return verdict
         fails = Word.UNCLEAR.value in self.policy.fail_on
         reasons = (*verdict.reasons, because("unconfirmed", why=why))
-        return structs.replace(verdict, word=Word.UNCLEAR, reasons=reasons, fails=fails)
+        return replace(verdict, word=Word.UNCLEAR, reasons=reasons, fails=fails)
 
-    def _against(self, run: Run, yardstick: Yardstick) -> Against:
-        before, now = canary_clocks(run, yardstick.entries)
+    def _against(self, run: Run) -> Against:
+        before, now = canary_clocks(run, entries_in(run))
+        expected = {one.id: one.expected for one in run.every}
+        why_not = {name: each.why_not for name, each in expected.items() if not each.in_turns}
         return Against(
             facts=run.facts,
             slug=run.sku.slug,
             policy=self.policy,
-            source=yardstick.source,
-            sources=yardstick.sources,
-            mismatches=yardstick.mismatches,
-            arms=yardstick.arms,
-            known=yardstick.known,
+            sources={name: each.source for name, each in expected.items()},
+            mismatches={n: str(why.facts["text"]) for n, why in why_not.items() if why},
+            arms=frozenset(name for name, each in expected.items() if each.in_turns),
+            known=self.basis.known,
             screened=results_of(run, Stage.SCREEN),
             clocks_before=before,
             clocks_now=now,
         )
+
+
+def _held(claim: ClaimInstance, entries: Mapping[str, BaselineEntry]) -> bool:
+    metric = claim.metric or "time_us"
+    than, faster = (
+        entries[side].metrics.get(metric) if side in entries else None
+        for side in (claim.than, claim.faster)
+    )
+    return bool(than and faster and than.center >= claim.by * faster.center)
+
+
+def entries_in(run: Run) -> dict[str, BaselineEntry]:
+    """Return what the variants and canaries of a run are compared with."""
+    return {one.id: one.entry for one in run.every if one.entry}
 
 
 def results_of(run: Run, stage: Stage) -> dict[str, Result]:
@@ -284,100 +308,105 @@ def joined(results: Sequence[Result]) -> Result:
     good = [result for result in results if result.status is Status.OK]
     evidence = tuple(process for result in good for process in result.evidence)
     wall_s = max(result.wall_s for result in results)
-    return structs.replace((good or results)[0], evidence=evidence, wall_s=wall_s)
+    return replace((good or results)[0], evidence=evidence, wall_s=wall_s)
 
 
-def execute(request: Request, listener: Listener, desks: Desks | None = None) -> Outcome:
+def execute(config: Config, listener: Listener, desks: Desks | None = None) -> Outcome:
     """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done.
 
     ``desks`` are those of another run of the same device, which are left open.
     """
-    limit, interrupted = TimeLimit(request.time_s), interrupted_run(request)
-    variants = [one.variant for one in interrupted.variants] if interrupted else request.variants
+    limit, interrupted = TimeLimit(config.time_s), interrupted_run(config)
+    variants, settings = config.variants, config.settings
+    if interrupted:
+        variants = tuple(one.variant for one in interrupted.variants)
+        settings = interrupted.settings
     with ExitStack() as stack:
-        arms = open_arms(request, variants, stack)
+        sides = open_sides(config, variants, stack)
         place = desks or stack.enter_context(Desks())
-        settings = (interrupted or request).settings
-        opened = place.of(request.device, request.packs, settings, arms.code)
-        run = new_run(request, opened[0].facts, arms.revision)
-        notes = [*idle_gpus(opened), *filter(None, [commit_of(request.root)[1]])]
+        opened = place.of(config.device, config.packs, settings, sides.code)
+        run = new_run(config, opened[0].facts, sides.revision)
+        notes = [*idle_gpus(opened), *filter(None, [commit_of(config.root)[1]])]
         notes += () if interrupted else clock_notes(run)
-        if interrupted and not request.resume and (why := refusal(run, interrupted)[0]):
-            notes.append(f"not resumed, started anew: {why}")
+        if interrupted and (refused := refusal(run, interrupted)):
+            what, remedy = refused
+            if config.resume:
+                raise UsageError(what, where=str(config.folder), remedy=remedy)
+            notes.append(f"not resumed, started anew: {what}")
             interrupted = None
         # Before the file is opened: a damaged baseline must not leave a run behind.
-        yardstick = find_yardstick(
-            request.baseline_roots, request.folder, run=interrupted or run, packs=request.packs
+        basis = find_expected(
+            config.baseline_roots, config.folder, run=interrupted or run, packs=config.packs
         )
-        file = stack.enter_context(open_run_file(request.folder, run, interrupted))
         if interrupted:
+            file = stack.enter_context(RunFile.resume(run_path(config.folder, interrupted.id)))
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
             spent_s = sum(result.wall_s for result in (*interrupted.results, *interrupted.aside))
-            limit = structs.replace(limit, spent_s=spent_s / len(opened))
+            limit = replace(limit, spent_s=spent_s / len(opened))
+        else:
+            file = stack.enter_context(RunFile.create(config.folder, run))
+        file.run = basis.hold(file.run)
         for note in notes:
             listener.note(note)
-        judging = Judging(yardstick, request.policy, arms, request.exceptions)
-        work = _Work(request, listener, opened, file, judging, limit)
-        run = work.measured(notes)
-    return Outcome(run, file.path, yardstick.beside(run), steps=work.steps)
+        judging = Judging(basis, config.policy, sides, config.exceptions)
+        work = _Work(config, listener, opened, file, judging, limit)
+        return Outcome(work.measured(notes), file.path, basis, steps=work.steps)
 
 
-def new_run(request: Request, facts: DeviceFacts, revision: Revision | None) -> Run:
-    """Return what a request makes on a device that was just opened, with nothing measured yet."""
+def new_run(config: Config, facts: DeviceFacts, revision: Revision | None) -> Run:
+    """Return what is asked for on a device that was just opened, with nothing measured yet."""
     now = datetime.now(UTC)
-    project = request.against.project if request.against else request.root
-    timed = [each for each in request.variants if each.case.regime is not Regime.EXACT]
-    canaries = [each for pack in request.packs for each in pack.canaries.get(facts.device, ())]
+    timed = [each for each in config.variants if each.case.regime is not Regime.EXACT]
+    canaries = [each for pack in config.packs for each in pack.canaries.get(facts.device, ())]
     few = sum(not missing_need(each, facts) for each in timed) < FEWEST_TIMED
     # Beside a revision there are none: in its minutes the machine is the same to both.
-    if request.settings.check_only or few or revision:
+    if config.settings.check_only or few or revision:
         canaries = []
+    able = [each for each in canaries if not missing_need(each, facts)]
     return Run(
-        id=next_run_id(request.folder, now),
+        id=next_run_id(config.folder, now),
         started=now.isoformat(timespec="seconds"),
-        command=request.command,
+        command=config.command,
         sku=sku_of(facts),
         facts=facts,
-        settings=request.settings,
-        variants=tuple(VariantRun(variant=each) for each in request.variants),
-        instances=request.claims,
-        commit=commit_of(request.root)[0],
-        code=code_digest(project, request.packs),
+        settings=config.settings,
+        variants=tuple(VariantRun(variant=each) for each in config.variants),
+        instances=config.claims,
+        commit=commit_of(config.root)[0],
+        code=code_digest(config.project, config.packs),
         against=revision,
-        canaries=tuple(
-            VariantRun(variant=each) for each in canaries if not missing_need(each, facts)
-        ),
-        shard=request.shard,
+        canaries=tuple(VariantRun(variant=each) for each in able),
+        shard=config.shard,
     )
 
 
-def interrupted_run(request: Request) -> Run | None:
+def interrupted_run(config: Config) -> Run | None:
     """Return the newest interrupted run, if it is to go on; UsageError if it must and is not there.
 
     Where it need not, it goes on only if nothing was run since, and if as much was asked for.
     """
-    if not (request.resume or request.resume_if_any):
+    if not (config.resume or config.resume_if_any):
         return None
-    found = unfinished(request.folder)[:1]
-    if request.resume:
+    found = unfinished(config.folder)[:1]
+    if config.resume:
         if found:
             return load_run(found[0])
         raise UsageError(
             "no interrupted run to resume",
-            where=str(request.folder),
+            where=str(config.folder),
             remedy="start a new run without --perf-resume",
         )
     try:
-        run = load_run(found[0]) if found and found == list_runs(request.folder)[:1] else None
+        run = load_run(found[0]) if found and found == list_runs(config.folder)[:1] else None
     except StoreError:  # damaged: there is nothing to go on with
         return None
-    ids = {variant.id for variant in request.variants}
-    is_same = run and run.settings == request.settings and {v.id for v in run.variants} == ids
+    ids = {variant.id for variant in config.variants}
+    is_same = run and run.settings == config.settings and {v.id for v in run.variants} == ids
     return run if is_same else None
 
 
-def refusal(run: Run, interrupted: Run) -> tuple[str, str]:
-    """Return why an interrupted run cannot go on as ``run``, and what to do; nothing if it can."""
+def refusal(run: Run, interrupted: Run) -> tuple[str, str] | None:
+    """Return why an interrupted run cannot go on as ``run``, and what to do; None if it can."""
     name, anew = f"run {interrupted.id!r}", "or start a new run without --perf-resume"
     if (interrupted.sku.slug, interrupted.facts.unit) != (run.sku.slug, run.facts.unit):
         what = f"{name} was measured on another unit of {interrupted.sku.slug!r}"
@@ -396,24 +425,14 @@ def refusal(run: Run, interrupted: Run) -> tuple[str, str]:
     if strangers:
         remedy = "resume it with the selection it was started with, or start a new run"
         return f"{name} was not asked for {strangers[0]!r}", remedy
-    return "", ""
-
-
-def open_run_file(folder: Path, run: Run, interrupted: Run | None) -> RunFile:
-    """Create the file of ``run``, or open that of the interrupted run on the same unit."""
-    if interrupted is None:
-        return RunFile.create(folder, run)
-    what, remedy = refusal(run, interrupted)
-    if what:
-        raise UsageError(what, where=str(folder), remedy=remedy)
-    return RunFile.resume(run_path(folder, interrupted.id))
+    return None
 
 
 @dataclass
 class _Work:
     """One run in progress."""
 
-    request: Request
+    config: Config
     listener: Listener
     desks: Sequence[Desk]
     file: RunFile
@@ -422,25 +441,24 @@ class _Work:
     steps: Steps = field(default_factory=Steps)
 
     def __post_init__(self) -> None:
-        self.facts, self.settings = self.file.run.facts, self.file.run.settings
-        self.entries = self.judging.yardstick.entries
+        run = self.file.run
+        self.facts, self.settings, self.entries = run.facts, run.settings, entries_in(run)
+        self.peaks = peaks_of(run.sku.slug)
         self.started = time.monotonic()
         self.phases_s: defaultdict[str, float] = defaultdict(float)
         self.phases_s["open"] = self.started - self.limit.started
         # As variants were sampled in the baseline, else earlier in this run.
-        found = {r.variant: r.evidence[0].sampling for r in self.file.run.results if r.evidence}
+        found = {r.variant: r.evidence[0].sampling for r in run.results if r.evidence}
         found |= {name: entry.sampling for name, entry in self.entries.items() if entry.sampling}
         self.samplings = {name: sampling for name, sampling in found.items() if sampling}
         self._lock, self._done, self._total = threading.Lock(), 0, 0
 
     def measured(self, notes: Sequence[str]) -> Run:
         """Go through the stages, judge, trace what moved, and end the run file."""
-        request = self.request
-        variants = [one.variant for one in self.file.run.variants]
-        runnable = self._runnable(self._left(variants, Stage.SCREEN))
+        runnable = self._runnable(self._left(self.file.run.variants, Stage.SCREEN))
         fit = features().hook.perf_fit(
             run=self.file.run,
-            request=request,
+            config=self.config,
             limit=self.limit,
             entries=self.entries,
             devices=len(self.desks),
@@ -448,14 +466,12 @@ class _Work:
         self._watch(Stage.CANARY_START)
         chosen = fit.chosen(runnable) if fit else order(runnable, self.settings.seed)
         self._measure(chosen, Stage.SCREEN)
-        verdicts = self._judged(Stage.SCREEN)
-        verdicts = self._confirmed(verdicts)
+        verdicts = self._confirmed(self._judged(Stage.SCREEN))
         self._watch(Stage.CANARY_END)
-
         claims = self._claims()
         with self._timed("judge"):
             run = self.judging.whole(self.file.run, verdicts, claims)
-        run = structs.replace(run, notes=(*notes, *run.notes))
+        run = replace(run, notes=(*notes, *run.notes))
         run = fit.cut(run) if fit else run
         for look in features().hook.perf_judged():
             traced = partial(
@@ -467,25 +483,29 @@ class _Work:
                 entries=self.entries,
                 samplings=self.samplings,
                 limit=self.limit,
-                request=request,
+                config=self.config,
             )
             run = self.steps.take("kernels not traced", traced, run)
-        phases_s = {n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()}
-        # With what was measured before an interruption.
-        wall_s = round(self.limit.spent_s + time.monotonic() - self.started, 3)
-        units = units_of(self.desks, variants)
-        run = run.having(traces=self.file.run.traces)
-        run = structs.replace(run, wall_s=wall_s, units=units, phases_s=phases_s)
-        ended = datetime.now(UTC).isoformat(timespec="seconds")
-        whole = structs.replace(run, finished=ended)
-        return self.steps.take(
-            "the run's file has no verdicts", partial(self.file.finish, run), whole
+        run = replace(
+            run.having(traces=self.file.run.traces),
+            # With what was measured before an interruption.
+            wall_s=round(self.limit.spent_s + time.monotonic() - self.started, 3),
+            units=units_of(self.desks, [one.variant for one in run.variants]),
+            phases_s={n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()},
         )
+        whole = replace(run, finished=datetime.now(UTC).isoformat(timespec="seconds"))
+        lacks = "the run's file has no verdicts"
+        return self.steps.take(lacks, partial(self.file.finish, run), whole)
 
-    def _left(self, variants: Iterable[Variant], stage: Stage) -> list[Variant]:
+    def _left(self, runs: Iterable[VariantRun], stage: Stage) -> list[Variant]:
         """Return the variants that a stage has not measured yet, on both sides if there are two."""
-        unmeasured = self.judging.arms.unmeasured(self.file.run, stage)
-        kept = results_of(self.file.run, stage).keys() - unmeasured
+        compared = self.judging.sides.compared
+        kept = {
+            one.id
+            for one in runs
+            if one.result(stage) and (one.id not in compared or one.result(stage, Arm.A))
+        }
+        variants = [one.variant for one in runs]
         return [variant for variant in variants if variant.id not in kept]
 
     def _runnable(self, variants: Sequence[Variant]) -> list[Variant]:
@@ -498,24 +518,17 @@ class _Work:
     def _watch(self, stage: Stage) -> None:
         """Measure each canary on each unit, all units at once; store one result for each."""
         found: dict[str, list[Result]] = {}
-        for desk in self.desks:  # no limit holds for canaries, and for what follows the last
-            desk.panel.samplings, desk.panel.is_over = self.samplings, bool
 
         def take(result: Result) -> None:
             with self._lock:
                 found.setdefault(result.variant, []).append(result)
 
         def measure(desk: Desk, share: Sequence[Variant]) -> None:
-            desk.panel.measure(
-                share,
-                stage,
-                processes=HOST_PROCESSES if desk.facts.is_host else PROCESSES,
-                on_result=take,
-                on_phase=self.listener.phase,
-            )
+            processes = HOST_PROCESSES if desk.facts.is_host else PROCESSES
+            # No limit holds for canaries, and for what follows the last.
+            self._share(desk, share, stage, processes=processes, is_over=bool, take=take)
 
-        watched = [one.variant for one in self.file.run.canaries]
-        if canaries := self._left(watched, stage):
+        if canaries := self._left(self.file.run.canaries, stage):
             measure_on_all(self.desks, canaries, measure)
         for results in found.values():
             self._store(joined(results))
@@ -527,32 +540,40 @@ class _Work:
             return
         is_screen = stage is Stage.SCREEN
         processes = self.settings.processes if is_screen else self.settings.confirm_processes
-        compared = self.judging.arms.compared
         counted = [v for v in variants if v.case.regime is Regime.EXACT]
         timed = [v for v in variants if v.case.regime is not Regime.EXACT]
-        twice = sum(variant.id in compared for variant in timed)
+        twice = sum(variant.id in self.judging.sides.compared for variant in timed)
         count = processes * (len(timed) + twice) + len(counted)
-        estimate_s = ESTIMATE_S.get(self.facts.device, 0.0) * count
+        estimate_s = built_in(self.facts.device).process_s * count
         self.listener.planned(len(variants), self.facts, estimate_s)
-        screened = results_of(self.file.run, Stage.SCREEN)
+        runs = {one.id: one for one in self.file.run.variants}
+        is_over = partial(self.limit.is_over, SCREEN_END if is_screen else CONFIRM_END)
 
-        def rank(variant: Variant, desk: Desk) -> int:
-            return self.judging.yardstick.rank(screened.get(variant.id), desk.facts.unit)
+        def unwelcome(variant: Variant, desk: Desk) -> int:
+            return rank(runs[variant.id], desk.facts.unit)
 
         def measure(desk: Desk, share: Sequence[Variant], *, processes: int) -> None:
-            panel, end = desk.panel, SCREEN_END if is_screen else CONFIRM_END
-            panel.samplings, panel.compared = self.samplings, compared
-            panel.is_over = partial(self.limit.is_over, end)
-            panel.measure(
-                share,
-                stage,
-                processes=processes,
-                on_result=self._take,
-                on_phase=self.listener.phase,
-            )
+            self._share(desk, share, stage, processes=processes, is_over=is_over, take=self._take)
 
-        measure_on(self.desks, timed, partial(measure, processes=processes), rank)
+        measure_on(self.desks, timed, partial(measure, processes=processes), unwelcome)
         count_on(self.desks, counted, partial(measure, processes=1))
+
+    def _share(  # noqa: PLR0913 - what a panel needs to know
+        self,
+        desk: Desk,
+        share: Sequence[Variant],
+        stage: Stage,
+        *,
+        processes: int,
+        is_over: Callable[[], bool],
+        take: Callable[[Result], None],
+    ) -> None:
+        panel = desk.panel
+        panel.samplings, panel.is_over = self.samplings, is_over
+        panel.compared = self.judging.sides.compared
+        panel.measure(
+            share, stage, processes=processes, on_result=take, on_phase=self.listener.phase
+        )
 
     def _take(self, result: Result) -> None:
         with self._lock:
@@ -562,11 +583,12 @@ class _Work:
                 self.listener.finished(stored, self._done, self._total)
 
     def _store(self, result: Result) -> Result:
-        return self.file.append(self.judging.yardstick.plausible(result))
+        runs = (one for one in self.file.run.every if one.id == result.variant)
+        return self.file.append(plausible(result, next(runs).variant, self.peaks))
 
     def _judged(self, stage: Stage) -> dict[str, Verdict]:
         with self._timed("judge"):
-            return {each.variant: each for each in self.judging.stage(self.file.run, stage)}
+            return self.judging.stage(self.file.run, stage)
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
@@ -576,29 +598,25 @@ class _Work:
 
     def _confirmed(self, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:
         """Replace doubtful verdicts by those on fresh data; what failed then has none."""
-        run, settings = self.file.run, self.settings
-        asked = against.decided(
-            verdicts.values(), self.request, run, self.judging.yardstick, devices=len(self.desks)
-        )
+        config, run = self.config, self.file.run
+        asked = askable(verdicts.values(), config, run, devices=len(self.desks))
         doubtful = [
-            each.variant
-            for each in run.variants
-            if each.id in verdicts.keys() - asked
-            and wants_confirmation(verdicts[each.id], is_brief=self.request.is_brief)
+            one
+            for one in run.variants
+            if one.id in verdicts.keys() - asked
+            and wants_confirmation(verdicts[one.id], is_brief=config.is_brief)
         ]
-        if not doubtful or settings.check_only:
+        if not doubtful or self.settings.check_only:
             return verdicts
         self.listener.note(f"confirming {len(doubtful)} of {len(verdicts)} in fresh processes")
-        self._measure(order(self._left(doubtful, Stage.CONFIRM), settings.seed), Stage.CONFIRM)
+        left = self._left(doubtful, Stage.CONFIRM)
+        self._measure(order(left, self.settings.seed), Stage.CONFIRM)
         confirmed = self._judged(Stage.CONFIRM)
         gone = results_of(self.file.run, Stage.CONFIRM).keys()
-        names, why = {each.id for each in doubtful}, f"{self.limit} left no time"
-        screened = {
-            name: self.judging.unconfirmed(verdict, why) if name in names else verdict
-            for name, verdict in verdicts.items()
-            if name not in gone
-        }
-        return screened | confirmed
+        found = {name: verdict for name, verdict in verdicts.items() if name not in gone}
+        for name in {one.id for one in doubtful} & found.keys():
+            found[name] = self.judging.unconfirmed(found[name], f"{self.limit} left no time")
+        return found | confirmed
 
     def _claims(self) -> tuple[ClaimVerdict, ...]:
         """Judge the claims by the screen; decide those left open by blocks inside one process."""
@@ -612,9 +630,13 @@ class _Work:
             unmet={claim: reason for claim, reason in unmet.items() if reason},
             policy=self.judging.policy,
         )
-        unclear = {each.claim for each in found if each.word is ClaimWord.UNCLEAR}
+        told = {each.claim: each for each in found}
         gangs = {one.id for one in run.variants if one.variant.is_gang}
-        left = [c for c in run.instances if c.id in unclear and not {c.faster, c.than} & gangs]
+        left = [
+            claim
+            for claim in run.instances
+            if told[claim.id].word is ClaimWord.UNCLEAR and not {claim.faster, claim.than} & gangs
+        ]
         if not left:
             return found
         taken = left[:MOST_CLAIMS]
@@ -630,19 +652,17 @@ class _Work:
         share_out(self.desks, taken, decide)
         limit = f"no quads: the limit is {MOST_CLAIMS} claims, {LIMIT_S:g} s"
         limit += f", within {self.limit}" if self.limit.is_set else ""
-        told = {each.claim: each for each in found}
         for claim in left:
             answer = decided.get(claim.id) or limit
             if isinstance(answer, str):
                 reasons = (*told[claim.id].reasons, because("no_quads", why=answer))
-                answer = structs.replace(told[claim.id], reasons=reasons)
+                answer = replace(told[claim.id], reasons=reasons)
             told[claim.id] = answer
         return tuple(told.values())
 
     def _decided(self, desk: Desk, claim: ClaimInstance) -> ClaimVerdict | str:
         """Measure both sides in turns inside one process; return the verdict, or why none."""
-        run = self.file.run
-        variants = {one.id: one.variant for one in run.variants}
+        variants = {one.id: one.variant for one in self.file.run.variants}
         desk.panel.samplings = dict(self.samplings)
         results = desk.panel.quads(
             variants[claim.faster],
@@ -650,164 +670,171 @@ class _Work:
             processes=self.settings.confirm_processes,
         )
         with self._lock:
-            both = [self.file.append(structs.replace(result, claim=claim.id)) for result in results]
-        verdict = judge_quads(claim, both, facts=run.facts, policy=self.judging.policy)
+            both = [self.file.append(replace(result, claim=claim.id)) for result in results]
+        verdict = judge_quads(claim, both, facts=self.facts, policy=self.judging.policy)
         if verdict is not None or not both:
             return verdict or ""
         last = next((r for r in both if r.status is not Status.OK), both[0])
         return f"quads ended {last.status.value}: {last.reason}"
 
 
-def settled(request: Request, listener: Listener) -> Outcome:
-    """Execute a request, then settle it on the same desks; raises as ``execute`` does."""
+def settled(config: Config, listener: Listener) -> Outcome:
+    """Execute a run, then settle it on the same desks; raises as ``execute`` does."""
     with Desks() as desks:
-        return settle(execute(request, listener, desks), request, listener, desks)
+        return settle(execute(config, listener, desks), config, listener, desks)
 
 
-def settle(outcome: Outcome, request: Request, listener: Listener, desks: Desks) -> Outcome:
+def settle(outcome: Outcome, config: Config, listener: Listener, desks: Desks) -> Outcome:
     """Ask the baseline's own revision where one card never seen leaves verdicts unclear.
 
     It is measured beside the tree, on that card. What was found before is in the run file either
     way; Ctrl-C leaves the rest unclear. ``desks`` are those of the run that asks.
     """
+    run, steps = outcome.run, outcome.steps
     # First those that were not confirmed, since this is to decide them.
-    confirmed = results_of(outcome.run, Stage.CONFIRM)
-    doubted = against.by_size(v for v in outcome.run.verdicts if v.card)
+    confirmed = results_of(run, Stage.CONFIRM)
+    doubted = by_size(verdict for verdict in run.verdicts if verdict.card)
     doubted.sort(key=lambda verdict: verdict.variant in confirmed)
-    if request.against is not None or not doubted:
+    if config.against is not None or not doubted:
         return outcome
-    settling = _Settling(outcome, request, listener, desks)
+    started = time.monotonic()
+    answers: dict[str, Verdict] = {}
+    traces: list[Trace] = []
+    notes: list[str] = []
+
+    def ask() -> None:
+        for found, own, why in _asked(run, doubted[:MOST], config, listener, desks):
+            answers.update(found)
+            traces.extend(own)
+            notes.extend(why)
+
     try:
-        ask = partial(settling.ask, doubted[: against.MOST])
-        outcome.steps.take("the rest was not measured in turns", ask, None)
+        steps.take("the rest was not measured in turns", ask, None)
     except KeyboardInterrupt:
-        outcome = replace(outcome, is_interrupted=True)
+        outcome = dataclasses.replace(outcome, is_interrupted=True)
         desks.close()  # a second Ctrl-C may have left a thread that still measures
-        settling.notes.append("interrupted while the baseline's code was measured in turns")
-    if left := len(doubted[against.MOST :]):
-        settling.leave(left, f"{against.MOST} at most are")
-    found, traces = settling.found(), settling.traces
-    run = outcome.steps.take(
+        notes.append("interrupted while the baseline's code was measured in turns")
+    if left := len(doubted[MOST:]):
+        notes.append(NOT_IN_TURNS.format(left, f"{MOST} at most are"))
+    spent_s = time.monotonic() - started
+    found = replace(
+        run.having(verdicts=[answers.get(each.variant, each) for each in run.verdicts]),
+        notes=(*run.notes, *notes),
+        wall_s=round(run.wall_s + spent_s, 3),
+        phases_s={**run.phases_s, "turns": round(spent_s, 3)},
+    )
+    found = view.worded(found)
+    amended = steps.take(
         "the run's file lacks what was found in turns",
         lambda: RunFile.amend(outcome.run_file, found, traces=traces),
         found.having(traces=(*found.traces, *traces)),
     )
-    return replace(outcome, run=run)
+    return dataclasses.replace(outcome, run=amended)
 
 
-@dataclass
-class _Settling:
-    """The answers found so far for one run, and notes of what was not asked.
+def _asked(
+    run: Run, doubted: Sequence[Verdict], config: Config, listener: Listener, desks: Desks
+) -> Iterator[tuple[dict[str, Verdict], list[Trace], list[str]]]:
+    """Yield for each revision that baselines come from its answers, traces and why it has none."""
+    limit = TimeLimit(config.time_s, spent_s=run.wall_s)
+    commits = {one.id: one.expected.commit for one in run.variants}
 
-    ``traces`` are of what the answers call slower or faster: the run that asks saw no cause to.
+    def commit_of(verdict: Verdict) -> str:
+        return commits[verdict.variant]
+
+    for commit, verdicts in groupby(sorted(doubted, key=commit_of), key=commit_of):
+        asked = {verdict.variant: verdict for verdict in verdicts}
+        why = unaskable(commit, run.commit)
+        why = f"{limit} left no time" if limit.is_over() else why
+        try:
+            if not why:
+                say = f"{len(asked)} unclear on a card never seen: measuring {commit} in turns"
+                listener.note(say)
+                question = _question(config, run, commit, asked, limit)
+                found = execute(question, listener, desks).run
+                answers = dict(_answers(run, found, commit, asked, config.exceptions))
+                yield answers, list(_traces(run, found)), []
+        except (PerfError, OSError) as error:
+            why = str(error).partition("\n")[0]
+        if why:
+            yield {}, [], [NOT_IN_TURNS.format(len(asked), why)]
+
+
+def _question(
+    config: Config, run: Run, commit: str, asked: Collection[str], limit: TimeLimit
+) -> Config:
+    """Return what measures a revision that baselines come from beside the tree."""
+    return dataclasses.replace(
+        config,
+        variants=tuple(one.variant for one in run.variants if one.id in asked),
+        claims=(),
+        resume=False,
+        resume_if_any=False,
+        time_s=limit.left_s(),
+        shard=None,
+        # A night may have forty of these to ask.
+        is_brief=True,
+        against=RevisionOptions(rev=commit, project=config.root),
+        state=f"{config.state}/{FOLDER}",
+    )
+
+
+def _traces(run: Run, found: Run) -> Iterator[Trace]:
+    """Yield the traces of what was found slower or faster: the run that asks saw no cause to.
+
+    One that failed must not take the place of what the run that asks has.
     """
+    known = {trace.variant for trace in run.traces}
+    for trace in found.traces:
+        if trace.arm is Arm.B and (trace.kernels or trace.variant not in known):
+            yield trace
 
-    outcome: Outcome
-    request: Request
-    listener: Listener
-    desks: Desks
-    answers: dict[str, Verdict] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    traces: list[Trace] = field(default_factory=list)
-    started: float = field(default_factory=time.monotonic)
 
-    def found(self) -> Run:
-        """Return the run with the answers in their verdicts' place, and the time that they took."""
-        run, spent_s = self.outcome.run, time.monotonic() - self.started
-        found = structs.replace(
-            run.having(verdicts=[self.answers.get(each.variant, each) for each in run.verdicts]),
-            notes=(*run.notes, *self.notes),
-            wall_s=round(run.wall_s + spent_s, 3),
-            phases_s={**run.phases_s, "turns": round(spent_s, 3)},
-        )
-        return view.worded(found)
+def _answers(
+    run: Run, found: Run, commit: str, asked: Mapping[str, Verdict], exceptions: Exceptions
+) -> Iterator[tuple[str, Verdict]]:
+    """Yield a change of the code as found, *same* for none, else why it is still unclear.
 
-    def leave(self, count: int, why: str) -> None:
-        self.notes.append(f"{count} not measured in turns with the baseline's code: {why}")
-
-    def ask(self, doubted: Sequence[Verdict]) -> None:
-        """Measure each revision that baselines come from with the variants that it is asked of."""
-        run, expected = self.outcome.run, self.outcome.expected
-        limit = TimeLimit(self.request.time_s, spent_s=run.wall_s)
-
-        def commit_of(verdict: Verdict) -> str:
-            return expected.commits.get(expected.entries[verdict.variant].run, "")
-
-        for commit, verdicts in groupby(sorted(doubted, key=commit_of), key=commit_of):
-            asked = {verdict.variant: verdict for verdict in verdicts}
-            why = against.refusal(commit, run.commit)
-            why = f"{limit} left no time" if limit.is_over() else why
-            try:
-                if not why:
-                    say = f"{len(asked)} unclear on a card never seen: measuring {commit} in turns"
-                    self.listener.note(say)
-                    self._measure(commit, asked, limit)
-            except (PerfError, OSError) as error:
-                why = str(error).partition("\n")[0]
-            if why:
-                self.leave(len(asked), why)
-
-    def _measure(self, commit: str, asked: Mapping[str, Verdict], limit: TimeLimit) -> None:
-        question = replace(
-            self.request,
-            variants=tuple(each.variant for each in self.outcome.run.variants if each.id in asked),
-            claims=(),
-            resume=False,
-            resume_if_any=False,
-            time_s=limit.left_s(),
-            shard=None,
-            # A night may have forty of these to ask.
-            is_brief=True,
-            against=RevisionOptions(rev=commit, project=self.request.root),
-            folder=self.request.folder / FOLDER,
-        )
-        run = execute(question, self.listener, self.desks).run
-        known = {trace.variant for trace in self.outcome.run.traces}
-        own = (trace for trace in run.traces if trace.arm is Arm.B)
-        # One that failed must not take the place of what the run that asks has.
-        self.traces += [each for each in own if each.kernels or each.variant not in known]
-        said = {verdict.variant: verdict for verdict in run.verdicts}
-        of_one = dict(against.of_one_code(run))
-        for name, mine in asked.items():
-            found = said.get(name)
-            if run.against and found and found.in_turns and name not in of_one:
-                self.answers[name] = self._answer(mine, found, run.against)
-                continue
-            why = of_one.get(name, "it was not measured")
-            reasons = [because("no_turns", commit=commit, why=why)]
-            if found and name not in of_one:
-                reasons = [because("in_turns", revision=commit), *found.reasons]
+    What is no change of the repository's code may be one of what it uses from outside: where that
+    is known to be another, it is named and left unclear.
+    """
+    said = {verdict.variant: verdict for verdict in found.verdicts}
+    of_one = dict(of_one_code(found))
+    held = {one.id: one.expected for one in run.variants}
+    revision = str(found.against)
+    for name, mine in asked.items():
+        answer, reasons = said.get(name), mine.reasons
+        if answer is None or not answer.in_turns or name in of_one:
+            why = because("no_turns", commit=commit, why=of_one.get(name, "it was not measured"))
+            more: tuple[Reason, ...] = (why,)
+            if answer and name not in of_one:
+                more = (because("in_turns", revision=commit), *answer.reasons)
             # Against the baseline fresh processes may be clear, as in a confirmation; that code
             # is the same as itself says nothing.
-            is_clear = found and not found.in_turns and found.word is Word.SAME
-            kept = found if found and is_clear else mine
-            self.answers[name] = structs.replace(kept, reasons=(*kept.reasons, *reasons))
-
-    def _answer(self, mine: Verdict, found: Verdict, revision: Revision) -> Verdict:
-        """Return a change of the code as found, *same* for none, else why it is still unclear.
-
-        What is no change of the repository's code may be one of what it uses from outside: where
-        that is known to be another, it is named and left unclear.
-        """
-        run, expected = self.outcome.run, self.outcome.expected
-        if found.word.moved:
-            return self.request.exceptions.applied([found], run)[0]
-        if found.word is not Word.SAME:
-            beside = because("in_turns", revision=str(revision))
-            return structs.replace(mine, reasons=(*mine.reasons, beside, *found.reasons))
-        before = expected.environments.get(expected.entries[mine.variant].run, {})
-        if differing := tuple(against.differing(before, run.facts.environment)):
-            same = because("same_in_turns", revision=str(revision))
-            causes = because("not_the_code", differing=differing)
-            return structs.replace(mine, reasons=(same, causes, *mine.reasons))
-        differs = because("card_differs", revision=str(revision))
-        # The limits of turns are not those of the verdict.
-        how_much = takewhile(lambda reason: reason.kind != "detectable", found.reasons)
-        return structs.replace(
-            mine,
-            word=Word.SAME,
-            reasons=(differs, *how_much, *mine.reasons),
-            confirmation=Confirmation.IN_TURNS,
-            fails=False,
-            card="",
-        )
+            is_clear = answer and not answer.in_turns and answer.word is Word.SAME
+            kept = answer if answer and is_clear else mine
+            yield name, replace(kept, reasons=(*kept.reasons, *more))
+        elif answer.word.moved:
+            yield name, exceptions.applied([answer], run)[0]
+        elif answer.word is not Word.SAME:
+            beside = because("in_turns", revision=revision)
+            yield name, replace(mine, reasons=(*reasons, beside, *answer.reasons))
+        elif others := tuple(differing(held[name].environment, run.facts.environment)):
+            same = because("same_in_turns", revision=revision)
+            causes = because("not_the_code", differing=others)
+            yield name, replace(mine, reasons=(same, causes, *reasons))
+        else:
+            differs = because("card_differs", revision=revision)
+            # The limits of turns are not those of the verdict.
+            how_much = takewhile(lambda reason: reason.kind != "detectable", answer.reasons)
+            yield (
+                name,
+                replace(
+                    mine,
+                    word=Word.SAME,
+                    reasons=(differs, *how_much, *reasons),
+                    confirmation=Confirmation.IN_TURNS,
+                    fails=False,
+                    card="",
+                ),
+            )

@@ -7,7 +7,7 @@ import re
 import select
 import socket
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -50,6 +50,17 @@ class Reap(Message, frozen=True):
 
     pid: int
     grace_s: float
+
+
+class Ending(NamedTuple):
+    """How a process ended: its exit code (minus the signal), None if it does not even die.
+
+    ``is_forced`` says that it had to be killed; ``lost`` what became of its server, if that died.
+    """
+
+    code: int | None
+    is_forced: bool
+    lost: str = ""
 
 
 class Call(Message, frozen=True):
@@ -109,10 +120,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 # What a worker can do: what each step takes and what it gives. "prepare" takes the sampling of the
 # baseline or of the process before, and gives the one that was chosen. "check" takes whether the
-# check is to be thorough. "trace" takes how many input sets launches rotate over, too.
+# check is to be thorough. "trace" takes how many input sets launches rotate over, too. "call" takes
+# a feature's function, as ``module:name``, and what it is given.
 STEPS: dict[str, tuple[Any, Any]] = {
     "describe": (tuple[str, Accelerator | None], DeviceFacts),
     "list": (Listing, Listed),
+    "call": (tuple[str, msgspec.Raw], msgspec.Raw),
     "start": (Job, None),
     "check": (bool, None),
     "prepare": (Sampling | None, Sampling | None),

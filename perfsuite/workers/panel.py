@@ -52,14 +52,8 @@ from perfsuite.workers.process import (
 # Two orders in which sides alternate, so that what drifts weighs on both alike.
 ORDERS = ("ABBA", "BAAB")
 TICK_S = 0.1
-# The setting that holds a step's time limit.
-LIMITS = {
-    "start": "start_limit_s",
-    "check": "prepare_limit_s",
-    "prepare": "prepare_limit_s",
-    "measure": "block_limit_s",
-    "finish": "prepare_limit_s",
-}
+# The setting that holds a step's time limit, if not that of preparing.
+LIMITS = {"start": "start_limit_s", "measure": "block_limit_s"}
 # A rank that fails because a peer died may be heard first: the death shows this much later.
 DEATH_S = 0.2
 # How long blocks wait for the next workers to have started, which would disturb them.
@@ -642,7 +636,9 @@ class Panel(Closable):
         return answers or [self._hear(ranks, step) for ranks in running]
 
     def _hear(self, ranks: Ranks, step: str) -> list[Any]:
-        return ranks.hear(step, getattr(self.site.settings, LIMITS[step]), self._announce)
+        return ranks.hear(
+            step, getattr(self.site.settings, LIMITS.get(step, "prepare_limit_s")), self._announce
+        )
 
     def _rounds(self, work: Work) -> int:
         # Sides are compared more finely than two runs are, also where no two processes fit at once.

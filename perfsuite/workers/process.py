@@ -18,23 +18,10 @@ import msgspec
 
 import perfsuite
 from perfsuite.boundary import NAME_CHARACTERS, DeviceError, PerfError, plain, python_path
-from perfsuite.model import HOST_DEVICE, Accelerator, Arm, Gpu, Kernel, Settings, Status, Tree
+from perfsuite.model import Accelerator, Arm, Gpu, Kernel, Settings, Status, Tree, built_in
 from perfsuite.store.files import Closable
-from perfsuite.workers.messages import (
-    STEPS,
-    UNTOLD,
-    Call,
-    Channel,
-    Done,
-    Failed,
-    Fork,
-    Message,
-    Progress,
-    Reap,
-    pair,
-    raw,
-    read,
-)
+from perfsuite.workers import messages
+from perfsuite.workers.messages import UNTOLD, Channel, Done, Ending
 
 # How a step is called where it fails, if not by its name.
 PHASES = {"check": "prepare", "describe": "start", "list": "listing the pack"}
@@ -102,11 +89,6 @@ def exit_words(code: int | None) -> str:
     return f"killed by {known.get(-code, f'signal {-code}')}"
 
 
-def _end_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-
-
 def resident_bytes(pid: int) -> int:
     """Return the host memory a process holds; 0 when it is dead, waited for or not."""
     try:
@@ -154,7 +136,7 @@ class Site:
     @property
     def is_host_measured(self) -> bool:
         """Say whether what is measured are the cores that a worker's start would take."""
-        return self.device == HOST_DEVICE
+        return built_in(self.device).is_host
 
     @property
     def worker_bytes(self) -> int:
@@ -202,7 +184,7 @@ class WorkerProcess:
         self._slot, self._server = slot, slot.server
         self._output = output
         self._doom = ""
-        self._ending: tuple[int | None, bool] | None = None
+        self._ending: Ending | None = None
 
     def fileno(self) -> int:
         """Return its socket's number, so that several can be waited for at once."""
@@ -217,7 +199,7 @@ class WorkerProcess:
         self.phase = PHASES.get(step, step)
         self.answers.pop(step, None)
         with contextlib.suppress(OSError):
-            self.channel.send(Call(step, raw(given)), SEND_LIMIT_S)
+            self.channel.send(messages.Call(step, messages.raw(given)), SEND_LIMIT_S)
 
     def listen(self) -> None:
         """Note the next thing it has said, if any; raises EndedError if it failed or died."""
@@ -226,14 +208,15 @@ class WorkerProcess:
         try:
             message = self.channel.receive(0)
             if isinstance(message, Done):
-                self.answers[message.step] = read(message.value, STEPS[message.step][1])
+                kind = messages.STEPS[message.step][1]
+                self.answers[message.step] = messages.read(message.value, kind)
         except PerfError as error:
             raise self.ended(Status.ERROR, f"its worker sent a {error.what}") from error
         except (EOFError, OSError):
             message, is_gone = None, True
-        if isinstance(message, Progress):
+        if isinstance(message, messages.Progress):
             self.phase = plain(message.phase, most=NAME_CHARACTERS)
-        if isinstance(message, Failed):
+        if isinstance(message, messages.Failed):
             raise self.ended(message.status, plain(message.reason), is_told=True)
         if message is None and is_gone:
             raise self.ended(Status.CRASHED)
@@ -246,19 +229,15 @@ class WorkerProcess:
     def ended(self, status: Status, reason: str = "", *, is_told: bool = False) -> EndedError:
         """See it out, and return how it ended: as it said, else as it died, else for the reason."""
         self.channel.close()
-        ended = EndedError(status, reason, is_told=is_told)
-        try:
-            code, is_forced = self._reap(GRACE_S)
-        except DeviceError as lost:
-            ended.is_server_lost, death = True, lost.what
-        else:
-            is_cut_off = is_forced or code == UNTOLD
-            ended.code = None if is_cut_off else code
-            death = f"{'closed its socket' if is_cut_off else exit_words(code)} during {self.phase}"
-        if not is_told and (ended.code or not reason):
-            ended.status, ended.reason = Status.CRASHED, self._doom or death
-        ended.output = self.last_output()
-        return ended
+        ending = self._reap(GRACE_S)
+        is_cut_off = ending.is_forced or ending.code == UNTOLD
+        code = None if is_cut_off else ending.code
+        if not is_told and (code or not reason):
+            how = "closed its socket" if is_cut_off else exit_words(code)
+            status = Status.CRASHED
+            reason = self._doom or ending.lost or f"{how} during {self.phase}"
+        is_lost = bool(ending.lost)
+        return EndedError(status, reason, self.last_output(), is_told, is_lost, code)
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal, if it is still there."""
@@ -279,12 +258,10 @@ class WorkerProcess:
     def close(self, grace_s: float = GRACE_S) -> None:
         """See it out, killing it and what it started after a grace, and forget it."""
         self.channel.close()
-        with contextlib.suppress(DeviceError):
-            self._reap(grace_s)
+        self._reap(grace_s)
         self._output.close()
 
-    def _reap(self, grace_s: float) -> tuple[int | None, bool]:
-        """See it out; return its exit code and whether it had to be killed; raises DeviceError."""
+    def _reap(self, grace_s: float) -> Ending:
         if self._ending is None:
             self._ending = self._slot.reap(self._server, self.pid, grace_s)
         return self._ending
@@ -307,21 +284,18 @@ class Slot(Closable):
             self._launch()
         return self._fork()
 
-    def reap(self, server: object, pid: int, grace_s: float) -> tuple[int | None, bool]:
-        """End a worker's process group after ``grace_s``; raises DeviceError if its server is lost.
-
-        Returns its exit code (minus the signal), None if it does not even leave when killed, and
-        whether it had to be killed.
-        """
+    def reap(self, server: object, pid: int, grace_s: float) -> Ending:
+        """End a worker's process group after ``grace_s``; return how it ended."""
+        lost = f"the server of slot {self._index} is gone"
         try:
             if server is self.server:
-                code, is_forced = self._ask(Reap(pid, grace_s), tuple[int | None, bool])
-                return code, is_forced
-        except DeviceError:
-            _end_group(pid)
-            raise
-        _end_group(pid)
-        raise DeviceError(f"the server of slot {self._index} is gone")
+                ending: Ending = self._ask(messages.Reap(pid, grace_s), Ending)
+                return ending
+        except DeviceError as error:
+            lost = error.what
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        return Ending(None, is_forced=True, lost=lost)
 
     def close(self) -> None:
         """End the server, which ends its workers."""
@@ -329,7 +303,7 @@ class Slot(Closable):
         self._log.close()
 
     def _launch(self) -> None:
-        self._control, theirs = pair()
+        self._control, theirs = messages.pair()
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the server
         own = self._site.accelerator
         preload = (own.folder, *own.preload) if own else ()
@@ -356,16 +330,16 @@ class Slot(Closable):
     def _fork(self) -> WorkerProcess:
         self.await_up()
         with contextlib.ExitStack() as stack:
-            ours, theirs = pair()
+            ours, theirs = messages.pair()
             output = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the worker
             for each in (ours, output):
                 stack.enter_context(each)
             with theirs:
-                pid = self._ask(Fork(), int, theirs.fileno(), output.fileno())
+                pid = self._ask(messages.Fork(), int, theirs.fileno(), output.fileno())
             stack.pop_all()
         return WorkerProcess(self, pid, ours, output)
 
-    def _ask(self, request: Message, kind: Any, *handles: int) -> Any:
+    def _ask(self, request: messages.Message, kind: Any, *handles: int) -> Any:
         try:
             self._control.send(request, REPLY_LIMIT_S, *handles)
         except OSError:
@@ -379,7 +353,7 @@ class Slot(Closable):
             raise self._lost("is gone") from None
         if not isinstance(reply, Done):
             raise self._lost(f"gave no answer within {limit_s:g} s")
-        return read(reply.value, kind)
+        return messages.read(reply.value, kind)
 
     def _lost(self, what: str) -> DeviceError:
         """End what is left of the server; it cannot be trusted any more."""

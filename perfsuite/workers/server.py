@@ -27,43 +27,16 @@ from msgspec.structs import replace
 
 import perfsuite
 from perfsuite.boundary import DisturbedError, PackError, PerfError, WrongResultError, plain
-from perfsuite.devices.protocol import (
-    Device,
-    Gang,
-    described,
-    device_class,
-    join,
-    open_device,
-    waking,
-)
+from perfsuite.devices import protocol
+from perfsuite.devices.protocol import Device, Gang
 from perfsuite.devices.sass import forget_compiled
 from perfsuite.engine.measure import Pair, Session
 from perfsuite.engine.trace import Anatomy, dissect, show_once
-from perfsuite.model import (
-    Accelerator,
-    DeviceFacts,
-    Evidence,
-    Pack,
-    Sampling,
-    Status,
-    Tree,
-)
+from perfsuite.model import Accelerator, DeviceFacts, Evidence, Pack, Sampling, Status, Tree
 from perfsuite.packs.listing import Listed, Listing, list_pack
-from perfsuite.packs.load import Place, load_pack
-from perfsuite.workers.messages import (
-    STEPS,
-    UNTOLD,
-    Call,
-    Channel,
-    Done,
-    Failed,
-    Fork,
-    Job,
-    Progress,
-    Reap,
-    raw,
-    read,
-)
+from perfsuite.packs.load import load_pack
+from perfsuite.workers import messages
+from perfsuite.workers.messages import STEPS, Call, Channel, Done, Ending, Failed, Job, raw
 
 # Workers of one server share an address-space layout; each shifts its own by up to this much.
 PADDING_BYTES = 64 << 20
@@ -96,9 +69,9 @@ class Server:
         try:
             while True:
                 match self._control.receive(None):
-                    case Fork():
+                    case messages.Fork():
                         answer: Any = self._fork()
-                    case Reap(pid=pid, grace_s=grace_s):
+                    case messages.Reap(pid=pid, grace_s=grace_s):
                         answer = self._reap(pid, grace_s)
                 self._control.send(Done(raw(answer)))
         except (EOFError, OSError):
@@ -130,8 +103,7 @@ class Server:
         finally:
             os._exit(1)
 
-    def _reap(self, pid: int, grace_s: float) -> tuple[int | None, bool]:
-        """Return a worker's exit code, and whether it had to be killed."""
+    def _reap(self, pid: int, grace_s: float) -> Ending:
         is_forced = not has_exited(pid, grace_s)
         # While it is not waited for, its id cannot be another's: kill its group only now. A worker
         # that was forked a moment ago may not lead its group yet.
@@ -139,7 +111,7 @@ class Server:
             with contextlib.suppress(ProcessLookupError):
                 kill(pid, signal.SIGKILL)
         if not has_exited(pid, KILL_LIMIT_S):
-            return None, is_forced
+            return Ending(None, is_forced)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         self._workers.discard(pid)
         # As a subreaper the server inherits what a dead worker started, even in other sessions.
@@ -149,7 +121,7 @@ class Server:
                 os.kill(orphan, signal.SIGKILL)
                 if has_exited(orphan, KILL_LIMIT_S):
                     os.waitpid(orphan, 0)
-        return code, is_forced
+        return Ending(code, is_forced)
 
 
 def has_exited(pid: int, limit_s: float) -> bool:
@@ -188,7 +160,7 @@ def serve(connection: Channel) -> NoReturn:
         try:
             connection.send(worker.failure(error))
         except OSError:
-            code = UNTOLD
+            code = messages.UNTOLD
         with contextlib.suppress(Exception):
             traceback.print_exc()
         worker.linger()
@@ -223,7 +195,7 @@ class Worker:
                 return
             if not isinstance(call, Call) or call.step not in STEPS:
                 raise PerfError(f"a worker cannot answer {call!r}")
-            given = read(call.given, STEPS[call.step][0])
+            given = messages.read(call.given, STEPS[call.step][0])
             value = getattr(self, f"_{call.step}")(given)
             self._connection.send(Done(raw(value), call.step))
 
@@ -246,7 +218,7 @@ class Worker:
                 self._connection.receive(None)
 
     def _describe(self, device: tuple[str, Accelerator | None]) -> DeviceFacts:
-        return described(*device)
+        return protocol.described(*device)
 
     def _list(self, asked: Listing) -> Listed:
         """List a pack, or say why it has nothing: its data may be of any type."""
@@ -257,12 +229,11 @@ class Worker:
         for limit, most in MOST.items():
             least = min({*resource.getrlimit(limit), most} - {resource.RLIM_INFINITY})
             resource.setrlimit(limit, (least, least))
-        place = Place(source.name, source.origin)
         error: PackError | None = None
         try:
             listed = list_pack(source, load_pack(source.name, source.origin, asked.kernels), asked)
             if heavy := [name for name in asked.heavy if name in sys.modules]:
-                error = place.refuse(
+                error = source.refuse(
                     f"the pack imports {', '.join(heavy)} when it is listed",
                     remedy="import it in the case's builder, so that listing needs no GPU library",
                 )
@@ -271,13 +242,18 @@ class Worker:
             error = refused
         except (TypeError, msgspec.MsgspecError) as odd:
             what = f"the pack declares something of a wrong type: {odd}"
-            error = place.refuse(what, remedy="compare it with perfsuite's types")
+            error = source.refuse(what, remedy="compare it with perfsuite's types")
         if os.getpid() != own:  # the pack forked, and this is the child that it let go on
             os._exit(0)
         if error is None:
             return listed
         name, origin, version = source.name, source.origin, source.version
         return Listed(Pack(name=name, origin=origin, version=version, error=str(error)))
+
+    def _call(self, asked: tuple[str, msgspec.Raw]) -> Any:
+        """Return what a function says."""
+        module, _, name = asked[0].partition(":")
+        return getattr(importlib.import_module(module), name)(asked[1])
 
     def _start(self, job: Job) -> None:
         """Open the device and load the pack, launch nothing yet."""
@@ -286,7 +262,9 @@ class Worker:
         if job.ranks and self._gang is None:
             self._gang = Gang(job.rank, job.ranks)
             self._announce("join")
-            self._gang = join(job.device, rank=job.rank, ranks=job.ranks, rendezvous=job.rendezvous)
+            self._gang = protocol.join(
+                job.device, rank=job.rank, ranks=job.ranks, rendezvous=job.rendezvous
+            )
             self._announce("load")
         session = _opened(job, self._gang)
         session.announce = self._announce
@@ -345,7 +323,7 @@ class Worker:
         self._device = None
 
     def _announce(self, phase: str) -> None:
-        self._connection.send(Progress(phase))
+        self._connection.send(messages.Progress(phase))
 
 
 def show(job: Job) -> None:
@@ -365,7 +343,7 @@ def _opened(job: Job, gang: Gang | None = None) -> Session:
         sys.path += {str(Path.cwd())} - set(sys.path)
     if job.tree is not None:
         sys.path[:] = dict.fromkeys((*entries(job.tree, sys.path), *sys.path))
-    with waking(job.device, gang=gang):
+    with protocol.waking(job.device, gang=gang):
         cases = load_pack(job.pack, job.origin, job.kernels).cases
         if job.case not in cases:
             raise PackError(
@@ -373,7 +351,7 @@ def _opened(job: Job, gang: Gang | None = None) -> Session:
                 where=job.origin,
                 remedy=f"its cases are {', '.join(sorted(cases))}; did the pack change meanwhile?",
             )
-    device = open_device(job.device, seed=job.seed, gang=gang, accelerator=job.accelerator)
+    device = protocol.open_device(job.device, seed=job.seed, gang=gang, accelerator=job.accelerator)
     return Session(device, cases[job.case], job.axes, job.settings, job.seed)
 
 
@@ -472,7 +450,7 @@ def main() -> None:
     control = channel_at(int(sys.argv[1]))
     folder, *own = sys.argv[3:] or [""]
     sys.path += [folder] if folder else []
-    kind = device_class(sys.argv[2])
+    kind = protocol.device_class(sys.argv[2])
     # No pack: workers must be fresh.
     for module in (*kind.preload, *own):
         if importlib.util.find_spec(module):

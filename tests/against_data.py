@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
-import pytest
+from test_runner import Log
 
-from perfsuite.model import Run, Verdict
-from perfsuite.store.runs import list_runs, load_run
+from perfsuite.model import Run, Settings, Verdict
+from perfsuite.run.config import Config
+from perfsuite.run.run import Outcome, settled
+from perfsuite.store.git import RevisionOptions
 
 ROOT = Path(__file__).parents[1]
 PACK = '''
@@ -52,32 +55,33 @@ def commit(folder: Path, **files: str) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
-def project_in(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A repository with a pack that imports the code under test, unchanged since its commit."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
-    git(pytester.path, "init", "--quiet", "-b", "main")
+def repository_at(folder: Path) -> Path:
+    """Make a repository with a pack that imports the code under test, all committed."""
+    folder.mkdir()
+    git(folder, "init", "--quiet", "-b", "main")
     ignored = ".perfsuite/\nreports/\ntmp/\n__pycache__/\n"
-    (pytester.path / ".gitignore").write_text(ignored, encoding="utf-8")
-    commit(pytester.path, acme=PACK, speed=BEFORE)
-    return pytester
+    (folder / ".gitignore").write_text(ignored, encoding="utf-8")
+    commit(folder, acme=PACK, speed=BEFORE)
+    return folder
 
 
-def perf(project: pytest.Pytester, *args: str) -> pytest.RunResult:
-    own = ("-p", "perfsuite.plugin", "-p", "no:cacheprovider", "--perf", "--perf-pack=acme.py")
-    only = ("--perf-packs=acme", "--perf-device=fake")
-    return project.runpytest_subprocess(*own, *only, *args)
+def asked(folder: Path, *, against: str = "", build: str = "", **fields: Any) -> Config:
+    """Return what measures the repository's pack, beside a revision if one is named."""
+    revision = RevisionOptions(rev=against, project=folder, build=build) if against else None
+    given = {"pack": (folder / "acme.py",), "settings": Settings(samples=8), **fields}
+    config = Config(
+        root=folder,
+        device="fake",
+        only=("acme",),
+        against=revision,
+        baselines=(folder / "baselines",),
+        **given,
+    ).chosen()
+    return config.narrowed(config.variants, config.claims)
 
 
-def last(project: pytest.Pytester) -> Run:
-    return load_run(list_runs(project.path / ".perfsuite")[0])
-
-
-def page(project: pytest.Pytester) -> str:
-    """The report of the last run; the runs before it have theirs beside it."""
-    file = project.path / "reports" / last(project).id / "index.html"
-    return file.read_text(encoding="utf-8")
+def measure(folder: Path, **fields: Any) -> Outcome:
+    return settled(asked(folder, **fields), Log())
 
 
 def verdicts(run: Run) -> dict[str, Verdict]:

@@ -1,0 +1,431 @@
+"""A against B: another revision measured beside the tree, because it was asked for or in doubt."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from against_data import (
+    BEFORE,
+    PACK,
+    PLANTED,
+    ROOT,
+    asked,
+    commit,
+    git,
+    measure,
+    repository_at,
+    verdicts,
+    words,
+)
+from kept_folder import Fill
+from test_runner import Log
+
+from perfsuite.boundary import PackError, UsageError
+from perfsuite.judge.noise import entries_of
+from perfsuite.model import Arm, Confirmation, Run, Status, Tree, Word
+from perfsuite.nightly.exceptions import Exceptions
+from perfsuite.run.accept import accept
+from perfsuite.run.against import differing
+from perfsuite.run.finish import book_of
+from perfsuite.run.run import execute, settle
+from perfsuite.store.runs import end_lines, list_runs, load_run, read_run
+from perfsuite.workers.server import entries, moved_origin, refuse_strangers
+from perfsuite.workers.units import Desks
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = repository_at(tmp_path / "project")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+
+
+# Beside a revision that was asked for.
+
+
+def test_a_change_since_the_revision_is_found_and_what_did_not_change_is_the_same(
+    project: Path,
+) -> None:
+    write(project, speed=PLANTED)
+    outcome = measure(project, against="main")
+    run, short = outcome.run, git(project, "rev-parse", "--short=7", "HEAD")
+    assert words(run) == {"one": "same", "two": "slower"}
+    slower = verdicts(run)["two"]
+    assert (slower.source, slower.confirmation) == (f"revision {short} (main)", "A against B")
+    assert slower.changes[0].theta == pytest.approx(0.3, abs=0.01)
+    assert "elapsed_us" in slower.reason
+    assert "6 processes against 6 on the same unit" in slower.reason
+    # Side A is nobody's baseline, and both sides are sampled alike.
+    assert Counter(result.arm for result in run.aside) == {Arm.A: 3}
+    times = next(e for n, e in entries_of(run).items() if "two" in n).metrics["time_us"]
+    assert times.center == pytest.approx(130, rel=0.01)
+    assert len(times.values["fa4e00000000"]) == 9
+    samplings = {(r.variant, p.sampling) for r in (*run.results, *run.aside) for p in r.evidence}
+    assert len(samplings) == len(run.variants)
+    book = book_of(outcome, (), history={})
+    assert (book.source, book.previous and book.previous.commit) == (
+        f"revision {short} (main)", git(project, "rev-parse", "HEAD"),
+    )  # fmt: skip
+    assert words(measure(project).run) == {"one": "same", "two": "new"}
+
+
+def test_both_sides_are_traced_and_a_change_inside_the_gate_is_confirmed(project: Path) -> None:
+    kernel = 'ctx.run_kernel("scale_rows", speed.US[impl])'
+    commit(project, acme=PACK.replace("ctx.spend(speed.US[impl])", kernel))
+    write(project, speed=PLANTED.replace("130.0", "100.5"))
+    run = measure(project, against="main").run
+    assert words(run) == {"one": "same", "two": "slower"}
+    assert not verdicts(run)["two"].fails
+    assert Counter(result.stage.value for result in run.results) == {"screen": 2, "confirm": 1}
+    found = [(trace.arm, [k.duration_us for k in trace.kernels]) for trace in run.traces]
+    assert found == [(Arm.A, [100.0]), (Arm.B, [100.5])]
+
+
+def test_a_pack_that_the_revision_lacks_and_other_work_are_new(project: Path) -> None:
+    git(project, "rm", "--quiet", "--cached", "acme.py")
+    old = git(project, "commit-tree", git(project, "write-tree"), "-m", "no pack")
+    found = measure(project, against=old).run.verdicts
+    assert {each.reason.rpartition(": ")[2] for each in found} == {"its pack is new"}
+    write(project, acme=PACK.replace('source="made up")', 'source="made up", version=2)'))
+    run = measure(project, against="main").run
+    assert "version is 1 there" in verdicts(run)["one"].reason
+    write(project, acme=PACK.replace('"two"]', '"two", "three"]'))
+    write(project, speed=BEFORE.replace("}", ', "three": 50.0}'))
+    run = measure(project, against="main").run
+    assert words(run) == {"one": "same", "two": "same", "three": "new"}
+    assert verdicts(run)["three"].reason.endswith("(main): it is new")
+    assert any("1 of 3 variants are not compared" in note for note in run.notes)
+
+
+def test_a_revision_that_fails_leaves_the_working_tree_judged(project: Path) -> None:
+    commit(project, acme=PACK.replace("[2 * value", "[7 * value"))
+    write(project, acme=PACK)
+    run = measure(project, against="HEAD").run
+    assert {result.status for result in run.aside} == {Status.WRONG}
+    assert {result.status for result in run.results} == {Status.OK}
+    assert "(HEAD): it ended wrong" in verdicts(run)["one"].reason
+
+
+def test_what_both_sides_share_needs_no_canary(project: Path) -> None:
+    watched = PACK.replace('"two"]', '"two", "three"]').replace(
+        'source="made up")', 'source="made up", canary={"fake": {"impl": "one"}})'
+    )
+    commit(project, acme=watched, speed=BEFORE.replace("}", ', "three": 50.0}'))
+    assert len(measure(project).run.canaries) == 1
+    run = measure(project, against="main").run
+    assert run.canaries == ()
+    assert set(words(run).values()) == {"same"}
+
+
+@pytest.mark.parametrize("kind", ["stubborn", "ignored", "untracked"])
+def test_code_of_the_working_tree_is_refused_in_side_a(
+    project: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """What is built there, or checked out as a submodule, is not in a checkout."""
+    if kind == "stubborn":
+        commit(project, acme=f"import sys\nsys.path.insert(0, {str(project)!r})\n{PACK}")
+    else:
+        built = project / "built"
+        built.mkdir()
+        (project / "speed.py").rename(built / "speed.py")
+        with (project / ".gitignore").open("a", encoding="utf-8") as file:
+            file.write("built/\n" if kind == "ignored" else "")
+        git(project, "rm", "-q", "--cached", "speed.py")
+        git(project, "add", ".gitignore")
+        git(project, "commit", "--quiet", "-m", "made up")
+        write(built, speed=PLANTED)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(built)]))
+    run = measure(project, against="main").run
+    assert "imported from the working tree" in verdicts(run)["two"].reason
+    assert words(run)["two"] != "same"
+
+
+def test_sides_that_run_the_same_code_are_told(project: Path, tmp_path: Path) -> None:
+    write(tmp_path, acme=PACK.replace("import speed", f"class speed: {BEFORE}"))
+    (project / "acme.py").unlink()
+    run = measure(project, against="main", pack=(tmp_path / "acme.py",)).run
+    assert "both arms ran the same code" in verdicts(run)["one"].reason
+
+
+def test_the_instrument_stays_where_its_own_repository_is_under_test(project: Path) -> None:
+    hostile = project / "src" / "perfsuite"
+    hostile.mkdir(parents=True)
+    write(hostile, **dict.fromkeys(("__init__", "worker", "model"), "raise ImportError('not me')"))
+    commit(project)
+    assert words(measure(project, against="main").run) == {"one": "same", "two": "same"}
+
+
+def test_the_revision_is_built_once_and_a_failing_build_shows_its_end(project: Path) -> None:
+    commit(project, acme=PACK.replace("import speed", "import made as speed"))
+    write(project, made=BEFORE)
+    with pytest.raises(UsageError, match=r"ended with 3:(?s:.)*no compiler"):
+        measure(project, against="main", build="echo no compiler; exit 3")
+    for _ in range(2):
+        run = measure(project, against="main", build="cp speed.py made.py; echo x >> count").run
+        assert set(words(run).values()) == {"same"}
+    (count,) = (project / ".perfsuite" / "against").glob("*/count")
+    assert count.read_text(encoding="utf-8") == "x\n"
+
+
+def test_what_is_installed_inside_the_repository_is_both_sides_own(tmp_path: Path) -> None:
+    tree = Tree(str(tmp_path / ".perfsuite" / "against" / "c"), str(tmp_path))
+    module = ModuleType("dep")
+    for place in ("env/lib/site-packages/dep.py", "env/lib/dist-packages/dep.py"):
+        module.__file__ = str(tmp_path / place)
+        (tmp_path / place).parent.mkdir(parents=True)
+        (tmp_path / place).touch()
+        refuse_strangers(tree, [module])
+    module.__file__ = str(tmp_path / "dep.py")
+    refuse_strangers(tree, [module])  # torch.ops names a file that is none
+    (tmp_path / "dep.py").touch()
+    with pytest.raises(PackError, match="whose checkout lacks it"):
+        refuse_strangers(tree, [module])
+
+
+def test_paths_of_the_repository_have_twins_in_a_tree_that_others_lack(tmp_path: Path) -> None:
+    root = tmp_path / ".perfsuite" / "against" / "c"
+    tree = Tree(str(root), str(tmp_path), front=(f"{root}/src", f"{root}"))
+    for folder in (root / "plugins", root / "src", tmp_path / "venv"):
+        folder.mkdir(parents=True)
+    for origin, twin in (
+        (f"file:{tmp_path}/a.py", f"file:{root}/a.py"),
+        (f"module:m@{tmp_path}/plugins", f"module:m@{root}/plugins"),
+        ("module:m@", "module:m@"),
+        ("file:/elsewhere/a.py", "file:/elsewhere/a.py"),
+    ):
+        assert moved_origin(origin, tree) == twin
+    paths = [f"{tmp_path}/plugins", f"{tmp_path}/venv", "/elsewhere", str(tmp_path)]
+    assert entries(tree, paths) == [f"{root}/src", str(root), f"{root}/plugins"]
+
+
+# Beside the commit that a baseline comes from, where one card never seen leaves doubt.
+
+
+SEEN, NEVER_SEEN = "fa4e00000000", "0ddc00000000"
+A_LITTLE_SLOWER = BEFORE.replace('"two": 100.0', '"two": 104.0')
+
+
+@pytest.fixture
+def elsewhere(project: Path, fill: Fill) -> Path:
+    """A project whose baseline was measured on another card, one commit ago."""
+
+    def make() -> None:
+        accept(measure(project).run, project / "baselines", reason="made up", by="t")
+        edit(project, "*.json", SEEN, NEVER_SEEN)
+        commit(project)
+
+    fill(project, make)
+    return project
+
+
+def edit(project: Path, pattern: str, old: str, new: str) -> None:
+    files = [*(project / "baselines").rglob(pattern)]
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    assert any(old in text for text in texts)
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def confirmed(run: Run) -> list[str]:
+    return [one.id for one in run.variants if len([r for r in one.results if not r.is_aside]) > 1]
+
+
+def test_a_change_of_the_code_is_found_on_a_card_never_seen(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules["perfsuite.explain.trace"].LIMITS_S, "is unclear", -1.0)
+    write(elsewhere, speed=A_LITTLE_SLOWER)
+    outcome = measure(elsewhere)
+    run = outcome.run
+    assert words(run) == {"one": "same", "two": "slower"}
+    slower = verdicts(run)["two"]
+    assert (slower.confirmation, slower.card) == ("A against B", "")
+    assert slower.changes[0].theta == pytest.approx(0.04, abs=0.005)
+    # What turns decide is not confirmed before, and is traced although the run saw no cause to.
+    assert not confirmed(run)
+    assert sum("impl=two" in trace.variant for trace in run.traces) == 1
+    # Turns are part of what the run took; what was measured for it is nobody's last run.
+    assert run.wall_s > run.phases_s["turns"] > 0
+    assert len(list_runs(elsewhere / ".perfsuite")) == 2
+    assert words(load_run(outcome.run_file)) == words(run)
+    text = outcome.run_file.read_bytes()
+    later = replace_notes(run)
+    assert read_run(text + end_lines(later), where="made up").notes == later.notes
+
+
+def replace_notes(run: Run) -> Run:
+    from msgspec.structs import replace as changed
+
+    return changed(run, notes=("judged again",))
+
+
+@pytest.mark.parametrize("given", [{"time_s": 600.0}, {"share": (1, 1)}, {"software": "fake 0.9"}])
+def test_what_turns_may_not_come_to_is_confirmed(elsewhere: Path, given: dict[str, Any]) -> None:
+    if software := given.pop("software", ""):
+        edit(elsewhere, "runs/*.json", "fake 1.0", software)
+    write(elsewhere, speed=A_LITTLE_SLOWER)
+    run = measure(elsewhere, **given).run
+    assert any("impl=two" in name for name in confirmed(run))
+    if not software:
+        assert words(run)["two"] == "slower"
+
+
+@pytest.mark.parametrize(("in_turns", "word"), [(False, "same"), (True, "unclear")])
+def test_without_the_other_revision_only_the_baseline_can_say_same(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, word: str, *, in_turns: bool
+) -> None:
+    from msgspec.structs import replace as changed
+
+    def says_same(config: Any, *rest: Any) -> Any:
+        outcome = execute(config, *rest)
+        if config.against is None:
+            return outcome
+        told = [
+            changed(each, word=Word.SAME, in_turns=in_turns, card="")
+            for each in outcome.run.verdicts
+        ]
+        return replace(outcome, run=outcome.run.having(verdicts=told))
+
+    monkeypatch.setattr("perfsuite.run.run.execute", says_same)
+    nothing: Callable[[Run], Any] = lambda run: [(v.variant, "nothing") for v in run.verdicts]  # noqa: E731
+    monkeypatch.setattr("perfsuite.run.run.of_one_code", nothing)
+    write(elsewhere, speed=A_LITTLE_SLOWER)
+    two = verdicts(measure(elsewhere).run)["two"]
+    assert (two.word.value, "nothing" in two.reason) == (word, True)
+
+
+WAIVER = """[[waiver]]
+select = "impl=two"
+reason = "known"
+issue = "https://example.org/issues/7"
+up_to = "+8 %"
+expires = 2999-12-31
+"""
+
+
+def test_a_waiver_holds_for_what_turns_decide(elsewhere: Path) -> None:
+    (elsewhere / "baselines" / "exceptions.toml").write_text(WAIVER, encoding="utf-8")
+    write(elsewhere, speed=A_LITTLE_SLOWER)
+    config = asked(elsewhere)
+    assert isinstance(config.exceptions, Exceptions)
+    slower = verdicts(measure(elsewhere).run)["two"]
+    assert (slower.word.value, slower.confirmation) == ("slower", "A against B")
+    assert slower.excepted is not None
+    assert not slower.fails
+
+
+def scaled(project: Path, factor: float) -> None:
+    """Let the baseline's card be faster."""
+    for file in (project / "baselines").glob("*/acme.json"):
+        stored: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        for entry in stored["variants"].values():
+            for metric in (entry["metrics"][name] for name in ("time_us", "cycles")):
+                rows = metric["values"].items()
+                metric["center"] *= factor
+                metric["values"] = {card: [factor * value for value in row] for card, row in rows}
+        file.write_text(json.dumps(stored), encoding="utf-8")
+    commit(project)
+
+
+def test_a_card_that_differs_is_no_change_of_the_code(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaled(elsewhere, 0.96)
+    run = measure(elsewhere).run
+    assert set(words(run).values()) == {"same"}
+    two = verdicts(run)["two"]
+    assert (two.confirmation, two.card, two.fails) == (Confirmation.IN_TURNS, "", False)
+    assert {"same_in_turns", "card_differs"} & {reason.kind for reason in two.reasons}
+    monkeypatch.setattr("perfsuite.run.run.MOST", 1)
+    run = measure(elsewhere).run
+    assert sorted(" in turns " in each.reason for each in run.verdicts) == [False, True]
+    told = "1 not measured in turns with the baseline's code: 1 at most are"
+    assert told in run.notes
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_other_software_may_be_the_cause_and_is_named(elsewhere: Path, *, is_known: bool) -> None:
+    scaled(elsewhere, 0.96)
+    for file in (elsewhere / "baselines").rglob("runs/*.json"):
+        facts = json.loads(file.read_text(encoding="utf-8"))
+        environment = {**facts["environment"], "driver": "fake 0.9"} if is_known else {}
+        file.write_text(json.dumps({**facts, "environment": environment}), encoding="utf-8")
+    commit(elsewhere)
+    run = measure(elsewhere).run
+    assert words(run) == {"one": "unclear", "two": "unclear"}
+    told = "(this card, driver)" if is_known else "of which no facts are stored"
+    assert told in verdicts(run)["two"].reason
+
+
+def test_what_comes_with_the_card_is_no_other_software() -> None:
+    before = {"driver": "580", "vbios": "96.00", "nvlinks": "18"}
+    assert [*differing(before, {"driver": "580", "vbios": "97.00", "nvlinks": "0"})] == []
+    assert [*differing(before, {**before, "driver": "590", "torch": "2.13"})] == ["driver"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("ffffff{}", "does not know"),
+        ("{}-dirty", "it is in no commit"),
+        ("HEAD", "it names no commit of this repository"),
+        ("--upload-pack=x", "it names no commit of this repository"),
+        ("\\u001b[2Jffffffffff", "it names no commit of this repository"),
+        ("own", "it is this very commit"),
+    ],
+)
+def test_what_is_no_commit_here_is_not_asked_and_fresh_processes_confirm(
+    elsewhere: Path, name: str, told: str
+) -> None:
+    known = git(elsewhere, "rev-parse", "--short=12", "HEAD~")
+    if name == "own":
+        git(elsewhere, "update-index", "--assume-unchanged", "speed.py")
+        git(elsewhere, "checkout", "--quiet", "--detach", "HEAD~")
+        git(elsewhere, "checkout", "--quiet", "main", "--", "baselines")
+        git(elsewhere, "reset", "--quiet")
+        (elsewhere / ".git" / "info" / "exclude").write_text("baselines/\n", encoding="utf-8")
+    else:
+        edit(elsewhere, "runs/*.json", f'"{known}"', f'"{name.format(known)}"')
+    write(elsewhere, speed=A_LITTLE_SLOWER)
+    run = measure(elsewhere).run
+    assert words(run)["two"] == "unclear"
+    assert any("impl=two" in each for each in confirmed(run))
+    assert told in "; ".join(run.notes)
+
+
+def test_what_cannot_be_asked_leaves_the_rest_unclear(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(elsewhere, speed=A_LITTLE_SLOWER)
+    (elsewhere / ".perfsuite" / "settled").touch()
+    outcome = measure(elsewhere)
+    unclear = {"one": "same", "two": "unclear"}
+    assert words(outcome.run) == unclear
+    assert any(note.startswith("1 not measured in turns with") for note in outcome.run.notes)
+    config, log = asked(elsewhere), Log()
+    late = settle(outcome, replace(config, time_s=outcome.run.wall_s), log, Desks())
+    assert late.run.notes[-1].endswith("left no time")
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("perfsuite.run.run._asked", stop)
+    stopped = settle(outcome, config, log, Desks())
+    assert stopped.is_interrupted
+    assert words(stopped.run) == unclear
+    assert stopped.run.notes[-1].startswith("interrupted while")

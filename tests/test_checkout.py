@@ -1,0 +1,101 @@
+"""Revisions of a repository: what names one, and where they are checked out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from against_data import BEFORE, ROOT, commit, git, repository_at
+
+from perfsuite.boundary import UsageError
+from perfsuite.store.git import KEPT, check_out, repository_of, revision_of
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return repository_at(tmp_path / "repository")
+
+
+@pytest.mark.parametrize(
+    "rev", ["nowhere", "--upload-pack=touch x", "-h", "main main", "", "main\n", "HEAD:speed.py"]
+)
+def test_what_names_no_commit_is_refused(repository: Path, rev: str) -> None:
+    with pytest.raises(UsageError, match="--perf-against does not know") as caught:
+        revision_of(repository, rev)
+    assert repr(rev) in caught.value.what
+
+
+def checked_out(repository: Path, rev: str = "main", build: str = "") -> Path:
+    revision = revision_of(repository, rev)
+    folder = repository / ".perfsuite"
+    with ExitStack() as stack:
+        return check_out(repository, revision, folder=folder, build=build, stack=stack)
+
+
+def test_a_clean_checkout_is_used_again_and_a_changed_one_is_made_anew(repository: Path) -> None:
+    place = checked_out(repository)
+    (place / "mark").touch()
+    assert (checked_out(repository) / "mark").exists()
+    (place / "speed.py").write_text("changed", encoding="utf-8")
+    assert (checked_out(repository) / "speed.py").read_text(encoding="utf-8") == BEFORE
+    assert not (place / "mark").exists()
+    (place / ".git").write_text("garbage", encoding="utf-8")
+    assert git(checked_out(repository), "status", "--porcelain") == ""
+
+
+def test_an_interrupted_checkout_leaves_no_lock_and_is_made_anew(repository: Path) -> None:
+    kill = "kill -9 $PPID"
+    code = f"""
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from perfsuite.store.git import check_out, revision_of
+place = Path(sys.argv[1])
+folder, main = place / ".perfsuite", revision_of(place, "main")
+check_out(place, main, folder=folder, build={kill!r}, stack=ExitStack())
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(repository)], check=False, env=environment
+    )
+    assert ended.returncode == -9
+    (half,) = (repository / ".perfsuite" / "against").iterdir()
+    (half / "mark").touch()
+    git(repository, "worktree", "lock", str(half))
+    place = checked_out(repository)
+    assert place == half
+    assert not (place / "mark").exists()
+
+
+def test_old_checkouts_are_removed_unless_they_are_in_use(repository: Path) -> None:
+    first = checked_out(repository)
+    with ExitStack() as stack:
+        folder = repository / ".perfsuite"
+        revision = revision_of(repository, "main")
+        check_out(repository, revision, folder=folder, build="", stack=stack)
+        for number in range(KEPT + 1):
+            commit(repository, speed=f"# {number}")
+            checked_out(repository)
+        assert first.exists()
+        assert len(list(first.parent.glob("*.built"))) == KEPT + 1
+    commit(repository, speed="# last")
+    checked_out(repository)
+    assert not first.exists()
+    assert len(git(repository, "worktree", "list").splitlines()) == KEPT + 1
+
+
+def test_a_repository_is_found_from_inside_it_and_only_there(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "deep").mkdir()
+    monkeypatch.setenv("GIT_DIR", str(ROOT / ".git"))
+    assert repository_of(repository / "deep") == repository
+    with pytest.raises(UsageError, match="no git repository"):
+        repository_of(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match="git cannot be run"):
+        repository_of(repository)

@@ -1,0 +1,143 @@
+"""Claims that a run leaves open: two variants in turns inside one process."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from against_data import PACK, commit, measure, repository_at
+
+from perfsuite.judge.claims import judge_quads
+from perfsuite.judge.compare import Policy
+from perfsuite.judge.noise import entries_of
+from perfsuite.model import (
+    Arm,
+    Block,
+    ClaimInstance,
+    ClaimVerdict,
+    ClaimWord,
+    DeviceFacts,
+    Evidence,
+    Result,
+    Run,
+    Status,
+)
+from perfsuite.workers.panel import seats_of
+
+CLAIM = """
+    return [double, perfsuite.Claim(
+        name="twice", case="double", faster={"impl": "one"}, than={"impl": "two"}, by=BY,
+        source="made up")]
+"""
+CRASH = "    perfsuite.times = getattr(perfsuite, 'times', 0) + 1\n    assert perfsuite.times < 2\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = repository_at(tmp_path / "project")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def claimed(
+    project: Path, by: str, pack: str = PACK, two: float = 100.0
+) -> tuple[ClaimVerdict, Run]:
+    speed = f'US = {{"one": 100.0, "two": {two}}}\n'
+    commit(
+        project, acme=pack.replace("    return [double]\n", CLAIM.replace("BY", by)), speed=speed
+    )
+    run = measure(project).run
+    (claim,) = run.claims
+    return claim, run
+
+
+def test_a_claim_left_open_is_decided_by_quads(project: Path) -> None:
+    claim, run = claimed(project, "2.0", two=201.0)
+    assert claim.word is ClaimWord.HELD
+    assert "decided by 18 quads inside 6 processes" in claim.reason
+    assert claim.ratio == pytest.approx(2.01, abs=0.003)
+    assert {result.claim for result in run.aside} == {claim.claim}
+    assert [len(result.evidence[0].blocks) for result in run.aside] == [6, 6]
+    kept = entries_of(run)[run.variants[0].id].metrics["time_us"].values
+    assert [len(values) for values in kept.values()] == [3]
+
+
+def test_claims_past_the_limit_or_that_crash_stay_open_and_say_so(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, _ = claimed(project, "1.0", PACK.replace("    def fn", f"{CRASH}    def fn"))
+    assert (claim.word, "quads ended error: AssertionError" in claim.reason) == ("unclear", True)
+    monkeypatch.setattr("perfsuite.run.run.LIMIT_S", 0.0)
+    claim, _ = claimed(project, "1.0")
+    assert claim.word is ClaimWord.UNCLEAR
+    assert claim.reason.endswith("no quads: the limit is 20 claims, 0 s")
+
+
+def test_legs_alternate_in_quads_of_random_order() -> None:
+    def legs(processes: int, seed: str) -> str:
+        waves = seats_of(processes, together=1, slots=3, seed=seed)
+        return "".join(seat.arm for (seat,) in waves)
+
+    found = [legs(4, str(seed)) for seed in range(50)]
+    quads = Counter(text[start : start + 4] for text in found for start in (0, 4))
+    assert set(quads) == {"ABBA", "BAAB"}
+    assert min(quads.values()) > 25
+    assert legs(3, "x") == legs(4, "x")[:6]
+
+
+@pytest.mark.parametrize(("together", "slots"), [(3, 3), (6, 6), (1, 3), (2, 2), (1, 1)])
+def test_each_slot_carries_both_arms_alike(together: int, slots: int) -> None:
+    waves = seats_of(6, together=together, slots=slots, seed="x")
+    assert {len(wave) for wave in waves} == {min(together, 2)}
+    assert all(len({seat.slot for seat in wave}) == len(wave) for wave in waves)
+    seats = [seat for wave in waves for seat in wave]
+    count = Counter((seat.slot, seat.arm) for seat in seats)
+    assert all(count[slot, Arm.A] == count[slot, Arm.B] for slot, _ in count)
+    assert [seat.process for seat in seats] == list(range(12))
+
+
+FACTS = DeviceFacts(device="fake", name="", unit="", identity={})
+
+
+def quads(ratios: Sequence[float], seed: int, within: float = 0.002) -> list[Result]:
+    """Return made-up quads of processes with these ratios, whose level drifts by 5 %."""
+    source = random.Random(seed)  # noqa: S311 - made-up samples
+    sides: tuple[list[Evidence], list[Evidence]] = ([], [])
+    for ratio in ratios:
+        levels = [100 * math.exp(0.05 * source.gauss(0, 1)) for _ in range(3) for _ in range(2)]
+        for side, factor in zip(sides, (1.0, ratio), strict=True):
+            blocks = tuple(
+                Block(time_us=(level * factor * math.exp(source.gauss(0, within)),))
+                for level in levels
+            )
+            side.append(Evidence(slot=0, seed=0, blocks=blocks))
+    return [
+        Result(variant=name, status=Status.OK, evidence=tuple(side))
+        for name, side in zip(("a", "b"), sides, strict=True)
+    ]
+
+
+def word_of(ratios: Sequence[float], seed: int, by: float = 2.0) -> ClaimWord:
+    claim = ClaimInstance(id="c", pack="p", name="n", faster="a", than="b", by=by, source="s")
+    verdict = judge_quads(claim, quads(ratios, seed), facts=FACTS, policy=Policy())
+    assert verdict is not None
+    return verdict.word
+
+
+def test_quads_decide_what_drift_would_hide_and_not_what_is_on_the_edge() -> None:
+    source = random.Random(7)  # noqa: S311 - made-up samples
+
+    def ratios(center: float) -> list[float]:
+        return [center * math.exp(source.gauss(0, 0.002)) for _ in range(6)]
+
+    held = Counter(word_of(ratios(2.0 * 1.01), seed) for seed in range(100))
+    broken = Counter(word_of(ratios(2.0 / 1.01), seed) for seed in range(100))
+    edge = Counter(word_of(ratios(2.0), seed) for seed in range(400))
+    assert held == {ClaimWord.HELD: 100}
+    assert broken == {ClaimWord.BROKEN: 100}
+    assert edge[ClaimWord.UNCLEAR] >= 0.94 * 400
