@@ -13,7 +13,7 @@ from options_data import OPTIONS
 from report_data import FACTS, HEALTH, INSTANCES, STORY, Told, baselines_of, replace, run_of
 from store_data import changed
 
-from perfsuite.model import MachineShift, Result, Status, Word
+from perfsuite.model import MachineShift, Result, Settings, Status, Word
 from perfsuite.report.data import RunView, read
 from perfsuite.report.terminal import Account, Ticker, accounts_of, costs, plain, summary
 
@@ -98,7 +98,8 @@ def test_a_failure_says_what_is_needed_to_act() -> None:
     words = [line.split()[0] for line in text.splitlines()[1:]]
     assert words == ["metric", "baseline", "measured", "change", "limits", "reason", "again"]
     assert "threshold 0.25 %, gate 1.0 %" in text
-    again = {"device": "cpu", "pack": (Path("my pack.py"),), "processes": 5, "seed": 7}
+    settings = Settings(processes=5, seed=7)
+    again = {"device": "cpu", "pack": (Path("my pack.py"),), "settings": settings}
     tail = "--perf-device=cpu '--perf-pack=my pack.py' --perf-processes=5 --perf-seed=7"
     text = account(Word.SLOWER, **again).text
     assert "again     pytest --perf --perf-select 'memory.stream[op=copy,n=268435456]'" in text
@@ -128,12 +129,12 @@ def test_an_item_fails_is_skipped_or_passes_by_its_word(
     if fails:
         assert found.text.startswith(f"{word.value}: ")
         assert "  again " in found.text
-        assert not account(word, fail_on=("disturbed",)).fails
+        assert not account(word, failing=frozenset({"disturbed"})).fails
     if skipped:
         assert found.text == book_of(word).variants[0].reason
     if isinstance(word, Word):
         assert ("perf_verdict", word.value) in found.properties
-    assert account(Status.DISTURBED, fail_on=("disturbed",)).fails
+    assert account(Status.DISTURBED, failing=frozenset({"disturbed"})).fails
 
 
 def test_the_cost_of_a_run_is_a_table_of_plain_text() -> None:
