@@ -22,14 +22,49 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # A device that a pack brings, as plain data.
 
 
-# Devices of the core, and what opens them; "auto" chooses among devices.
+class BuiltIn(Record, frozen=True):
+    """What is known of a device of the core before it is opened, and by those who never open it.
+
+    ``opens`` and ``lists`` are ``module:callable``; the latter returns the GPUs of this machine
+    that the device may be. What ``is_host`` are the cores that everything else runs on. Of what
+    ``is_nvidia`` each rank takes a GPU. ``process_s`` is about how long a process of a variant
+    takes, ``slug`` its product's where the name says nothing.
+    """
+
+    opens: str
+    lists: str = ""
+    is_host: bool = False
+    is_nvidia: bool = False
+    has_counters: bool = False
+    process_s: float = 0.0
+    slug: str = ""
+
+
+# Devices of the core by name; what "auto" takes where there are GPUs, and where nothing else is.
+GPU_DEVICE, HOST_DEVICE = "cuda", "cpu"
 BUILT_IN_DEVICES = {
-    "cuda": "perfsuite.devices.cuda:CudaDevice",
-    "cpu": "perfsuite.devices.cpu:CpuDevice",
-    "fake": "perfsuite.devices.fake:FakeDevice",
+    GPU_DEVICE: BuiltIn(
+        "perfsuite.devices.cuda:CudaDevice",
+        lists="perfsuite.workers.process:inventory",
+        is_nvidia=True,
+        has_counters=True,
+        process_s=0.5,  # on a warm H200
+    ),
+    HOST_DEVICE: BuiltIn("perfsuite.devices.cpu:CpuDevice", is_host=True, process_s=2.0),
+    "fake": BuiltIn(
+        "perfsuite.testing.fake:FakeDevice",
+        lists="perfsuite.testing.fake:fake_gpus",
+        has_counters=True,
+        slug="fake",
+    ),
 }
-# The one whose cores are those that everything else runs on.
-HOST_DEVICE = "cpu"
+
+
+def built_in(device: str) -> BuiltIn:
+    """Return what is known of a device of the core, and of one that a pack brings nothing."""
+    return BUILT_IN_DEVICES.get(device, BuiltIn(""))
+
+
 ACCELERATOR_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 OPENS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 
@@ -894,7 +929,7 @@ class DeviceFacts(Record, frozen=True, kw_only=True):
     @property
     def is_host(self) -> bool:
         """Say whether what is measured are the cores that everything else runs on."""
-        return self.device == HOST_DEVICE
+        return built_in(self.device).is_host
 
 
 # What a run is a part of, what it was put together from, and what it had no room for.

@@ -626,15 +626,23 @@ def take_look(name: str, call: Callable[[], Any], *, time_limit_s: float = TIME_
     if torch is None or not torch.cuda.is_initialized():
         return _timed(bare, _host_times(call, lambda: None, time_limit_s))
     from perfsuite.boundary import DeviceError
-    from perfsuite.devices.tensors import guest_device, wait_for_gpu
+    from perfsuite.devices.tensors import open_guest, wait_for_gpu
 
-    with guest_device() as device:
-        samples = [] if isinstance(device, DeviceError) else gpu_samples(device, call, time_limit_s)
+    note = ""
+    samples: Sequence[Sample] = ()
+    try:
+        device, stream = open_guest()
+    except DeviceError as error:
+        note = f"host time: {error.what}"
+    else:
+        with stream:
+            samples = gpu_samples(device, call, time_limit_s)
+            device.synchronize()
+        device.close()
     if samples:
         cycles = statistics.median(sample.cycles for sample in samples)
         timed = _timed(bare, [sample.time_us for sample in samples])
         return replace(timed, cycles=cycles, clock=GPU)
-    note = device.what if isinstance(device, DeviceError) else ""
     return replace(_timed(bare, _host_times(call, wait_for_gpu, time_limit_s)), note=note)
 
 

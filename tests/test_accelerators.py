@@ -18,6 +18,7 @@ from perfsuite.workers.units import open_desks, resolved
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "acme-perf"
 HERE = Accelerator(name="here", opens="a:b", units=("one",))
+ALSO = replace(HERE, name="also")
 
 
 def pack(name: str, own: Accelerator | None) -> Pack:
@@ -25,28 +26,22 @@ def pack(name: str, own: Accelerator | None) -> Pack:
 
 
 @pytest.mark.parametrize(
-    ("own", "meant"),
+    ("asked", "packs", "meant", "own"),
     [
-        (HERE, "here"),
-        (replace(HERE, units=()), "cpu"),
-        (replace(HERE, is_automatic=False), "cpu"),
-        (None, "cpu"),
+        ("auto", [pack("acme", HERE)], "here", HERE),
+        ("auto", [pack("acme", replace(HERE, units=()))], "cpu", None),
+        ("auto", [pack("acme", replace(HERE, is_automatic=False))], "cpu", None),
+        ("auto", [pack("acme", None)], "cpu", None),
+        # The first by name.
+        ("auto", [pack("z", HERE), pack("a", ALSO)], "also", ALSO),
+        ("here", [pack("z", HERE), pack("a", ALSO)], "here", HERE),
+        ("cpu", [pack("z", HERE)], "cpu", None),
     ],
 )
 def test_auto_takes_a_pack_s_device_where_it_has_units_and_no_gpu_is_here(
-    own: Accelerator | None, meant: str
+    asked: str, packs: list[Pack], meant: str, own: Accelerator | None
 ) -> None:
-    device, gpus, found = resolved("auto", [pack("acme", own)])
-    assert gpus == ()
-    assert device == meant
-    assert found == (own if meant == "here" else None)
-
-
-def test_auto_takes_the_first_by_name_and_no_built_in_is_ever_another() -> None:
-    packs = [pack("z", HERE), pack("a", replace(HERE, name="also"))]
-    assert resolved("auto", packs)[0] == "also"
-    assert resolved("here", packs)[2] == HERE
-    assert resolved("cpu", packs) == ("cpu", (), None)
+    assert resolved(asked, packs) == (meant, (), own)
     with pytest.raises(DeviceError, match="this machine has no here"):
         resolved("here", [pack("a", replace(HERE, units=()))])
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +15,17 @@ from citizens_data import loaded, plain
 from docs_data import ROOT, blocks_of
 
 from perfsuite.boundary import DeviceError, UsageError
-from perfsuite.devices import fake
-from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import Group, Sample
 from perfsuite.interop.clock import DeviceClock
+from perfsuite.testing import fake
+from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers.process import inventory
 
 pytest_plugins = ["pytester"]
 
-# Times that no wall clock gives: a round's is 10, 20 ... seconds, and then some.
-TIMES_S = [10.0, 20.0, 30.0, 40.0, 50.0]
 CONFTEST = """
 from perfsuite.testing import DeviceClock
-from perfsuite.devices import fake
+from perfsuite.testing import fake
 class Scripted(fake.FakeDevice):
     within = between = 0.0
 fake.DEFAULT_US = 1.5
@@ -88,50 +84,43 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return pytester
 
 
-def bench(project: pytest.Pytester, *args: str, slower: float = 1.0) -> pytest.RunResult:
-    project.makepyfile(test_work=TESTS.replace("SLOWER", str(slower)))
-    return plain(project, *loaded("pytest_benchmark.plugin"), "test_work.py", *args)
+def bench(project: pytest.Pytester, *args: str) -> pytest.RunResult:
+    return plain(project, *loaded("pytest_benchmark.plugin"), *args)
 
 
 def told(file: Path) -> dict[str, Any]:
     return {one["name"]: one for one in json.loads(file.read_text("utf-8"))["benchmarks"]}
 
 
-def test_tables_and_files_have_the_times_of_the_device(project: pytest.Pytester) -> None:
-    result = bench(project, "--benchmark-json=b.json", "--benchmark-columns=min,max,rounds")
+def test_tables_files_and_comparisons_have_the_times_of_the_device(
+    project: pytest.Pytester,
+) -> None:
+    project.makepyfile(test_work=TESTS.replace("SLOWER", "1"))
+    saved = ("--benchmark-json=b.json", "--benchmark-save=before")
+    result = bench(project, "test_work.py", *saved, "--benchmark-columns=min,max,rounds")
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(
         ["Name (time in us)*", "test_others * 5.0000 (1.0) * 2", "test_work * 50,000,000.0000 * 5"]
     )
-    file = project.path / "b.json"
-    work = told(file)["test_work"]
-    assert work["stats"]["data"] == pytest.approx(TIMES_S, rel=1e-12)
-    assert work["stats"]["median"] == pytest.approx(30.0)
+    found = told(project.path / "b.json")
+    work = found["test_work"]
+    assert work["stats"]["data"] == pytest.approx([10.0, 20.0, 30.0, 40.0, 50.0], rel=1e-12)
     assert work["extra_info"] == {"sku": "fake", "unit": "fa4e00000000", "clock": "fake"}
     assert work["options"]["timer"] == "DeviceClock('fake')"
     # Of 3 to warm up, of 2 rounds with 3 each: launches 4 to 6, then 7 to 9.
-    assert told(file)["test_iterations"]["stats"]["data"] == pytest.approx([5.0, 8.0])
-    assert told(file)["test_others"]["stats"]["data"] == pytest.approx([5e-6] * 2, rel=1e-6)
-
-
-def test_a_saved_file_is_compared_with(project: pytest.Pytester) -> None:
-    assert bench(project, "--benchmark-save=before").ret == 0
-    compared = ("--benchmark-compare=0001", "--benchmark-compare-fail=median:{}%")
-    result = bench(project, compared[0], compared[1].format(21), slower=1.2)
-    assert result.ret == 0
-    result = bench(project, compared[0], compared[1].format(19), slower=1.2)
+    assert found["test_iterations"]["stats"]["data"] == pytest.approx([5.0, 8.0])
+    project.makepyfile(test_work=TESTS.replace("SLOWER", "1.2"))
+    compared = ("--benchmark-compare=0001", "--benchmark-compare-fail=median:19%")
+    result = bench(project, "test_work.py", *compared)
     assert result.ret != 0
     result.stderr.fnmatch_lines(["*Performance has regressed*"])
-
-
-def test_without_benchmarks_a_timed_function_runs_once(project: pytest.Pytester) -> None:
-    # test_work counts the calls.
-    bench(project, "--benchmark-disable").assert_outcomes(passed=3)
+    # test_work counts its calls: without benchmarks a timed function runs once.
+    bench(project, "test_work.py", "--benchmark-disable").assert_outcomes(passed=3)
 
 
 def test_what_the_clock_does_not_see_is_an_error(project: pytest.Pytester) -> None:
     project.makepyfile(test_wrong=WRONG)
-    result = plain(project, *loaded("pytest_benchmark.plugin"), "test_wrong.py")
+    result = bench(project, "test_wrong.py")
     result.assert_outcomes(passed=1, failed=3)
     said = "*UsageError: DeviceClock('fake') was read twice without a timed call between"
     result.stdout.fnmatch_lines(
@@ -143,53 +132,39 @@ def test_the_example_of_the_page_runs(project: pytest.Pytester) -> None:
     loaded("torch")  # not imported: pytester would take it out of this process again
     (page,) = [b for b in blocks_of(ROOT / "docs" / "pytest.md") if "file" in b.said]
     (project.path / page.said["file"]).write_text(page.text, encoding="utf-8")
-    args = (page.said["file"], "--benchmark-json=b.json")
-    plain(project, *loaded("pytest_benchmark.plugin"), *args).assert_outcomes(passed=1)
+    bench(project, page.said["file"], "--benchmark-json=b.json").assert_outcomes(passed=1)
     (found,) = told(project.path / "b.json").values()
     assert len(found["stats"]["data"]) == 20
     assert found["extra_info"].keys() == {"sku", "unit", "clock"}
 
 
-def test_the_cpu_s_clock_is_the_host_s() -> None:
-    clock = DeviceClock("cpu")
-    start = clock()
+def test_the_cpu_s_clock_is_the_host_s_and_leaves_torch_s_threads_alone() -> None:
+    torch = pytest.importorskip("torch")
+    clock, threads = DeviceClock("cpu"), torch.get_num_threads()
     began = time.perf_counter()
     assert clock.timed(sum)(range(100_000)) == sum(range(100_000))
-    most = time.perf_counter() - began
-    assert 0 < clock() - start <= most
-
-
-def test_the_cpu_s_facts_leave_torch_s_threads_alone() -> None:
-    torch = pytest.importorskip("torch")
-    threads = torch.get_num_threads()
-    found = DeviceClock("cpu").extra_info()
+    assert 0 < clock() <= time.perf_counter() - began
+    found = clock.extra_info()
     assert (found["clock"], torch.get_num_threads()) == ("host", threads)
     assert found["sku"].startswith("cpu-")
 
 
-@pytest.mark.parametrize("ask", [DeviceClock.extra_info, lambda clock: clock.timed(len)("abc")])
-def test_a_device_that_cannot_be_opened_says_why(ask: Callable[[DeviceClock], object]) -> None:
-    with pytest.raises(DeviceError, match=r"unknown device 'gpu'\n  do: choose one of cpu, cuda"):
-        ask(DeviceClock("gpu"))
-    if importlib.util.find_spec("torch") and not inventory():
-        with pytest.raises(DeviceError, match=r"no CUDA GPU|needs cuda"):
-            ask(DeviceClock("cuda"))
-
-
-@pytest.mark.parametrize("name", ["cpu", "cuda"])
-def test_without_torch_that_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["gpu", "cuda", "cpu"])
+def test_a_device_that_cannot_be_opened_says_why(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     for module in ("cpu", "tensors"):
         monkeypatch.delitem(sys.modules, f"perfsuite.devices.{module}", raising=False)
-    with pytest.raises(DeviceError, match=rf"device '{name}' needs torch"):
+    why = "unknown device 'gpu'" if name == "gpu" else "need(s)? torch"
+    with pytest.raises(DeviceError, match=why):
         DeviceClock(name).extra_info()
 
 
 @pytest.mark.parametrize("time_us", [1.5, math.nan])
-def test_a_call_without_work_has_no_time(time_us: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_without_work_has_no_time(time_us: float) -> None:
     class Idle(FakeDevice):
         def sample(self, group: Group, count: int, **conditions: Any) -> list[Sample]:
-            del conditions
             group()
             return [Sample(time_us if count == 1 else 1.5)] * count
 
@@ -200,7 +175,9 @@ def test_a_call_without_work_has_no_time(time_us: float, monkeypatch: pytest.Mon
     assert clock() == 0.0
 
 
-def test_a_spin_lasts_as_long_as_the_fastest_issue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readings_come_in_pairs_and_a_spin_lasts_as_long_as_the_fastest_issue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     spins: list[float] = []
 
     class Noted(FakeDevice):
@@ -210,18 +187,6 @@ def test_a_spin_lasts_as_long_as_the_fastest_issue(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(fake, "DEFAULT_US", 1.5)
     device = Noted()
-    call = DeviceClock(device).timed(device.context(0).spend)
-    for _ in range(3):
-        call(5.0)
-    empty, first, *rest = spins
-    assert (empty, first) == (0.0, 26_000.0)
-    assert all(0 < spin < first for spin in rest)
-    assert rest == sorted(rest, reverse=True)
-
-
-def test_readings_come_in_pairs_around_a_timed_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake, "DEFAULT_US", 1.5)
-    device = FakeDevice()
     clock = DeviceClock(device)
     call = clock.timed(device.context(0).spend)
     call(5.0)  # outside of a round, as the last one of several iterations
@@ -231,6 +196,9 @@ def test_readings_come_in_pairs_around_a_timed_call(monkeypatch: pytest.MonkeyPa
     start = clock()
     call(5.0)
     assert clock() - start == pytest.approx(5e-6, rel=0.05)
+    empty, first, *rest = spins
+    assert (empty, first) == (0.0, 26_000.0)
+    assert all(0 < spin < first for spin in rest)
 
 
 ON_A_GPU = """
@@ -254,8 +222,7 @@ def test_gpu(benchmark, size):
 @pytest.mark.skipif(not inventory(), reason="needs a GPU")
 def test_a_gpu_s_times_are_in_the_file(project: pytest.Pytester) -> None:
     project.makepyfile(test_gpu=ON_A_GPU)
-    args = ("test_gpu.py", "--benchmark-json=b.json")
-    plain(project, *loaded("pytest_benchmark.plugin"), *args).assert_outcomes(passed=2)
+    bench(project, "test_gpu.py", "--benchmark-json=b.json").assert_outcomes(passed=2)
     small, large = told(project.path / "b.json").values()
     assert small["extra_info"]["clock"] == "cuda"
     assert 0.5e-6 < small["stats"]["median"] < large["stats"]["median"] < 0.1

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from perfsuite.devices import fake
-from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import EMPTY_RUNS, Group, Sample
 from perfsuite.plugin import MOST_RUNS, Look, PerfFixture, gpu_samples, take_look
+from perfsuite.testing import fake
+from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers.process import inventory
 
 BARE_STAMPS_US = 1.5

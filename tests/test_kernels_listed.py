@@ -5,23 +5,21 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import odd_kernels
 import pytest
 import sanitize_kernels
 
-from perfsuite import Kernel
-from perfsuite.model import Case
 from perfsuite.packs.load import load_pack
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 PACKS = ("blackwell", "compute", "hopper", "inference", "memory", "scheduling")
-_BOUNDS = re.compile(r"__(?:launch_bounds|cluster_dims)__\s*\(")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# What stands before a kernel's name may have brackets in its own; a name is a word before one.
+_BOUNDS = re.compile(
+    r"__(?:launch_bounds|cluster_dims)__\s*(\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))"
+)
 # Kernels that are not compiled ahead, and why.
 EXEMPT = {
     "stream.cu: NAME": "a macro's parameter; what it makes is listed as stream_copy to stream_init",
@@ -29,78 +27,45 @@ EXEMPT = {
 }
 
 
-def kernels_of(pack: str) -> tuple[Kernel, ...]:
-    folder = str(PLUGINS / pack)
-    if folder not in sys.path:  # where packs are not installed
-        sys.path.append(folder)
-    return tuple(importlib.import_module(f"perfsuite_{pack}").perf_kernels())
-
-
 def cuda_kernels(text: str) -> set[str]:
     """Return the names after ``__global__``, less bounds."""
-    bare = _BOUNDS.sub("\0(", _COMMENT.sub("", text))
-    found = set()
-    for part in bare.split("__global__")[1:]:
-        name = re.search(r"(\w+)\s*\(", _without_bounds(part))
-        assert name, part[:80]
-        found.add(name[1])
-    return found
-
-
-def _without_bounds(text: str) -> str:
-    """Cut each NUL and the brackets behind it, up to the body."""
-    while 0 <= (start := text.find("\0")) < text.find("{"):
-        end = start + 1
-        while (
-            text[start + 1 : end].count("(") > text[start + 1 : end].count(")") or end < start + 3
-        ):
-            end += 1
-        text = text[:start] + text[end:]
-    return text
+    return set(re.findall(r"__global__[^(]*?(\w+)\s*\(", _BOUNDS.sub("", _COMMENT.sub("", text))))
 
 
 def triton_kernels(text: str) -> set[str]:
     """Return the jitted functions that no other jitted one calls or hands on."""
-    tree = ast.parse(text)
+    functions = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef)]
     jitted = {
-        each.name: each
-        for each in ast.walk(tree)
-        if isinstance(each, ast.FunctionDef)
-        and any(ast.unparse(one).split("(")[0].endswith(".jit") for one in each.decorator_list)
+        each.name: each.body
+        for each in functions
+        if any(ast.unparse(one).split("(")[0].endswith(".jit") for one in each.decorator_list)
     }
-    named = {
-        name.id
-        for each in jitted.values()
-        for statement in each.body
-        for name in ast.walk(statement)
-        if isinstance(name, ast.Name)
-    }
-    return set(jitted) - named
+    walked = [node for body in jitted.values() for each in body for node in ast.walk(each)]
+    return set(jitted) - {node.id for node in walked if isinstance(node, ast.Name)}
 
 
-def sources(pack: str) -> Iterator[tuple[str, set[str]]]:
+def sources(pack: str) -> Iterator[tuple[str, str]]:
+    """Yield file (or module) and name of each kernel in a pack's sources."""
     for path in sorted((PLUGINS / pack / f"perfsuite_{pack}").rglob("*")):
         if path.suffix in {".cu", ".cuh"}:
-            yield path.name, cuda_kernels(path.read_text(encoding="utf-8"))
-        elif path.suffix == ".py" and ".jit" in (text := path.read_text(encoding="utf-8")):
-            yield path.stem, triton_kernels(text)
+            yield from ((path.name, name) for name in cuda_kernels(path.read_text("utf-8")))
+        elif path.suffix == ".py":
+            yield from ((path.stem, name) for name in triton_kernels(path.read_text("utf-8")))
 
 
-def _listed(pack: str) -> set[tuple[str, str]]:
-    """Return file (or module) and function of each kernel, instances of templates as one."""
-    return {
+@pytest.mark.parametrize("pack", PACKS)
+def test_every_kernel_of_a_pack_is_handed_over(pack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PLUGINS / pack))  # where packs are not installed
+    kernels = importlib.import_module(f"perfsuite_{pack}").perf_kernels()
+    # Instances of templates are one.
+    listed = {
         (
             Path(kernel.file).name if kernel.file else kernel.module.rpartition(".")[2],
             kernel.function.partition("<")[0],
         )
-        for kernel in kernels_of(pack)
+        for kernel in kernels
     }
-
-
-@pytest.mark.parametrize("pack", PACKS)
-def test_every_kernel_of_a_pack_is_handed_over(pack: str) -> None:
-    there = {(file, name) for file, names in sources(pack) for name in names}
-    missing = {f"{file}: {name}" for file, name in there - _listed(pack)}
+    missing = {f"{file}: {name}" for file, name in set(sources(pack)) - listed}
     assert missing - EXEMPT.keys() == set()
 
 
@@ -118,25 +83,15 @@ def test_kernels_are_found_behind_bounds_templates_and_comments() -> None:
     assert triton_kernels(text) == {"a"}
 
 
-@pytest.mark.parametrize("table", [sanitize_kernels.SMALL, odd_kernels.ODD])
+@pytest.mark.parametrize("table", [sanitize_kernels.SMALL, sanitize_kernels.ODD])
 def test_what_is_run_by_hand_on_a_gpu_are_cases_with_their_axes(
-    table: dict[str, dict[str, list[Any]]],
+    table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cases: dict[str, Mapping[str, Case]] = {}
-    for name, axes in sanitize_kernels.wanted([], table):
+    for name, axes in sanitize_kernels.chosen([], table):
         pack, _, case = name.partition(".")
-        if pack not in cases:
-            cases[pack] = load_pack(pack, f"module:perfsuite_{pack}@{PLUGINS / pack}").cases
-        assert case in cases[pack]
-        assert set(axes) == set(cases[pack][case].axes), name
+        found = load_pack(pack, f"module:perfsuite_{pack}@{PLUGINS / pack}").cases[case]
+        assert set(axes) == set(found.axes), name
         if "impl" in axes:
-            found = cases[pack][case]
             assert axes["impl"] in {**found.axes, **found.full}["impl"], name
-
-
-def test_the_sanitizer_s_list_refuses_a_case_that_is_not_in_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["sanitize_kernels.py", "memory.stream", "memory.steam"])
-    assert sanitize_kernels.main() == 1
+    assert sanitize_kernels.main(["memory.stream", "memory.steam"]) == 1
     assert "memory.steam" in capsys.readouterr().out

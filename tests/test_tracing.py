@@ -14,7 +14,6 @@ from msgspec import structs
 from store_data import SKU, finished
 from test_panel import SITE, STEADY, nasty
 
-from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import Loaded, open_device
 from perfsuite.devices.sass import plain_ptx
 from perfsuite.engine.trace import MOST_KERNELS, Anatomy, artefact_of, dissect
@@ -24,6 +23,7 @@ from perfsuite.run.accept import accept
 from perfsuite.run.config import TimeLimit
 from perfsuite.store.baselines import Baselines
 from perfsuite.store.runs import RunFile, load_run
+from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import panel as tracer
 from perfsuite.workers.panel import Panel
 

@@ -22,7 +22,6 @@ from perfsuite.boundary import (
     WrongResultError,
     plain,
 )
-from perfsuite.devices.fake import FakeDevice
 from perfsuite.devices.protocol import Gang
 from perfsuite.engine.trace import Anatomy
 from perfsuite.model import (
@@ -35,6 +34,7 @@ from perfsuite.model import (
     Status,
     TracedKernel,
 )
+from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import messages as wire
 from perfsuite.workers.server import Worker
 

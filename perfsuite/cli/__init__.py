@@ -43,6 +43,7 @@ from perfsuite.model import (
     Sku,
     Tier,
     Variant,
+    built_in,
 )
 from perfsuite.model import (
     Series as Series,
@@ -683,7 +684,7 @@ def say_spoilers(facts: DeviceFacts) -> bool:
     governor = GOVERNOR.read_text("ascii").strip() if GOVERNOR.is_file() else "performance"
     if governor != "performance":
         lasting.append(f"CPU frequency governor {governor!r}; set it to 'performance'")
-    for gpu in inventory() if facts.device == "cuda" else ():
+    for gpu in inventory() if built_in(facts.device).is_nvidia else ():
         from perfsuite.devices.nvml import Nvml
 
         nvml = Nvml(gpu.uuid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,19 +14,20 @@ from cuda.core import Device
 from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError
+from perfsuite.devices import tensors
 from perfsuite.devices.kernels import ROWS, CudaContext, CudaGroup, Stopwatch, compile_ahead
-from perfsuite.devices.nvml import HealthWatch, Nvml, arch_of
-from perfsuite.devices.protocol import NCCL, Gang, Group, Loaded, Sample
-from perfsuite.devices.sass import triton_kernels, triton_loaded
-from perfsuite.devices.tensors import (
-    TensorDevice,
-    compilers,
-    features,
-    gpu_kernels,
-    sharing,
-    shown,
-    software,
+from perfsuite.devices.nvml import HealthWatch, Nvml, arch_of, together
+from perfsuite.devices.protocol import (
+    NCCL,
+    Arguments,
+    Fn,
+    Gang,
+    Group,
+    Loaded,
+    Sample,
+    Sets,
 )
+from perfsuite.devices.sass import triton_kernels, triton_loaded
 from perfsuite.model import DeviceFacts, Health, Regime
 from perfsuite.stats import is_greater
 
@@ -41,7 +42,7 @@ QUEUE_LAUNCHES = 500
 QUEUE_PARTS = 8
 
 
-class CudaDevice(TensorDevice):
+class CudaDevice(tensors.TensorDevice):
     """The process's first visible GPU."""
 
     # Of Dynamo's 800 modules compiled functions, dispatch modes and some gradients make use,
@@ -56,15 +57,13 @@ class CudaDevice(TensorDevice):
     # that multiplied matrices without end 8 to 84 %, in the middle 65 % of 90 (H200).
     foreign_most = 2.0
     untimed = "stamps missed an SM"
-    traced = staticmethod(gpu_kernels)
-    shown = staticmethod(shown)
+    traced = staticmethod(tensors.gpu_kernels)
+    shown = staticmethod(tensors.shown)
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         if not torch.cuda.is_available():
-            raise DeviceError(
-                "torch sees no CUDA GPU",
-                remedy="check the driver and that this torch is a CUDA build, or use cpu",
-            )
+            remedy = "check the driver and that this torch is a CUDA build, or use cpu"
+            raise DeviceError("torch sees no CUDA GPU", remedy=remedy)
         self._properties = torch.cuda.get_device_properties(0)
         super().__init__(gang, int(self._properties.L2_cache_size))
         self.arch = arch_of(*torch.cuda.get_device_capability(0))
@@ -94,7 +93,7 @@ class CudaDevice(TensorDevice):
         """Describe the GPU, its state and the software on it."""
         gpu, nvml = self._properties, self._nvml
         seen, state = nvml.environment(), nvml.state()
-        ways = sharing(seen.get("driver", ""), state.get("mig", ""))
+        ways = tensors.sharing(seen.get("driver", ""), state.get("mig", ""))
         return DeviceFacts(
             device="cuda",
             name=gpu.name,
@@ -107,38 +106,29 @@ class CudaDevice(TensorDevice):
                 **nvml.identity(),
             },
             state=state,
-            environment={**seen, **software(), "arch": self.arch},
+            environment={**seen, **tensors.software(), "arch": self.arch},
             arch=self.arch,
             gpus=torch.cuda.device_count(),
             memory_bytes=int(gpu.total_memory),
             clocks=("time_us", "cycles"),
-            features=(*features(self.arch), *compilers(), *ways),
+            features=(*tensors.features(self.arch), *tensors.compilers(), *ways),
         )
 
     def context(self, seed: int) -> CudaContext:
         """Return a builder's context."""
-        gang, own = self._gang, self._own
         names = ("cuda", "cuda", self.arch)
-        return CudaContext(seed, *names, rank=gang.rank, ranks=gang.ranks, loaded=own)
+        return CudaContext(seed, *names, self._gang.rank, self._gang.ranks, loaded=self._own)
 
     def synchronize(self) -> None:
         """Wait for all work; a sticky error surfaces here."""
         try:
             torch.cuda.synchronize()
         except RuntimeError as error:
-            raise DeviceError(
-                f"the GPU reports: {str(error).splitlines()[0]}",
-                remedy="run the variant alone under compute-sanitizer",
-            ) from error
+            what = f"the GPU reports: {str(error).splitlines()[0]}"
+            remedy = "run the variant alone under compute-sanitizer"
+            raise DeviceError(what, remedy=remedy) from error
 
-    def group(
-        self,
-        fn: Callable[..., Any],
-        sets: Sequence[tuple[Any, ...]],
-        launches: int,
-        *,
-        backend: str,
-    ) -> Group:
+    def group(self, fn: Fn, sets: Sets, launches: int, *, backend: str) -> Group:
         """Make a group: "graph" (a loop where capture fails), "loop", or "host"."""
         returned: list[Any] = []
 
@@ -158,8 +148,12 @@ class CudaDevice(TensorDevice):
         if backend == "host":
             return CudaGroup(await_each, launches, "host")
         if backend == "graph":
-            replay = self._captured(issue)
-            if replay is not None:
+            replay: Callable[[], None] | None = None
+            with contextlib.suppress(RuntimeError):
+                replay = self._watch.captured(issue)
+            torch.cuda.synchronize()
+            # A graph, unless one rank's capture failed.
+            if not self._gang.agree(float(replay is None)) and replay is not None:
                 return CudaGroup(replay, launches, "graph", returned)
         return CudaGroup(lambda: self._watch.stamped(issue), launches, "loop")
 
@@ -167,7 +161,7 @@ class CudaDevice(TensorDevice):
         self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
     ) -> list[Sample]:
         """Time the group ``count`` times between stamps, the empty window taken off."""
-        self._health.forget()
+        self._health.seen = []
         self._foreign = []
         samples: list[Sample] = []
         for start in range(0, count, ROWS):
@@ -184,15 +178,10 @@ class CudaDevice(TensorDevice):
         if group.backend == "graph":  # no capture ends while a stream has not joined
             return True
         self._watch.reset()
-        return joins_streams(
-            group,
-            self._watch.spin,
-            wait_stream=self._stream.synchronize,
-            wait_device=torch.cuda.synchronize,
-            agree=self._gang.agree,
-        )
+        waits = self._stream.synchronize, torch.cuda.synchronize
+        return joins_streams(group, self._watch.spin, *waits, self._gang.agree)
 
-    def again(self, group: Group, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    def again(self, group: Group, fn: Fn, arguments: Arguments) -> Any:
         """Replay a graph, and return what the last launch in it writes; else launch."""
         if not isinstance(group, CudaGroup) or group.backend != "graph":
             return fn(*arguments)
@@ -202,7 +191,7 @@ class CudaDevice(TensorDevice):
     def health(self) -> Health:
         """Return what NVML said while the last samples were running."""
         foreign = max(self._foreign, default=None)
-        return replace(self._health.health(), foreign_percent=foreign)
+        return replace(together(self._health.seen), foreign_percent=foreign)
 
     def energy_j(self, group: Group, time_s: float) -> float | None:
         """Return what NVML's counter of energy says one launch took.
@@ -229,7 +218,7 @@ class CudaDevice(TensorDevice):
             return None
         return (after - before) / count / group.launches
 
-    def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
+    def peak_bytes(self, fn: Fn, inputs: Arguments) -> int | None:
         """Return what torch's allocator held at most during one launch, beyond the inputs."""
         torch.cuda.synchronize()
         held = torch.cuda.memory_allocated()
@@ -247,14 +236,6 @@ class CudaDevice(TensorDevice):
         torch.cuda.empty_cache()
         self._health.close()
         self._nvml.close()
-
-    def _captured(self, issue: Callable[[], None]) -> Callable[[], None] | None:
-        """Return the replay of a graph, or nothing if one rank's capture failed."""
-        replay: Callable[[], None] | None = None
-        with contextlib.suppress(RuntimeError):
-            replay = self._watch.captured(issue)
-        torch.cuda.synchronize()
-        return None if self._gang.agree(float(replay is None)) else replay
 
     def _host_sample(self, group: Group, *, flush: bool) -> Sample:
         if flush:
@@ -294,7 +275,6 @@ class CudaDevice(TensorDevice):
 def joins_streams(
     launch: Callable[[], object],
     spin: Callable[[float], object],
-    *,
     wait_stream: Callable[[], object],
     wait_device: Callable[[], object],
     agree: Callable[[float], float],

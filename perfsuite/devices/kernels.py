@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import os
 import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +36,7 @@ from perfsuite.devices.sass import plain_ptx
 # NVRTC alone does not.
 RELOCATABLE = "-rdc=true"
 COMPILER = "nvcc"
+FAST_MATH = ("-use_fast_math", "--use_fast_math")
 LIMIT_S = 100.0
 # More dynamic shared memory than this must be asked for (CUDA C++ Programming Guide, 7.x).
 FREE_SHARED_BYTES = 48 << 10
@@ -59,7 +61,7 @@ class CudaContext(PlainContext):
         asked = str(path), name, self.arch, tuple(options)
         if RELOCATABLE not in options:  # nvcc's code is not compiled a second time to be explained
             self.loaded.append(functools.partial(_loaded, *asked))
-        return CudaKernel(_compile(*asked))
+        return _kernel(*asked)
 
 
 class CudaKernel:
@@ -89,10 +91,8 @@ class CudaKernel:
         kernel, device = int(self._kernel.handle), torch.cuda.current_device()
         (error,) = driver.cuKernelSetAttribute(attribute, shared_bytes, kernel, device)
         if error != driver.CUresult.CUDA_SUCCESS:
-            raise DeviceError(
-                f"the GPU gives no block {shared_bytes} bytes of shared memory ({error.name})",
-                remedy="ask for less shared memory",
-            )
+            what = f"the GPU gives no block {shared_bytes} bytes of shared memory ({error.name})"
+            raise DeviceError(what, remedy="ask for less shared memory")
         self._allowed = shared_bytes
 
 
@@ -101,23 +101,14 @@ def linked(path: str, arch: str, options: tuple[str, ...]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "linked.cubin")
         command = [COMPILER, "-std=c++17", f"-arch={arch}", "-cubin", "-dlink", *options]
+        command += [path, "-lcudadevrt", "-o", str(made)]
         try:
-            done = subprocess.run(
-                [*command, path, "-lcudadevrt", "-o", str(made)],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=LIMIT_S,
-            )
+            subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S)
+        except subprocess.CalledProcessError as error:
+            raise _refused(path, arch, options, error.stderr.strip() or error.stdout) from error
         except (OSError, subprocess.TimeoutExpired) as error:
             remedy = f"needs=[perfsuite.feature({COMPILER!r})] skips where there is no nvcc"
             raise PerfError(f"nvcc cannot be run: {error}", where=path, remedy=remedy) from error
-        if done.returncode:
-            raise PerfError(
-                f"does not compile for {arch}: {done.stderr.strip() or done.stdout.strip()}",
-                where=path,
-                remedy="fix the source; options were " + " ".join(options),
-            )
         return made.read_bytes()
 
 
@@ -134,16 +125,17 @@ def compiled(
     try:
         return _program(path, arch, options).compile("cubin", name_expressions=names)
     except Exception as error:
-        raise PerfError(
-            f"kernel {', '.join(names)!r} does not compile for {arch}: {error}",
-            where=path,
-            remedy="fix the source; options were " + (" ".join(options) or "none"),
-        ) from error
+        raise _refused(path, arch, options, f"{', '.join(names)!r}: {error}") from error
+
+
+def _refused(path: str, arch: str, options: tuple[str, ...], why: str) -> PerfError:
+    remedy = "fix the source; options were " + (" ".join(options) or "none")
+    return PerfError(f"kernel does not compile for {arch}: {why}", where=path, remedy=remedy)
 
 
 @functools.cache
-def _compile(path: str, name: str, arch: str, options: tuple[str, ...]) -> Kernel:
-    return compiled(path, (name,), arch, options).get_kernel(name)
+def _kernel(path: str, name: str, arch: str, options: tuple[str, ...]) -> CudaKernel:
+    return CudaKernel(compiled(path, (name,), arch, options).get_kernel(name))
 
 
 @functools.cache
@@ -156,42 +148,27 @@ def _loaded(path: str, name: str, arch: str, options: tuple[str, ...]) -> Loaded
     ptx = made("ptx")
     lowered = ptx.symbol_mapping.get(name, name)
     symbol = lowered.decode() if isinstance(lowered, bytes) else str(lowered)
-    return Loaded(
-        name=name,
-        symbol=symbol,
-        ptx=plain_ptx(bytes(ptx.code).decode().rstrip("\0"), symbol),
-        image=lambda: bytes(made("cubin").code),
-    )
+    text = plain_ptx(bytes(ptx.code).decode().rstrip("\0"), symbol)
+    return Loaded(name, symbol, text, image=lambda: bytes(made("cubin").code))
 
 
 def _program(path: str, arch: str, options: tuple[str, ...]) -> Program:
-    source = Path(path).read_text(encoding="utf-8")
-    chosen = ProgramOptions(std="c++17", arch=arch, **_options(path, options))
-    return Program(source, "c++", chosen)
-
-
-def _options(path: str, options: tuple[str, ...]) -> dict[str, Any]:
-    """Return the cuda.core names of -D, -I and a few switches; refuse what is unknown."""
-    macros: list[Any] = []
-    includes = [str(Path(path).parent)]
-    switches: dict[str, Any] = {}
+    """Return a file with cuda.core's names of -D, -I and one switch; refuse what is unknown."""
+    known: dict[str, Any] = {"include_path": [str(Path(path).parent)], "define_macro": []}
     for option in options:
+        name, _, value = option[2:].partition("=")
         if option.startswith("-D"):
-            macro, _, value = option[2:].partition("=")
-            macros.append((macro, value) if value else macro)
+            known["define_macro"].append((name, value) if value else name)
         elif option.startswith("-I"):
-            includes.append(option[2:])
-        elif option in ("-use_fast_math", "--use_fast_math"):
-            switches["use_fast_math"] = True
+            known["include_path"].append(option[2:])
+        elif option in FAST_MATH:
+            known["use_fast_math"] = True
         else:
-            raise PerfError(
-                f"unknown NVRTC option {option!r}",
-                where=path,
-                remedy="use -DNAME=VALUE, -IFOLDER or -use_fast_math",
-            )
-    if macros:
-        switches["define_macro"] = macros
-    return {"include_path": includes, **switches}
+            what, remedy = f"unknown NVRTC option {option!r}", "use -DN=4, -IFOLDER, -use_fast_math"
+            raise PerfError(what, where=path, remedy=remedy)
+    known = {name: value for name, value in known.items() if value}
+    source = Path(path).read_text(encoding="utf-8")
+    return Program(source, "c++", ProgramOptions(std="c++17", arch=arch, **known))
 
 
 @functools.cache
@@ -254,21 +231,14 @@ def compile_ahead() -> None:
 
     A child does it: compiling initialises CUDA, and what then forks has no GPU (cuda.core 1.2).
     """
-    arch = visible_arch()
-    reader, writer = os.pipe()
-    pid = os.fork() if arch else -1
-    if pid == 0:
-        with contextlib.suppress(BaseException):
-            with os.fdopen(writer, "wb") as out:
-                out.write(bytes(stamps(arch).code))
-            os._exit(0)
-        os._exit(1)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as made:
-        code = made.read()
-    # What a child wrote that was killed meanwhile is no code.
-    if pid > 0 and os.waitpid(pid, 0)[1] == 0:
-        _ahead[arch] = code
+    if arch := visible_arch():
+        # It may fail or be killed: then each worker compiles its own.
+        with contextlib.suppress(Exception), ProcessPoolExecutor(1, get_context("fork")) as child:
+            _ahead[arch] = child.submit(_code_of_stamps, arch).result()
+
+
+def _code_of_stamps(arch: str) -> bytes:
+    return bytes(stamps(arch).code)
 
 
 class Stopwatch:
@@ -302,8 +272,8 @@ class Stopwatch:
         good = [s for s in self.read(EMPTY_SAMPLES) if s.time_us == s.time_us]
         if not good:
             raise DeviceError("stamps do not reach every SM", remedy="report this GPU and driver")
-        times_us, cycles = [s.time_us for s in good], [s.cycles for s in good]
-        self.empty = Sample(statistics.median(times_us), statistics.median(cycles))
+        middle_us = statistics.median(s.time_us for s in good)
+        self.empty = Sample(middle_us, statistics.median(s.cycles for s in good))
 
     def reset(self) -> None:
         """Start at the first row, with no stamps in any."""

@@ -1,4 +1,4 @@
-"""Tells what others took of this machine's cores while something of ours ran."""
+"""The host's cores: how long a call took on one, what others took, and how slow they are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -16,15 +15,8 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 LEAST_S = 0.1
 # user, nice, system, irq, softirq and steal of a line of /proc/stat (proc_stat(5)).
 BUSY = (1, 2, 3, 6, 7, 8)
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """CPU seconds up to a moment: of all processes on our cores, and of our own."""
-
-    at_s: float
-    busy_s: float
-    own_s: float
+# Seconds up to a moment: by the clock, of all processes on our cores, and of our own.
+Spent = tuple[float, float, float]
 
 
 class Load:
@@ -33,35 +25,49 @@ class Load:
     def __init__(self, cores: frozenset[int], used: int) -> None:
         self._cores = cores
         self._used = used
-        # A worker's parent is its server, whose parent is the controller: all of it is ours.
-        try:
-            self._root = int(_stat(os.getppid())[1]) or os.getpid()
-        except (OSError, ValueError, IndexError):
-            self._root = os.getpid()
 
     def now(self) -> Spent | None:
         """Return what has been spent so far, None where the kernel does not tell."""
         try:
-            return Spent(time.monotonic(), self._busy_s(), _tree_s(self._root))
+            # A worker's parent is its server, whose parent is the controller: all of it is ours.
+            root = int(_stat(os.getppid())[1]) or os.getpid()
+            ticks = 0
+            for line in (PROC / "stat").read_text(encoding="ascii").splitlines():
+                name, *_ = words = line.split()
+                if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in self._cores:
+                    ticks += sum(int(words[place]) for place in BUSY)
+            return time.monotonic(), ticks / TICKS_PER_S, _tree_s(root)
         except (OSError, ValueError, IndexError):
             return None
 
     def foreign_percent(self, start: Spent | None, end: Spent | None) -> float | None:
         """Return what others took beyond the cores left free, in percent of those used."""
-        if start is None or end is None or end.at_s - start.at_s < LEAST_S:
+        if start is None or end is None or end[0] - start[0] < LEAST_S:
             return None
-        ours = max(0.0, end.own_s - start.own_s)
-        foreign = max(0.0, end.busy_s - start.busy_s - ours) / (end.at_s - start.at_s)
+        took_s, busy_s, own_s = (after - before for before, after in zip(start, end, strict=True))
+        foreign = max(0.0, busy_s - max(0.0, own_s)) / took_s
         free = max(0, len(self._cores) - self._used)
         return 100 * max(0.0, foreign - free) / self._used
 
-    def _busy_s(self) -> float:
-        ticks = 0
-        for line in (PROC / "stat").read_text(encoding="ascii").splitlines():
-            name, *_ = words = line.split()
-            if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in self._cores:
-                ticks += sum(int(words[place]) for place in BUSY)
-        return ticks / TICKS_PER_S
+
+def _tree_s(root: int) -> float:
+    """Return the CPU seconds of a process, its children, and those it has waited for."""
+    ticks, left = 0, [root]
+    while left:
+        pid = left.pop()
+        try:
+            ticks += sum(map(int, _stat(pid)[11:15]))  # utime, stime, cutime, cstime
+            for task in (PROC / str(pid) / "task").iterdir():
+                left += map(int, (task / "children").read_text(encoding="ascii").split())
+        except FileNotFoundError:  # it ended a moment ago; its parent has its time
+            continue
+    return ticks / TICKS_PER_S
+
+
+def _stat(pid: int) -> list[str]:
+    """Return a process's fields from its state on: the name before may hold anything."""
+    text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    return text.rpartition(")")[2].split()
 
 
 def waited_ns() -> int:
@@ -87,30 +93,7 @@ def own_ns(act: Callable[[], object]) -> int:
     return end - start - max(0, waited - beside)
 
 
-def _tree_s(root: int) -> float:
-    """Return the CPU seconds of a process, its children, and those it has waited for."""
-    ticks, left = 0, [root]
-    while left:
-        pid = left.pop()
-        try:
-            ticks += sum(map(int, _stat(pid)[11:15]))  # utime, stime, cutime, cstime
-            tasks = list((PROC / str(pid) / "task").iterdir())
-            left += [int(one) for task in tasks for one in _read(task / "children").split()]
-        except FileNotFoundError:  # it ended a moment ago; its parent has its time
-            continue
-    return ticks / TICKS_PER_S
-
-
-def _stat(pid: int) -> list[str]:
-    """Return a process's fields from its state on: the name before may hold anything."""
-    return _read(PROC / str(pid) / "stat").rpartition(")")[2].split()
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
-
-
-# Tells how much slower this core is than it has been: what shares it need not be visible here.
+# How much slower this core is than it has been: what shares it need not be visible here.
 #
 # A virtual machine's core may be one of two hardware threads whose other is another machine's. On
 # such a host short Python loops, small FMA chains and whole launches took 1.4 to 1.9 times as long

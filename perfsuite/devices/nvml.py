@@ -31,6 +31,7 @@ REASONS = {
 }
 # Suffix a unlocks wgmma and tcgen05; such code runs on this very architecture only.
 HOPPER = 9
+PERIOD_S = 0.1
 
 
 def arch_of(major: int, minor: int) -> str:
@@ -40,19 +41,13 @@ def arch_of(major: int, minor: int) -> str:
 
 def visible_arch() -> str:
     """Return that of the first visible GPU, without a context on it; nothing if it is not told."""
+    first, *_ = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     try:
-        pynvml.nvmlInit()
+        with contextlib.closing(Nvml(first)) as gpu:
+            capability = gpu.ask("CudaComputeCapability")
     except pynvml.NVMLError:
         return ""
-    try:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        first, *_ = visible.split(",")
-        handle = pynvml.nvmlDeviceGetHandleByUUID(first)
-        return arch_of(*pynvml.nvmlDeviceGetCudaComputeCapability(handle))
-    except pynvml.NVMLError:
-        return ""
-    finally:
-        pynvml.nvmlShutdown()
+    return arch_of(*capability) if capability else ""
 
 
 class Nvml:
@@ -60,74 +55,75 @@ class Nvml:
 
     def __init__(self, uuid: str) -> None:
         pynvml.nvmlInit()
-        self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        try:
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        except pynvml.NVMLError:
+            self.close()
+            raise
         self._ecc_errors = self._uncorrected()
+
+    def ask(self, what: str, *args: Any, scale: float = 0) -> Any:
+        """Return NVML's answer as it is or in a unit; None where this GPU or driver has none."""
+        try:
+            answer = getattr(pynvml, f"nvmlDeviceGet{what}")(self._handle, *args)
+        except pynvml.NVMLError:
+            return None
+        return answer / scale if scale else answer
 
     def health(self) -> Health:
         """Return power, temperature, SM clock and clock-event reasons as they are now.
 
         A memory error since the start that ECC could not correct is a reason of its own.
         """
-        bits = self._ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons) or 0
-        power_mw = self._ask(pynvml.nvmlDeviceGetPowerUsage)
-        heat = self._ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU)
-        clock = self._ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM)
+        bits = self.ask("CurrentClocksEventReasons") or 0
         reasons = [name for bit, name in REASONS.items() if bits & bit]
         if self._uncorrected() > self._ecc_errors:
             reasons.append("ecc_error")
         return Health(
-            power_w=None if power_mw is None else power_mw / 1000,
-            temperature_c=None if heat is None else float(heat),
-            sm_clock_mhz=None if clock is None else float(clock),
+            power_w=self.ask("PowerUsage", scale=1e3),
+            temperature_c=self.ask("Temperature", pynvml.NVML_TEMPERATURE_GPU, scale=1),
+            sm_clock_mhz=self.ask("ClockInfo", pynvml.NVML_CLOCK_SM, scale=1),
             reasons=tuple(reasons),
         )
 
     def energy_j(self) -> float | None:
         """Return the energy used since the driver was loaded."""
-        used = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption)
-        return None if used is None else used / 1000
+        used: float | None = self.ask("TotalEnergyConsumption", scale=1e3)
+        return used
 
     def identity(self) -> dict[str, str]:
         """Return what makes the SKU: PCI device, board, default power limit, MIG profile."""
-        pci = self._ask(pynvml.nvmlDeviceGetPciInfo)
-        board = self._ask(pynvml.nvmlDeviceGetBoardPartNumber)
-        limit = self._ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit)
+        pci, board = self.ask("PciInfo"), self.ask("BoardPartNumber")
         return _known(
             pci_device_id=None if pci is None else f"{pci.pciDeviceId:08x}",
             board=None if board in {"", "N/A"} else board,
-            default_power_limit_w=None if limit is None else limit // 1000,
-            mig=self._mig(),
+            default_power_limit_w=self._watts("PowerManagementDefaultLimit"),
+            mig=self._switch("MigMode"),
         )
 
     def state(self) -> dict[str, str]:
         """Return what must match for two results to be compared."""
-        limit = self._ask(pynvml.nvmlDeviceGetEnforcedPowerLimit)
-        ecc = self._ask(pynvml.nvmlDeviceGetEccMode)
+        limit = self._watts("EnforcedPowerLimit")
         return _known(
-            enforced_power_limit_w=None if limit is None else limit // 1000,
-            ecc=None if ecc is None else ("on" if ecc[0] else "off"),
-            mig=self._mig(),
+            enforced_power_limit_w=limit, ecc=self._switch("EccMode"), mig=self._switch("MigMode")
         )
 
     def environment(self) -> dict[str, str]:
         """Return what is worth showing as a diff."""
-        links = sum(
-            self._ask(pynvml.nvmlDeviceGetNvLinkState, link) == 1
-            for link in range(pynvml.NVML_NVLINK_MAX_LINKS)
-        )
+        links = range(pynvml.NVML_NVLINK_MAX_LINKS)
         return _known(
             driver=pynvml.nvmlSystemGetDriverVersion(),
-            vbios=self._ask(pynvml.nvmlDeviceGetVbiosVersion),
-            pcie_generation=self._ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
-            pcie_width=self._ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
-            persistence=self._ask(pynvml.nvmlDeviceGetPersistenceMode),
-            max_sm_clock_mhz=self._ask(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
-            nvlinks=links,
+            vbios=self.ask("VbiosVersion"),
+            pcie_generation=self.ask("CurrPcieLinkGeneration"),
+            pcie_width=self.ask("CurrPcieLinkWidth"),
+            persistence=self.ask("PersistenceMode"),
+            max_sm_clock_mhz=self.ask("MaxClockInfo", pynvml.NVML_CLOCK_SM),
+            nvlinks=sum(self.ask("NvLinkState", link) == 1 for link in links),
         )
 
     def foreign_percent(self) -> float:
         """Return the GPU's utilisation, which is others' while nothing of ours runs."""
-        use = self._ask(pynvml.nvmlDeviceGetUtilizationRates)
+        use = self.ask("UtilizationRates")
         return 0.0 if use is None else float(use.gpu)
 
     def close(self) -> None:
@@ -137,18 +133,16 @@ class Nvml:
 
     def _uncorrected(self) -> int:
         kinds = (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)
-        return int(self._ask(pynvml.nvmlDeviceGetTotalEccErrors, *kinds) or 0)
+        return int(self.ask("TotalEccErrors", *kinds) or 0)
 
-    def _mig(self) -> str | None:
-        mode = self._ask(pynvml.nvmlDeviceGetMigMode)
-        return None if mode is None else ("on" if mode[0] else "off")
+    def _switch(self, what: str) -> str | None:
+        """Return how a mode stands now: NVML tells what it will be besides."""
+        modes = self.ask(what)
+        return None if modes is None else ("on" if modes[0] else "off")
 
-    def _ask(self, query: Callable[..., Any], *args: Any) -> Any:
-        """Return NVML's answer, or None where this GPU or driver has none."""
-        try:
-            return query(self._handle, *args)
-        except pynvml.NVMLError:
-            return None
+    def _watts(self, what: str) -> int | None:
+        limit = self.ask(what)
+        return None if limit is None else limit // 1000
 
 
 def _known(**values: Any) -> dict[str, str]:
@@ -157,9 +151,6 @@ def _known(**values: Any) -> dict[str, str]:
         for name, value in values.items()
         if value is not None
     }
-
-
-PERIOD_S = 0.1
 
 
 class HealthWatch:
@@ -172,19 +163,14 @@ class HealthWatch:
 
     def __init__(self, read: Callable[[], Health]) -> None:
         self._read = read
-        self._seen: list[Health] = []
-        self._armed = threading.Event()
-        self._closed = threading.Event()
+        self._armed, self._closed = threading.Event(), threading.Event()
+        self.seen: list[Health] = []
         self._thread = threading.Thread(target=self._go, daemon=True)
         self._thread.start()
 
-    def forget(self) -> None:
-        """Start anew: what was seen is of the last block."""
-        self._seen = []
-
     def note(self) -> None:
         """Read in the calling thread, between two samples."""
-        self._seen.append(self._read())
+        self.seen.append(self._read())
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -194,10 +180,6 @@ class HealthWatch:
             yield
         finally:
             self._armed.clear()
-
-    def health(self) -> Health:
-        """Return all readings since ``forget`` as one."""
-        return together(self._seen)
 
     def close(self) -> None:
         """End the thread."""
@@ -233,18 +215,15 @@ def list_gpus() -> list[dict[str, Any]]:
         pynvml.nvmlInit()
     except Exception:  # noqa: BLE001 - any failure of the driver means: no GPU to measure
         return []
-    try:
-        gpus = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
-            board = ""
-            with contextlib.suppress(pynvml.NVMLError):
-                board = pynvml.nvmlDeviceGetBoardPartNumber(handle)
-            gpus.append({"index": index, **_known(uuid=uuid, name=name, board=board)})
-        return visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    finally:
-        pynvml.nvmlShutdown()
+    gpus: list[dict[str, Any]] = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
+        board = ""
+        with contextlib.suppress(pynvml.NVMLError):
+            board = pynvml.nvmlDeviceGetBoardPartNumber(handle)
+        gpus.append({"index": index, **_known(uuid=uuid, name=name, board=board)})
+    return visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def visible(gpus: list[dict[str, Any]], mask: str | None) -> list[dict[str, Any]]:

@@ -1,24 +1,26 @@
-"""What a device does, whether one keeps to it, and how one is opened by its name."""
+"""What a device does, what packs see of it, and how one is opened by its name."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
-import inspect
 import math
 import os
 import socket
 import sys
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar, Protocol, cast
 
-from perfsuite.boundary import MAGNITUDE, DeviceError, PerfError
+import msgspec
+
+from perfsuite.boundary import MAGNITUDE, DeviceError, shown
 from perfsuite.model import (
     BUILT_IN_DEVICES,
     Accelerator,
@@ -26,9 +28,14 @@ from perfsuite.model import (
     Health,
     Metric,
     Regime,
-    Settings,
     TracedKernel,
 )
+
+Fn = Callable[..., Any]
+# What launches are handed: one, or as many as rotate.
+Arguments = tuple[Any, ...]
+Sets = Sequence[Arguments]
+MOST_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +155,16 @@ class PlainContext:
         self, path: str | Path, name: str, *, options: Sequence[str] = ()
     ) -> Callable[..., None]:
         """Refuse: there is no GPU here."""
-        raise DeviceError(
-            f"device {self.device!r} cannot run kernel {name!r} {list(options)}",
-            where=str(path),
-            remedy="give this implementation needs=[perfsuite.cuda()]",
-        )
+        what = f"device {self.device!r} cannot run kernel {name!r}"
+        raise DeviceError(what, where=str(path), remedy="give it needs=[perfsuite.cuda()]")
 
 
 @dataclass(slots=True)
 class Loop:
     """Launches issued one after another over rotated input sets."""
 
-    fn: Callable[..., Any]
-    sets: Sequence[tuple[Any, ...]]
+    fn: Fn
+    sets: Sets
     launches: int
     backend: str = "loop"
 
@@ -170,7 +174,7 @@ class Loop:
             self.fn(*self.sets[index % len(self.sets)])
 
 
-class Device(Protocol):
+class Device(ABC):
     """A thing that can launch, time and watch a workload; one per worker.
 
     A pack's device inherits it: what has a body here may be left out, and what later versions
@@ -198,54 +202,51 @@ class Device(Protocol):
     @classmethod
     def prepare_server(cls) -> None:
         """Do once, in the server that forks workers, what they shall inherit."""
-        return
 
     @classmethod
     def before_fork(cls) -> None:
         """Do so in the server, before each worker."""
-        return
 
     @classmethod
     def wake(cls) -> None:
         """Begin what opening the device waits for; what fails here fails again then."""
-        return
 
+    @abstractmethod
     def facts(self) -> DeviceFacts:
         """Describe the device."""
 
+    @abstractmethod
     def context(self, seed: int) -> Context:
         """Return what a builder needs; ``seed`` is the worker's."""
 
+    @abstractmethod
     def rng(self, seed: int) -> Rng:
         """Return a maker of inputs."""
 
+    @abstractmethod
     def bytes_of(self, values: Sequence[Any]) -> int:
         """Return the size in bytes of the tensors among ``values``."""
 
+    @abstractmethod
     def poison(self, outputs: Sequence[Any]) -> None:
         """Overwrite outputs, and memory a launch may be handed, with values no result has."""
 
+    @abstractmethod
     def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
         """Compare an output (tensor or tuple of tensors) with its reference."""
 
     def synchronize(self) -> None:
         """Wait for all work; raises what the device reports, sticky errors included."""
-        return
 
-    def group(
-        self,
-        fn: Callable[..., Any],
-        sets: Sequence[tuple[Any, ...]],
-        launches: int,
-        *,
-        backend: str,
-    ) -> Group:
+    @abstractmethod
+    def group(self, fn: Fn, sets: Sets, launches: int, *, backend: str) -> Group:
         """Make a group of ``launches`` over the input sets in turn.
 
         ``backend`` is "graph" (the group says "loop" where capture fails), "loop", or "host": each
         launch is awaited before the next, as a caller without queue-ahead would.
         """
 
+    @abstractmethod
     def sample(
         self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
     ) -> list[Sample]:
@@ -256,33 +257,27 @@ class Device(Protocol):
 
     def joins_streams(self, group: Group) -> bool:
         """Say whether all work of the group is done when its stream says so."""
-        del group
         return True
 
-    def again(self, group: Group, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    def again(self, group: Group, fn: Fn, arguments: Arguments) -> Any:
         """Launch as the timed group did; return what its last launch returned.
 
         What replays a captured group issues it whole; else one launch, on ``arguments``, will do.
         """
-        del group
         return fn(*arguments)
 
-    def digest(self, arguments: tuple[Any, ...], outputs: Sequence[Any]) -> object:
+    def digest(self, arguments: Arguments, outputs: Sequence[Any]) -> object:
         """Return what tells the data of the arguments, but for outputs, from any other data.
 
         None where that is not known.
         """
-        del arguments, outputs
         return None
 
-    def refill(
-        self, arguments: tuple[Any, ...], fresh: tuple[Any, ...], outputs: Sequence[Any]
-    ) -> bool:
+    def refill(self, arguments: Arguments, fresh: Arguments, outputs: Sequence[Any]) -> bool:
         """Copy the data of ``fresh`` to where ``arguments`` lie, but for their ``outputs``.
 
         False where the two are not of one shape, or where that cannot be done.
         """
-        del arguments, fresh, outputs
         return False
 
     def agree(self, value: float) -> float:
@@ -298,12 +293,10 @@ class Device(Protocol):
 
     def energy_j(self, group: Group, time_s: float) -> float | None:
         """Return the energy of one launch of a group issued back to back for so long, if known."""
-        del group, time_s
         return None
 
-    def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
+    def peak_bytes(self, fn: Fn, inputs: Arguments) -> int | None:
         """Return the peak of memory allocated during one launch without its inputs, if known."""
-        del fn, inputs
         return None
 
     def traced(self, issue: Callable[[], object]) -> Sequence[TracedKernel]:
@@ -325,40 +318,24 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Give back what the device holds."""
-        return
-
-
-# Whether a device that a pack brings keeps to the protocol: by its names, then by what it does.
-
-# What Device has no body for.
-REQUIRED = (
-    "facts", "context", "rng", "bytes_of", "poison", "compare", "group", "sample",
-)  # fmt: skip
-SIZE, SEED, LAUNCHES = 64, 7, 3
-MOST_NAME = 100
-CONTEXT = ("device", "place", "arch", "seed", "rank", "ranks")
 
 
 def sampled(device: Device, group: Group, count: int, **conditions: Any) -> list[Sample]:
     """Return what ``device.sample`` does; ``DeviceError`` unless they are those asked for."""
     found: Any = device.sample(group, count, **conditions)
-    wrong = ""
-    if not isinstance(found, list) or len(found) != count:
-        got = f"{len(found)} samples" if isinstance(found, list) else repr(found)
-        wrong = f"{got} and was asked for {count}"
-    elif odd := [each for each in found if _is_odd(each)]:
-        wrong = f"{odd[0]}: no measurement is beyond {MAGNITUDE:g}"
+    wrong = "" if isinstance(found, list) else f"{shown(found)}: no list of samples"
+    if not wrong and len(found) != count:
+        wrong = f"{len(found)} samples and was asked for {count}"
+    for each in found if not wrong else ():
+        if any(MAGNITUDE < value < math.inf for value in (each.time_us, each.cycles)):
+            wrong = f"{each}: no measurement is beyond {MAGNITUDE:g}"
     if wrong:
         raise DeviceError(
             f"device {device.name!r} returned {wrong}",
             where=f"{type(device).__module__}.{type(device).__qualname__}.sample",
             remedy="return a list of a Sample each; NaN is the time of one that does not count",
         )
-    return cast("list[Sample]", found)
-
-
-def _is_odd(sample: Sample) -> bool:
-    return any(MAGNITUDE < value < math.inf for value in (sample.time_us, sample.cycles))
+    return list(found)
 
 
 EMPTY_RUNS = 5
@@ -372,110 +349,6 @@ def least_us(device: Device) -> float:
     empty = device.sample(nothing, EMPTY_RUNS, regime=Regime.PACED, spin_us=0.0, flush=False)
     times_us = (sample.time_us for sample in empty if math.isfinite(sample.time_us))
     return min(times_us, default=math.inf) + SHORTEST_US
-
-
-def shape_faults(device: object) -> Iterator[str]:
-    """Yield what is missing of the protocol, without calling anything."""
-    for name in Device.__annotations__:
-        if not hasattr(Device, name) and not hasattr(device, name):
-            yield f"it has no attribute {name!r}"
-    for name, function in inspect.getmembers(Device, inspect.isfunction):
-        own = getattr(type(device), name, None)
-        if name.startswith("_"):
-            continue
-        wanted = inspect.signature(function)
-        if not callable(own) or (name in REQUIRED and own is function):
-            yield f"it has no method {name}{wanted}"
-        elif own is not function:
-            each = wanted.parameters.values()
-            positional = [one.name for one in each if one.kind is not one.KEYWORD_ONLY]
-            keywords = [one.name for one in each if one.kind is one.KEYWORD_ONLY]
-            try:
-                inspect.signature(own).bind(*positional, **dict.fromkeys(keywords))
-            except TypeError as error:
-                yield f"its {name}{inspect.signature(own)} is called as {name}{wanted}: {error}"
-
-
-def behaviour_faults(device: Device) -> Iterator[str]:
-    """Yield what the device does otherwise than promised, the first fault of each part."""
-    for about, part in {"facts": facts_faults, "data": _data, "clock": _clock}.items():
-        try:
-            yield from part(device)
-        except PerfError as error:
-            yield f"{about}: {error.what}"
-        except Exception as error:  # noqa: BLE001 - whatever it raises is the fault
-            yield f"{about}: it raised {type(error).__name__}: {error}"
-
-
-def facts_faults(device: Device) -> Iterator[str]:
-    """Yield what is wrong with the device's description of itself, on which all else rests."""
-    facts: Any = device.facts()
-    if not isinstance(facts, DeviceFacts):
-        yield f"facts() returned {facts!r}, no DeviceFacts"
-        return
-    if facts != device.facts():
-        yield "facts() says something else each time: two processes would have two SKUs"
-    if facts.device != device.name:
-        yield f"facts().device is {facts.device!r}, its name {device.name!r}"
-    if not (facts.name.strip() and facts.unit.strip() and facts.identity):
-        yield "facts() lacks name, unit or identity, which baselines and comparisons rest on"
-    yield from _text_faults(facts)
-    if ("cycles" in facts.clocks) != device.has_cycles or "time_us" not in facts.clocks:
-        yield f"facts().clocks is {facts.clocks!r} and has_cycles {device.has_cycles}"
-    context: Any = device.context(SEED)
-    for name in (each for each in CONTEXT if not hasattr(context, each)):
-        yield f"context() has no attribute {name!r}"
-
-
-def _text_faults(facts: DeviceFacts) -> Iterator[str]:
-    # A folder of baselines has the name, a file of locks the unit.
-    for key, text in (("name", facts.name), ("unit", facts.unit)):
-        if len(text) > MOST_NAME or not text.isprintable() or (key == "unit" and "/" in text):
-            yield f"facts().{key} is {text[:MOST_NAME]!r}: a short text of one line, no path"
-    for key in ("identity", "state", "environment"):
-        pairs = getattr(facts, key).items()
-        if odd := [pair for pair in pairs if not all(isinstance(each, str) for each in pair)]:
-            yield f"facts().{key} has {odd[0]!r}: only text to text"
-
-
-def _data(device: Device) -> Iterator[str]:
-    first, again, other = (device.rng(seed).randn(SIZE) for seed in (SEED, SEED, SEED + 1))
-    if not device.compare(first, again, 0.0).is_right:
-        yield "rng: one seed makes two different inputs"
-    if device.compare(first, other, None).is_right:
-        yield "compare: it takes different values for equal"
-    if device.bytes_of([first]) <= 0:
-        yield "bytes_of: inputs have no bytes"
-    rng = device.rng(SEED)
-    output = rng.empty(SIZE)
-    if not any(output is each for each in rng.outputs):
-        yield "rng: what empty() hands out is not among its outputs"
-    device.poison([output])
-    if device.compare(output, output, None).is_right or device.compare(output, first, 1.0).is_right:
-        yield "poison: what was overwritten is accepted as a result"
-
-
-def _clock(device: Device) -> Iterator[str]:
-    values = device.rng(SEED).randn(SIZE)
-    conditions = {"regime": Regime.PACED, "spin_us": 0.0, "flush": True}
-    calls: list[Any] = []
-    for backend in ("graph", "loop", "host"):
-        calls.clear()
-        group = device.group(calls.append, [(values,), (values,)], LAUNCHES, backend=backend)
-        if group.launches != LAUNCHES:
-            yield f"group: it was asked for {LAUNCHES} launches and says {group.launches}"
-        # Of a block, too: a device may hold a few only.
-        few, many = (sampled(device, group, n, **conditions) for n in (2, Settings().samples))
-        for each in few + many:
-            if not isinstance(each, Sample) or each.time_us < 0:
-                yield f"sample: {each!r} is no Sample of a time in microseconds"
-            elif math.isfinite(each.cycles) != device.has_cycles and math.isfinite(each.time_us):
-                yield f"sample: cycles are {each.cycles} and has_cycles is {device.has_cycles}"
-        if len(calls) < LAUNCHES and group.backend != "graph":
-            yield f"sample: {len(calls)} launches were issued of groups of {LAUNCHES}"
-    if not isinstance(cast("Any", device.health()), Health):
-        yield "health() returned no Health"
-    device.synchronize()
 
 
 # Counts what one launch starts, without a profiler: kernels on a GPU, operators on a CPU.
@@ -532,16 +405,12 @@ def graph_kernels(graph: Any) -> float:
     """Return the kernels, copies and fills of a graph of ``capture``."""
     from cuda.bindings import driver
 
-    def asked(answer: tuple[Any, ...]) -> Any:
-        error, *values = answer
-        if int(error) != 0:
-            raise DeviceError(f"the CUDA driver does not tell a graph's nodes ({error.name})")
-        return values
-
     handle = driver.CUgraph(graph.raw_cuda_graph())
-    _, count = asked(driver.cuGraphGetNodes(handle))
-    nodes, _ = asked(driver.cuGraphGetNodes(handle, count))
-    kinds = [asked(driver.cuGraphNodeGetType(node))[0] for node in nodes[:count]]
+    error, _, count = driver.cuGraphGetNodes(handle)
+    error, nodes, _ = driver.cuGraphGetNodes(handle, count)
+    if int(error) != 0:
+        raise DeviceError(f"the CUDA driver does not tell a graph's nodes ({error.name})")
+    kinds = [driver.cuGraphNodeGetType(node)[1] for node in nodes[:count]]
     return float(sum(kind.name.endswith(("_KERNEL", "_MEMCPY", "_MEMSET")) for kind in kinds))
 
 
@@ -553,25 +422,16 @@ LOOPBACK = "lo"
 NCCL = "nccl"
 
 
+@dataclass(slots=True)
 class Gang:
-    """One rank's view of its gang; without a control group it is alone, whatever its number."""
+    """One rank's view of its gang; without others to ask it is alone, whatever its number."""
 
-    def __init__(self, rank: int = 0, ranks: int = 1, control: Any = None) -> None:
-        self.rank = rank
-        self.ranks = ranks
-        self._control = control
-        self._token: Any = None
+    rank: int = 0
+    ranks: int = 1
 
     def agree(self, value: float) -> float:
         """Return the largest value among the ranks, on the host: no GPU takes part."""
-        if self._control is None:
-            return value
-        import torch
-        import torch.distributed as dist
-
-        shared = torch.tensor(value, dtype=torch.float64)
-        dist.all_reduce(shared, op=dist.ReduceOp.MAX, group=self._control)
-        return float(shared)
+        return value
 
     def meet(self) -> None:
         """Return when every rank is here."""
@@ -579,38 +439,58 @@ class Gang:
 
     def gather(self, text: str) -> list[str]:
         """Return what each rank gave, by rank."""
-        if self._control is None:
-            return [text]
-        import torch
-        import torch.distributed as dist
-
-        # Bytes in tensors: dist.all_gather_object would pickle, and unpickle what peers send.
-        own = text.encode()
-        longest = int(self.agree(len(own)))
-        padded = torch.frombuffer(bytearray(own.ljust(longest + 1, b"\0")), dtype=torch.uint8)
-        found = [torch.empty_like(padded) for _ in range(self.ranks)]
-        dist.all_gather(found, padded, group=self._control)
-        return [bytes(each.tolist()).rstrip(b"\0").decode() for each in found]
+        return [text]
 
     def leave(self) -> None:
         """Part from the others in order, before this process ends."""
-        if self._control is not None:
-            import torch.distributed as dist
-
-            self.meet()
-            dist.destroy_process_group()
-            self._control = None
 
     def line_up(self) -> None:
         """Let the current CUDA stream go on when every rank's stream has come here."""
-        if self._control is None:
-            return
+
+
+class JoinedGang(Gang):
+    """A gang whose ranks meet by torch.distributed."""
+
+    def __init__(self, backend: str, **where: Any) -> None:
         import torch
         import torch.distributed as dist
 
+        self._torch, self._dist = torch, dist
+        if backend == NCCL:
+            where["device_id"] = torch.device("cuda", 0)
+            torch.cuda.set_device(0)
+        dist.init_process_group(backend, timeout=TIMEOUT, **where)
+        # A group of its own: agreeing launches nothing on a GPU, and works while NCCL is stuck.
+        self._control = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        self._token: Any = None
+        super().__init__(dist.get_rank(), dist.get_world_size())
+
+    def agree(self, value: float) -> float:
+        """Return the largest value among the ranks."""
+        shared = self._torch.tensor(value, dtype=self._torch.float64)
+        self._dist.all_reduce(shared, op=self._dist.ReduceOp.MAX, group=self._control)
+        return float(shared)
+
+    def gather(self, text: str) -> list[str]:
+        """Return what each rank gave, by rank."""
+        # Bytes in tensors: dist.all_gather_object would pickle, and unpickle what peers send.
+        own = text.encode()
+        most = int(self.agree(len(own)))
+        padded = self._torch.tensor(list(own.ljust(most + 1, b"\0")), dtype=self._torch.uint8)
+        found = [self._torch.empty_like(padded) for _ in range(self.ranks)]
+        self._dist.all_gather(found, padded, group=self._control)
+        return [bytes(each.tolist()).rstrip(b"\0").decode() for each in found]
+
+    def leave(self) -> None:
+        """Part from the others, all at once."""
+        self.meet()
+        self._dist.destroy_process_group()
+
+    def line_up(self) -> None:
+        """Let the current CUDA stream wait for every rank's."""
         if self._token is None:
-            self._token = torch.zeros(1, device="cuda")
-        dist.all_reduce(self._token)
+            self._token = self._torch.zeros(1, device="cuda")
+        self._dist.all_reduce(self._token)
 
 
 def join(device: str, *, rank: int, ranks: int, rendezvous: str) -> Gang:
@@ -621,15 +501,15 @@ def join(device: str, *, rank: int, ranks: int, rendezvous: str) -> Gang:
     backend = device_class(device).backend
     if not backend:
         return Gang(rank, ranks)
-    import torch.distributed as dist
-
     if backend == NCCL:
         see_own_first(rank, ranks)
     if LOOPBACK in {name for _, name in socket.if_nameindex()}:
         # All ranks are on this machine: neither its name nor a network need work.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
-    store = dist.FileStore(rendezvous, ranks)
-    return _joined(backend, store=store, rank=rank, world_size=ranks)
+    from torch.distributed import FileStore
+
+    store = FileStore(rendezvous, ranks)
+    return JoinedGang(backend, store=store, rank=rank, world_size=ranks)
 
 
 def join_elastic(device: str) -> Gang:
@@ -637,7 +517,7 @@ def join_elastic(device: str) -> Gang:
     backend = device_class(device).backend
     if backend == NCCL:
         see_own_first(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]))
-    return _joined(backend)
+    return JoinedGang(backend)
 
 
 def see_own_first(rank: int, ranks: int) -> None:
@@ -654,31 +534,13 @@ def see_own_first(rank: int, ranks: int) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own[rank:] + own[:rank])
 
 
-def _joined(backend: str, **where: Any) -> Gang:
-    import torch
-    import torch.distributed as dist
-
-    if backend == NCCL:
-        where["device_id"] = torch.device("cuda", 0)
-        torch.cuda.set_device(0)
-    dist.init_process_group(backend, timeout=TIMEOUT, **where)
-    # A group of its own: agreeing launches nothing on a GPU, and works while NCCL is stuck.
-    control = dist.new_group(backend="gloo", timeout=TIMEOUT)
-    return Gang(dist.get_rank(), dist.get_world_size(), control)
-
-
 # Opens devices by name: those of the core, and those that packs bring.
 
 
 def device_class(name: str) -> type[Device]:
-    """Return the class of a device of the core; of one that a pack brings, the protocol itself."""
-    opens = BUILT_IN_DEVICES.get(name)
-    return cast("type[Device]", _named(opens)) if opens else Device
-
-
-def _named(opens: str) -> Any:
-    module, _, attribute = opens.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    """Return the class of a device of the core; of one that a pack brings, what all inherit."""
+    found: Any = resolve_name(BUILT_IN_DEVICES[name].opens) if name in BUILT_IN_DEVICES else Device
+    return cast("type[Device]", found)
 
 
 def open_device(
@@ -696,25 +558,23 @@ def open_device(
         if name not in BUILT_IN_DEVICES:
             known = ", ".join(sorted(BUILT_IN_DEVICES))
             raise DeviceError(f"unknown device {name!r}", remedy=f"choose one of {known}")
-        return cast("Device", _named(BUILT_IN_DEVICES[name])(seed=seed, gang=gang))
+        return cast("Callable[..., Device]", device_class(name))(seed=seed, gang=gang)
     if not accelerator.units:
-        raise DeviceError(
-            f"this machine has no {accelerator.name}, says the pack that brings it",
-            where=accelerator.opens,
-            remedy="choose another device",
-        )
+        what = f"this machine has no {accelerator.name}, says the pack that brings it"
+        raise DeviceError(what, where=accelerator.opens, remedy="choose another device")
     if accelerator.folder and accelerator.folder not in sys.path:
         sys.path.append(accelerator.folder)
     try:
-        device = cast("Device", _named(accelerator.opens)(unit=accelerator.units[0], seed=seed))
+        found = resolve_name(accelerator.opens)(unit=accelerator.units[0], seed=seed)
     except (Exception, SystemExit) as error:
         raise DeviceError(
             f"opening the device {accelerator.name!r} raised {type(error).__name__}: {error}",
             where=f"{accelerator.opens}, unit {accelerator.units[:1]}",
             remedy="the pack that brings it must correct this, or its driver is missing here",
         ) from error
-    _refuse(accelerator, shape_faults(device))
-    return device
+    if not isinstance(found, Device):
+        raise _odd(accelerator, "it is no perfsuite.Device")
+    return found
 
 
 @contextlib.contextmanager
@@ -732,16 +592,40 @@ def waking(name: str, *, gang: Gang | None = None) -> Iterator[None]:
 def described(name: str, accelerator: Accelerator | None) -> DeviceFacts:
     """Open a device and return its facts; ``DeviceError`` for a pack's that cannot be true."""
     device = open_device(name, accelerator=accelerator)
-    if accelerator is not None:
-        _refuse(accelerator, facts_faults(device))
+    for fault in facts_faults(device):
+        if accelerator:
+            raise _odd(accelerator, fault)
     return device.facts()
 
 
-def _refuse(accelerator: Accelerator, faults: Iterable[str]) -> None:
-    """Raise ``DeviceError`` for the first of the faults, if there is one."""
-    for fault in faults:
-        raise DeviceError(
-            f"device {accelerator.name!r}: {fault}",
-            where=accelerator.opens,
-            remedy="inherit perfsuite.Device; perfsuite.testing.check_device names all faults",
-        )
+def facts_faults(device: Device) -> Iterator[str]:
+    """Yield what is wrong with the device's description of itself, on which all else rests."""
+    facts = device.facts()
+    try:
+        msgspec.convert(msgspec.to_builtins(facts), DeviceFacts)
+    except (TypeError, msgspec.ValidationError) as error:
+        yield f"facts() returned {shown(facts)}, no sound DeviceFacts: {error}"
+        return
+    # A folder of baselines has the name, a file of locks the unit.
+    for key, text, is_path in (
+        ("name", facts.name, False),
+        ("unit", facts.unit, "/" in facts.unit),
+    ):
+        if is_path or len(text) > MOST_NAME or not text.isprintable():
+            yield f"facts().{key} is {text[:MOST_NAME]!r}: a short text of one line, no path"
+    if facts != device.facts():
+        yield "facts() says something else each time: two processes would have two SKUs"
+    if facts.device != device.name:
+        yield f"facts().device is {facts.device!r}, its name {device.name!r}"
+    if not (facts.name.strip() and facts.unit.strip() and facts.identity):
+        yield "facts() lacks name, unit or identity, which baselines and comparisons rest on"
+    if ("cycles" in facts.clocks) != device.has_cycles or "time_us" not in facts.clocks:
+        yield f"facts().clocks is {facts.clocks!r} and has_cycles {device.has_cycles}"
+
+
+def _odd(accelerator: Accelerator, fault: str) -> DeviceError:
+    return DeviceError(
+        f"device {accelerator.name!r}: {fault}",
+        where=accelerator.opens,
+        remedy="inherit perfsuite.Device; perfsuite.testing.check_device names all faults",
+    )

@@ -13,7 +13,6 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,22 +101,6 @@ def bytes_of(values: Iterable[Any]) -> int:
     """Return the bytes of the tensors in ``values``, shared storage counted once."""
     storages = [tensor.untyped_storage() for tensor in tensors_of(list(values))]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-
-
-class Flush:
-    """Writes, then reads twice the last cache: no line of the inputs and no dirty line is left."""
-
-    def __init__(self, place: str, cache_bytes: int) -> None:
-        self._place = place
-        self._count = 2 * cache_bytes // 8
-        self._values: torch.Tensor | None = None
-
-    def __call__(self) -> None:
-        """Do so."""
-        if self._values is None:
-            self._values = torch.empty(self._count, dtype=torch.int64, device=self._place)
-        self._values.fill_(1)
-        self._values.sum()
 
 
 def poison(outputs: Sequence[Any]) -> None:
@@ -391,30 +374,19 @@ def gpu_kernels(issue: Callable[[], object]) -> list[TracedKernel]:
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         issue()
         torch.cuda.synchronize()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
         # Grid, block, registers and shared memory are in no other of the profiler's outputs.
-        profiler.export_chrome_trace(str(path))
-        found = json.loads(path.read_text(encoding="utf-8", errors="replace"), strict=False)
-    return kernels_of(found["traceEvents"])
-
-
-def shown(issue: Callable[[], object]) -> None:
-    """Call ``issue`` between the start and the stop that NVIDIA's profilers wait for."""
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    issue()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
+        profiler.export_chrome_trace(file.name)
+        text = Path(file.name).read_text(encoding="utf-8", errors="replace")
+    return kernels_of(json.loads(text, strict=False)["traceEvents"])
 
 
 def kernels_of(events: list[dict[str, Any]]) -> list[TracedKernel]:
     """Return the kernels among the events of Kineto's trace, whose times are microseconds."""
+    ran = [event for event in events if event.get("cat") in GPU_KINDS]
+    ran.sort(key=lambda event: float(event["ts"]))
     found: list[TracedKernel] = []
-    for event in sorted(
-        (event for event in events if event.get("cat") in GPU_KINDS),
-        key=lambda event: float(event["ts"]),
-    ):
+    for event in ran:
         given = event.get("args", {})
         kernel = TracedKernel(
             name=str(event["name"]),
@@ -427,6 +399,15 @@ def kernels_of(events: list[dict[str, Any]]) -> list[TracedKernel]:
         )
         found.append(kernel)
     return found
+
+
+def shown(issue: Callable[[], object]) -> None:
+    """Call ``issue`` between the start and the stop that NVIDIA's profilers wait for."""
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    issue()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
 
 
 def cpu_operators(issue: Callable[[], object]) -> list[TracedKernel]:
@@ -451,7 +432,7 @@ class TensorDevice(Device):
     def __init__(self, gang: Gang | None, cache_bytes: int) -> None:
         self._gang = gang or Gang()
         self.cache_bytes = cache_bytes
-        self._flush = Flush(self.name, cache_bytes)
+        self._flushing: torch.Tensor | None = None
 
     def rng(self, seed: int) -> TensorRng:
         """Return a maker of tensors."""
@@ -461,40 +442,37 @@ class TensorDevice(Device):
         """Return the largest value among the ranks."""
         return self._gang.agree(value)
 
-
-# The GPU in a process that is not ours: looked at for a moment, or timing calls beside others.
-
-
-@contextmanager
-def guest_device() -> Iterator[Device | DeviceError]:
-    """Open the GPU, or say why it cannot be; the process's own stream is put back at the end."""
-    torch.cuda.synchronize()  # what a call reads must be there, on whichever stream
-    stream = torch.cuda.current_stream()
-    device: Device | DeviceError
-    try:
-        try:
-            device = _first_gpu()
-        except ImportError as error:
-            device = DeviceError(f"host time: GPU clocks need {error.name or 'cuda-core'}")
-        except DeviceError as error:
-            device = DeviceError(f"host time: {error.what}")
-        yield device
-        if not isinstance(device, DeviceError):
-            device.synchronize()
-            device.close()
-    finally:
-        torch.cuda.set_stream(stream)
+    def _flush(self) -> None:
+        """Write, then read twice the last cache: no line of the inputs, no dirty line is left."""
+        if self._flushing is None:
+            size = 2 * self.cache_bytes // 8
+            self._flushing = torch.empty(size, dtype=torch.int64, device=self.name)
+        self._flushing.fill_(1)
+        self._flushing.sum()
 
 
-def open_guest() -> tuple[Device, AbstractContextManager[object]]:
-    """Open the GPU to stay open, and return it with the stream that its calls are timed in.
+# The GPU in a process that is not ours.
 
-    Outside of that context the process's own stream stays the current one.
+
+def open_guest() -> tuple[Device, contextlib.AbstractContextManager[object]]:
+    """Open the GPU, and return it with the stream that its calls are timed in.
+
+    Outside of that context the process's own stream stays the current one. ``DeviceError`` where
+    it cannot be opened.
     """
-    stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
+    stream = None
     try:
-        device = _first_gpu()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # what a call reads must be there, on whichever stream
+            stream = torch.cuda.current_stream()
+            if torch.cuda.current_device() != 0:
+                remedy = "make it torch's current one"
+                raise DeviceError("only the first GPU has stamps", remedy=remedy)
+        device = open_device("cuda")
         return device, torch.cuda.stream(torch.cuda.current_stream())
+    except ImportError as error:
+        remedy = "pip install 'perfsuite[torch]'"
+        raise DeviceError(f"GPU clocks need {error.name or 'cuda-core'}", remedy=remedy) from error
     finally:
         torch.cuda.set_stream(stream)
 
@@ -502,9 +480,3 @@ def open_guest() -> tuple[Device, AbstractContextManager[object]]:
 def wait_for_gpu() -> None:
     """Wait for all work of this process."""
     torch.cuda.synchronize()
-
-
-def _first_gpu() -> Device:
-    if torch.cuda.is_available() and torch.cuda.current_device() != 0:
-        raise DeviceError("only the first GPU has stamps", remedy="make it torch's current one")
-    return open_device("cuda")

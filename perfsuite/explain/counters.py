@@ -21,7 +21,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, PerfError, plain
-from perfsuite.model import Arm, TracedKernel, Variant, function_of
+from perfsuite.model import Arm, TracedKernel, Variant, built_in, function_of
 from perfsuite.workers import messages
 from perfsuite.workers.panel import Seat, job_of
 from perfsuite.workers.process import Site, tail
@@ -52,7 +52,6 @@ OPTIONS = (
 ONE_S = 30.0
 # Seconds that the watched process outlives the limit of those who started it, who may be gone.
 GRACE_S = 5
-DEVICES = ("cuda", "fake")
 DENIED = "ERR_NVGPUCTRPERM"
 _DRIVER, _STATUS = Path("/proc/driver/nvidia/params"), Path("/proc/self/status")
 _CAP_SYS_ADMIN = 21
@@ -171,7 +170,7 @@ class Counter:
 
     def __post_init__(self) -> None:
         self._ncu = shutil.which("ncu") or ""
-        if self.site.device not in DEVICES:
+        if not built_in(self.site.device).has_counters:
             self.refused = f"device {self.site.device} has none of NVIDIA's counters"
         elif not self._ncu:
             self.refused = NO_NCU

@@ -73,6 +73,7 @@ from perfsuite.model import (
     Run,
     Status,
     Trace,
+    built_in,
     foreign_share,
 )
 from perfsuite.stats import components, estimate
@@ -160,7 +161,7 @@ BY_NOISE = {"awaited": AWAITED, "energy": ENERGY_PRIOR}
 
 def service_prior(device: str) -> NoisePrior:
     """Return the prior of a scenario's own metrics."""
-    return SERVICE_CPU if device == "cpu" else SERVICE
+    return SERVICE_CPU if built_in(device).is_host else SERVICE
 
 
 def prior_for(
@@ -172,7 +173,7 @@ def prior_for(
     has_cycles: bool,
 ) -> NoisePrior:
     """Return the prior of a variant; ``time_us`` is per launch."""
-    if device == "cpu":
+    if built_in(device).is_host:
         return CPU_GANG if work_class == COLLECTIVE else CPU
     if work_class == COLLECTIVE:
         return GANG

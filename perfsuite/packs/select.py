@@ -22,6 +22,7 @@ from perfsuite.model import (
     Scalar,
     Shard,
     Variant,
+    built_in,
     format_value,
 )
 from perfsuite.packs.load import ARCH, RESERVED
@@ -157,7 +158,7 @@ def missing_need(variant: Variant, facts: DeviceFacts) -> str:
     if missing := missing_of(variant.needs, facts) or misfit(variant, facts):
         return missing
     ranks, cores = variant.ranks, int(facts.identity.get("cores", "0"))
-    if facts.device == "cuda" and ranks > facts.gpus:
+    if built_in(facts.device).is_nvidia and ranks > facts.gpus:
         return f"needs {ranks} GPUs, this run has {facts.gpus}"
     if 0 < RANKS_PER_CORE * cores < ranks:
         return f"needs {ranks} ranks, too many for {cores} cores"

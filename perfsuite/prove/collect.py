@@ -18,7 +18,7 @@ from statistics import fmean, median
 from msgspec import structs
 
 from perfsuite.boundary import UsageError
-from perfsuite.model import Result, Settings, Stage, Tier, Variant
+from perfsuite.model import GPU_DEVICE, Result, Settings, Stage, Tier, Variant
 from perfsuite.packs.find import packs_at
 from perfsuite.packs.select import missing_need
 from perfsuite.prove import planted
@@ -135,7 +135,7 @@ class Unit:
             for variant in both if index // len(chosen) % 2 else reversed(both):
                 self._ask(slot, ladder, variant, RIVALS[device])
         profiled = turn * self.units + self.place
-        if profiled < len(self.ladders) and device == "cuda":
+        if profiled < len(self.ladders) and device == GPU_DEVICE:
             ladder = self.ladders[profiled]
             self._ask(slot, ladder, ladder.base, (CUPTI,))
 
@@ -192,7 +192,7 @@ def _polled(site: Site) -> Iterator[list[float]]:
 def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -> None:
     """Measure until the time is over or Ctrl-C; what was measured is in the file either way."""
     deadline = time.monotonic() + budget_s
-    is_cuda = device == "cuda" or (device == "auto" and bool(inventory()))
+    is_cuda = device == GPU_DEVICE or (device == "auto" and bool(inventory()))
     tier = Tier.NIGHTLY if is_cuda else Tier.SMOKE
     (pack,) = load_catalogue(packs_at(Path(planted.__file__)), tier=tier)
     if pack.error:

@@ -46,6 +46,7 @@ from perfsuite.model import (
     Verdict,
     Word,
     because,
+    built_in,
 )
 from perfsuite.packs.select import missing_need, missing_of, order
 from perfsuite.report import view
@@ -84,8 +85,6 @@ from perfsuite.workers.units import (
 )
 
 T = TypeVar("T")
-# A process of a variant, prepared and measured: on a warm H200, and on two shared cores.
-ESTIMATE_S = {"cuda": 0.5, "cpu": 2.0}
 # What fewer variants say of the machine, their own verdicts say already.
 FEWEST_TIMED = 3
 # A CPU takes a second for each, and is compared within a gate that no count of them would halve.
@@ -545,7 +544,7 @@ class _Work:
         timed = [v for v in variants if v.case.regime is not Regime.EXACT]
         twice = sum(variant.id in self.judging.sides.compared for variant in timed)
         count = processes * (len(timed) + twice) + len(counted)
-        estimate_s = ESTIMATE_S.get(self.facts.device, 0.0) * count
+        estimate_s = built_in(self.facts.device).process_s * count
         self.listener.planned(len(variants), self.facts, estimate_s)
         runs = {one.id: one for one in self.file.run.variants}
         is_over = partial(self.limit.is_over, SCREEN_END if is_screen else CONFIRM_END)

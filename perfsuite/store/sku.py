@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Mapping
 
 from perfsuite.boundary import DeviceError
-from perfsuite.model import DeviceFacts, Sku, Variant
+from perfsuite.model import DeviceFacts, Sku, Variant, built_in
 
 GIB = 1 << 30
 # A product's memory as reported varies by driver and ECC; what a step tells apart does not.
@@ -41,7 +41,7 @@ def sku_of(facts: DeviceFacts, *, gpus: int = 1) -> Sku:
         words = ("cpu", slugify(model), f"{cores}c" if cores else "")
         slug = "-".join(word for word in words if word)
         return Sku(slug=slug, name=facts.name, facts=dict(facts.identity))
-    slug = slugify(facts.name) if facts.device != "fake" else "fake"
+    slug = built_in(facts.device).slug or slugify(facts.name)
     if not slug:
         raise DeviceError(f"device {facts.device!r} has no usable product name: {facts.name!r}")
     slug += board_suffix(Sku(slug=slug, name=facts.name, facts=facts.identity))
@@ -75,7 +75,7 @@ def sku_for(variant: Variant, facts: DeviceFacts, *, own: Sku) -> Sku:
         compilers = {key: facts.environment[key] for key in COMPILERS if key in facts.environment}
         slug = slugify(variant.target.replace("_", "-")).replace("-", "_")
         return Sku(slug=slug, name=variant.target, facts={"target": variant.target, **compilers})
-    is_shared = facts.device == "cuda" and variant.ranks > 1
+    is_shared = built_in(facts.device).is_nvidia and variant.ranks > 1
     return sku_of(facts, gpus=variant.ranks) if is_shared else own
 
 

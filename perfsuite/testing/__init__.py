@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from perfsuite.boundary import DeviceError, PackError, PerfError, StoreError, UsageError
-from perfsuite.devices.protocol import Device, behaviour_faults, open_device, shape_faults
+from perfsuite.devices.protocol import Device, Sample, facts_faults, open_device, sampled
 from perfsuite.engine.measure import Session
 from perfsuite.hooks import added
 from perfsuite.judge.peaks import per_launch
-from perfsuite.model import Case, Pack, Settings, Tier, Variant
+from perfsuite.model import Health, Pack, Regime, Settings, Tier
 from perfsuite.packs.find import PackSource, discover, packs_at
 from perfsuite.packs.load import (
     Fault,
@@ -40,6 +41,8 @@ __all__ = ["DeviceClock", "check_device", "check_pack"]
 
 # Slow to import, and of no use for listing cases.
 HEAVY = ("torch", "triton", "numpy")
+# What a device is asked for.
+SIZE, SEED, LAUNCHES = 64, 7, 3
 
 
 def __getattr__(name: str) -> object:
@@ -84,13 +87,61 @@ def check_device(device: Device) -> None:
     It is asked for its facts, for data, for a comparison, and to time three launches each way that
     perfsuite groups them; nothing is asked about how fast or how noisy it is.
     """
-    faults = list(shape_faults(device)) or list(behaviour_faults(device))
+    faults: list[str] = []
+    for about, part in {"facts": facts_faults, "data": _data, "clock": _clock}.items():
+        try:
+            faults += part(device)
+        except Exception as error:  # noqa: BLE001 - whatever it raises is the fault
+            faults.append(f"{about}: it raised {type(error).__name__}: {error}")
     if faults:
         raise DeviceError(
             "\n  ".join(faults),
             where=f"device {type(device).__module__}.{type(device).__qualname__}",
             remedy="perfsuite.Device says what each method promises",
         )
+
+
+def _data(device: Device) -> Iterator[str]:
+    context: Any = device.context(SEED)
+    for name in ("device", "place", "arch", "seed", "rank", "ranks"):
+        if not hasattr(context, name):
+            yield f"context() has no attribute {name!r}"
+    first, again, other = (device.rng(seed).randn(SIZE) for seed in (SEED, SEED, SEED + 1))
+    if not device.compare(first, again, 0.0).is_right:
+        yield "rng: one seed makes two different inputs"
+    if device.compare(first, other, None).is_right:
+        yield "compare: it takes different values for equal"
+    if device.bytes_of([first]) <= 0:
+        yield "bytes_of: inputs have no bytes"
+    rng = device.rng(SEED)
+    output = rng.empty(SIZE)
+    if not any(output is each for each in rng.outputs):
+        yield "rng: what empty() hands out is not among its outputs"
+    device.poison([output])
+    if device.compare(output, output, None).is_right or device.compare(output, first, 1.0).is_right:
+        yield "poison: what was overwritten is accepted as a result"
+
+
+def _clock(device: Device) -> Iterator[str]:
+    values = device.rng(SEED).randn(SIZE)
+    conditions = {"regime": Regime.PACED, "spin_us": 0.0, "flush": True}
+    for backend in ("graph", "loop", "host"):
+        calls: list[Any] = []
+        group = device.group(calls.append, [(values,), (values,)], LAUNCHES, backend=backend)
+        if group.launches != LAUNCHES:
+            yield f"group: it was asked for {LAUNCHES} launches and says {group.launches}"
+        # Of a block, too: a device may hold a few only.
+        few, many = (sampled(device, group, n, **conditions) for n in (2, Settings().samples))
+        for each in few + many:
+            if not isinstance(each, Sample) or each.time_us < 0:
+                yield f"sample: {each!r} is no Sample of a time in microseconds"
+            elif math.isfinite(each.cycles) != device.has_cycles and math.isfinite(each.time_us):
+                yield f"sample: cycles are {each.cycles} and has_cycles is {device.has_cycles}"
+        if len(calls) < LAUNCHES and group.backend != "graph":
+            yield f"sample: {len(calls)} launches were issued of groups of {LAUNCHES}"
+    if not isinstance(cast("Any", device.health()), Health):
+        yield "health() returned no Health"
+    device.synchronize()
 
 
 def _sources(pack: ModuleType | str | Path) -> list[PackSource]:
@@ -100,10 +151,8 @@ def _sources(pack: ModuleType | str | Path) -> list[PackSource]:
         return packs_at(Path(pack))
     found = [source for source in discover(None) if source.name == pack]
     if not found:
-        raise UsageError(
-            f"no installed pack has the name {str(pack)!r}",
-            remedy="install it, or name its module, file or folder",
-        )
+        remedy = "install it, or name its module, file or folder"
+        raise UsageError(f"no installed pack has the name {str(pack)!r}", remedy=remedy)
     return found
 
 
@@ -157,7 +206,9 @@ def _shipped_faults(listed: Pack) -> Iterator[Fault]:
     for folder in folders:
         try:
             read_sku(folder)
-            found = {name: each for own in packs_in(folder) for name, each in _entries(folder, own)}
+            found: dict[str, StoredEntry] = {}
+            for own in packs_in(folder):
+                found |= read_pack(folder, own)
             read_runs(folder, found)
         except StoreError as error:
             yield f"a baseline that it ships is not usable: {error.what}", f"look at {error.where}"
@@ -167,27 +218,20 @@ def _shipped_faults(listed: Pack) -> Iterator[Fault]:
             yield f"{folder.name} has a baseline of {name}, which the pack does not list", remedy
 
 
-def _entries(folder: Path, pack: str) -> Iterable[tuple[str, StoredEntry]]:
-    return read_pack(folder, pack).items()
-
-
 def _check_results(listed: Pack, loaded: LoadedPack, device: Device) -> Iterator[str]:
     facts = device.facts()
     for variant in listed.variants:
         is_alone = not variant.is_gang  # the ranks of a gang are the panel's to start
         if variant.tier is Tier.SMOKE and is_alone and not missing_need(variant, facts):
-            _check_variant(variant, loaded.cases[variant.case.name], device)
+            where = f"{variant.case.file}:{variant.case.line}"
+            case = loaded.cases[variant.case.name]
+            try:
+                Session(device, case, variant.axes, Settings(check_only=True), seed=0).prepare()
+            except PerfError as error:
+                what = f"{variant.id}: {error.what}"
+                raise PackError(what, where=where, remedy=error.remedy) from error
+            except Exception as error:
+                what = f"{variant.id} raised {type(error).__name__}: {error}"
+                remedy = "the traceback above shows the line"
+                raise PackError(what, where=where, remedy=remedy) from error
             yield variant.id
-
-
-def _check_variant(variant: Variant, case: Case, device: Device) -> None:
-    session = Session(device, case, variant.axes, Settings(check_only=True), seed=0)
-    try:
-        session.prepare()
-    except Exception as error:
-        what = f" raised {type(error).__name__}: {error}"
-        remedy = "the traceback above shows the line"
-        if isinstance(error, PerfError):
-            what, remedy = f": {error.what}", error.remedy
-        where = f"{variant.case.file}:{variant.case.line}"
-        raise PackError(f"{variant.id}{what}", where=where, remedy=remedy) from error

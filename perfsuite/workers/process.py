@@ -18,7 +18,7 @@ import msgspec
 
 import perfsuite
 from perfsuite.boundary import NAME_CHARACTERS, DeviceError, PerfError, plain, python_path
-from perfsuite.model import HOST_DEVICE, Accelerator, Arm, Gpu, Kernel, Settings, Status, Tree
+from perfsuite.model import Accelerator, Arm, Gpu, Kernel, Settings, Status, Tree, built_in
 from perfsuite.store.files import Closable
 from perfsuite.workers import messages
 from perfsuite.workers.messages import UNTOLD, Channel, Done, Ending
@@ -136,7 +136,7 @@ class Site:
     @property
     def is_host_measured(self) -> bool:
         """Say whether what is measured are the cores that a worker's start would take."""
-        return self.device == HOST_DEVICE
+        return built_in(self.device).is_host
 
     @property
     def worker_bytes(self) -> int:

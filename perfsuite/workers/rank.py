@@ -14,7 +14,17 @@ from msgspec.structs import replace
 from perfsuite.boundary import PerfError, UsageError, from_environment
 from perfsuite.devices.protocol import Device, Gang, join_elastic, open_device
 from perfsuite.engine.measure import Session
-from perfsuite.model import Evidence, Result, Settings, Stage, Status, Tier, Variant
+from perfsuite.model import (
+    GPU_DEVICE,
+    HOST_DEVICE,
+    Evidence,
+    Result,
+    Settings,
+    Stage,
+    Status,
+    Tier,
+    Variant,
+)
 from perfsuite.packs.find import discover
 from perfsuite.packs.load import load_pack
 from perfsuite.packs.select import missing_need
@@ -70,13 +80,15 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     parser.add_argument("variant", help="its id, as perfsuite list shows it")
     parser.add_argument("--pack", action="append", type=Path, default=[], help="a file or folder")
-    parser.add_argument("--device", default="auto", choices=["auto", "cuda", "cpu"])
+    parser.add_argument("--device", default="auto", choices=["auto", GPU_DEVICE, HOST_DEVICE])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the result to this file")
     given = parser.parse_args(arguments)
     try:
         variant, origin = _found(given.variant, given.pack)
-        device = given.device if given.device != "auto" else "cuda" if inventory() else "cpu"
+        device = (
+            given.device if given.device != "auto" else GPU_DEVICE if inventory() else HOST_DEVICE
+        )
         result = measure(variant, origin, device, given.seed)
     except PerfError as error:
         sys.stderr.write(f"rank {from_environment('RANK') or '?'}: {error}\n")

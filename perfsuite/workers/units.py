@@ -11,17 +11,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import TypeVar
 
 from msgspec import structs
 
 from perfsuite.boundary import DeviceError, UsageError, from_environment
-from perfsuite.devices.fake import fake_gpus
-from perfsuite.model import Accelerator, Arm, DeviceFacts, Gpu, Pack, Settings, Variant
+from perfsuite.model import (
+    GPU_DEVICE,
+    HOST_DEVICE,
+    Accelerator,
+    Arm,
+    DeviceFacts,
+    Gpu,
+    Pack,
+    Settings,
+    Variant,
+    built_in,
+)
 from perfsuite.packs.load import chosen_accelerator
 from perfsuite.store.files import Closable
 from perfsuite.workers.panel import Panel, gang_unit
-from perfsuite.workers.process import Code, Site, inventory
+from perfsuite.workers.process import Code, Site
 
 # Runs with another word here do not see each other's locks: for tests that measure nothing real.
 VARIABLE = "PERFSUITE_LOCKS"
@@ -84,7 +95,7 @@ def resolved(device: str, packs: Sequence[Pack]) -> tuple[str, tuple[Gpu, ...], 
     installed changes nothing where there are GPUs. Raises DeviceError where there is none.
     """
     gpus = _gpus(device)
-    if device == "cuda" and not gpus:
+    if device == GPU_DEVICE and not gpus:
         raise DeviceError(
             "there is no NVIDIA GPU on this machine, or its driver does not answer",
             where="--perf-device cuda",
@@ -95,14 +106,14 @@ def resolved(device: str, packs: Sequence[Pack]) -> tuple[str, tuple[Gpu, ...], 
         what = f"this machine has no {own.name}, says the pack that brings it"
         raise DeviceError(what, where=f"--perf-device {own.name}", remedy="run perfsuite doctor")
     if device == "auto":
-        device = "cuda" if gpus else own.name if own else "cpu"
+        device = GPU_DEVICE if gpus else own.name if own else HOST_DEVICE
     return device, gpus, own
 
 
 def _gpus(device: str) -> tuple[Gpu, ...]:
-    if device in {"auto", "cuda"}:
-        return inventory()
-    return fake_gpus() if device == "fake" else ()
+    lists = built_in(GPU_DEVICE if device == "auto" else device).lists
+    found: tuple[Gpu, ...] = resolve_name(lists)() if lists else ()
+    return found
 
 
 def products_of(gpus: Sequence[Gpu]) -> tuple[tuple[Gpu, ...], ...]:

@@ -12,58 +12,54 @@ from typing import Any
 
 from perfsuite.boundary import from_environment
 from perfsuite.devices.protocol import (
+    Arguments,
     Comparison,
     Device,
+    Fn,
     Gang,
     Group,
     Loaded,
     Loop,
     PlainContext,
     Sample,
+    Sets,
 )
-from perfsuite.model import DeviceFacts, Gpu, Health, Regime, TracedKernel
+from perfsuite.model import DeviceFacts, Gpu, Health, TracedKernel
 
 POISON = float("nan")
 CLOCK_MHZ = 2000.0
 DEFAULT_US = 100.0
 TOLERANCE = 1e-6
-_CARD = re.compile(r"FAKE-(\d+)")
 
 
 @dataclass(slots=True)
 class FakeRng:
-    """Inputs as lists of floats."""
+    """Inputs as lists of floats, flattened."""
 
     seed: int
     outputs: list[Any] = field(default_factory=list)
 
-    def randn(self, *shape: int, dtype: str = "float32", place: str = "device") -> list[float]:
-        """Standard normal values, flattened."""
-        del dtype, place
-        source = self._source()
-        return [source.gauss(0, 1) for _ in range(math.prod(shape))]
+    def randn(self, *shape: int, **_kind: str) -> list[float]:
+        """Standard normal values."""
+        return self._drawn(shape, lambda source: source.gauss(0, 1))
 
-    def rand(self, *shape: int, dtype: str = "float32", place: str = "device") -> list[float]:
-        """Uniform values in [0, 1), flattened."""
-        del dtype, place
-        source = self._source()
-        return [source.random() for _ in range(math.prod(shape))]
+    def rand(self, *shape: int, **_kind: str) -> list[float]:
+        """Uniform values in [0, 1)."""
+        return self._drawn(shape, random.Random.random)
 
-    def randint(self, low: int, high: int, *shape: int, dtype: str = "int32") -> list[int]:
-        """Uniform integers in [low, high), flattened."""
-        del dtype
-        source = self._source()
-        return [source.randrange(low, high) for _ in range(math.prod(shape))]
+    def randint(self, low: int, high: int, *shape: int, **_kind: str) -> list[float]:
+        """Uniform integers in [low, high)."""
+        return self._drawn(shape, lambda source: source.randrange(low, high))
 
-    def empty(self, *shape: int, dtype: str = "float32", place: str = "device") -> list[float]:
+    def empty(self, *shape: int, **_kind: str) -> list[float]:
         """An output, to be written in place."""
-        del dtype, place
         output = [POISON] * math.prod(shape)
         self.outputs.append(output)
         return output
 
-    def _source(self) -> random.Random:
-        return random.Random(self.seed)  # noqa: S311 - data, not secrets
+    def _drawn(self, shape: tuple[int, ...], draw: Callable[[random.Random], float]) -> list[float]:
+        source = random.Random(self.seed)  # noqa: S311 - data, not secrets
+        return [draw(source) for _ in range(math.prod(shape))]
 
 
 @dataclass(slots=True)
@@ -119,7 +115,7 @@ class FakeDevice(Device):
 
     def facts(self) -> DeviceFacts:
         """Describe a device that does not exist."""
-        card = _CARD.match(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        card = re.match(r"FAKE-(\d+)", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
         return DeviceFacts(
             device="fake",
             name="Fake Device",
@@ -127,16 +123,14 @@ class FakeDevice(Device):
             identity={"vendor": "perfsuite", "name": "Fake Device"},
             environment={"driver": "fake 1.0"},
             arch="fake_1",
-            gpus=0,
             memory_bytes=1 << 34,
             clocks=("time_us", "cycles"),
         )
 
     def context(self, seed: int) -> FakeContext:
         """Return a builder's context."""
-        gang = self._gang
         names = ("fake", "fake", "fake_1")
-        return FakeContext(seed, *names, rank=gang.rank, ranks=gang.ranks, owner=self)
+        return FakeContext(seed, *names, self._gang.rank, self._gang.ranks, owner=self)
 
     def rng(self, seed: int) -> FakeRng:
         """Return a maker of lists."""
@@ -152,20 +146,15 @@ class FakeDevice(Device):
             if isinstance(output, list):
                 output[:] = [POISON] * len(output)
 
-    def digest(self, arguments: tuple[Any, ...], outputs: Sequence[Any]) -> object:
+    def digest(self, arguments: Arguments, outputs: Sequence[Any]) -> object:
         """Return the lists among the arguments."""
-        written = [id(each) for each in outputs]
-        own = [each for each in arguments if isinstance(each, list) and id(each) not in written]
-        return tuple(map(tuple, own))
+        own = [each for each in arguments if not any(each is output for output in outputs)]
+        return [list(each) for each in own if isinstance(each, list)]
 
-    def refill(
-        self, arguments: tuple[Any, ...], fresh: tuple[Any, ...], outputs: Sequence[Any]
-    ) -> bool:
+    def refill(self, arguments: Arguments, fresh: Arguments, outputs: Sequence[Any]) -> bool:
         """Overwrite the lists among the arguments; False where others differ."""
-        written = [id(each) for each in outputs]
-        pairs = [
-            (old, new) for old, new in zip(arguments, fresh, strict=True) if id(old) not in written
-        ]
+        both = list(zip(arguments, fresh, strict=True))
+        pairs = [(old, new) for old, new in both if not any(old is each for each in outputs)]
         if any(old != new for old, new in pairs if not isinstance(old, list)):
             return False
         for old, new in pairs:
@@ -181,27 +170,16 @@ class FakeDevice(Device):
             return Comparison(math.inf, limit, f"{len(got)} values instead of {len(want)}")
         if any(not isinstance(value, (int, float)) or math.isnan(value) for value in got):
             return Comparison(math.inf, limit, "NaN or no number in the output")
-        scale = math.sqrt(sum(value * value for value in want)) or 1.0
-        error = math.sqrt(sum((a - b) ** 2 for a, b in zip(got, want, strict=True))) / scale
+        error = math.dist(got, want) / (math.hypot(*want) or 1.0)
         reason = "" if error <= limit else f"relative error {error:.3g} above {limit:.3g}"
         return Comparison(error, limit, reason)
 
-    def group(
-        self,
-        fn: Callable[..., Any],
-        sets: Sequence[tuple[Any, ...]],
-        launches: int,
-        *,
-        backend: str,
-    ) -> Group:
+    def group(self, fn: Fn, sets: Sets, launches: int, *, backend: str) -> Group:
         """Make a loop; ``backend`` is its name only."""
         return Loop(fn, sets, launches, backend)
 
-    def sample(
-        self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
-    ) -> list[Sample]:
+    def sample(self, group: Group, count: int, **_conditions: Any) -> list[Sample]:
         """Run the group and read the virtual clock, with noise."""
-        del regime, spin_us, flush
         samples = []
         for _ in range(count):
             start, self.spent = self.now_us, False
@@ -214,29 +192,22 @@ class FakeDevice(Device):
 
     def health(self) -> Health:
         """Return a cool, idle device."""
-        return Health(
-            power_w=100.0,
-            temperature_c=40.0,
-            sm_clock_mhz=self.clock_mhz,
-            reasons=self.reasons,
-            foreign_percent=self.foreign_percent,
-        )
+        told = {"power_w": 100.0, "temperature_c": 40.0, "foreign_percent": self.foreign_percent}
+        return Health(**told, sm_clock_mhz=self.clock_mhz, reasons=self.reasons)
 
     def energy_j(self, group: Group, time_s: float) -> float | None:
         """Return what ``watts`` make of one round of the group."""
-        (sample,) = self.sample(group, 1, regime=Regime.SUSTAINED, spin_us=0.0, flush=False)
-        del time_s
+        (sample,) = self.sample(group, 1)
         return self.watts * sample.time_us / 1e6 / group.launches
 
-    def peak_bytes(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> int | None:
+    def peak_bytes(self, fn: Fn, inputs: Arguments) -> int | None:
         """Return the size of what one launch hands back."""
         output = fn(*inputs)
         return 8 * len(_flat(output)) if output is not None else 0
 
     def traced(self, issue: Callable[[], object]) -> list[TracedKernel]:
         """Return the kernels that the context was told of."""
-        kernels: list[TracedKernel] = []
-        self.kernels = kernels
+        self.kernels = kernels = list[TracedKernel]()
         issue()
         self.kernels = None
         return kernels
@@ -248,12 +219,8 @@ class FakeDevice(Device):
 
 def fake_gpus() -> tuple[Gpu, ...]:
     """Return the GPUs that PERFSUITE_FAKE_GPUS names by product, ``A,A,B``; none by default."""
-    given = from_environment("PERFSUITE_FAKE_GPUS")
-    names = filter(None, given.split(","))
-    return tuple(
-        Gpu(index=index, uuid=f"FAKE-{index}", name=f"Fake {name}")
-        for index, name in enumerate(names)
-    )
+    names = enumerate(filter(None, from_environment("PERFSUITE_FAKE_GPUS").split(",")))
+    return tuple(Gpu(index=i, uuid=f"FAKE-{i}", name=f"Fake {name}") for i, name in names)
 
 
 def _flat(value: Any) -> list[Any]:
