@@ -21,9 +21,9 @@ from test_tracing import COPY, KERNELS, entry_of, traced_run
 
 from perfsuite.boundary import DeviceError
 from perfsuite.explain import counters
-from perfsuite.explain.counters import METRICS, Counted, Counter, joined, read
+from perfsuite.explain.counters import METRICS, Counted, counted, joined, read
 from perfsuite.explain.parts import explain
-from perfsuite.model import Arm, TracedKernel
+from perfsuite.model import Trace, TracedKernel
 from perfsuite.report.data import Side
 from perfsuite.report.data import read as read_run
 from perfsuite.report.html import render_page
@@ -60,18 +60,13 @@ def log(*kernels: tuple[str, float | str], names: tuple[str, ...] = tuple(METRIC
     return "\n".join([*lines, "==PROF== Disconnected from process 4711", ""])
 
 
-def test_kernels_are_read_with_their_shape_and_counters() -> None:
+def test_kernels_are_read_with_their_shape_and_what_the_chip_counts() -> None:
     first, second = read(log(("scale_rows", 4_194_304), ("void add<4>(float *)", 0)))
     assert (first.name, first.grid, first.block) == ("scale_rows", GRID, BLOCK)
     assert first.counters == dict.fromkeys(METRICS, 4_194_304.0)
     assert second.name == "void add<4>(float *)"
     assert set(second.counters.values()) == {0.0}
-
-
-def test_what_a_chip_does_not_count_is_left_out() -> None:
-    for said in ("n/a", "nan", "inf"):
-        (kernel,) = read(log(("f", said)))
-        assert kernel.counters == {}
+    assert [read(log(("f", said)))[0].counters for said in ("n/a", "nan", "inf")] == [{}] * 3
     (kernel,) = read(log(("f", 7), names=("sectors_read", "bank_conflicts")))
     assert kernel.counters == {"sectors_read": 7.0, "bank_conflicts": 7.0}
 
@@ -242,12 +237,11 @@ def test_an_ncu_that_cannot_count_is_a_note(
     if not script:
         monkeypatch.setenv("PATH", str(tmp_path))
     asked = request(tmp_path, PACK)
-    origins = {pack.name: pack.origin for pack in asked.packs}
-    counter = Counter(Site(device="fake", origins=origins))
-    counter.left_s = limit_s = 0.5 if script == "hang" else 60.0
-    for variant in asked.variants:
-        assert counter.counted(variant, Arm.B, [SCALE]) == (SCALE,)
-    assert said in counter.note(limit_s)
+    site = Site(device="fake", origins={pack.name: pack.origin for pack in asked.packs})
+    traces = [Trace(variant=each.id, kernels=(SCALE,)) for each in asked.variants]
+    variants = {variant.id: variant for variant in asked.variants}
+    found, note = counted(site, variants, traces, 0.5 if script == "hang" else 60.0)
+    assert (found, said in note) == (traces, True), note
 
 
 def test_baselines_keep_counters_and_old_lines_stay_as_they_are(tmp_path: Path) -> None:
@@ -263,19 +257,14 @@ def test_baselines_keep_counters_and_old_lines_stay_as_they_are(tmp_path: Path) 
     assert path.read_text("utf-8").count('"counters": {"sectors_read": 12') == 2
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [(1e6, 1.03e6, 1), (1e6, 1.01e6, 0), (10.0, 900.0, 0), (0.0, 5e6, 1)],
-)
-def test_counters_are_told_beyond_what_others_do(old: float, new: float, told: int) -> None:
-    before = replace(SCALE, counters={"l2_sectors_read": old})
-    now = replace(SCALE, duration_us=18.0, counters={"l2_sectors_read": new, "bank_conflicts": 9e9})
-    (found,) = explain(None, Side(kernels=(before,)), Side(kernels=(now,))).kernels
-    # Of the other side bank conflicts are not known.
-    assert [name for name, _, _ in found.counters] == ["l2_sectors_read"] * told
-
-
-def test_the_kernel_table_has_counters_where_there_are_any() -> None:
+def test_counters_are_told_beyond_what_others_do_and_stand_in_the_table() -> None:
+    for old, new, told in ((1e6, 1.03e6, 1), (1e6, 1.01e6, 0), (10.0, 900.0, 0), (0.0, 5e6, 1)):
+        before = replace(SCALE, counters={"l2_sectors_read": old})
+        # Of the other side bank conflicts are not known.
+        counts = {"l2_sectors_read": new, "bank_conflicts": 9e9}
+        now = replace(SCALE, duration_us=18.0, counters=counts)
+        (found,) = explain(None, Side(kernels=(before,)), Side(kernels=(now,))).kernels
+        assert [name for name, _, _ in found.counters] == ["l2_sectors_read"] * told
     assert "Counted in one run of it" not in render_page(explained_run())
     page = render_page(explained_run(sectors=4_194_304))
     assert "Counted in one run of it" in page

@@ -243,7 +243,7 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
     asked = Mock(counters=False, is_brief=False)
     traced(
         run, Mock(), run_file=file, desks=[desk], entries={}, samplings={},
-        limit=TimeLimit(), request=asked,
+        limit=TimeLimit(), config=asked,
     )  # fmt: skip
     names = [call.args[0].case.name for call in desk.panel.trace.call_args_list]
     assert names == ["slow", "likely", "noisy", "fresh", "alike"]

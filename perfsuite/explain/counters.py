@@ -12,16 +12,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, PerfError, plain
-from perfsuite.model import Arm, TracedKernel, Variant, built_in, function_of
+from perfsuite.model import Arm, Trace, TracedKernel, Variant, built_in, function_of
 from perfsuite.workers import messages
 from perfsuite.workers.panel import Seat, job_of
 from perfsuite.workers.process import Site, tail
@@ -154,79 +153,65 @@ def readers() -> Iterator[str]:
         yield f"by {ncu}"
 
 
-@dataclass(slots=True)
-class Counter:
-    """Counts one variant after the other on a device, for as long as it is granted.
+def refusal(device: str) -> str:
+    """Say why nothing can be counted on a device here; "" if it can."""
+    if not built_in(device).has_counters:
+        return f"device {device} has none of NVIDIA's counters"
+    return "" if shutil.which("ncu") else NO_NCU
 
-    ``refused`` says why there is nothing to count with.
-    """
 
-    site: Site
-    refused: str = ""
-    left_s: float = 0.0
-    _ncu: str = ""
-    _left_out: int = 0
-    _failed: dict[str, str] = field(default_factory=dict)
+def counted(
+    site: Site, variants: Mapping[str, Variant], traces: Iterable[Trace], limit_s: float
+) -> tuple[list[Trace], str]:
+    """Return traces with what was counted of their kernels, and a line about what was not."""
+    refused, deadline = refusal(site.device), time.monotonic() + limit_s
+    found: list[Trace] = []
+    failed: dict[str, str] = {}
+    left_out = 0
+    for trace in traces:
+        kernels, left_s = trace.kernels, deadline - time.monotonic()
+        if not refused and left_s > 0:
+            try:
+                rows = _rows(variants[trace.variant], trace.arm, site, min(ONE_S, left_s))
+                kernels = joined(kernels, rows)
+            except (DeviceError, OSError) as error:
+                why = error.what if isinstance(error, DeviceError) else str(error)
+                failed[trace.variant] = why
+                refused = why if DENIED in why else ""
+        else:
+            left_out += not refused
+        found.append(replace(trace, kernels=kernels))
+    if refused:
+        return found, f"no counters: {refused}"
+    told = [f"{left_out} were left out: the limit is {limit_s:.3g} s"] if left_out else []
+    if failed:
+        name, why = next(iter(failed.items()))
+        told.insert(0, f"{len(failed)} could not be counted (first {name}: {why})")
+    return found, f"no counters of some variants: {'; '.join(told)}" if told else ""
 
-    def __post_init__(self) -> None:
-        self._ncu = shutil.which("ncu") or ""
-        if not built_in(self.site.device).has_counters:
-            self.refused = f"device {self.site.device} has none of NVIDIA's counters"
-        elif not self._ncu:
-            self.refused = NO_NCU
 
-    def counted(
-        self, variant: Variant, arm: Arm, kernels: Sequence[TracedKernel]
-    ) -> tuple[TracedKernel, ...]:
-        """Return the kernels with their counters, or as they are where these are not known."""
-        if self.refused or self.left_s <= 0:
-            self._left_out += not self.refused
-            return tuple(kernels)
-        started = time.monotonic()
-        try:
-            return joined(kernels, self._count(variant, arm))
-        except (DeviceError, OSError) as error:
-            why = error.what if isinstance(error, DeviceError) else str(error)
-            self._failed[variant.id] = why
-            self.refused = why if DENIED in why else ""
-            return tuple(kernels)
-        finally:
-            self.left_s -= time.monotonic() - started
-
-    def note(self, limit_s: float) -> str:
-        """Say in one line what was not counted and why; nothing where all was."""
-        if self.refused:
-            return f"no counters: {self.refused}"
-        name, why = next(iter(self._failed.items()), ("", ""))
-        failed = f"{len(self._failed)} could not be counted (first {name}: {why})"
-        left_out = f"{self._left_out} were left out: the limit is {limit_s:g} s"
-        parts = [failed if self._failed else "", left_out if self._left_out else ""]
-        told = "; ".join(filter(None, parts))
-        return f"no counters of some variants: {told}" if told else ""
-
-    def _count(self, variant: Variant, arm: Arm) -> list[Counted]:
-        job = job_of(variant, self.site, seat=Seat(0, 0, arm))
-        limit_s = max(1.0, min(ONE_S, self.left_s))
-        with tempfile.TemporaryDirectory(prefix="perfsuite-") as folder:
-            log, asked = Path(folder, "ncu.csv"), Path(folder, "job.json")
-            asked.write_bytes(messages.raw(job))
-            python = (sys.executable, "-P", "-m")
-            program = (*python, "perfsuite.explain.counters", str(asked), f"{limit_s:.0f}")
-            # A number's decimals and thousands are told apart by the locale.
-            environment = {**self.site.environment(), "LC_ALL": "C.UTF-8"}
-            words = [
-                self._ncu,
-                *OPTIONS,
-                "--log-file",
-                str(log),
-                "--metrics",
-                ",".join(METRICS.values()),
-            ]
-            said = _run([*words, *program], limit_s, environment)
-            text = log.read_text("utf-8", "replace") if log.is_file() else ""
-        if said and DENIED not in text:
-            raise DeviceError(said)
-        return read(text)
+def _rows(variant: Variant, arm: Arm, site: Site, limit_s: float) -> list[Counted]:
+    """Have ncu watch one launch of a variant; return its kernels."""
+    limit_s = max(1.0, limit_s)
+    with tempfile.TemporaryDirectory(prefix="perfsuite-") as folder:
+        log, asked = Path(folder, "ncu.csv"), Path(folder, "job.json")
+        asked.write_bytes(messages.raw(job_of(variant, site, seat=Seat(0, 0, arm))))
+        words = [
+            shutil.which("ncu") or "ncu",
+            *OPTIONS,
+            "--log-file",
+            str(log),
+            "--metrics",
+            ",".join(METRICS.values()),
+        ]
+        words += [sys.executable, "-P", "-m", "perfsuite.explain.counters"]
+        # A number's decimals and thousands are told apart by the locale.
+        environment = {**site.environment(), "LC_ALL": "C.UTF-8"}
+        said = _run([*words, str(asked), f"{limit_s:.0f}"], limit_s, environment)
+        text = log.read_text("utf-8", "replace") if log.is_file() else ""
+    if said and DENIED not in text:
+        raise DeviceError(said)
+    return read(text)
 
 
 def _run(words: Sequence[str], limit_s: float, environment: Mapping[str, str]) -> str:

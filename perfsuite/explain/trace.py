@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from perfsuite.explain.counters import Counter
+from perfsuite.explain.counters import counted, refusal
 from perfsuite.model import (
     Arm,
     BaselineEntry,
@@ -63,8 +63,8 @@ class Tracing(Struct, kw_only=True):
     samplings: Mapping[str, Sampling]
     limit: TimeLimit
     config: Config
-    _counter: Counter | None = None
     _uncounted: list[Trace] = []
+    _notes: list[str] = []
     _compared: set[str] = set()
     _kinds: dict[str, str] = {}
     _lock: Any = field(default_factory=threading.Lock)
@@ -73,7 +73,6 @@ class Tracing(Struct, kw_only=True):
     def take(self, run: Run, tell: Callable[[str], None]) -> Run:
         """Trace what the judged run needs; return it with what that took, and what was cut."""
         self._compared = {result.variant for result in run.aside if result.arm is Arm.A}
-        self._counter = Counter(self.desks[0].panel.site) if self.config.counters else None
         self._kinds = dict(self._needed(run))
         if not self._kinds:
             return run
@@ -90,16 +89,14 @@ class Tracing(Struct, kw_only=True):
         variants.sort(key=lambda each: (kinds.index(self._kinds[each.id]), luck[each.id]))
         self._trace_side([each for each in variants if each.id in self._compared], Arm.A)
         self._trace_side(variants, Arm.B)
-        notes = list(run.notes)
         if self._left:
             limits = ", ".join(f"{most:g} s for what {kind}" for kind, most in LIMITS_S.items())
             within = f", within {self.limit}" if self.limit.is_set else ""
             left = f"{self._left} kernel traces were not taken"
-            notes.append(f"{left}: the limits are {limits}{within}")
-        if self._counter and (told := self._counter.note(COUNTED_S)):
-            notes.append(told)
+            self._notes.insert(0, f"{left}: the limits are {limits}{within}")
         phases_s = {**run.phases_s, "trace": time.monotonic() - started}
-        return replace(run, notes=tuple(notes), phases_s=phases_s)
+        notes = (*run.notes, *dict.fromkeys(filter(None, self._notes)))
+        return replace(run, notes=notes, phases_s=phases_s)
 
     def _needed(self, run: Run) -> Iterator[tuple[str, str]]:
         """Yield the variants that moved, are unclear, or are only to be stored, with which."""
@@ -119,7 +116,7 @@ class Tracing(Struct, kw_only=True):
         entry = self.entries.get(variant.id)
         kernels = entry.kernels if entry else ()
         is_stored = bool(kernels)
-        if kernels and self._counter and not self._counter.refused:
+        if kernels and self.config.counters and not refusal(self.desks[0].panel.site.device):
             # Copies and fills by the driver, which have no shape, are never counted.
             shaped = [kernel for kernel in kernels if kernel.grid]
             is_stored = not shaped or any(kernel.counters for kernel in shaped)
@@ -134,14 +131,16 @@ class Tracing(Struct, kw_only=True):
         # The part of the time that is a side's.
         part = 1 / 2 if self._compared else 1.0
         share_out(self.desks, alone, partial(self._trace_share, arm, part))
-        if self._counter is None:
+        if not self.config.counters:
             return
-        self._counter.left_s = min(part * COUNTED_S, self.limit.left_s())
+        waiting = sorted(self._uncounted, key=lambda each: self._kinds[each.variant] != "moved")
+        self._uncounted.clear()
         by_id = {variant.id: variant for variant in left}
-        waiting, self._uncounted = self._uncounted, []
-        for trace in sorted(waiting, key=lambda each: self._kinds[each.variant] != "moved"):
-            kernels = self._counter.counted(by_id[trace.variant], arm, trace.kernels)
-            self.run_file.append_trace(replace(trace, kernels=kernels))
+        limit_s = min(part * COUNTED_S, self.limit.left_s())
+        found, note = counted(self.desks[0].panel.site, by_id, waiting, limit_s)
+        self._notes.append(note)
+        for trace in found:
+            self.run_file.append_trace(trace)
 
     def _trace_share(self, arm: Arm, part: float, desk: Desk, share: Sequence[Variant]) -> None:
         whole_s = self.limit.left_s()
@@ -182,7 +181,7 @@ class Tracing(Struct, kw_only=True):
             by_name = {code.name: code for code in before if trace.arm is not Arm.A}
             codes = tuple(shelf.compared(code, by_name.get(code.name)) for code in trace.codes)
             trace = replace(trace, codes=codes)
-            if self._counter and trace.kernels:
+            if self.config.counters and trace.kernels:
                 self._uncounted.append(trace)
             else:
                 self.run_file.append_trace(trace)

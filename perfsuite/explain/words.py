@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
 
 import jinja2
 from markupsafe import Markup
@@ -224,33 +223,33 @@ def percent(share: float) -> str:
     return view.percent(share, half_width=0.05).removeprefix("+")
 
 
-class Row(NamedTuple):
-    """A kernel in the table; ``title`` is its whole name, ``details`` what of it differs."""
-
-    name: str
-    title: str
-    kind: str
-    before: str
-    now: str
-    delta: str
-    share: str
-    details: str
-    counters: str = ""
-
-
 def section(subject: VariantView) -> Markup:
     """Return the variant's section of the page: the headline, kernels before and now, PTX."""
-    sides = subject.sides
+    sides, trace = subject.sides, subject.trace()
     explanation = explain(subject.change, *sides) if sides else None
-    found = _rows(subject, explanation)
+    kernels = list(explanation.kernels) if explanation else []
+    if not kernels and trace:
+        kernels = [KernelChange(Kind.SAME, None, each, 0.0) for each in trace.kernels]
+    left_out, more = [], len(kernels) - MOST_ROWS
+    if more > 0:
+        left_out.append(f"{more} more kernels are not shown")
+    if explanation:
+        was_traced = subject.entry is not None and bool(subject.entry.kernels)
+        if not was_traced and trace is None:
+            left_out.append("neither it nor what it is compared with was traced")
+        elif not was_traced:
+            left_out.append("what it is compared with was not traced")
+        elif trace is None:
+            left_out.append("it was not traced")
+    left_out += [trace.reason] if trace and trace.reason else []
+    rows = [(each, details(each), "; ".join(counted(each))) for each in kernels[:MOST_ROWS]]
     text = _template().render(
         subject=subject,
         explanation=explanation,
         told=headline(explanation) if explanation else "",
-        rows=found,
-        has_counters=any(row.counters for row in found),
-        left_out=_left_out(subject, explanation),
-        words={"rest": rest, "middle": middle, "facts_words": facts_words},
+        rows=rows,
+        has_counters=any(counters for *_, counters in rows),
+        left_out="; ".join(left_out),
     )
     return Markup(text)  # noqa: S704 - the template escapes
 
@@ -258,83 +257,37 @@ def section(subject: VariantView) -> Markup:
 @cache
 def _template() -> jinja2.Template:
     pages = jinja2.Environment(
-        autoescape=jinja2.select_autoescape(default=True),
+        autoescape=True,
         loader=jinja2.PackageLoader("perfsuite.explain"),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    pages.globals |= {"middle": middle, "signed": signed, "percent": percent, "timed": timed}
+    pages.globals |= {"facts_words": facts_words}
     return pages.get_template("why.html.j2")
 
 
-def _rows(subject: VariantView, explanation: Explanation | None) -> list[Row]:
-    """Return the kernels of a launch, what explains most first; those alike come last."""
-    if explanation and explanation.kernels:
-        return [_row(each) for each in explanation.kernels[:MOST_ROWS]]
-    trace = subject.trace()
-    kernels = trace.kernels if trace else ()
-    return [_row(KernelChange(Kind.SAME, None, each, 0.0)) for each in kernels[:MOST_ROWS]]
+def details(each: KernelChange) -> str:
+    """Return what differs in a kernel; of one that came or went, how it is launched."""
+    if not (each.before and each.now):
+        shape = _shape(each.now or each.before)
+        return "; ".join(f"{label} {text}" for label, text in shape.items())
+    was = [f"was {middle(each.before.name)}"] if each.kind is Kind.REPLACED else []
+    return "; ".join([*was, *differences(each, 2 * MOST_FACTS)])
 
 
-def _left_out(subject: VariantView, explanation: Explanation | None) -> str:
-    """Say what the table does not show, and why there is none."""
-    trace, told = subject.trace(), []
-    shown = (explanation.kernels if explanation else ()) or (trace.kernels if trace else ())
-    if len(shown) > MOST_ROWS:
-        told.append(f"{len(shown) - MOST_ROWS} more kernels are not shown")
-    untraced = {
-        "what it is compared with": not (subject.entry and subject.entry.kernels),
-        "it": trace is None,
-    }
-    if explanation and all(untraced.values()):
-        told.append("neither it nor what it is compared with was traced")
-    elif explanation and any(untraced.values()):
-        told += [f"{which} was not traced" for which, is_so in untraced.items() if is_so]
-    if trace and trace.reason:
-        told.append(trace.reason)
-    return "; ".join(told)
-
-
-def rest(explanation: Explanation) -> str:
-    """Return what the kernels do not explain, and its share."""
-    if explanation.rest_us is None or not explanation.change_us:
-        return ""
-    return f"{signed(explanation.rest_us)} ({percent(explanation.rest_us / explanation.change_us)})"
-
-
-def _row(each: KernelChange) -> Row:
-    old, new, kernel = each.before, each.now, each.now or each.before
-    name = _whole_name(kernel)
-    is_same = each.kind is Kind.SAME
-    if old and new:
-        details = list(differences(each, 2 * MOST_FACTS))
-    else:
-        details = [f"{label} {text}" for label, text in _shape(kernel).items()]
-    if old and each.kind is Kind.REPLACED:
-        details.insert(0, f"was {middle(old.name)}")
-    # What differs, then what else was counted.
-    counted, told = list(counted_words(each)), {counter for counter, _, _ in each.counters}
+def counted(each: KernelChange) -> Iterator[str]:
+    """Yield what was counted otherwise, then what else was counted."""
+    yield from counted_words(each)
+    kernel, told = each.now or each.before, {counter for counter, _, _ in each.counters}
     for counter, count in (kernel.counters if kernel else {}).items():
         if count and counter not in told:
-            counted.append(f"{_counter(counter)} {view.flow(count, '')}")
-    return Row(
-        name=middle(name),
-        title=f"{name} (was {_whole_name(old)})" if each.kind is Kind.REPLACED else name,
-        kind="" if is_same else each.kind.value,
-        before=_count_and_time(old),
-        now=_count_and_time(new),
-        delta="" if is_same else signed(each.delta_us),
-        share="" if is_same or each.share is None else percent(each.share),
-        details="; ".join(details),
-        counters="; ".join(counted),
-    )
+            yield f"{_counter(counter)} {view.flow(count, '')}"
 
 
-def _whole_name(kernel: TracedKernel | None) -> str:
-    return kernel.name if kernel else ""
-
-
-def _count_and_time(kernel: TracedKernel | None) -> str:
+def timed(kernel: TracedKernel | None) -> str:
+    """Return how often a kernel runs in a launch, and how long each time."""
     if kernel is None:
         return view.NOTHING
     times = f"{view.amount(kernel.count, '')}{view.SPACE}{view.TIMES}{view.SPACE}"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Annotated
 
-import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError, UsageError
@@ -27,9 +27,7 @@ from perfsuite.model import (
 )
 from perfsuite.packs.select import parse_selection
 from perfsuite.run import config
-from perfsuite.store.baselines import (
-    Root,
-)
+from perfsuite.store.baselines import Root
 from perfsuite.store.files import is_absent, read, refusing
 from perfsuite.store.sku import sku_for
 
@@ -37,39 +35,26 @@ FILE = "exceptions.toml"
 _HEADER = re.compile(r"\s*\[\[\s*(waiver|quarantine)\s*\]\]")
 # What stands before a dot is a pack: conditions on axes have their operator first.
 _GLOB = re.compile(r"[\w*?-]+\.")
-_LIMIT = re.compile(r"\+?(\d+(?:\.\d+)?)\s*%\Z")
-_URL = re.compile(r"https?://\S+\Z")
 # Where in the file a bad entry is.
 _ENTRY = re.compile(r"\$\.(\w+)\[(\d+)\]")
 _REMEDY = "correct the entry; docs/baselines.md shows one of each kind"
+_Said = Annotated[str, Meta(pattern=r"\S")]
 
 
 class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A flaky case: measured, checked and shown; its verdict fails nothing and enters nothing."""
 
-    select: str
-    reason: str
+    select: _Said
+    reason: _Said
     expires: date
-    sku: str = ""
-
-    def __post_init__(self) -> None:
-        for name in ("select", "reason"):
-            if not getattr(self, name).strip():
-                raise ValueError(f"key {name!r} is empty")
+    sku: str = "*"
 
 
 class Waiver(Quarantine, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A known regression: slower by no more than ``up_to`` fails no run while its issue is open."""
 
-    issue: str
-    up_to: str
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not _URL.match(self.issue):
-            raise ValueError(f"key 'issue' is {self.issue!r}, no address of an issue")
-        if not _LIMIT.match(self.up_to):
-            raise ValueError(f"key 'up_to' is {self.up_to!r}; write it as \"+8 %\"")
+    issue: Annotated[str, Meta(pattern=r"^https?://\S+$")]
+    up_to: Annotated[str, Meta(pattern=r"^\+?[0-9]+(\.[0-9]+)? *%$")]
 
 
 class _File(Struct, forbid_unknown_fields=True):
@@ -89,15 +74,15 @@ class Rule(Struct, frozen=True):
         """What a verdict says of the rule."""
         entry = self.entry
         found = Excepted(kind="quarantine", until=entry.expires.isoformat(), reason=entry.reason)
-        if isinstance(entry, Waiver) and (limit := _LIMIT.match(entry.up_to)):
-            up_to = float(limit[1]) / 100
+        if isinstance(entry, Waiver):
+            up_to = float(entry.up_to.rstrip("% ")) / 100
             return replace(found, kind="waiver", issue=entry.issue, up_to=up_to)
         return found
 
     def covers(self, variant: Variant, run: Run) -> bool:
         """Say whether the rule is about a variant, on the SKU where a run measures it."""
         slug = sku_for(variant, run.facts, own=run.sku).slug
-        return fnmatchcase(slug, self.entry.sku or "*") and self.accepts(variant)
+        return fnmatchcase(slug, self.entry.sku) and self.accepts(variant)
 
     def acts(self, today: date) -> bool:
         """Say whether the rule holds: to the end of the day that it names."""
@@ -169,10 +154,9 @@ class Exceptions(config.Exceptions):
 
     def told(self, slug: str) -> Iterator[str]:
         """Say which rules there are for a SKU."""
-        for rule in self.rules:
-            if fnmatchcase(slug, rule.entry.sku or "*"):
-                over = "" if rule.acts(self.today) else " (expired: it acts no more)"
-                yield f"{rule.entry.select}: {rule.excepted}{over}"
+        for rule in (each for each in self.rules if fnmatchcase(slug, each.entry.sku)):
+            over = "" if rule.acts(self.today) else " (expired: it acts no more)"
+            yield f"{rule.entry.select}: {rule.excepted}{over}"
 
     def _rule(self, variant: Variant, run: Run) -> Rule | None:
         """Return the rule that acts on a variant today, a quarantine before a waiver.
@@ -186,16 +170,16 @@ class Exceptions(config.Exceptions):
 
 def _excused(verdict: Verdict, excepted: Excepted) -> Verdict:
     """Return the verdict as a rule has it: of a waiver's only a slower one, and to its limit."""
-    if excepted.up_to is None:
-        return replace(verdict, fails=False, excepted=excepted)
-    if verdict.word is not Word.SLOWER:
-        return verdict
-    sure = [change.theta for change in verdict.changes if change.low > change.threshold]
-    worst = max(sure or [change.theta for change in verdict.changes], default=0.0)
-    if worst <= excepted.up_to:
-        return replace(verdict, fails=False, excepted=excepted)
-    why = because("worse_than_waived", theta=worst, up_to=excepted.up_to, issue=excepted.issue)
-    return replace(verdict, reasons=(why, *verdict.reasons))
+    if excepted.up_to is not None:
+        if verdict.word is not Word.SLOWER:
+            return verdict
+        sure = [change.theta for change in verdict.changes if change.low > change.threshold]
+        worst = max(sure or [change.theta for change in verdict.changes], default=0.0)
+        if worst > excepted.up_to:
+            limit, issue = excepted.up_to, excepted.issue
+            why = because("worse_than_waived", theta=worst, up_to=limit, issue=issue)
+            return replace(verdict, reasons=(why, *verdict.reasons))
+    return replace(verdict, fails=False, excepted=excepted)
 
 
 def _rules(path: Path) -> Iterator[Rule]:
@@ -209,16 +193,18 @@ def _rules(path: Path) -> Iterator[Rule]:
         tables = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # what is no TOML, no UTF-8, no number, too deep
         raise StoreError(f"not valid TOML: {error}", where=str(path), remedy=_REMEDY) from error
-    lines = enumerate(text.splitlines(), 1)
-    headers = [(number, match[1]) for number, line in lines if (match := _HEADER.match(line))]
+    lines: dict[str, list[int]] = {"waiver": [], "quarantine": []}
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            lines[header[1]].append(number)
 
     def where(kind: str, index: int) -> str:
-        numbers = [number for number, name in headers if name == kind]
-        return f"{path}, line {numbers[index]}" if index < len(numbers) else str(path)
+        known = lines[kind][index : index + 1]
+        return f"{path}, line {known[0]}" if known else str(path)
 
     try:
-        file = msgspec.convert(tables, _File)
-    except msgspec.ValidationError as error:
+        file = convert(tables, _File)
+    except ValidationError as error:
         entry = _ENTRY.search(str(error))
         place = where(entry[1], int(entry[2])) if entry else str(path)
         raise StoreError(str(error), where=place, remedy=_REMEDY) from error

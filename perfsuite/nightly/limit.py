@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -21,6 +21,7 @@ from perfsuite.model import (
     Stage,
     Status,
     Variant,
+    Verdict,
     Word,
     words_of,
 )
@@ -41,7 +42,6 @@ URGENT = 0.5
 UNKNOWN_S = 1.0
 # The urgency of what nothing asks for.
 CALM = 9
-# What fails, or may, is looked at until it does not.
 
 
 class Past(Struct, frozen=True, kw_only=True):
@@ -59,40 +59,39 @@ class Past(Struct, frozen=True, kw_only=True):
 
 
 def past_of(
-    folder: Path, *, sku: str, unit: str, variants: Iterable[str], before: str = ""
+    folder: Path, *, sku: str, unit: str, variants: Collection[str], before: str = ""
 ) -> dict[str, Past]:
     """Return what the runs before one say of variants (ids); those never measured are left out."""
     found: dict[str, Past] = {}
-    asked = set(variants)
     for _ in range(MOST_RUNS):
-        run = None if asked <= found.keys() else last_run(folder, sku=sku, unit=unit, before=before)
+        run = None
+        if not found.keys() >= set(variants):
+            run = last_run(folder, sku=sku, unit=unit, before=before)
         if run is None:
             break
         before = run.id
-        verdicts = {verdict.variant: verdict for verdict in run.verdicts}
-        results = [result for result in run.asked if result.status is not Status.SKIPPED]
-        costs_s = {
-            result.variant: result.wall_s / max(1, len(result.evidence))
-            for result in results
-            if result.stage is Stage.SCREEN and result.wall_s > 0
-        }
-        for name, result in {result.variant: result for result in results}.items():
-            verdict = verdicts.get(name)
-            word = verdict.word if verdict else result.status
-            doubt = ""
-            if result.status is not Status.OK:
-                doubt = result.status.value
-            elif verdict and (
-                verdict.fails or verdict.word is Word.UNCLEAR or verdict.word.fails_by_default
-            ):
-                doubt = verdict.word.value
-            elif verdict and verdict.word is Word.FASTER and not verdict.confirmation:
-                doubt = "faster, unconfirmed"
+        for one in run.variants:
+            last, screen = one.last, one.result(Stage.SCREEN)
+            if last is None or last.status is Status.SKIPPED:
+                continue
+            word = one.verdict.word if one.verdict else last.status
+            doubt = _doubt(last.status, one.verdict)
             past = Past(run=run.id, commit=run.commit, word=word.value, doubt=doubt)
-            known = found.setdefault(name, past).costs_s
-            if name in costs_s and len(known) < COSTS:
-                known.append(costs_s[name])
+            costs_s = found.setdefault(one.id, past).costs_s
+            if screen and screen.wall_s > 0 and len(costs_s) < COSTS:
+                costs_s.append(screen.wall_s / max(1, len(screen.evidence)))
     return found
+
+
+def _doubt(status: Status, verdict: Verdict | None) -> str:
+    if status is not Status.OK:
+        return status.value
+    if verdict is None:
+        return ""
+    word = verdict.word
+    if verdict.fails or word is Word.UNCLEAR or word.fails_by_default:
+        return word.value
+    return "faster, unconfirmed" if word is Word.FASTER and not verdict.confirmation else ""
 
 
 class _Bundle(NamedTuple):

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from perfsuite.boundary import UsageError
 from perfsuite.judge.machine import ENDS
 from perfsuite.judge.verdict import wants_confirmation
-from perfsuite.model import Pack, Part, Result, Run, Stage, Tier
+from perfsuite.model import Pack, Part, Run, Stage, Tier, VariantRun
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.run.config import EXIT_MACHINE
 from perfsuite.run.expected import find_expected
@@ -42,10 +42,8 @@ _ALIKE: Mapping[str, Callable[[Run], object]] = {
     "seeds": lambda run: run.settings.seed,
     "ways to measure": lambda run: run.settings,
     "selections of variants": lambda run: run.shard and run.shard.whole,
-    "uncommitted changes": lambda run: "" if _is_committed(run) else run.code,
+    "uncommitted changes": lambda run: "" if run.commit and not run.is_dirty else run.code,
 }
-# What a merged run has of each shard, one after the other.
-_JOINED = ("variants", "instances", "claims")
 
 
 def merged(runs: Sequence[Run]) -> Run:
@@ -79,14 +77,19 @@ def merged(runs: Sequence[Run]) -> Run:
     _refuse_strangers(runs)
     ids = [run.id for run in runs]
     digest = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:8]
-    rows: dict[str, Any] = {name: sum((getattr(r, name) for r in runs), ()) for name in _JOINED}
+    canaries: dict[str, list[VariantRun]] = {}
+    for run in runs:
+        for one in run.canaries:
+            canaries.setdefault(one.id, []).append(one)
     whole = replace(
         runs[0],
-        **rows,
         id=f"{max(ids)}-merged-{digest}",
         started=min(run.started for run in runs),
         command=f"perfsuite merge {' '.join(ids)}",
-        canaries=tuple({v.id: v for run in runs for v in run.canaries}.values()),
+        variants=tuple(one for run in runs for one in run.variants),
+        canaries=tuple(map(_on_all, canaries.values())),
+        instances=tuple(claim for run in runs for claim in run.instances),
+        claims=tuple(claim for run in runs for claim in run.claims),
         units={unit: name for run in runs for unit, name in run.units.items()},
         wall_s=max(run.wall_s for run in runs),
         phases_s={},
@@ -95,11 +98,15 @@ def merged(runs: Sequence[Run]) -> Run:
         parts=tuple(parts),
         finished="",
     )
-    measured = (result for run in runs for result in (*run.asked, *run.aside))
-    watched = (each for stage in ENDS for each in _canaries(runs, stage))
-    whole = whole.having(results=(*measured, *watched), verdicts=())
     notes = [f"shard {run.shard}: {note}" for run in runs for note in run.notes]
-    return replace(whole, notes=(*whole.gaps, *_environments(runs), *notes))
+    return replace(whole.having(verdicts=()), notes=(*whole.gaps, *_environments(runs), *notes))
+
+
+def _on_all(ones: Sequence[VariantRun]) -> VariantRun:
+    """Return a canary of all machines as one: it was one on all units."""
+    ends = ([one.result(stage) for one in ones] for stage in ENDS)
+    found = ([result for result in end if result] for end in ends)
+    return replace(ones[0], results=tuple(joined(end) for end in found if end))
 
 
 def conclude(
@@ -160,19 +167,6 @@ def _refuse_strangers(runs: Sequence[Run]) -> None:
                     where=f"runs {other.id} and {run.id}",
                     remedy="name one run of each shard",
                 )
-
-
-def _is_committed(run: Run) -> bool:
-    return bool(run.commit) and not run.is_dirty
-
-
-def _canaries(runs: Sequence[Run], stage: Stage) -> Iterator[Result]:
-    """Yield each canary's results on all machines as one: it was one on all units."""
-    found: dict[str, list[Result]] = {}
-    for result in (result for run in runs for result in run.results):
-        if result.stage is stage:
-            found.setdefault(result.variant, []).append(result)
-    yield from map(joined, found.values())
 
 
 def _environments(runs: Sequence[Run]) -> Iterator[str]:
