@@ -346,7 +346,7 @@ def priors_of(
     known = {variant.id: variant for variant in variants}
     taught: dict[NoisePrior, list[Sequence[Timing]]] = {}
     for entry in entries:
-        with suppress(ValueError):  # a value that is no number to learn from
+        with suppress(ValueError):  # a time of nothing teaches nothing
             for prior, values in _samples(entry, known.get(entry.variant), facts, slug):
                 taught.setdefault(prior, []).append(values)
     return {prior: _learned(prior, each) for prior, each in taught.items()}
