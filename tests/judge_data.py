@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from msgspec import structs
 
@@ -17,6 +18,7 @@ from perfsuite.model import (
     CaseInfo,
     DeviceFacts,
     Evidence,
+    Health,
     Metric,
     Reason,
     Regime,
@@ -35,28 +37,31 @@ FACTS = DeviceFacts(
 )  # fmt: skip
 AGAINST = Against(facts=FACTS, slug="nvidia-h200", source="baseline nvidia-h200")
 IN_TURNS = replace(AGAINST, arms=frozenset({"p.c[]"}))
-CPU = replace(
-    AGAINST, facts=structs.replace(FACTS, device="cpu", clocks=("time_us",)), slug="cpu-x-2c"
-)
+HOST = structs.replace(FACTS, device="cpu", clocks=("time_us",))
+CPU = replace(AGAINST, facts=HOST, slug="cpu-x-2c")
 GEMM = Work(flops=2 * 8192**3, rate_dtype="bf16")
 COPY = Work(read_bytes=2.9e9, write_bytes=2.9e9)
 # Ordinary noise between processes, mean 0.
 WOBBLE = [0.0004, -0.0007, 0.0002, 0.0009, -0.0008, 0.0001, -0.0003, 0.0002, 0.0006, -0.0006]
-UNITS = {"time_us": "us", "cycles": "cycles", "device_us": "us", "energy_j": "J"}
 
 
-def variant(work: Work | None = GEMM, name: str = "p.c[]", **info: object) -> Variant:
-    fields: dict[str, object] = {
+def variant(work: Work | None = GEMM, name: str = "p.c[]", **info: Any) -> Variant:
+    fields: dict[str, Any] = {
         "pack": "p", "name": "c", "doc": "", "file": "", "line": 1, "source": "", "version": 1,
         "regime": Regime.PACED, "cold": True, "needs": (), "budgets": (), "tags": (), "axes": (),
     }  # fmt: skip
-    case = CaseInfo(**{**fields, **info})  # type: ignore[arg-type]
+    case = CaseInfo(**{**fields, **info})
     return Variant(id=name, case=case, axes={}, tier=Tier.SMOKE, work=work)
 
 
 def clocks(time: float = 0.0, clock: float = 0.0) -> dict[str, float]:
     """Time and cycles of 1400 us at 1600 MHz, moved by these log changes."""
     return {"time_us": 1400 * math.exp(time), "cycles": 1400 * 1600 * math.exp(time + clock)}
+
+
+def factors(count: int, wobble: float, strays: Mapping[int, float]) -> list[float]:
+    shifts = [wobble * WOBBLE[slot % 10] + strays.get(slot, 0.0) for slot in range(count)]
+    return [math.exp(shift) for shift in shifts]
 
 
 def result(  # noqa: PLR0913 - processes have that many sides
@@ -67,22 +72,25 @@ def result(  # noqa: PLR0913 - processes have that many sides
     wobble: float = 1.0,
     strays: Mapping[int, float] | None = None,
     exact: Mapping[str, float] | None = None,
-    **fields: object,
+    taken: float | None = None,
+    **fields: Any,
 ) -> Result:
-    """Processes at these levels by metric, of which some are moved by log changes (``strays``)."""
+    """Processes at these levels by metric, of which some are moved by log changes (``strays``).
+
+    Others have ``taken`` so many percent of the device.
+    """
+    health = Health(foreign_percent=taken) if taken else None
     processes = []
-    for slot in range(count):
-        moved = math.exp(wobble * WOBBLE[slot % 10] + (strays or {}).get(slot, 0.0))
-        values = {name: (level * moved,) * 3 for name, level in (levels or clocks()).items()}
-        block = Block(
-            time_us=values.pop("time_us", ()), cycles=values.pop("cycles", ()), metrics=values
-        )
-        blocks = (block,) if block.time_us else ()
+    for slot, factor in enumerate(factors(count, wobble, strays or {})):
+        values = {name: (level * factor,) * 3 for name, level in (levels or clocks()).items()}
+        time, cycles = values.pop("time_us", ()), values.pop("cycles", ())
+        block = Block(time_us=time, cycles=cycles, metrics=values, health=health)
+        blocks = (block,) if time else ()
         processes.append(
             Evidence(slot=slot, seed=slot, unit=unit, blocks=blocks, exact=exact or {})
         )
     told = {"variant": "p.c[]", "status": Status.OK, "stage": Stage.CONFIRM, **fields}
-    return Result(evidence=tuple(processes), **told)  # type: ignore[arg-type]
+    return Result(evidence=tuple(processes), **told)
 
 
 def entry(  # noqa: PLR0913 - as above
@@ -92,26 +100,24 @@ def entry(  # noqa: PLR0913 - as above
     units: str = "a",
     wobble: float = 1.0,
     strays: Mapping[int, float] | None = None,
-    exact: tuple[tuple[Metric, float], ...] = (),
-    declared: tuple[Metric, ...] = (),
-    **fields: object,
+    exact: Mapping[Metric, float] | None = None,
+    **fields: Any,
 ) -> BaselineEntry:
     """An entry with these processes on each unit, and these metrics without noise."""
-    better = {metric.name: metric.better for metric in declared}
-    shifts = [wobble * WOBBLE[i % 10] + (strays or {}).get(i, 0.0) for i in range(count)]
+    by = factors(count, wobble, strays or {})
     metrics = {
         name: BaselineMetric(
             center=level,
-            unit=UNITS.get(name, ""),
-            better=better.get(name, "lower"),
-            values=dict.fromkeys(units, tuple(level * math.exp(shift) for shift in shifts)),
+            unit="",
+            better="higher" if name.endswith("_rps") else "lower",
+            values=dict.fromkeys(units, tuple(level * factor for factor in by)),
         )
         for name, level in (clocks() if levels is None else levels).items()
     }
-    for metric, value in exact:
+    for metric, value in (exact or {}).items():
         metrics[metric.name] = BaselineMetric(center=value, unit=metric.unit, better=metric.better)
     told = {"variant": "p.c[]", "case_version": 1, "run": "r", **fields}
-    return BaselineEntry(metrics=metrics, **told)  # type: ignore[arg-type]
+    return BaselineEntry(metrics=metrics, **told)
 
 
 def verdict(
@@ -130,5 +136,5 @@ def kinds(reasons: tuple[Reason, ...]) -> list[str]:
     return [reason.kind for reason in reasons]
 
 
-def facts(reasons: tuple[Reason, ...], kind: str) -> Iterator[Mapping[str, object]]:
-    return (reason.facts for reason in reasons if reason.kind == kind)
+def facts(reasons: tuple[Reason, ...], kind: str) -> list[Mapping[str, Any]]:
+    return [reason.facts for reason in reasons if reason.kind == kind]

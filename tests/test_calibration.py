@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from perfsuite.judge.compare import Policy, Timing, shift_of
-from perfsuite.judge.noise import NoisePrior, prior_for
+from perfsuite.judge.compare import Policy, shift_of
+from perfsuite.judge.noise import NoisePrior, Timing, prior_for
 from perfsuite.judge.verdict import is_suspect
 from perfsuite.model import Regime, Word
 
@@ -30,10 +30,9 @@ def decide(
     stale = [replace(one, is_fresh=False) for one in screen]
     for now in (screen, [*confirm, *stale]):
         shift = shift_of(before, now, prior=prior, policy=POLICY)
-        word = shift.word(POLICY)
-        if word is Word.SAME and not is_suspect(shift.change(POLICY, lenient=True)):
+        if shift.word is Word.SAME and not is_suspect(shift.lenient):
             break
-    return word.value
+    return shift.word.value
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 from judge_data import result
 from msgspec import structs
 
-from perfsuite.judge.compare import values_of
+from perfsuite.judge.noise import values_of
 from perfsuite.model import ClaimWord, Reason, Status, Word
 from perfsuite.report import data, view
 

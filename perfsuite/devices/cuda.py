@@ -29,7 +29,6 @@ from perfsuite.devices.protocol import (
 )
 from perfsuite.devices.sass import triton_kernels, triton_loaded
 from perfsuite.model import DeviceFacts, Health, Regime
-from perfsuite.stats import is_greater
 
 # A synchronisation takes longer after a long wait (H200: 45 us after 6 ms, 120 after 40 ms).
 SLACK_S, SLACK_SHARE = 50e-6, 0.005
@@ -305,4 +304,7 @@ def joins_streams(
         if agree(after_launch[-1]) < 0:
             return True
         after_spin.append(late(partial(spin, 1e6 * took_s))[0])
-    return agree(float(is_greater(after_launch, after_spin, MOST_CHANCE))) == 0.0
+    from scipy.stats import mannwhitneyu
+
+    found = mannwhitneyu(after_launch, after_spin, alternative="greater")
+    return agree(float(found.pvalue < MOST_CHANCE)) == 0.0

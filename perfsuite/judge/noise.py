@@ -33,10 +33,9 @@ GEMMs of 8192 differ by 0.8. The log of a variant's standard deviation scatters 
 by ``unit_spread``; Student's tails with as few degrees of freedom would have one in a hundred
 differ by several percent, which none does.
 
-This table is only the first prior. ``judge.compare`` learns, from all entries of a SKU, the
-variance of ``between`` and how ``unit`` scatters by class, and moderates them with what a variant's
-own processes and units show. ``run`` is not learned: a baseline keeps only the last processes of a
-unit.
+This table is only the first prior. ``priors_of`` learns, from all entries of a SKU, the variance
+of ``between`` and how ``unit`` scatters by class; ``judge.compare`` moderates them with what a
+variant's X
 
 The CPU prior is from five processes each of four kernels on a virtual machine with two cores:
 their ranges of 5.6, 6.9, 7.1 and 15.3 % are standard deviations of 2.4-6.6 %, root mean square
@@ -46,26 +45,23 @@ measured yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
+from statistics import median
 
 from msgspec import structs
 
-from perfsuite.judge.peaks import (
-    COLLECTIVE,
-    COMPUTE,
-    HOST_COPY,
-    MEMORY,
-    MIXED,
-    TRANSFER,
-    UNKNOWN,
-    class_of,
-)
+from perfsuite.judge.peaks import COLLECTIVE, HOST_COPY, TRANSFER, class_of
 from perfsuite.model import (
+    CYCLES,
     METRICS,
     TIME,
     BaselineEntry,
     BaselineMetric,
+    DeviceFacts,
     Evidence,
     Metric,
     Regime,
@@ -73,126 +69,86 @@ from perfsuite.model import (
     Run,
     Status,
     Trace,
+    Variant,
     built_in,
     foreign_share,
 )
-from perfsuite.stats import components, estimate
+from perfsuite.stats import (
+    MAD_TO_SD,
+    Variance,
+    between,
+    estimate,
+    hodges_lehmann,
+    learned,
+    moderated,
+    pooled,
+    scattered,
+)
 from perfsuite.store.codec import round_digits
 
-# Launches below this are timed in graphs of many: node gaps and start-up are part of them.
-SHORT_US = 20.0
-# How far theta may be off because more than one clock moved, per unit of the SM clock's change:
-# attention's cycles rise by 1.7 % when a power cap takes 8 % off the SM clock.
-LACK_OF_FIT = 0.1
+# The estimates of processes: those of a result, of an entry, and of a run as entries.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoisePrior:
-    """Relative standard deviations expected of a class of variants, and what follows from them.
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One process's estimate of a metric per launch, and the unit it ran on ("" if not known).
 
-    ``within`` a process, ``between`` processes, between ``run``s on one unit, between ``unit``s;
-    ``degrees`` says to how many degrees of freedom ``between`` is known, ``run_degrees`` of
-    ``run``; ``unit_spread`` is how far the log of a variant's ``unit`` scatters. ``beta`` is the
-    share of time that scales with the SM clock.
-    ``threshold`` and ``gate`` are the smallest change that is worth a word here, and the limit of
-    ``same``.
+    A metric of which more is better stands here as its reciprocal: longer is always worse.
+    ``is_fresh`` is false for a screen's process beside a confirmation: it was chosen for its time.
+    ``night`` tells several nights apart, of which each has a level that its processes share.
     """
 
-    within: float = 0.003
-    between: float = 0.0015
-    run: float = 0.0005
-    unit: float = 0.0015
-    degrees: float = 6.0
-    run_degrees: float = 12.0
-    unit_spread: float = 0.5
-    beta: float = 0.5
-    beta_sd: float = 0.3
-    threshold: float = 0.0025
-    gate: float = 0.01
+    unit: str
+    time_us: float
+    cycles: float | None = None
+    is_fresh: bool = True
+    night: int | None = None
+
+    def y(self, beta: float) -> float:
+        """Return the log duration in which a change of the SM clock alone cancels."""
+        time = (1 - beta) * math.log(self.time_us)
+        return time + beta * math.log(self.cycles) if self.cycles else time
 
 
-# Where no clock is known beside time.
-TIME_ALONE = NoisePrior(beta=0.0, beta_sd=0.0)
-BY_CLASS = {
-    COMPUTE: NoisePrior(beta=1.0, beta_sd=0.1, unit=0.0012, unit_spread=0.65),
-    MEMORY: NoisePrior(
-        beta=0.0, beta_sd=0.05, between=0.001, run=0.0003, unit=0.0006, unit_spread=0.9
-    ),
-    # What holds these up (caches, latency, the floor plan of the SMs) differs from unit to unit.
-    MIXED: NoisePrior(run_degrees=3.0, unit=0.0006, unit_spread=0.9),
-    UNKNOWN: NoisePrior(run_degrees=3.0, unit=0.0006, unit_spread=0.9),
-    TRANSFER: replace(TIME_ALONE, between=0.003, run=0.003, unit=0.01, threshold=0.01, gate=0.05),
-    HOST_COPY: replace(TIME_ALONE, between=0.06, run=0.05, unit=0.1, threshold=0.05, gate=0.3),
-}
-# Launches that the host issues and awaits, 31 variants: between processes 14 % (median 8), between
-# two hosts of H200s 27 % (up to 50); the host's cores decide, not the GPU.
-HOST = replace(
-    TIME_ALONE, within=0.02, between=0.08, run=0.04, unit=0.2, unit_spread=0.3, threshold=0.05,
-    gate=0.4,
-)  # fmt: skip
-# The device's own time of the same launches, 27 variants: between processes 6.4 % (median 1.8),
-# between the two hosts 5.4 % (median 0.9, up to 17 in bursts of a few microseconds).
-AWAITED = replace(HOST, between=0.03, run=0.01, unit=0.008, unit_spread=0.8, gate=0.15)
-# Collectives: no clock but time; rings, and where buffers lie, differ from gang to gang:
-# 1.7 % in 37 variants of two ranks (median 0.4).
-GANG = replace(
-    TIME_ALONE, within=0.01, between=0.017, run=0.005, unit=0.02, threshold=0.01, gate=0.05
-)
-# Latencies and throughput of a served trace: quantiles of a few dozen requests.
-# Between processes 3.6 % in 24 of them; the host is part of it, as of every awaited launch.
-SERVICE = replace(HOST, within=0.03, between=0.04, threshold=0.03, gate=0.2)
-SHORT_BETWEEN, SHORT_UNIT, SHORT_GATE = 0.0025, 0.0012, 0.015
-ONE_CLOCK = replace(GANG, between=0.01, unit=0.01)
-CPU = replace(TIME_ALONE, within=0.03, between=0.045, run=0.03, unit=0.1, threshold=0.04, gate=0.2)
-# Ranks share the cores, and what one waits for the others' turns is part of its time: on two
-# cores with other work an unchanged reduction of 64 numbers took 3.4 times as long.
-CPU_GANG = replace(CPU, within=0.25, between=0.25, run=0.2, unit=0.3, threshold=0.5, gate=1.0)
-SERVICE_CPU = replace(CPU, within=0.1, between=0.1, run=0.08, threshold=0.1, gate=0.5)
-# Power-capped GEMMs: 0.5 to 1.6 % from process to process, 5.4 % over four H200s of one host;
-# their energy has the counter's steps besides. What a day or a unit adds to energy is judged from
-# experience, not measured yet.
-CLOCK_PRIOR = replace(TIME_ALONE, between=0.01, run=0.005, unit=0.025, threshold=0.01, gate=0.03)
-ENERGY_PRIOR = replace(CLOCK_PRIOR, run=0.01, unit=0.05, threshold=0.02, gate=0.05)
+def values_of(result: Result, metric: Metric = TIME) -> list[Timing]:
+    """Return one value per process that has samples; one that is not positive is a ValueError."""
+    found = []
+    for process in result.evidence:
+        blocks, clock = process.samples(metric.name), process.samples(CYCLES.name)
+        if any(blocks):
+            cycles = estimate(clock) if metric is TIME and any(clock) else None
+            found.append(_timing(process.unit, metric, estimate(blocks), cycles))
+    return found
 
 
-# By the noise that a row of METRICS names.
-BY_NOISE = {"awaited": AWAITED, "energy": ENERGY_PRIOR}
+def usable_of(result: Result) -> list[Timing]:
+    """Return the time of each process; none where a sample is no duration."""
+    try:
+        return values_of(result)
+    except ValueError:
+        return []
 
 
-def service_prior(device: str) -> NoisePrior:
-    """Return the prior of a scenario's own metrics."""
-    return SERVICE_CPU if built_in(device).is_host else SERVICE
+def values_of_entry(entry: BaselineEntry, metric: Metric = TIME) -> list[Timing]:
+    """Return the baseline's processes; the centre of a time that lists none stands for one."""
+    stored = entry.metrics.get(metric.name)
+    if stored is None:
+        return []
+    clock = entry.metrics.get(CYCLES.name) if metric is TIME else None
+    if metric is TIME and not stored.values:
+        return [_timing("", metric, stored.center, clock.center if clock else None)]
+    return [
+        _timing(unit, metric, *both)
+        for unit, row in stored.values.items()
+        for both in zip_longest(row, clock.values.get(unit, ()) if clock else ())
+    ]
 
 
-def prior_for(
-    device: str,
-    work_class: str,
-    *,
-    regime: Regime,
-    time_us: float,
-    has_cycles: bool,
-) -> NoisePrior:
-    """Return the prior of a variant; ``time_us`` is per launch."""
-    if built_in(device).is_host:
-        return CPU_GANG if work_class == COLLECTIVE else CPU
-    if work_class == COLLECTIVE:
-        return GANG
-    prior = BY_CLASS[work_class]
-    if work_class in (TRANSFER, HOST_COPY):
-        return prior
-    if regime is Regime.END_TO_END or not has_cycles:
-        return HOST if regime is Regime.END_TO_END else ONE_CLOCK
-    if time_us >= SHORT_US:
-        return prior
-    return replace(
-        prior,
-        between=max(prior.between, SHORT_BETWEEN),
-        unit=max(prior.unit, SHORT_UNIT),
-        gate=max(prior.gate, SHORT_GATE),
-    )
-
-
-# The estimates of a run, which another run is compared with.
+def _timing(unit: str, metric: Metric, value: float, cycles: float | None) -> Timing:
+    for name, each in ((metric.name, value), (CYCLES.name, cycles)):
+        if each is not None and not 0 < each < math.inf:
+            raise ValueError(f"{name} must be a positive number, not {each!r}")
+    return Timing(unit, 1 / value if metric.better == "higher" else value, cycles)
 
 
 def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, BaselineEntry]:
@@ -210,9 +166,9 @@ def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, Bas
         measured.setdefault(result.variant, []).append(result)
     entries = {}
     for name, results in measured.items():
-        variant, result = variants.get(name), results[-1]
+        variant, result = variants[name], results[-1]
         evidence = [process for each in results for process in each.evidence]
-        metrics = _metrics(evidence, run.facts.unit, variant.case.metrics if variant else ())
+        metrics = _metrics(evidence, run.facts.unit, variant.case.metrics)
         if not metrics or any(each.status is not Status.OK for each in results):
             continue
         trace = traces.get((name, result.arm)) or Trace(variant=name)
@@ -223,11 +179,11 @@ def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, Bas
             case_version=result.case_version,
             run=run.id,
             metrics=metrics,
-            regime=variant.case.regime.value if variant else "paced",
-            state={} if variant and variant.target else dict(run.facts.state),
+            regime=variant.case.regime.value,
+            state={} if variant.target else dict(run.facts.state),
             artefact=next((process.artefact for process in evidence if process.artefact), ""),
             sampling=samplings.pop() if len(samplings) == 1 else None,
-            work_class=class_of(variant, run.sku.slug, time.center) if variant and time else "",
+            work_class=class_of(variant, run.sku.slug, time.center) if time else "",
             load=round_digits(foreign_share(evidence)),
             kernels=trace.kernels,
             codes=tuple(structs.replace(code, diff="") for code in trace.codes),
@@ -247,20 +203,24 @@ def _metrics(
     timed = [process for process in evidence if any(process.samples(TIME.name))]
     for metric in (*METRICS, *declared):
         sampled = [process.samples(metric.name) for process in timed]
-        least = [min(map(min, filter(None, blocks)), default=0) for blocks in sampled]
-        if least and min(least) > 0:  # no logarithm can be taken of others
-            spreads, values = components(sampled), dict[str, tuple[float, ...]]()
-            for process, blocks in zip(timed, sampled, strict=True):
-                key = process.unit or unit
-                values[key] = (*values.get(key, ()), round_digits(estimate(blocks)))
-            found[metric.name] = BaselineMetric(
-                center=round_digits(spreads.center),
-                unit=metric.unit,
-                better=metric.better,
-                within=round_digits(spreads.within),
-                between=round_digits(spreads.between),
-                values=values,
-            )
+        # No logarithm can be taken of nothing.
+        if not timed or any(min(chain(*blocks), default=0) <= 0 for blocks in sampled):
+            continue
+        logs = [[list(map(math.log, block)) for block in blocks if block] for blocks in sampled]
+        centers = [estimate(blocks) for blocks in logs]
+        away = [abs(x - median(block)) for blocks in logs for block in blocks for x in block]
+        values: dict[str, tuple[float, ...]] = {}
+        for process, blocks in zip(timed, sampled, strict=True):
+            key = process.unit or unit
+            values[key] = (*values.get(key, ()), round_digits(estimate(blocks)))
+        found[metric.name] = BaselineMetric(
+            center=round_digits(math.exp(hodges_lehmann(centers))),
+            unit=metric.unit,
+            better=metric.better,
+            within=round_digits(MAD_TO_SD * median(away)),
+            between=round_digits(math.sqrt(pooled([centers]).value)),
+            values=values,
+        )
     own, exact = {metric.name: metric for metric in declared}, dict[str, BaselineMetric]()
     for process in evidence:
         for name, value in process.exact.items():
@@ -270,3 +230,183 @@ def _metrics(
             worst = choose(value, exact[name].center) if name in exact else value
             exact[name] = BaselineMetric(center=worst, unit=metric.unit, better=metric.better)
     return found | exact
+
+
+# What is expected of a class of variants before anything of them is known.
+
+# Launches below this are timed in graphs of many: node gaps and start-up are part of them.
+SHORT_US = 20.0
+SHORT_BETWEEN, SHORT_UNIT, SHORT_GATE = 0.0025, 0.0012, 0.015
+
+
+@dataclass(frozen=True, slots=True)
+class NoisePrior:
+    """Relative standard deviations expected of a class of variants, and what follows from them.
+
+    ``between`` processes, between ``run``s on one unit, between ``unit``s; ``degrees`` says to how
+    many degrees of freedom ``between`` is known, ``run_degrees`` of ``run``; ``unit_spread`` is how
+    far the log of a variant's ``unit`` scatters. ``threshold`` and ``gate`` are the smallest change
+    that is worth a word here, and the limit of ``same``. ``beta`` is the share of time that scales
+    with the SM clock, known to ``beta_sd``; both are 0 where no clock is known beside time.
+    """
+
+    between: float
+    run: float
+    unit: float
+    threshold: float
+    gate: float
+    unit_spread: float = 0.5
+    beta: float = 0.0
+    beta_sd: float = 0.0
+    degrees: float = 6.0
+    run_degrees: float = 12.0
+
+    @property
+    def processes(self) -> Variance:
+        """The variance between processes."""
+        return Variance(self.between**2, self.degrees)
+
+
+# Each row: between, run, unit, threshold, gate, and where they differ unit_spread, beta, beta_sd.
+# What holds these up (caches, latency, the floor plan of the SMs) differs from unit to unit.
+UNEXPLAINED = NoisePrior(0.0015, 0.0005, 0.0006, 0.0025, 0.01, 0.9, 0.5, 0.3, run_degrees=3.0)
+PRIORS: Mapping[str, NoisePrior] = {
+    "compute": NoisePrior(0.0015, 0.0005, 0.0012, 0.0025, 0.01, 0.65, 1.0, 0.1),
+    "memory": NoisePrior(0.001, 0.0003, 0.0006, 0.0025, 0.01, 0.9, 0.0, 0.05),
+    "mixed": UNEXPLAINED,
+    "unknown": UNEXPLAINED,
+    "transfer": NoisePrior(0.003, 0.003, 0.01, 0.01, 0.05),
+    "host copy": NoisePrior(0.06, 0.05, 0.1, 0.05, 0.3),
+    # Launches that the host issues and awaits, 31 variants: between processes 14 % (median 8),
+    # between two hosts of H200s 27 % (up to 50); the host's cores decide, not the GPU.
+    "host": NoisePrior(0.08, 0.04, 0.2, 0.05, 0.4, 0.3),
+    # The device's own time of the same launches, 27 variants: between processes 6.4 % (median
+    # 1.8), between the two hosts 5.4 % (median 0.9, up to 17 in bursts of a few microseconds).
+    "awaited": NoisePrior(0.03, 0.01, 0.008, 0.05, 0.15, 0.8),
+    # No clock but time; rings, and where buffers lie, differ from gang to gang: 1.7 % in 37
+    # variants of two ranks (median 0.4).
+    "collective": NoisePrior(0.017, 0.005, 0.02, 0.01, 0.05),
+    "one clock": NoisePrior(0.01, 0.005, 0.01, 0.01, 0.05),
+    # Latencies and throughput of a served trace: quantiles of a few dozen requests. Between
+    # processes 3.6 % in 24 of them; the host is part of it, as of every awaited launch.
+    "service": NoisePrior(0.04, 0.04, 0.2, 0.03, 0.2, 0.3),
+    # Power-capped GEMMs: 0.5 to 1.6 % from process to process, 5.4 % over four H200s of one host;
+    # their energy has the counter's steps besides. What a day or a unit adds to energy is judged
+    # from experience, not measured yet.
+    "clock": NoisePrior(0.01, 0.005, 0.025, 0.01, 0.03),
+    "energy": NoisePrior(0.01, 0.01, 0.05, 0.02, 0.05),
+}
+CPU_PRIORS: Mapping[str, NoisePrior] = {
+    "": NoisePrior(0.045, 0.03, 0.1, 0.04, 0.2),
+    # Ranks share the cores, and what one waits for the others' turns is part of its time: on two
+    # cores with other work an unchanged reduction of 64 numbers took 3.4 times as long.
+    "collective": NoisePrior(0.25, 0.2, 0.3, 0.5, 1.0),
+    "service": NoisePrior(0.1, 0.08, 0.1, 0.1, 0.5),
+}
+
+
+def prior_for(
+    device: str,
+    work_class: str,
+    *,
+    regime: Regime,
+    time_us: float,
+    has_cycles: bool,
+) -> NoisePrior:
+    """Return the prior of a variant; ``time_us`` is per launch."""
+    if built_in(device).is_host:
+        return CPU_PRIORS.get(work_class, CPU_PRIORS[""])
+    if work_class in (COLLECTIVE, TRANSFER, HOST_COPY):
+        return PRIORS[work_class]
+    if regime is Regime.END_TO_END or not has_cycles:
+        return PRIORS["host" if regime is Regime.END_TO_END else "one clock"]
+    prior = PRIORS[work_class]
+    if time_us >= SHORT_US:
+        return prior
+    return replace(
+        prior,
+        between=max(prior.between, SHORT_BETWEEN),
+        unit=max(prior.unit, SHORT_UNIT),
+        gate=max(prior.gate, SHORT_GATE),
+    )
+
+
+def service_prior(device: str) -> NoisePrior:
+    """Return the prior of a scenario's own metrics."""
+    return (CPU_PRIORS if built_in(device).is_host else PRIORS)["service"]
+
+
+def time_prior(work_class: str, entry: BaselineEntry, facts: DeviceFacts) -> NoisePrior:
+    """Return the prior of an entry's time by its class of work."""
+    return prior_for(
+        facts.device,
+        work_class,
+        regime=Regime(entry.regime),
+        time_us=entry.metrics[TIME.name].center,
+        has_cycles=CYCLES.name in entry.metrics and CYCLES.name in facts.clocks,
+    )
+
+
+# What the entries of a SKU teach of each class.
+
+# Entries of several units from which a class is told: the first ones are those whose screen was
+# doubtful and whose confirmation ran on another GPU, which are not like the others.
+FEWEST_ENTRIES = 20
+
+
+def priors_of(
+    entries: Sequence[BaselineEntry], variants: Sequence[Variant], facts: DeviceFacts, slug: str
+) -> dict[NoisePrior, NoisePrior]:
+    """Return what the entries of a SKU make of each class's prior, by the prior."""
+    known = {variant.id: variant for variant in variants}
+    taught: dict[NoisePrior, list[Sequence[Timing]]] = {}
+    for entry in entries:
+        with suppress(ValueError):  # a value that is no number to learn from
+            for prior, values in _samples(entry, known.get(entry.variant), facts, slug):
+                taught.setdefault(prior, []).append(values)
+    return {prior: _learned(prior, each) for prior, each in taught.items()}
+
+
+def _samples(
+    entry: BaselineEntry, variant: Variant | None, facts: DeviceFacts, slug: str
+) -> Iterator[tuple[NoisePrior, Sequence[Timing]]]:
+    # An entry of a regime that this version does not know is incomparable, not an error.
+    if TIME.name not in entry.metrics or entry.regime not in {*Regime}:
+        return
+    time_us = entry.metrics[TIME.name].center
+    work_class = class_of(variant, slug, time_us) if variant else entry.work_class
+    if work_class:
+        yield time_prior(work_class, entry, facts), values_of_entry(entry)
+    own = {metric.name: metric for metric in METRICS}
+    for name, stored in entry.metrics.items():
+        metric = own.get(name) or Metric(name, stored.unit, stored.better)
+        prior = PRIORS.get(own[name].noise) if name in own else service_prior(facts.device)
+        if prior and stored.values:
+            yield prior, values_of_entry(entry, metric)
+
+
+def _learned(prior: NoisePrior, samples: Sequence[Sequence[Timing]]) -> NoisePrior:
+    """Return a prior with the spread of processes and of units that variants' samples show."""
+    of_units = []
+    for timings in samples:
+        by_unit: dict[str, list[float]] = {}
+        for one in timings:
+            by_unit.setdefault(one.unit, []).append(one.y(prior.beta))
+        of_units.append(list(by_unit.values()))
+    own = [pooled(units) for units in of_units]
+    processes = learned([each for each in own if each.degrees], prior.processes)
+    squares = [
+        between([units], moderated(each, processes).value)
+        for units, each in zip(of_units, own, strict=True)
+    ]
+    told = [square for square in squares if square.degrees]
+    unit, spread = prior.unit, prior.unit_spread
+    if len(told) >= FEWEST_ENTRIES:
+        unit, spread = scattered(told, unit, spread)
+    return replace(
+        prior,
+        between=math.sqrt(processes.value),
+        degrees=processes.degrees,
+        unit=unit,
+        unit_spread=spread,
+    )

@@ -5,34 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from statistics import median
+from itertools import chain, islice
 
 from perfsuite.judge.compare import (
     CLOCK,
-    ELAPSED,
     TIMES,
     Against,
     Policy,
     Shift,
-    Timing,
     exact_changes,
     over_budget,
-    power_shifts,
-    prior_of,
-    priors_of,
-    shift_of,
-    values_of,
-    values_of_entry,
+    shifts_of,
 )
-from perfsuite.judge.noise import AWAITED, service_prior
+from perfsuite.judge.noise import Timing, usable_of, values_of, values_of_entry
 from perfsuite.model import (
-    DEVICE_TIME,
+    CYCLES,
     ENERGY,
     TIME,
     BaselineEntry,
     Change,
     Confirmation,
+    Metric,
     Reason,
     Regime,
     Result,
@@ -63,29 +56,25 @@ NOTABLE_CLOCK = 0.002
 class Draft:
     """One variant with what is known of it before the run's other variants are.
 
-    ``word`` is final where no ``shifts`` are to be judged. ``load`` is the share of the device that
-    others took meanwhile, if it is worth a doubt, and ``load_before`` what they took of it when the
-    entry was measured. ``card`` is the unit that alone was measured and that the entry does not
-    know, if it is so.
+    ``word`` is final where no ``shifts`` are to be judged. ``loads`` are the shares of the device
+    that others took now, and when the entry was measured. ``card`` is the unit that alone was
+    measured and that the entry does not know, if it is so.
     """
 
-    variant: str
+    result: Result
     word: Word
     reasons: tuple[Reason, ...] = ()
     shifts: tuple[Shift, ...] = ()
     exact: tuple[Change, ...] = ()
-    load: float = 0.0
-    load_before: float = 0.0
+    loads: tuple[float, float] = (0.0, 0.0)
     card: str = ""
 
-    def doubt(self, shift: Shift, policy: Policy) -> Reason | None:
+    def doubt(self, shift: Shift) -> Reason | None:
         """Return what else than the code may be all of a change: others' load, a single card."""
-        low, high = shift.interval(policy.alpha)
-        least = max(low, -high)
-        load = max(self.load, self.load_before)
-        if load and least < math.log1p(shift.gate + load):
-            return because("load" if load == self.load else "load_before", share=load)
-        if self.card and least < math.log1p(max(ONE_CARD, 2 * shift.gate)):
+        load, gate = max(self.loads), shift.strict.gate
+        if load > QUIET and shift.least < math.log1p(gate + load):
+            return because("load" if load == self.loads[0] else "load_before", share=load)
+        if self.card and shift.least < math.log1p(max(ONE_CARD, 2 * gate)):
             return because("one_card", unit=self.card)
         return None
 
@@ -102,26 +91,20 @@ def judge(
     ``results`` and ``entries`` are by variant id. The results are of one stage: evidence of two
     is never mixed, and a stage's comparisons are one family for the false discovery rate.
     """
-    against = learned(replace(against, known=against.known or tuple(entries.values())), variants)
+    known = against.known or tuple(entries.values())
+    against = replace(against, known=known).learned(variants)
     drafts = [
         draft_of(variant, results[variant.id], entry=entries.get(variant.id), against=against)
         for variant in variants
         if variant.id in results and results[variant.id].status is Status.OK
     ]
-    p_values = [shift.p_value() for draft in drafts for shift in draft.shifts]
-    kept = accepted(p_values, against.policy.false_discovery_rate)
-    ends = accumulate(len(draft.shifts) for draft in drafts)
+    p_values = [shift.strict.p_value for draft in drafts for shift in draft.shifts]
+    family = accepted(p_values, against.policy.false_discovery_rate)
+    kept = iter(family)
     return tuple(
-        _verdict(draft, results[draft.variant], kept[end - len(draft.shifts) : end], kept, against)
-        for draft, end in zip(drafts, ends, strict=True)
+        _verdict(draft, list(islice(kept, len(draft.shifts))), len(family), against)
+        for draft in drafts
     )
-
-
-def learned(against: Against, variants: Sequence[Variant]) -> Against:
-    """Return the circumstances with what the entries that are known tell of noise."""
-    if against.priors:
-        return against
-    return replace(against, priors=priors_of(against.known, variants, against))
 
 
 def wants_confirmation(verdict: Verdict, *, is_brief: bool = False) -> bool:
@@ -151,25 +134,24 @@ def draft_of(
         return _draft(variant, result, entry, against)
     except ValueError as error:
         reason = because("unusable", error=str(error))
-        return Draft(variant=variant.id, word=Word.UNCLEAR, reasons=(reason,))
+        return Draft(result=result, word=Word.UNCLEAR, reasons=(reason,))
 
 
 def _draft(
     variant: Variant, result: Result, entry: BaselineEntry | None, against: Against
 ) -> Draft:
-    case, now = variant.case, values_of(result)
-    is_timed = case.regime is not Regime.EXACT
-    if is_timed and not now:
-        reason = because("no_samples")
-        return Draft(variant=variant.id, word=Word.UNCLEAR, reasons=(reason,))
+    case, is_timed = variant.case, variant.case.regime is not Regime.EXACT
+    if is_timed and not values_of(result):
+        return Draft(result=result, word=Word.UNCLEAR, reasons=(because("no_samples"),))
     budget = over_budget(case.budgets, result)
     reasons = [budget] if budget else []
     source = against.source_of(variant.id)
     unrelated = _unrelated(variant, result, entry, against)
     if unrelated or entry is None:
         word, reason = unrelated or (Word.NEW, because("no_entry", source=source))
-        return Draft(variant=variant.id, word=word, reasons=(*reasons, reason))
-    exact = exact_changes(result, entry, case.metrics)
+        return Draft(result=result, word=word, reasons=(*reasons, reason))
+    told = _told(result, case.metrics)
+    exact = tuple(exact_changes(told, entry, case.metrics))
     reasons += [
         because(
             # A share of nothing says nothing.
@@ -185,63 +167,47 @@ def _draft(
     before = values_of_entry(entry)
     if is_timed and not before:
         reasons.append(because("no_time", source=source))
-        return Draft(variant=variant.id, word=Word.NEW, reasons=tuple(reasons), exact=tuple(exact))
-    lost = _lost(variant, result, entry)
+        return Draft(result=result, word=Word.NEW, reasons=tuple(reasons), exact=exact)
+    # The case's own metrics that the baseline has and this run lacks.
+    lost = tuple(m.name for m in case.metrics if m.name in entry.metrics and not told[m.name])
     if lost:
         reasons.append(because("lost", metrics=lost))
     elif not is_timed and not exact:
         reasons.append(because("counted", count=len(entry.metrics)))
-    draft = Draft(variant=variant.id, word=Word.UNCLEAR if lost else Word.SAME, exact=tuple(exact))
+    word = Word.UNCLEAR if lost else Word.SAME
     if not is_timed:
-        return replace(draft, reasons=tuple(reasons))
-    shifts, more = _shifts(variant, result, entry, against)
+        return Draft(result=result, word=word, reasons=tuple(reasons), exact=exact)
+    # The processes of a confirmation's screen were chosen, and are no evidence.
+    screen = against.screened.get(variant.id)
+    screened = [replace(one, is_fresh=False) for one in usable_of(screen)] if screen else []
+
+    def now(metric: Metric) -> list[Timing]:
+        return values_of(result, metric) + (screened if metric is TIME else [])
+
+    shifts, more = shifts_of(variant, entry, now, against)
     # A device with two clocks has voided the blocks that were taken beside others; of arms that
     # took turns others took alike.
-    is_alike = "cycles" in against.facts.clocks or variant.id in against.arms
-    loads = (0.0, 0.0) if is_alike else (foreign_share(result.evidence), entry.load)
-    return replace(
-        draft,
+    is_alike = CYCLES.name in against.facts.clocks or variant.id in against.arms
+    return Draft(
+        result=result,
+        word=word,
         reasons=(*reasons, *more),
         shifts=tuple(shifts),
-        load=loads[0] if loads[0] > QUIET else 0.0,
-        load_before=loads[1] if loads[1] > QUIET else 0.0,
+        exact=exact,
+        loads=(0.0, 0.0) if is_alike else (foreign_share(result.evidence), entry.load),
         card=_unseen_card(result, before, against),
     )
 
 
-def _shifts(
-    variant: Variant, result: Result, entry: BaselineEntry, against: Against
-) -> tuple[list[Shift], list[Reason]]:
-    """Return the shift of each metric with noise, time first, and what is to be said besides."""
-    before, now = values_of_entry(entry), values_of(result)
-    shifts, reasons = [], []
-    policy, prior = against.policy, prior_of(variant, entry, against)
-    awaited = values_of_entry(entry, DEVICE_TIME), values_of(result, DEVICE_TIME)
-    is_awaited = variant.case.regime is Regime.END_TO_END and all(awaited)
-    if is_awaited and not {one.unit for one in before} & {one.unit for one in now} - {""}:
-        # Host time is another host's there.
-        device = against.prior(AWAITED, variant.id)
-        shifts.append(shift_of(*awaited, prior=device, policy=policy, metric=DEVICE_TIME))
-        was, is_now = (median(one.time_us for one in side) for side in (before, now))
-        reasons.append(because("another_host", theta=is_now / was - 1))
-    else:
-        screened = _screened(variant, against)
-        shifts.append(shift_of(before, now + screened, prior=prior, policy=policy))
-    has_clock = (prior.beta or prior.beta_sd) and all(one.cycles for one in (*before, *now))
-    if variant.id in against.arms and has_clock:
-        # In turns time itself counts as well, with what the clock did to it.
-        prior = replace(prior, beta=0.0, beta_sd=0.0)
-        shifts.append(shift_of(before, now, prior=prior, policy=policy, metric=ELAPSED))
-    service = against.prior(service_prior(against.facts.device), variant.id)
-    for metric in variant.case.metrics:
-        try:
-            sides = values_of_entry(entry, metric), values_of(result, metric)
-        except ValueError as error:
-            reasons.append(because("not_judged", error=str(error)))
-            continue
-        if all(sides):
-            shifts.append(shift_of(*sides, prior=service, policy=policy, metric=metric))
-    return [*shifts, *power_shifts(variant, result, entry, against)], reasons
+def _told(result: Result, declared: Sequence[Metric]) -> dict[str, list[float]]:
+    """Return the numbers without noise by metric, and all samples of a case's own metrics."""
+    told: dict[str, list[float]] = {metric.name: [] for metric in declared}
+    for process in result.evidence:
+        for name, value in process.exact.items():
+            told.setdefault(name, []).append(value)
+        for metric in declared:
+            told[metric.name] += chain(*process.samples(metric.name))
+    return told
 
 
 def _unrelated(
@@ -262,23 +228,6 @@ def _unrelated(
     return (Word.INCOMPARABLE, because("other_kind", text=blocked)) if blocked else None
 
 
-def _lost(variant: Variant, result: Result, entry: BaselineEntry) -> tuple[str, ...]:
-    """Return which of the case's own metrics the baseline has and this run lacks."""
-    told = {name for process in result.evidence for name in process.exact}
-    told |= {n for process in result.evidence for block in process.blocks for n in block.metrics}
-    own = [metric.name for metric in variant.case.metrics]
-    return tuple(name for name in own if name in entry.metrics and name not in told)
-
-
-def _screened(variant: Variant, against: Against) -> list[Timing]:
-    """Return the processes of a confirmation's screen: they were chosen, and are no evidence."""
-    result = against.screened.get(variant.id)
-    try:
-        return [replace(one, is_fresh=False) for one in values_of(result)] if result else []
-    except ValueError:
-        return []
-
-
 def _unseen_card(result: Result, before: Sequence[Timing], against: Against) -> str:
     known = {one.unit for one in before}
     measured = (result, against.screened.get(result.variant))
@@ -291,21 +240,19 @@ def _unseen_card(result: Result, before: Sequence[Timing], against: Against) -> 
 # The verdict, in the light of all other comparisons of the run.
 
 
-def _verdict(
-    draft: Draft, result: Result, kept: Sequence[bool], family: Sequence[bool], against: Against
-) -> Verdict:
-    """Return the verdict of a draft, of whose changes some are ``kept`` among the whole family."""
-    policy = against.policy
+def _verdict(draft: Draft, kept: Sequence[bool], comparisons: int, against: Against) -> Verdict:
+    """Return the verdict of a draft, of whose changes some are ``kept`` among all of the run's."""
+    policy, name = against.policy, draft.result.variant
     reasons = list(draft.reasons)
-    words, changes = [], []
+    words: list[Word] = []
+    changes: list[Change] = []
     for shift, is_kept in zip(draft.shifts, kept, strict=True):
-        found = shift.word(policy)
-        doubt = draft.doubt(shift, policy) if found.moved else None
-        if found.moved and not doubt and not is_kept:
-            doubt = because("weak", comparisons=len(family))
-        word = Word.UNCLEAR if doubt else found
+        doubt = draft.doubt(shift) if shift.word.moved else None
+        if shift.word.moved and not doubt and not is_kept:
+            doubt = because("weak", comparisons=comparisons)
+        word = Word.UNCLEAR if doubt else shift.word
         words.append(word)
-        change = shift.change(policy, lenient=word is Word.SAME)
+        change = shift.lenient if word is Word.SAME else shift.strict
         changes.append(change)
         if shift.metric in TIMES or word is not Word.SAME:
             reasons += _reasons(shift, change, word, policy)
@@ -327,13 +274,13 @@ def _verdict(
         for each, change in zip(words, changes, strict=True)
     )
     return Verdict(
-        variant=draft.variant,
+        variant=name,
         word=word,
         reasons=tuple(reasons),
         changes=(*changes, *draft.exact),
-        source=against.source_of(draft.variant),
-        in_turns=draft.variant in against.arms,
-        confirmation=_confirmation(result, against) if word.moved else Confirmation.NONE,
+        source=against.source_of(name),
+        in_turns=name in against.arms,
+        confirmation=_confirmation(draft.result, against) if word.moved else Confirmation.NONE,
         fails=word.value in policy.fail_on and (word is not Word.SLOWER or is_past_gate),
         card=draft.card if Word.UNCLEAR in words else "",
     )
@@ -341,13 +288,13 @@ def _verdict(
 
 def _reasons(shift: Shift, change: Change, word: Word, policy: Policy) -> list[Reason]:
     """Return what moved, how surely, what the limit was and what both clocks did."""
-    is_time = shift.metric is TIME
+    is_time, is_same = shift.metric is TIME, word is Word.SAME
+    time, clock = change.time_change, change.clock_change
     found = []
     if is_time and shift.has_clock:
-        is_code_same = word is Word.SAME and abs(shift.time) > shift.threshold
-        kind = "code_is_same" if is_code_same else "clocks"
-        kind = kind if abs(shift.clock) >= NOTABLE_CLOCK else "time"
-        found.append(because(kind, time=shift.time, clock=shift.clock))
+        kind = "code_is_same" if is_same and abs(time) > change.threshold else "clocks"
+        kind = kind if abs(clock) >= NOTABLE_CLOCK else "time"
+        found.append(because(kind, time=time, clock=clock))
     interval = because(
         "interval",
         metric=change.metric,
@@ -360,8 +307,8 @@ def _reasons(shift: Shift, change: Change, word: Word, policy: Policy) -> list[R
         theta=change.theta,
         low=change.low,
         high=change.high,
-        level=1 - (2 * policy.alpha_same if word is Word.SAME else policy.alpha),
-        limit=change.gate if word is Word.SAME else change.threshold,
+        level=1 - (2 * policy.alpha_same if is_same else policy.alpha),
+        limit=change.gate if is_same else change.threshold,
     )
     found.append(interval)
     if word is Word.UNCLEAR and shift.is_clock_lost:
@@ -384,17 +331,3 @@ def _confirmation(result: Result, against: Against) -> Confirmation:
     units = [{process.unit for process in one.evidence} for one in (result, screened) if one]
     is_another = len(units) > 1 and units[0].isdisjoint(units[1])
     return Confirmation.ANOTHER_GPU if is_another else Confirmation.FRESH
-
-
-def drift_of(
-    variant: Variant, start: Result, end: Result, *, entry: BaselineEntry, against: Against
-) -> Shift | None:
-    """Return how far a variant moved between two results of one run, None if either has no time."""
-    try:
-        before, now = values_of(start), values_of(end)
-        prior = prior_of(variant, entry, against)
-    except (ValueError, KeyError):  # an entry of no time, or of a regime that is not known here
-        return None
-    if not (before and now):
-        return None
-    return shift_of(before, now, prior=prior, policy=against.policy)

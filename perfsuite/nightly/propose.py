@@ -15,10 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, UsageError, user_name
-from perfsuite.judge.compare import Against
+from perfsuite.judge.compare import Against, is_one_level, level_changes
 from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.noise import entries_of
-from perfsuite.judge.verdict import learned
 from perfsuite.model import (
     BaselineEntry,
     Change,
@@ -35,7 +34,7 @@ from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report import view
 from perfsuite.report.data import Side, explained_by
 from perfsuite.report.text import in_markdown
-from perfsuite.run.accept import acceptance_of, is_one_level, level_changes
+from perfsuite.run.accept import acceptance_of
 from perfsuite.run.project import BaselinesOption, find_project, say, time_of
 from perfsuite.store.baselines import (
     Baselines,
@@ -228,9 +227,7 @@ def _products(runs: Sequence[Run], root: Path) -> dict[str, _Product]:
         baselines = Baselines.load([root], read_sku(folder) if has_sku(folder) else sku)
         known = tuple(baselines.entries.values())
         against = Against(facts=run.facts, slug=slug, source=f"baseline {slug}", known=known)
-        products[slug] = _Product(
-            baselines, learned(against, [one.variant for one in run.variants])
-        )
+        products[slug] = _Product(baselines, against.learned([one.variant for one in run.variants]))
     return products
 
 

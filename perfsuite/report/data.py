@@ -459,15 +459,11 @@ def rates_of(
         limit = "kernels_per_ms"
     elif work.flops and roofline.work_class(work, peaks) != roofline.MEMORY:
         limit = "tflop_per_s"
-    sides = [roofline.rates(work, time, peaks) if time else () for time in (now, before)]
-    old = {one.name: one.value for one in sides[1]}
-    found = [
-        Measured(
-            name=one.name, unit=one.unit, better="", value=one.value, baseline=old.get(one.name)
-        )
-        for one in sides[0]
-        if one.name != "ceiling_percent"
-    ]
+    old = roofline.rates(work, before) if before else {}
+    found = []
+    for name, (value, unit) in roofline.rates(work, now).items():
+        was = old[name][0] if name in old else None
+        found.append(Measured(name=name, unit=unit, better="", value=value, baseline=was))
     return sorted(found, key=lambda one: one.name != limit)
 
 

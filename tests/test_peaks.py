@@ -1,8 +1,9 @@
-"""What a SKU reaches by the accepted times of the variants that packs call its ceilings."""
+"""What a SKU reaches: products' known peaks, and accepted times of what packs call ceilings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,12 @@ from perfsuite.judge.peaks import (
     PEAKS,
     STARTS,
     Rate,
+    efficiency,
     link_of,
     peaks_of,
     per_launch,
     with_measured,
+    work_class,
 )
 from perfsuite.model import BaselineEntry, BaselineMetric, Pack, Tier, Work
 from perfsuite.packs.find import packs_at
@@ -34,9 +37,10 @@ from perfsuite.workers.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[1]
 H200 = PEAKS["nvidia-h200"]
-IMPLS = ("torch", "triton", "cuda")
 ADD = "memory.stream[op=add,n=268435456,impl=cuda]"
-STARTS_US = {"relaunch": 256.0, "graph": 128.0}
+COPY = Work(read_bytes=2**30, write_bytes=2**30)
+GEMM = Work(flops=2 * 8192**3, read_bytes=4 * 8192**2, write_bytes=2 * 8192**2, rate_dtype="bf16")
+L2 = roofline.Peaks({"l2": Rate(1e13, "made up", measured=True)}, {})
 VENDOR = """
 import perfsuite
 from perfsuite import Work, case, on_device
@@ -59,55 +63,62 @@ def perf_device():
 """
 
 
-def _stream(ops: Mapping[str, int]) -> dict[str, float]:
-    return {
-        f"memory.stream[op={op},n=268435456,impl={impl}]": 2.0**30 * count
-        for op, count in ops.items()
-        for impl in IMPLS
-    }
+@pytest.mark.parametrize(
+    ("work", "peaks", "time_us", "found"),
+    [
+        (None, H200, None, "unknown"),
+        (Work(), H200, None, "unknown"),
+        (COPY, H200, None, "memory"),
+        (GEMM, H200, None, "compute"),
+        (Work(read_bytes=4.36e6, flops=798e6, rate_dtype="bf16"), H200, None, "mixed"),
+        (Work(read_bytes=1, link="pcie"), H200, None, "transfer"),
+        (Work(read_bytes=1, link="pcie"), H200, 9.0, "host copy"),
+        # What stays on the chip is memory where its rate is known, and no transfer.
+        (Work(read_bytes=1e9, link="l2"), H200, 100.0, "unknown"),
+        (Work(read_bytes=1e9, link="l2"), L2, 100.0, "memory"),
+        # Far below its bound something else holds it up.
+        (COPY, H200, 520.0, "memory"),
+        (COPY, H200, 5000.0, "unknown"),
+        (COPY, GENERIC, 5000.0, "memory"),
+    ],
+)
+def test_class_names_what_limits(
+    work: Work | None, peaks: roofline.Peaks, time_us: float | None, found: str
+) -> None:
+    assert work_class(work, peaks, time_us) == found
 
 
-def _gemms(case: str, impls: Iterable[str], *sizes: int) -> dict[str, float]:
-    return {f"{case}m={m},n={m},k={m},impl={impl}]": 2.0 * m**3 for m in sizes for impl in impls}
+@pytest.mark.parametrize(
+    ("work", "peaks", "time_us", "share"),
+    [
+        (COPY, H200, 525.0, 0.938),
+        (COPY, GENERIC, 525.0, None),
+        (GEMM, H200, 2 * 1377.8, 0.5),
+        (Work(), H200, 10.0, None),
+        (Work(flops=67e6), H200, 2.0, 0.5),  # an unstated dtype counts as fp32
+        (Work(read_bytes=2**30, link="l2"), H200, 200.0, None),
+    ],
+)
+def test_efficiency_is_the_longer_of_moving_and_computing_over_time(
+    work: Work, peaks: roofline.Peaks, time_us: float, share: float | None
+) -> None:
+    assert efficiency(work, peaks, time_us) == (share and pytest.approx(share, abs=1e-3))
 
 
-BF16 = {
-    **_gemms("compute.gemm[dtype=bf16,", ("torch", "triton"), 4096, 8192),
-    **_gemms("hopper.wgmma_gemm[", ("cublas", "gluon"), 4096, 8192),
-}
-# Bytes or operations of one launch.
-LINKS = {
-    "hbm": _stream({"copy": 2, "scale": 2, "add": 3, "triad": 3}),
-    "hbm_read": _stream({"dot": 2, "read": 1}),
-    "hbm_write": _stream({"init": 1}),
-    "l2": {
-        f"memory.l2_sweep[kib={kib},impl=cuda]": 1024.0 * kib * (2**20 // kib)
-        for kib in (16384, 24576, 32768)
-    },
-    "shared": {
-        f"memory.bank_conflicts[{axes}]": 4.0 * 32 * 256 * 131073
-        for axes in ("stride=1,impl=plain", "stride=4,impl=vectors")
-    },
-    "pcie": {f"memory.h2d[mib=256,direction={way},impl=pinned]": 2.0**28 for way in ("h2d", "d2h")},
-}
-OPERATIONS = {
-    "bf16": BF16,
-    "fp16": _gemms("compute.gemm[dtype=fp16,", ("torch",), 8192),
-    "int8": _gemms("compute.gemm[dtype=int8,", ("torch",), 8192),
-    "fp64": {
-        **_gemms("compute.gemm[dtype=fp64,", ("torch",), 4096),
-        "compute.fp64_emulation[m=4096,impl=fp64]": 2.0 * 4096**3,
-    },
-    "fp8": _gemms("compute.fp8_gemm[", ("fp8_tensorwise", "fp8_rowwise"), 4096, 8192),
-    "tf32": _gemms("compute.gemm[dtype=tf32,", ("torch",), 4096),
-    "fp32": {"compute.fma[steps=4096,impl=cuda]": 2.0**35},
-}
-KINDS = dict.fromkeys(LINKS, BYTES) | dict.fromkeys(OPERATIONS, FLOP)
-# Kernels of one launch.
-STARTED = {
-    "launch": {"scheduling.persistent[steps=128,impl=relaunch]": 128.0},
-    "graph_node": {"scheduling.persistent[steps=128,impl=graph]": 128.0},
-}
+def test_gpu_count_does_not_change_the_peaks_and_a_slice_has_none() -> None:
+    assert peaks_of("nvidia-h200-x2") is peaks_of("nvidia-h200-0282-001-x2") is H200
+    assert peaks_of("nvidia-h200-mig-1g.18gb").is_generic
+    assert peaks_of("acme-9000").is_generic
+    for peaks in PEAKS.values():
+        rates = [*peaks.links.values(), *peaks.operations.values()]
+        assert all(rate.source and rate.value > 0 for rate in rates)
+
+
+def test_rates_have_units_and_leave_out_what_is_not_stated() -> None:
+    found = roofline.rates(GEMM, 1400.0)
+    assert found.keys() == {"gb_per_s", "tflop_per_s"}
+    rate, unit = found["tflop_per_s"]
+    assert (round(rate), unit) == (785, "TFLOP/s")
 
 
 @pytest.fixture(scope="module")
@@ -121,52 +132,40 @@ def _accepted(variant: str, time_us: float, version: int = 1) -> BaselineEntry:
     return BaselineEntry(variant=variant, case_version=version, run="r", metrics=metrics)
 
 
-def _rates(
-    ceilings: Mapping[str, Mapping[str, float]], times: Mapping[str, float]
-) -> dict[str, Rate]:
-    reached = {
-        name: max((1e6 * amount / times[each], each) for each, amount in own.items())
-        for name, variants in ceilings.items()
-        if (own := {each: amount for each, amount in variants.items() if each in times})
-    }
-    return {
-        name: Rate(value, measured=True, source=f"{variant}, accepted baseline")
-        for name, (value, variant) in reached.items()
-    }
-
-
 def test_packs_declare_what_is_a_ceiling_whatever_the_tier(packs: Sequence[Pack]) -> None:
     found: dict[str, dict[str, float]] = {}
     for name, variant in [
         (name, each) for pack in packs for name, own in pack.ceilings.items() for each in own
     ]:
-        assert variant.work is not None
-        amount, kind = per_launch(variant.work, name)
+        work = variant.work or Work()
+        amount, kind = per_launch(work, name)
         found.setdefault(name, {})[variant.id] = amount
-        assert kind == KINDS.get(name, STARTS)
         # A ceiling is what the roofline holds such work against.
-        by = {BYTES: link_of(variant.work, H200), FLOP: variant.work.rate_dtype}
-        held = by.get(kind, variant.work.start)
-        assert held == name
-    assert found == LINKS | OPERATIONS | STARTED
+        held = {BYTES: link_of(work, H200), FLOP: work.rate_dtype, STARTS: work.start}
+        assert held[kind] == name
+    # Bytes, operations or kernels of one launch, by the formulas of the cases.
+    assert found == json.loads((ROOT / "tests/data/ceilings.json").read_text())
 
 
 @pytest.mark.parametrize("slug", ["nvidia-h200-0282-000", "nvidia-h200-0282-001"])
 def test_stored_baselines_give_the_peaks_of_these_ceilings(
     packs: Sequence[Pack], slug: str
 ) -> None:
+    ceilings = json.loads((ROOT / "tests/data/ceilings.json").read_text())
     sku = read_sku(ROOT / "baselines" / slug)
     entries = Baselines.load([ROOT / "baselines"], sku).entries
     clocks = {name: each.metrics.get("time_us") for name, each in entries.items()}
     times = {name: clock.center for name, clock in clocks.items() if clock and clock.center > 0}
-    links, operations = _rates(LINKS, times), _rates(OPERATIONS, times)
-    assert {"hbm", "hbm_read", "hbm_write", "pcie"} <= links.keys()
-    assert {"bf16", "fp8", "tf32"} <= operations.keys()
     peaks = with_measured(peaks_of(slug), entries.values(), packs)
-    assert peaks.links == {**H200.links, **links}
-    assert peaks.operations == {**H200.operations, **operations}
-    assert peaks.starts == _rates(STARTED, times)
-    assert peaks.starts["graph_node"].value > peaks.starts["launch"].value > 0
+    found = {**peaks.links, **peaks.operations, **peaks.starts}
+    for name, own in ceilings.items():
+        reached = [(1e6 * own[each] / times[each], each) for each in own if each in times]
+        if reached:
+            value, variant = max(reached)
+            source = f"{variant}, accepted baseline"
+            assert found.pop(name) == Rate(value, source, measured=True)
+    assert found.items() <= {**H200.links, **H200.operations}.items()
+    assert not found.keys() & {"hbm", "hbm_read", "hbm_write", "pcie", "bf16", "fp8", "tf32"}
 
 
 def test_ceiling_is_the_best_that_is_accepted_of_its_cases(packs: Sequence[Pack]) -> None:
@@ -178,67 +177,53 @@ def test_ceiling_is_the_best_that_is_accepted_of_its_cases(packs: Sequence[Pack]
     }
     # What another version of the case moved is not known.
     other = _accepted("memory.stream[op=copy,n=268435456,impl=cuda]", 1.0, version=99)
-    found = with_measured(H200, [*(_accepted(*each) for each in times.items()), other], packs)
+    entries = [*(_accepted(*each) for each in times.items()), other]
+    found = with_measured(H200, entries, packs)
     assert found.links["hbm"].value == pytest.approx(3 * 2**30 / 700e-6)
     assert "op=add" in found.links["hbm"].source
     assert found.links["l2"].value == pytest.approx(42 * 24 * 2**20 / 100e-6)
     assert found.links["pcie"] is H200.links["pcie"]
     assert found.operations == H200.operations
-    l2 = Work(read_bytes=2**30, link="l2")
-    assert roofline.efficiency(l2, found, 200.0) == pytest.approx(0.507, abs=1e-3)
-    assert roofline.efficiency(l2, H200, 200.0) is None
+    assert efficiency(Work(read_bytes=2**30, link="l2"), found, 200.0) == pytest.approx(0.507, 1e-2)
+    # Of a product that is not listed no share is told.
+    assert with_measured(GENERIC, entries, packs) == GENERIC
 
 
 def test_kernels_in_a_row_are_held_against_what_starts_them(packs: Sequence[Pack]) -> None:
-    times = {f"scheduling.persistent[steps=128,impl={impl}]": us for impl, us in STARTS_US.items()}
+    times = {f"scheduling.persistent[steps=128,impl={impl}]": us
+             for impl, us in (("relaunch", 256.0), ("graph", 128.0))}  # fmt: skip
     found = with_measured(H200, [_accepted(*each) for each in times.items()], packs)
     chain = Work(read_bytes=8192, write_bytes=8192, kernels=64)
-    assert roofline.efficiency(chain, found, 160.0) == pytest.approx(0.8)
     graph = replace(chain, start="graph_node")
-    assert roofline.efficiency(graph, found, 160.0) == pytest.approx(0.4)
+    assert efficiency(chain, found, 160.0) == pytest.approx(0.8)
+    assert efficiency(graph, found, 160.0) == pytest.approx(0.4)
     (rate, *_) = rates_of(graph, found, 160.0)
     assert rate.unit == "kernels/ms"
     assert rate.value == pytest.approx(400.0)
     # Not where nothing is known of starts, nor where the bytes take longer.
-    assert roofline.efficiency(graph, H200, 160.0) == pytest.approx(2.3e-5, rel=0.1)
-    large = replace(graph, read_bytes=2**30)
-    assert not roofline.is_held_by_starts(large, found)
-    assert rates_of(large, found, 300.0)[0].unit == "GB/s"
+    assert efficiency(graph, H200, 160.0) == pytest.approx(2.3e-5, rel=0.1)
+    assert rates_of(replace(graph, read_bytes=2**30), found, 300.0)[0].unit == "GB/s"
     # What holds a launch up for its noise is another question.
-    assert roofline.work_class(graph, found, 64.0) == roofline.UNKNOWN
-
-
-def test_ceiling_without_work_of_it_changes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "acme.py").write_text(VENDOR, "utf-8")
-    (vendor,) = load_catalogue(packs_at(tmp_path / "acme.py"), tier=Tier.FULL)
-    own = replace(vendor.ceilings["fp7"][0], work=Work(read_bytes=1))
-    entry = _accepted(own.id, 5.0, own.case.version)
-    found = with_measured(H200, [entry], [replace(vendor, ceilings={"fp8": (own,)})])
-    assert found == H200
-    gemm = Work(flops=1e9, rate_dtype="fp8")
-    assert roofline.efficiency(gemm, found, 200.0) == roofline.efficiency(gemm, H200, 200.0)
-
-
-def test_of_a_product_that_is_not_listed_no_share_is_told(packs: Sequence[Pack]) -> None:
-    entry = _accepted("memory.stream[op=copy,n=268435456,impl=torch]", 500.0)
-    assert with_measured(GENERIC, [entry], packs) is GENERIC
+    assert work_class(graph, found, 64.0) == "unknown"
 
 
 def test_a_vendors_pack_declares_the_ceilings_of_its_own_device(tmp_path: Path) -> None:
     (tmp_path / "acme.py").write_text(VENDOR, encoding="utf-8")
-    packs = load_catalogue(packs_at(tmp_path / "acme.py"), tier=Tier.SMOKE)
+    (vendor,) = load_catalogue(packs_at(tmp_path / "acme.py"), tier=Tier.SMOKE)
     entries = [_accepted(f"acme.own[n={n}]", us, version=2) for n, us in ((4000, 2.0), (1000, 0.5))]
     elsewhere = [_accepted(f"acme.anywhere[n={n}]", 0.1) for n in (4000, 1000)]
-    found = with_measured(peaks_of("acme-a1"), [*entries, *elsewhere], packs)
+    found = with_measured(peaks_of("acme-a1"), [*entries, *elsewhere], [vendor])
     # The generic ones are another product's.
     assert {name: rate.value for name, rate in found.links.items()} == {"hbm": 8e9}
     assert {name: rate.value for name, rate in found.operations.items()} == {"fp7": 4e9}
-    assert roofline.efficiency(Work(read_bytes=1000), found, 0.5) == pytest.approx(0.25)
+    assert efficiency(Work(read_bytes=1000), found, 0.5) == pytest.approx(0.25)
     # On a product that is not its own, nobody said that these are all of its ceilings.
-    assert with_measured(GENERIC, elsewhere, packs) is GENERIC
-    listed = with_measured(H200, elsewhere, packs)
+    assert with_measured(GENERIC, elsewhere, [vendor]) == GENERIC
+    listed = with_measured(H200, elsewhere, [vendor])
     assert listed.links["hbm"].value == pytest.approx(1.6e11)
-    assert listed.links["pcie"] is H200.links["pcie"]
+    # One without work of it changes nothing.
+    own = replace(vendor.ceilings["fp7"][0], work=Work(read_bytes=1))
+    assert with_measured(H200, entries, [replace(vendor, ceilings={"fp8": (own,)})]) == H200
 
 
 def test_ceiling_that_was_accepted_is_known_to_a_run_without_it(
@@ -249,9 +234,8 @@ def test_ceiling_that_was_accepted_is_known_to_a_run_without_it(
     renamed = [replace(each, id=ADD) if each.case.name == "stream" else each for each in plain]
     of_it = {old.id: new.id for old, new in zip(run.variants, renamed, strict=True)}
     results = tuple(replace(each, variant=of_it[each.variant]) for each in run.results)
-    accept(
-        replace(run, variants=ran(*renamed)).having(results=results), tmp_path, reason="r", by="b"
-    )
+    run = replace(run, variants=ran(*renamed)).having(results=results)
+    accept(run, tmp_path, reason="r", by="b")
     later = replace(run, id="later", variants=run.variants[1:]).having(results=run.results[1:])
     found = find_expected([tmp_path], tmp_path / "none", run=later, packs=packs)
     assert found.reached is not None
