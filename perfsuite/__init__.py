@@ -51,56 +51,14 @@ from perfsuite.model import (
 __version__ = "0.1.0"
 
 __all__ = [
-    "KERNELS",
-    "Accelerator",
-    "Budget",
-    "Case",
-    "CaseError",
-    "Claim",
-    "Comparison",
-    "Context",
-    "Device",
-    "DeviceError",
-    "DeviceFacts",
-    "Group",
-    "Health",
-    "Inspection",
-    "Kernel",
-    "Loaded",
-    "MachineCode",
-    "Metric",
-    "Need",
-    "Opcodes",
-    "PerfError",
-    "Regime",
-    "Result",
-    "Rng",
-    "Run",
-    "Sample",
-    "Scenario",
-    "Section",
-    "Tier",
-    "TracedKernel",
-    "Variant",
-    "Verdict",
-    "Work",
-    "Workload",
-    "WrongResultError",
-    "arch",
-    "capture",
-    "case",
-    "count_kernels",
-    "count_operators",
-    "cuda",
-    "facts_of",
-    "feature",
-    "gpus",
-    "graph_kernels",
-    "hookimpl",
-    "on_device",
-    "package",
+    "KERNELS", "Accelerator", "Budget", "Case", "CaseError", "Claim", "Comparison", "Context",
+    "Device", "DeviceError", "DeviceFacts", "Group", "Health", "Inspection", "Kernel", "Loaded",
+    "MachineCode", "Metric", "Need", "Opcodes", "PerfError", "Regime", "Result", "Rng", "Run",
+    "Sample", "Scenario", "Section", "Tier", "TracedKernel", "Variant", "Verdict", "Work",
+    "Workload", "WrongResultError", "arch", "capture", "case", "count_kernels", "count_operators",
+    "cuda", "facts_of", "feature", "gpus", "graph_kernels", "hookimpl", "on_device", "package",
     "read_code",
-]
+]  # fmt: skip
 
 _Values = Mapping[str, Sequence[Scalar]]
 
@@ -121,6 +79,8 @@ def case(
     """
 
     def wrap(build: Callable[..., Buildable]) -> Case:
+        for name in ("needs", "budgets", "tags", "metrics"):
+            fields[name] = tuple(fields.get(name, ()))
         return Case(
             name=fields.pop("name", build.__name__),
             build=build,
@@ -128,10 +88,6 @@ def case(
             smoke=_frozen(smoke or {}),
             full=_frozen(full or {}),
             full_only=_frozen_bindings(full_only),
-            needs=tuple(fields.pop("needs", ())),
-            budgets=tuple(fields.pop("budgets", ())),
-            tags=tuple(fields.pop("tags", ())),
-            metrics=tuple(fields.pop("metrics", ())),
             **fields,
         )
 

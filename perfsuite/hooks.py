@@ -23,19 +23,7 @@ if TYPE_CHECKING:
     import typer
     from markupsafe import Markup
 
-    from perfsuite.model import (
-        Accelerator,
-        BaselineEntry,
-        Case,
-        Change,
-        Claim,
-        Kernel,
-        Result,
-        Run,
-        Section,
-        Variant,
-        Verdict,
-    )
+    from perfsuite import model
     from perfsuite.report.data import RunView, Side, VariantView
     from perfsuite.run.config import Config, Exceptions, TimeLimit
     from perfsuite.run.finish import Kept
@@ -56,7 +44,7 @@ hookimpl = pluggy.HookimplMarker("perfsuite")
 
 
 @hookspec
-def perf_cases(kernels: Sequence[Kernel]) -> Sequence[Case | Claim]:  # type: ignore[empty-body]
+def perf_cases(kernels: Sequence[model.Kernel]) -> Sequence[model.Case | model.Claim]:  # type: ignore[empty-body]
     """Return the pack's cases and claims.
 
     ``kernels`` are those that all packs hand over, each named ``pack.kernel``; most packs leave
@@ -84,7 +72,7 @@ def perf_cases(kernels: Sequence[Kernel]) -> Sequence[Case | Claim]:  # type: ig
 
 
 @hookspec
-def perf_kernels() -> Sequence[Kernel]:  # type: ignore[empty-body]
+def perf_kernels() -> Sequence[model.Kernel]:  # type: ignore[empty-body]
     """Return the pack's kernels as plain data, to be compiled and inspected where no GPU is.
 
     Called in the catalogue child; must import neither torch nor a kernel. Example::
@@ -102,7 +90,7 @@ def perf_kernels() -> Sequence[Kernel]:  # type: ignore[empty-body]
 
 
 @hookspec
-def perf_device() -> Accelerator | None:
+def perf_device() -> model.Accelerator | None:
     """Return the device that the pack brings, as plain data; None where it can bring none.
 
     Called in the catalogue child, within the time limit of listing: look for units without
@@ -147,7 +135,7 @@ class Controller:
     """
 
     @hookspec
-    def perf_result(self, result: Result, variant: Variant) -> None:
+    def perf_result(self, result: model.Result, variant: model.Variant) -> None:
         """Take notice of how one variant ended in one stage: screen, and confirm if there was one.
 
         Example::
@@ -161,7 +149,7 @@ class Controller:
         """
 
     @hookspec
-    def perf_verdict(self, verdict: Verdict, variant: Variant, run: Run) -> None:
+    def perf_verdict(self, verdict: model.Verdict, variant: model.Variant, run: model.Run) -> None:
         """Take notice of the verdict on one variant; ``run`` is the whole run.
 
         Example::
@@ -176,7 +164,7 @@ class Controller:
         """
 
     @hookspec
-    def perf_report_section(self, run: Run) -> Section | Sequence[Section] | None:
+    def perf_report_section(self, run: model.Run) -> model.Section | Sequence[model.Section] | None:
         """Return what the report is to say besides: a section, several, or none.
 
         Also called when a report is made again from a run file. A section holds text and a table,
@@ -206,14 +194,14 @@ class Feature:
         """Add commands to ``perfsuite`` and to ``perfsuite baseline``."""
 
     @hookspec
-    def perf_finished(self, run: Run, config: Config, steps: Steps) -> Kept:  # type: ignore[empty-body]
+    def perf_finished(self, run: model.Run, config: Config, steps: Steps) -> Kept:  # type: ignore[empty-body]
         """Keep a run that is measured and judged; return what is known of its variants.
 
         Called again once the run was accepted. What fails is a step that costs nothing else.
         """
 
     @hookspec
-    def perf_past(self, run: Run, root: Path) -> Kept:  # type: ignore[empty-body]
+    def perf_past(self, run: model.Run, root: Path) -> Kept:  # type: ignore[empty-body]
         """Return what is known of the variants of a run that a command reports."""
 
     @hookspec
@@ -227,10 +215,10 @@ class Feature:
     @hookspec(firstresult=True)
     def perf_fit(
         self,
-        run: Run,
+        run: model.Run,
         config: Config,
         limit: TimeLimit,
-        entries: Mapping[str, BaselineEntry],
+        entries: Mapping[str, model.BaselineEntry],
         devices: int,
     ) -> Any:
         """Return what chooses the variants of a run that was just opened, None where all are.
@@ -239,7 +227,7 @@ class Feature:
         """
 
     @hookspec
-    def perf_judged(self) -> Callable[..., Run]:  # type: ignore[empty-body]
+    def perf_judged(self) -> Callable[..., model.Run]:  # type: ignore[empty-body]
         """Return what looks closer at a judged run while its devices are held.
 
         It is called with the run, who is told, and by name ``run_file``, ``desks``, ``entries``,
@@ -247,7 +235,7 @@ class Feature:
         """
 
     @hookspec
-    def perf_explained(self, change: Change | None, before: Side, now: Side) -> str:  # type: ignore[empty-body]
+    def perf_explained(self, change: model.Change | None, before: Side, now: Side) -> str:  # type: ignore[empty-body]
         """Say in one sentence what a change of a variant's time is made of; "" if unknown."""
 
     @hookspec

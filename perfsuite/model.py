@@ -384,7 +384,24 @@ class Budget(Record, frozen=True):
     reason: str
 
 
-class Case(Record, frozen=True, kw_only=True):
+class Declared(Record, frozen=True, kw_only=True):
+    """What a case is wherever it is: in its pack, and as plain data."""
+
+    name: str
+    source: str = ""
+    version: int = 1
+    regime: Regime = Regime.PACED
+    cold: bool = True
+    needs: tuple[Need, ...] = ()
+    budgets: tuple[Budget, ...] = ()
+    tags: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    ranks: str = ""
+    target: str = ""
+    tunes: bool = False
+
+
+class Case(Declared, frozen=True, kw_only=True):
     """A named workload with axes, as a pack declares it; lives only where the pack is loaded.
 
     ``only`` says which bindings exist, ``waits`` which of the smoke tier's are left to nightly.
@@ -400,7 +417,6 @@ class Case(Record, frozen=True, kw_only=True):
     times and ``work`` are what a SKU reaches.
     """
 
-    name: str
     build: Callable[..., Buildable]
     axes: Mapping[str, tuple[Scalar, ...]]
     smoke: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
@@ -408,20 +424,9 @@ class Case(Record, frozen=True, kw_only=True):
     only: Callable[..., bool] | None = None
     waits: Callable[..., bool] | None = None
     full_only: tuple[Mapping[str, tuple[Scalar, ...]], ...] = ()
-    needs: tuple[Need, ...] = ()
     work: Callable[..., Work] | None = None
     memory_bytes: Callable[..., int] | None = None
-    source: str = ""
-    version: int = 1
-    regime: Regime = Regime.PACED
-    cold: bool = True
-    budgets: tuple[Budget, ...] = ()
-    tags: tuple[str, ...] = ()
-    metrics: tuple[Metric, ...] = ()
-    ranks: str = ""
-    target: str = ""
     canary: Mapping[str, Axes] = field(default_factory=dict)
-    tunes: bool = False
     ceilings: Mapping[str, Callable[..., bool]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -439,26 +444,14 @@ class Case(Record, frozen=True, kw_only=True):
                 raise ValueError(f"the canary of {device!r} must bind each axis of the case once")
 
 
-class CaseInfo(Record, frozen=True, kw_only=True):
+class CaseInfo(Declared, frozen=True, kw_only=True):
     """The plain data of a case that leaves the catalogue child."""
 
     pack: str
-    name: str
     doc: str
     file: str
     line: int
-    source: str
-    version: int
-    regime: Regime
-    cold: bool
-    needs: tuple[Need, ...]
-    budgets: tuple[Budget, ...]
-    tags: tuple[str, ...]
     axes: tuple[str, ...]
-    metrics: tuple[Metric, ...] = ()
-    ranks: str = ""
-    target: str = ""
-    tunes: bool = False
 
     def __post_init__(self) -> None:
         _check_roles(self)
@@ -1005,7 +998,7 @@ def function_of(name: str) -> str:
     return plain.partition("(")[0].partition("<")[0]
 
 
-class TracedKernel(Record, frozen=True, kw_only=True, omit_defaults=True):
+class TracedKernel(Record, frozen=True, kw_only=True):
     """A kernel that a launch runs ``count`` times, ``duration_us`` each (median), shaped alike.
 
     On the CPU it is one of torch's operators, without what those that it calls take.
@@ -1133,7 +1126,7 @@ class ClaimWord(StrEnum):
     NOT_APPLICABLE = "not applicable"
 
 
-class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
+class BaselineMetric(Record, frozen=True, kw_only=True):
     """The accepted estimate of one metric of one variant on one SKU.
 
     ``center`` is in ``unit``; ``within`` and ``between`` are relative standard deviations inside a
@@ -1159,7 +1152,7 @@ class BaselineMetric(Record, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("within or between is negative")
 
 
-class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
+class BaselineEntry(Record, frozen=True, kw_only=True):
     """One variant's accepted metrics; ``run`` is the run they come from.
 
     ``sampling`` is how its samples were made, if that is known: a later run samples alike.

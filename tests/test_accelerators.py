@@ -12,7 +12,7 @@ from report_data import run_of
 from perfsuite.boundary import DeviceError
 from perfsuite.model import Accelerator, Need, Pack, Settings, Tier
 from perfsuite.packs.find import packs_at
-from perfsuite.packs.select import misfit, missing_need
+from perfsuite.packs.select import missing_need
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.units import open_desks, resolved
 
@@ -86,5 +86,4 @@ def test_on_a_pack_s_device_runs_what_names_it_or_takes_torch() -> None:
     assert "this run uses cpu" in missing_need(named, replace(facts, device="cpu"))
     axis = "n"
     gang = replace(named, case=replace(named.case, ranks=axis), axes={**named.axes, axis: 2})
-    assert "is run by ranks" in misfit(gang, facts)
-    assert misfit(gang, replace(facts, device="cpu")) == ""
+    assert "is run by ranks" in missing_need(gang, facts)

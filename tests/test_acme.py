@@ -104,12 +104,9 @@ def test_states_of_the_device_are_not_compared(python: Path, tmp_path: Path) -> 
     assert "1 incomparable" in said
 
 
-def test_a_machine_without_the_device_says_so(python: Path, tmp_path: Path) -> None:
-    said = measured(python, tmp_path / "run", status=4, ACME_A1_UNITS="0")
+def test_the_units_of_a_machine_are_used(python: Path, tmp_path: Path) -> None:
+    said = measured(python, tmp_path / "none", status=4, ACME_A1_UNITS="0")
     assert "this machine has no acme" in said
-
-
-def test_both_units_of_a_machine_are_used(python: Path, tmp_path: Path) -> None:
     measured(python, tmp_path / "run", "--perf-processes=1", ACME_A1_UNITS="2")
     (file,) = (tmp_path / "run").glob(".perfsuite/runs/*.jsonl")
     text = file.read_text("utf-8")

@@ -38,33 +38,26 @@ def test_statistics_are_those_of_pytest_benchmark(count: int) -> None:
     assert ours == pytest.approx(expected)
 
 
-def test_processes_are_the_rounds_in_seconds() -> None:
-    (one,) = written(data.STORY[0])["benchmarks"]
-    assert one["fullname"] == data.variant_of(data.STORY[0]).id
-    assert one["stats"]["rounds"] == len(one["stats"]["data"]) == 3
-    assert one["stats"]["median"] == pytest.approx(data.STORY[0].time_us * 1e-6, rel=0.05)
-    assert one["extra_info"]["verdict"] == "same"
-
-
 def test_only_what_was_timed_and_ended_ok_is_in_it() -> None:
-    names = [one["name"] for one in written(*data.STORY)["benchmarks"]]
-    fine = [told for told in data.STORY if isinstance(told.word, Word) and told.time_us]
-    assert sorted(names) == sorted(data.variant_of(told).id for told in fine)
-    wrong = [told for told in data.STORY if told.word is Status.WRONG]
-    assert written(*wrong)["benchmarks"] == []
-
-
-def test_it_has_the_keys_that_services_read() -> None:
     # github-action-benchmark reads fullname and ops, stddev, mean, rounds of stats; Bencher reads
     # machine_info, commit_info, fullname and median, iqr of stats.
     found = written(*data.STORY)
     assert found.keys() == {"machine_info", "commit_info", "benchmarks", "datetime", "version"}
     assert isinstance(found["machine_info"], dict)
     assert found["commit_info"] == {"id": "9c1e4f70a2b85d3340cc", "dirty": False}
+    numbers = ("ops", "stddev", "mean", "rounds", "median", "iqr", "min", "max", "iterations")
     for one in found["benchmarks"]:
         assert one.keys() >= {"fullname", "group", "name", "params", "extra_info", "options"}
-        numbers = ("ops", "stddev", "mean", "rounds", "median", "iqr", "min", "max", "iterations")
         assert all(isinstance(one["stats"][name], (int, float)) for name in numbers)
+    fine = [told for told in data.STORY if isinstance(told.word, Word) and told.time_us]
+    names = sorted(data.variant_of(told).id for told in fine)
+    assert sorted(one["fullname"] for one in found["benchmarks"]) == names
+    assert written(*(t for t in data.STORY if t.word is Status.WRONG))["benchmarks"] == []
+    # Processes are the rounds, in seconds.
+    (one,) = written(data.STORY[0])["benchmarks"]
+    assert one["stats"]["rounds"] == len(one["stats"]["data"]) == 3
+    assert one["stats"]["median"] == pytest.approx(data.STORY[0].time_us * 1e-6, rel=0.05)
+    assert one["extra_info"]["verdict"] == "same"
 
 
 def test_pytest_benchmark_compares_two_of_them(tmp_path: Path) -> None:

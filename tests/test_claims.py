@@ -40,6 +40,7 @@ CRASH = "    perfsuite.times = getattr(perfsuite, 'times', 0) + 1\n    assert pe
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = repository_at(tmp_path / "project")
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.chdir(folder)
     return folder
 
 

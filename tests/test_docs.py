@@ -129,12 +129,6 @@ def test_a_command_of_the_readme_runs(command: str, shell: Path) -> None:
         run(command, shell, NOTHING)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=label)
-def test_what_a_page_names_exists(path: Path) -> None:
-    unknown = {command: found for command in mentioned(path) if (found := unknown_in(command))}
-    assert unknown == {}
-
-
 def test_what_is_not_run_says_why_and_stays_bounded() -> None:
     found: dict[str, int] = {}
     for block in (block for path in PAGES for block in blocks_of(path)):
@@ -144,27 +138,19 @@ def test_what_is_not_run_says_why_and_stays_bounded() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=label)
-def test_code_and_settings_are_well_formed(path: Path) -> None:
+def test_a_page_names_what_exists_and_shows_it_well_formed(path: Path) -> None:
     yaml = pytest.importorskip("yaml")
+    unknown = {command: found for command in mentioned(path) if (found := unknown_in(command))}
+    assert unknown == {}
+    read = {"python": ast.parse, "yaml": yaml.safe_load, "yml": yaml.safe_load, "json": json.loads}
     for block in blocks_of(path):
-        if block.language == "python":
-            ast.parse(block.text)
-        elif block.language in {"yaml", "yml"}:
-            yaml.safe_load(block.text)
-        elif block.language == "json":
-            json.loads(block.text)
-
-
-@pytest.mark.parametrize("path", PAGES, ids=label)
-def test_no_page_repeats_what_is_made_of_the_code(path: Path) -> None:
+        if block.language in read:
+            read[block.language](block.text)
     text = path.read_text(encoding="utf-8")
+    # What is made of the code is not repeated.
     assert re.findall(r"^\| `--perf[^|]*`? \|", text, re.MULTILINE) == []
-
-
-@pytest.mark.parametrize("path", PAGES, ids=label)
-def test_a_table_of_two_columns_leaves_the_second_its_room_on_a_telephone(path: Path) -> None:
-    """Code in the first column never breaks: 24 letters are half of a page 360 pixels wide."""
-    rows = re.findall(r"^\|([^|\n]*)\|[^|\n]*\|$", path.read_text("utf-8"), re.MULTILINE)
+    # Code in the first of two columns never breaks: 24 letters are half of a telephone's width.
+    rows = re.findall(r"^\|([^|\n]*)\|[^|\n]*\|$", text, re.MULTILINE)
     words = [word for first in rows for word in re.findall(r"`([^`]+)`", first)]
     assert [word for word in words if len(word) > 24] == []
 

@@ -13,17 +13,12 @@ from perfsuite.run.config import OTHERS, paths_of, text_of
 @pytest.mark.parametrize("table", ["tool.pytest.ini_options", "tool.pytest"])
 @pytest.mark.parametrize("paths", ['["one", "two words"]', "\"one 'two words'\""])
 def test_settings_are_read_from_pyproject(tmp_path: Path, table: str, paths: str) -> None:
+    assert text_of(tmp_path, "perf_history", "none") == "none"
     text = f'[{table}]\nperf_baselines = {paths}\nperf_history = "sqlite:///%(x)s"\n'
     (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
     assert text_of(tmp_path, "perf_history", "") == "sqlite:///%(x)s"
     assert paths_of(tmp_path, "perf_baselines", ["x"]) == (tmp_path / "one", tmp_path / "two words")
-    assert text_of(tmp_path, "perf_other", "none") == "none"
-
-
-def test_without_the_file_or_the_table_the_default_holds(tmp_path: Path) -> None:
-    assert text_of(tmp_path, "perf_history", "none") == "none"
-    (tmp_path / "pyproject.toml").touch()
-    assert paths_of(tmp_path, "perf_baselines", ["baselines"]) == (tmp_path / "baselines",)
+    assert paths_of(tmp_path, "perf_other", ["x"]) == (tmp_path / "x",)
 
 
 @pytest.mark.parametrize("name", OTHERS)

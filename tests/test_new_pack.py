@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perfsuite.boundary import UsageError
-from perfsuite.cli import main, new_pack
+from perfsuite.cli import new_pack
 from perfsuite.model import Tier
 from perfsuite.packs.find import packs_at
 from perfsuite.testing import check_pack
@@ -27,18 +27,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_new_pack_is_listed_without_torch(here: Path) -> None:
+def test_a_new_pack_is_listed_without_torch_and_sound_on_a_cpu(here: Path) -> None:
     place = new_pack("acme")
     assert place == Path("acme-perf")
     (pack,) = load_catalogue(packs_at(place), tier=Tier.NIGHTLY, heavy=("torch", "triton"))
-    assert pack.error == ""
-    assert pack.name == "acme"
+    assert (pack.error, pack.name) == ("", "acme")
     assert "acme.softmax[rows=4096,cols=8192,impl=triton]" in {v.id for v in pack.variants}
     assert [claim.id for claim in pack.claims] == ["acme.softmax:fused_triton[rows=4096,cols=8192]"]
-
-
-def test_a_new_pack_is_sound_on_a_cpu(here: Path) -> None:
-    assert check_pack(new_pack("acme"), device="cpu") == (
+    assert check_pack(place, device="cpu") == (
         "acme.softmax[rows=1024,cols=1000,impl=eager]",
         "acme.softmax[rows=1024,cols=1000,impl=torch]",
     )
@@ -53,13 +49,9 @@ def test_a_new_pack_passes_its_own_tests_and_linters(here: Path) -> None:
         ("ruff", "format", "--check", "--no-cache"),
         ("mypy", "--cache-dir", str(here / "mypy")),
     ):
+        words = [sys.executable, "-m", *command]
         done = subprocess.run(
-            [sys.executable, "-m", *command],
-            cwd=place,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
+            words, cwd=place, env=env, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -67,23 +59,12 @@ def test_a_new_pack_passes_its_own_tests_and_linters(here: Path) -> None:
 def test_each_file_has_the_pack_s_own_names(here: Path) -> None:
     place = new_pack("acme_gemm", Path("deep/down"))
     assert place == Path("deep/down")
-    files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
-    assert files == {
-        ".github/workflows/perf.yml",
-        ".gitignore",
-        "README.md",
-        "pyproject.toml",
-        "acme_gemm_perf/__init__.py",
-        "acme_gemm_perf/py.typed",
-        "acme_gemm_perf/softmax.py",
-        "acme_gemm_perf/softmax_triton.py",
-        "tests/test_pack.py",
-        "tests/test_softmax_triton.py",
-    }
+    files = [path for path in place.rglob("*") if path.is_file()]
+    assert {"perf.yml", "README.md", "softmax_triton.py"} <= {path.name for path in files}
     project = tomllib.loads((place / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["name"] == "acme-gemm-perf"
     assert project["entry-points"] == {"perfsuite": {"acme_gemm": "acme_gemm_perf"}}
-    assert not [path for path in files if "$" in (place / path).read_text("utf-8")]
+    assert not [path for path in files if "$" in path.read_text("utf-8")]
 
 
 @pytest.mark.parametrize(
@@ -93,12 +74,6 @@ def test_a_bad_name_is_refused(here: Path, name: str) -> None:
     with pytest.raises(UsageError, match="cannot be a pack's name"):
         new_pack(name)
     assert list(here.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_is_named(here: Path) -> None:
-    (here / "file").touch()
-    with pytest.raises(UsageError, match=r"cannot write the pack: .*\n *where: .*/file/acme"):
-        new_pack("acme", Path("file/acme"))
 
 
 def test_half_a_pack_is_never_left(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,16 +90,3 @@ def test_half_a_pack_is_never_left(here: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UsageError, match="No space left"):
         new_pack("acme")
     assert list(here.iterdir()) == []
-
-
-def test_the_command_says_what_is_next(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["perfsuite", "new-pack", "acme", "--folder", "my pack"])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert not caught.value.code
-    said = capsys.readouterr().out
-    assert "wrote my pack" in said
-    assert "pip install -e 'my pack' && pytest --perf --perf-packs acme" in said
-    assert (here / "my pack" / "pyproject.toml").is_file()

@@ -84,22 +84,15 @@ def test_what_failed_last_runs_again(folder: pytest.Pytester) -> None:
     assert collected(only(folder, "--ff", "--collect-only", "-q")) == [WRONG, RIGHT]
 
 
-def test_a_variant_runs_by_its_id(folder: pytest.Pytester) -> None:
+def test_a_variant_runs_by_its_id_and_no_other(folder: pytest.Pytester) -> None:
     result = only(folder, RIGHT)
     result.assert_outcomes(passed=1, deselected=1)
     result.stdout.fnmatch_lines(["1 variant on Fake Device*"])
-
-
-def test_an_id_of_nothing_is_an_error(folder: pytest.Pytester) -> None:
-    result = only(folder, "perf::test_variant[acme.double[n=3]]")
-    assert result.ret == USAGE_ERROR
-    result.stderr.fnmatch_lines(["*not found: perf::test_variant?acme.double?n=3??"])
-
-
-def test_a_variant_s_id_without_perf_says_what_to_add(folder: pytest.Pytester) -> None:
-    result = folder.runpytest_subprocess("-p", "perfsuite.plugin", RIGHT)
-    assert result.ret == USAGE_ERROR
-    result.stderr.fnmatch_lines(["*acme.double*is a variant", "*add --perf"])
+    nothing = only(folder, "perf::test_variant[acme.double[n=3]]")
+    bare = folder.runpytest_subprocess("-p", "perfsuite.plugin", RIGHT)
+    assert nothing.ret == bare.ret == USAGE_ERROR
+    nothing.stderr.fnmatch_lines(["*not found: perf::test_variant?acme.double?n=3??"])
+    bare.stderr.fnmatch_lines(["*acme.double*is a variant", "*add --perf"])
 
 
 def test_only_what_is_named_is_imported_for_quick_looks(folder: pytest.Pytester) -> None:

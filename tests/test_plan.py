@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
+from store_data import variant
 
 from perfsuite import Need, arch, cuda, feature, gpus, package
 from perfsuite.boundary import UsageError
-from perfsuite.model import (
-    CaseInfo,
-    DeviceFacts,
-    Regime,
-    Scalar,
-    Tier,
-    Variant,
-    variant_id,
-)
+from perfsuite.model import DeviceFacts, Scalar, Variant, variant_id
 from perfsuite.packs.select import (
     is_installed,
     missing_need,
@@ -41,43 +33,19 @@ H200 = DeviceFacts(
 CPU = DeviceFacts(device="cpu", name="CPU", unit="", identity={})
 
 
-def make_case(
-    name: str = "copy", pack: str = "memory", needs: Sequence[Need] = (), tags: Sequence[str] = ()
-) -> CaseInfo:
-    return CaseInfo(
-        pack=pack,
-        name=name,
-        doc="A case.",
-        file="case.py",
-        line=1,
-        source="a book",
-        version=1,
-        regime=Regime.PACED,
-        cold=True,
-        needs=tuple(needs),
-        budgets=(),
-        tags=tuple(tags),
-        axes=(),
-    )
-
-
-def make_variant(case: CaseInfo | None = None, memory_bytes: int = 0, **axes: Scalar) -> Variant:
-    case = case or make_case()
-    return Variant(
-        id=variant_id(case.pack, case.name, axes),
-        case=case,
-        axes=axes,
-        tier=Tier.SMOKE,
-        memory_bytes=memory_bytes,
-    )
+def bound(case: str, *needs: Need, **axes: Scalar) -> Variant:
+    """Return a variant of a case, its pack's name before the dot; one with needs of its own."""
+    made = variant(case, 1)
+    info = replace(made.case, needs=needs, tags=("canary",) if made.case.name == "gemm" else ())
+    return replace(made, id=variant_id(made.pack, info.name, axes), case=info, axes=axes)
 
 
 VARIANTS = (
-    make_variant(n=1024, impl="torch"),
-    make_variant(n=2**20, impl="torch"),
-    make_variant(n=2**20, impl="triton"),
-    make_variant(make_case("gemm", "compute", tags=["canary", "tensor"]), m=64, fused=True),
-    make_variant(make_case("softmax", "compute"), n=0.5, dtype="1e3"),
+    bound("copy", n=1024, impl="torch"),
+    bound("copy", n=2**20, impl="torch"),
+    bound("copy", n=2**20, impl="triton"),
+    bound("compute.gemm", m=64, fused=True),
+    bound("compute.softmax", n=0.5, dtype="1e3"),
 )
 
 
@@ -113,27 +81,21 @@ def test_a_selection_takes(text: str, chosen: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["impl", "impl=", "=x", "impl==x", "impl=a,", ",", "impl=a=b", "n=>1", "n>=many", "a b=1"],
+    ("text", "said"),
+    [
+        *((text, "no condition") for text in ("impl", "impl=", "=x", "impl==x", "impl=a,", ",")),
+        *((text, "no condition") for text in ("impl=a=b", "n=>1", "a b=1")),
+        ("n>=many", "no number"),
+        ("size=1", r"axis 'size'(.|\n)*dtype, fused, impl, m, n"),
+        *((text, "no variant of 5") for text in ("n=7", "pack=none", "impl>3", "fused>0")),
+        ("memory.copy[n=7,impl=torch]", "no variant of 5"),
+    ],
 )
-def test_what_is_no_condition_is_refused(text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_selection(text)
+def test_what_selects_nothing_is_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        select(VARIANTS, parse_selection(text))
     assert repr(text) in caught.value.where
     assert caught.value.remedy
-
-
-def test_an_unknown_axis_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"axis 'size'(.|\n)*dtype, fused, impl, m, n"):
-        select(VARIANTS, parse_selection("size=1"))
-
-
-@pytest.mark.parametrize(
-    "text", ["n=7", "memory.copy[n=7,impl=torch]", "pack=none", "impl>3", "fused>0"]
-)
-def test_a_selection_of_nothing_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="no variant of 5"):
-        select(VARIANTS, parse_selection(text))
 
 
 @pytest.mark.parametrize(
@@ -162,14 +124,14 @@ def test_a_selection_of_nothing_is_refused(text: str) -> None:
     ],
 )
 def test_a_missing_need_is_named(need: Need, facts: DeviceFacts, said: str) -> None:
-    assert missing_need(make_variant(make_case(needs=[need]), impl="triton"), facts) == said
+    assert missing_need(bound("copy", need, impl="triton"), facts) == said
 
 
 def test_memory_is_a_need() -> None:
+    large, fitting = (replace(VARIANTS[0], memory_bytes=n * 10**9) for n in (150, 140))
     said = "needs 150.0 GB of memory, this device has 140.0 GB"
-    assert missing_need(make_variant(memory_bytes=150_000_000_000), H200) == said
-    assert missing_need(make_variant(memory_bytes=140_000_000_000), H200) == ""
-    assert missing_need(make_variant(memory_bytes=150_000_000_000), CPU) == ""
+    assert [missing_need(each, H200) for each in (large, fitting)] == [said, ""]
+    assert missing_need(large, CPU) == ""
 
 
 def test_a_package_is_found_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,14 +142,10 @@ def test_a_package_is_found_without_importing_it(monkeypatch: pytest.MonkeyPatch
     assert not is_installed("this.is.nothing")
 
 
-def test_order_depends_on_the_seed_only() -> None:
+def test_order_depends_on_the_seed_only_and_keeps_cases_together() -> None:
     assert order(VARIANTS, 3) == order(reversed(VARIANTS), 3)
     assert any(order(VARIANTS, seed) != order(VARIANTS, 3) for seed in range(20))
-
-
-def test_order_keeps_cases_together() -> None:
-    many = [make_variant(make_case(name), n=n) for name in ("a", "b", "c") for n in range(5)]
-    ordered = order(many, 1)
+    ordered = order([bound(name, n=n) for name in "abc" for n in range(5)], 1)
     assert len(ordered) == 15
     names = [variant.case.name for variant in ordered]
     assert sum(one != other for one, other in itertools.pairwise(names)) == 2

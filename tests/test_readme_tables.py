@@ -41,14 +41,15 @@ def _pack(*variants: Variant) -> Pack:
     return Pack(name="memory", origin="module:p@/p", variants=variants, claims=(claim,))
 
 
-def _baselines(root: Path, times_us: dict[str, float]) -> None:
-    run = finished(dict.fromkeys(times_us, 1.0))
-    variants = tuple(_variant(name) for name in times_us)
+def _baselines(root: Path, times_us: dict[str, float], *variants: Variant) -> None:
+    """Accept what variants took: those given, or one of each implementation named."""
+    chosen = variants or tuple(map(_variant, times_us))
     results = tuple(
         replace(result, variant=each.id)
-        for each, result in zip(variants, finished(times_us).results, strict=True)
+        for each, result in zip(chosen, finished(times_us).results, strict=True)
     )
-    accept(replace(run, variants=ran(*variants)).having(results=results), root, reason="r", by="b")
+    run = replace(finished(dict.fromkeys(times_us, 1.0)), variants=ran(*chosen))
+    accept(run.having(results=results), root, reason="r", by="b")
 
 
 def test_row_says_what_a_case_does_and_what_is_claimed(tmp_path: Path) -> None:
@@ -70,32 +71,25 @@ def test_figures_are_the_slowest_and_the_fastest_with_rate_and_share(tmp_path: P
 
 
 def test_figures_are_of_variants_that_do_the_same_work(tmp_path: Path) -> None:
-    strided = replace(_variant("torch"), id="memory.copy[n=268435456,stride=8,impl=torch]")
-    strided = replace(strided, axes={"n": 1 << 28, "stride": 8, "impl": "torch"})
-    near = replace(_variant("cuda"), id="memory.copy[n=268435456,stride=1,impl=cuda]")
-    near = replace(near, axes={"n": 1 << 28, "stride": 1, "impl": "cuda"})
-    results = finished({"a": 4000.0, "b": 500.0}).results
-    run = replace(finished({"a": 1.0, "b": 1.0}), variants=ran(strided, near)).having(
-        results=tuple(
-            replace(each, variant=v.id) for each, v in zip(results, (strided, near), strict=True)
+    strided, near = (
+        replace(
+            _variant(impl),
+            id=f"memory.copy[n=268435456,stride={stride},impl={impl}]",
+            axes={"n": 1 << 28, "stride": stride, "impl": impl},
         )
+        for stride, impl in ((8, "torch"), (1, "cuda"))
     )
-    accept(run, tmp_path, reason="r", by="b")
+    _baselines(tmp_path, {"a": 4000.0, "b": 500.0}, strided, near)
     row = table_of(_pack(strided, near), tmp_path).splitlines()[2]
     assert "| n=268435456: stride=8 `torch` 4.00 ms (" in row
     assert " to stride=1 `cuda` 500 us (" in row
     other = replace(near, work=replace(near.work, read_bytes=1.0) if near.work else None)
-    alone = table_of(_pack(strided, other), tmp_path).splitlines()[2]
-    assert " to " not in alone.split("|")[-2]
-
-
-def test_what_another_version_of_a_case_took_is_left_out(tmp_path: Path) -> None:
-    _baselines(tmp_path, {"torch": 600.0, "cuda": 500.0})
-    newer = _variant("cuda")
-    newer = replace(newer, case=replace(newer.case, version=2))
-    row = table_of(_pack(_variant("torch"), newer), tmp_path).splitlines()[2]
-    assert "`torch` 600 us" in row
-    assert "500 us" not in row
+    # Nor is what another version of a case took.
+    newer = replace(near, case=replace(near.case, version=2))
+    for odd in (other, newer):
+        alone = table_of(_pack(strided, odd), tmp_path).splitlines()[2]
+        assert "`torch` 4.00 ms" in alone
+        assert " to " not in alone.split("|")[-2]
 
 
 def test_table_is_put_between_its_marks_and_compared(tmp_path: Path) -> None:
@@ -112,25 +106,16 @@ def test_table_is_put_between_its_marks_and_compared(tmp_path: Path) -> None:
     assert stored_sku(readme, tmp_path) == SKU.slug
     assert stored_sku(readme, tmp_path / "elsewhere") == ""
     _baselines(tmp_path, {"torch": 700.0, "cuda": 500.0})
-    assert [("600 us" in row) for row in differing_rows(readme, table_of(pack, tmp_path))] == [
-        False,
-        True,
-    ]
+    changed = differing_rows(readme, table_of(pack, tmp_path))
+    assert ["600 us" in row for row in changed] == [False, True]
     other = table_of(_pack(_variant("torch", doc="Other.")), tmp_path)
-    assert [("Other" in row) for row in differing_rows(readme, other)] == [True, False]
-
-
-def test_readme_without_marks_says_what_to_write(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
+    assert ["Other" in row for row in differing_rows(readme, other)] == [True, False]
+    # A README without marks says what to write; rows out of order or twice are stale.
     readme.write_text("# pack\n", encoding="utf-8")
     with pytest.raises(SystemExit, match=BEGIN):
         put(readme, "")
-
-
-def test_rows_out_of_order_or_twice_are_stale(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    named = [replace(_variant("torch"), case=replace(_variant("torch").case, name=n)) for n in "ab"]
-    pack = _pack(*named)
+    made = _variant("torch")
+    pack = _pack(*(replace(made, case=replace(made.case, name=name)) for name in "ab"))
     head, line, first, second = table_of(pack, tmp_path).splitlines(keepends=True)
     for rows, stale in (((first, second), 0), ((second, first), 2), ((first, second, second), 1)):
         readme.write_text("".join((f"{BEGIN}\n", head, line, *rows, END)), encoding="utf-8")

@@ -6,12 +6,11 @@ import os
 import re
 import shlex
 import shutil
-import statistics
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,8 +25,12 @@ import perfsuite
 from perfsuite.boundary import PerfError, UsageError, user_name
 from perfsuite.hooks import features
 from perfsuite.judge.compare import Against, Policy
-from perfsuite.judge.noise import entries_of, prior_for
-from perfsuite.judge.peaks import COMPUTE, MEMORY, MIXED, TRANSFER
+from perfsuite.judge.noise import entries_of
+from perfsuite.judge.noise import prior_for as prior_for
+from perfsuite.judge.peaks import COMPUTE as COMPUTE
+from perfsuite.judge.peaks import MEMORY as MEMORY
+from perfsuite.judge.peaks import MIXED as MIXED
+from perfsuite.judge.peaks import TRANSFER as TRANSFER
 from perfsuite.judge.verdict import judge
 from perfsuite.model import (
     BaselineEntry as BaselineEntry,
@@ -37,7 +40,6 @@ from perfsuite.model import (
     DeviceFacts,
     Health,
     Pack,
-    Regime,
     Run,
     Settings,
     Sku,
@@ -46,22 +48,19 @@ from perfsuite.model import (
     built_in,
 )
 from perfsuite.model import (
+    Regime as Regime,
+)
+from perfsuite.model import (
     Series as Series,
 )
 from perfsuite.packs.find import TAKEN_NAMES
-from perfsuite.packs.find import PackSource as PackSource
-from perfsuite.packs.find import discover as discover
 from perfsuite.packs.select import missing_need, parse_selection
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import view
 from perfsuite.report.data import RunView, read
 from perfsuite.report.html import write_beside, write_report
 from perfsuite.report.terminal import first_line, skip_lines
-from perfsuite.report.terminal import plain as plain
-from perfsuite.run.config import BASELINES as BASELINES
-from perfsuite.run.config import BASELINES_DEFAULT as BASELINES_DEFAULT
 from perfsuite.run.config import exceptions_of
-from perfsuite.run.config import paths_of as paths_of
 from perfsuite.run.expected import find_expected
 from perfsuite.run.finish import book_of
 from perfsuite.run.project import (
@@ -88,11 +87,8 @@ from perfsuite.store.baselines import (
     skus_in,
 )
 from perfsuite.store.files import refusing
-from perfsuite.store.runs import list_runs as list_runs
 from perfsuite.store.runs import load_run as load_run
-from perfsuite.store.runs import run_path as run_path
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
-from perfsuite.workers.catalogue import load_catalogue as load_catalogue
 from perfsuite.workers.process import inventory
 from perfsuite.workers.units import open_desks, products_of, resolved
 
@@ -132,7 +128,6 @@ def doctor(
     with ExitStack() as stack:
         units = [desk.facts for desk in open_desks(device, packs, Settings(processes=1), stack)]
     say_device(units)
-    say_noise(units[0])
     say_baselines(units[0], project.baseline_roots(baselines, pack))
     variants = [variant for each in packs for variant in each.variants]
     reasons = Counter(missing_need(variant, units[0]) for variant in variants)
@@ -340,10 +335,6 @@ def diff(
     say(f"{len(rows)} entries differ")
 
 
-def _today() -> date:
-    return datetime.now(UTC).date()
-
-
 @baseline_commands.command()
 def show(
     sku: Annotated[str, typer.Argument(help="As in the folder's name; all if left out")] = "",
@@ -368,7 +359,6 @@ def folders() -> None:
         say(str(folder))
 
 
-@cache
 @cache
 def commands() -> typer.Typer:
     """Return the commands of the core and of each feature."""
@@ -463,7 +453,7 @@ def say_entries(roots: Sequence[Path], slug: str) -> None:
     ]
     columns = ("variant", "time", "sd between", "processes", "units", "accepted", "reason")
     say_table(f"{sku.name} ({slug})", columns, rows)
-    for text in exceptions_of(roots, _today()).told(slug):
+    for text in exceptions_of(roots, datetime.now(UTC).date()).told(slug):
         say(text)
 
 
@@ -586,9 +576,6 @@ SOFTWARE = {
 BUSY_LOAD = 0.25  # of the cores; a run of our own adds about one
 BUSY_PERCENT = 5.0
 WARM_C = 80.0
-TIME = "time_us"
-# A launch this long is timed with the noise of its class, whatever its issuing costs.
-LONG_US = 1000.0
 
 
 def say_software() -> None:
@@ -636,37 +623,14 @@ def say_device(units: Sequence[DeviceFacts]) -> None:
     say_table("Recorded with each result", ("kind", "fact", "value"), rows)
 
 
-def say_noise(facts: DeviceFacts) -> None:
-    """Say how much identical code is expected to differ here, before anything is measured."""
-    rows = []
-    for work_class in (COMPUTE, MEMORY, MIXED, TRANSFER):
-        prior = prior_for(
-            facts.device,
-            work_class,
-            regime=Regime.PACED,
-            time_us=LONG_US,
-            has_cycles="cycles" in facts.clocks,
-        )
-        shares = (prior.between, prior.unit, prior.threshold, prior.gate)
-        rows.append((work_class, *(f"{share:.2%}" for share in shares)))
-    columns = ("class", "between processes", "between units", "threshold", "gate")
-    say_table("Noise expected (standard deviations), and what is called a change", columns, rows)
-
-
 def say_baselines(facts: DeviceFacts, roots: Sequence[Root]) -> None:
-    """Say what this device will be compared with, and the noise of it that was measured."""
+    """Say what this device will be compared with."""
     sku = sku_of(facts)
     baselines = Baselines.load(roots, sku)
     if baselines.fingerprint_problem:
         say(f"Baselines of {sku.slug} are of another product: {baselines.fingerprint_problem}")
     elif baselines.stored:
-        entries = baselines.entries.values()
-        between = sorted(each.metrics[TIME].between for each in entries if TIME in each.metrics)
-        spread = between and (
-            f"; time varied from process to process by {statistics.median(between):.2%} in the "
-            f"median and by {between[-1]:.2%} at most (standard deviations)"
-        )
-        say(f"Baselines: {len(baselines.stored)} variants of {sku.slug}{spread or ''}")
+        say(f"Baselines: {len(baselines.stored)} variants of {sku.slug}")
     else:
         say(f"Baselines: none for {sku.slug}; a run is compared with the last one on this unit")
 

@@ -212,20 +212,13 @@ def last_of(launches: int, sets: int) -> int:
     return (launches - 1) % sets
 
 
-@dataclass(frozen=True, slots=True)
-class Play:
-    """One play that was right: how long it took, what it reported and what was expected of it."""
-
-    time_us: float
-    metrics: Mapping[str, float]
-    error: float | None
-    expected: Any
-
-
 def played(
     device: Device, scenario: Scenario, *, where: str, seed: int, expected: Any = None
-) -> Play:
-    """Play once, and compare with what is expected, found here if it is not given."""
+) -> tuple[float, Mapping[str, float], float | None, Any]:
+    """Play once, and compare with what is expected, found here if it is not given.
+
+    Returns how many microseconds it took, what it reported, its error and what was expected.
+    """
     device.synchronize()
     begun = time.perf_counter()
     found: Any = scenario.play(seed)
@@ -241,7 +234,7 @@ def played(
     expected = scenario.reference(seed) if expected is None else expected
     comparison = device.compare(output, expected, scenario.tolerance)
     _refuse_wrong(comparison, "what was served differs from the reference", where)
-    return Play(time_us, metrics, comparison.known_error, expected)
+    return time_us, metrics, comparison.known_error, expected
 
 
 def check_scenario(
@@ -251,11 +244,10 @@ def check_scenario(
 
     The negative control is refused if the check ``is_thorough``.
     """
-    play = played(device, scenario, where=where, seed=seed)
+    _, _, error, expected = played(device, scenario, where=where, seed=seed)
     if is_thorough:
-        control = device.compare(scenario.wrong(seed), play.expected, scenario.tolerance)
-        _refuse_control(control, where)
-    return play.error
+        _refuse_control(device.compare(scenario.wrong(seed), expected, scenario.tolerance), where)
+    return error
 
 
 def _refuse_wrong(comparison: Comparison, what: str, where: str) -> None:

@@ -505,12 +505,13 @@ class Session:
         # The seed of all processes and runs: a trace of its own would be another workload. What was
         # right once may be wrong on a warm cache, or when a graph is replayed.
         where, seed = self.case.name, self.settings.seed
-        play = played(self.device, scenario, where=where, seed=seed, expected=self._expected)
-        self._expected = play.expected
-        self.told["error"] = play.error
-        metrics = {name: (value,) for name, value in self._declared(play.metrics).items()}
+        time_us, found, error, self._expected = played(
+            self.device, scenario, where=where, seed=seed, expected=self._expected
+        )
+        self.told["error"] = error
+        metrics = {name: (value,) for name, value in self._declared(found).items()}
         health = self.device.health()
-        block = Block(time_us=(play.time_us,), start_s=started, health=health, metrics=metrics)
+        block = Block(time_us=(time_us,), start_s=started, health=health, metrics=metrics)
         self.blocks.append(block)
 
     def _sample(self, plan: Plan, count: int) -> list[Sample]:

@@ -16,6 +16,8 @@ from perfsuite.store.files import read
 GROUP = "perfsuite"
 # sku.json lies beside the packs' files of accepted numbers.
 TAKEN_NAMES = frozenset({"sku"})
+# What is wrong, and what to do about it.
+Fault = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,22 @@ class PackSource:
     origin: str
     version: str = ""
     error: str = ""
+
+    @property
+    def folder(self) -> str:
+        """What the pack's modules need on ``sys.path``; nothing if it is installed."""
+        kind, _, value = self.origin.partition(":")
+        return str(Path(value).parent) if kind == "file" else value.partition("@")[2]
+
+    def refuse(self, what: str, *, remedy: str = "", at: str = "") -> PackError:
+        """Return the error that names this pack; ``at`` is the case or claim inside it."""
+        inside = f", {at}" if at else ""
+        return PackError(what, where=f"pack {self.name!r} ({self.origin}){inside}", remedy=remedy)
+
+    def check(self, at: str, faults: Iterable[Fault]) -> None:
+        """Raise the first of the faults, if there is one."""
+        for what, remedy in faults:
+            raise self.refuse(what, remedy=remedy, at=at)
 
 
 def discover(
@@ -101,12 +119,10 @@ def _in_folder(folder: Path) -> list[PackSource]:
         version = str(project.get("version", ""))
         requires = [each for each in project.get("dependencies", ()) if isinstance(each, str)]
         what = f"the pack folder {folder.name!r} declares no entry point in the group {GROUP!r}"
-        remedy = f'add [project.entry-points.{GROUP}] with {folder.name} = "its_module"'
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        entries = {}
-        what = f"a pack's pyproject.toml cannot be read: {error}"
-        remedy = "correct the file, or move the folder away"
+        entries, what = {}, f"a pack's pyproject.toml cannot be read: {error}"
     if not entries:
+        remedy = f'add [project.entry-points.{GROUP}] with {folder.name} = "its_module"'
         told = str(PackError(what, where=str(file), remedy=remedy))
         return [PackSource(name=folder.name, origin=f"module:@{folder}", error=told)]
     place = folder / "src" if (folder / "src").is_dir() else folder
@@ -133,18 +149,16 @@ def _unmet(requires: Iterable[str]) -> str:
 
     Pip looks at it when it installs, and never again; of a folder nobody else does.
     """
-    named = [text for text in requires if "perfsuite" in text.lower() and text != "perfsuite"]
-    for text in named:
+    for text in (each for each in requires if "perfsuite" in each.lower()):
         from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
         from packaging.requirements import InvalidRequirement, Requirement
-        from packaging.utils import canonicalize_name
 
         try:
-            wanted = Requirement(text)
-            applies = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+            needed = Requirement(text)
+            applies = needed.marker is None or needed.marker.evaluate({"extra": ""})
         except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
             return f"declares a dependency that is none: {text!r}"
-        is_met = wanted.specifier.contains(perfsuite.__version__, prereleases=True)
-        if canonicalize_name(wanted.name) == GROUP and applies and not is_met:
-            return f"requires perfsuite {wanted.specifier}, and this is {perfsuite.__version__}"
+        is_met = needed.specifier.contains(perfsuite.__version__, prereleases=True)
+        if needed.name.lower() == GROUP and applies and not is_met:
+            return f"requires perfsuite {needed.specifier}, and this is {perfsuite.__version__}"
     return ""

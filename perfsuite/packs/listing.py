@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from perfsuite.boundary import (
     MOST_WHOLE,
     TEXT_CHARACTERS,
     PackError,
+    StoreError,
     is_measurable,
     shown,
 )
@@ -24,9 +26,9 @@ from perfsuite.model import (
     CaseInfo,
     Claim,
     ClaimInstance,
+    Declared,
     Kernel,
     Pack,
-    Scalar,
     Tier,
     Variant,
     Work,
@@ -34,6 +36,7 @@ from perfsuite.model import (
 )
 from perfsuite.packs.find import PackSource
 from perfsuite.packs.load import LoadedPack
+from perfsuite.store.codec import encode, read_json
 
 T = TypeVar("T")
 _ORDER = tuple(Tier)
@@ -69,38 +72,21 @@ def is_full_only(case: Case, axes: Axes) -> bool:
     )
 
 
-def bindings(case: Case, tier: Tier) -> Iterator[tuple[dict[str, Scalar], Tier]]:
-    """Yield the bindings of the axes tier by tier, up to ``tier``: each contains those before."""
-    replaced: Mapping[Tier, Mapping[str, tuple[Scalar, ...]]] = {
-        Tier.SMOKE: case.smoke,
-        Tier.NIGHTLY: {},
-        Tier.FULL: case.full,
-    }
-    done: list[Mapping[str, tuple[Scalar, ...]]] = []
-    for each, some in replaced.items():
-        axes = {**case.axes, **some}
-        for values in itertools.product(*axes.values()) if axes not in done else ():
-            yield dict(zip(axes, values, strict=True)), each
-        if each is tier:
-            return
-        done.append(axes)
-
-
 def list_pack(source: PackSource, loaded: LoadedPack, asked: Listing) -> Listed:
     """Expand a loaded pack's cases and claims; what its own formulas raise is a ``PackError``."""
-    cases = [_Expanded(source, case) for case in loaded.cases.values()]
-    variants = {each.case.name: list(each.variants(asked.tier)) for each in cases}
-    canaries: dict[str, tuple[Variant, ...]] = {}
-    ceilings: dict[str, tuple[Variant, ...]] = {}
-    for each in cases:
-        for device, bound in each.case.canary.items():
-            axes = {axis: bound[axis] for axis in each.case.axes}
-            canaries[device] = (*canaries.get(device, ()), each.variant(axes, Tier.FULL))
-        every = list(each.variants(Tier.FULL)) if each.case.ceilings else []
-        for name, shows in each.case.ceilings.items():
-            part = f"ceilings[{name!r}]"
-            own = [one for one in every if each.called(shows, one.axes, part)]
-            ceilings[name] = (*ceilings.get(name, ()), *own)
+    variants: dict[str, list[Variant]] = {}
+    canaries: dict[str, list[Variant]] = defaultdict(list)
+    ceilings: dict[str, list[Variant]] = defaultdict(list)
+    for case in loaded.cases.values():
+        each = _Expanded(source, case)
+        variants[case.name] = list(each.variants(asked.tier))
+        for device, bound in case.canary.items():
+            axes = {axis: bound[axis] for axis in case.axes}
+            canaries[device].append(each.variant(axes, Tier.FULL))
+        every = list(each.variants(Tier.FULL)) if case.ceilings else []
+        for name, shows in case.ceilings.items():
+            shown_by = (one for one in every if each.called(shows, one.axes, f"ceilings[{name!r}]"))
+            ceilings[name].extend(shown_by)
     pack = Pack(
         name=source.name,
         origin=source.origin,
@@ -109,8 +95,8 @@ def list_pack(source: PackSource, loaded: LoadedPack, asked: Listing) -> Listed:
         claims=tuple(
             one for claim in loaded.claims for one in _instances(variants[claim.case], claim)
         ),
-        canaries=canaries,
-        ceilings=ceilings,
+        canaries={name: tuple(some) for name, some in canaries.items()},
+        ceilings={name: tuple(some) for name, some in ceilings.items()},
         kernels=tuple(asked.kernels or ()),
         controller=loaded.controller,
         accelerator=loaded.accelerator,
@@ -122,13 +108,11 @@ class _Expanded:
     """A case of a pack, and what its formulas say of its bindings."""
 
     def __init__(self, source: PackSource, case: Case) -> None:
-        self.case = case
-        self._where = f"pack {source.name!r} ({source.origin}), case {case.name!r}"
+        self.source, self.case = source, case
         build: Any = inspect.unwrap(getattr(case.build, "func", case.build))
         code = getattr(build, "__code__", None)
-        shared = {*CaseInfo.__struct_fields__} & {*Case.__struct_fields__} - {"axes"}
         self._info = CaseInfo(
-            **{name: getattr(case, name) for name in shared},
+            **{name: getattr(case, name) for name in Declared.__struct_fields__},
             pack=source.name,
             doc=inspect.cleandoc(case.build.__doc__ or ""),
             file=_place(code.co_filename) if code else "",
@@ -137,42 +121,51 @@ class _Expanded:
         )
 
     def variants(self, tier: Tier) -> Iterator[Variant]:
-        """Yield the variants of a tier."""
+        """Yield the variants of a tier; each tier contains those before."""
         case, seen = self.case, set[str]()
-        for axes, first in bindings(case, tier):
-            name = variant_id(self._info.pack, case.name, axes)
-            if name in seen or (case.only and not self.called(case.only, axes, "only")):
-                continue
-            own = first
-            if is_full_only(case, axes):
-                own = Tier.FULL
-            elif first is Tier.SMOKE and case.waits and self.called(case.waits, axes, "waits"):
-                own = Tier.NIGHTLY
-            if _ORDER.index(own) <= _ORDER.index(tier):
-                seen.add(name)
-                yield self.variant(axes, own)
+        for each, some in zip(Tier, (case.smoke, {}, case.full), strict=True):
+            values = {**case.axes, **some}
+            for bound in itertools.product(*values.values()):
+                axes = dict(zip(values, bound, strict=True))
+                name = variant_id(self.source.name, case.name, axes)
+                if name in seen or (case.only and not self.called(case.only, axes, "only")):
+                    continue
+                own = each
+                if is_full_only(case, axes):
+                    own = Tier.FULL
+                elif each is Tier.SMOKE and case.waits and self.called(case.waits, axes, "waits"):
+                    own = Tier.NIGHTLY
+                if _ORDER.index(own) <= _ORDER.index(tier):
+                    seen.add(name)
+                    yield self.variant(axes, own)
+            if each is tier:
+                return
 
     def variant(self, axes: Axes, tier: Tier) -> Variant:
         """Return a binding as a variant."""
-        work: Any = self.case.work and self.called(self.case.work, axes, "work")
-        if work is not None and not (
-            isinstance(work, Work)
-            and all(
-                map(is_measurable, (work.read_bytes, work.write_bytes, work.flops, work.kernels))
-            )
-        ):
-            told = shown(work, most=TEXT_CHARACTERS)
+        case = self.case
+        work: Any = self.called(case.work, axes, "work") if case.work else None
+        is_work = isinstance(work, Work)
+        if is_work:
+            numbers = (work.read_bytes, work.write_bytes, work.flops, work.kernels)
+            is_work = all(map(is_measurable, numbers))
+        if work is not None and not is_work:
+            told = f"returned {shown(work, most=TEXT_CHARACTERS)}"
             remedy = f"return a perfsuite.Work with numbers of at most {MAGNITUDE:g}"
-            raise self._refused("work", axes, f"returned {told}", remedy)
-        formula = self.case.memory_bytes
-        size: Any = self.called(formula, axes, "memory_bytes") if formula else 0
+            raise self._refused("work", axes, told, remedy)
+        size: Any = self.called(case.memory_bytes, axes, "memory_bytes") if case.memory_bytes else 0
         if not isinstance(size, (int, float)) or not 0 <= size <= MOST_WHOLE:
             remedy = "return the bytes of memory one process of the variant needs"
             raise self._refused("memory_bytes", axes, f"returned {shown(size)}", remedy)
-        name = variant_id(self._info.pack, self.case.name, axes)
-        return Variant(
+        name = variant_id(self.source.name, case.name, axes)
+        found = Variant(
             id=name, case=self._info, axes=axes, tier=tier, work=work, memory_bytes=int(size)
         )
+        try:
+            read_json(encode(found), where=name)
+        except StoreError as error:  # a budget or threshold that no run file could hold
+            raise self._refused(case.name, axes, error.what, "correct the case") from error
+        return found
 
     def called(self, formula: Callable[..., T], axes: Axes, part: str) -> T:
         """Call a formula of the case; what it raises is the pack's error."""
@@ -184,12 +177,14 @@ class _Expanded:
 
     def _refused(self, part: str, axes: Axes, told: str, remedy: str) -> PackError:
         bound = ", ".join(f"{axis}={value!r}" for axis, value in axes.items())
-        return PackError(f"{part}({bound}) {told}", where=self._where, remedy=remedy)
+        at = f"case {self.case.name!r}"
+        return self.source.refuse(f"{part}({bound}) {told}", remedy=remedy, at=at)
 
 
 def _instances(variants: Sequence[Variant], claim: Claim) -> Iterator[ClaimInstance]:
     """Yield the claim once per binding of the other axes whose two variants both exist."""
     ids = {tuple(variant.axes.values()): variant.id for variant in variants}
+    shared = {*ClaimInstance.__struct_fields__} & {*Claim.__struct_fields__} - {"faster", "than"}
     for variant in variants:
         axes, case = variant.axes, variant.case
         than = ids.get(tuple({**axes, **claim.than}.values()))
@@ -200,17 +195,13 @@ def _instances(variants: Sequence[Variant], claim: Claim) -> Iterator[ClaimInsta
             continue
         others = {axis: value for axis, value in axes.items() if axis not in claim.faster}
         yield ClaimInstance(
+            **{name: getattr(claim, name) for name in shared},
             id=variant_id(case.pack, f"{case.name}:{claim.name}", others),
             pack=case.pack,
-            name=claim.name,
             faster=variant.id,
             than=than,
-            by=claim.by,
-            source=claim.source,
-            needs=claim.needs,
             file=case.file,
             line=case.line,
-            metric=claim.metric,
         )
 
 

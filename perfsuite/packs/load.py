@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import math
 import re
 import sys
 import traceback
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -21,21 +21,8 @@ from typing import Any
 import pluggy
 from msgspec.structs import replace
 
-from perfsuite import hooks as hookspecs
-from perfsuite.boundary import (
-    MAGNITUDE,
-    NAME_CHARACTERS,
-    PAGE_CHARACTERS,
-    SHOWN_CHARACTERS,
-    TEXT_CHARACTERS,
-    PackError,
-    PerfError,
-    UsageError,
-    is_measurable,
-    plain,
-    shown,
-)
-from perfsuite.hooks import Controller
+from perfsuite import boundary, hooks
+from perfsuite.boundary import NAME_CHARACTERS, PerfError, UsageError, is_measurable, plain, shown
 from perfsuite.model import (
     BUILT_IN_DEVICES,
     NAME,
@@ -54,48 +41,20 @@ from perfsuite.model import (
     Section,
     format_value,
 )
-from perfsuite.packs.find import GROUP
+from perfsuite.packs.find import GROUP, Fault, PackSource
 
 # Words of --perf-select that are not axes.
 RESERVED = ("pack", "case", "tag")
 ARCH = re.compile(r"sm_(\d+)([af]?)(\+?)\Z")
 TARGET = re.compile(r"sm_\d{2,3}[af]?\Z")
-MOST_UNIT = 40
 NO_DOCSTRINGS = 2  # PYTHONOPTIMIZE=2: Python itself drops them all
 NEEDS = ("device", "arch", "gpus", "package", "feature")
 CALLED = ("build", "only", "waits", "work", "memory_bytes")
-HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("perf_"))
+HOOKS = sorted(name for name in vars(hooks) if name.startswith("perf_"))
 # What may not come into pytest's process by a pack.
-HEAVY = ("torch",)
+HEAVY = "torch"
 # A page is read by a person.
 MOST_ROWS, MOST_COLUMNS, MOST_SECTIONS = 1000, 50, 20
-
-# What is wrong, and what to do about it.
-Fault = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Which pack an error is about."""
-
-    name: str
-    origin: str
-
-    @property
-    def folder(self) -> str:
-        """What the pack's modules need on ``sys.path``; nothing if it is installed."""
-        kind, _, value = self.origin.partition(":")
-        return str(Path(value).parent) if kind == "file" else value.partition("@")[2]
-
-    def refuse(self, what: str, *, remedy: str = "", at: str = "") -> PackError:
-        """Return the error that names this pack; ``at`` is the case or claim inside it."""
-        inside = f", {at}" if at else ""
-        return PackError(what, where=f"pack {self.name!r} ({self.origin}){inside}", remedy=remedy)
-
-    def check(self, at: str, faults: Iterable[Fault]) -> None:
-        """Raise the first of the faults, if there is one."""
-        for what, remedy in faults:
-            raise self.refuse(what, remedy=remedy, at=at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,69 +81,80 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
     are not known yet, such a pack is not asked for its cases. Runs the pack's code, so only in the
     catalogue child, a worker or a pack author's own test.
     """
-    place = Place(name, origin)
-    hook = _registered(place, _imported(place)).hook
-    own = _listed(place, hook.perf_kernels, Kernel, "perfsuite.Kernel objects")
-    _check_each(place, "kernel", own, _of_kernel)
+    source = PackSource(name=name, origin=origin)
+    hook = _hooks_of(source, _imported(source))
 
+    def returned(asked: Any, kind: Any, what: str, **arguments: Any) -> Any:
+        """Return what the pack's own implementation of a hook returns; None if it has none."""
+        try:
+            found = asked(**arguments)
+        except (Exception, SystemExit) as error:
+            told_of = f"{asked.name}() raised {told(error)}"
+            raise source.refuse(told_of, remedy="correct the hook or what it imports") from error
+        found = found[0] if found else None
+        if asked.get_hookimpls() and not isinstance(found, kind):
+            raise source.refuse(f"{asked.name}() returned {found!r}", remedy=f"return {what}")
+        return found
+
+    def listed(asked: Any, kind: Any, what: str, **arguments: Any) -> Sequence[Any]:
+        declared = returned(asked, (list, tuple), f"{what}, in a list", **arguments) or ()
+        for each in declared:
+            if not isinstance(each, kind):
+                told_of = f"{each!r}, a {type(each).__name__}"
+                what = f"return {what} only, in a list"
+                raise source.refuse(f"{asked.name}() returned a list with {told_of}", remedy=what)
+        return declared
+
+    own = listed(hook.perf_kernels, Kernel, "perfsuite.Kernel objects")
+    _check_each(source, "kernel", own, _of_kernel)
     wants = any("kernels" in each.argnames for each in hook.perf_cases.get_hookimpls())
     declared: Sequence[Any] = ()
     if kernels is not None or not wants:
         what, given = "cases (builders decorated with @perfsuite.case) and claims", kernels or ()
-        declared = _listed(place, hook.perf_cases, Case | Claim, what, kernels=tuple(given))
-    cases = [each for each in declared if isinstance(each, Case)]
+        declared = listed(hook.perf_cases, Case | Claim, what, kernels=tuple(given))
+    cases = {each.name: each for each in declared if isinstance(each, Case)}
     claims = tuple(each for each in declared if isinstance(each, Claim))
-    _check_each(place, "case", cases, _of_case)
-    by_name = {case.name: case for case in cases}
-    _check_each(place, "claim", claims, lambda claim: _of_claim(claim, by_name))
-
-    controller = _returned(place, hook.perf_controller)
-    if controller is not None and not (isinstance(controller, str) and controller):
-        remedy = "return the name of a module, in words that import takes"
-        raise place.refuse(f"perf_controller() returned {controller!r}", remedy=remedy)
-    device = _returned(place, hook.perf_device)
-    if device is not None and not isinstance(device, Accelerator):
-        remedy = "return a perfsuite.Accelerator, or None where there is none"
-        raise place.refuse(f"perf_device() returned {device!r}", remedy=remedy)
+    _check_each(source, "case", (each for each in declared if isinstance(each, Case)), _of_case)
+    _check_each(source, "claim", claims, lambda claim: _of_claim(claim, cases))
+    module = returned(hook.perf_controller, str, "the name of a module, in words that import takes")
+    device = returned(
+        hook.perf_device, Accelerator | None, "a perfsuite.Accelerator, or None where there is none"
+    )
     return LoadedPack(
-        cases=by_name,
+        cases=cases,
         claims=claims,
         kernels=tuple(
-            replace(kernel, name=f"{name}.{kernel.name}", folder=place.folder) for kernel in own
+            replace(kernel, name=f"{name}.{kernel.name}", folder=source.folder) for kernel in own
         ),
         wants_kernels=wants,
-        controller=controller or "",
-        accelerator=replace(device, folder=place.folder) if device else None,
+        controller=module or "",
+        accelerator=replace(device, folder=source.folder) if device else None,
     )
 
 
-def _imported(place: Place) -> Any:
+def _imported(source: PackSource) -> Any:
     """Return the module, or the object, that the pack registers."""
-    kind, _, value = place.origin.partition(":")
+    kind, _, value = source.origin.partition(":")
     if kind not in {"module", "file"} or not value:
-        raise place.refuse("the origin is neither module:NAME@FOLDER nor file:PATH")
+        raise source.refuse("the origin is neither module:NAME@FOLDER nor file:PATH")
     try:
         if kind == "module":
-            if place.folder and place.folder not in sys.path:
-                sys.path.insert(0, place.folder)
-            entry = EntryPoint(name=place.name, value=value.partition("@")[0], group=GROUP)
+            if source.folder and source.folder not in sys.path:
+                sys.path.insert(0, source.folder)
+            entry = EntryPoint(name=source.name, value=value.partition("@")[0], group=GROUP)
             return entry.load()
-        return _from_file(f"perfsuite_file_{place.name}", value)
+        name = f"perfsuite_file_{source.name}"
+        loader = SourceFileLoader(name, value)
+        spec = ModuleSpec(name, loader, origin=value)
+        spec.has_location = True
+        # Registered before it runs: dataclasses and inspect look a class's module up there.
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise place.refuse(
+        raise source.refuse(
             f"importing the pack raised {told(error)}",
             remedy="make the pack importable; what needs a GPU library belongs in a case's builder",
         ) from error
-
-
-def _from_file(name: str, path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path!r} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    # Registered before it runs: dataclasses and inspect look a class's module up there.
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
     return module
 
 
@@ -196,13 +166,16 @@ def _manager(specs: Any, provider: object, name: str) -> pluggy.PluginManager:
     return manager
 
 
-def _registered(place: Place, provider: Any) -> pluggy.PluginManager:
+def _hooks_of(source: PackSource, provider: Any) -> Any:
     """Register the provider with a manager of its own; refuse hooks that nobody would call."""
-    remedy = f"the hooks are {', '.join(HOOKS)}; perfsuite.hooks states their arguments"
+    remedy = (
+        f"mark hooks with @perfsuite.hookimpl; they are {', '.join(HOOKS)}, and perfsuite.hooks "
+        "states their arguments; other functions of the module must not be named perf_*"
+    )
     try:
-        manager = _manager(hookspecs, provider, place.name)
+        manager = _manager(hooks, provider, source.name)
     except (pluggy.PluginValidationError, ValueError) as error:
-        raise place.refuse(f"a hook is not as specified: {error}", remedy=remedy) from error
+        raise source.refuse(f"a hook is not as specified: {error}", remedy=remedy) from error
     # Pluggy passes functions that only look like hooks over in silence.
     home = provider.__name__ if isinstance(provider, ModuleType) else type(provider).__module__
     for name, function in inspect.getmembers(provider, inspect.isroutine):
@@ -210,39 +183,10 @@ def _registered(place: Place, provider: Any) -> pluggy.PluginManager:
         is_own = module.partition(".")[0] == home.partition(".")[0]
         if name.startswith("perf_") and is_own and not hasattr(function, f"{GROUP}_impl"):
             what = "is not marked as a hook" if name in HOOKS else "is no hook"
-            raise place.refuse(
-                f"{name}() {what}",
-                remedy=f"mark hooks with @perfsuite.hookimpl; they are {', '.join(HOOKS)}; other "
-                "functions of the module must not be named perf_*",
-            )
+            raise source.refuse(f"{name}() {what}", remedy=remedy)
     if not manager.get_hookcallers(provider):
-        raise place.refuse("the pack implements no hook", remedy=remedy)
-    return manager
-
-
-def _returned(place: Place, hook: Any, **arguments: Any) -> Any:
-    """Return what the pack's own implementation of a hook returns; None if it has none."""
-    try:
-        returned = hook(**arguments)
-    except (Exception, SystemExit) as error:
-        raise place.refuse(
-            f"{hook.name}() raised {told(error)}", remedy="correct the hook or what it imports"
-        ) from error
-    return returned[0] if returned else None
-
-
-def _listed(place: Place, hook: Any, kind: Any, what: str, **arguments: Any) -> Sequence[Any]:
-    """Return the list of a kind that a hook returns; nothing if the pack does not have it."""
-    if not hook.get_hookimpls():
-        return ()
-    declared, remedy = _returned(place, hook, **arguments), f"return {what} only, in a list"
-    if not isinstance(declared, (list, tuple)):
-        raise place.refuse(f"{hook.name}() returned {declared!r}", remedy=remedy)
-    for each in declared:
-        if not isinstance(each, kind):
-            told_of = f"{each!r}, a {type(each).__name__}"
-            raise place.refuse(f"{hook.name}() returned a list with {told_of}", remedy=remedy)
-    return declared
+        raise source.refuse("the pack implements no hook", remedy=remedy)
+    return manager.hook
 
 
 def told(error: BaseException) -> str:
@@ -259,84 +203,75 @@ def told(error: BaseException) -> str:
 
 
 def _check_each(
-    place: Place, kind: str, declared: Iterable[Any], faults: Callable[[Any], Iterable[Fault]]
+    source: PackSource, kind: str, declared: Iterable[Any], faults: Callable[[Any], Iterable[Fault]]
 ) -> None:
     """Raise ``PackError`` for the first that does not hold, or has the name of one before."""
     seen = set()
     for each in declared:
         at = f"{kind} {shown(each.name)}"
-        place.check(at, faults(each))
+        source.check(at, faults(each))
         key = getattr(each, "case", ""), each.name
         if key in seen:
-            raise place.refuse(
-                f"two {kind}s have the name {each.name!r}", remedy="rename one of them", at=at
-            )
+            what = f"two {kind}s have the name {each.name!r}"
+            raise source.refuse(what, remedy="rename one of them", at=at)
         seen.add(key)
 
 
 def _of_case(case: Case) -> Iterator[Fault]:
-    names = (case.name, *case.axes, *case.tags, *(metric.name for metric in case.metrics))
-    yield from _of_texts(names, most=NAME_CHARACTERS)
-    yield from _of_texts(
-        (case.build.__doc__, case.source, *(budget.reason for budget in case.budgets))
-    )
-    yield from _of_texts((metric.unit for metric in case.metrics), most=MOST_UNIT)
-    if not (case.build.__doc__ or "").strip() and sys.flags.optimize < NO_DOCSTRINGS:
+    doc = case.build.__doc__ or ""
+    names = (case.name, *case.axes, *case.tags, *(m.unit for m in case.metrics))
+    yield from _of_texts(names, NAME_CHARACTERS)
+    yield from _of_texts((doc, case.source, *(budget.reason for budget in case.budgets)))
+    if not doc.strip() and sys.flags.optimize < NO_DOCSTRINGS:
         yield "the case has no docstring", "say in the builder's docstring what is measured"
     if not case.source.strip():
-        remedy = 'name the book, paper or manual it comes from: @case(source="...")'
-        yield "the case has no source", remedy
-    yield from _of_axes(case)
+        yield "the case has no source", "name the book, paper or manual: @case(source=...)"
+    for axis in case.axes:
+        yield from _of_axis(case, axis)
+    for axis, value in ((a, v) for each in case.full_only for a in each for v in each[a]):
+        if not any(value == v and type(value) is type(v) for v in _values(case, axis)):
+            what = f"full_only names {value!r} of axis {axis!r}, which no tier has"
+            yield what, "name values of the tiers"
+    for value in _values(case, case.ranks):
+        if type(value) is not int or value < 1:
+            what = f"axis {case.ranks!r} holds ranks and has the value {value!r}"
+            yield what, "use whole numbers from 1 on"
     for budget in case.budgets:
         yield from _of_metric(case, budget.metric, "a budget")
-        yield from _of_number(budget.most, f"the budget of {shown(budget.metric)}")
-    for metric in case.metrics:
-        yield from _of_number(metric.threshold, f"the threshold of {shown(metric.name)}")
     yield from _of_needs(case.needs)
     yield from _of_calls(case)
 
 
-def _of_axes(case: Case) -> Iterator[Fault]:
-    for axis in case.axes:
-        if axis in RESERVED:
-            remedy = f"rename it; {', '.join(RESERVED)} mean other things in a selection"
-            yield f"axis {axis!r} has a reserved name", remedy
-        yield from _of_values(case, axis)
-    for axis, value in ((a, v) for each in case.full_only for a in each for v in each[a]):
-        if not any(value == v and type(value) is type(v) for v in known_values(case, axis)):
-            what = f"full_only names {value!r} of axis {axis!r}, which no tier has"
-            yield what, "name values of the tiers"
-    for value in known_values(case, case.ranks):
-        if type(value) is not int or value < 1:
-            what = f"axis {case.ranks!r} holds ranks and has the value {value!r}"
-            yield what, "use whole numbers from 1 on"
+def _of_calls(case: Case) -> Iterator[Fault]:
+    """Yield a builder or formula that cannot be called with the axes."""
+    parts = {part: getattr(case, part) for part in CALLED if getattr(case, part)}
+    parts |= {f"ceilings[{name!r}]": shows for name, shows in case.ceilings.items()}
+    for part, function in parts.items():
+        words = ("ctx", *case.axes) if part == "build" else (*case.axes,)
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # some builtins have none; calling them will tell
+            continue
+        try:
+            signature.bind(*words[: len(words) - len(case.axes)], **dict.fromkeys(case.axes))
+        except TypeError as error:
+            what = f"{part}{signature} cannot be called with the axes: {error}"
+            yield what, f"declare {part}({', '.join(words)}); **_ takes axes it ignores"
 
 
-def _of_texts(texts: Iterable[Any], most: int = TEXT_CHARACTERS) -> Iterator[Fault]:
-    """Yield texts that would garble or flood a terminal or a page."""
-    for text in ("" if each is None else each for each in texts):
-        if not isinstance(text, str):
-            yield f"{shown(text)} is a {type(text).__name__}", "write a text"
-        elif len(text) > most:
-            what = f"the text {text[:SHOWN_CHARACTERS]!r}... has {len(text)} characters"
-            yield f"{what}, more than {most}", "shorten it"
-        elif plain(text, most=most) != text:
-            yield f"the text {text[:SHOWN_CHARACTERS]!r} has control characters", "leave them out"
-
-
-def _of_values(case: Case, axis: str) -> Iterator[Fault]:
+def _of_axis(case: Case, axis: str) -> Iterator[Fault]:
     """Yield values that no id can carry, and those that would give two variants one id."""
+    if axis in RESERVED:
+        what = f"axis {axis!r} has a reserved name"
+        yield what, f"rename it; {', '.join(RESERVED)} mean other things in a selection"
     first: dict[str, Scalar] = {}
-    for value in known_values(case, axis):
-        what = f"axis {axis!r} has the value {shown(value)}"
-        if isinstance(value, (int, float)):
-            yield from _of_number(value, f"a value of axis {axis!r}")
-        if not isinstance(value, (str, int, float)) or not VALUE.match(format_value(value)):
-            remedy = f"use str, int, float or bool that match {VALUE.pattern}"
-            yield f"{what}, a {type(value).__name__}", remedy
+    for value in _values(case, axis):
+        is_number = isinstance(value, (int, float)) and is_measurable(value)
+        if not (isinstance(value, str) or is_number) or not VALUE.match(format_value(value)):
+            what = f"axis {axis!r} has the value {shown(value)}, a {type(value).__name__}"
+            yield what, f"use str, bool or finite numbers that match {VALUE.pattern}"
         text = format_value(value)
-        if len(text) > NAME_CHARACTERS:
-            yield f"{what}: more than {NAME_CHARACTERS} characters", "shorten it: ids have it"
+        yield from _of_texts((text,), NAME_CHARACTERS)
         if type(first.setdefault(text, value)) is not type(value):
             what = f"axis {axis!r} has two values that read {text!r}"
             yield what, "give it the same type in all tiers"
@@ -346,10 +281,19 @@ def _of_values(case: Case, axis: str) -> Iterator[Fault]:
             yield what, "two variants would have the same id; drop one"
 
 
-def known_values(case: Case, axis: str) -> tuple[Scalar, ...]:
+def _values(case: Case, axis: str) -> list[Scalar]:
     """Return the values an axis has in any tier."""
     tiers = (case.smoke, case.axes, case.full)
-    return tuple(value for tier in tiers for value in tier.get(axis, ()))
+    return [value for tier in tiers for value in tier.get(axis, ())]
+
+
+def _of_texts(texts: Iterable[str], most: int = boundary.TEXT_CHARACTERS) -> Iterator[Fault]:
+    """Yield texts that would garble or flood a terminal or a page."""
+    for text in texts:
+        if len(text) > most:
+            yield f"the text {shown(text)} has {len(text)} characters, more than {most}", "cut it"
+        elif plain(text, most=most) != text:
+            yield f"the text {shown(text)} has control characters", "leave them out"
 
 
 def _of_metric(case: Case, metric: str, what: str) -> Iterator[Fault]:
@@ -359,13 +303,6 @@ def _of_metric(case: Case, metric: str, what: str) -> Iterator[Fault]:
     if metric not in known:
         remedy = f"declare it in metrics=..., or name one of {', '.join(known) or 'those it has'}"
         yield f"{what} is about the metric {shown(metric)}, which its case lacks", remedy
-
-
-def _of_number(value: Any, what: str) -> Iterator[Fault]:
-    """Yield a number that a run file could not hold."""
-    if not isinstance(value, (int, float)) or not is_measurable(value):
-        remedy = f"use 0 or a number between {1 / MAGNITUDE:g} and {MAGNITUDE:g}"
-        yield f"{what} is {shown(value)}", remedy
 
 
 def _of_needs(needs: Sequence[Need]) -> Iterator[Fault]:
@@ -378,43 +315,25 @@ def _of_needs(needs: Sequence[Need]) -> Iterator[Fault]:
             yield f"need gpus {need.value!r} is no number", "write gpus(2)"
 
 
-def _of_calls(case: Case) -> Iterator[Fault]:
-    """Yield a builder or formula that cannot be called with the axes."""
-    parts = {part: getattr(case, part) for part in CALLED if getattr(case, part)}
-    parts |= {f"ceilings[{name!r}]": shows for name, shows in case.ceilings.items()}
-    for part, function in parts.items():
-        try:
-            signature = inspect.signature(function)
-        except (TypeError, ValueError):  # some builtins have none; calling them will tell
-            continue
-        context = ("ctx",) if part == "build" else ()
-        try:
-            signature.bind(*context, **dict.fromkeys(case.axes))
-        except TypeError as error:
-            yield (
-                f"{part}{signature} cannot be called with the axes: {error}",
-                f"declare {part}({', '.join((*context, *case.axes))}); **_ takes axes it ignores",
-            )
-
-
 def _of_claim(claim: Claim, cases: Mapping[str, Case]) -> Iterator[Fault]:
     if not NAME.match(claim.name):
         yield f"claim name {shown(claim.name)} must match {NAME.pattern}", "rename it"
-    yield from _of_texts((claim.name,), most=NAME_CHARACTERS)
+    yield from _of_texts((claim.name,), NAME_CHARACTERS)
     yield from _of_texts((claim.source,))
     if claim.case not in cases:
         yield f"unknown case {claim.case!r}", f"use one of {', '.join(cases)}"
-    yield from _of_number(claim.by, "by")
+    if not is_measurable(claim.by):
+        yield f"by is {shown(claim.by)}", "name a finite ratio"
     yield from _of_needs(claim.needs)
     case = cases[claim.case]
     if claim.metric in NOISY:
-        remedy = "leave metric=... out for the time" if claim.metric == NOISY[0] else "name another"
+        remedy = "leave metric=... out for the time, or name another"
         yield f"a claim is about an exact metric, and {claim.metric} has noise", remedy
     if claim.metric:
         yield from _of_metric(case, claim.metric, "the claim")
     bound = [(axis, (side[axis],)) for side in (claim.faster, claim.than) for axis in side]
     for axis, values in (*bound, *claim.at.items()):
-        known = known_values(case, axis)
+        known = _values(case, axis)
         if axis not in case.axes:
             yield f"case {case.name!r} has no axis {axis!r}", f"use one of {', '.join(case.axes)}"
         for value in [value for value in values if value not in known]:
@@ -423,7 +342,7 @@ def _of_claim(claim: Claim, cases: Mapping[str, Case]) -> Iterator[Fault]:
 
 
 def _of_kernel(kernel: Kernel) -> Iterator[Fault]:
-    yield from _of_texts((kernel.name,), most=NAME_CHARACTERS)
+    yield from _of_texts((kernel.name,), NAME_CHARACTERS)
     if not kernel.function:
         yield "the kernel names no function", "give the function's name"
     if kernel.file and not (Path(kernel.file).is_absolute() and Path(kernel.file).is_file()):
@@ -437,9 +356,9 @@ def _of_kernel(kernel: Kernel) -> Iterator[Fault]:
         yield f"targets {kernel.targets!r} are none, or one twice", "name each target once"
     for target in sorted(set(kernel.expects) - set(kernel.targets)):
         yield f"expects names {target!r}, which is no target of it", "add it to targets"
-    for key, value in kernel.constants.items():
-        is_number = isinstance(value, (int, float)) and math.isfinite(value)
-        if not is_number and not isinstance(value, str):
+    constants: Mapping[str, Any] = kernel.constants
+    for key, value in constants.items():
+        if not isinstance(value, (str, int, float)):
             what = f"constant {key!r} has the value {value!r}, a {type(value).__name__}"
             yield what, "use str, int, float or bool, which can be handed on as they are"
 
@@ -467,11 +386,11 @@ class Listeners:
             return
         run = deepcopy(run)
         variants = {one.id: one.variant for one in run.variants}
-        results = [(r, variants[r.variant]) for r in run.asked if r.variant in variants]
-        verdicts = [(each, variants[each.variant]) for each in run.verdicts]
-        for result, variant in results:
-            self._call("perf_result", result=result, variant=variant)
-        for verdict, variant in verdicts:
+        for result in run.asked:
+            if result.variant in variants:
+                self._call("perf_result", result=result, variant=variants[result.variant])
+        for verdict in run.verdicts:
+            variant = variants[verdict.variant]
             self._call("perf_verdict", verdict=verdict, variant=variant, run=run)
 
     def sections(self, run: Run) -> tuple[Section, ...]:
@@ -501,26 +420,27 @@ class Listeners:
         except BaseException as error:  # noqa: BLE001 - a pack costs no run
             self._silenced.add((pack, what))
             try:
-                why = plain(error.what if isinstance(error, PerfError) else told(error))
+                why = error.what if isinstance(error, PerfError) else told(error)
             except BaseException as broken:  # noqa: BLE001 - it may be unable to say what it is
                 why = f"{type(error).__name__}: it cannot say why ({type(broken).__name__})"
-            self.notes.append(plain(f"pack {pack}, {what}: {why}"))
+            self.notes.append(plain(f"pack {pack}, {what}: {plain(why)}"))
 
 
 def _listening(pack: Pack) -> pluggy.PluginManager:
-    place = Place(pack.name, pack.origin)
+    source = PackSource(name=pack.name, origin=pack.origin)
     # Last of all: nothing of a pack may stand before what pytest and its plugins import.
-    if place.folder and place.folder not in sys.path:
-        sys.path.append(place.folder)
-    before = set(sys.modules)
+    if source.folder and source.folder not in sys.path:
+        sys.path.append(source.folder)
+    before = HEAVY in sys.modules
     module = importlib.import_module(pack.controller)  # noqa: TID251 - a pack names it
-    if heavy := [name for name in HEAVY if name in sys.modules.keys() - before]:
-        raise place.refuse(f"it imports {heavy[0]} into pytest's process; its hooks are not called")
-    if place.folder and not str(module.__file__).startswith(place.folder):
-        raise place.refuse(
-            f"{module.__file__} is another one of that name; its hooks are not called"
-        )
-    return _manager(Controller, module, pack.name)
+    what = ""
+    if HEAVY in sys.modules and not before:
+        what = f"it imports {HEAVY} into pytest's process"
+    elif source.folder and not str(module.__file__).startswith(source.folder):
+        what = f"{module.__file__} is another one of that name"
+    if what:
+        raise source.refuse(f"{what}; its hooks are not called")
+    return _manager(hooks.Controller, module, pack.name)
 
 
 def _cut(returned: Section | Sequence[Section]) -> Iterator[Section]:
@@ -530,24 +450,21 @@ def _cut(returned: Section | Sequence[Section]) -> Iterator[Section]:
         if not isinstance(section, Section):
             raise TypeError(f"returned {section!r}, which is no perfsuite.Section")
         rows: list[tuple[str, ...]] = []
-        room = PAGE_CHARACTERS
+        room = boundary.PAGE_CHARACTERS
         for row in section.rows[:MOST_ROWS]:
             cells = tuple(map(plain, row[:MOST_COLUMNS]))
             room -= sum(map(len, cells))
             if room < 0:
                 break
             rows.append(cells)
-        text = plain(section.text, most=PAGE_CHARACTERS)
+        text = plain(section.text, most=boundary.PAGE_CHARACTERS)
         if len(rows) < len(section.rows):
             text += f" The table ends after {len(rows)} of {len(section.rows)} rows."
         if wide := len(section.columns[MOST_COLUMNS:]):
             text += f" {wide} columns are left out."
-        yield Section(
-            title=plain(section.title, most=NAME_CHARACTERS),
-            text=text,
-            columns=tuple(map(plain, section.columns[:MOST_COLUMNS])),
-            rows=tuple(rows),
-        )
+        title = plain(section.title, most=NAME_CHARACTERS)
+        columns = tuple(map(plain, section.columns[:MOST_COLUMNS]))
+        yield Section(title=title, text=text, columns=columns, rows=tuple(rows))
     if more := found[MOST_SECTIONS:]:
         yield Section(title=f"{len(more)} more sections are left out")
 
@@ -562,21 +479,15 @@ def chosen_accelerator(device: str, packs: Iterable[Pack]) -> Accelerator | None
     known.sort(key=lambda pair: (pair[0].name, pair[1]))
     if device == "auto":
         return next((each for each, _ in known if each.units and each.is_automatic), None)
-    named = [pair for pair in known if pair[0].name == device]
-    if len(named) == 1:
-        return named[0][0]
-    if named:
-        owners = " and ".join(owner for _, owner in named)
-        raise UsageError(
-            f"two packs bring a device {device!r}: {owners}",
-            where="--perf-device",
-            remedy="choose one of the packs with --perf-packs",
-        )
-    if device in BUILT_IN_DEVICES:
+    named = [(each, owner) for each, owner in known if each.name == device]
+    if not named and device in BUILT_IN_DEVICES:
         return None
     names = sorted({*BUILT_IN_DEVICES, *(each.name for each, _ in known)})
-    raise UsageError(
-        f"unknown device {device!r}",
-        where="--perf-device",
-        remedy=f"choose auto, {', '.join(names)}; a pack brings more, if it can be listed",
-    )
+    what = f"unknown device {device!r}"
+    remedy = f"choose auto, {', '.join(names)}; a pack brings more, if it can be listed"
+    if len(named) > 1:
+        what = f"two packs bring a device {device!r}: {' and '.join(own for _, own in named)}"
+        remedy = "choose one of the packs with --perf-packs"
+    if len(named) != 1:
+        raise UsageError(what, where="--perf-device", remedy=remedy)
+    return named[0][0]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import PathFinder
+from typing import NamedTuple
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import (
@@ -40,8 +41,7 @@ _ORDERS: Mapping[str, Callable[[float, float], bool]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """One condition of a selection: an axis, or one of the reserved words, against a value."""
 
     name: str
@@ -54,19 +54,14 @@ class Term:
         found: Sequence[Scalar] = words.get(self.name, ())
         if self.name in variant.axes:
             found = (variant.axes[self.name],)
-        if self.operator == "!=":
-            return bool(found or self.name == "tag") and not self._equals_any(found)
+        number = _number(self.value)
+        numbers = [each for each in map(_number, found) if each is not None]
+        if self.operator in _ORDERS and number is not None:
+            return any(_ORDERS[self.operator](each, number) for each in numbers)
+        is_equal = self.value in map(format_value, found) or number in numbers
         if self.operator == "=":
-            return self._equals_any(found)
-        numbers = [number for number in map(_number, found) if number is not None]
-        return any(_ORDERS[self.operator](number, float(self.value)) for number in numbers)
-
-    def _equals_any(self, found: Sequence[Scalar]) -> bool:
-        wanted = _number(self.value)
-        return any(
-            format_value(value) == self.value or (wanted is not None and _number(value) == wanted)
-            for value in found
-        )
+            return is_equal
+        return bool(found or self.name == "tag") and not is_equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +99,8 @@ def parse_selection(text: str) -> Selection:
             )
         term = Term(*match.groups())
         if term.operator in _ORDERS and _number(term.value) is None:
-            raise UsageError(
-                f"{term.value!r} is no number to compare {term.name!r} with",
-                where=repr(text),
-                remedy="use = or != for words",
-            )
+            what = f"{term.value!r} is no number to compare {term.name!r} with"
+            raise UsageError(what, where=repr(text), remedy="use = or != for words")
         terms.append(term)
     return Selection(text, tuple(terms))
 
@@ -143,58 +135,50 @@ def _number(value: Scalar) -> float | None:
         return None
 
 
-def misfit(variant: Variant, facts: DeviceFacts) -> str:
-    """Say why a variant does not run on a device that a pack brings; nothing on those of ours."""
-    if facts.device in BUILT_IN_DEVICES:
-        return ""
-    if variant.is_gang:
-        return f"is run by ranks, which device {facts.device} has none of"
-    is_meant = "torch" in facts.features or any(need.kind == "device" for need in variant.needs)
-    return "" if is_meant else f"needs torch tensors, which device {facts.device} does not make"
-
-
 def missing_need(variant: Variant, facts: DeviceFacts) -> str:
     """Return the first need that the device does not meet, in words; empty if it meets all."""
-    if missing := missing_of(variant.needs, facts) or misfit(variant, facts):
+    if missing := missing_of(variant.needs, facts):
         return missing
-    ranks, cores = variant.ranks, int(facts.identity.get("cores", "0"))
-    if built_in(facts.device).is_nvidia and ranks > facts.gpus:
-        return f"needs {ranks} GPUs, this run has {facts.gpus}"
-    if 0 < RANKS_PER_CORE * cores < ranks:
-        return f"needs {ranks} ranks, too many for {cores} cores"
-    if not 0 < facts.memory_bytes < variant.memory_bytes:
-        return ""
-    needed, present = variant.memory_bytes / 1e9, facts.memory_bytes / 1e9
-    return f"needs {needed:.1f} GB of memory, this device has {present:.1f} GB"
+    told, ranks, cores = "", variant.ranks, int(facts.identity.get("cores", "0"))
+    is_of_a_pack = facts.device not in BUILT_IN_DEVICES
+    is_named = any(need.kind == "device" for need in variant.needs)
+    if is_of_a_pack and variant.is_gang:
+        told = f"is run by ranks, which device {facts.device} has none of"
+    elif is_of_a_pack and not is_named and "torch" not in facts.features:
+        told = f"needs torch tensors, which device {facts.device} does not make"
+    elif built_in(facts.device).is_nvidia and ranks > facts.gpus:
+        told = f"needs {ranks} GPUs, this run has {facts.gpus}"
+    elif 0 < RANKS_PER_CORE * cores < ranks:
+        told = f"needs {ranks} ranks, too many for {cores} cores"
+    elif 0 < facts.memory_bytes < variant.memory_bytes:
+        needed, present = variant.memory_bytes / 1e9, facts.memory_bytes / 1e9
+        told = f"needs {needed:.1f} GB of memory, this device has {present:.1f} GB"
+    return told
 
 
 def missing_of(needs: Iterable[Need], facts: DeviceFacts) -> str:
     """Return the first of some needs that the device does not meet, in words."""
     for need in needs:
-        is_met, present = _met(need, facts)
+        is_met = need.value in facts.features
+        present = f"this device has {', '.join(facts.features) or 'none'}"
+        match need.kind:
+            case "device":
+                is_met, present = need.value == facts.device, f"this run uses {facts.device}"
+            case "arch":
+                needed, known = ARCH.match(need.value), ARCH.match(facts.arch)
+                is_met, present = False, f"this device is {facts.arch or 'no GPU'}"
+                if needed and known:
+                    # By number: a GPU of sm_90 runs code for sm_90a as well.
+                    number, least = int(known[1]), int(needed[1])
+                    is_met = number >= least if needed[3] else number == least
+                    present = f"this GPU is {facts.arch}"
+            case "gpus":
+                is_met, present = facts.gpus >= int(need.value), f"this run has {facts.gpus}"
+            case "package":
+                is_met, present = is_installed(need.value), "which is not installed"
         if not is_met:
             return f"needs {need.kind} {need.value}, {present}"
     return ""
-
-
-def _met(need: Need, facts: DeviceFacts) -> tuple[bool, str]:
-    """Say whether a need is met, and what there is instead."""
-    match need.kind:
-        case "device":
-            return need.value == facts.device, f"this run uses {facts.device}"
-        case "arch":
-            # By number: a GPU of sm_90 runs code for sm_90a as well.
-            wanted, present = ARCH.match(need.value), ARCH.match(facts.arch)
-            if wanted is None or present is None:
-                return False, f"this device is {facts.arch or 'no GPU'}"
-            number, least = int(present[1]), int(wanted[1])
-            is_met = number >= least if wanted[3] else number == least
-            return is_met, f"this GPU is {facts.arch}"
-        case "gpus":
-            return facts.gpus >= int(need.value), f"this run has {facts.gpus}"
-        case "package":
-            return is_installed(need.value), "which is not installed"
-    return need.value in facts.features, f"this device has {', '.join(facts.features) or 'none'}"
 
 
 @cache
@@ -220,9 +204,8 @@ def order(variants: Iterable[Variant], seed: int) -> tuple[Variant, ...]:
     Variants of one case share compile caches; the rest is random so that drift hits no case more.
     The outcome depends on the seed and on which variants there are, not on their order.
     """
-    known = sorted(variants, key=lambda variant: variant.id)
     groups: dict[tuple[str, str], list[Variant]] = {}
-    for variant in known:
+    for variant in sorted(variants, key=lambda variant: variant.id):
         groups.setdefault((variant.pack, variant.case.name), []).append(variant)
     shuffle = random.Random(seed).shuffle  # noqa: S311 - order, no secret
     cases = list(groups.values())
@@ -235,12 +218,8 @@ def order(variants: Iterable[Variant], seed: int) -> tuple[Variant, ...]:
 def claims_of(packs: Iterable[Pack], variants: Iterable[Variant]) -> tuple[ClaimInstance, ...]:
     """Return the claims whose two variants are both among those that run."""
     ids = {variant.id for variant in variants}
-    return tuple(
-        claim
-        for pack in packs
-        for claim in pack.claims
-        if claim.faster in ids and claim.than in ids
-    )
+    claims = (claim for pack in packs for claim in pack.claims)
+    return tuple(claim for claim in claims if {claim.faster, claim.than} <= ids)
 
 
 def bundles_of(

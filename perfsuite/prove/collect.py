@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from io import FileIO
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 from msgspec import structs
 
@@ -53,7 +53,7 @@ class Unit:
         self.panel, self.facts = desk.panel, desk.facts
         self.ladders, self.file, self.place, self.units = ladders, file, place, units
         self.turns = dict.fromkeys(SHARES, 0)
-        self.waves: list[Wave] = []
+        self.waves: dict[str, Wave] = {}
         self.asked = 0
         self.stopped = threading.Event()
 
@@ -111,7 +111,7 @@ class Unit:
         # Of what confirms a run takes a block more: what is found here is found there.
         with _polled(self.panel.site) as polls:
             self.panel.measure(chosen, Stage.SCREEN, processes=settings.processes, on_result=take)
-        self.waves += waves
+        self.waves |= {wave.variant: wave for wave in waves if wave.processes}
         timed_s = [wave.timed_s * len(wave.processes) for wave in waves]
         spin_s = [wave.pace * each for wave, each in zip(waves, timed_s, strict=True)]
         append(
@@ -140,11 +140,9 @@ class Unit:
             self._ask(slot, ladder, ladder.base, (CUPTI,))
 
     def _ask(self, slot: Slot, ladder: Ladder, variant: Variant, tools: tuple[str, ...]) -> None:
-        names = {each.id for each in ladder.variants.values()}
-        known = [wave for wave in self.waves if wave.variant in names and wave.processes]
-        if not known or self.stopped.is_set():
+        wave = self.waves.get(ladder.base.id)
+        if not wave or self.stopped.is_set():
             return
-        known.sort(key=lambda wave: wave.variant != ladder.base.id)
         self.asked += 1
         order = Order(
             variant=variant,
@@ -152,9 +150,9 @@ class Unit:
             unit=self.facts.unit,
             device=self.facts.device,
             seed=self.asked + 10_000 * self.place,
-            seconds=median(wave.busy_s for wave in known),
+            seconds=wave.busy_s,
             tools=tools,
-            wave=known[0],
+            wave=wave,
         )
         for reading in ask(slot, order):
             append(self.file, reading)

@@ -39,7 +39,7 @@ from perfsuite.model import (
     seconds_of,
 )
 from perfsuite.prove.peers import CUPTI
-from perfsuite.prove.raw import Raw, Wave, ladders_of, read_raw
+from perfsuite.prove.raw import SAMPLED, Raw, Wave, ladders_of, read_raw
 from perfsuite.run.project import Device, find_project, say
 from perfsuite.stats import hodges_lehmann
 from perfsuite.store.files import refusing, replace_file
@@ -75,26 +75,17 @@ def result_of(variant: Variant, stage: Stage, waves: Sequence[Wave]) -> Result:
             slot=0,
             seed=0,
             unit=wave.unit,
-            launches=wave.launches,
-            backend=wave.backend,
-            pace=wave.pace,
-            sets=wave.sets,
             blocks=tuple(
                 Block(time_us=(time_us,), cycles=process.cycles[index : index + 1])
                 for index, time_us in enumerate(process.time_us)
             ),
+            **{name: getattr(wave, name) for name in SAMPLED},
         )
         for wave in waves
         for process in wave.processes
     ]
-    version = variant.case.version
-    return Result(
-        variant=variant.id,
-        status=Status.OK,
-        stage=stage,
-        case_version=version,
-        evidence=tuple(evidence),
-    )
+    found = Result(variant=variant.id, status=Status.OK, stage=stage, evidence=tuple(evidence))
+    return replace(found, case_version=variant.case.version)
 
 
 def entry_of(raw: Raw, variant: Variant, waves: Sequence[Wave]) -> BaselineEntry:
@@ -574,7 +565,18 @@ def prove(  # noqa: PLR0913, PLR0917 - a command line
     whole = [load_run(path) for path in runs or []]
     if len({run.id for run in whole}) < len(whole):
         raise UsageError("the same run is named twice: it would be compared with itself")
-    data = read_raw(raw or [_collected(time, device, keep)])
+    if not raw:
+        from perfsuite.prove.collect import collect
+
+        try:
+            budget_s = seconds_of(time)
+        except ValueError as error:
+            raise UsageError(f"--time {error}", remedy="write 90s, 20m or 1h30m") from error
+        project, name = find_project(), datetime.now(UTC).strftime("%Y%m%d-%H%M%S.jsonl")
+        raw = [keep or project.folder / "proofs" / name]
+        collect(raw[0], root=project.root, device=device, budget_s=budget_s, say=say)
+        say(f"raw data: {raw[0]}")
+    data = read_raw(raw)
     # By name: the slug of a board's revision is younger than some raw data.
     name = data.header.facts.name
     if others := {run.facts.name for run in whole} - {name}:
@@ -592,17 +594,3 @@ def prove(  # noqa: PLR0913, PLR0917 - a command line
     with refusing("cannot write the page", page, remedy=remedy):
         for path in write_page(proof, page):
             say(f"wrote {path}")
-
-
-def _collected(time: str, device: str, keep: Path | None) -> Path:
-    from perfsuite.prove.collect import collect
-
-    try:
-        budget_s = seconds_of(time)
-    except ValueError as error:
-        raise UsageError(f"--time {error}", remedy="write 90s, 20m or 1h30m") from error
-    project = find_project()
-    path = keep or project.folder / "proofs" / datetime.now(UTC).strftime("%Y%m%d-%H%M%S.jsonl")
-    collect(path, root=project.root, device=device, budget_s=budget_s, say=say)
-    say(f"raw data: {path}")
-    return path

@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 
 from msgspec import MsgspecError, Struct, json
 from msgspec import Raw as Undecoded
+from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError
 from perfsuite.model import (
     DeviceFacts,
-    Evidence,
     Result,
     Settings,
     Sku,
@@ -28,6 +28,8 @@ from perfsuite.store.codec import encode, round_digits
 from perfsuite.store.files import refusing, unpacked
 
 CHANGE = "change"
+# What a wave keeps of how its processes were sampled.
+SAMPLED = ("launches", "backend", "pace", "sets")
 # The change that tools are compared at: the one nearest to this.
 COMPARED = 0.01
 NO_RAW = "name a file that perfsuite prove wrote"
@@ -177,34 +179,26 @@ def _lines(path: Path) -> Iterator[Line]:
 
 def wave_of(result: Result, unit: str) -> Wave:
     """Return what is kept of a result: of each process the medians of its blocks."""
-    wall_s, name = result.wall_s, result.variant
+    wave = Wave(variant=result.variant, unit=unit, wall_s=result.wall_s)
     if result.status is not Status.OK or not result.evidence:
-        reason = f"{result.status.value}: {result.reason}"
-        return Wave(variant=name, unit=unit, wall_s=wall_s, reason=reason)
-    first = result.evidence[0]
-    timed_s, busy_s = [], []
+        return replace(wave, reason=f"{result.status.value}: {result.reason}")
+    timed_s, busy_s, processes = [], [], []
     for each in result.evidence:
-        timed_s.append(sum(map(sum, each.samples("time_us"))) * each.launches / 1e6)
+        times_us, cycles = each.samples("time_us"), each.samples("cycles")
+        timed_s.append(sum(map(sum, times_us)) * each.launches / 1e6)
         busy_s.append(each.phases_s.get("settle", 0.0) + each.phases_s.get("measure", 0.0))
-    return Wave(
-        variant=name,
-        unit=unit,
-        wall_s=wall_s,
+        processes.append(Process(time_us=_medians(times_us), cycles=_medians(cycles)))
+    return replace(
+        wave,
         timed_s=round(fmean(timed_s), 4),
         busy_s=round(fmean(busy_s), 4),
-        launches=first.launches,
-        backend=first.backend,
-        pace=first.pace,
-        sets=first.sets,
-        processes=tuple(
-            Process(time_us=_medians(each, "time_us"), cycles=_medians(each, "cycles"))
-            for each in result.evidence
-        ),
+        processes=tuple(processes),
+        **{name: getattr(result.evidence[0], name) for name in SAMPLED},
     )
 
 
-def _medians(evidence: Evidence, metric: str) -> tuple[float, ...]:
-    return tuple(round_digits(median(block)) for block in evidence.samples(metric) if block)
+def _medians(blocks: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    return tuple(round_digits(median(block)) for block in blocks if block)
 
 
 class Ladder(NamedTuple):

@@ -204,27 +204,38 @@ def _json(value: object) -> str:
     return json.dumps(value, allow_nan=False, ensure_ascii=False)
 
 
+def _short(value: Any) -> Any:
+    """Return numbers as people write them: whole ones without a point."""
+    if isinstance(value, dict):
+        return {key: _short(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_short(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def baseline_text(sku: str, pack: str, entries: Mapping[str, StoredEntry]) -> bytes:
     """Return the file of one pack on one SKU, variants and metrics sorted."""
     head = {"schema": BASELINE_SCHEMA, "sku": sku, "pack": pack}
     blocks = []
-    for variant in sorted(entries):
-        stored = msgspec.to_builtins(entries[variant], order="deterministic")
-        entry = stored["entry"]
-        del entry["variant"]
-        metrics = [f"{_json(name)}: {_json(row)}" for name, row in entry.pop("metrics").items()]
-        kernels, codes = (map(_json, entry.pop(name, ())) for name in ("kernels", "codes"))
-        own = [_json(entry)[1:-1], f'"accepted": {_json(stored["accepted"])}']
-        tables = (
-            ("metrics", "{%s}", metrics),
-            ("kernels", "[%s]", kernels),
-            ("codes", "[%s]", codes),
-        )
-        for name, ends, items in tables:
-            if rows := ",\n    ".join(items):
-                own += [f'"{name}": ' + ends % f"\n    {rows}\n  "]
-        body = ",\n  ".join(own)
-        blocks.append(f"{_json(variant)}: {{\n  {body}\n}}")
+    for variant, stored in sorted(entries.items()):
+        accepted, entry = map(msgspec.to_builtins, (stored.accepted, stored.entry))
+        metrics = _short(msgspec.to_builtins(stored.entry.metrics, order="deterministic"))
+        lists = {"kernels": entry["kernels"], "codes": entry["codes"]}
+        for kernel in entry["kernels"]:
+            if not kernel["counters"]:
+                del kernel["counters"]
+        for name in ("sampling", "work_class", "load"):  # no diff for what is not known
+            if not entry[name]:
+                del entry[name]
+        for name in ("variant", "metrics", *lists):
+            del entry[name]
+        rows = ",\n".join(f"    {_json(name)}: {_json(row)}" for name, row in metrics.items())
+        block = f'{_json(variant)}: {{\n  {_json(entry)[1:-1]},\n  "accepted": {_json(accepted)}'
+        block += f',\n  "metrics": {{\n{rows}\n}}'
+        for name, items in lists.items():
+            if rows := ",\n".join(f"    {_json(item)}" for item in items):
+                block += f',\n  "{name}": [\n{rows}\n  ]'
+        blocks.append(block + "}")
     lines = ["{", *(f"{_json(key)}: {_json(value)}," for key, value in head.items())]
     text = "\n".join([*lines, '"variants": {', "\n,\n".join(blocks), "}", "}", ""])
     return text.encode("utf-8", "replace")

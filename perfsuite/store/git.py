@@ -17,10 +17,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from perfsuite.boundary import REPOSITORY_NAMES, UsageError, plain
+from perfsuite.boundary import UsageError, plain
 from perfsuite.model import Pack, Revision, Variant
 from perfsuite.store.files import locked
 
+# In the environment of git's hooks these name the repository that the hook is of.
+REPOSITORY_NAMES = [
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_DIR", "GIT_INDEX_FILE",
+    "GIT_NAMESPACE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_WORK_TREE",
+]  # fmt: skip
 # A checkout of a large repository may take that long.
 GIT_LIMIT_S = 300.0
 # Checkouts of other revisions lie in this folder of .perfsuite, the last used ones: a build may

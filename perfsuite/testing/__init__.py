@@ -14,24 +14,15 @@ from perfsuite.engine.measure import Session
 from perfsuite.hooks import added
 from perfsuite.judge.peaks import per_launch
 from perfsuite.model import Health, Pack, Regime, Settings, Tier
-from perfsuite.packs.find import PackSource, discover, packs_at
+from perfsuite.packs.find import Fault, PackSource, discover, packs_at
 from perfsuite.packs.load import (
-    Fault,
     Listeners,
     LoadedPack,
-    Place,
     chosen_accelerator,
     load_pack,
 )
 from perfsuite.packs.select import missing_need
-from perfsuite.store.baselines import (
-    StoredEntry,
-    packs_in,
-    read_pack,
-    read_runs,
-    read_sku,
-    shipped_by,
-)
+from perfsuite.store import baselines
 from perfsuite.workers.catalogue import load_catalogue
 
 if TYPE_CHECKING:
@@ -71,7 +62,7 @@ def check_pack(pack: ModuleType | str | Path, *, device: str = "cpu") -> tuple[s
         if listed.error:
             raise PackError(listed.error)
         loaded = load_pack(source.name, source.origin)
-        Place(source.name, source.origin).check("", _faults(listed, loaded))
+        source.check("", _faults(listed, loaded))
         if device:
             own = chosen_accelerator(device, [listed])
             opened = open_device(device, accelerator=own)
@@ -202,14 +193,16 @@ def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
 def _shipped_faults(listed: Pack) -> Iterator[Fault]:
     """Yield what is wrong with the baselines inside the pack, or stale in them."""
     known = {variant.id for variant in listed.variants}
-    folders = [path for root in shipped_by([listed]) for path in sorted(root.folder.iterdir())]
+    folders = [
+        path for root in baselines.shipped_by([listed]) for path in sorted(root.folder.iterdir())
+    ]
     for folder in folders:
         try:
-            read_sku(folder)
-            found: dict[str, StoredEntry] = {}
-            for own in packs_in(folder):
-                found |= read_pack(folder, own)
-            read_runs(folder, found)
+            baselines.read_sku(folder)
+            found: dict[str, baselines.StoredEntry] = {}
+            for own in baselines.packs_in(folder):
+                found |= baselines.read_pack(folder, own)
+            baselines.read_runs(folder, found)
         except StoreError as error:
             yield f"a baseline that it ships is not usable: {error.what}", f"look at {error.where}"
             continue

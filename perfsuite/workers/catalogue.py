@@ -11,7 +11,6 @@ from perfsuite.boundary import DeviceError, UsageError, plain
 from perfsuite.model import Pack, Tier
 from perfsuite.packs.find import PackSource
 from perfsuite.packs.listing import Listed, Listing
-from perfsuite.packs.load import Place
 from perfsuite.store.files import refuse_few_files
 from perfsuite.workers.messages import raw
 from perfsuite.workers.panel import Ranks
@@ -94,5 +93,5 @@ def _words(ended: EndedError) -> str:
 def _refused(source: PackSource, why: str) -> Pack:
     """Return a pack that has nothing but an error: its source's own, or ``why``."""
     remedy = "a pack's module declares cases and does nothing else when imported"
-    told = source.error or str(Place(source.name, source.origin).refuse(why, remedy=remedy))
+    told = source.error or str(source.refuse(why, remedy=remedy))
     return Pack(name=source.name, origin=source.origin, version=source.version, error=told)

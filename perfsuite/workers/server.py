@@ -34,7 +34,7 @@ from perfsuite.engine.measure import Pair, Session
 from perfsuite.engine.trace import Anatomy, dissect, show_once
 from perfsuite.model import Accelerator, DeviceFacts, Evidence, Pack, Sampling, Status, Tree
 from perfsuite.packs.listing import Listed, Listing, list_pack
-from perfsuite.packs.load import Place, load_pack
+from perfsuite.packs.load import load_pack
 from perfsuite.workers import messages
 from perfsuite.workers.messages import STEPS, Call, Channel, Done, Ending, Failed, Job, raw
 
@@ -229,12 +229,11 @@ class Worker:
         for limit, most in MOST.items():
             least = min({*resource.getrlimit(limit), most} - {resource.RLIM_INFINITY})
             resource.setrlimit(limit, (least, least))
-        place = Place(source.name, source.origin)
         error: PackError | None = None
         try:
             listed = list_pack(source, load_pack(source.name, source.origin, asked.kernels), asked)
             if heavy := [name for name in asked.heavy if name in sys.modules]:
-                error = place.refuse(
+                error = source.refuse(
                     f"the pack imports {', '.join(heavy)} when it is listed",
                     remedy="import it in the case's builder, so that listing needs no GPU library",
                 )
@@ -243,7 +242,7 @@ class Worker:
             error = refused
         except (TypeError, msgspec.MsgspecError) as odd:
             what = f"the pack declares something of a wrong type: {odd}"
-            error = place.refuse(what, remedy="compare it with perfsuite's types")
+            error = source.refuse(what, remedy="compare it with perfsuite's types")
         if os.getpid() != own:  # the pack forked, and this is the child that it let go on
             os._exit(0)
         if error is None:

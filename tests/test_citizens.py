@@ -1,0 +1,150 @@
+"""pytest's own options and other plugins beside --perf: all do their work, no verdict moves."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from citizens_data import PACK, RIGHT, ROOT, WRONG, citizen_in, loaded, perf, plain
+
+from perfsuite.plugin import REFUSED, pytest_cmdline_main
+
+pytest_plugins = ["pytester"]
+
+BENCHMARKS = "def test_fast(benchmark): assert benchmark(len, 'abc') == 3\n"
+FLAKY = """
+import pytest
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.flaky(reruns=2))
+"""
+# A project that has all that --perf must leave alone, in an ordinary session without warnings.
+CONFTEST = """
+import pytest
+def pytest_configure(config):
+    config.addinivalue_line("markers", "perf: the project's own")
+@pytest.fixture
+def perf(): return "the project's own"
+"""
+MINE = '''
+import unittest, pytest
+def answer():
+    """
+    >>> answer()
+    42
+    """
+    return 42
+@pytest.mark.perf
+def test_fixture(perf): assert perf == "the project's own"
+class TestUnit(unittest.TestCase):
+    def test_unit(self):
+        with self.subTest(n=1): self.assertEqual(answer(), 42)
+'''
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    # A worker of our own tests' xdist is not to make these sessions its workers.
+    for name in [name for name in os.environ if name.startswith("PYTEST_XDIST")]:
+        monkeypatch.delenv(name)
+    return citizen_in(pytester, monkeypatch)
+
+
+@pytest.mark.parametrize("option", ["--setup-only", "--collect-only"])
+def test_what_runs_no_test_measures_nothing(project: pytest.Pytester, option: str) -> None:
+    assert perf(project, option).ret == 0
+    assert not (project.path / ".perfsuite").exists()
+
+
+def test_a_limit_of_failures_cuts_no_run_short(project: pytest.Pytester) -> None:
+    project.makepyfile(acme=PACK.replace("[1, 2]", "[2, 3, 1]"))
+    result = perf(project, "-x", "--capture=sys", "-vv", "--tb=long")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["3 variants on *: 2 wrong, 0 unclear, 1 new, 0 skipped"])
+
+
+def test_a_project_s_own_fixture_marker_and_tests_are_left_alone(project: pytest.Pytester) -> None:
+    project.makeconftest(CONFTEST)
+    project.makepyfile(test_mine=MINE)
+    result = plain(project, "--doctest-modules", "test_mine.py")
+    assert (result.ret, result.parseoutcomes()["passed"]) == (0, 3)
+    perf(project, "--doctest-modules", "test_mine.py", ".").assert_outcomes(deselected=4)
+
+
+def test_an_error_of_collection_may_be_passed_over(project: pytest.Pytester) -> None:
+    (project.mkdir("cases") / "test_broken.py").write_text("import nothing_of_it", "utf-8")
+    text = (ROOT / "cases" / "test_other.py").read_text(encoding="utf-8")
+    (project.path / "cases" / "test_other.py").write_text(text, encoding="utf-8")
+    check = ("-o", "perf_cases=cases", "--perf-check")
+    perf(project, *check).assert_outcomes(errors=1)
+    result = perf(project, *check, "--continue-on-collection-errors")
+    result.assert_outcomes(errors=1, passed=1, failed=1)
+
+
+def test_ten_thousand_variants_take_two_seconds_to_collect(project: pytest.Pytester) -> None:
+    project.makepyfile(acme=PACK.replace("[1, 2]", "list(range(10_000))"))
+    heavy = {"torch", "numpy", "scipy"}
+    text = f"import sys\ndef pytest_unconfigure(): assert not {heavy} & set(sys.modules)"
+    project.makeconftest(text)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    perf(project, "--collect-only", "-qq").stdout.fnmatch_lines(["perf: 10000"])
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+
+
+def test_reports_of_other_plugins_have_the_figures(project: pytest.Pytester) -> None:
+    others = loaded("pytest_metadata.plugin", "pytest_html.plugin", "pytest_jsonreport.plugin")
+    shuffled = (*loaded("random_order.plugin"), "--random-order-seed=7")
+    limit = (*loaded("pytest_timeout"), "--timeout=0.2")  # less than starting a worker takes
+    files = ("--html=page.html", "--json-report", "--json-report-file=r.json")
+    result = perf(project, *others, *shuffled, *limit, *files)
+    result.stdout.fnmatch_lines(["2 variants on *: 1 wrong, 0 unclear, 1 new, 0 skipped"])
+    told = {each["nodeid"]: each for each in json.loads(Path("r.json").read_text("utf-8"))["tests"]}
+    assert {name: each["outcome"] for name, each in told.items()} == {
+        RIGHT: "passed", WRONG: "failed",
+    }  # fmt: skip
+    assert {"perf_verdict": "new"} in told[RIGHT]["user_properties"]
+    assert {"perf_status": "wrong"} in told[WRONG]["user_properties"]
+    assert "wrong: acme.double[n=2]" in Path("page.html").read_text("utf-8")
+
+
+def test_a_test_that_is_run_again_stays_failed(project: pytest.Pytester) -> None:
+    project.makeconftest(FLAKY)
+    result = perf(project, *loaded("pytest_rerunfailures"), "--perf-check", "-W", "default")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert result.parseoutcomes() == {"passed": 1, "failed": 1, "rerun": 2}
+    assert len([*(project.path / ".perfsuite" / "runs").glob("*.jsonl")]) == 1
+
+
+@pytest.mark.parametrize("option", [option for option, *_ in REFUSED])
+def test_what_would_spoil_a_run_is_refused_with_the_reason(option: str) -> None:
+    given = {"perf": True, option: 2}
+    config: Any = SimpleNamespace(getoption=lambda name, default=None: given.get(name, default))
+    (told,) = [words for words in REFUSED if words[0] == option]
+    with pytest.raises(pytest.UsageError, match="--perf cannot run with ") as caught:
+        pytest_cmdline_main(config)
+    assert told[-1] in str(caught.value)
+
+
+def test_a_run_under_xdist_is_refused_and_ordinary_tests_run(project: pytest.Pytester) -> None:
+    project.makepyfile(test_fast=BENCHMARKS)
+    others = loaded("pytest_benchmark.plugin", "xdist")
+    result = perf(project, *others, "-n", "2")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert not (project.path / ".perfsuite").exists()
+    plain(project, *others, "-n", "1", "--benchmark-disable").assert_outcomes(passed=2)
+
+
+def test_benchmarks_do_not_run_and_that_is_said(project: pytest.Pytester) -> None:
+    project.makepyfile(test_fast=BENCHMARKS + "def test_look(perf): assert perf(len, 'abc').runs")
+    theirs = loaded("pytest_benchmark.plugin")
+    said = "perfsuite: benchmark tests{} are left out; run them without --perf"
+    result = perf(project, *theirs, "test_fast.py", "--benchmark-json=b.json")
+    result.assert_outcomes(passed=1, deselected=1)
+    result.stdout.fnmatch_lines([said.format(" and --benchmark-json"), "*quick looks*no verdict*"])
+    perf(project, *theirs, "--collect-only").stdout.no_fnmatch_line("*and --benchmark*")
