@@ -335,9 +335,9 @@ def test_a_database_that_drops_a_run_is_told_of(lite: History, table: str) -> No
         lite.add(night(0))
 
 
-# Four months of nights of 300 variants and three metrics. Noise of 0.3 % from squares modulo a
+# Four months of nights of 100 variants and three metrics. Noise of 0.3 % from squares modulo a
 # prime; every 50th series is 2 % up at the end.
-NIGHTS, VARIANTS, METRICS, SHIFTED, SINCE = 120, 300, 3, 50, 105
+NIGHTS, VARIANTS, METRICS, SHIFTED, SINCE = 120, 100, 3, 50, 105
 FILL = f"""
 INSERT INTO points (run, place, sku, variant, metric, regime, case_version, unit, better, part,
                     center, process_values, between_processes, word, theta, low, high, why_not)
@@ -352,7 +352,7 @@ FROM runs CROSS JOIN places ORDER BY runs.number, n
 """  # noqa: S608 - constants
 
 
-def test_a_series_takes_20_ms_and_a_page_of_900_takes_1_s(history: History, tmp_path: Path) -> None:
+def test_a_series_takes_20_ms_and_a_page_of_300_takes_500(history: History, tmp_path: Path) -> None:
     label = {"sku": SKU, "unit": "u", "environment": "{}", "commit": "c"}
     labels = [
         label | {"run": f"{n:04}", "started": (FIRST + timedelta(days=n)).isoformat()}
@@ -366,20 +366,20 @@ def test_a_series_takes_20_ms_and_a_page_of_900_takes_1_s(history: History, tmp_
         connection.execute(sa.text(FILL))
     # SQLite works in this process, whose own time counts; a server has a machine's other work.
     clock, patience = (time.process_time, 4) if is_lite else (time.perf_counter, 10)
-    (series,) = history.series_of("memory.case[n=199]", metric="metric0")
+    (series,) = history.series_of("memory.case[n=99]", metric="metric0")
     assert len(series.points) == NIGHTS
     history.trends(SKU, last=9)  # imports
     taken = []
     for _ in range(3):
         started = clock()
-        history.series_of("memory.case[n=199]", metric="metric0")
+        history.series_of("memory.case[n=99]", metric="metric0")
         taken.append(clock() - started)
     started = clock()
     found = history.trends(SKU)
     write_trends(SKU, found, tmp_path)
     page_s = clock() - started
     print(f"{history.where[:9]}: {min(taken) * 1e3:.1f} ms, {page_s:.1f} s")  # noqa: T201
-    assert (min(taken) < 0.02 * patience, page_s < patience) == (True, True)
+    assert (min(taken) < 0.02 * patience, page_s < 0.5 * patience) == (True, True)
     assert sum(bool(each.change_points) for each in found) >= VARIANTS * METRICS // SHIFTED
     assert {len(each.points) for each in found} == {90}
 

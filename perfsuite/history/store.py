@@ -42,7 +42,7 @@ from perfsuite.model import (
     Series,
     SeriesKey,
     Status,
-    Variant,
+    VariantRun,
 )
 from perfsuite.run.config import text_of
 from perfsuite.stats import MAD_TO_SD
@@ -176,20 +176,21 @@ def _points(run: Run) -> Iterator[dict[str, Any]]:
             part = "arm A"
         if result.status is not Status.SKIPPED:
             parts[part][result.variant].append(result)
-    variants = {one.id: one.variant for one in run.every}
+    ones = {one.id: one for one in (*run.canaries, *run.variants)}
     for part, by_variant in parts.items():
         # What failed is kept as far as it was measured: only its mark tells it from the rest.
         every = (result for results in by_variant.values() for result in results)
         ended = tuple(replace(result, status=Status.OK) for result in every)
         entries = entries_of(run, ended)
-        for name in by_variant.keys() & variants.keys():
-            yield from _metrics(run, variants[name], part, by_variant[name], entries.get(name))
+        for name in by_variant.keys() & ones.keys():
+            yield from _metrics(run, ones[name], part, by_variant[name], entries.get(name))
 
 
 def _metrics(
-    run: Run, variant: Variant, part: str, results: Sequence[Result], entry: BaselineEntry | None
+    run: Run, one: VariantRun, part: str, results: Sequence[Result], entry: BaselineEntry | None
 ) -> Iterator[dict[str, Any]]:
     """Yield a row per metric of a variant; of what yielded no number one that says why."""
+    variant, verdict = one.variant, None if part else one.verdict
     last = {result.stage: result.status for result in results}
     failed = [status.value for status in last.values() if status is not Status.OK]
     shifted = ["machine-shift"] if run.shift is not None else []
@@ -198,12 +199,10 @@ def _metrics(
     metrics: Mapping[str, BaselineMetric | None] = {TIME.name: None} if why_not and is_timed else {}
     if entry:
         metrics = entry.metrics
-    judged = () if part else run.verdicts
-    verdict = next((each for each in judged if each.variant == variant.id), None)
     changes = {change.metric: change for change in verdict.changes} if verdict else {}
     for name, metric in metrics.items():
         change = changes.get(name)
-        is_judged = verdict and (change or name == TIME.name)
+        word = verdict.word.value if verdict and (change or name == TIME.name) else ""
         yield {
             "sku": sku_for(variant, run.facts, own=run.sku).slug,
             "variant": variant.id,
@@ -216,7 +215,7 @@ def _metrics(
             "center": metric.center if metric else None,
             "values": encode(metric.values if metric else {}).decode(),
             "between": metric.between if metric else 0.0,
-            "word": verdict.word.value if verdict and is_judged else "",
+            "word": word,
             "theta": change.theta if change else None,
             "low": change.low if change else None,
             "high": change.high if change else None,

@@ -73,11 +73,7 @@ def judge_claims(
 
 
 def judge_quads(
-    claim: ClaimInstance,
-    results: Sequence[Result],
-    *,
-    facts: DeviceFacts,
-    policy: Policy,
+    claim: ClaimInstance, results: Sequence[Result], *, facts: DeviceFacts, policy: Policy
 ) -> ClaimVerdict | None:
     """Return the verdict by quads of the faster and the other variant; None if they did not end.
 

@@ -10,6 +10,7 @@ from statistics import fmean, linear_regression, median, stdev
 
 from msgspec import structs
 
+from perfsuite import stats
 from perfsuite.boundary import MAGNITUDE, is_measurable
 from perfsuite.judge.noise import (
     PRIORS,
@@ -38,19 +39,6 @@ from perfsuite.model import (
     Variant,
     Word,
     because,
-)
-from perfsuite.stats import (
-    Difference,
-    Mixture,
-    Variance,
-    between,
-    estimate,
-    hodges_lehmann,
-    main_mode,
-    mixture,
-    moderated,
-    pooled,
-    rank_interval,
 )
 
 # Time with what the SM clock did to it, beside the code's own change: in A against B both count.
@@ -270,11 +258,11 @@ def shift_of(
 
 
 def _interval(
-    differences: Sequence[Difference], alpha: float, ranked: list[list[float]] | None
+    differences: Sequence[stats.Difference], alpha: float, ranked: list[list[float]] | None
 ) -> tuple[float, float]:
     """Return the hull of the two-sided intervals of the log change, by ranks if these tell."""
-    if ranked and (found := rank_interval(ranked[0], ranked[1], alpha)):
-        level = Difference(0.0, differences[0].parts[1:]).reach(1 - alpha / 2)
+    if ranked and (found := stats.rank_interval(ranked[0], ranked[1], alpha)):
+        level = stats.Difference(0.0, differences[0].parts[1:]).reach(1 - alpha / 2)
         return found[0] - level, found[1] + level
     ends = [each.interval(alpha) for each in differences]
     return min(low for low, _ in ends), max(high for _, high in ends)
@@ -319,9 +307,11 @@ class _Pair:
         sides = [_side(each, beta, by_night=self.by_night) for each in (self.before, self.now)]
         if not is_lenient:
             return sides
-        return [[[main_mode(row, processes) for row in unit] for unit in side] for side in sides]
+        return [
+            [[stats.main_mode(row, processes) for row in unit] for unit in side] for side in sides
+        ]
 
-    def difference(self, *, is_lenient: bool = False) -> Difference:
+    def difference(self, *, is_lenient: bool = False) -> stats.Difference:
         """Return the change with every process: what stands apart may be a mode of the code.
 
         If lenient, the processes that a majority of their unit's agree with. The screen was odd
@@ -331,19 +321,19 @@ class _Pair:
         is_lenient = is_lenient and not self.by_night
         sides = self.sides(is_lenient=is_lenient)
         rows = [list(chain.from_iterable(side)) for side in sides]
-        shared = moderated(pooled([*rows[0], *rows[1]]), self.prior.processes)
+        shared = stats.moderated(stats.pooled([*rows[0], *rows[1]]), self.prior.processes)
         processes = 0.0
         for side, own in zip(sides, rows, strict=True):
             # The prior lifts a spread of processes that is small by luck. A side whose own spread
             # is larger keeps it, or three in two modes would be calmed by the other's one mode.
-            each = shared.value if self.by_night else max(shared.value, pooled(own).value)
+            each = shared.value if self.by_night else max(shared.value, stats.pooled(own).value)
             share = sum(sum(1 / len(row) for row in unit) / len(unit) ** 2 for unit in side)
             processes += each * share / len(side) ** 2
-        parts: list[Variance] = [Variance(processes, shared.degrees)]
+        parts: list[stats.Variance] = [stats.Variance(processes, shared.degrees)]
         if self.same_unit or self.by_night:
-            run = Variance(self.prior.run**2, self.prior.run_degrees)
+            run = stats.Variance(self.prior.run**2, self.prior.run_degrees)
             # Both sides of a unit have runs; of others only those of the nights are beside units.
-            level = moderated(between(sides[1], shared.value), run)
+            level = stats.moderated(stats.between(sides[1], shared.value), run)
             has_runs = sides if self.same_unit else sides[1:]
             runs = (sum(1 / len(unit) for unit in side) / len(side) ** 2 for side in has_runs)
             parts.append(level.times(sum(runs)))
@@ -356,17 +346,19 @@ class _Pair:
             widest = max(levels, key=lambda each: each.reach(WIDE))
             parts.append(widest.times(sum(1 / len(side) for side in sides)))
         clock = (self.prior.beta_sd**2 + LACK_OF_FIT**2) * self.clock**2
-        parts.append(Variance(clock, math.inf))
+        parts.append(stats.Variance(clock, math.inf))
         # The error of a mean holds with two modes as well; that of a median does not.
-        center = hodges_lehmann if is_lenient else fmean
+        center = stats.hodges_lehmann if is_lenient else fmean
         was, is_now = (fmean(fmean(map(center, unit)) for unit in side) for side in sides)
-        return Difference(is_now - was, tuple(parts))
+        return stats.Difference(is_now - was, tuple(parts))
 
-    def between_units(self, sides: Sequence[list[list[float]]]) -> Mixture:
+    def between_units(self, sides: Sequence[list[list[float]]]) -> stats.Mixture:
         """Return the variance between units: the prior's, and what each side's own units add."""
-        shared = moderated(pooled(list(chain.from_iterable(sides))), self.prior.processes)
-        own = between(sides, shared.value)
-        return mixture(self.prior.unit, self.prior.unit_spread, own)
+        shared = stats.moderated(
+            stats.pooled(list(chain.from_iterable(sides))), self.prior.processes
+        )
+        own = stats.between(sides, shared.value)
+        return stats.mixture(self.prior.unit, self.prior.unit_spread, own)
 
 
 def _paired(before: Sequence[Timing], now: Sequence[Timing], prior: NoisePrior) -> _Pair:
@@ -398,9 +390,9 @@ def _with_beta(prior: NoisePrior, before: Sequence[Timing]) -> NoisePrior:
         return prior
     slope, start = linear_regression(clocks, times)
     left = [time - start - slope * clock for clock, time in zip(clocks, times, strict=True)]
-    residual = moderated(
-        Variance(sum(each**2 for each in left) / (len(left) - 2), len(left) - 2),
-        Variance(prior.between**2 + prior.unit**2, prior.degrees),
+    residual = stats.moderated(
+        stats.Variance(sum(each**2 for each in left) / (len(left) - 2), len(left) - 2),
+        stats.Variance(prior.between**2 + prior.unit**2, prior.degrees),
     )
     moved = stdev(clocks) ** 2 * (len(clocks) - 1)
     weights = moved / residual.value, 1 / prior.beta_sd**2
@@ -412,10 +404,7 @@ def _with_beta(prior: NoisePrior, before: Sequence[Timing]) -> NoisePrior:
 
 
 def shifts_of(
-    variant: Variant,
-    entry: BaselineEntry,
-    now: Callable[[Metric], list[Timing]],
-    against: Against,
+    variant: Variant, entry: BaselineEntry, now: Callable[[Metric], list[Timing]], against: Against
 ) -> tuple[list[Shift], list[Reason]]:
     """Return the shift of each metric with noise, time first, and what is to be said besides.
 
@@ -568,8 +557,8 @@ def over_budget(budgets: Sequence[Budget], result: Result) -> Reason | None:
     for budget in budgets:
         exact = [e.exact[budget.metric] for e in result.evidence if budget.metric in e.exact]
         noisy = [process.samples(budget.metric) for process in result.evidence]
-        values = exact or [estimate(blocks) for blocks in noisy if any(blocks)]
-        now = hodges_lehmann(values) if values else -math.inf
+        values = exact or [stats.estimate(blocks) for blocks in noisy if any(blocks)]
+        now = stats.hodges_lehmann(values) if values else -math.inf
         if now > budget.most:
             return because(
                 "over_budget",

@@ -59,11 +59,7 @@ class _Crowd(NamedTuple):
 
 
 def judge_machine(
-    run: Run,
-    verdicts: Sequence[Verdict],
-    *,
-    entries: Mapping[str, BaselineEntry],
-    against: Against,
+    run: Run, verdicts: Sequence[Verdict], *, entries: Mapping[str, BaselineEntry], against: Against
 ) -> Machine:
     """Return the run's verdict on its machine, and the variants' verdicts in its light.
 

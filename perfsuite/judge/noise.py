@@ -54,6 +54,7 @@ from statistics import median
 
 from msgspec import structs
 
+from perfsuite import stats
 from perfsuite.judge.peaks import COLLECTIVE, HOST_COPY, TRANSFER, class_of
 from perfsuite.model import (
     CYCLES,
@@ -72,17 +73,6 @@ from perfsuite.model import (
     Variant,
     built_in,
     foreign_share,
-)
-from perfsuite.stats import (
-    MAD_TO_SD,
-    Variance,
-    between,
-    estimate,
-    hodges_lehmann,
-    learned,
-    moderated,
-    pooled,
-    scattered,
 )
 from perfsuite.store.codec import round_digits
 
@@ -116,8 +106,8 @@ def values_of(result: Result, metric: Metric = TIME) -> list[Timing]:
     for process in result.evidence:
         blocks, clock = process.samples(metric.name), process.samples(CYCLES.name)
         if any(blocks):
-            cycles = estimate(clock) if metric is TIME and any(clock) else None
-            found.append(_timing(process.unit, metric, estimate(blocks), cycles))
+            cycles = stats.estimate(clock) if metric is TIME and any(clock) else None
+            found.append(_timing(process.unit, metric, stats.estimate(blocks), cycles))
     return found
 
 
@@ -207,18 +197,18 @@ def _metrics(
         if not timed or any(min(chain(*blocks), default=0) <= 0 for blocks in sampled):
             continue
         logs = [[list(map(math.log, block)) for block in blocks if block] for blocks in sampled]
-        centers = [estimate(blocks) for blocks in logs]
+        centers = [stats.estimate(blocks) for blocks in logs]
         away = [abs(x - median(block)) for blocks in logs for block in blocks for x in block]
         values: dict[str, tuple[float, ...]] = {}
         for process, blocks in zip(timed, sampled, strict=True):
             key = process.unit or unit
-            values[key] = (*values.get(key, ()), round_digits(estimate(blocks)))
+            values[key] = (*values.get(key, ()), round_digits(stats.estimate(blocks)))
         found[metric.name] = BaselineMetric(
-            center=round_digits(math.exp(hodges_lehmann(centers))),
+            center=round_digits(math.exp(stats.hodges_lehmann(centers))),
             unit=metric.unit,
             better=metric.better,
-            within=round_digits(MAD_TO_SD * median(away)),
-            between=round_digits(math.sqrt(pooled([centers]).value)),
+            within=round_digits(stats.MAD_TO_SD * median(away)),
+            between=round_digits(math.sqrt(stats.pooled([centers]).value)),
             values=values,
         )
     own, exact = {metric.name: metric for metric in declared}, dict[str, BaselineMetric]()
@@ -262,9 +252,9 @@ class NoisePrior:
     run_degrees: float = 12.0
 
     @property
-    def processes(self) -> Variance:
+    def processes(self) -> stats.Variance:
         """The variance between processes."""
-        return Variance(self.between**2, self.degrees)
+        return stats.Variance(self.between**2, self.degrees)
 
 
 # Each row: between, run, unit, threshold, gate, and where they differ unit_spread, beta, beta_sd.
@@ -306,12 +296,7 @@ CPU_PRIORS: Mapping[str, NoisePrior] = {
 
 
 def prior_for(
-    device: str,
-    work_class: str,
-    *,
-    regime: Regime,
-    time_us: float,
-    has_cycles: bool,
+    device: str, work_class: str, *, regime: Regime, time_us: float, has_cycles: bool
 ) -> NoisePrior:
     """Return the prior of a variant; ``time_us`` is per launch."""
     if built_in(device).is_host:
@@ -361,7 +346,7 @@ def priors_of(
     known = {variant.id: variant for variant in variants}
     taught: dict[NoisePrior, list[Sequence[Timing]]] = {}
     for entry in entries:
-        with suppress(ValueError):  # a value that is no number to learn from
+        with suppress(ValueError):  # a time of nothing teaches nothing
             for prior, values in _samples(entry, known.get(entry.variant), facts, slug):
                 taught.setdefault(prior, []).append(values)
     return {prior: _learned(prior, each) for prior, each in taught.items()}
@@ -393,16 +378,16 @@ def _learned(prior: NoisePrior, samples: Sequence[Sequence[Timing]]) -> NoisePri
         for one in timings:
             by_unit.setdefault(one.unit, []).append(one.y(prior.beta))
         of_units.append(list(by_unit.values()))
-    own = [pooled(units) for units in of_units]
-    processes = learned([each for each in own if each.degrees], prior.processes)
+    own = [stats.pooled(units) for units in of_units]
+    processes = stats.learned([each for each in own if each.degrees], prior.processes)
     squares = [
-        between([units], moderated(each, processes).value)
+        stats.between([units], stats.moderated(each, processes).value)
         for units, each in zip(of_units, own, strict=True)
     ]
     told = [square for square in squares if square.degrees]
     unit, spread = prior.unit, prior.unit_spread
     if len(told) >= FEWEST_ENTRIES:
-        unit, spread = scattered(told, unit, spread)
+        unit, spread = stats.scattered(told, unit, spread)
     return replace(
         prior,
         between=math.sqrt(processes.value),

@@ -215,10 +215,6 @@ class Channel(Closable):
         message: Message = read(data, Fork | Reap | Call | Progress | Done | Failed)
         return message
 
-    def has_news(self, limit_s: float) -> bool:
-        """Wait until a message has come or the other side is gone; say whether it has."""
-        return self._is_ready(select.POLLIN, limit_s)
-
     def close(self) -> None:
         """Close this end, which the other side notices."""
         self._end.close()

@@ -622,7 +622,7 @@ class Panel(Closable):
         deadline = time.monotonic() + AHEAD_LIMIT_S
         for ranks in wave.running if wave else ():
             for worker in ranks.workers:
-                worker.await_news(max(0.0, deadline - time.monotonic()))
+                wait([worker.fileno()], max(0.0, deadline - time.monotonic()))
 
     def _all(
         self, step: str, running: Sequence[Ranks], given: Sequence[Any] = (), *, is_alone: bool

@@ -221,11 +221,6 @@ class WorkerProcess:
         if message is None and is_gone:
             raise self.ended(Status.CRASHED)
 
-    def await_news(self, limit_s: float) -> None:
-        """Wait until it has said something or is gone, at most this long."""
-        with contextlib.suppress(OSError):
-            self.channel.has_news(limit_s)
-
     def ended(self, status: Status, reason: str = "", *, is_told: bool = False) -> EndedError:
         """See it out, and return how it ended: as it said, else as it died, else for the reason."""
         self.channel.close()

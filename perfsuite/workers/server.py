@@ -99,7 +99,7 @@ class Server:
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.close(output)
-            serve(channel_at(link))
+            serve(Channel(socket.socket(fileno=link)))
         finally:
             os._exit(1)
 
@@ -116,7 +116,7 @@ class Server:
         self._workers.discard(pid)
         # As a subreaper the server inherits what a dead worker started, even in other sessions.
         children = Path(f"/proc/self/task/{os.getpid()}/children")
-        for _ in range(_ORPHAN_PASSES):
+        for _ in range(_ORPHAN_PASSES if children.exists() else 0):
             for orphan in {*map(int, children.read_text("ascii").split())} - self._workers:
                 os.kill(orphan, signal.SIGKILL)
                 if has_exited(orphan, KILL_LIMIT_S):
@@ -436,18 +436,13 @@ def refuse_strangers(tree: Tree | None, modules: Iterable[ModuleType]) -> bool:
     return is_any
 
 
-def channel_at(number: int) -> Channel:
-    """Return a channel of an open socket that was handed to this process."""
-    return Channel(socket.socket(fileno=number))
-
-
 def main() -> None:
     """Serve the control socket whose number is the first argument, for the device named second.
 
     Without a device it lists packs. Of a device that a pack brings, the other arguments are its
     folder and what is to be imported for it.
     """
-    control = channel_at(int(sys.argv[1]))
+    control = Channel(socket.socket(fileno=int(sys.argv[1])))
     folder, *own = sys.argv[3:] or [""]
     sys.path += [folder] if folder else []
     kind = protocol.device_class(sys.argv[2])
