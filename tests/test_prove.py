@@ -159,7 +159,7 @@ def test_raw_data_survives_an_interruption(tmp_path: Path) -> None:
 
 
 HEAD = encode(("Header", HEADER)) + b"\n"
-PACKED = gzip.compress(b"raw" * 100)
+PACKED = gzip.compress(b"raw" * 100, mtime=0)
 
 
 @pytest.mark.parametrize(
