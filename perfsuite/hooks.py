@@ -239,7 +239,7 @@ class Feature:
         """Say in one sentence what a change of a variant's time is made of; "" if unknown."""
 
     @hookspec
-    def perf_variant_section(self, subject: VariantView) -> Markup:  # type: ignore[empty-body]
+    def perf_variant_section(self, variant_view: VariantView) -> Markup:  # type: ignore[empty-body]
         """Return what the page shows of a variant besides."""
 
     @hookspec

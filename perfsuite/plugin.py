@@ -161,11 +161,11 @@ FIXTURE = "perf"
 # Where the fixture is defined.
 PLUGIN = "perfsuite.plugin"
 # What an item reports on.
-Subject = Variant | ClaimInstance | Pack
+Reported = Variant | ClaimInstance | Pack
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Selection:
     """What a session takes: ``named`` are files and folders, ``ids`` node ids in ``MODULE``."""
 
     folders: tuple[Path, ...]
@@ -205,13 +205,13 @@ class Wanted:
         return found if self.ids else list(items)
 
 
-def wanted_of(config: pytest.Config) -> Wanted:
+def selection_of(config: pytest.Config) -> Selection:
     """Take what the command line names; node ids of ``MODULE``, which is no file, out of it."""
     is_given = config.args_source.name == "ARGS"
     ids = tuple(arg for arg in config.args if is_given and is_module_id(arg, config))
     config.args = [arg for arg in config.args if arg not in ids]
     paths = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
-    return Wanted(
+    return Selection(
         folders=tuple(config.getini("perf_cases")),
         named=frozenset(path.resolve() for path in paths if is_given),
         ids=ids,
@@ -239,16 +239,16 @@ def takes_look(item: pytest.Item) -> bool:
     return False
 
 
-def subjects_of(item: pytest.Item) -> Iterable[Subject]:
+def reported_by(item: pytest.Item) -> Iterable[Reported]:
     """Return the variant or claim that an item reports."""
     callspec = getattr(item, "callspec", None)
     params = callspec.params if callspec else {}
-    return [params[name] for name in ("variant", "claim") if isinstance(params.get(name), Subject)]
+    return [params[name] for name in ("variant", "claim") if isinstance(params.get(name), Reported)]
 
 
-def id_of(subject: Subject) -> str:
-    """Return the id of an item's subject."""
-    return subject.name if isinstance(subject, Pack) else subject.id
+def id_of(reported: Reported) -> str:
+    """Return the id of what an item reports."""
+    return reported.name if isinstance(reported, Pack) else reported.id
 
 
 # The fixture that pytest-benchmark and pytest-codspeed share, and what is done with its results.
@@ -322,7 +322,7 @@ class PerfSession:
         self.asked = self._guarded(lambda: config_of(config))
         self.chosen: Config | None = None
         # What tests are given, by their argument's name and the pack.
-        self.values: dict[tuple[str, str], list[Subject]] = {}
+        self.values: dict[tuple[str, str], list[Reported]] = {}
         self.session: pytest.Session | None = None
         self.ticker: Ticker | None = None
         self.outcome: Outcome | None = None
@@ -330,14 +330,14 @@ class PerfSession:
         self.told_suite = False
         self.accounts: Mapping[str, Account] = {}
         self.closing: Closing | None = None
-        self.wanted = wanted_of(config)
+        self.selection = selection_of(config)
         self.left_out: set[pytest.Item] = set()
         self.silenced = silence_benchmark(config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
         """Catalogue the packs once, before anything is collected."""
-        if self.wanted.needs_packs:
+        if self.selection.needs_packs:
             self.chosen = self._guarded(self.asked.chosen)
             for variant in self.chosen.variants:
                 self.values.setdefault(("variant", variant.pack), []).append(variant)
@@ -348,7 +348,7 @@ class PerfSession:
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Leave every file out but case modules and what was named."""
-        is_left_out = collection_path.is_file() and not self.wanted.takes(collection_path)
+        is_left_out = collection_path.is_file() and not self.selection.takes(collection_path)
         return True if is_left_out else None
 
     def pytest_pycollect_makeitem(
@@ -380,12 +380,12 @@ class PerfSession:
         if self.left_out:
             config.hook.pytest_deselected(items=list(self.left_out))
             items[:] = [item for item in items if item in own]
-        if self.chosen and self.wanted.needs_module:
+        if self.chosen and self.selection.needs_module:
             module: pytest.Module = pytest.Module.from_parent(
                 session, path=ITEMS, name=MODULE, nodeid=MODULE
             )
             found = list(session.genitems(module))
-            chosen = self._guarded(lambda: self.wanted.chosen(found))
+            chosen = self._guarded(lambda: self.selection.chosen(found))
             items.extend(chosen)
             if others := set(found) - set(chosen):
                 config.hook.pytest_deselected(items=list(others))
@@ -402,9 +402,9 @@ class PerfSession:
             return "perfsuite: no pack found; install one, or name one with --perf-pack"
         if self.chosen.shard and not self.chosen.variants:
             return f"perfsuite: shard {self.chosen.shard} has no variant: nothing to do"
-        if not self.wanted.folders:
+        if not self.selection.folders:
             return ""
-        folders = ", ".join(map(str, self.wanted.folders))
+        folders = ", ".join(map(str, self.selection.folders))
         return f"perfsuite: no variant is chosen here; case modules are in {folders}"
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -413,9 +413,9 @@ class PerfSession:
         option = self.config.option
         is_broken = session.testsfailed and not option.continue_on_collection_errors
         if self.chosen and not (is_broken or option.collectonly or option.setuponly):
-            subjects = [subject for item in session.items for subject in subjects_of(item)]
-            variants = [each for each in subjects if isinstance(each, Variant)]
-            claims = [each for each in subjects if isinstance(each, ClaimInstance)]
+            reported = [each for item in session.items for each in reported_by(item)]
+            variants = [each for each in reported if isinstance(each, Variant)]
+            claims = [each for each in reported if isinstance(each, ClaimInstance)]
             if variants or claims:
                 self._guarded(lambda: self._measure(variants, claims))
         return (yield)
@@ -431,16 +431,16 @@ class PerfSession:
             self.outcome = outcome = settled(asked, self.ticker)
         self.closing = close(outcome, asked)
         self.accounts = bare_accounts(outcome.run, self.asked)
-        if book := self.book:
-            told = functools.partial(accounts_of, book, self.asked)
+        if run_view := self.run_view:
+            told = functools.partial(accounts_of, run_view, self.asked)
             self.accounts = outcome.steps.take("items say less", told, self.accounts)
         if outcome.is_interrupted:
             raise KeyboardInterrupt
 
     @property
-    def book(self) -> RunView | None:
+    def run_view(self) -> RunView | None:
         """The run as it is reported, once it is."""
-        return self.closing.book if self.closing else None
+        return self.closing.run_view if self.closing else None
 
     def _write(self, line: str) -> None:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
@@ -448,26 +448,26 @@ class PerfSession:
             reporter.write_line(line)
 
     @pytest.fixture
-    def judged(self, request: pytest.FixtureRequest) -> Callable[[Subject], None]:
+    def judged(self, request: pytest.FixtureRequest) -> Callable[[Reported], None]:
         """Report what the run found about a variant, a claim or a pack."""
         has_suite = self.config.pluginmanager.hasplugin("junitxml") and not self.told_suite
-        if has_suite and self.book and self.outcome:
+        if has_suite and self.run_view and self.outcome:
             from perfsuite.report.text import suite_properties
 
             record = request.getfixturevalue("record_testsuite_property")
-            told = functools.partial(suite_properties, self.book)
+            told = functools.partial(suite_properties, self.run_view)
             lacks, nothing = "JUnit's suite lacks its properties", list[tuple[str, str | float]]()
             for name, value in self.outcome.steps.take(lacks, told, nothing):
                 record(name, value)
         self.told_suite = True
         return functools.partial(self._report, request.node)
 
-    def _report(self, item: pytest.Item, subject: Subject) -> None:
-        if isinstance(subject, Pack):
+    def _report(self, item: pytest.Item, reported: Reported) -> None:
+        if isinstance(reported, Pack):
             from perfsuite.report.terminal import plain
 
-            pytest.fail(plain(subject.error), pytrace=False)
-        account = self.accounts.get(subject.id)
+            pytest.fail(plain(reported.error), pytrace=False)
+        account = self.accounts.get(reported.id)
         if account is None:
             pytest.skip(NOT_RUN)
         # An item that is run again says the same, once.
@@ -508,9 +508,9 @@ class PerfSession:
     def _summary(self) -> Iterator[str]:
         from perfsuite.report.terminal import costs, summary
 
-        if self.closing and self.book:
-            yield from summary(self.book)
-            yield from costs(self.book.run, self.closing.report_s) if self.asked.profile else ()
+        if self.closing and self.run_view:
+            yield from summary(self.run_view)
+            yield from costs(self.run_view.run, self.closing.report_s) if self.asked.profile else ()
 
     def pytest_keyboard_interrupt(self) -> None:
         """Remember that a run was cut short, unless all was measured and told before."""
@@ -549,9 +549,9 @@ class PerfSession:
             raise pytest.UsageError(plain(str(error))) from error
 
     def _is_case(self, path: Path) -> bool:
-        return path == ITEMS or self.wanted.is_case(path)
+        return path == ITEMS or self.selection.is_case(path)
 
-    def _values(self, path: Path, argument: str) -> list[Subject]:
+    def _values(self, path: Path, argument: str) -> list[Reported]:
         """Return an argument's values for a case module; each pack belongs to one module."""
         packs = dict.fromkeys(pack for _, pack in self.values)
         if path != ITEMS:

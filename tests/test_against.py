@@ -35,7 +35,7 @@ from perfsuite.model import Arm, Confirmation, Run, Status, Tree, Word
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.run.accept import accept
 from perfsuite.run.against import differing
-from perfsuite.run.finish import book_of
+from perfsuite.run.finish import run_view_of
 from perfsuite.run.run import execute, settle
 from perfsuite.store.runs import end_lines, list_runs, load_run, read_run
 from perfsuite.workers.server import entries, moved_origin, refuse_strangers
@@ -77,8 +77,8 @@ def test_a_change_since_the_revision_is_found_and_what_did_not_change_is_the_sam
     assert len(times.values["fa4e00000000"]) == 9
     samplings = {(r.variant, p.sampling) for r in (*run.results, *run.aside) for p in r.evidence}
     assert len(samplings) == len(run.variants)
-    book = book_of(outcome, (), history={})
-    assert (book.source, book.previous and book.previous.commit) == (
+    run_view = run_view_of(outcome, (), history={})
+    assert (run_view.source, run_view.previous and run_view.previous.commit) == (
         f"revision {short} (main)", git(project, "rev-parse", "HEAD"),
     )  # fmt: skip
     assert words(measure(project).run) == {"one": "same", "two": "new"}

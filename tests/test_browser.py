@@ -77,14 +77,14 @@ def browser() -> Iterator[Browser]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("pages")
     run, baselines = data.run_of(), data.baselines_of()
-    book = read(run, baselines=baselines, source="nvidia-h200", previous=data.previous_of())
+    run_view = read(run, baselines=baselines, source="nvidia-h200", previous=data.previous_of())
     other = structs.replace(data.previous_of(), sku=structs.replace(run.sku, slug="nvidia-b200"))
-    (place / "story.html").write_text(render_page(book), "utf-8")
-    books = [read(one, baselines={}) for one in (run, other)]
+    (place / "story.html").write_text(render_page(run_view), "utf-8")
+    run_views = [read(one, baselines={}) for one in (run, other)]
     # One variant of each tone: axe looks at every element.
     tones = tuple({marks.mark(told.word).tone: told for told in data.STORY}.values())
     (place / "short.html").write_text(render_page(explained(tones)), "utf-8")
-    (place / "beside.html").write_text(render_beside(books), "utf-8")
+    (place / "beside.html").write_text(render_beside(run_views), "utf-8")
     return place
 
 

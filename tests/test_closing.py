@@ -142,7 +142,7 @@ def test_whatever_fails_costs_nothing_else(
     assert note.startswith(f"{failed}: TypeError: no such type")
     assert "in this world" not in note
     assert "in this world" in outcome.steps.tracebacks[0]
-    assert closing.book is not None
+    assert closing.run_view is not None
     place = options.report / outcome.run.id
     said = json.loads((place / "verdict.json").read_text("utf-8"))
     assert {each["word"] for each in said["variants"]} == {"same"}
@@ -160,7 +160,7 @@ def test_a_run_that_cannot_be_reported_is_kept_all_the_same(
     monkeypatch.setattr("perfsuite.run.finish.read", fail)
     outcome = outcome_of(tmp_path, Word.SAME)
     closing = closed(outcome, keeping(tmp_path))
-    assert closing.book is None
+    assert closing.run_view is None
     assert outcome.steps.notes[0].startswith("report not made: TypeError")
     with history_of(tmp_path) as history:
         assert history.series_of(outcome.run.variants[0].id)

@@ -199,8 +199,8 @@ def test_a_run_counts_what_it_traces_and_says_what_was_counted_otherwise(
     ncu(log(("scale_rows", 8_388_608)))
     monkeypatch.setenv("FACTOR", "2")
     now = whole(tmp_path)
-    book = read_run(now.run, baselines=entries_in(now.run))
-    assert "sectors read 4.19\u202fM \u2192 8.39\u202fM, " in book.variants[0].explained
+    run_view = read_run(now.run, baselines=entries_in(now.run))
+    assert "sectors read 4.19\u202fM \u2192 8.39\u202fM, " in run_view.variants[0].explained
 
 
 def test_a_refusal_is_a_note_and_the_kernels_stay(tmp_path: Path, ncu: Callable[..., Path]) -> None:

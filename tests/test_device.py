@@ -111,13 +111,13 @@ def test_waiting_for_a_core_is_not_the_codes_time_but_beside_the_stamps(
     assert timed(lambda _: waiting.write_text("0 1001000000 1"))[0][0] < 0
     waiting.unlink()
     assert timed(str)[0][0] > 0
-    books = [0]
+    run_views = [0]
 
     def preempted() -> int:
         # The scheduler takes the core away while the books are read.
         time.sleep(0.005)
-        books[0] += 5_000_000
-        return books[0]
+        run_views[0] += 5_000_000
+        return run_views[0]
 
     monkeypatch.setattr(load, "waited_ns", preempted)
     assert timed(lambda _: time.sleep(0.002))[0][0] >= 2000

@@ -169,10 +169,10 @@ def test_an_excepted_verdict_is_shown_everywhere(
     execute(request(tmp_path), Log())
     monkeypatch.setenv("FACTOR_200", "1.03")
     outcome = execute(request(tmp_path, exceptions=load(tmp_path, text)), Log())
-    book = read(outcome.run, baselines=entries_in(outcome.run), source=source_of(outcome.run))
-    assert not book.fails
-    page = write_report(book, tmp_path / "reports")
-    html, terminal = page.read_text("utf-8"), "\n".join(summary(book))
+    run_view = read(outcome.run, baselines=entries_in(outcome.run), source=source_of(outcome.run))
+    assert not run_view.fails
+    page = write_report(run_view, tmp_path / "reports")
+    html, terminal = page.read_text("utf-8"), "\n".join(summary(run_view))
     markdown = (page.parent / "summary.md").read_text("utf-8")
     for text in (html, markdown.replace("\\", ""), terminal):
         assert "waived until 2026-12-01" in text

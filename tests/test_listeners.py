@@ -142,8 +142,8 @@ def test_sections_are_text_in_page_and_markdown() -> None:
     sys.path.append(str(FOLDER))
     module: Any = importlib.import_module("listening_controller")
     run = data.run_of()
-    book = read(run, baselines={}, sections=(module.perf_report_section(run),))
-    page, short = render_page(book), summary(book)
+    run_view = read(run, baselines={}, sections=(module.perf_report_section(run),))
+    page, short = render_page(run_view), summary(run_view)
     assert "<h2>Wall time by Acme</h2>" in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<script>alert" not in page

@@ -190,15 +190,17 @@ def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
 def test_a_missing_shard_is_named_and_makes_the_run_partial(asked: Config, tmp_path: Path) -> None:
     run = execute(asked, Log()).run
     first, _, third = split(run, 3)
-    book = read(whole_of([first, structs.replace(third, finished="")], tmp_path).run, baselines={})
+    run_view = read(
+        whole_of([first, structs.replace(third, finished="")], tmp_path).run, baselines={}
+    )
     gaps = (
         "shard 2/3 is missing",
         "shard 3/3 was interrupted",
         "2 of 5 variants are not in this run",
     )
-    assert book.run.gaps == gaps
-    assert book.headline.startswith("shard 2/3 is missing; shard 3/3 was interrupted; ")
-    assert '"gaps":["shard 2/3 is missing"' in verdict_json(book)
+    assert run_view.run.gaps == gaps
+    assert run_view.headline.startswith("shard 2/3 is missing; shard 3/3 was interrupted; ")
+    assert '"gaps":["shard 2/3 is missing"' in verdict_json(run_view)
 
 
 def shard(index: int, *cases: str, **fields: Any) -> Run:

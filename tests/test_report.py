@@ -137,7 +137,7 @@ def test_page_is_well_formed_and_loads_nothing(shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("book", "headline", "tone"),
+    ("run_view", "headline", "tone"),
     [
         (alone(COPY), "No change in 1 variant", "faster"),
         (alone(replace(COPY, word=Word.NEW)), "1 new variant, nothing to compare with yet", ""),
@@ -151,12 +151,12 @@ def test_page_is_well_formed_and_loads_nothing(shown: str) -> None:
         (read_of(), EVERYTHING, "slower"),
     ],
 )
-def test_headline_counts_what_needs_a_reader(book: RunView, headline: str, tone: str) -> None:
-    page = render_page(book)
+def test_headline_counts_what_needs_a_reader(run_view: RunView, headline: str, tone: str) -> None:
+    page = render_page(run_view)
     assert f"<h1>{headline}</h1>" in page
     assert f'<header class="{tone}' in page
     assert ("This run fails" in page) == (tone == "slower")
-    assert ("This run was interrupted" in page) == (not book.run.finished)
+    assert ("This run was interrupted" in page) == (not run_view.run.finished)
 
 
 def test_a_page_follows_what_the_device_has() -> None:
@@ -233,26 +233,26 @@ def test_of_very_many_variants_the_urgent_are_told_in_full(monkeypatch: pytest.M
     assert (len(large.encode()) - len(small.encode())) / 20 < 3200
     assert "now: 128." in large
     assert "; baseline, unit 3f2a: 128." in large
-    book = read_of(*(replace(SLOWER, axes={"n": n}) for n in range(61)))
-    assert (len(book.full), len(book.brief)) == (40, 21)
-    page = render_page(book)
-    assert all(f'id="{one.anchor}"' in page for one in book.variants)
+    run_view = read_of(*(replace(SLOWER, axes={"n": n}) for n in range(61)))
+    assert (len(run_view.full), len(run_view.brief)) == (40, 21)
+    page = render_page(run_view)
+    assert all(f'id="{one.anchor}"' in page for one in run_view.variants)
 
 
 def test_what_did_not_run_is_grouped_by_reason_and_claims_by_pack() -> None:
-    book = read_of()
-    assert [(word, why, len(ids)) for word, why, ids in report.skips(book.variants)] == [
+    run_view = read_of()
+    assert [(word, why, len(ids)) for word, why, ids in report.skips(run_view.variants)] == [
         ("skipped", data.NEEDS, 2),
         ("skipped", "needs feature fp8_triton", 1),
     ]
-    assert [(pack, [name for name, _ in names]) for pack, names in book.chapters.items()] == [
+    assert [(pack, [name for name, _ in names]) for pack, names in run_view.chapters.items()] == [
         ("compute", ["fused softmax", "tmem"]),
         ("memory", ["pinned copy", "streams"]),
     ]
-    (pinned,) = book.chapters["memory"]["pinned copy", "chapter of pinned_copy"]
+    (pinned,) = run_view.chapters["memory"]["pinned copy", "chapter of pinned_copy"]
     assert pinned.faster
     assert pinned.faster.anchor == "v-memory-h2d-mb-256-pinned-true"
-    text = Reader(render_page(book)).text
+    text = Reader(render_page(run_view)).text
     assert "pinned=true over pinned=false" in text
 
 
@@ -301,13 +301,13 @@ def test_where_the_run_s_own_time_went(devices: tuple[str, str], busy: float, sp
         name = data.variant_of(STORY[at]).id
         ended = Result(variant=name, status=Status.OK, wall_s=5.0 + at, evidence=(one,))
         results.append(ended)
-    book = read_of(results=tuple(results), wall_s=7.0, phases_s={"open": 2.0, "judge": 0.5})
-    profile = view.profile_of(book.run, report_s=1.0)
+    run_view = read_of(results=tuple(results), wall_s=7.0, phases_s={"open": 2.0, "judge": 0.5})
+    profile = view.profile_of(run_view.run, report_s=1.0)
     assert list(profile.phases)[:6] == ["open", "start", "spin", "measure", "judge", "report"]
     assert [profile.phases[name] for name in ("start", "spin", "report")] == [2.0, 6.0, 1.0]
     assert (profile.busy, profile.spin) == pytest.approx((busy, spin))
     assert [seconds for _, seconds in profile.slowest] == [6.0, 5.0]
-    assert "Where the run's own time went" in render_page(book)
+    assert "Where the run's own time went" in render_page(run_view)
     assert "Where the run's own time went" not in render_page(read_of(COPY))
 
 
@@ -315,8 +315,10 @@ def test_runs_stand_beside_each_other() -> None:
     run = data.run_of(tuple(replace(told, time_us=told.time_us / 2) for told in STORY[1:]))
     facts = replace(run.facts, environment={HOSTILE[0]: HOSTILE[0], "driver": "590.1"})
     other = replace(run, id="other", sku=replace(run.sku, slug="b200"), facts=facts)
-    books = [read(one, baselines={}) for one in (data.run_of(), replace(other, commit=HOSTILE[0]))]
-    page, same = render_beside(books), render_beside([books[0], books[0]])
+    run_views = [
+        read(one, baselines={}) for one in (data.run_of(), replace(other, commit=HOSTILE[0]))
+    ]
+    page, same = render_beside(run_views), render_beside([run_views[0], run_views[0]])
     assert f"<b>2.00{view.TIMES}</b>" in page
     assert "<h1>nvidia-h200 · b200</h1>" in page
     assert "perfsuite compare A B" in same
@@ -359,8 +361,8 @@ def hostile_run(told: str) -> tuple[Run, Mapping[str, BaselineEntry]]:
 @pytest.mark.parametrize("told", HOSTILE)
 def test_hostile_text_is_shown_as_text(told: str) -> None:
     run, baselines = hostile_run(told)
-    book = read(run, baselines=baselines, source=told)
-    reader, empty = Reader(render_page(book)), Reader(render_page(read_of(COPY)))
+    run_view = read(run, baselines=baselines, source=told)
+    reader, empty = Reader(render_page(run_view)), Reader(render_page(read_of(COPY)))
     assert reader.open == []
     assert reader.text.count(told) >= 10
     tags, usual = ([tag for tag, _ in one.elements] for one in (reader, empty))
@@ -370,7 +372,7 @@ def test_hostile_text_is_shown_as_text(told: str) -> None:
     assert [name for _, held in reader.elements for name in held if name.startswith("on")] == []
     assert all(link.startswith(("#", "https://")) for link in reader.values("href"))
     assert all(re.fullmatch(r"[a-z0-9-]+", anchor) for anchor in reader.values("id"))
-    markdown = text.summary(book)
+    markdown = text.summary(run_view)
     assert re.findall(r"<(?!/?(?:details|summary)>)", markdown) == []
     assert re.search(r"(?<!\\)\]\(", markdown) is None
 
@@ -464,7 +466,7 @@ def test_verdict_json_is_as_its_schema_and_docs_say() -> None:
     assert {key for each in told for key in each if f"`{key}`" not in documented} == set()
 
 
-def commands(book: RunView, folder: Path) -> list[tuple[str, dict[str, str], str]]:
+def commands(run_view: RunView, folder: Path) -> list[tuple[str, dict[str, str], str]]:
     """Take commands apart as GitHub's runner does: properties at commas, then what is escaped."""
 
     def unescaped(told: str) -> str:
@@ -473,7 +475,7 @@ def commands(book: RunView, folder: Path) -> list[tuple[str, dict[str, str], str
         return told
 
     found = []
-    for line in text.commands_of(book, here=folder, workspace=folder):
+    for line in text.commands_of(run_view, here=folder, workspace=folder):
         assert not {"\n", "\r"} & {*line}
         kind, rest = line.removeprefix("::").split(" ", 1)
         properties, message = rest.split("::", 1)
@@ -483,12 +485,12 @@ def commands(book: RunView, folder: Path) -> list[tuple[str, dict[str, str], str
 
 
 def test_a_failure_is_an_error_at_the_line_of_its_case(tmp_path: Path) -> None:
-    book = read_of(SLOWER)
-    assert [set(place) for _, place, _ in commands(book, tmp_path)] == [{"title"}] * 2
+    run_view = read_of(SLOWER)
+    assert [set(place) for _, place, _ in commands(run_view, tmp_path)] == [{"title"}] * 2
     file = tmp_path / SOURCE_FILE
     file.parent.mkdir(parents=True)
     file.touch()
-    (kind, place, message), broken = commands(book, tmp_path)
+    (kind, place, message), broken = commands(run_view, tmp_path)
     assert (kind, place["file"], place["line"]) == ("error", SOURCE_FILE, "24")
     assert place["title"] == "slower +2.13\u202f%: memory.stream[op=copy,n=268435456]"
     assert message.startswith("slower by +2.13%")

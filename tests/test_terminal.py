@@ -22,22 +22,22 @@ def told_of(word: Word | Status) -> Told:
     return next(told for told in STORY if told.word is word)
 
 
-def book_of(*words: Word | Status, **changes: Any) -> RunView:
+def run_view_of(*words: Word | Status, **changes: Any) -> RunView:
     story = tuple(map(told_of, words)) or STORY
     run = changed(run_of(story), **changes)
     return read(run, baselines=baselines_of(story), source="baseline nvidia-h200")
 
 
 def account(word: Word | Status, **changes: Any) -> Account:
-    found = accounts_of(book_of(word), replace(OPTIONS, **changes))
+    found = accounts_of(run_view_of(word), replace(OPTIONS, **changes))
     return next(iter(found.values()))
 
 
 def test_the_summary_counts_every_word_and_lists_what_needs_a_reader() -> None:
-    first, source, *_ = summary(book_of(Word.SAME))
+    first, source, *_ = summary(run_view_of(Word.SAME))
     assert first == "1 variant on NVIDIA H200: 0 unclear, 1 same, 0 skipped"
     assert source == "compared with baseline nvidia-h200"
-    lines = list(summary(book_of()))
+    lines = list(summary(run_view_of()))
     assert "3 slower" in lines[0]
     assert not any(line.startswith(("  same", "  new", "  skipped")) for line in lines)
     assert "skipped 2: needs arch sm_100a" in lines
@@ -61,7 +61,7 @@ def test_of_many_items_ten_are_told_and_long_texts_are_cut() -> None:
 
 
 def test_what_is_unclear_is_told_with_the_load_of_others() -> None:
-    (quiet,) = book_of(Word.UNCLEAR).variants
+    (quiet,) = run_view_of(Word.UNCLEAR).variants
     process, loud = quiet.evidence[0], replace(HEALTH, foreign_percent=34.0)
     loaded = replace(process, blocks=(replace(process.blocks[0], health=loud),))
     results = tuple(replace(each, evidence=(loaded,)) for each in quiet.results)
@@ -82,14 +82,14 @@ def test_a_shifted_machine_is_told_first_and_fails_the_run() -> None:
         variants=(),
         fails=True,
     )
-    book = book_of(Word.UNCLEAR, shift=shift, claims=())
-    assert list(summary(book))[1] == "machine-shift: 5 of 6 comparable variants are slower"
-    assert (book.fails, book.is_broken) == (True, False)
-    assert book_of(Word.SLOWER, shift=shift, claims=()).is_broken
+    run_view = run_view_of(Word.UNCLEAR, shift=shift, claims=())
+    assert list(summary(run_view))[1] == "machine-shift: 5 of 6 comparable variants are slower"
+    assert (run_view.fails, run_view.is_broken) == (True, False)
+    assert run_view_of(Word.SLOWER, shift=shift, claims=()).is_broken
 
 
 def test_what_was_not_measured_is_called_so() -> None:
-    assert "1 not run" in next(iter(summary(book_of(Word.SAME, results=()))))
+    assert "1 not run" in next(iter(summary(run_view_of(Word.SAME, results=()))))
 
 
 def test_a_failure_says_what_is_needed_to_act() -> None:
@@ -107,7 +107,7 @@ def test_a_failure_says_what_is_needed_to_act() -> None:
     assert "85 % of the copy ceiling" in account(Word.OVER_BUDGET).text
     traced = accounts_of(explained_data.explained((told_of(Word.SLOWER),)), OPTIONS)
     assert "\n  why       copy_rows" in next(iter(traced.values())).text
-    claim = accounts_of(book_of(), OPTIONS)[INSTANCES[2].id]
+    claim = accounts_of(run_view_of(), OPTIONS)[INSTANCES[2].id]
     assert claim.fails
     assert "1.50x (chapter of fused_softmax)" in claim.text
     assert ("perf_ratio", 1.06) in claim.properties
@@ -131,7 +131,7 @@ def test_an_item_fails_is_skipped_or_passes_by_its_word(
         assert "  again " in found.text
         assert not account(word, failing=frozenset({"disturbed"})).fails
     if skipped:
-        assert found.text == book_of(word).variants[0].reason
+        assert found.text == run_view_of(word).variants[0].reason
     if isinstance(word, Word):
         assert ("perf_verdict", word.value) in found.properties
     assert account(Status.DISTURBED, failing=frozenset({"disturbed"})).fails
@@ -177,9 +177,9 @@ def test_a_terminal_and_a_workflow_obey_no_worker(line: str) -> None:
     story = (replace(told_of(Status.CRASHED), reason=f"\x1b[2J\x07\x9bfirst\n{line}"),)
     run = replace(run_of(story), claims=())
     spoken = tuple(replace(each, output=f"{line}\n  {line}") for each in run.results)
-    book = read(run.having(results=spoken), baselines={})
-    (found,) = accounts_of(book, OPTIONS).values()
-    lines = [*found.text.splitlines(), *summary(book)]
+    run_view = read(run.having(results=spoken), baselines={})
+    (found,) = accounts_of(run_view, OPTIONS).values()
+    lines = [*found.text.splitlines(), *summary(run_view)]
     assert sum(line.rsplit("::", maxsplit=1)[-1][-6:] in each for each in lines) >= 3
     assert not any(each.strip().startswith("::") or "##[" in each for each in lines)
     assert not any({"\x1b", "\x07", "\x9b"} & {*each} for each in lines)

@@ -152,9 +152,9 @@ def test_a_night_measures_what_fits_and_says_what_it_left_out(tmp_path: Path) ->
         "5 new when last measured"
     )
     assert load_run(outcome.run_file) == store_data.stored(run)
-    book = read(run, baselines=entries_in(outcome.run))
-    assert "5 left out" in "\n".join(summary(book))
-    for text in (markdown(book), render_page(book), verdict_json(book)):
+    run_view = read(run, baselines=entries_in(outcome.run))
+    assert "5 left out" in "\n".join(summary(run_view))
+    for text in (markdown(run_view), render_page(run_view), verdict_json(run_view)):
         assert "--perf-time 2m has no room" in text
 
 

@@ -53,10 +53,10 @@ def measured(folder: Path, pack: str, monkeypatch: pytest.MonkeyPatch, *, is_now
 
 def told(outcome: Outcome) -> Told:
     """Return a run, what each kind of its variants is explained by, and its page."""
-    book = read(outcome.run, baselines=entries_in(outcome.run), previous=outcome.basis.previous)
-    why = {str(one.variant.axes["kind"]): one.explained for one in book.variants}
+    run_view = read(outcome.run, baselines=entries_in(outcome.run), previous=outcome.basis.previous)
+    why = {str(one.variant.axes["kind"]): one.explained for one in run_view.variants}
     plain = {kind: text.translate(PLAIN) for kind, text in why.items() if text}
-    return outcome, plain, render_page(book)
+    return outcome, plain, render_page(run_view)
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ from perfsuite.report.html import write_beside, write_report
 from perfsuite.report.terminal import first_line, skip_lines
 from perfsuite.run.config import exceptions_of
 from perfsuite.run.expected import find_expected
-from perfsuite.run.finish import book_of
+from perfsuite.run.finish import run_view_of
 from perfsuite.run.project import (
     BaselinesOption,
     Device,
@@ -257,9 +257,9 @@ def compare(
     """Judge run B as if run A were its baseline; exit code 1 if something fails."""
     project = find_project()
     yardstick = project.load_run(before)
-    book = judged_against(project.load_run(now), yardstick)
-    say_book(book)
-    raise typer.Exit(1 if book.fails else 0)
+    run_view = judged_against(project.load_run(now), yardstick)
+    say_run_view(run_view)
+    raise typer.Exit(1 if run_view.fails else 0)
 
 
 @baseline_commands.command()
@@ -412,15 +412,15 @@ def _mismatch(run: Run, before: Run, variant: Variant) -> str:
     return fingerprint_differs(now, then.facts)
 
 
-def say_book(book: RunView) -> None:
+def say_run_view(run_view: RunView) -> None:
     """Say each variant's verdict, what needs a reader first, and how many were skipped."""
     rows = []
-    for one in book.ran:
+    for one in run_view.ran:
         moved = one.shown.change if one.change or one.shown.name else ""
         rows.append((one.mark.word, moved, one.interval, one.variant.id, one.reason))
     columns = ("verdict", "change", "interval", "variant", "reason")
-    say_table(f"{book.run.id} against {book.source}", columns, rows)
-    for line in (*skip_lines(book), first_line(book)):
+    say_table(f"{run_view.run.id} against {run_view.source}", columns, rows)
+    for line in (*skip_lines(run_view), first_line(run_view)):
         say(line)
 
 
@@ -508,8 +508,8 @@ def rendered(project: Project, names: Sequence[str], folder: Path, baselines: Pa
     packs = project.packs(None, Tier.SMOKE)
     basis = find_expected(roots, project.folder, run=run, packs=packs)
     outcome = Outcome(basis.hold(run), project.folder, basis)
-    book = book_of(outcome, packs, history=known_history(project, run))
-    return write_report(book, folder)
+    run_view = run_view_of(outcome, packs, history=known_history(project, run))
+    return write_report(run_view, folder)
 
 
 # It becomes a module's, a distribution's and a file's name: lower-case, with a letter first.

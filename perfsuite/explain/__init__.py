@@ -32,11 +32,11 @@ def perf_explained(change: Change | None, before: Side, now: Side) -> str:
 
 
 @hookimpl
-def perf_variant_section(subject: VariantView) -> Markup:
+def perf_variant_section(variant_view: VariantView) -> Markup:
     """Show the kernels of a launch, before and now, and how their code differs."""
     from perfsuite.explain.words import section
 
-    return section(subject)
+    return section(variant_view)
 
 
 @hookimpl

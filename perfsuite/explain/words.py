@@ -223,10 +223,10 @@ def percent(share: float) -> str:
     return view.percent(share, half_width=0.05).removeprefix("+")
 
 
-def section(subject: VariantView) -> Markup:
+def section(variant_view: VariantView) -> Markup:
     """Return the variant's section of the page: the headline, kernels before and now, PTX."""
-    sides, trace = subject.sides, subject.trace()
-    explanation = explain(subject.change, *sides) if sides else None
+    sides, trace = variant_view.sides, variant_view.trace()
+    explanation = explain(variant_view.change, *sides) if sides else None
     kernels = list(explanation.kernels) if explanation else []
     if not kernels and trace:
         kernels = [KernelChange(Kind.SAME, None, each, 0.0) for each in trace.kernels]
@@ -234,7 +234,7 @@ def section(subject: VariantView) -> Markup:
     if more > 0:
         left_out.append(f"{more} more kernels are not shown")
     if explanation:
-        was_traced = subject.entry is not None and bool(subject.entry.kernels)
+        was_traced = variant_view.entry is not None and bool(variant_view.entry.kernels)
         if not was_traced and trace is None:
             left_out.append("neither it nor what it is compared with was traced")
         elif not was_traced:
@@ -244,7 +244,7 @@ def section(subject: VariantView) -> Markup:
     left_out += [trace.reason] if trace and trace.reason else []
     rows = [(each, details(each), "; ".join(counted(each))) for each in kernels[:MOST_ROWS]]
     text = _template().render(
-        subject=subject,
+        variant_view=variant_view,
         explanation=explanation,
         told=headline(explanation) if explanation else "",
         rows=rows,

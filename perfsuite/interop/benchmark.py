@@ -21,15 +21,15 @@ QUARTILES = (0.25, 0.5, 0.75)
 FENCE = 1.5  # Tukey's, of the distance between the quartiles
 
 
-def benchmark_json(book: RunView) -> str:
+def benchmark_json(run_view: RunView) -> str:
     """Return the times of a run as ``pytest-benchmark compare`` reads them."""
-    run, facts = book.run, book.run.facts
+    run, facts = run_view.run, run_view.run.facts
     commit = run.commit.removesuffix("-dirty")
     known = {**facts.environment, **facts.state, **facts.identity}
     found = {
         "machine_info": {**known, "sku": run.sku.slug, "device": facts.name},
         "commit_info": {"id": commit or "unversioned", "dirty": commit != run.commit},
-        "benchmarks": [_benchmark(one, run) for one in book.variants if _is_timed(one)],
+        "benchmarks": [_benchmark(one, run) for one in run_view.variants if _is_timed(one)],
         "datetime": run.started,
         "version": VERSION,
     }
@@ -69,27 +69,27 @@ def stats(data: Sequence[float]) -> Mapping[str, Any]:
     }
 
 
-def _is_timed(subject: VariantView) -> bool:
-    ended_ok = subject.last is not None and subject.last.status is Status.OK
-    return ended_ok and min(subject.middles.get(TIME, ()), default=0.0) > 0
+def _is_timed(variant_view: VariantView) -> bool:
+    ended_ok = variant_view.last is not None and variant_view.last.status is Status.OK
+    return ended_ok and min(variant_view.middles.get(TIME, ()), default=0.0) > 0
 
 
-def _benchmark(subject: VariantView, run: Run) -> dict[str, Any]:
-    variant, verdict = subject.variant, subject.verdict
+def _benchmark(variant_view: VariantView, run: Run) -> dict[str, Any]:
+    variant, verdict = variant_view.variant, variant_view.verdict
     return {
         "group": f"{variant.pack}.{variant.case.name}",
         "name": variant.id,
         "fullname": variant.id,
         "params": dict(variant.axes),
-        "param": ",".join(subject.axes),
+        "param": ",".join(variant_view.axes),
         "extra_info": {
             "sku": run.sku.slug,
             "verdict": verdict.word.value if verdict else "",
-            "reason": subject.reason,
+            "reason": variant_view.reason,
         },
         "options": {},
         "stats": {
-            **stats([time_us * US for time_us in subject.middles[TIME]]),
-            "iterations": max((one.launches for one in subject.evidence), default=1),
+            **stats([time_us * US for time_us in variant_view.middles[TIME]]),
+            "iterations": max((one.launches for one in variant_view.evidence), default=1),
         },
     }

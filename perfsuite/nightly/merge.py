@@ -192,7 +192,7 @@ def merge(
     What the shards stored in the history is not stored again.
     """
     from perfsuite.report.terminal import summary
-    from perfsuite.run.finish import book_of, tell_github, write
+    from perfsuite.run.finish import run_view_of, tell_github, write
 
     project = find_project()
     whole = merged([project.load_run(name) for name in runs])
@@ -203,14 +203,14 @@ def merge(
         whole, folder=project.folder, roots=roots, exceptions=exceptions, packs=packs
     )
     known = known_history(project, outcome.run)
-    steps, book = outcome.steps, book_of(outcome, packs, history=known)
-    lines = [*write(book, folder, steps), f"run: {outcome.run_file}"]
-    annotations = tell_github(book, project.root, steps)
-    for line in (*summary(book), *lines, *steps.notes):
+    steps, run_view = outcome.steps, run_view_of(outcome, packs, history=known)
+    lines = [*write(run_view, folder, steps), f"run: {outcome.run_file}"]
+    annotations = tell_github(run_view, project.root, steps)
+    for line in (*summary(run_view), *lines, *steps.notes):
         say(line)
     for line in annotations:  # which GitHub's runner is to obey
         console().print(line, soft_wrap=True)
     for text in steps.tracebacks:
         say(text)
-    is_machine = book.has_shifted and not book.is_broken
-    raise typer.Exit(EXIT_MACHINE if is_machine else int(book.is_broken or not steps.are_done))
+    is_machine = run_view.has_shifted and not run_view.is_broken
+    raise typer.Exit(EXIT_MACHINE if is_machine else int(run_view.is_broken or not steps.are_done))

@@ -225,7 +225,7 @@ def _of_case(case: Case) -> Iterator[Fault]:
     if not doc.strip() and sys.flags.optimize < NO_DOCSTRINGS:
         yield "the case has no docstring", "say in the builder's docstring what is measured"
     if not case.source.strip():
-        yield "the case has no source", "name the book, paper or manual: @case(source=...)"
+        yield "the case has no source", "name the run_view, paper or manual: @case(source=...)"
     for axis in case.axes:
         yield from _of_axis(case, axis)
     for axis, value in ((a, v) for each in case.full_only for a in each for v in each[a]):

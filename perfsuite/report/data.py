@@ -437,7 +437,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     @property
     def sections(self) -> Markup:
         """What features show of it on the page."""
-        return Markup("").join(features().hook.perf_variant_section(subject=self))
+        return Markup("").join(features().hook.perf_variant_section(variant_view=self))
 
 
 def explained_by(change: Change | None, before: Side, now: Side) -> str:

@@ -38,21 +38,25 @@ class Inline:
     hash: str
 
 
-def render_page(book: RunView) -> str:
+def render_page(run_view: RunView) -> str:
     """Return a run as one self-contained HTML page."""
-    charts = {one.anchor: chart for one in book.full if (chart := _charts(one))}
+    charts = {one.anchor: chart for one in run_view.full if (chart := _charts(one))}
     # Where each variant stands: what the script needs of its Place, its tone and its text.
     places = {
         one.anchor: (*one.place[:5], one.mark.tone, f"{one.variant.id}: {one.place.said}")
-        for one in book.variants
+        for one in run_view.variants
         if one.place
     }
-    known = (book.peaks.links, book.peaks.operations) if not book.peaks.is_generic else ({}, {})
+    known = (
+        (run_view.peaks.links, run_view.peaks.operations)
+        if not run_view.peaks.is_generic
+        else ({}, {})
+    )
     links, operations = (
         {name: (rate.value, rate.measured) for name, rate in rates.items()} for rates in known
     )
     drawn = {"variants": charts, "places": places, "links": links, "operations": operations}
-    return _page("page.html.j2", book=book, run=book.run, charts=drawn)
+    return _page("page.html.j2", run_view=run_view, run=run_view.run, charts=drawn)
 
 
 def _charts(one: VariantView) -> dict[str, Any]:
@@ -84,19 +88,21 @@ def _charts(one: VariantView) -> dict[str, Any]:
     return found
 
 
-def render_beside(books: Sequence[RunView]) -> str:
+def render_beside(run_views: Sequence[RunView]) -> str:
     """Return several runs, most of another SKU each, as one page that compares them."""
-    slugs = [book.run.sku.slug for book in books]
+    slugs = [run_view.run.sku.slug for run_view in run_views]
     is_distinct = len(set(slugs)) == len(slugs)
-    facts = _across([data.everything(book.run.facts) for book in books])
+    facts = _across([data.everything(run_view.run.facts) for run_view in run_views])
     return _page(
         "beside.html.j2",
-        books=books,
-        names=slugs if is_distinct else [book.run.id for book in books],
+        run_views=run_views,
+        names=slugs if is_distinct else [run_view.run.id for run_view in run_views],
         # The runs of one SKU could be judged against each other.
         is_of_one=len(set(slugs)) == 1,
-        variants=_across([{one.variant.id: one for one in book.ran} for book in books]),
-        claims=_across([{one.verdict.claim: one for one in book.claims} for book in books]),
+        variants=_across([{one.variant.id: one for one in run_view.ran} for run_view in run_views]),
+        claims=_across(
+            [{one.verdict.claim: one for one in run_view.claims} for run_view in run_views]
+        ),
         differences={name: held for name, held in facts.items() if len(set(held)) > 1},
         charts={},
     )
@@ -132,17 +138,17 @@ def files() -> Mapping[str, Callable[[RunView], str]]:
     return {**added("perf_files"), **FILES}
 
 
-def write_report(book: RunView, folder: Path, *names: str) -> Path:
+def write_report(run_view: RunView, folder: Path, *names: str) -> Path:
     """Write ``folder/<run id>/`` with the page, Markdown and JSON, or these files; return the last.
 
     Raises StoreError where the folder cannot be written.
     """
-    remedy = f"make the folder writable, then: perfsuite report {book.run.id}"
+    remedy = f"make the folder writable, then: perfsuite report {run_view.run.id}"
     every = files()
     for name in names or every:
-        text = every[name](book).encode("utf-8", "replace")
-        with refusing("cannot write the report", folder / book.run.id, remedy=remedy):
-            path = replace_file(inside(folder, book.run.id, name), text)
+        text = every[name](run_view).encode("utf-8", "replace")
+        with refusing("cannot write the report", folder / run_view.run.id, remedy=remedy):
+            path = replace_file(inside(folder, run_view.run.id, name), text)
     return path
 
 

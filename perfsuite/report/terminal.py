@@ -54,11 +54,11 @@ class Account:
     properties: tuple[Property, ...] = ()
 
 
-def accounts_of(book: RunView, config: Config) -> Mapping[str, Account]:
+def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
     """Return the account of every variant and claim of a run, by id."""
     failing, texts = config.failing, _texts()
     found = {}
-    for one in book.variants:
+    for one in run_view.variants:
         status = one.last.status if one.last else None
         fails = one.verdict.fails if one.verdict else status in failing
         skipped = not fails and status is not Status.OK
@@ -67,7 +67,7 @@ def accounts_of(book: RunView, config: Config) -> Mapping[str, Account]:
         told = tuple(properties(one.last, one.verdict))
         found[one.id] = Account(fails=fails, skipped=skipped, text=text, properties=told)
     tier = f"--perf-tier {config.tier} " if config.tier != "smoke" else ""
-    for each in book.claims:
+    for each in run_view.claims:
         verdict, claim = each.verdict, each.instance
         if claim is None:
             continue
@@ -94,23 +94,23 @@ def bare_accounts(run: Run, config: Config) -> Mapping[str, Account]:
     return found
 
 
-def first_line(book: RunView) -> str:
+def first_line(run_view: RunView) -> str:
     """Return how many variants each word holds for; skipped and unclear always."""
-    counts = {**dict.fromkeys(ALWAYS_COUNTED, 0), **book.counts}
+    counts = {**dict.fromkeys(ALWAYS_COUNTED, 0), **run_view.counts}
     ordered = sorted(counts.items(), key=lambda item: view.mark(item[0]).rank)
     tally = ", ".join(f"{count} {word}" for word, count in ordered)
-    total = view.count(len(book.variants), "variant")
-    return plain(f"{total} on {book.run.facts.name or book.run.sku.slug}: {tally}")
+    total = view.count(len(run_view.variants), "variant")
+    return plain(f"{total} on {run_view.run.facts.name or run_view.run.sku.slug}: {tally}")
 
 
-def summary(book: RunView) -> list[str]:
+def summary(run_view: RunView) -> list[str]:
     """Return the counts, the items that need a reader most, reasons of skips, and notes."""
-    return [first_line(book), *str(_texts().summary(book)).splitlines()]
+    return [first_line(run_view), *str(_texts().summary(run_view)).splitlines()]
 
 
-def skip_lines(book: RunView) -> list[str]:
+def skip_lines(run_view: RunView) -> list[str]:
     """Return how many variants were skipped for each of the commonest reasons."""
-    return str(_texts().skipped(skips(book.variants))).splitlines()
+    return str(_texts().skipped(skips(run_view.variants))).splitlines()
 
 
 def costs(run: Run, report_s: float) -> list[str]:

@@ -87,9 +87,9 @@ class Decision:
     sections: tuple[Section, ...] = ()
 
 
-def verdict_json(book: RunView) -> str:
+def verdict_json(run_view: RunView) -> str:
     """Return the outcome of a run for scripts; docs/verdict.md says what is in it."""
-    run = book.run
+    run = run_view.run
     variants = [
         Decided(
             variant=one.variant.id,
@@ -100,7 +100,7 @@ def verdict_json(book: RunView) -> str:
             verdict=one.verdict,
             metrics=one.measured,
         )
-        for one in book.variants
+        for one in run_view.variants
     ]
     decision = Decision(
         schema=SCHEMA,
@@ -108,16 +108,16 @@ def verdict_json(book: RunView) -> str:
         sku=run.sku.slug,
         commit=run.commit,
         started=run.started,
-        compared_with=book.source,
-        headline=book.headline,
-        fails=book.fails,
-        counts=dict(sorted(book.counts.items())),
+        compared_with=run_view.source,
+        headline=run_view.headline,
+        fails=run_view.fails,
+        counts=dict(sorted(run_view.counts.items())),
         variants=tuple(variants),
         claims=run.claims,
         machine_shift=run.shift,
         notes=run.notes,
         gaps=run.gaps,
-        sections=book.sections,
+        sections=run_view.sections,
     )
     return encode(decision).decode() + "\n"
 
@@ -157,28 +157,28 @@ def claim_properties(verdict: ClaimVerdict) -> list[Property]:
     return found if verdict.ratio is None else [*found, ("perf_ratio", verdict.ratio)]
 
 
-def suite_properties(book: RunView) -> list[Property]:
+def suite_properties(run_view: RunView) -> list[Property]:
     """Return what the suite carries: which run it was, on what, and how it ended."""
-    run = book.run
+    run = run_view.run
     return [
         ("perf_run", run.id),
         ("perf_started", run.started),
         ("perf_sku", run.sku.slug),
         ("perf_device", run.facts.name),
         ("perf_commit", run.commit),
-        ("perf_compared_with", book.source),
-        ("perf_outcome", book.headline),
+        ("perf_compared_with", run_view.source),
+        ("perf_outcome", run_view.headline),
         ("perf_machine_shift", run.shift.word.value if run.shift else ""),
-        *((f"perf_count_{mark.word}", count) for mark, count in book.tallies),
+        *((f"perf_count_{mark.word}", count) for mark, count in run_view.tallies),
     ]
 
 
-def summary(book: RunView) -> str:
+def summary(run_view: RunView) -> str:
     """Return a run as Markdown for a CI step: its outcome, ten rows of a table, the rest folded.
 
     Data is escaped, never markup.
     """
-    return _markdown().render(book=book, run=book.run)
+    return _markdown().render(run_view=run_view, run=run_view.run)
 
 
 def templates(finalize: Callable[[object], object] | None = None) -> Environment:
@@ -220,7 +220,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in cells]
 
 
-def commands_of(book: RunView, *, here: Path, workspace: Path) -> Iterator[str]:
+def commands_of(run_view: RunView, *, here: Path, workspace: Path) -> Iterator[str]:
     """Yield GitHub's workflow commands: errors for what fails, warnings for what needs a reader.
 
     ``here`` is what the cases' paths are relative to, ``workspace`` the checkout on GitHub. The
@@ -228,7 +228,7 @@ def commands_of(book: RunView, *, here: Path, workspace: Path) -> Iterator[str]:
     """
     found: dict[str, list[str]] = {"error": [], "warning": []}
     root = workspace.resolve()
-    for fails, title, message, file, line in _annotations(book):
+    for fails, title, message, file, line in _annotations(run_view):
         kind, path = "error" if fails else "warning", (here / file).resolve()
         # GitHub names no file that is no part of the checkout.
         is_inside = file and path.is_file() and path.is_relative_to(root)
@@ -244,26 +244,26 @@ def commands_of(book: RunView, *, here: Path, workspace: Path) -> Iterator[str]:
             yield f"::{kind} title=perfsuite::and {more} more: see the step's summary"
 
 
-def _annotations(book: RunView) -> Iterator[tuple[bool, str, str, str, int]]:
+def _annotations(run_view: RunView) -> Iterator[tuple[bool, str, str, str, int]]:
     """Yield whether it fails, title, message, file and line of all that needs a reader."""
-    if shift := book.run.shift:
+    if shift := run_view.run.shift:
         yield shift.fails, "machine-shift", shift.reason, "", 0
-    for one in book.variants:
+    for one in run_view.variants:
         if one.fails or one.mark.needs_reader or one.mark.tone == "unclear":
             case, moved = one.variant.case, f" {view.change(one.telling)}" if one.telling else ""
             title = f"{one.mark.word}{moved}: {one.id}"
             yield one.fails, title, one.cause or one.mark.meaning, case.file, case.line
-    for verdict, mark, declared, *_ in book.claims:
+    for verdict, mark, declared, *_ in run_view.claims:
         if mark.word == "broken":
             place = (declared.file, declared.line) if declared else ("", 0)
             yield verdict.fails, f"broken: {verdict.claim}", verdict.reason, *place
 
 
-def append_summary(book: RunView, path: Path) -> None:
+def append_summary(run_view: RunView, path: Path) -> None:
     """Append the run's Markdown to the file of a step's summary, if it has room."""
     with opened(path, "ab") as file:
         room = MOST_BYTES - file.tell()
-        text = summary(book).encode("utf-8", "replace")
+        text = summary(run_view).encode("utf-8", "replace")
         # GitHub shows nothing of a summary that is too large: better that of earlier steps alone.
         file.write(text if len(text) <= room else b"")
 

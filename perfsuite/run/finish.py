@@ -49,7 +49,7 @@ def _joined(each: Sequence[Kept]) -> Kept:
     return Kept(series, tuple(note for kept in each for note in kept.notes))
 
 
-def book_of(
+def run_view_of(
     outcome: Outcome, packs: Sequence[Pack], *, history: Mapping[str, Series], is_new: bool = False
 ) -> RunView:
     """Read a run for reporting with what packs add to it; tell them of it if it is new."""
@@ -65,10 +65,10 @@ def book_of(
     for note in notes:
         outcome.steps.add("a pack's hook failed", note)
     run = replace(outcome.run, notes=(*outcome.run.notes, *notes))
-    return _book(run, outcome.basis, history, sections)
+    return _run_view(run, outcome.basis, history, sections)
 
 
-def _book(
+def _run_view(
     run: Run, basis: Basis, history: Mapping[str, Series], sections: tuple[Section, ...] = ()
 ) -> RunView:
     held, previous = beside(run), basis.previous
@@ -95,7 +95,7 @@ class Closing:
     ``annotations`` are commands to GitHub, where a workflow of it runs.
     """
 
-    book: RunView | None
+    run_view: RunView | None
     lines: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ()
     report_s: float = 0.0
@@ -109,16 +109,16 @@ def close(outcome: Outcome, config: Config) -> Closing:
     """
     steps, started = outcome.steps, time.monotonic()
     run, basis, folder = outcome.run, outcome.basis, config.report
-    book = steps.take("report not made", lambda: _book(run, basis, {}), None)
-    if book is not None:
-        write(book, folder, steps, [VERDICT])
+    run_view = steps.take("report not made", lambda: _run_view(run, basis, {}), None)
+    if run_view is not None:
+        write(run_view, folder, steps, [VERDICT])
     kept = keep(outcome, config)
-    if book is not None:
-        whole = partial(book_of, outcome, config.packs, history=kept.series, is_new=True)
-        book = steps.take("report without history and sections", whole, book)
-    lines = write(book, folder, steps) if book else []
+    if run_view is not None:
+        whole = partial(run_view_of, outcome, config.packs, history=kept.series, is_new=True)
+        run_view = steps.take("report without history and sections", whole, run_view)
+    lines = write(run_view, folder, steps) if run_view else []
     lines += [f"run: {short(outcome.run_file)}", *(f"note: {note}" for note in kept.notes)]
-    found = tell_github(book, config.root, steps) if book else ()
+    found = tell_github(run_view, config.root, steps) if run_view else ()
     report_s = time.monotonic() - started
     if config.accept:
         act = partial(accept, run, config.baselines[0], reason=config.reason, by=user_name())
@@ -127,32 +127,32 @@ def close(outcome: Outcome, config: Config) -> Closing:
             places = ", ".join(sorted(map(short, folders)))
             lines.append(f"accepted: {accepted}{' in ' if places else ''}{places}")
             keep(outcome, config)  # with what was accepted just now
-    elif book:
-        lines += steps.take("advice left out", lambda: list(_next(book)), [])
-    return Closing(book, tuple(lines), found, report_s)
+    elif run_view:
+        lines += steps.take("advice left out", lambda: list(_next(run_view)), [])
+    return Closing(run_view, tuple(lines), found, report_s)
 
 
-def write(book: RunView, folder: Path, steps: Steps, names: Sequence[str] = ()) -> list[str]:
+def write(run_view: RunView, folder: Path, steps: Steps, names: Sequence[str] = ()) -> list[str]:
     """Write files of a report, each a step of its own; return a line that says where it is."""
     lines = []
     for name in names or files():
-        written = partial(write_report, book, folder, name)
+        written = partial(write_report, run_view, folder, name)
         page = steps.take(f"{name} not written", written, None)
         lines += [f"report: {short(page)}"] if page and name == PAGE else []
     return lines
 
 
-def tell_github(book: RunView, root: Path, steps: Steps) -> tuple[str, ...]:
+def tell_github(run_view: RunView, root: Path, steps: Steps) -> tuple[str, ...]:
     """Append to the step's summary; return its annotations."""
 
     def commands() -> tuple[str, ...]:
         workspace = Path(from_environment("GITHUB_WORKSPACE") or root)
-        return tuple(commands_of(book, here=Path.cwd(), workspace=workspace))
+        return tuple(commands_of(run_view, here=Path.cwd(), workspace=workspace))
 
     def tell(path: Path) -> None:
         remedy = "unset GITHUB_STEP_SUMMARY"
         with refusing("cannot append to the step's summary", path, remedy=remedy):
-            append_summary(book, path)
+            append_summary(run_view, path)
 
     if step := from_environment("GITHUB_STEP_SUMMARY"):
         steps.take("no summary of the step", lambda: tell(Path(step)), None)
@@ -160,10 +160,10 @@ def tell_github(book: RunView, root: Path, steps: Steps) -> tuple[str, ...]:
     return steps.take("no annotations", commands, ()) if is_there else ()
 
 
-def _next(book: RunView) -> Iterator[str]:
-    run = book.run
+def _next(run_view: RunView) -> Iterator[str]:
+    run = run_view.run
     words = {verdict.word for verdict in run.verdicts}
-    if book.counts["disturbed"]:
+    if run_view.counts["disturbed"]:
         yield "next: end other work on this machine and measure again what was disturbed:"
         yield f"  {run.command}"
     if not words:
@@ -171,12 +171,12 @@ def _next(book: RunView) -> Iterator[str]:
     if Word.UNCLEAR in words and run.against is None:
         yield "next: to decide what is unclear, measure the revision before and this tree in turns:"
         yield f"  {run.command} --perf-against=REV"
-    if book.counts["disturbed"]:  # such a run is not accepted whole
+    if run_view.counts["disturbed"]:  # such a run is not accepted whole
         return
-    fails = any(subject.fails for subject in book.variants)
+    fails = any(variant_view.fails for variant_view in run_view.variants)
     if words == {Word.NEW} and not fails:
         yield "next: run again to compare with this run, or accept it:"
-    elif any(subject.mark.tone == "fail" for subject in book.variants):
+    elif any(variant_view.mark.tone == "fail" for variant_view in run_view.variants):
         yield "next: repair what fails; what is not right cannot be accepted"
         return
     elif fails:
