@@ -216,8 +216,7 @@ def test_without_sqlalchemy_the_history_is_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    for name in [name for name in sys.modules if name.startswith("perfsuite.history")]:
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "perfsuite.history.store")
     outcome = outcome_of(tmp_path, Word.SAME)
     closed(outcome, keeping(tmp_path))
     (note,) = outcome.steps.notes
