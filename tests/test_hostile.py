@@ -76,7 +76,7 @@ def test_a_pack_that_is_not_allowed_is_never_imported(tmp_path: Path) -> None:
     ("opens", "said"),
     [
         ("def opened(unit, seed): raise OSError('no driver')", "OSError: no driver"),
-        ("def opened(unit, seed): return 5", "it has no attribute 'name'"),
+        ("def opened(unit, seed): return 5", "it is no perfsuite.Device"),
         ("def opened(unit, seed):\n    import os; os._exit(3)", "exit code 3"),
     ],
 )

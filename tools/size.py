@@ -51,12 +51,11 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 15_120,
-    "features": 4_620,
-    "core path": 5_240,
-    "tests": 19_200,
-    "modules": 91,
-    "names": 24,
+    "core": 13_600,
+    "features": 3_860,
+    "core path": 5_200,
+    "tests": 16_400,
+    "modules": 89,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 NO_CODE |= {tokenize.ENCODING, tokenize.ENDMARKER}

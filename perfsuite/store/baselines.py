@@ -166,7 +166,7 @@ def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
         return {}
     sheet = convert(found, _Sheet, where=str(path))
     if (sheet.sku, sheet.pack) != (folder.name, pack):
-        told = f"it is of SKU {sheet.sku!r} and pack {sheet.pack!r}, its place says otherwise"
+        told = f"its sku {sheet.sku!r} or its pack {sheet.pack!r} is not that of its place"
         raise StoreError(told, where=str(path), remedy=_MISPLACED)
     entries = {}
     for variant, value in sheet.variants.items():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import numbers
 import re
 import reprlib
+
+# By name: a pack may replace what the module holds.
+from json import JSONDecodeError, dumps, loads
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,7 +25,7 @@ def encode(value: object) -> bytes:
     """Return a value as one line of JSON; NaN and infinity are refused."""
     try:
         plain = msgspec.to_builtins(value, enc_hook=_to_number)
-        text = json.dumps(plain, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        text = dumps(plain, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise StoreError(
             f"cannot store a {type(value).__name__}: {error}",
@@ -58,7 +60,7 @@ def schema_of(kind: type, *, title: str, version: int) -> str:
     found = msgspec.json.schema(kind)
     found["$defs"][kind.__name__]["properties"]["schema"] = {"const": version}
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
-    return json.dumps({**head, **found}, indent=2) + "\n"
+    return dumps({**head, **found}, indent=2) + "\n"
 
 
 def round_digits(value: float) -> float:
@@ -73,7 +75,7 @@ def read_json(text: bytes, *, where: str, line: int = 1) -> dict[str, Any]:
     """
     try:
         decoded = text.decode()
-        value = json.loads(
+        value = loads(
             decoded,
             object_pairs_hook=_unique,
             parse_constant=_number,
@@ -81,8 +83,8 @@ def read_json(text: bytes, *, where: str, line: int = 1) -> dict[str, Any]:
             parse_int=_number,
         )
         if _HALF.search(decoded):
-            json.dumps(value, ensure_ascii=False).encode()
-    except json.JSONDecodeError as error:
+            dumps(value, ensure_ascii=False).encode()
+    except JSONDecodeError as error:
         spot = f"{where}, line {line + error.lineno - 1}, column {error.colno}"
         raise damaged(f"not valid JSON: {error.msg}", spot) from error
     except RecursionError as error:

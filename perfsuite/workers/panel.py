@@ -521,7 +521,8 @@ class Panel(Closable):
             except EndedError as ended:
                 # An earlier variant may have left something in the gang, the next one's workers may
                 # have ended the server. A hang had its time.
-                is_suspect = was_kept or ended.is_server_lost
+                is_beside = bool(following and following.running)
+                is_suspect = was_kept or (ended.is_server_lost and is_beside)
                 if not is_suspect or ended.status is Status.TIMED_OUT:
                     raise
                 if following:
