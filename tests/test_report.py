@@ -24,6 +24,7 @@ from perfsuite.model import (
     Evidence,
     Metric,
     Result,
+    Revision,
     Run,
     Status,
     Verdict,
@@ -215,12 +216,12 @@ def test_the_metric_that_was_judged_stands_in_the_row() -> None:
 
 
 def test_a_variant_is_measured_again_as_it_was() -> None:
-    given, own = "pytest --perf --perf-pack 'my packs/acme'", "memory.stream[op=copy,n=67108864]"
-    assert view_of().command == f"pytest --perf --perf-tier nightly --perf-select '{own}'"
-    (one,) = read_of(COPY, command=given).variants
-    assert one.command == f"{given} --perf-select '{own}'"
-    (part,) = read_of(COPY, command="").variants
-    assert part.command == f"pytest --perf --perf-select '{own}' --perf-tier=nightly"
+    given = "pytest --perf --perf-pack 'my packs/acme' --perf-device=cpu -k softmax --perf-accept"
+    (one,) = read_of(COPY, command=given, against=Revision(commit="abc", name="HEAD")).variants
+    kept = " '--perf-pack=my packs/acme' --perf-device=cpu --perf-against=HEAD"
+    assert one.command.endswith(f"--perf-tier=nightly{kept}")
+    (one,) = read_of(COPY, command=f"{given} 'unclosed").variants
+    assert "acme" not in one.command
 
 
 def test_of_very_many_variants_the_urgent_are_told_in_full(monkeypatch: pytest.MonkeyPatch) -> None:

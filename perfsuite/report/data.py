@@ -46,6 +46,9 @@ from perfsuite.report import view
 from perfsuite.report.view import Mark, mark, tallies
 from perfsuite.stats import estimate
 
+# Without these options of the run a variant is not there, or is another.
+KEPT = ("--perf-pack", "--perf-device", "--perf-processes", "--perf-repo", "--perf-against-build")
+
 TIME = "time_us"
 CYCLES = "cycles"
 # A browser has to hold the whole page: above so many variants, quiet ones are told in short, and
@@ -357,10 +360,17 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
 
     @property
     def command(self) -> str:
-        """The command that measures the variant again: the run's own, of this variant alone."""
-        if self.run.parts or not self.run.command:  # merged: no command measured all of it
-            return view.command(self.id, f"--perf-tier={self.variant.tier.value}")
-        return f"{self.run.command} {shlex.join(['--perf-select', self.id])}"
+        """The command that measures the variant again as in this run, and accepts nothing."""
+        try:
+            words = iter(shlex.split(self.run.command))
+        except ValueError:  # typed by hand into a run file
+            words = iter(())
+        pairs = (word.partition("=") for word in words)
+        kept = [f"{name}={value if equals else next(words, '')}"
+                for name, equals, value in pairs if name in KEPT]  # fmt: skip
+        if self.run.against:
+            kept.append(f"--perf-against={self.run.against.name}")
+        return view.command(self.id, f"--perf-tier={self.variant.tier.value}", *kept)
 
     @cached_property
     def place(self) -> Place | None:
