@@ -292,6 +292,9 @@ def test_the_summary_is_last_whatever_pytest_says(project: pytest.Pytester) -> N
         (["--perf-gate", "lots"], "'lots'"),
         (["--perf-tier", "huge"], "nightly"),
         (["--perf-device", "tpu"], "unknown device 'tpu'"),
+        (["--perf-repo=."], "--perf-repo and --perf-against-build say nothing by themselves"),
+        (["--perf-against=HEAD", "--perf-check"], "--perf-against cannot go with --perf-check"),
+        (["--perf-against=HEAD", "--perf-accept", "--perf-reason=x"], "cannot go with --perf-acc"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
