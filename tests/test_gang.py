@@ -210,7 +210,7 @@ def test_merging_takes_time_and_cycles_from_the_same_rank() -> None:
     assert gang.blocks[0].time_us == (2.0, 9.0)
     assert gang.blocks[0].cycles == (20.0, 90.0)
     assert (gang.error, gang.settled, dict(gang.exact)) == (0.2, False, {"bytes": 4.0})
-    assert gang.notes == ("both", "slow")
+    assert gang.notes == ("both", "rank 0: slow")
     with pytest.raises(CaseError, match="launched differently"):
         merged([slow, structs.replace(slow, launches=2)], ())
 

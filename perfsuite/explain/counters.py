@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -161,11 +161,14 @@ def refusal(device: str) -> str:
 
 
 def counted(
-    site: Site, variants: Mapping[str, Variant], traces: Iterable[Trace], limit_s: float
-) -> tuple[list[Trace], str]:
-    """Return traces with what was counted of their kernels, and a line about what was not."""
+    site: Site,
+    variants: Mapping[str, Variant],
+    traces: Iterable[Trace],
+    limit_s: float,
+    keep: Callable[[Trace], object],
+) -> str:
+    """Keep each trace with what is counted of its kernels; return a line about what was not."""
     refused, deadline = refusal(site.device), time.monotonic() + limit_s
-    found: list[Trace] = []
     failed: dict[str, str] = {}
     left_out = 0
     for trace in traces:
@@ -180,14 +183,14 @@ def counted(
                 refused = why if DENIED in why else ""
         else:
             left_out += not refused
-        found.append(replace(trace, kernels=kernels))
+        keep(replace(trace, kernels=kernels))
     if refused:
-        return found, f"no counters: {refused}"
+        return f"no counters: {refused}"
     told = [f"{left_out} were left out: the limit is {limit_s:.3g} s"] if left_out else []
     if failed:
         name, why = next(iter(failed.items()))
         told.insert(0, f"{len(failed)} could not be counted (first {name}: {why})")
-    return found, f"no counters of some variants: {'; '.join(told)}" if told else ""
+    return f"no counters of some variants: {'; '.join(told)}" if told else ""
 
 
 def _rows(variant: Variant, arm: Arm, site: Site, limit_s: float) -> list[Counted]:

@@ -137,10 +137,8 @@ class Tracing(Struct, kw_only=True):
         self._uncounted.clear()
         by_id = {variant.id: variant for variant in left}
         limit_s = min(part * COUNTED_S, self.limit.left_s())
-        found, note = counted(self.desks[0].panel.site, by_id, waiting, limit_s)
-        self._notes.append(note)
-        for trace in found:
-            self.run_file.append_trace(trace)
+        keep = self.run_file.append_trace
+        self._notes.append(counted(self.desks[0].panel.site, by_id, waiting, limit_s, keep))
 
     def _trace_share(self, arm: Arm, part: float, desk: Desk, share: Sequence[Variant]) -> None:
         whole_s = self.limit.left_s()

@@ -35,7 +35,8 @@ differ by several percent, which none does.
 
 This table is only the first prior. ``priors_of`` learns, from all entries of a SKU, the variance
 of ``between`` and how ``unit`` scatters by class; ``judge.compare`` moderates them with what a
-variant's X
+variant's own processes and units show. ``run`` is not learned: a baseline keeps only the last
+processes of a unit.
 
 The CPU prior is from five processes each of four kernels on a virtual machine with two cores:
 their ranges of 5.6, 6.9, 7.1 and 15.3 % are standard deviations of 2.4-6.6 %, root mean square

@@ -37,7 +37,10 @@ _HEADER = re.compile(r"\s*\[\[\s*(waiver|quarantine)\s*\]\]")
 _GLOB = re.compile(r"[\w*?-]+\.")
 # Where in the file a bad entry is.
 _ENTRY = re.compile(r"\$\.(\w+)\[(\d+)\]")
-_REMEDY = "correct the entry; docs/baselines.md shows one of each kind"
+_REMEDY = (
+    'correct the entry: up_to is written "+8 %", issue is an https address; '
+    "docs/baselines.md shows one of each kind"
+)
 _Said = Annotated[str, Meta(pattern=r"\S")]
 
 
@@ -54,7 +57,7 @@ class Waiver(Quarantine, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A known regression: slower by no more than ``up_to`` fails no run while its issue is open."""
 
     issue: Annotated[str, Meta(pattern=r"^https?://\S+$")]
-    up_to: Annotated[str, Meta(pattern=r"^\+?[0-9]+(\.[0-9]+)? *%$")]
+    up_to: Annotated[str, Meta(pattern=r"^\+?[0-9]+(\.[0-9]+)?\s*%\Z")]
 
 
 class _File(Struct, forbid_unknown_fields=True):
@@ -75,14 +78,14 @@ class Rule(Struct, frozen=True):
         entry = self.entry
         found = Excepted(kind="quarantine", until=entry.expires.isoformat(), reason=entry.reason)
         if isinstance(entry, Waiver):
-            up_to = float(entry.up_to.rstrip("% ")) / 100
+            up_to = float(entry.up_to.rstrip("%").strip()) / 100
             return replace(found, kind="waiver", issue=entry.issue, up_to=up_to)
         return found
 
     def covers(self, variant: Variant, run: Run) -> bool:
         """Say whether the rule is about a variant, on the SKU where a run measures it."""
         slug = sku_for(variant, run.facts, own=run.sku).slug
-        return fnmatchcase(slug, self.entry.sku) and self.accepts(variant)
+        return fnmatchcase(slug, self.entry.sku or "*") and self.accepts(variant)
 
     def acts(self, today: date) -> bool:
         """Say whether the rule holds: to the end of the day that it names."""
@@ -154,7 +157,7 @@ class Exceptions(config.Exceptions):
 
     def told(self, slug: str) -> Iterator[str]:
         """Say which rules there are for a SKU."""
-        for rule in (each for each in self.rules if fnmatchcase(slug, each.entry.sku)):
+        for rule in (each for each in self.rules if fnmatchcase(slug, each.entry.sku or "*")):
             over = "" if rule.acts(self.today) else " (expired: it acts no more)"
             yield f"{rule.entry.select}: {rule.excepted}{over}"
 

@@ -119,10 +119,11 @@ def _in_folder(folder: Path) -> list[PackSource]:
         version = str(project.get("version", ""))
         requires = [each for each in project.get("dependencies", ()) if isinstance(each, str)]
         what = f"the pack folder {folder.name!r} declares no entry point in the group {GROUP!r}"
+        remedy = f'add [project.entry-points.{GROUP}] with {folder.name} = "its_module"'
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         entries, what = {}, f"a pack's pyproject.toml cannot be read: {error}"
+        remedy = "correct the file, or move the folder away"
     if not entries:
-        remedy = f'add [project.entry-points.{GROUP}] with {folder.name} = "its_module"'
         told = str(PackError(what, where=str(file), remedy=remedy))
         return [PackSource(name=folder.name, origin=f"module:@{folder}", error=told)]
     place = folder / "src" if (folder / "src").is_dir() else folder

@@ -119,6 +119,11 @@ class _Expanded:
             line=code.co_firstlineno if code else 0,
             axes=tuple(case.axes),
         )
+        try:
+            read_json(encode(self._info), where=case.name)
+        except StoreError as error:  # a budget or threshold that no run file could hold
+            at, remedy = f"case {case.name!r}", "correct the case"
+            raise source.refuse(error.what, remedy=remedy, at=at) from error
 
     def variants(self, tier: Tier) -> Iterator[Variant]:
         """Yield the variants of a tier; each tier contains those before."""
@@ -158,14 +163,9 @@ class _Expanded:
             remedy = "return the bytes of memory one process of the variant needs"
             raise self._refused("memory_bytes", axes, f"returned {shown(size)}", remedy)
         name = variant_id(self.source.name, case.name, axes)
-        found = Variant(
+        return Variant(
             id=name, case=self._info, axes=axes, tier=tier, work=work, memory_bytes=int(size)
         )
-        try:
-            read_json(encode(found), where=name)
-        except StoreError as error:  # a budget or threshold that no run file could hold
-            raise self._refused(case.name, axes, error.what, "correct the case") from error
-        return found
 
     def called(self, formula: Callable[..., T], axes: Axes, part: str) -> T:
         """Call a formula of the case; what it raises is the pack's error."""

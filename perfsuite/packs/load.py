@@ -116,7 +116,9 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
     claims = tuple(each for each in declared if isinstance(each, Claim))
     _check_each(source, "case", (each for each in declared if isinstance(each, Case)), _of_case)
     _check_each(source, "claim", claims, lambda claim: _of_claim(claim, cases))
-    module = returned(hook.perf_controller, str, "the name of a module, in words that import takes")
+    module = returned(
+        hook.perf_controller, str | None, "the name of a module, in words that import takes"
+    )
     device = returned(
         hook.perf_device, Accelerator | None, "a perfsuite.Accelerator, or None where there is none"
     )
@@ -225,7 +227,7 @@ def _of_case(case: Case) -> Iterator[Fault]:
     if not doc.strip() and sys.flags.optimize < NO_DOCSTRINGS:
         yield "the case has no docstring", "say in the builder's docstring what is measured"
     if not case.source.strip():
-        yield "the case has no source", "name the run_view, paper or manual: @case(source=...)"
+        yield "the case has no source", "name the book, paper or manual: @case(source=...)"
     for axis in case.axes:
         yield from _of_axis(case, axis)
     for axis, value in ((a, v) for each in case.full_only for a in each for v in each[a]):
@@ -287,10 +289,12 @@ def _values(case: Case, axis: str) -> list[Scalar]:
     return [value for tier in tiers for value in tier.get(axis, ())]
 
 
-def _of_texts(texts: Iterable[str], most: int = boundary.TEXT_CHARACTERS) -> Iterator[Fault]:
+def _of_texts(texts: Iterable[Any], most: int = boundary.TEXT_CHARACTERS) -> Iterator[Fault]:
     """Yield texts that would garble or flood a terminal or a page."""
     for text in texts:
-        if len(text) > most:
+        if not isinstance(text, str):
+            yield f"{shown(text)} is a {type(text).__name__}", "write a text"
+        elif len(text) > most:
             yield f"the text {shown(text)} has {len(text)} characters, more than {most}", "cut it"
         elif plain(text, most=most) != text:
             yield f"the text {shown(text)} has control characters", "leave them out"

@@ -383,7 +383,10 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         link, dtype = roofline.link_of(work, peaks), work.rate_dtype or "fp32"
         wire, operations = peaks.links.get(link), peaks.operations.get(dtype)
         limit, ceiling = (dtype, operations) if work.flops else (link, wire)
-        if wire and operations and wire.value * work.flops < operations.value * work.bytes:
+        is_slower = operations is None or (
+            wire is not None and wire.value * work.flops < operations.value * work.bytes
+        )
+        if wire and work.bytes and is_slower:
             limit, ceiling = link, wire
         has_moved = self.verdict and self.verdict.word.asks_why and self.change
         before = self.baseline() if has_moved else None

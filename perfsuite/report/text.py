@@ -14,7 +14,7 @@ from markupsafe import Markup
 from perfsuite.boundary import plain
 from perfsuite.model import ClaimVerdict, MachineShift, Result, Section, Verdict
 from perfsuite.report import data, view
-from perfsuite.report.data import Measured, RunView
+from perfsuite.report.data import Measured, RunView, VariantView
 from perfsuite.store.codec import encode, schema_of
 from perfsuite.store.files import opened
 
@@ -248,15 +248,20 @@ def _annotations(run_view: RunView) -> Iterator[tuple[bool, str, str, str, int]]
     """Yield whether it fails, title, message, file and line of all that needs a reader."""
     if shift := run_view.run.shift:
         yield shift.fails, "machine-shift", shift.reason, "", 0
-    for one in run_view.variants:
-        if one.fails or one.mark.needs_reader or one.mark.tone == "unclear":
-            case, moved = one.variant.case, f" {view.change(one.telling)}" if one.telling else ""
-            title = f"{one.mark.word}{moved}: {one.id}"
-            yield one.fails, title, one.cause or one.mark.meaning, case.file, case.line
+    doubtful = [one for one in run_view.variants
+                if one.mark.needs_reader or one.mark.tone == "unclear"]  # fmt: skip
+    yield from (_annotation(one) for one in run_view.variants if one.fails)
     for verdict, mark, declared, *_ in run_view.claims:
         if mark.word == "broken":
             place = (declared.file, declared.line) if declared else ("", 0)
             yield verdict.fails, f"broken: {verdict.claim}", verdict.reason, *place
+    yield from (_annotation(one) for one in doubtful if not one.fails)
+
+
+def _annotation(one: VariantView) -> tuple[bool, str, str, str, int]:
+    case, moved = one.variant.case, f" {view.change(one.telling)}" if one.telling else ""
+    title = f"{one.mark.word}{moved}: {one.id}"
+    return one.fails, title, one.cause or one.mark.meaning, case.file, case.line
 
 
 def append_summary(run_view: RunView, path: Path) -> None:

@@ -98,6 +98,9 @@ def find_expected(
         )
     if previous:  # a report draws the results that entries come from as before
         of_run = {name: each.entry.run for name, each in expected.items() if each.entry}
+        there = {one.id for one in previous.variants}
+        more = [VariantRun(variant=one.variant) for one in run.variants if one.id not in there]
+        previous = replace(previous, variants=(*previous.variants, *more))
         ids = {one.id for one in previous.every}
         behind = [r for each in runs for r in each.results if of_run.get(r.variant) == each.id]
         previous = previous.having(results=[r for r in behind if r.variant in ids])

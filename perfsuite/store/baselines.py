@@ -166,7 +166,7 @@ def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
         return {}
     sheet = convert(found, _Sheet, where=str(path))
     if (sheet.sku, sheet.pack) != (folder.name, pack):
-        told = f"its sku {sheet.sku!r} or its pack {sheet.pack!r} is not that of its place"
+        told = f"its sku and pack are SKU {sheet.sku!r} and pack {sheet.pack!r}, its place's not"
         raise StoreError(told, where=str(path), remedy=_MISPLACED)
     entries = {}
     for variant, value in sheet.variants.items():
@@ -467,7 +467,7 @@ def merge(old: BaselineEntry, new: BaselineEntry, *, is_other_code: bool) -> Mer
         return Merged(new, "; ".join(changed + dropped) if changed else "")
     added = [f"unit {unit} added" for unit in sorted(units[1] - units[0])]
     counted = [any(kernel.counters for kernel in each.kernels) for each in (old, new)]
-    added += [f"{name} recorded" for name in ("kernels", "artefact")
+    added += [f"{name} recorded" for name in ("sampling", "kernels", "artefact")
               if getattr(new, name) and not getattr(old, name)]  # fmt: skip
     added += ["counters recorded"] if old.kernels and counted[1] and not counted[0] else []
     metrics = dict(new.metrics)
@@ -521,7 +521,7 @@ def other_kind(old: BaselineEntry, new: BaselineEntry) -> str:
         before, now = getattr(old, name), getattr(new, name)
         if before != now:
             return f"{name.replace('_', ' ')} was {before} and is {now}"
-    if old.sampling != new.sampling:
+    if old.sampling and old.sampling != new.sampling:
         before, now = (
             f"{each.launches} launches over {each.sets} input sets" if each else "unknown"
             for each in (old.sampling, new.sampling)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -186,6 +187,9 @@ class Ranks:
         return EndedError(status, reason, "\n".join(texts), arm=self.arm)
 
 
+NUMBER = re.compile(r"\d[\d.]*")
+
+
 @dataclass(frozen=True, slots=True)
 class Seat:
     """One process of a variant: its number, its slot and its side."""
@@ -221,7 +225,8 @@ class Work:
     """What is to be measured of one variant in one stage, and what was found.
 
     With a ``rival``, another variant of its case, each process measures both in turns. ``waves``
-    are still to come. ``found`` has the evidence by variant and side, ``failed`` how a side ended.
+    are still to come; what shares its gang is measured on so many
+    ``sides``. ``found`` has the evidence by variant and side, ``failed`` how a side ended.
     """
 
     variant: Variant
@@ -229,6 +234,7 @@ class Work:
     is_compared: bool = False
     rival: Variant | None = None
     waves: int = 0
+    sides: int = 1
     wall_s: float = 0.0
     found: dict[tuple[str, Arm], list[Evidence]] = field(default_factory=lambda: defaultdict(list))
     failed: dict[Arm, EndedError] = field(default_factory=dict)
@@ -500,6 +506,7 @@ class Panel(Closable):
             ]
             for wave in waves:
                 wave.work.waves += 1
+                wave.work.sides = 2 if is_compared else 1
             yield from waves
 
     def _fits(self, *waves: Wave) -> bool:
@@ -582,8 +589,7 @@ class Panel(Closable):
             self._see_out()
             self._await_started(following)
         # The first process of each side checks thoroughly.
-        sides = 2 if work.is_compared else 1
-        thorough = [seat.process < sides for seat in wave.seats]
+        thorough = [seat.process < work.sides for seat in wave.seats]
         if work.variant.is_gang:
             # Ranks that part ways show where they are: they are not awaited in between.
             running[0].tell("check", *thorough)
@@ -723,8 +729,17 @@ def merged(ranks: Sequence[Evidence], metrics: Sequence[Metric]) -> Evidence:
         blocks=tuple(blocks),
         exact={name: worst.get(name, max)(values) for name, values in exact.items()},
         phases_s={name: max(values) for name, values in phases_s.items()},
-        notes=tuple(dict.fromkeys(note for each in ranks for note in each.notes)),
+        notes=tuple(_notes_of([each.notes for each in ranks])),
     )
+
+
+def _notes_of(found: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the notes of ranks: those that differ in figures alone once, others with their rank."""
+    kinds = [{NUMBER.sub("#", note): note for note in notes} for notes in found]
+    for kind in dict.fromkeys(kind for each in kinds for kind in each):
+        ranks = [rank for rank, each in enumerate(kinds) if kind in each]
+        note = kinds[ranks[0]][kind]
+        yield note if len(ranks) == len(found) else f"rank {', '.join(map(str, ranks))}: {note}"
 
 
 def _by_name(found: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -207,7 +207,7 @@ class WorkerProcess:
         is_gone = not resident_bytes(self.pid)
         try:
             message = self.channel.receive(0)
-            if isinstance(message, Done):
+            if isinstance(message, Done) and message.step in messages.STEPS:
                 kind = messages.STEPS[message.step][1]
                 self.answers[message.step] = messages.read(message.value, kind)
         except PerfError as error:
@@ -232,6 +232,8 @@ class WorkerProcess:
             status = Status.CRASHED
             reason = self._doom or ending.lost or f"{how} during {self.phase}"
         is_lost = bool(ending.lost)
+        # What it told is not what its end looks like: no exit code then.
+        code = None if is_told else code
         return EndedError(status, reason, self.last_output(), is_told, is_lost, code)
 
     def signal(self, number: signal.Signals) -> None:
@@ -344,11 +346,13 @@ class Slot(Closable):
     def _answer(self, kind: Any, limit_s: float) -> Any:
         try:
             reply = self._control.receive(limit_s)
+            if isinstance(reply, Done):
+                return messages.read(reply.value, kind)
         except (EOFError, OSError):
             raise self._lost("is gone") from None
-        if not isinstance(reply, Done):
-            raise self._lost(f"gave no answer within {limit_s:g} s")
-        return messages.read(reply.value, kind)
+        except PerfError as error:
+            raise self._lost(f"sent a {error.what}") from error
+        raise self._lost(f"gave no answer within {limit_s:g} s")
 
     def _lost(self, what: str) -> DeviceError:
         """End what is left of the server; it cannot be trusted any more."""

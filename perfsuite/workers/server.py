@@ -104,6 +104,8 @@ class Server:
             os._exit(1)
 
     def _reap(self, pid: int, grace_s: float) -> Ending:
+        if pid not in self._workers:  # reaped before, by one who did not wait for the answer
+            return Ending(None, is_forced=False)
         is_forced = not has_exited(pid, grace_s)
         # While it is not waited for, its id cannot be another's: kill its group only now. A worker
         # that was forked a moment ago may not lead its group yet.
