@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from kept_folder import Fill, filling_once
+
+from perfsuite.cli import main
 
 # A developer's team has a history; what tests make up does not belong there.
 os.environ.pop("PERFSUITE_HISTORY", None)
@@ -21,3 +26,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def fill(tmp_path_factory: pytest.TempPathFactory) -> Fill:
     """What a module's tests start from, made by the first of them alone."""
     return filling_once(tmp_path_factory.mktemp("kept") / "folder")
+
+
+@pytest.fixture
+def perfsuite(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Run a command in the project; return its exit code and all it said."""
+    assert Path.cwd() == project
+
+    def call(*args: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["perfsuite", *args])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        said = capfd.readouterr()
+        assert "Traceback" not in said.out + said.err
+        return int(caught.value.code or 0), said.out + said.err
+
+    return call

@@ -10,7 +10,7 @@ import pytest
 from against_data import commit, git
 from msgspec.structs import replace
 from store_data import FACTS, variant
-from test_cli import PACK, STEADY, A, B, Command, perfsuite, project
+from test_cli import PACK, STEADY, A, B, Command, project
 from test_propose import night, nights
 
 from perfsuite.model import Confirmation, Pack, Run, Tier, Trace, TracedKernel, Verdict, Word
@@ -19,7 +19,7 @@ from perfsuite.report.terminal import plain
 from perfsuite.run.accept import accept
 from perfsuite.store.runs import RunFile
 
-__all__ = ["perfsuite", "project"]  # fixtures
+__all__ = ["project"]  # a fixture
 
 TODAY = date(2026, 11, 22)
 COPY = variant("copy", 1024)

@@ -19,7 +19,6 @@ from perfsuite.boundary import PackError, UsageError
 from perfsuite.cli import (
     _busy,
     _limited,
-    main,
     say_baselines,
     say_software,
 )
@@ -44,23 +43,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     store(tmp_path, finished({"copy": 300.0, "compute.softmax": 500.0}, run_id=A))
     store(tmp_path, finished({"copy": 300.1, "compute.softmax": 550.0}, run_id=B))
     return tmp_path
-
-
-@pytest.fixture
-def perfsuite(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Command:
-    """Run a command line in the project; return its exit code and all it said."""
-    assert Path.cwd() == project
-
-    def call(*args: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["perfsuite", *args])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        said = capfd.readouterr()
-        return int(caught.value.code or 0), said.out + said.err
-
-    return call
 
 
 def store(folder: Path, run: Run) -> None:

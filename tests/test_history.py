@@ -29,7 +29,6 @@ from msgspec.structs import replace
 from store_data import OTHER_UNIT, UNIT, finished
 
 from perfsuite.boundary import PerfError, StoreError, UsageError
-from perfsuite.cli import main
 from perfsuite.history import DEFAULT
 from perfsuite.history.pages import write_trends
 from perfsuite.history.store import History, runs, schema, url_of
@@ -401,24 +400,6 @@ def project(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PERFSUITE_HISTORY", raising=False)
     return tmp_path
-
-
-@pytest.fixture
-def perfsuite(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Command:
-    """Run a command in the project; return its exit code and all it said."""
-    assert Path.cwd() == project
-
-    def call(*args: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["perfsuite", *args])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        said = capfd.readouterr()
-        assert "Traceback" not in said.out + said.err
-        return int(caught.value.code or 0), said.out + said.err
-
-    return call
 
 
 def test_commands_say_what_is_known(perfsuite: Command) -> None:

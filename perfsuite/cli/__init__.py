@@ -251,13 +251,13 @@ def report(
 
 @app.command()
 def compare(
-    before: Annotated[str, typer.Argument(metavar="A", help="A run file or id: the yardstick")],
+    before: Annotated[str, typer.Argument(metavar="A", help="A run file or id, of before")],
     now: Annotated[str, typer.Argument(metavar="B", help="A run file or id: what is judged")],
 ) -> None:
     """Judge run B as if run A were its baseline; exit code 1 if something fails."""
     project = find_project()
-    yardstick = project.load_run(before)
-    run_view = judged_against(project.load_run(now), yardstick)
+    earlier = project.load_run(before)
+    run_view = judged_against(project.load_run(now), earlier)
     say_run_view(run_view)
     raise typer.Exit(1 if run_view.fails else 0)
 

@@ -293,7 +293,7 @@ def _of_texts(texts: Iterable[Any], most: int = boundary.TEXT_CHARACTERS) -> Ite
     """Yield texts that would garble or flood a terminal or a page."""
     for text in texts:
         if not isinstance(text, str):
-            yield f"{shown(text)} is a {type(text).__name__}", "write a text"
+            yield f"{shown(text)} is of a wrong type, {type(text).__name__}", "write a text"
         elif len(text) > most:
             yield f"the text {shown(text)} has {len(text)} characters, more than {most}", "cut it"
         elif plain(text, most=most) != text:

@@ -478,6 +478,7 @@ class Proof:
             self.unchanged[words] = Tally([each for each in own if not each.change])
             self.changes[words] = tallies(shares, lambda each: each.change)
             self.kernels[words] = tallies(own, lambda each: (each.kernel, each.change))
+        self.structural = sorted({each.kernel for each in self.comparisons if each.is_structural})
         self.cost = cost(raw)
         # How far long kernels are from what CUPTI says of them.
         self.agreements, self.agreeing_from_us = agreements(raw), AGREEING_FROM_US

@@ -14,6 +14,7 @@ import reprlib
 import resource
 import stat
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,12 +26,12 @@ from perfsuite.boundary import FILE_BYTES, NAME_CHARACTERS, PerfError, StoreErro
 FILE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{NAME_CHARACTERS - 1}}}\Z")
 
 
-class Closable:
+class Closable(ABC):
     """What its ``with`` block closes."""
 
+    @abstractmethod
     def close(self) -> None:
         """Give back what is held; more than once does no harm."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
