@@ -31,18 +31,23 @@ from store_data import OTHER_UNIT, UNIT, finished
 from perfsuite.boundary import PerfError, StoreError, UsageError
 from perfsuite.history import DEFAULT
 from perfsuite.history.pages import write_trends
-from perfsuite.history.store import History, runs, schema, url_of
-from perfsuite.model import (
-    Arm,
+from perfsuite.history.store import (
     BaselineMove,
-    Change,
     ChangePoint,
-    MachineShift,
+    History,
     Point,
-    Result,
-    Run,
     Series,
     SeriesKey,
+    runs,
+    schema,
+    url_of,
+)
+from perfsuite.model import (
+    Arm,
+    Change,
+    MachineShift,
+    Result,
+    Run,
     Sku,
     Stage,
     Status,
@@ -168,7 +173,7 @@ def test_a_run_is_read_back_as_it_was_measured_and_stored_once(
     assert move.center == point.center == pytest.approx(300.0, rel=1e-3)
     assert [len(values) for values in point.values.values()] == [3]
     assert (point.word, point.theta, point.low, point.high) == ("slower", 0.02, 0.01, 0.03)
-    assert (point.run, point.commit, point.is_valid) == (run.id, commit_of(0), True)
+    assert (point.run, point.commit, point.why_not) == (run.id, commit_of(0), "")
     metrics = [each.key.metric for each in history.series_of(COPY)]
     assert metrics == ["cycles", "peak_bytes", "time_us"]
     assert not history.add(replace(run, commit="x"), [tmp_path])

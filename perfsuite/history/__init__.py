@@ -13,7 +13,8 @@ from perfsuite.hooks import hookimpl
 if TYPE_CHECKING:
     import typer
 
-    from perfsuite.model import Run, Series
+    from perfsuite.history.store import Series
+    from perfsuite.model import Run
     from perfsuite.run.config import Config
     from perfsuite.run.finish import Kept
     from perfsuite.run.run import Steps

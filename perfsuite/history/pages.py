@@ -11,7 +11,6 @@ import typer
 from typer.core import TyperGroup
 
 from perfsuite.boundary import PerfError, UsageError
-from perfsuite.model import Point, Series
 from perfsuite.report import html, view
 from perfsuite.run.project import Project, find_project, say, say_table
 from perfsuite.run.run import why
@@ -19,7 +18,7 @@ from perfsuite.store.codec import encode
 from perfsuite.store.files import refusing, replace_file
 
 if TYPE_CHECKING:
-    from perfsuite.history.store import History
+    from perfsuite.history.store import History, Point, Series
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH, SPARK_HEIGHT = 160, 24
@@ -148,7 +147,7 @@ def _say_series(series: Series, last: int) -> None:
     key, shown = series.key, series.points[-last:]
     version = f", version {key.case_version}" if key.case_version > 1 else ""
     say(f"{key.variant}: {key.metric} on {key.sku} ({key.regime}{version})")
-    centers = [point.center for point in shown if point.is_valid and point.center is not None]
+    centers = [point.center for point in shown if not point.why_not and point.center is not None]
     low, span = min(centers, default=0.0), max(centers, default=0.0) - min(centers, default=0.0)
     # A level that never moved lies in the middle.
     heights = [(center - low) / span if span else 1 / 2 for center in centers]

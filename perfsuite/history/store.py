@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import sqlalchemy as sa
-from msgspec import MsgspecError, convert, json
+from msgspec import MsgspecError, convert, field, json
 from msgspec.structs import replace
 from sqlalchemy import Column, Connection, Double, Integer, Text, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -33,14 +33,10 @@ from perfsuite.model import (
     Arm,
     BaselineEntry,
     BaselineMetric,
-    BaselineMove,
-    ChangePoint,
-    Point,
+    Record,
     Regime,
     Result,
     Run,
-    Series,
-    SeriesKey,
     Status,
     VariantRun,
 )
@@ -56,6 +52,90 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 T = TypeVar("T")
+
+
+# What many runs say of one variant: its series, where the level shifted, what was accepted.
+
+
+class SeriesKey(Record, frozen=True, kw_only=True):
+    """What makes points comparable: one metric of one version of a variant, on one SKU."""
+
+    sku: str
+    variant: str
+    metric: str
+    regime: str
+    case_version: int = 1
+    unit: str = ""
+    better: str = "lower"
+
+
+class Point(Record, frozen=True, kw_only=True):
+    """One run's estimate of a metric; relative numbers as in ``Change`` and ``BaselineMetric``.
+
+    ``part`` tells the run's own measuring ("") from that of a canary, of side A or of a claim.
+    ``why_not`` says why it enters no average and no change point; "" if it does.
+    ``center`` is None where nothing was measured, ``values`` are the processes' by card.
+    """
+
+    run: str
+    started: str
+    commit: str = ""
+    center: float | None = None
+    values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    between: float = 0.0
+    word: str = ""
+    theta: float | None = None
+    low: float | None = None
+    high: float | None = None
+    part: str = ""
+    why_not: str = ""
+
+
+class ChangePoint(Record, frozen=True, kw_only=True):
+    """Where the level of a series shifted: in which run first, after which commit, by how much.
+
+    ``before`` and ``after`` are the levels in the metric's unit; ``is_other_unit`` if no card
+    measured on both sides.
+    """
+
+    run: str
+    started: str
+    commit_before: str
+    commit: str
+    before: float
+    after: float
+    p_value: float
+    is_other_unit: bool = False
+
+    @property
+    def change(self) -> float:
+        """The relative change of the metric's own value; infinite from nothing."""
+        return self.after / self.before - 1 if self.before else math.inf
+
+
+class BaselineMove(Record, frozen=True, kw_only=True):
+    """An acceptance: from when on, of which run, a series is compared with ``center``."""
+
+    run: str
+    accepted: str
+    by: str
+    reason: str
+    center: float
+
+
+class Series(Record, frozen=True, kw_only=True):
+    """The points of one series in order of time; ``change_points`` is None if nobody looked."""
+
+    key: SeriesKey
+    points: tuple[Point, ...]
+    change_points: tuple[ChangePoint, ...] | None = None
+    moves: tuple[BaselineMove, ...] = ()
+
+    @property
+    def valid(self) -> tuple[Point, ...]:
+        """The points that count."""
+        return tuple(each for each in self.points if not each.why_not and each.center is not None)
+
 
 # Its URL wins over the project's setting: a password belongs here.
 VARIABLE = "PERFSUITE_HISTORY"

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from markupsafe import Markup
 from msgspec import Struct
@@ -34,7 +34,6 @@ from perfsuite.model import (
     Result,
     Run,
     Section,
-    Series,
     Stage,
     Status,
     TracedKernel,
@@ -43,6 +42,9 @@ from perfsuite.model import (
     Work,
 )
 from perfsuite.report import view
+
+if TYPE_CHECKING:
+    from perfsuite.history.store import Series
 from perfsuite.report.view import Mark, mark, tallies
 from perfsuite.stats import estimate
 

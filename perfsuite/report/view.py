@@ -9,14 +9,13 @@ import string
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from perfsuite.boundary import plain
 from perfsuite.model import (
     Change,
-    ChangePoint,
     ClaimVerdict,
     MachineShift,
     Reason,
@@ -24,6 +23,9 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
+
+if TYPE_CHECKING:
+    from perfsuite.history.store import ChangePoint
 
 # A unit never leaves its number at the end of a line, and stands a thin space away from it.
 SPACE = "\u202f"

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from perfsuite.boundary import from_environment, user_name
 from perfsuite.hooks import features
-from perfsuite.model import Arm, Pack, Run, Section, Series, Word
+from perfsuite.model import Arm, Pack, Run, Section, Word
 from perfsuite.packs.load import Listeners
 from perfsuite.report.data import RunView, read
 from perfsuite.report.html import PAGE, VERDICT, files, write_report
@@ -23,6 +24,9 @@ from perfsuite.run.config import Config
 from perfsuite.run.expected import Basis, beside, source_of
 from perfsuite.run.run import Outcome, Steps, entries_in
 from perfsuite.store.files import refusing
+
+if TYPE_CHECKING:
+    from perfsuite.history.store import Series
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfsuite.boundary import PerfError, UsageError
-from perfsuite.model import BaselineEntry, Pack, Run, Series, Tier
+from perfsuite.model import BaselineEntry, Pack, Run, Tier
 from perfsuite.packs.find import PackSource, discover
 from perfsuite.report import view
 from perfsuite.report.terminal import plain
@@ -26,6 +26,9 @@ from perfsuite.store.baselines import Root, shipped_by
 from perfsuite.store.files import refusing
 from perfsuite.store.runs import list_runs, load_run, run_path
 from perfsuite.workers.catalogue import load_catalogue
+
+if TYPE_CHECKING:
+    from perfsuite.history.store import Series
 
 # What pytest takes for its root directory, and what a run leaves behind.
 MARKS = (".perfsuite", "pyproject.toml", "pytest.ini", "tox.ini", ".git")
