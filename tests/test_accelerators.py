@@ -18,7 +18,7 @@ from perfsuite.packs.load import chosen_accelerator
 from perfsuite.packs.select import missing_need
 from perfsuite.store.sku import sku_of
 from perfsuite.workers.catalogue import load_catalogue
-from perfsuite.workers.units import open_desks, resolved
+from perfsuite.workers.units import open_panels, resolved
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "acme-perf"
 HERE = Accelerator(name="here", opens="a:b", units=("one",))
@@ -64,10 +64,10 @@ def test_each_unit_has_a_panel_of_its_own_and_the_sku_is_the_pack_s(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     packs = load_catalogue(packs_at(EXAMPLE), tier=Tier.SMOKE)
     with ExitStack() as stack:
-        desks = open_desks("acme", packs, Settings(processes=1), stack)
-        assert [desk.facts.unit for desk in desks] == ["a1-0", "a1-1"]
-        assert [desk.facts.gpus for desk in desks] == [2, 2]
-        sku = sku_of(desks[0].facts)
+        panels = open_panels("acme", packs, Settings(processes=1), stack)
+        assert [panel.facts.unit for panel in panels] == ["a1-0", "a1-1"]
+        assert [panel.facts.gpus for panel in panels] == [2, 2]
+        sku = sku_of(panels[0].facts)
     assert (sku.slug, sku.facts["vendor"]) == ("acme-a1", "acme")
 
 
@@ -98,7 +98,7 @@ def test_a_device_that_cannot_be_opened_is_named(
         cases.append(("acme", odd, r"'acme'.*facts\(\)\.unit is"))
     for device, listed, said in cases:
         with ExitStack() as stack, pytest.raises(DeviceError, match=said) as caught:
-            open_desks(device, [listed], Settings(processes=1), stack)
+            open_panels(device, [listed], Settings(processes=1), stack)
         assert device in str(caught.value)
 
 

@@ -220,7 +220,7 @@ BAD = {
     "fills": ("while True: print('x' * (1 << 20))", "File too large"),
     "grows": ("held = bytearray(1 << 40)", "MemoryError"),
     "crash": ("import ctypes\nprint('my last words', flush=True)\nctypes.string_at(0)", "SIGSEGV"),
-    "leave": ("import os\nos._exit(0)", "exit status 0"),
+    "leave": ("import os\nos._exit(0)", "exit code 0"),
     "stop": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     "raises": ("raise RuntimeError('boom')", "RuntimeError: boom"),
     "line": (WRITING.format(b"x\n"), "its worker sent a"),
@@ -348,5 +348,5 @@ def test_a_pack_that_wants_kernels_gets_those_of_all_packs(
     assert asking.kernels[1].file == str(tmp_path / "acme.py")
     assert (len(packs["acme"].variants), packs["acme"].kernels) == (5, ())
     assert (packs["only"].variants, packs["only"].error) == ((), "")
-    for name, said in (("bad", "boom"), ("raising", "ZeroDivisionError"), ("leaving", "status 3")):
+    for name, said in (("bad", "boom"), ("raising", "ZeroDivision"), ("leaving", "exit code 3")):
         assert said in packs[name].error

@@ -9,7 +9,7 @@ import string
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -23,9 +23,6 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
-
-if TYPE_CHECKING:
-    from perfsuite.history.store import ChangePoint
 
 # A unit never leaves its number at the end of a line, and stands a thin space away from it.
 SPACE = "\u202f"
@@ -296,25 +293,6 @@ def commit(name: str) -> str:
 def command(variant: str, *options: str) -> str:
     """Return the command that measures one variant again, ready for a shell."""
     return shlex.join(["pytest", "--perf", "--perf-select", variant, *options])
-
-
-def shift(moved: ChangePoint, unit: str) -> str:
-    """Return by how much a level shifted, with the p value."""
-    # A tenth of the shift is the last digit that says something of it.
-    tenth = abs(moved.change) / 10
-    noise = tenth if 0 < abs(moved.change) < 1 else None
-    levels = " to ".join(amount(each, unit, noise) for each in (moved.before, moved.after))
-    by = percent(moved.change, half_width=tenth) if moved.before else levels
-    other = "; measured on another card from here on" if moved.is_other_unit else ""
-    return f"{by} ({levels}, p {p_value(moved.p_value)}){other}"
-
-
-def commits(moved: ChangePoint) -> str:
-    """Return the commits between which a level shifted."""
-    before, after = commit(moved.commit_before), commit(moved.commit)
-    if not after:
-        return "no commit known"
-    return f"{before}..{after}" if before != after else f"{after}, as before"
 
 
 def _unit(value: float, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:

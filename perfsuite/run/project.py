@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -26,9 +26,6 @@ from perfsuite.store.baselines import Root, shipped_by
 from perfsuite.store.files import refusing
 from perfsuite.store.runs import list_runs, load_run, run_path
 from perfsuite.workers.catalogue import load_catalogue
-
-if TYPE_CHECKING:
-    from perfsuite.history.store import Series
 
 # What pytest takes for its root directory, and what a run leaves behind.
 MARKS = (".perfsuite", "pyproject.toml", "pytest.ini", "tox.ini", ".git")
@@ -163,7 +160,7 @@ def estimate_words(entry: BaselineEntry) -> tuple[str, str, str, str]:
     )
 
 
-def known_history(project: Project, run: Run) -> Mapping[str, Series]:
+def known_history(project: Project, run: Run) -> Mapping[str, Any]:
     """Return what is known of the past of a run's variants, saying what of it was damaged."""
     kept = past_of(run, project.root)
     for note in kept.notes:
