@@ -23,14 +23,14 @@ from perfsuite.boundary import DeviceError
 from perfsuite.explain import counters
 from perfsuite.explain.counters import METRICS, counted, joined, read
 from perfsuite.explain.why import explain
-from perfsuite.model import Trace, TracedKernel, Variant
+from perfsuite.model import Trace, TracedKernel
 from perfsuite.report.data import Side
 from perfsuite.report.data import read as read_run
 from perfsuite.report.html import render_page
 from perfsuite.run.accept import accept
 from perfsuite.run.run import Outcome, entries_in, execute
 from perfsuite.store.runs import load_run
-from perfsuite.workers.process import Site
+from perfsuite.workers.process import Setup
 
 BLOCK, GRID = (256, 1, 1), (132, 1, 1)
 SCALE = TracedKernel(name="scale_rows", count=1, duration_us=9.0, grid=GRID, block=BLOCK)
@@ -204,55 +204,54 @@ def test_a_run_counts_what_it_traces_and_says_what_was_counted_otherwise(
     assert "sectors read 4.19\u202fM \u2192 8.39\u202fM, " in run_view.variants[0].explained
 
 
+Counts = Callable[[float], str]
+
+
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Site, Variant]:
-    found = request(tmp_path_factory.mktemp("asked"), PACK)
-    return Site(device="fake", origins={"acme": found.packs[0].origin}), found.variants[0]
+def counts(tmp_path_factory: pytest.TempPathFactory) -> Counts:
+    """Count what a variant was traced to be, twice; return the note."""
+    asked = request(tmp_path_factory.mktemp("asked"), PACK)
+    setup = Setup(device="fake", origins={"acme": asked.packs[0].origin})
+    (variant,) = asked.variants
+    traces = [Trace(variant=variant.id, kernels=(SCALE,))] * 2
+
+    def count(limit_s: float) -> str:
+        found: list[Trace] = []
+        note = counted(setup, {variant.id: variant}, traces, limit_s, found.append)
+        assert found == traces
+        return note
+
+    return count
 
 
 @pytest.mark.parametrize(
-    ("script", "said", "calls"),
+    ("script", "said"),
     [
-        ("#!/nowhere/python\n", "No such file or directory", 0),
-        (
-            "#!/bin/sh\necho \"==ERROR== unrecognised option '--page'\"\nexit 1",
-            "option '--page'",
-            0,
-        ),
-        ("#!/bin/sh\nexit 3", "ncu ended with exit code 3", 0),
-        ("#!/bin/sh\nsleep 60 &\n", "ncu counted no kernel", 0),
-        (
-            "crash",
-            "1 could not be counted (first acme.double[us=100]: ValueError: not under ncu)",
-            2,
-        ),
-        ("hang", "than its limit of 1 s); 1 were left out: the limit is 0.5 s", 0),
-        # Who may not count one may count none.
-        ("denied", "no counters: ncu says: ERR_NVGPUCTRPERM", 1),
-        ("", "no counters: NVIDIA's Nsight Compute (ncu) is not on the PATH", 0),
+        ("#!/nowhere/python\n", "No such file or directory"),
+        ("#!/bin/sh\necho \"==ERROR== unrecognised option '--page'\"\nexit 1", "option '--page'"),
+        ("#!/bin/sh\nexit 3", "ncu ended with exit code 3"),
+        ("#!/bin/sh\nsleep 60 &\n", "ncu counted no kernel"),
+        ("crash", "1 could not be counted (first acme.double[us=100]: ValueError: not under ncu)"),
+        ("hang", "than its limit of 1 s); 1 were left out: the limit is 0.5 s"),
     ],
 )
 def test_an_ncu_that_cannot_count_is_a_note_and_the_kernels_stay(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    ncu: Callable[..., Path],
-    asked: tuple[Site, Variant],
-    script: str,
-    said: str,
-    calls: int,
+    tmp_path: Path, ncu: Callable[..., Path], counts: Counts, script: str, said: str
 ) -> None:
-    site, variant = asked
-    called = ncu(DENIED if script == "denied" else "", mode=script)
+    ncu("", mode=script)
     if script.startswith("#!"):
         (tmp_path / "bin" / "ncu").write_text(script, "utf-8")
-    if not script:
-        monkeypatch.setenv("PATH", str(tmp_path))
-    traces = [Trace(variant=variant.id, kernels=(SCALE,))] * 2
-    found: list[Trace] = []
-    limit_s = 0.5 if script == "hang" else 60.0
-    note = counted(site, {variant.id: variant}, traces, limit_s, found.append)
-    assert (found, said in note) == (traces, True), note
-    assert len(called.read_text("utf-8").splitlines() if called.exists() else ()) == calls
+    assert said in counts(0.5 if script == "hang" else 60.0)
+
+
+def test_who_may_not_count_or_has_no_ncu_is_told_once(
+    tmp_path: Path, ncu: Callable[..., Path], counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = ncu(DENIED)
+    assert counts(60.0).startswith("no counters: ncu says: ERR_NVGPUCTRPERM")
+    assert len(calls.read_text("utf-8").splitlines()) == 1
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert counts(60.0) == "no counters: NVIDIA's Nsight Compute (ncu) is not on the PATH"
 
 
 def test_baselines_keep_counters_and_old_lines_stay_as_they_are(tmp_path: Path) -> None:
