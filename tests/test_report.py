@@ -32,9 +32,10 @@ from perfsuite.model import (
     Work,
 )
 from perfsuite.report import data as report
-from perfsuite.report import text, view
+from perfsuite.report import files as text
+from perfsuite.report import view
 from perfsuite.report.data import RunView, VariantView, read
-from perfsuite.report.html import inline, prose, render_beside, render_page, write_report
+from perfsuite.report.files import inline, prose, render_beside, render_page, write_report
 
 GOLD = Path(__file__).parent / "gold"
 SCHEMA = Path(__file__).parents[1] / "docs" / "verdict.schema.json"

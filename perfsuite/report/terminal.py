@@ -19,7 +19,7 @@ from perfsuite import boundary
 from perfsuite.model import ClaimWord, DeviceFacts, Result, Run, Status
 from perfsuite.report import view
 from perfsuite.report.data import RunView, skips
-from perfsuite.report.text import Property, claim_properties, properties, templates
+from perfsuite.report.files import Property, claim_properties, properties, templates
 from perfsuite.store.files import Closable
 
 if TYPE_CHECKING:

@@ -1,0 +1,454 @@
+"""A run as files: its page, Markdown and JSON; and as JUnit's properties and GitHub's annotations.
+
+The page needs nothing else, and refuses to load anything else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
+
+from perfsuite.boundary import plain
+from perfsuite.hooks import added
+from perfsuite.model import ClaimVerdict, MachineShift, Result, Run, Section, Verdict
+from perfsuite.report import data, view
+from perfsuite.report.data import Measured, RunView, VariantView, read
+from perfsuite.store.codec import encode, schema_of
+from perfsuite.store.files import inside, opened, refusing, replace_file
+
+# Of verdict.json: a new key is no new schema, another meaning is.
+SCHEMA = 1
+# A summary has as many rows as are read; the page has all.
+MOST_ROWS = 10
+MOST_WHY = 300
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>@$])")
+# A character of no width keeps these from becoming links, mentions, references and pictures.
+_ACTIVE = re.compile(r"://|@|#|www(?=\.)|:(?=[\w+-]+:)")
+# GitHub shows this many annotations of a kind for a step, and this much of a step's summary.
+MOST = 10
+MOST_BYTES = 1024 * 1024
+_DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}
+_PROPERTY = {**_DATA, ":": "%3A", ",": "%2C"}
+
+Property = tuple[str, str | float]
+# What JUnit is told of a change.
+OF_CHANGE = {
+    "": "current",
+    "_unit": "unit",
+    "_baseline": "baseline",
+    "_change": "theta",
+    "_change_low": "low",
+    "_change_high": "high",
+    "_threshold": "threshold",
+    "_gate": "gate",
+}
+_CODE = re.compile(r"(`{1,2})(?!`)([^`]+)\1(?!`)")
+# A browser lays out what is in sight, so many rows at a time.
+CHUNK = 25
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """A file of ours that stands in the page, with the hash that lets a browser use it."""
+
+    text: Markup
+    hash: str
+
+
+def render_page(run_view: RunView) -> str:
+    """Return a run as one self-contained HTML page."""
+    charts = {one.anchor: chart for one in run_view.full if (chart := _charts(one))}
+    # Where each variant stands: what the script needs of its Place, its tone and its text.
+    places = {
+        one.anchor: (*one.place[:5], one.mark.tone, f"{one.variant.id}: {one.place.said}")
+        for one in run_view.variants
+        if one.place
+    }
+    known = (
+        (run_view.peaks.links, run_view.peaks.operations)
+        if not run_view.peaks.is_generic
+        else ({}, {})
+    )
+    links, operations = (
+        {name: (rate.value, rate.measured) for name, rate in rates.items()} for rates in known
+    )
+    drawn = {"variants": charts, "places": places, "links": links, "operations": operations}
+    return _page("page.html.j2", run_view=run_view, run=run_view.run, charts=drawn)
+
+
+def _charts(one: VariantView) -> dict[str, Any]:
+    """Return what the script draws of a variant: its blocks as measured, and earlier runs."""
+    found: dict[str, Any] = {}
+    blocks = [(block, process.slot) for process in one.evidence for block in process.blocks]
+    if any(block.time_us for block, _ in blocks):
+        found["turns"] = [
+            (
+                slot,
+                block.start_s,
+                block.time_us,
+                block.cycles,
+                block.health and (block.health.power_w, block.health.temperature_c),
+            )
+            for block, slot in blocks
+        ]
+    if (series := one.history) and len(series.valid) > 1:
+        found["past"] = {
+            "name": series.key.metric,
+            "unit": series.key.unit,
+            "points": [
+                (point.run, point.started, view.commit(point.commit), point.center, point.why_not)
+                for point in series.points
+            ],
+            "changes": [each.run for each in series.change_points or ()],
+            "levels": [(each.accepted, each.center) for each in series.moves],
+        }
+    return found
+
+
+def render_beside(run_views: Sequence[RunView]) -> str:
+    """Return several runs, most of another SKU each, as one page that compares them."""
+    slugs = [run_view.run.sku.slug for run_view in run_views]
+    is_distinct = len(set(slugs)) == len(slugs)
+    facts = _across([data.everything(run_view.run.facts) for run_view in run_views])
+    return _page(
+        "beside.html.j2",
+        run_views=run_views,
+        names=slugs if is_distinct else [run_view.run.id for run_view in run_views],
+        # The runs of one SKU could be judged against each other.
+        is_of_one=len(set(slugs)) == 1,
+        variants=_across([{one.variant.id: one for one in run_view.ran} for run_view in run_views]),
+        claims=_across(
+            [{one.verdict.claim: one for one in run_view.claims} for run_view in run_views]
+        ),
+        differences={name: held for name, held in facts.items() if len(set(held)) > 1},
+        charts={},
+    )
+
+
+def _across(sides: Sequence[Mapping[str, T]]) -> dict[str, list[T | None]]:
+    return {name: [side.get(name) for side in sides] for each in sides for name in each}
+
+
+def _sortable(values: Sequence[float | None]) -> str:
+    """Return values as the page's script sorts by them: a dash stands behind every number."""
+    return " ".join("-" if value is None else f"{value:.5g}" for value in values)
+
+
+def _page(name: str, **values: object) -> str:
+    uplot = "vendor/uplot/uPlot"
+    styles = [inline(f"{uplot}.min.css"), inline("style.css")]
+    scripts = [inline(f"{uplot}.iife.min.js"), inline("charts.js"), inline("app.js")]
+    return environment().get_template(name).render(styles=styles, scripts=scripts, **values)
+
+
+def prose(text: str) -> list[Markup]:
+    """Return a docstring by paragraph, what stands in backticks as code; all else stays text."""
+    # Escaped first, so that nothing of the text is markup but these two tags.
+    marked = _CODE.sub(r"<code>\2</code>", str(escape(text)))
+    return [Markup(part) for part in re.split(r"\n\s*\n", marked) if part.strip()]  # noqa: S704
+
+
+@cache
+def inline(name: str) -> Inline:
+    """Return one of the report's own static files; its hash is what the page's policy allows."""
+    text = resources.files("perfsuite.report").joinpath("static", name).read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return Inline(Markup(text), f"sha256-{digest}")  # noqa: S704 - our own file, not data
+
+
+@cache
+def environment() -> Environment:
+    """Return the templates with what they may call."""
+    found = templates()
+    found.filters |= {
+        "prose": prose,
+        "median": median,
+        "sortable": _sortable,
+        "log": lambda value, base: math.log(value / base),
+    }
+    found.globals["CHUNK"] = CHUNK
+    return found
+
+
+def templates(finalize: Callable[[object], object] | None = None) -> Environment:
+    """Return our templates, which escape what they are given."""
+    found = Environment(
+        loader=PackageLoader("perfsuite.report"),
+        autoescape=True,
+        finalize=finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.globals |= {"view": view, "data": data}
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """How one variant ended: a verdict's word, or its status where there is no verdict.
+
+    ``why`` says what a change is made of, where that is known; ``fails`` whether it fails the run;
+    ``verdict`` has the changes behind the word, ``metrics`` what is no clock.
+    """
+
+    variant: str
+    word: str
+    reason: str
+    why: str
+    fails: bool
+    verdict: Verdict | None
+    metrics: tuple[Measured, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The outcome of a run, the variants that need a reader first.
+
+    Changes are relative (0.02 is 2 % worse), times in the unit that stands beside them.
+    """
+
+    schema: int
+    run: str
+    sku: str
+    commit: str
+    started: str
+    compared_with: str
+    headline: str
+    fails: bool
+    counts: Mapping[str, int]
+    variants: tuple[Decided, ...]
+    claims: tuple[ClaimVerdict, ...]
+    machine_shift: MachineShift | None
+    notes: tuple[str, ...]
+    gaps: tuple[str, ...]
+    sections: tuple[Section, ...] = ()
+
+
+def verdict_json(run_view: RunView) -> str:
+    """Return the outcome of a run for scripts; docs/verdict.md says what is in it."""
+    run = run_view.run
+    variants = [
+        Decided(
+            variant=one.variant.id,
+            word=one.mark.word,
+            reason=one.reason,
+            why=one.explained,
+            fails=one.fails,
+            verdict=one.verdict,
+            metrics=one.measured,
+        )
+        for one in run_view.variants
+    ]
+    decision = Decision(
+        schema=SCHEMA,
+        run=run.id,
+        sku=run.sku.slug,
+        commit=run.commit,
+        started=run.started,
+        compared_with=run_view.source,
+        headline=run_view.headline,
+        fails=run_view.fails,
+        counts=dict(sorted(run_view.counts.items())),
+        variants=tuple(variants),
+        claims=run.claims,
+        machine_shift=run.shift,
+        notes=run.notes,
+        gaps=run.gaps,
+        sections=run_view.sections,
+    )
+    return encode(decision).decode() + "\n"
+
+
+def json_schema() -> str:
+    """Return the JSON Schema that docs/verdict.schema.json is a copy of."""
+    return schema_of(Decision, title="perfsuite verdict.json", version=SCHEMA)
+
+
+def summary(run_view: RunView) -> str:
+    """Return a run as Markdown for a CI step: its outcome, ten rows of a table, the rest folded.
+
+    Data is escaped, never markup.
+    """
+    return _markdown().render(run_view=run_view, run=run_view.run)
+
+
+@cache
+def _markdown() -> Template:
+    def escaped(value: object) -> Markup:
+        return value if isinstance(value, Markup) else Markup(in_markdown(str(value)))  # noqa: S704
+
+    found = templates(escaped)
+    found.filters["short"] = lambda text: text if len(text) <= MOST_WHY else f"{text[:MOST_WHY]} …"
+    found.globals["MOST_ROWS"] = MOST_ROWS
+    return found.get_template("summary.md.j2")
+
+
+def in_markdown(text: str) -> str:
+    """Return text that Markdown and HTML show as it is, on one line."""
+    line = " ".join(text.replace("&", "&amp;").split())
+    active = _ACTIVE.sub(lambda found: f"{found[0][0]}&#8203;{found[0][1:]}", line)
+    escaped = _SPECIAL.sub(r"\\\1", active).replace("&\\#8203;", "&#8203;")
+    return escaped.replace("\\<", "&lt;").replace("\\>", "&gt;")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a table of text that may hold anything."""
+    cells = [columns, ["---"] * len(columns), *(list(map(in_markdown, row)) for row in rows)]
+    return [f"| {' | '.join(row)} |" for row in cells]
+
+
+VERDICT, PAGE = "verdict.json", "index.html"
+# What programs read comes first: whatever becomes of the rest.
+FILES: Mapping[str, Callable[[RunView], str]] = {
+    VERDICT: verdict_json,
+    "summary.md": summary,
+    PAGE: render_page,
+}
+
+
+def files() -> Mapping[str, Callable[[RunView], str]]:
+    """Return what makes each file of a report, those of the features first."""
+    return {**added("perf_files"), **FILES}
+
+
+def write_report(run_view: RunView, folder: Path, *names: str) -> Path:
+    """Write ``folder/<run id>/`` with the page, Markdown and JSON, or these files; return the last.
+
+    Raises StoreError where the folder cannot be written.
+    """
+    remedy = f"make the folder writable, then: perfsuite report {run_view.run.id}"
+    every = files()
+    for name in names or every:
+        text = every[name](run_view).encode("utf-8", "replace")
+        with refusing("cannot write the report", folder / run_view.run.id, remedy=remedy):
+            path = replace_file(inside(folder, run_view.run.id, name), text)
+    return path
+
+
+def write_beside(runs: Sequence[Run], folder: Path) -> Path:
+    """Write one page that compares runs of several SKUs, in a folder of its own; return it.
+
+    Raises StoreError where the folder cannot be written.
+    """
+    text = render_beside([read(run, baselines={}) for run in runs])
+    path = inside(folder, f"{runs[0].id}-beside-{len(runs) - 1}", "index.html")
+    with refusing("cannot write the report", path, remedy="make the folder writable"):
+        return replace_file(path, text.encode("utf-8", "replace"))
+
+
+def properties(result: Result | None, verdict: Verdict | None) -> list[Property]:
+    """Return what a test case carries; changes are relative, times in microseconds."""
+    found: list[Property] = []
+    if result is not None:
+        found += [("perf_status", result.status.value), ("perf_wall_s", result.wall_s)]
+        found.append(("perf_processes", len(result.evidence)))
+    if verdict is not None:
+        found += [("perf_verdict", verdict.word.value), ("perf_reason", verdict.reason)]
+        found += [("perf_compared_with", verdict.source)] if verdict.source else []
+        if excepted := verdict.excepted:
+            found += [("perf_excepted", excepted.kind), ("perf_excepted_until", excepted.until)]
+            found += [("perf_excepted_reason", excepted.reason)]
+            found += [("perf_excepted_issue", excepted.issue)] if excepted.issue else []
+        for change in verdict.changes:
+            found += [
+                (f"perf_{change.metric}{suffix}", getattr(change, name))
+                for suffix, name in OF_CHANGE.items()
+            ]
+    elif result is not None and result.reason:
+        found.append(("perf_reason", result.reason))
+    return found
+
+
+def claim_properties(verdict: ClaimVerdict) -> list[Property]:
+    """Return what the test case of a claim carries."""
+    found: list[Property] = [("perf_claim", verdict.word.value), ("perf_reason", verdict.reason)]
+    found.append(("perf_ratio_required", verdict.required))
+    return found if verdict.ratio is None else [*found, ("perf_ratio", verdict.ratio)]
+
+
+def suite_properties(run_view: RunView) -> list[Property]:
+    """Return what the suite carries: which run it was, on what, and how it ended."""
+    run = run_view.run
+    return [
+        ("perf_run", run.id),
+        ("perf_started", run.started),
+        ("perf_sku", run.sku.slug),
+        ("perf_device", run.facts.name),
+        ("perf_commit", run.commit),
+        ("perf_compared_with", run_view.source),
+        ("perf_outcome", run_view.headline),
+        ("perf_machine_shift", run.shift.word.value if run.shift else ""),
+        *((f"perf_count_{mark.word}", count) for mark, count in run_view.tallies),
+    ]
+
+
+def commands_of(run_view: RunView, *, here: Path, workspace: Path) -> Iterator[str]:
+    """Yield GitHub's workflow commands: errors for what fails, warnings for what needs a reader.
+
+    ``here`` is what the cases' paths are relative to, ``workspace`` the checkout on GitHub. The
+    most important come first; what is more than GitHub shows is one that says how many they are.
+    """
+    found: dict[str, list[str]] = {"error": [], "warning": []}
+    root = workspace.resolve()
+    for fails, title, message, file, line in _annotations(run_view):
+        kind, path = "error" if fails else "warning", (here / file).resolve()
+        # GitHub names no file that is no part of the checkout.
+        is_inside = file and path.is_file() and path.is_relative_to(root)
+        place = {"file": path.relative_to(root).as_posix(), "line": str(line)} if is_inside else {}
+        told = {**place, "title": title}
+        pairs = ",".join(f"{name}={_escaped(text, _PROPERTY)}" for name, text in told.items())
+        found[kind].append(f"::{kind} {pairs}::{_escaped(message, _DATA)}")
+    for kind, lines in found.items():
+        cut = len(lines) > MOST
+        yield from lines[: MOST - 1] if cut else lines
+        if cut:
+            more = len(lines) - MOST + 1
+            yield f"::{kind} title=perfsuite::and {more} more: see the step's summary"
+
+
+def _annotations(run_view: RunView) -> Iterator[tuple[bool, str, str, str, int]]:
+    """Yield whether it fails, title, message, file and line of all that needs a reader."""
+    if shift := run_view.run.shift:
+        yield shift.fails, "machine-shift", shift.reason, "", 0
+    doubtful = [one for one in run_view.variants
+                if one.mark.needs_reader or one.mark.tone == "unclear"]  # fmt: skip
+    yield from (_annotation(one) for one in run_view.variants if one.fails)
+    for verdict, mark, declared, *_ in run_view.claims:
+        if mark.word == "broken":
+            place = (declared.file, declared.line) if declared else ("", 0)
+            yield verdict.fails, f"broken: {verdict.claim}", verdict.reason, *place
+    yield from (_annotation(one) for one in doubtful if not one.fails)
+
+
+def _annotation(one: VariantView) -> tuple[bool, str, str, str, int]:
+    case, moved = one.variant.case, f" {view.change(one.telling)}" if one.telling else ""
+    title = f"{one.mark.word}{moved}: {one.id}"
+    return one.fails, title, one.cause or one.mark.meaning, case.file, case.line
+
+
+def append_summary(run_view: RunView, path: Path) -> None:
+    """Append the run's Markdown to the file of a step's summary, if it has room."""
+    with opened(path, "ab") as file:
+        room = MOST_BYTES - file.tell()
+        text = summary(run_view).encode("utf-8", "replace")
+        # GitHub shows nothing of a summary that is too large: better that of earlier steps alone.
+        file.write(text if len(text) <= room else b"")
+
+
+def _escaped(text: str, marks: Mapping[str, str]) -> str:
+    return "".join(marks.get(each, each) for each in plain(text))
