@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import xml.etree.ElementTree as ET
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,9 @@ def test_used(): pass
 @pytest.fixture
 def folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A folder with a pack file, an ordinary test and one with a quick look."""
+    # What a session inside this process imports anew would be imported twice.
+    for name in ("perfsuite.run.finish", "perfsuite.report.terminal", "perfsuite.history.store"):
+        import_module(name)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
@@ -265,19 +269,16 @@ def test_a_new_pack_is_installed_and_runs_in_an_empty_folder(python: Path, tmp_p
     numbers.mkdir(parents=True)
     (numbers / "1.json").write_text("{}", encoding="utf-8")
     install(python, tmp_path / "acme-perf")
-    options = ("--perf", "--perf-device=cpu", "--perf-packs=acme", "--perf-processes=1")
-    # Whatever else runs on these cores disturbs: then it is measured again, as a person would.
-    for attempt in range(4):
-        empty = tmp_path / f"empty{attempt}"
-        empty.mkdir()
-        said = call(str(python), "-m", "pytest", *options, "-v", cwd=empty)
-        if "disturbed" not in said:
-            break
+    # Whatever else runs on these cores would disturb a measurement: its results are only checked.
+    options = ("--perf", "--perf-device=cpu", "--perf-packs=acme", "--perf-check", "-v")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    said = call(str(python), "-m", "pytest", *options, cwd=empty)
     variant = "perf::test_variant[acme.softmax[rows=1024,cols=1000,impl={}]]"
     outcomes = {"eager": "PASSED", "torch": "PASSED", "triton": "SKIPPED"}
     for impl, outcome in outcomes.items():
         assert f"{variant.format(impl)} {outcome}" in said
-    assert "2 new, 1 skipped" in said
+    assert "2 checked, 1 skipped" in said
     installed = call(str(python), "-c", WHERE_SHIPPED, cwd=empty)
     assert installed.splitlines() == ["acme some-gpu/runs/1.json"]
     assert len(list(empty.glob("reports/*/index.html"))) == 1
