@@ -25,6 +25,10 @@ from perfsuite.workers.catalogue import load_catalogue
 
 pytest_plugins = ["pytester"]
 
+# What a session inside this process imports is forgotten at its end: numpy cannot come twice.
+for module in ("perfsuite.run.finish", "perfsuite.report.terminal", "perfsuite.history.store"):
+    import_module(module)
+
 ROOT = Path(__file__).parents[1]
 USAGE_ERROR = 4
 
@@ -60,9 +64,6 @@ def test_used(): pass
 @pytest.fixture
 def folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A folder with a pack file, an ordinary test and one with a quick look."""
-    # What a session inside this process imports anew would be imported twice.
-    for name in ("perfsuite.run.finish", "perfsuite.report.terminal", "perfsuite.history.store"):
-        import_module(name)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
