@@ -26,8 +26,9 @@ from perfsuite.workers.catalogue import load_catalogue
 pytest_plugins = ["pytester"]
 
 # What a session inside this process imports is forgotten at its end: numpy cannot come twice.
-for module in ("perfsuite.run.finish", "perfsuite.report.terminal", "perfsuite.history.store"):
-    import_module(module)
+for module in ("run.finish", "report.terminal", "history.store"):
+    import_module(f"perfsuite.{module}")
+import_module("scipy.stats")
 
 ROOT = Path(__file__).parents[1]
 USAGE_ERROR = 4

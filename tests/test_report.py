@@ -36,7 +36,6 @@ from perfsuite.model import (
     Result,
     Revision,
     Run,
-    Settings,
     Status,
     Verdict,
     Word,
@@ -342,9 +341,10 @@ def test_the_metric_that_was_judged_stands_in_the_row() -> None:
 
 def test_a_variant_is_measured_again_as_it_was() -> None:
     given = "pytest --perf --perf-pack 'my packs/acme' --perf-device=cpu -k softmax --perf-accept"
-    (one,) = read_of(COPY, command=given, against=Revision(commit="abc", name="HEAD")).variants
-    kept = " '--perf-pack=my packs/acme' --perf-device=cpu --perf-against=HEAD"
-    assert one.command.endswith(f"--perf-tier=nightly{kept}")
+    told = f"{given} --perf-seed=7"
+    (one,) = read_of(COPY, command=told, against=Revision(commit="abc", name="HEAD")).variants
+    kept = "'--perf-pack=my packs/acme' --perf-device=cpu --perf-seed=7 --perf-against=HEAD"
+    assert one.command.endswith(f"' {kept} --perf-tier=nightly")
     (one,) = read_of(COPY, command=f"{given} 'unclosed").variants
     assert "acme" not in one.command
 
@@ -727,12 +727,7 @@ def test_a_failure_says_what_is_needed_to_act() -> None:
     words = [line.split()[0] for line in text.splitlines()[1:]]
     assert words == ["metric", "baseline", "measured", "change", "limits", "reason", "again"]
     assert "threshold 0.25 %, gate 1.0 %" in text
-    settings = Settings(processes=5, seed=7)
-    again = {"device": "cpu", "pack": (Path("my pack.py"),), "settings": settings}
-    tail = "--perf-device=cpu '--perf-pack=my pack.py' --perf-processes=5 --perf-seed=7"
-    text = account(Word.SLOWER, **again).text
     assert "again     pytest --perf --perf-select 'memory.stream[op=copy,n=268435456]'" in text
-    assert text.endswith(tail)
     assert "85 % of the copy ceiling" in account(Word.OVER_BUDGET).text
     traced = accounts_of(explained_data.explained((told_of(Word.SLOWER),)), OPTIONS)
     assert "\n  why       copy_rows" in next(iter(traced.values())).text
