@@ -408,8 +408,8 @@ def test_the_script_draws_what_moved_under_the_ceilings_that_are_known() -> None
     assert before > rate > intensity > 0
     assert title.startswith("compute.gemm[")
     assert drawn["operations"]["bf16"] == [798e12, True]
-    (variant,) = drawn["variants"].values()
-    assert {slot for slot, *_ in variant["turns"]} == {*range(6)}
+    (turns,) = drawn["turns"].values()
+    assert {slot for slot, *_ in turns} == {*range(6)}
     still = alone(COPY, sku=replace(data.run_of().sku, slug="unheard-of"))
     drawn = charts(render_page(still))
     assert (drawn["links"], drawn["operations"]) == ({}, {})

@@ -50,9 +50,6 @@ from perfsuite.model import (
 from perfsuite.model import (
     Regime as Regime,
 )
-from perfsuite.model import (
-    Series as Series,
-)
 from perfsuite.packs.find import TAKEN_NAMES
 from perfsuite.packs.select import missing_need, parse_selection
 from perfsuite.packs.select import select as chosen

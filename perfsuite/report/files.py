@@ -71,7 +71,7 @@ class Inline:
 
 def render_page(run_view: RunView) -> str:
     """Return a run as one self-contained HTML page."""
-    charts = {one.anchor: chart for one in run_view.full if (chart := _charts(one))}
+    turns = {one.anchor: found for one in run_view.full if (found := _turns(one))}
     # Where each variant stands: what the script needs of its Place, its tone and its text.
     places = {
         one.anchor: (*one.place[:5], one.mark.tone, f"{one.variant.id}: {one.place.said}")
@@ -86,37 +86,24 @@ def render_page(run_view: RunView) -> str:
     links, operations = (
         {name: (rate.value, rate.measured) for name, rate in rates.items()} for rates in known
     )
-    drawn = {"variants": charts, "places": places, "links": links, "operations": operations}
+    drawn = {"turns": turns, "places": places, "links": links, "operations": operations}
     return _page("page.html.j2", run_view=run_view, run=run_view.run, charts=drawn)
 
 
-def _charts(one: VariantView) -> dict[str, Any]:
-    """Return what the script draws of a variant: its blocks as measured, and earlier runs."""
-    found: dict[str, Any] = {}
-    blocks = [(block, process.slot) for process in one.evidence for block in process.blocks]
-    if any(block.time_us for block, _ in blocks):
-        found["turns"] = [
-            (
-                slot,
-                block.start_s,
-                block.time_us,
-                block.cycles,
-                block.health and (block.health.power_w, block.health.temperature_c),
-            )
-            for block, slot in blocks
-        ]
-    if (series := one.history) and len(series.valid) > 1:
-        found["past"] = {
-            "name": series.key.metric,
-            "unit": series.key.unit,
-            "points": [
-                (point.run, point.started, view.commit(point.commit), point.center, point.why_not)
-                for point in series.points
-            ],
-            "changes": [each.run for each in series.change_points or ()],
-            "levels": [(each.accepted, each.center) for each in series.moves],
-        }
-    return found
+def _turns(one: VariantView) -> list[Any]:
+    """Return the blocks of a variant as they were measured, which the script draws."""
+    return [
+        (
+            process.slot,
+            block.start_s,
+            block.time_us,
+            block.cycles,
+            block.health and (block.health.power_w, block.health.temperature_c),
+        )
+        for process in one.evidence
+        for block in process.blocks
+        if block.time_us
+    ]
 
 
 def render_beside(run_views: Sequence[RunView]) -> str:
