@@ -87,7 +87,7 @@ from perfsuite.store.files import refusing
 from perfsuite.store.runs import load_run as load_run
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
 from perfsuite.workers.process import inventory
-from perfsuite.workers.units import open_desks, products_of, resolved
+from perfsuite.workers.units import open_panels, products_of, resolved
 
 app = typer.Typer(
     help="GPU performance regression suite. Measuring itself is: pytest --perf",
@@ -123,7 +123,7 @@ def doctor(
         say(f"Device {own.name} of the pack {name}: this machine {has}")
     # Last comes what may fail: the device is opened, as a run would.
     with ExitStack() as stack:
-        units = [desk.facts for desk in open_desks(device, packs, Settings(processes=1), stack)]
+        units = [panel.facts for panel in open_panels(device, packs, Settings(processes=1), stack)]
     say_device(units)
     say_baselines(units[0], project.baseline_roots(baselines, pack))
     variants = [variant for each in packs for variant in each.variants]
