@@ -57,7 +57,7 @@ from perfsuite.packs.select import missing_need, parse_selection
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import view
 from perfsuite.report.data import RunView, read
-from perfsuite.report.html import write_beside, write_report
+from perfsuite.report.files import write_beside, write_report
 from perfsuite.report.terminal import first_line, skip_lines
 from perfsuite.run.config import exceptions_of
 from perfsuite.run.expected import find_expected
@@ -306,7 +306,7 @@ def diff(
     baselines: BaselinesOption = None,
 ) -> None:
     """Show which entries two states of the baselines do not share, by how much, and why."""
-    from perfsuite.report.text import table
+    from perfsuite.report.files import table
     from perfsuite.store.git import folder_at
 
     root = find_project().baseline_folders(baselines)[0]
