@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from perfsuite.explain.why import Explanation, Kind, explain, headline, middle
 from perfsuite.model import Change, Code, Health, TracedKernel
 from perfsuite.report.data import RunView, Side
-from perfsuite.report.html import render_page
+from perfsuite.report.files import render_page, verdict_json
+from perfsuite.report.files import summary as markdown
 from perfsuite.report.terminal import summary
-from perfsuite.report.text import summary as markdown
-from perfsuite.report.text import verdict_json
 
 SCALE = TracedKernel(name="scale_rows", count=1, duration_us=100.0, grid=(132, 1, 1), registers=64)
 ADD = TracedKernel(name="add_rows", count=2, duration_us=10.0)

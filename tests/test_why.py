@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from test_runner import QUICK, request
 
 from perfsuite.report.data import read
-from perfsuite.report.html import render_page
+from perfsuite.report.files import render_page
 from perfsuite.report.view import PLAIN
 from perfsuite.run.run import Outcome, entries_in, execute
 from perfsuite.store.runs import load_run
