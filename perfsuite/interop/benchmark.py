@@ -199,7 +199,9 @@ class DeviceClock:
 
     def _opened(self) -> Device:
         if self._device == CUDA:
-            self._device, self._stream = _needed(CUDA, "tensors:open_guest")()
+            opened: Device
+            opened, self._stream = _needed(CUDA, "tensors:open_guest")()
+            self._device = opened
         elif isinstance(self._device, str):
             self._device = open_device(self._device)
         return self._device
