@@ -117,11 +117,9 @@ def run(shell: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
         command = with_names(command, shell)
         lexer = shlex.shlex(command, posix=True, punctuation_chars="();<>|&")
         lexer.whitespace_split = True
-        # What needs no shell; but perfsuite run builds a case with what it imports, such as torch.
         words = shlex.split(command)
-        words = words if list(lexer) == words else [""]
-        is_ours = words[0] == "pytest" or (words[0] == "perfsuite" and words[1] != "run")
-        status, told = here(words) if is_ours else apart(command)
+        needs_shell = list(lexer) != words or words[0] not in {"pytest", "perfsuite"}
+        status, told = apart(command) if needs_shell else here(words)
         said = f"line {block.line}: {command}\n{told}"
         assert status == int(block.said.get("exit", 0)), said
         assert block.said.get("shows", "") in told, said
