@@ -38,7 +38,9 @@ SETTINGS = Settings(
     rounds=2, samples=4, sample_us=50.0, settle_s=0.05, prepare_limit_s=20.0, processes=2
 )
 SETUP = Setup(device="cpu", slots=2, settings=SETTINGS, origins={"gang": f"file:{PACK}"})
-FAKE = replace(SETUP, device="fake", slots=3, memory_limit_bytes=120 << 20)
+FAKE = replace(
+    limited(SETUP, prepare_limit_s=10.0), device="fake", slots=3, memory_limit_bytes=120 << 20
+)
 UNITS = ("machine", "machine", "machine")
 
 

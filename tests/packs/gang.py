@@ -69,7 +69,7 @@ def _end_server() -> None:
 def _leak() -> None:
     held = []
     while True:
-        held.append(bytearray(b"x" * (16 << 20)))
+        held.append(bytearray(b"x" * (4 << 20)))
         time.sleep(0.01)  # slow enough to be seen growing
 
 
