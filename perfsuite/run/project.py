@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfsuite.boundary import PerfError, UsageError
-from perfsuite.model import BaselineEntry, Pack, Run, Series, Tier
+from perfsuite.model import BaselineEntry, Pack, Run, Tier
 from perfsuite.packs.find import PackSource, discover
 from perfsuite.report import view
 from perfsuite.report.terminal import plain
@@ -160,7 +160,7 @@ def estimate_words(entry: BaselineEntry) -> tuple[str, str, str, str]:
     )
 
 
-def known_history(project: Project, run: Run) -> Mapping[str, Series]:
+def known_history(project: Project, run: Run) -> Mapping[str, Any]:
     """Return what is known of the past of a run's variants, saying what of it was damaged."""
     kept = past_of(run, project.root)
     for note in kept.notes:
