@@ -452,7 +452,7 @@ class PerfSession:
         """Report what the run found about a variant, a claim or a pack."""
         has_suite = self.config.pluginmanager.hasplugin("junitxml") and not self.told_suite
         if has_suite and self.run_view and self.outcome:
-            from perfsuite.report.text import suite_properties
+            from perfsuite.report.files import suite_properties
 
             record = request.getfixturevalue("record_testsuite_property")
             told = functools.partial(suite_properties, self.run_view)
@@ -649,7 +649,7 @@ def take_look(name: str, call: Callable[[], Any], *, time_limit_s: float = TIME_
 def gpu_samples(device: Device, call: Callable[[], Any], time_limit_s: float) -> Sequence[Sample]:
     """Time runs of a call between stamps; nothing if it leaves the GPU alone or work behind."""
     from perfsuite.devices.protocol import least_us
-    from perfsuite.engine.measure import ISSUE_MARGIN
+    from perfsuite.engine.calibrate import ISSUE_MARGIN
 
     group = device.group(call, [()], 1, backend="loop")
     device.synchronize()
