@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from perfsuite.boundary import plain
@@ -178,7 +178,8 @@ def summary(run_view: RunView) -> str:
 
     Data is escaped, never markup.
     """
-    return _markdown().render(run_view=run_view, run=run_view.run)
+    page = markdown_templates().get_template("summary.md.j2")
+    return page.render(run_view=run_view, run=run_view.run)
 
 
 def templates(finalize: Callable[[object], object] | None = None) -> Environment:
@@ -196,14 +197,16 @@ def templates(finalize: Callable[[object], object] | None = None) -> Environment
 
 
 @cache
-def _markdown() -> Template:
+def markdown_templates() -> Environment:
+    """Return our templates of Markdown, which escape what they are given."""
+
     def escaped(value: object) -> Markup:
         return value if isinstance(value, Markup) else Markup(in_markdown(str(value)))  # noqa: S704
 
     found = templates(escaped)
     found.filters["short"] = lambda text: text if len(text) <= MOST_WHY else f"{text[:MOST_WHY]} …"
     found.globals["MOST_ROWS"] = MOST_ROWS
-    return found.get_template("summary.md.j2")
+    return found
 
 
 def in_markdown(text: str) -> str:
