@@ -39,7 +39,7 @@ from perfsuite.run.finish import run_view_of
 from perfsuite.run.run import execute, settle
 from perfsuite.store.runs import end_lines, list_runs, load_run, read_run
 from perfsuite.workers.server import entries, moved_origin, refuse_strangers
-from perfsuite.workers.units import Desks
+from perfsuite.workers.units import Panels
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_sides_that_run_the_same_code_are_told(project: Path, tmp_path: Path) ->
     write(tmp_path, acme=PACK.replace("import speed", f"class speed: {BEFORE}"))
     (project / "acme.py").unlink()
     run = measure(project, against="main", pack=(tmp_path / "acme.py",)).run
-    assert "both arms ran the same code" in verdicts(run)["one"].reason
+    assert "both sides ran the same code" in verdicts(run)["one"].reason
 
 
 def test_the_instrument_stays_where_its_own_repository_is_under_test(project: Path) -> None:
@@ -418,14 +418,14 @@ def test_what_cannot_be_asked_leaves_the_rest_unclear(
     assert words(outcome.run) == unclear
     assert any(note.startswith("1 not measured in turns with") for note in outcome.run.notes)
     config, log = asked(elsewhere), Log()
-    late = settle(outcome, replace(config, time_s=outcome.run.wall_s), log, Desks())
+    late = settle(outcome, replace(config, time_s=outcome.run.wall_s), log, Panels())
     assert late.run.notes[-1].endswith("left no time")
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("perfsuite.run.run._asked", stop)
-    stopped = settle(outcome, config, log, Desks())
+    stopped = settle(outcome, config, log, Panels())
     assert stopped.is_interrupted
     assert words(stopped.run) == unclear
     assert stopped.run.notes[-1].startswith("interrupted while")

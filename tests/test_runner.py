@@ -1,4 +1,4 @@
-"""Whole runs on the fake device: stages, resumption, skips, several desks."""
+"""Whole runs on the fake device: stages, resumption, skips, several panels."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from perfsuite.run.run import Outcome, execute, refusal
 from perfsuite.store.runs import RunFile, list_runs, load_run
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Site
-from perfsuite.workers.units import Desk, count_on, measure_on
+from perfsuite.workers.process import Setup
+from perfsuite.workers.units import count_on, measure_on
 
 PACK = """
     import os
@@ -270,30 +270,29 @@ def test_canaries_that_were_measured_are_not_measured_again(tmp_path: Path) -> N
 
 
 class Stopped:
-    """A desk whose panel remembers that it was stopped."""
+    """A panel that remembers that it was stopped."""
 
     def __init__(self) -> None:
-        self.panel = self
         self.is_stopped = False
 
     def stop(self) -> None:
         self.is_stopped = True
 
 
-def test_a_failing_desk_stops_the_others_and_is_reported() -> None:
-    desks: Any = [Stopped(), Stopped()]
+def test_a_failing_panel_stops_the_others_and_is_reported() -> None:
+    panels: Any = [Stopped(), Stopped()]
     shares: list[Any] = []
 
-    def measure(desk: Any, share: Any) -> None:
+    def measure(panel: Any, share: Any) -> None:
         shares.append(list(share))
-        if desk is desks[1]:
+        if panel is panels[1]:
             raise DeviceError("lost")
 
     variants: list[Any] = [SimpleNamespace(number=number, is_gang=False) for number in (1, 2, 3)]
     with pytest.raises(DeviceError, match="lost"):
-        measure_on(desks, variants, measure)
+        measure_on(panels, variants, measure)
     assert sorted([each.number for each in share] for share in shares) == [[1, 3], [2]]
-    assert all(desk.is_stopped for desk in desks)
+    assert all(panel.is_stopped for panel in panels)
 
 
 def test_what_is_only_counted_is_shared_out_over_the_cores(
@@ -301,10 +300,8 @@ def test_what_is_only_counted_is_shared_out_over_the_cores(
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     shares: list[int] = []
-    site = Site(device="fake", slots=3)
-    with Panel(site) as panel:
-        desk = Desk(panel, panel.facts())
+    with Panel(Setup(device="fake", slots=3)) as panel:
         variants: list[Any] = [SimpleNamespace(is_gang=False) for _ in range(32)]
-        count_on([desk], variants, lambda _desk, share: shares.append(len(share)))
-        count_on([desk], variants[:8], lambda _desk, share: shares.append(len(share)))
+        count_on([panel], variants, lambda _panel, share: shares.append(len(share)))
+        count_on([panel], variants[:8], lambda _panel, share: shares.append(len(share)))
     assert shares == [8, 8, 8, 8, 8]

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 import perfsuite
 from perfsuite.boundary import PerfError, UsageError, user_name
 from perfsuite.hooks import features
-from perfsuite.judge.compare import Against, Policy
+from perfsuite.judge.compare import Policy as Policy
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.noise import prior_for as prior_for
 from perfsuite.judge.peaks import COMPUTE as COMPUTE
@@ -38,6 +38,7 @@ from perfsuite.model import (
 from perfsuite.model import (
     BaselineMetric,
     DeviceFacts,
+    Expected,
     Health,
     Pack,
     Run,
@@ -45,6 +46,7 @@ from perfsuite.model import (
     Sku,
     Tier,
     Variant,
+    because,
     built_in,
 )
 from perfsuite.model import (
@@ -55,7 +57,7 @@ from perfsuite.packs.select import missing_need, parse_selection
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import view
 from perfsuite.report.data import RunView, read
-from perfsuite.report.html import write_beside, write_report
+from perfsuite.report.files import write_beside, write_report
 from perfsuite.report.terminal import first_line, skip_lines
 from perfsuite.run.config import exceptions_of
 from perfsuite.run.expected import find_expected
@@ -87,7 +89,7 @@ from perfsuite.store.files import refusing
 from perfsuite.store.runs import load_run as load_run
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
 from perfsuite.workers.process import inventory
-from perfsuite.workers.units import open_desks, products_of, resolved
+from perfsuite.workers.units import open_panels, products_of, resolved
 
 app = typer.Typer(
     help="GPU performance regression suite. Measuring itself is: pytest --perf",
@@ -123,7 +125,7 @@ def doctor(
         say(f"Device {own.name} of the pack {name}: this machine {has}")
     # Last comes what may fail: the device is opened, as a run would.
     with ExitStack() as stack:
-        units = [desk.facts for desk in open_desks(device, packs, Settings(processes=1), stack)]
+        units = [panel.facts for panel in open_panels(device, packs, Settings(processes=1), stack)]
     say_device(units)
     say_baselines(units[0], project.baseline_roots(baselines, pack))
     variants = [variant for each in packs for variant in each.variants]
@@ -304,7 +306,7 @@ def diff(
     baselines: BaselinesOption = None,
 ) -> None:
     """Show which entries two states of the baselines do not share, by how much, and why."""
-    from perfsuite.report.text import table
+    from perfsuite.report.files import table
     from perfsuite.store.git import folder_at
 
     root = find_project().baseline_folders(baselines)[0]
@@ -380,23 +382,19 @@ def main() -> None:
 def judged_against(run: Run, before: Run) -> RunView:
     """Return ``run`` with the verdicts it gets when ``before`` is its baseline."""
     source = f"run {before.id}"
-    mismatches = {one.id: _mismatch(run, before, one.variant) for one in run.variants}
-    mismatches = {name: why for name, why in mismatches.items() if why}
     entries = entries_of(before)
-    # Results come in the order they were measured: a confirmation replaces its screen.
-    last = {result.variant: result for result in run.asked}
-    verdicts = judge(
-        last,
-        variants=[one.variant for one in run.variants],
-        entries=entries,
-        against=Against(
-            facts=run.facts,
-            slug=run.sku.slug,
-            policy=Policy(),
+    variants = []
+    for one in run.variants:
+        why = _mismatch(run, before, one.variant)
+        expected = Expected(
+            entry=entries.get(one.id),
             source=source,
-            mismatches=mismatches,
-        ),
-    )
+            why_not=because("other_kind", text=why) if why else None,
+        )
+        # A confirmation replaces its screen.
+        results = (one.last,) if one.last else ()
+        variants.append(replace(one, expected=expected, results=results))
+    verdicts = judge(replace(run, variants=tuple(variants)), known=tuple(entries.values()))
     judged = replace(run.having(verdicts=verdicts), claims=())
     return read(judged, baselines=entries, source=source, previous=before)
 

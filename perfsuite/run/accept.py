@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from perfsuite.boundary import UsageError, is_plain
-from perfsuite.judge.compare import (
-    Against,
-    level_changes,
-)
+from perfsuite.judge.compare import Grounds, level_changes
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     BaselineEntry,
@@ -62,16 +59,16 @@ def slower_than(
     accepted: Mapping[str, BaselineEntry],
     *,
     variants: Sequence[Variant],
-    against: Against,
+    grounds: Grounds,
 ) -> dict[str, str]:
     """Say how much worse than the stored entries accepted ones are, beyond the threshold."""
-    against = replace(against, known=tuple(stored.values())).learned(variants)
+    grounds = grounds.learned(tuple(stored.values()), variants)
     found = {}
     for variant in variants:
         old, new = stored.get(variant.id), accepted.get(variant.id)
         if old is None or new is None or other_kind(old, new):
             continue
-        changes = level_changes(variant, old, [new], against)
+        changes = level_changes(variant, old, [new], grounds)
         worse = [each for each in changes if each.theta > each.threshold]
         if worse:
             found[variant.id] = ", ".join(
@@ -143,8 +140,8 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
             moves, changed = _moves(run, new, before, acceptance)
             said |= moves
             moved = {name: new[name] for name, what in moves.items() if what}
-            against = Against(facts=run.facts, slug=slug)
-            slower |= slower_than(before, moved, variants=[*variants.values()], against=against)
+            grounds = Grounds(facts=run.facts, slug=slug)
+            slower |= slower_than(before, moved, variants=[*variants.values()], grounds=grounds)
             written += write_entries([run], skus[slug], folder, changed)
     left = {n: why or "nothing was measured" for n, why in chosen.items() if n not in said}
     return Accepted(

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from perfsuite.boundary import PerfError, StoreError, UsageError, plain
 from perfsuite.hooks import features
 from perfsuite.judge.claims import judge_claims, judge_quads
-from perfsuite.judge.compare import Against, Policy
-from perfsuite.judge.machine import canary_clocks, judge_machine
+from perfsuite.judge.compare import Grounds, Policy
+from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.peaks import peaks_of
 from perfsuite.judge.verdict import judge, wants_confirmation
 from perfsuite.model import (
@@ -48,7 +48,7 @@ from perfsuite.model import (
     because,
     built_in,
 )
-from perfsuite.packs.select import missing_need, missing_of, order
+from perfsuite.packs.select import missing_need, order
 from perfsuite.report import view
 from perfsuite.run.against import (
     MOST,
@@ -73,13 +73,12 @@ from perfsuite.store.runs import (
     unfinished,
 )
 from perfsuite.store.sku import sku_of
+from perfsuite.workers.panel import Panel
 from perfsuite.workers.units import (
-    Desk,
-    Desks,
+    Panels,
     count_on,
     idle_gpus,
     measure_on,
-    measure_on_all,
     share_out,
     units_of,
 )
@@ -204,16 +203,10 @@ class Judging:
         """Return the verdicts on one stage's results; none where nothing was timed."""
         if run.settings.check_only:
             return {}
-        held = beside(run, stage)
-        verdicts = judge(
-            results_of(run, stage),
-            variants=[one.variant for one in run.variants],
-            entries=entries_in(held),
-            against=self._against(held),
-        )
         doubts, revision = self.sides.doubts(run), str(self.sides.revision)
         found = {}
-        for verdict in verdicts:
+        held = beside(run, stage)
+        for verdict in judge(held, stage, policy=self.policy, known=self.basis.known):
             if why := doubts.get(verdict.variant):
                 told = because("other_side", revision=revision, why=why)
                 verdict = replace(verdict, reasons=(*verdict.reasons, told))  # noqa: PLW2901
@@ -230,8 +223,7 @@ class Judging:
         machine = judge_machine(
             watched,
             [verdicts[v.id] for v in run.variants if v.id in verdicts and v.id not in away],
-            entries=entries_in(watched),
-            against=self._against(watched),
+            Grounds(facts=run.facts, slug=run.sku.slug, policy=self.policy),
         )
         found = {**verdicts, **{verdict.variant: verdict for verdict in machine.verdicts}}
         told = [found[one.id] for one in run.variants if one.id in found]
@@ -266,23 +258,6 @@ class Judging:
         reasons = (*verdict.reasons, because("unconfirmed", why=why))
         return replace(verdict, word=Word.UNCLEAR, reasons=reasons, fails=fails)
 
-    def _against(self, run: Run) -> Against:
-        before, now = canary_clocks(run, entries_in(run))
-        expected = {one.id: one.expected for one in run.every}
-        why_not = {name: each.why_not for name, each in expected.items() if not each.in_turns}
-        return Against(
-            facts=run.facts,
-            slug=run.sku.slug,
-            policy=self.policy,
-            sources={name: each.source for name, each in expected.items()},
-            mismatches={n: str(why.facts["text"]) for n, why in why_not.items() if why},
-            arms=frozenset(name for name, each in expected.items() if each.in_turns),
-            known=self.basis.known,
-            screened=results_of(run, Stage.SCREEN),
-            clocks_before=before,
-            clocks_now=now,
-        )
-
 
 def _held(claim: ClaimInstance, entries: Mapping[str, BaselineEntry]) -> bool:
     metric = claim.metric or "time_us"
@@ -311,10 +286,10 @@ def joined(results: Sequence[Result]) -> Result:
     return replace((good or results)[0], evidence=evidence, wall_s=wall_s)
 
 
-def execute(config: Config, listener: Listener, desks: Desks | None = None) -> Outcome:
+def execute(config: Config, listener: Listener, panels: Panels | None = None) -> Outcome:
     """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done.
 
-    ``desks`` are those of another run of the same device, which are left open.
+    ``panels`` are those of another run of the same device, which are left open.
     """
     limit, interrupted = TimeLimit(config.time_s), interrupted_run(config)
     variants, settings = config.variants, config.settings
@@ -323,7 +298,7 @@ def execute(config: Config, listener: Listener, desks: Desks | None = None) -> O
         settings = interrupted.settings
     with ExitStack() as stack:
         sides = open_sides(config, variants, stack)
-        place = desks or stack.enter_context(Desks())
+        place = panels or stack.enter_context(Panels())
         opened = place.of(config.device, config.packs, settings, sides.code)
         run = new_run(config, opened[0].facts, sides.revision)
         notes = [*idle_gpus(opened), *filter(None, [commit_of(config.root)[1]])]
@@ -434,7 +409,7 @@ class _Work:
 
     config: Config
     listener: Listener
-    desks: Sequence[Desk]
+    panels: Sequence[Panel]
     file: RunFile
     judging: Judging
     limit: TimeLimit
@@ -461,7 +436,7 @@ class _Work:
             config=self.config,
             limit=self.limit,
             entries=self.entries,
-            devices=len(self.desks),
+            devices=len(self.panels),
         )
         self._watch(Stage.CANARY_START)
         chosen = fit.chosen(runnable) if fit else order(runnable, self.settings.seed)
@@ -479,7 +454,7 @@ class _Work:
                 run,
                 self.listener.note,
                 run_file=self.file,
-                desks=self.desks,
+                panels=self.panels,
                 entries=self.entries,
                 samplings=self.samplings,
                 limit=self.limit,
@@ -490,7 +465,7 @@ class _Work:
             run.having(traces=self.file.run.traces),
             # With what was measured before an interruption.
             wall_s=round(self.limit.spent_s + time.monotonic() - self.started, 3),
-            units=units_of(self.desks, [one.variant for one in run.variants]),
+            units=units_of(self.panels, [one.variant for one in run.variants]),
             phases_s={n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()},
         )
         whole = replace(run, finished=datetime.now(UTC).isoformat(timespec="seconds"))
@@ -523,13 +498,13 @@ class _Work:
             with self._lock:
                 found.setdefault(result.variant, []).append(result)
 
-        def measure(desk: Desk, share: Sequence[Variant]) -> None:
-            processes = HOST_PROCESSES if desk.facts.is_host else PROCESSES
+        def measure(panel: Panel) -> None:
+            processes = HOST_PROCESSES if panel.facts.is_host else PROCESSES
             # No limit holds for canaries, and for what follows the last.
-            self._share(desk, share, stage, processes=processes, is_over=bool, take=take)
+            self._share(panel, canaries, stage, processes=processes, is_over=bool, take=take)
 
         if canaries := self._left(self.file.run.canaries, stage):
-            measure_on_all(self.desks, canaries, measure)
+            share_out(self.panels, self.panels, lambda panel, _: measure(panel))
         for results in found.values():
             self._store(joined(results))
 
@@ -549,18 +524,18 @@ class _Work:
         runs = {one.id: one for one in self.file.run.variants}
         is_over = partial(self.limit.is_over, SCREEN_END if is_screen else CONFIRM_END)
 
-        def unwelcome(variant: Variant, desk: Desk) -> int:
-            return rank(runs[variant.id], desk.facts.unit)
+        def unwelcome(variant: Variant, panel: Panel) -> int:
+            return rank(runs[variant.id], panel.facts.unit)
 
-        def measure(desk: Desk, share: Sequence[Variant], *, processes: int) -> None:
-            self._share(desk, share, stage, processes=processes, is_over=is_over, take=self._take)
+        def measure(panel: Panel, share: Sequence[Variant], *, processes: int) -> None:
+            self._share(panel, share, stage, processes=processes, is_over=is_over, take=self._take)
 
-        measure_on(self.desks, timed, partial(measure, processes=processes), unwelcome)
-        count_on(self.desks, counted, partial(measure, processes=1))
+        measure_on(self.panels, timed, partial(measure, processes=processes), unwelcome)
+        count_on(self.panels, counted, partial(measure, processes=1))
 
     def _share(  # noqa: PLR0913 - what a panel needs to know
         self,
-        desk: Desk,
+        panel: Panel,
         share: Sequence[Variant],
         stage: Stage,
         *,
@@ -568,7 +543,6 @@ class _Work:
         is_over: Callable[[], bool],
         take: Callable[[Result], None],
     ) -> None:
-        panel = desk.panel
         panel.samplings, panel.is_over = self.samplings, is_over
         panel.compared = self.judging.sides.compared
         panel.measure(
@@ -599,7 +573,7 @@ class _Work:
     def _confirmed(self, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:
         """Replace doubtful verdicts by those on fresh data; what failed then has none."""
         config, run = self.config, self.file.run
-        asked = askable(verdicts.values(), config, run, devices=len(self.desks))
+        asked = askable(verdicts.values(), config, run, devices=len(self.panels))
         doubtful = [
             one
             for one in run.variants
@@ -621,15 +595,8 @@ class _Work:
     def _claims(self) -> tuple[ClaimVerdict, ...]:
         """Judge the claims by the screen; decide those left open by blocks inside one process."""
         run = self.file.run
-        unmet = {claim.id: missing_of(claim.needs, run.facts) for claim in run.instances}
-        found = judge_claims(
-            run.instances,
-            # The screen's alone: what one side took minutes later is no match for the other side.
-            results_of(run, Stage.SCREEN),
-            facts=run.facts,
-            unmet={claim: reason for claim, reason in unmet.items() if reason},
-            policy=self.judging.policy,
-        )
+        # The screen's alone: what one side took minutes later is no match for the other side.
+        found = judge_claims(run, Stage.SCREEN, policy=self.judging.policy)
         told = {each.claim: each for each in found}
         gangs = {one.id for one in run.variants if one.variant.is_gang}
         left = [
@@ -644,12 +611,12 @@ class _Work:
         deadline = time.monotonic() + min(LIMIT_S, self.limit.left_s())
         decided: dict[str, ClaimVerdict | str] = {}
 
-        def decide(desk: Desk, share: Sequence[ClaimInstance]) -> None:
+        def decide(panel: Panel, share: Sequence[ClaimInstance]) -> None:
             for claim in share:
                 if time.monotonic() < deadline:
-                    decided[claim.id] = self._decided(desk, claim)
+                    decided[claim.id] = self._decided(panel, claim)
 
-        share_out(self.desks, taken, decide)
+        share_out(self.panels, taken, decide)
         limit = f"no quads: the limit is {MOST_CLAIMS} claims, {LIMIT_S:g} s"
         limit += f", within {self.limit}" if self.limit.is_set else ""
         for claim in left:
@@ -660,11 +627,11 @@ class _Work:
             told[claim.id] = answer
         return tuple(told.values())
 
-    def _decided(self, desk: Desk, claim: ClaimInstance) -> ClaimVerdict | str:
+    def _decided(self, panel: Panel, claim: ClaimInstance) -> ClaimVerdict | str:
         """Measure both sides in turns inside one process; return the verdict, or why none."""
         variants = {one.id: one.variant for one in self.file.run.variants}
-        desk.panel.samplings = dict(self.samplings)
-        results = desk.panel.quads(
+        panel.samplings = dict(self.samplings)
+        results = panel.measure_pair(
             variants[claim.faster],
             variants[claim.than],
             processes=self.settings.confirm_processes,
@@ -679,16 +646,16 @@ class _Work:
 
 
 def settled(config: Config, listener: Listener) -> Outcome:
-    """Execute a run, then settle it on the same desks; raises as ``execute`` does."""
-    with Desks() as desks:
-        return settle(execute(config, listener, desks), config, listener, desks)
+    """Execute a run, then settle it on the same panels; raises as ``execute`` does."""
+    with Panels() as panels:
+        return settle(execute(config, listener, panels), config, listener, panels)
 
 
-def settle(outcome: Outcome, config: Config, listener: Listener, desks: Desks) -> Outcome:
+def settle(outcome: Outcome, config: Config, listener: Listener, panels: Panels) -> Outcome:
     """Ask the baseline's own revision where one card never seen leaves verdicts unclear.
 
     It is measured beside the tree, on that card. What was found before is in the run file either
-    way; Ctrl-C leaves the rest unclear. ``desks`` are those of the run that asks.
+    way; Ctrl-C leaves the rest unclear. ``panels`` are those of the run that asks.
     """
     run, steps = outcome.run, outcome.steps
     # First those that were not confirmed, since this is to decide them.
@@ -703,7 +670,7 @@ def settle(outcome: Outcome, config: Config, listener: Listener, desks: Desks) -
     notes: list[str] = []
 
     def ask() -> None:
-        for found, own, why in _asked(run, doubted[:MOST], config, listener, desks):
+        for found, own, why in _asked(run, doubted[:MOST], config, listener, panels):
             answers.update(found)
             traces.extend(own)
             notes.extend(why)
@@ -712,7 +679,7 @@ def settle(outcome: Outcome, config: Config, listener: Listener, desks: Desks) -
         steps.take("the rest was not measured in turns", ask, None)
     except KeyboardInterrupt:
         outcome = dataclasses.replace(outcome, is_interrupted=True)
-        desks.close()  # a second Ctrl-C may have left a thread that still measures
+        panels.close()  # a second Ctrl-C may have left a thread that still measures
         notes.append("interrupted while the baseline's code was measured in turns")
     if left := len(doubted[MOST:]):
         notes.append(NOT_IN_TURNS.format(left, f"{MOST} at most are"))
@@ -733,7 +700,7 @@ def settle(outcome: Outcome, config: Config, listener: Listener, desks: Desks) -
 
 
 def _asked(
-    run: Run, doubted: Sequence[Verdict], config: Config, listener: Listener, desks: Desks
+    run: Run, doubted: Sequence[Verdict], config: Config, listener: Listener, panels: Panels
 ) -> Iterator[tuple[dict[str, Verdict], list[Trace], list[str]]]:
     """Yield for each revision that baselines come from its answers, traces and why it has none."""
     limit = TimeLimit(config.time_s, spent_s=run.wall_s)
@@ -751,7 +718,7 @@ def _asked(
                 say = f"{len(asked)} unclear on a card never seen: measuring {commit} in turns"
                 listener.note(say)
                 question = _question(config, run, commit, asked, limit)
-                found = execute(question, listener, desks).run
+                found = execute(question, listener, panels).run
                 answers = dict(_answers(run, found, commit, asked, config.exceptions))
                 yield answers, list(_traces(run, found)), []
         except (PerfError, OSError) as error:
