@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
 from perfsuite.boundary import UsageError, is_plain
-from perfsuite.judge.compare import (
-    Against,
-    level_changes,
-)
+from perfsuite.judge.compare import Grounds, level_changes
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     BaselineEntry,
@@ -66,16 +63,16 @@ def slower_than(
     accepted: Mapping[str, BaselineEntry],
     *,
     variants: Sequence[Variant],
-    against: Against,
+    grounds: Grounds,
 ) -> dict[str, str]:
     """Say how much worse than the stored entries accepted ones are, beyond the threshold."""
-    against = replace(against, known=tuple(stored.values())).learned(variants)
+    grounds = grounds.learned(tuple(stored.values()), variants)
     found = {}
     for variant in variants:
         old, new = stored.get(variant.id), accepted.get(variant.id)
         if old is None or new is None or other_kind(old, new):
             continue
-        changes = level_changes(variant, old, [new], against)
+        changes = level_changes(variant, old, [new], grounds)
         worse = [each for each in changes if each.theta > each.threshold]
         if worse:
             found[variant.id] = ", ".join(
@@ -147,8 +144,8 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
             moves, files = _moves(run, new, slug, folder, acceptance)
             said |= moves
             moved = {name: new[name] for name, what in moves.items() if what}
-            against = Against(facts=run.facts, slug=slug)
-            slower |= slower_than(before, moved, variants=[*variants.values()], against=against)
+            grounds = Grounds(facts=run.facts, slug=slug)
+            slower |= slower_than(before, moved, variants=[*variants.values()], grounds=grounds)
             written += write_files([run], skus[slug], folder, files)
     left = {n: why or "nothing was measured" for n, why in chosen.items() if n not in said}
     return Accepted(
