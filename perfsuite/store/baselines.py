@@ -26,7 +26,6 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError, hidden, plain
 from perfsuite.model import CLOCKS, BaselineEntry, BaselineMetric, Pack, Record, Regime, Run, Sku
-from perfsuite.packs.find import PackSource
 from perfsuite.stats import hodges_lehmann, pooled
 from perfsuite.store import files
 from perfsuite.store.codec import convert, damaged, read_json, round_digits, take_schema
@@ -308,7 +307,7 @@ class Shipped:
 Root = Path | Shipped
 
 
-def shipped_by(packs: Iterable[Pack | PackSource]) -> tuple[Shipped, ...]:
+def shipped_by(packs: Iterable[Pack]) -> tuple[Shipped, ...]:
     """Return the folders of baselines inside the packs' packages; a single file ships none."""
     found = []
     for pack in packs:
