@@ -17,8 +17,8 @@ from citizens_data import PACK, RIGHT, WRONG
 
 from perfsuite.boundary import UsageError
 from perfsuite.cli import new_pack
-from perfsuite.model import Tier
-from perfsuite.packs.find import PackSource, packs_at
+from perfsuite.model import Pack, Tier
+from perfsuite.packs.find import packs_at
 from perfsuite.store.baselines import Baselines, Shipped, read_sku, shipped_by
 from perfsuite.workers.catalogue import load_catalogue
 
@@ -182,7 +182,7 @@ def test_a_pack_s_own_baseline_is_used_until_the_project_has_one(folder: pytest.
 def test_shipped_baselines_lie_in_the_package(tmp_path: Path, origin: str, found: str) -> None:
     for name in ("acme/baselines", "acme/inner/baselines", "bare"):
         (tmp_path / name).mkdir(parents=True)
-    pack = PackSource(name="acme", origin=origin.format(tmp_path))
+    pack = Pack(name="acme", origin=origin.format(tmp_path))
     assert shipped_by([pack]) == ((Shipped("acme", tmp_path / found),) if found else ())
 
 
