@@ -69,7 +69,7 @@ def carry_out(order: Order) -> None:
     if order.check:
         session.announce = lambda phase: say(f"{phase} ...")
         session.prepare()
-        _say_check(*session.finish())
+        _say_check(session.finish())
     if case.regime is not Regime.EXACT:
         _launch(session, order.launches)
     device.close()
@@ -83,12 +83,14 @@ def _say_check(evidence: Evidence) -> None:
 
 
 def _launch(session: Session, launches: int) -> None:
-    call = session.launch_once()
-    call()
+    (launch_once,) = session.launches(1)
+    launch_once()
+    session.device.synchronize()
     times_us = []
     for _ in range(launches):
         started = time.perf_counter_ns()
-        call()
+        launch_once()
+        session.device.synchronize()
         times_us.append((time.perf_counter_ns() - started) / 1e3)
     say(
         f"{launches} launches after a warm-up; median {statistics.median(times_us):.1f} us, "

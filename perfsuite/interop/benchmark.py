@@ -16,9 +16,8 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from perfsuite.boundary import DeviceError, UsageError
-from perfsuite.devices.load import own_ns
-from perfsuite.devices.protocol import Device, least_us, open_device, sampled
-from perfsuite.engine.measure import ISSUE_MARGIN
+from perfsuite.devices.protocol import Device, least_us, open_device, own_ns, sampled
+from perfsuite.engine.calibrate import ISSUE_MARGIN
 from perfsuite.model import TIME, Regime, Run, Status
 from perfsuite.store.codec import encode
 from perfsuite.store.sku import sku_of

@@ -6,7 +6,6 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 
 from perfsuite.boundary import UsageError, is_plain
@@ -25,18 +24,15 @@ from perfsuite.store.baselines import (
     Acceptance,
     Merged,
     StoredEntry,
-    baseline_text,
     has_sku,
     locked,
     merge,
     other_kind,
-    pack_path,
     packs_in,
     read_all,
-    read_pack,
     read_sku,
     sku_folder,
-    write_files,
+    write_entries,
 )
 from perfsuite.store.sku import fingerprint_differs, sku_for
 
@@ -141,12 +137,12 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
         folder = sku_folder(root, slug)
         with locked(folder):
             before = {n: stored.entry for n, stored in read_all(folder).items()}
-            moves, files = _moves(run, new, slug, folder, acceptance)
+            moves, changed = _moves(run, new, before, acceptance)
             said |= moves
             moved = {name: new[name] for name, what in moves.items() if what}
             grounds = Grounds(facts=run.facts, slug=slug)
             slower |= slower_than(before, moved, variants=[*variants.values()], grounds=grounds)
-            written += write_files([run], skus[slug], folder, files)
+            written += write_entries([run], skus[slug], folder, changed)
     left = {n: why or "nothing was measured" for n, why in chosen.items() if n not in said}
     return Accepted(
         written=tuple(written),
@@ -227,23 +223,22 @@ def check_sku(sku: Sku, folder: Path) -> None:
 
 
 def _moves(
-    run: Run, new: Mapping[str, BaselineEntry], slug: str, folder: Path, acceptance: Acceptance
-) -> tuple[dict[str, str], dict[Path, bytes]]:
-    """Return in words what becomes of each entry, and the packs' files that change by it."""
+    run: Run,
+    new: Mapping[str, BaselineEntry],
+    before: Mapping[str, BaselineEntry],
+    acceptance: Acceptance,
+) -> tuple[dict[str, str], dict[str, StoredEntry]]:
+    """Return in words what becomes of each entry, and those that change."""
     other_code = {v.variant for v in run.verdicts if v.word.moved}
     said: dict[str, str] = {}
-    files: dict[Path, bytes] = {}
-    for pack, names in groupby(sorted(new), key=lambda name: name.partition(".")[0]):
-        stored, changed = read_pack(folder, pack), {}
-        for name in names:
-            merged = Merged(new[name], _ADDED)
-            if name in stored:
-                # Against a revision the verdicts say nothing of how this compares with the baseline
-                is_other_code = name in other_code or run.against is not None
-                merged = merge(stored[name].entry, new[name], is_other_code=is_other_code)
-            said[name] = merged.what
-            if merged.what:
-                changed[name] = StoredEntry(entry=merged.entry, accepted=acceptance)
-        if changed:
-            files[pack_path(folder, pack)] = baseline_text(slug, pack, {**stored, **changed})
-    return said, files
+    changed: dict[str, StoredEntry] = {}
+    for name in sorted(new):
+        merged = Merged(new[name], _ADDED)
+        if name in before:
+            # Against a revision the verdicts say nothing of how this compares with the baseline.
+            is_other_code = name in other_code or run.against is not None
+            merged = merge(before[name], new[name], is_other_code=is_other_code)
+        said[name] = merged.what
+        if merged.what:
+            changed[name] = StoredEntry(entry=merged.entry, accepted=acceptance)
+    return said, changed

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from perfsuite.boundary import PerfError, UsageError
 from perfsuite.model import BaselineEntry, Pack, Run, Tier
-from perfsuite.packs.find import PackSource, discover
+from perfsuite.packs.find import discover
 from perfsuite.report import view
 from perfsuite.report.terminal import plain
 from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, paths_of
@@ -74,7 +74,7 @@ class Project:
             )
         return load_run(path)
 
-    def sources(self, extra: Iterable[Path] | None) -> tuple[PackSource, ...]:
+    def sources(self, extra: Iterable[Path] | None) -> tuple[Pack, ...]:
         """Return the packs of this project and environment."""
         return discover(self.root, extra=tuple(extra or ()))
 
