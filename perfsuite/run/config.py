@@ -353,9 +353,11 @@ class Config:
     @property
     def baseline_roots(self) -> tuple[Root, ...]:
         """Where accepted numbers lie: the project's, then those that packs ship."""
+        from perfsuite.packs.find import discover
         from perfsuite.store.baselines import shipped_by
 
-        return (*self.baselines, *shipped_by(self.packs))
+        packs = self.packs or discover(self.root, extra=self.pack, allow=self.only)
+        return (*self.baselines, *shipped_by(packs))
 
     @property
     def project(self) -> Path:
