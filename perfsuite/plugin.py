@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from perfsuite.boundary import PerfError, UsageError, is_plain
+from perfsuite.boundary import PerfError, UsageError
 from perfsuite.model import ClaimInstance, Pack, Regime, Variant
 from perfsuite.run.config import EXIT_MACHINE, Config, config_of, known_options
 
@@ -44,9 +44,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """Under --perf, refuse what does not go with it, before it starts processes of its own."""
     if not config.getoption("perf"):
         return
-    for option, told, why, remedy in REFUSED:
+    for option, told, remedy in REFUSED:
         if config.getoption(option, default=None):
-            error = UsageError(f"--perf cannot run with {told}: {why}", remedy=remedy)
+            error = UsageError(f"--perf cannot run with {told}", remedy=remedy)
             raise pytest.UsageError(str(error))
 
 
@@ -59,28 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
             if is_module_id(arg, config):
                 raise pytest.UsageError(f"{arg} is a variant\n  do: add --perf")
         return
-    _refuse_contradictions(config)
     _refuse_other_root(config)
     config.pluginmanager.register(PerfSession(config), "perfsuite-session")
-
-
-def _refuse_contradictions(config: pytest.Config) -> None:
-    """Refuse options that contradict each other."""
-    if not is_plain(config.getoption("perf_reason")):
-        raise pytest.UsageError(
-            f"--perf-reason holds what cannot be stored: {config.getoption('perf_reason')!r}"
-            "\n  do: write it in plain text"
-        )
-    if config.getoption("perf_accept") and not config.getoption("perf_reason").strip():
-        raise pytest.UsageError(
-            "--perf-accept needs a reason, which is stored with the numbers"
-            '\n  do: add --perf-reason "why these numbers are right"'
-        )
-    if config.getoption("perf_accept") and config.getoption("perf_check"):
-        raise pytest.UsageError(
-            "--perf-accept has nothing to accept under --perf-check, which measures nothing"
-            "\n  do: leave one of them out"
-        )
 
 
 def _refuse_other_root(config: pytest.Config) -> None:
@@ -132,15 +112,25 @@ def is_case(path: Path, config: pytest.Config) -> bool:
 
 
 @pytest.fixture
-def perf(request: pytest.FixtureRequest) -> PerfFixture:
+def perf(request: pytest.FixtureRequest) -> Callable[..., Look]:
     """Call a function; under --perf also take a quick look at its time: ``perf(fn, *args)``.
 
-    Returns a look: ``result`` is what the function returned, ``time_us`` the median of its
-    ``runs``. It is listed in the summary and gives no verdict.
+    Returns a look: ``result`` is what the first call returned, ``time_us`` the median of its
+    ``runs``, of half a second. If calls put work on the GPU that this process uses, the GPU is
+    timed on both of its clocks, else the host. Inputs are the same in each run, and so lie in the
+    caches. A look is listed in the summary and gives no verdict; for a verdict, write a case.
     """
     config: pytest.Config = request.config
     is_on = config.getoption("perf") and not config.getoption("perf_check")
-    return PerfFixture(request.node.nodeid, is_on=is_on, looks=config.stash[looks_key])
+
+    def look(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Look:
+        if not is_on:
+            return Look(name=request.node.nodeid, result=fn(*args, **kwargs))
+        taken = take_look(request.node.nodeid, lambda: fn(*args, **kwargs))
+        config.stash[looks_key].append(taken)
+        return taken
+
+    return look
 
 
 def pytest_terminal_summary(
@@ -246,46 +236,28 @@ def reported_by(item: pytest.Item) -> Iterable[Reported]:
     return [params[name] for name in ("variant", "claim") if isinstance(params.get(name), Reported)]
 
 
-def id_of(reported: Reported) -> str:
-    """Return the id of what an item reports."""
-    return reported.name if isinstance(reported, Pack) else reported.id
-
-
 # The fixture that pytest-benchmark and pytest-codspeed share, and what is done with its results.
 BENCHMARK = "benchmark"
 RESULTS = ("json", "save", "autosave", "compare", "histogram")
 
 
 # Options that would have perf items run elsewhere, again, or not at all: why, and what to do.
+DISTURBED = "measurements would disturb each other"
+ALL_GPUS = "perfsuite drives all GPUs of this machine itself"
 REFUSED = (
+    ("numprocesses", f"xdist's -n: {DISTURBED}", f"leave -n out, or add -n 0; {ALL_GPUS}"),
+    ("tx", f"xdist's --tx: {DISTURBED}", f"leave --tx out; {ALL_GPUS}"),
     (
-        *("numprocesses", "xdist's -n"),
-        "measurements would disturb each other",
-        "leave -n out, or add -n 0; perfsuite drives all GPUs of this machine itself",
-    ),
-    (
-        *("tx", "xdist's --tx"),
-        "measurements would disturb each other",
-        "leave --tx out; perfsuite drives all GPUs of this machine itself",
-    ),
-    (
-        *("looponfail", "xdist's --looponfail"),
-        "what failed would be measured again until it passes",
+        *("looponfail", "xdist's --looponfail: what failed would be measured until it passes"),
         "leave it out; --lf runs what failed once more",
     ),
+    ("codspeed", "--codspeed: it would deselect every variant", "run them one after the other"),
     (
-        *("codspeed", "--codspeed"),
-        "it would deselect every variant",
-        "run them one after the other",
-    ),
-    (
-        *("benchmark_only", "--benchmark-only"),
-        "it would skip every variant",
+        *("benchmark_only", "--benchmark-only: it would skip every variant"),
         "leave it out; each report has a benchmark.json in pytest-benchmark's format",
     ),
     (
-        *("reruns", "--reruns"),
-        "a repeated test would turn a slowdown into a pass",
+        *("reruns", "--reruns: a repeated test would turn a slowdown into a pass"),
         "leave --reruns out, or add --reruns 0; perfsuite confirms changes in fresh processes",
     ),
 )
@@ -321,8 +293,8 @@ class PerfSession:
         self.config = config
         self.asked = self._guarded(lambda: config_of(config))
         self.chosen: Config | None = None
-        # What tests are given, by their argument's name and the pack.
-        self.values: dict[tuple[str, str], list[Reported]] = {}
+        # What tests are given, with its pack, by their argument's name and its id.
+        self.values: Mapping[str, Mapping[str, tuple[str, Reported]]] = {}
         self.session: pytest.Session | None = None
         self.ticker: Ticker | None = None
         self.outcome: Outcome | None = None
@@ -338,13 +310,12 @@ class PerfSession:
     def pytest_collection(self) -> None:
         """Catalogue the packs once, before anything is collected."""
         if self.selection.needs_packs:
-            self.chosen = self._guarded(self.asked.chosen)
-            for variant in self.chosen.variants:
-                self.values.setdefault(("variant", variant.pack), []).append(variant)
-            for claim in self.chosen.claims:
-                self.values.setdefault(("claim", claim.pack), []).append(claim)
-            for pack in (each for each in self.chosen.packs if each.error):
-                self.values.setdefault(("broken_pack", pack.name), []).append(pack)
+            self.chosen = chosen = self._guarded(self.asked.chosen)
+            self.values = {
+                "variant": {each.id: (each.pack, each) for each in chosen.variants},
+                "claim": {each.id: (each.pack, each) for each in chosen.claims},
+                "broken_pack": {p.name: (p.name, p) for p in chosen.packs if p.error},
+            }
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Leave every file out but case modules and what was named."""
@@ -368,7 +339,7 @@ class PerfSession:
             return
         for argument in ARGUMENTS & set(metafunc.fixturenames):
             values = self._values(path, argument)
-            metafunc.parametrize(argument, values, ids=[id_of(value) for value in values])
+            metafunc.parametrize(argument, values.values(), ids=list(values))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(
@@ -551,15 +522,15 @@ class PerfSession:
     def _is_case(self, path: Path) -> bool:
         return path == ITEMS or self.selection.is_case(path)
 
-    def _values(self, path: Path, argument: str) -> list[Reported]:
+    def _values(self, path: Path, argument: str) -> dict[str, Reported]:
         """Return an argument's values for a case module; each pack belongs to one module."""
-        packs = dict.fromkeys(pack for _, pack in self.values)
-        if path != ITEMS:
-            beside = {file.stem.removeprefix("test_") for file in path.parent.glob("test_*.py")}
-            own = path.stem.removeprefix("test_")
-            rest = path.stem == REST
-            packs = {pack: None for pack in packs if pack == own or (rest and pack not in beside)}
-        return [value for pack in packs for value in self.values.get((argument, pack), [])]
+        own = path.stem.removeprefix("test_")
+        beside = {file.stem.removeprefix("test_") for file in path.parent.glob("test_*.py")}
+        return {
+            name: value
+            for name, (pack, value) in self.values.get(argument, {}).items()
+            if path == ITEMS or pack == own or (path.stem == REST and pack not in beside)
+        }
 
 
 TIME_LIMIT_S = 0.5
@@ -594,29 +565,6 @@ class Look:
         told = f"{self.low_us:,.2f} to {self.high_us:,.2f}, {clocks}{self.runs} runs, {self.clock}"
         note = f"  ({self.note})" if self.note else ""
         return f"{self.time_us:14,.2f} us  ({told})  {self.name}{note}"
-
-
-class PerfFixture:
-    """What a test is handed as ``perf``: ``look = perf(fn, *args, **kwargs)``.
-
-    Calls ``fn`` once and, under --perf, again and again for half a second; ``look.result`` is what
-    the first call returned. If calls of ``fn`` put work on the GPU that this process uses, the GPU
-    is timed on both of its clocks, else the host. Inputs are the same in each run, and so lie in
-    the caches. A look gives no verdict; for a verdict, write a case.
-    """
-
-    def __init__(self, name: str, *, is_on: bool, looks: list[Look]) -> None:
-        self.name = name
-        self.is_on = is_on
-        self.looks = looks
-
-    def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Look:
-        """Call ``fn`` with the arguments; return its result and, under --perf, its time."""
-        if not self.is_on:
-            return Look(name=self.name, result=fn(*args, **kwargs))
-        look = take_look(self.name, lambda: fn(*args, **kwargs))
-        self.looks.append(look)
-        return look
 
 
 def take_look(name: str, call: Callable[[], Any], *, time_limit_s: float = TIME_LIMIT_S) -> Look:

@@ -11,7 +11,6 @@ from test_runner import Log
 from perfsuite.model import Run, Settings, Verdict
 from perfsuite.run.config import Config
 from perfsuite.run.run import Outcome, settled
-from perfsuite.store.git import RevisionOptions
 
 ROOT = Path(__file__).parents[1]
 PACK = '''
@@ -67,13 +66,13 @@ def repository_at(folder: Path) -> Path:
 
 def asked(folder: Path, *, against: str = "", build: str = "", **fields: Any) -> Config:
     """Return what measures the repository's pack, beside a revision if one is named."""
-    revision = RevisionOptions(rev=against, project=folder, build=build) if against else None
     given = {"pack": (folder / "acme.py",), "settings": Settings(samples=8), **fields}
     config = Config(
         root=folder,
         device="fake",
         only=("acme",),
-        against=revision,
+        against=against or None,
+        against_build=build,
         baselines=(folder / "baselines",),
         **given,
     ).chosen()

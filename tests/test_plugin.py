@@ -109,7 +109,8 @@ def test_an_ordinary_session_runs_ordinary_tests_and_imports_nothing_heavy(
         test_light=f"""
         import sys
         def test_light(perf):
-            assert perf(lambda x: x + 1, 2).result == 3
+            look = perf(lambda x, *, more: x + more, 2, more=1)
+            assert (look.result, look.runs, look.time_us == look.time_us) == (3, 0, False)
             assert not set({heavy.split()!r}) & set(sys.modules)
         """
     )
@@ -288,6 +289,7 @@ def test_the_summary_is_last_whatever_pytest_says(project: pytest.Pytester) -> N
         (["-o", "perf_counters=maybe"], "perf_counters is neither true nor false"),
         (["--perf-accept"], "--perf-reason"),
         (["--perf-accept", "--perf-reason", "x", "--perf-check"], "leave one of them out"),
+        (["--perf-accept", "--perf-reason", "\x1b[2J"], "write it in plain text"),
         (["--perf-processes", "0"], "'0'"),
         (["--perf-gate", "lots"], "'lots'"),
         (["--perf-tier", "huge"], "nightly"),

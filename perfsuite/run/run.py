@@ -62,7 +62,7 @@ from perfsuite.run.against import (
 )
 from perfsuite.run.config import CONFIRM_END, SCREEN_END, Config, Exceptions, TimeLimit
 from perfsuite.run.expected import Basis, beside, find_expected, plausible, rank, unaccepted
-from perfsuite.store.git import RevisionOptions, code_digest, commit_of
+from perfsuite.store.git import code_digest, commit_of
 from perfsuite.store.runs import (
     RunFile,
     clock_notes,
@@ -774,7 +774,7 @@ def _question(
         shard=None,
         # A night may have forty of these to ask.
         is_brief=True,
-        against=RevisionOptions(rev=commit, project=config.root),
+        against=commit,
         state=f"{config.state}/{FOLDER}",
     )
 
