@@ -394,12 +394,12 @@ class PerfSession:
     def _measure(self, variants: list[Variant], claims: list[ClaimInstance]) -> None:
         from perfsuite.report.terminal import Ticker, accounts_of, bare_accounts
         from perfsuite.run.finish import close
-        from perfsuite.run.run import settled
+        from perfsuite.run.run import execute
 
         assert self.chosen is not None  # noqa: S101 - collection came first
         asked = self.chosen.narrowed(variants, claims)
         with Ticker(self._write) as self.ticker:
-            self.outcome = outcome = settled(asked, self.ticker)
+            self.outcome = outcome = execute(asked, self.ticker)
         self.closing = close(outcome, asked)
         self.accounts = bare_accounts(outcome.run, self.asked)
         if run_view := self.run_view:

@@ -10,7 +10,7 @@ from test_runner import Log
 
 from perfsuite.model import Run, Settings, Verdict
 from perfsuite.run.config import Config
-from perfsuite.run.run import Outcome, settled
+from perfsuite.run.run import Outcome, execute
 
 ROOT = Path(__file__).parents[1]
 PACK = '''
@@ -80,7 +80,7 @@ def asked(folder: Path, *, against: str = "", build: str = "", **fields: Any) ->
 
 
 def measure(folder: Path, **fields: Any) -> Outcome:
-    return settled(asked(folder, **fields), Log())
+    return execute(asked(folder, **fields), Log())
 
 
 def verdicts(run: Run) -> dict[str, Verdict]:

@@ -27,7 +27,6 @@ from against_data import (
     words,
 )
 from kept_folder import Fill
-from test_runner import Log
 
 from perfsuite.boundary import PackError, UsageError
 from perfsuite.judge.noise import entries_of
@@ -36,10 +35,9 @@ from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.run.accept import accept
 from perfsuite.run.against import differing
 from perfsuite.run.finish import run_view_of
-from perfsuite.run.run import execute, settle
+from perfsuite.run.run import execute
 from perfsuite.store.runs import end_lines, list_runs, load_run, read_run
 from perfsuite.workers.server import entries, moved_origin, refuse_strangers
-from perfsuite.workers.units import Desks
 
 
 @pytest.fixture
@@ -417,15 +415,12 @@ def test_what_cannot_be_asked_leaves_the_rest_unclear(
     unclear = {"one": "same", "two": "unclear"}
     assert words(outcome.run) == unclear
     assert any(note.startswith("1 not measured in turns with") for note in outcome.run.notes)
-    config, log = asked(elsewhere), Log()
-    late = settle(outcome, replace(config, time_s=outcome.run.wall_s), log, Desks())
-    assert late.run.notes[-1].endswith("left no time")
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("perfsuite.run.run._asked", stop)
-    stopped = settle(outcome, config, log, Desks())
+    monkeypatch.setattr("perfsuite.run.run.unaskable", stop)
+    stopped = measure(elsewhere)
     assert stopped.is_interrupted
-    assert words(stopped.run) == unclear
+    assert words(load_run(stopped.run_file)) == unclear
     assert stopped.run.notes[-1].startswith("interrupted while")
