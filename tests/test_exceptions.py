@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 from store_data import planned, variant
-from test_runner import Log, request, watched
+from test_runner import Log, request, slow_down, watched
 
 from perfsuite.boundary import StoreError
 from perfsuite.model import (
@@ -162,12 +162,10 @@ def test_what_is_excepted_breaks_no_claim(tmp_path: Path) -> None:
 HOSTILE = "<script>alert(1)</script> \\u001b[2J"
 
 
-def test_an_excepted_verdict_is_shown_everywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_excepted_verdict_is_shown_everywhere(tmp_path: Path) -> None:
     text = waiver("us=200").replace("new driver", HOSTILE)
     execute(request(tmp_path), Log())
-    monkeypatch.setenv("FACTOR_200", "1.03")
+    slow_down(tmp_path, 200, by=1.03)
     outcome = execute(request(tmp_path, exceptions=load(tmp_path, text)), Log())
     run_view = read(outcome.run, baselines=entries_in(outcome.run), source=source_of(outcome.run))
     assert not run_view.fails
@@ -187,12 +185,9 @@ def test_an_excepted_verdict_is_shown_everywhere(
     assert (told["perf_excepted_until"], told["perf_excepted_issue"]) == ("2026-12-01", ISSUE)
 
 
-def test_a_quarantined_canary_shifts_no_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quarantined_canary_shifts_no_machine(tmp_path: Path) -> None:
     execute(watched(tmp_path), Log())
-    for us in (50, 100, 200, 400):
-        monkeypatch.setenv(f"FACTOR_{us}", "1.03")
+    slow_down(tmp_path, 50, 100, 200, 400, by=1.03)
     exceptions = load(tmp_path, quarantine("us=50"))
     run = execute(watched(tmp_path, exceptions=exceptions), Log()).run
     assert run.shift is None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import store_data
 from msgspec import structs
-from test_runner import QUICK, WATCHED, Log, request
+from test_runner import QUICK, WATCHED, Log, request, slow_down
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import (
@@ -130,11 +130,9 @@ def whole_of(runs: list[Run], folder: Path, *packs: Pack) -> Outcome:
     )
 
 
-def test_shards_are_judged_as_the_whole_run_is(
-    asked: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_are_judged_as_the_whole_run_is(asked: Config, tmp_path: Path) -> None:
     accept(execute(asked, Log()).run, tmp_path / "baselines", reason="first", by="me")
-    monkeypatch.setenv("FACTOR_200", "1.05")
+    slow_down(tmp_path, 200, by=1.05)
     run = execute(asked, Log()).run
     for path in list_runs(asked.folder):
         path.unlink()

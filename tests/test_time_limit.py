@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import store_data
 from msgspec import structs
-from test_runner import PACK, QUICK, Log, request
+from test_runner import PACK, QUICK, Log, request, slow_down
 
 from perfsuite.model import (
     BaselineEntry,
@@ -178,7 +178,7 @@ def test_a_change_that_there_was_no_time_to_confirm_is_unclear(
 ) -> None:
     asked = request(tmp_path)
     execute(asked, Log())
-    monkeypatch.setenv("FACTOR_200", "1.1")
+    slow_down(tmp_path, 200, by=1.1)
     monkeypatch.setattr("perfsuite.run.run.CONFIRM_END", 0.0)
     run = execute(replace(asked, time_s=600.0), Log()).run
     verdict = run.verdicts[1]
