@@ -154,67 +154,13 @@ PLUGIN = "perfsuite.plugin"
 Reported = Variant | ClaimInstance | Pack
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What a session takes: ``named`` are files and folders, ``ids`` node ids in ``MODULE``."""
-
-    folders: tuple[Path, ...]
-    named: frozenset[Path]
-    ids: tuple[str, ...]
-
-    @property
-    def needs_packs(self) -> bool:
-        """Say whether packs are asked for, and not only files with quick looks."""
-        files = [path for path in self.named if path.is_file()]
-        only_files = files and not any(self.is_case(path) for path in files)
-        return bool(self.ids) or not only_files
-
-    @property
-    def needs_module(self) -> bool:
-        """Say whether variants have no case module to stand in."""
-        return bool(self.ids) or (not self.folders and self.needs_packs)
-
-    def is_case(self, path: Path) -> bool:
-        """Say whether a path lies in a folder of case modules."""
-        return any(path.is_relative_to(folder) for folder in self.folders)
-
-    def takes(self, path: Path) -> bool:
-        """Say whether a file is to be collected; what it holds besides is left out later."""
-        return self.is_case(path) or any(path.resolve().is_relative_to(each) for each in self.named)
-
-    def chosen(self, items: Sequence[pytest.Item]) -> list[pytest.Item]:
-        """Return the items that the ids name, all if there are none; ``UsageError`` if unknown."""
-        found = [item for item in items if any(_is_named(item.nodeid, name) for name in self.ids)]
-        for name in self.ids:
-            if not any(_is_named(item.nodeid, name) for item in found):
-                raise UsageError(
-                    f"not found: {name}",
-                    remedy="list the ids: pytest --perf --collect-only -q (of another tier: "
-                    "--perf-tier nightly or full)",
-                )
-        return found if self.ids else list(items)
-
-
-def selection_of(config: pytest.Config) -> Selection:
-    """Take what the command line names; node ids of ``MODULE``, which is no file, out of it."""
-    is_given = config.args_source.name == "ARGS"
-    ids = tuple(arg for arg in config.args if is_given and is_module_id(arg, config))
-    config.args = [arg for arg in config.args if arg not in ids]
-    paths = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
-    return Selection(
-        folders=tuple(config.getini("perf_cases")),
-        named=frozenset(path.resolve() for path in paths if is_given),
-        ids=ids,
-    )
-
-
 def is_module_id(arg: str, config: pytest.Config) -> bool:
     """Say whether an argument is the id of an item in ``MODULE``."""
     folder = config.invocation_params.dir / MODULE
     return arg.startswith(f"{MODULE}::") and not folder.exists()
 
 
-def _is_named(nodeid: str, name: str) -> bool:
+def _is_item(nodeid: str, name: str) -> bool:
     return nodeid == name or nodeid.startswith(f"{name}[")
 
 
@@ -302,14 +248,24 @@ class PerfSession:
         self.told_suite = False
         self.accounts: Mapping[str, Account] = {}
         self.closing: Closing | None = None
-        self.selection = selection_of(config)
+        self.folders: Sequence[Path] = config.getini("perf_cases")
+        # Files and folders that the command line names, and node ids in MODULE, which is no file.
+        is_given = config.args_source.name == "ARGS"
+        self.ids = [arg for arg in config.args if is_given and is_module_id(arg, config)]
+        config.args = [arg for arg in config.args if arg not in self.ids]
+        paths = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
+        self.named = [path.resolve() for path in paths if is_given]
+        files = [path for path in self.named if path.is_file()]
+        has_cases = not files or any(is_case(path, config) for path in files)
+        # Whether packs are asked for, and not only files with quick looks.
+        self.needs_packs = bool(self.ids) or has_cases
         self.left_out: set[pytest.Item] = set()
         self.silenced = silence_benchmark(config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
         """Catalogue the packs once, before anything is collected."""
-        if self.selection.needs_packs:
+        if self.needs_packs:
             self.chosen = chosen = self._guarded(self.asked.chosen)
             self.values = {
                 "variant": {each.id: (each.pack, each) for each in chosen.variants},
@@ -319,8 +275,9 @@ class PerfSession:
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Leave every file out but case modules and what was named."""
-        is_left_out = collection_path.is_file() and not self.selection.takes(collection_path)
-        return True if is_left_out else None
+        is_taken = collection_path.is_dir() or is_case(collection_path, self.config)
+        place = collection_path.resolve()
+        return None if is_taken or any(map(place.is_relative_to, self.named)) else True
 
     def pytest_pycollect_makeitem(
         self, collector: pytest.Module | pytest.Class, name: str, obj: object
@@ -351,12 +308,25 @@ class PerfSession:
         if self.left_out:
             config.hook.pytest_deselected(items=list(self.left_out))
             items[:] = [item for item in items if item in own]
-        if self.chosen and self.selection.needs_module:
+        # Where variants have no case module to stand in.
+        if self.chosen and (self.ids or not self.folders):
             module: pytest.Module = pytest.Module.from_parent(
                 session, path=ITEMS, name=MODULE, nodeid=MODULE
             )
             found = list(session.genitems(module))
-            chosen = self._guarded(lambda: self.selection.chosen(found))
+            chosen = [
+                item
+                for item in found
+                if not self.ids or any(_is_item(item.nodeid, name) for name in self.ids)
+            ]
+            for name in self.ids:
+                if not any(_is_item(item.nodeid, name) for item in chosen):
+                    error = UsageError(
+                        f"not found: {name}",
+                        remedy="list the ids: pytest --perf --collect-only -q (of another tier: "
+                        "--perf-tier nightly or full)",
+                    )
+                    raise pytest.UsageError(str(error))
             items.extend(chosen)
             if others := set(found) - set(chosen):
                 config.hook.pytest_deselected(items=list(others))
@@ -373,9 +343,9 @@ class PerfSession:
             return "perfsuite: no pack found; install one, or name one with --perf-pack"
         if self.chosen.shard and not self.chosen.variants:
             return f"perfsuite: shard {self.chosen.shard} has no variant: nothing to do"
-        if not self.selection.folders:
+        if not self.folders:
             return ""
-        folders = ", ".join(map(str, self.selection.folders))
+        folders = ", ".join(map(str, self.folders))
         return f"perfsuite: no variant is chosen here; case modules are in {folders}"
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -520,7 +490,7 @@ class PerfSession:
             raise pytest.UsageError(plain(str(error))) from error
 
     def _is_case(self, path: Path) -> bool:
-        return path == ITEMS or self.selection.is_case(path)
+        return path == ITEMS or is_case(path, self.config)
 
     def _values(self, path: Path, argument: str) -> dict[str, Reported]:
         """Return an argument's values for a case module; each pack belongs to one module."""
