@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -523,94 +522,6 @@ def variant_id(pack: str, case: str, axes: Axes) -> str:
         if not VALUE.match(format_value(value)):
             raise ValueError(f"axis {name!r} has value {value!r}, which must match {VALUE.pattern}")
     return f"{pack}.{case}[{','.join(f'{k}={format_value(v)}' for k, v in axes.items())}]"
-
-
-# What many runs say of one variant: its series, where the level shifted, what was accepted.
-
-
-class SeriesKey(Record, frozen=True, kw_only=True):
-    """What makes points comparable: one metric of one version of a variant, on one SKU."""
-
-    sku: str
-    variant: str
-    metric: str
-    regime: str
-    case_version: int = 1
-    unit: str = ""
-    better: str = "lower"
-
-
-class Point(Record, frozen=True, kw_only=True):
-    """One run's estimate of a metric; relative numbers as in ``Change`` and ``BaselineMetric``.
-
-    ``part`` tells the run's own measuring ("") from that of a canary, another arm or a claim.
-    ``why_not`` says why it enters no average and no change point; "" if it does.
-    ``center`` is None where nothing was measured, ``values`` are the processes' by card.
-    """
-
-    run: str
-    started: str
-    commit: str = ""
-    center: float | None = None
-    values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    between: float = 0.0
-    word: str = ""
-    theta: float | None = None
-    low: float | None = None
-    high: float | None = None
-    part: str = ""
-    why_not: str = ""
-
-    @property
-    def is_valid(self) -> bool:
-        """Say whether it counts."""
-        return not self.why_not and self.center is not None
-
-
-class ChangePoint(Record, frozen=True, kw_only=True):
-    """Where the level of a series shifted: in which run first, after which commit, by how much.
-
-    ``before`` and ``after`` are the levels in the metric's unit; ``is_other_unit`` if no card
-    measured on both sides.
-    """
-
-    run: str
-    started: str
-    commit_before: str
-    commit: str
-    before: float
-    after: float
-    p_value: float
-    is_other_unit: bool = False
-
-    @property
-    def change(self) -> float:
-        """The relative change of the metric's own value; infinite from nothing."""
-        return self.after / self.before - 1 if self.before else math.inf
-
-
-class BaselineMove(Record, frozen=True, kw_only=True):
-    """An acceptance: from when on, of which run, a series is compared with ``center``."""
-
-    run: str
-    accepted: str
-    by: str
-    reason: str
-    center: float
-
-
-class Series(Record, frozen=True, kw_only=True):
-    """The points of one series in order of time; ``change_points`` is None if nobody looked."""
-
-    key: SeriesKey
-    points: tuple[Point, ...]
-    change_points: tuple[ChangePoint, ...] | None = None
-    moves: tuple[BaselineMove, ...] = ()
-
-    @property
-    def valid(self) -> tuple[Point, ...]:
-        """The points that count."""
-        return tuple(point for point in self.points if point.is_valid)
 
 
 # What a pack hands over as a whole: its variants, and the claims that relate them.

@@ -8,14 +8,10 @@ import report_data as data
 from msgspec.structs import replace
 from report_data import Told
 
+from perfsuite.history.store import BaselineMove, ChangePoint, Point, Series, SeriesKey
 from perfsuite.model import (
-    BaselineMove,
-    ChangePoint,
     Code,
-    Point,
     Section,
-    Series,
-    SeriesKey,
     Trace,
     TracedKernel,
     Word,

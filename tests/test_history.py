@@ -31,18 +31,23 @@ from store_data import OTHER_UNIT, UNIT, finished
 from perfsuite.boundary import PerfError, StoreError, UsageError
 from perfsuite.history import DEFAULT
 from perfsuite.history.pages import write_trends
-from perfsuite.history.store import History, runs, schema, url_of
-from perfsuite.model import (
-    Arm,
+from perfsuite.history.store import (
     BaselineMove,
-    Change,
     ChangePoint,
-    MachineShift,
+    History,
     Point,
-    Result,
-    Run,
     Series,
     SeriesKey,
+    runs,
+    schema,
+    url_of,
+)
+from perfsuite.model import (
+    Arm,
+    Change,
+    MachineShift,
+    Result,
+    Run,
     Sku,
     Stage,
     Status,
@@ -210,8 +215,8 @@ def shifted(run: Run) -> Run:
 @pytest.mark.parametrize(
     ("change", "left_out", "counted"),
     [
-        (with_aside, ["arm A", "claim memory.twice"], 1),
-        (with_canaries, ["canary-end", "canary-start"], 1),
+        (with_aside, [], 1),
+        (with_canaries, [], 1),
         (as_status(Status.DISTURBED), ["disturbed"], 0),
         (as_status(Status.WRONG), ["wrong"], 0),
         (shifted, ["machine-shift"], 0),
@@ -458,7 +463,7 @@ def test_runs_are_imported_once_and_a_report_shows_their_past(
     assert f"{paths[1]}: stored" in said
     assert "night-0040: was there already" in said
     _, said = perfsuite("history", "--last", "2", COPY)
-    assert ("left out: arm A" in said, "of 1 run\n" in said) == (True, True)
+    assert "of 2 runs\n" in said
     for url, has_past in ((DEFAULT, True), ("sqlite:///none.db", False), ("nonsense", False)):
         monkeypatch.setenv("PERFSUITE_HISTORY", url)
         assert perfsuite("report", "night-0040")[0] == 0

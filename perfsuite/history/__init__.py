@@ -7,13 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from perfsuite.boundary import PerfError
 from perfsuite.hooks import hookimpl
 
 if TYPE_CHECKING:
     import typer
 
-    from perfsuite.model import Run, Series
+    from perfsuite.model import Run
+    from perfsuite.report.data import VariantView
     from perfsuite.run.config import Config
     from perfsuite.run.finish import Kept
     from perfsuite.run.run import Steps
@@ -53,9 +56,8 @@ def perf_finished(run: Run, config: Config, steps: Steps) -> Kept:
             shown = [each.variant for each in run.verdicts if each.word not in {"same", "new"}]
         with History(url, config.root) as history:
             history.add(run, config.baselines)
-            nothing: Mapping[str, Series] = {}
             found = partial(history.recent, run, shown)
-            return Kept(steps.take("history not shown", found, nothing), history.notes)
+            return Kept(steps.take("history not shown", found, {}), history.notes)
 
     later = f"perfsuite history import {run.id} later"
     return steps.take("history not stored", kept, Kept(), remedy=later)
@@ -74,3 +76,13 @@ def perf_past(run: Run, root: Path) -> Kept:
             return Kept(found, history.notes)
     except (PerfError, ImportError):
         return Kept()
+
+
+@hookimpl(trylast=True)  # why it changed stands before since when
+def perf_variant_section(variant_view: VariantView) -> Markup:
+    """Show the runs of a variant before this one."""
+    if variant_view.history is None:
+        return Markup()
+    from perfsuite.history.pages import past_of
+
+    return past_of(variant_view)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from markupsafe import Markup
 from typer.core import TyperGroup
 
 from perfsuite.boundary import PerfError, UsageError
-from perfsuite.model import Point, Series
 from perfsuite.report import html, view
 from perfsuite.run.config import Config
 from perfsuite.run.project import find_project, say, say_table, stored_run, with_baselines
@@ -20,7 +20,8 @@ from perfsuite.store.codec import encode
 from perfsuite.store.files import refusing, replace_file
 
 if TYPE_CHECKING:
-    from perfsuite.history.store import History
+    from perfsuite.history.store import ChangePoint, History, Point, Series
+    from perfsuite.report.data import VariantView
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH, SPARK_HEIGHT = 160, 24
@@ -154,7 +155,7 @@ def _say_series(series: Series, last: int) -> None:
     # A level that never moved lies in the middle.
     heights = [(center - low) / span if span else 1 / 2 for center in centers]
     bars = "".join(BARS[int(height * (len(BARS) - 1))] for height in heights)
-    say(f"{bars}  of {view.count(len({point.run for point in shown}), 'run')}")
+    say(f"{bars}  of {view.count(len(shown), 'run')}")
     columns = ("started", "run", "commit", key.metric, "sd between", "verdict", "what happened")
     rows = [
         (
@@ -174,20 +175,39 @@ def _say_series(series: Series, last: int) -> None:
     if series.change_points is None:
         say("change points are not looked for: ruptures is not installed")
     for change in series.change_points or ():
-        moved = view.shift(change, key.unit)
-        say(f"since {view.moment(change.started)}: {moved}; {view.commits(change)}")
+        moved = shift(change, key.unit)
+        say(f"since {view.moment(change.started)}: {moved}; {commits(change)}")
 
 
 def _happened(series: Series, point: Point, shown: Sequence[Point]) -> Iterator[str]:
     if point.why_not:
         yield f"left out: {point.why_not}"
-    for change in () if point.part else series.change_points or ():
+    for change in series.change_points or ():
         if change.run == point.run:
-            yield f"change point: {view.shift(change, series.key.unit)}"
+            yield f"change point: {shift(change, series.key.unit)}"
     later = next((p.started for p in shown if p.started > point.started), "~")
     for move in series.moves:
         if point.started <= move.accepted < later:
             yield f"baseline accepted by {move.by}: {move.reason}"
+
+
+def shift(moved: ChangePoint, unit: str) -> str:
+    """Return by how much a level shifted, with the p value."""
+    # A tenth of the shift is the last digit that says something of it.
+    tenth = abs(moved.change) / 10
+    noise = tenth if 0 < abs(moved.change) < 1 else None
+    levels = " to ".join(view.amount(each, unit, noise) for each in (moved.before, moved.after))
+    by = view.percent(moved.change, half_width=tenth) if moved.before else levels
+    other = "; measured on another card from here on" if moved.is_other_unit else ""
+    return f"{by} ({levels}, p {view.p_value(moved.p_value)}){other}"
+
+
+def commits(moved: ChangePoint) -> str:
+    """Return the commits between which a level shifted."""
+    before, after = view.commit(moved.commit_before), view.commit(moved.commit)
+    if not after:
+        return "no commit known"
+    return f"{before}..{after}" if before != after else f"{after}, as before"
 
 
 def write_trends(sku: str, found: Sequence[Series], folder: Path) -> Path:
@@ -204,17 +224,7 @@ def write_trends(sku: str, found: Sequence[Series], folder: Path) -> Path:
     )
     charts = {
         "runs": [[run, started, view.commit(commit)] for started, run, commit in runs],
-        "series": [
-            {
-                "name": f"{one.key.variant} {one.key.metric}",
-                "unit": one.key.unit,
-                "runs": [places[point.run] for point in one.points],
-                "centers": [point.center for point in one.points],
-                "not": {n: point.why_not for n, point in enumerate(one.points) if point.why_not},
-                "changes": [change.run for change in one.change_points or ()],
-            }
-            for one in ordered
-        ],
+        "series": [_chart(f"{one.key.variant} {one.key.metric}", one, places) for one in ordered],
     }
     scripts = ("vendor/uplot/uPlot.iife.min.js", "charts.js", "trends.js")
     page = (
@@ -223,6 +233,8 @@ def write_trends(sku: str, found: Sequence[Series], folder: Path) -> Path:
         .render(
             sku=sku,
             runs=runs,
+            shift=shift,
+            commits=commits,
             lines=[(one, _spark(one, places)) for one in ordered],
             width=SPARK_WIDTH,
             height=SPARK_HEIGHT,
@@ -234,6 +246,47 @@ def write_trends(sku: str, found: Sequence[Series], folder: Path) -> Path:
     path = folder / f"trends-{view.slug(sku)}.html"
     with refusing("cannot write the trends", path, remedy="make the folder writable"):
         return replace_file(path, page.encode("utf-8", "replace"))
+
+
+def past_of(variant_view: VariantView) -> Markup:
+    """Return what the page shows of a variant's past: its points, its shifts, what was accepted."""
+    series: Series = variant_view.history
+    if len(series.valid) <= 1:
+        return Markup()
+    shown = [point for point in series.points if point.center is not None]
+    earlier = [move for move in series.moves if move.accepted < shown[0].started]
+    events = [
+        (each.started, f"level shifted by {shift(each, series.key.unit)}; {commits(each)}")
+        for each in series.change_points or ()
+    ]
+    # The acceptances since the first point, and the one that held then.
+    for move in (*earlier[-1:], *series.moves[len(earlier) :]):
+        level = view.amount(move.center, series.key.unit)
+        told = f"baseline accepted at {level} by {move.by}: {move.reason}"
+        events.append((move.accepted, told))
+    chart = _chart(series.key.metric, series, {each.run: at for at, each in enumerate(shown)}) | {
+        "labels": [(each.run, each.started, view.commit(each.commit)) for each in shown],
+        "levels": [
+            (sum(each.started < move.accepted for each in shown), move.center)
+            for move in series.moves
+        ],
+    }
+    page = html.environment().get_template("past.html.j2")
+    text = page.render(series=series, shown=shown, events=sorted(events, reverse=True), chart=chart)
+    return Markup(text)  # noqa: S704 - the template escapes
+
+
+def _chart(name: str, series: Series, places: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the script draws of a series: the points of the runs that have a place."""
+    shown = [point for point in series.points if point.run in places]
+    return {
+        "name": name,
+        "unit": series.key.unit,
+        "runs": [places[point.run] for point in shown],
+        "centers": [point.center for point in shown],
+        "not": {at: point.why_not for at, point in enumerate(shown) if point.why_not},
+        "changes": [change.run for change in series.change_points or ()],
+    }
 
 
 def _spark(one: Series, places: dict[str, int]) -> tuple[str, str]:

@@ -30,32 +30,110 @@ from perfsuite.history import DEFAULT, INI
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     TIME,
-    Arm,
-    BaselineEntry,
     BaselineMetric,
-    BaselineMove,
-    ChangePoint,
-    Point,
+    Record,
     Regime,
     Result,
     Run,
-    Series,
-    SeriesKey,
+    Stage,
     Status,
-    VariantRun,
 )
 from perfsuite.run.config import text_of
 from perfsuite.stats import MAD_TO_SD
 from perfsuite.store.baselines import Baselines, Root
 from perfsuite.store.codec import encode
 from perfsuite.store.files import Closable, is_absent, refusing
-from perfsuite.store.sku import sku_for
+from perfsuite.store.sku import skus_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 T = TypeVar("T")
+
+
+class SeriesKey(Record, frozen=True, kw_only=True):
+    """What makes points comparable: one metric of one version of a variant, on one SKU."""
+
+    sku: str
+    variant: str
+    metric: str
+    regime: str
+    case_version: int = 1
+    unit: str = ""
+    better: str = "lower"
+
+
+class Point(Record, frozen=True, kw_only=True):
+    """One run's estimate of a metric; relative numbers as in ``Change`` and ``BaselineMetric``.
+
+    ``why_not`` says why it enters no average and no change point; "" if it does.
+    ``center`` is None where nothing was measured, ``values`` are the processes' by card.
+    """
+
+    run: str
+    started: str
+    commit: str = ""
+    center: float | None = None
+    values: Mapping[str, tuple[float, ...]] = {}
+    between: float = 0.0
+    word: str = ""
+    theta: float | None = None
+    low: float | None = None
+    high: float | None = None
+    why_not: str = ""
+
+    @property
+    def is_valid(self) -> bool:
+        """Say whether it counts."""
+        return not self.why_not and self.center is not None
+
+
+class ChangePoint(Record, frozen=True, kw_only=True):
+    """Where the level of a series shifted: in which run first, after which commit, by how much.
+
+    ``before`` and ``after`` are the levels in the metric's unit; ``is_other_unit`` if no card
+    measured on both sides.
+    """
+
+    run: str
+    started: str
+    commit_before: str
+    commit: str
+    before: float
+    after: float
+    p_value: float
+    is_other_unit: bool = False
+
+    @property
+    def change(self) -> float:
+        """The relative change of the metric's own value; infinite from nothing."""
+        return self.after / self.before - 1 if self.before else math.inf
+
+
+class BaselineMove(Record, frozen=True, kw_only=True):
+    """An acceptance: from when on, of which run, a series is compared with ``center``."""
+
+    run: str
+    accepted: str
+    by: str
+    reason: str
+    center: float
+
+
+class Series(Record, frozen=True, kw_only=True):
+    """The points of one series in order of time; ``change_points`` is None if nobody looked."""
+
+    key: SeriesKey
+    points: tuple[Point, ...]
+    change_points: tuple[ChangePoint, ...] | None = None
+    moves: tuple[BaselineMove, ...] = ()
+
+    @property
+    def valid(self) -> tuple[Point, ...]:
+        """The points that count."""
+        return tuple(point for point in self.points if point.is_valid)
+
 
 # Its URL wins over the project's setting: a password belongs here.
 VARIABLE = "PERFSUITE_HISTORY"
@@ -97,7 +175,9 @@ points = sa.Table(
     Column("place", Integer, primary_key=True),
     *map(text, IDENTITY[:-1]),
     Column("case_version", Integer, nullable=False),
-    *map(text, ("unit", "better", "part")),
+    *map(text, ("unit", "better")),
+    # Empty for what counts as a run's own measuring, which is all that is written and read.
+    text("part"),
     Column("center", Double),
     text("process_values", key="values"),
     Column("between_processes", Double, key="between", nullable=False),
@@ -119,9 +199,9 @@ moves = sa.Table(
 )
 KEY, MOVE = SeriesKey.__struct_fields__, BaselineMove.__struct_fields__
 LABEL = ("run", "started", "commit")
-# What a point says; on a page of all series only the first three.
-POINT = ("center", "part", "why_not", "values", "between", "word", "theta", "low", "high")
-FEW = POINT[:3]
+# What a point says; on a page of all series only the first two.
+POINT = ("center", "why_not", "values", "between", "word", "theta", "low", "high")
+FEW = POINT[:2]
 
 
 def url_of(root: Path, setting: str | None = None) -> str:
@@ -138,9 +218,9 @@ def open_engine(url: str, root: Path) -> sa.Engine:
         if parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
         if parsed.get_backend_name() == "postgresql":
-            has_limit = "connect_timeout" in parsed.query or parsed.get_driver_name() != "psycopg"
-            limit = {} if has_limit else {"connect_timeout": CONNECT_S}
-            return sa.create_engine(parsed, connect_args=limit)
+            limit = {"connect_timeout": CONNECT_S}
+            is_set = "connect_timeout" in parsed.query
+            return sa.create_engine(parsed, connect_args={} if is_set else limit)
         if parsed.get_backend_name() == "sqlite":
             path = root / (parsed.database or "history.db")
             told = "cannot make the folder of the history"
@@ -166,71 +246,50 @@ def open_engine(url: str, root: Path) -> sa.Engine:
 
 
 def _points(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield what is kept of a run: a row per part, variant and metric."""
-    parts: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
-    for result in (*run.results, *run.aside):
-        part = result.stage.value if result.stage.is_canary else ""
-        if result.claim:
-            part = f"claim {result.claim}"
-        elif result.arm is Arm.A:
-            part = "arm A"
-        if result.status is not Status.SKIPPED:
-            parts[part][result.variant].append(result)
-    ones = {one.id: one for one in (*run.canaries, *run.variants)}
-    for part, by_variant in parts.items():
-        # What failed is kept as far as it was measured: only its mark tells it from the rest.
-        every = (result for results in by_variant.values() for result in results)
-        ended = tuple(replace(result, status=Status.OK) for result in every)
-        entries = entries_of(run, ended)
-        for name in by_variant.keys() & ones.keys():
-            yield from _metrics(run, ones[name], part, by_variant[name], entries.get(name))
-
-
-def _metrics(
-    run: Run, one: VariantRun, part: str, results: Sequence[Result], entry: BaselineEntry | None
-) -> Iterator[dict[str, Any]]:
     """Yield a row per metric of a variant; of what yielded no number one that says why."""
-    variant, verdict = one.variant, None if part else one.verdict
-    last = {result.stage: result.status for result in results}
-    failed = [status.value for status in last.values() if status is not Status.OK]
+    ran: dict[str, dict[Stage, Result]] = defaultdict(dict)
+    for result in run.asked:
+        if result.status is not Status.SKIPPED:
+            ran[result.variant][result.stage] = result
+    # What failed is kept as far as it was measured: only its mark tells it from the rest.
+    ended = [replace(each, status=Status.OK) for own in ran.values() for each in own.values()]
+    entries, skus = entries_of(run, ended), skus_of(run)
     shifted = ["machine-shift"] if run.shift is not None else []
-    why_not = ", ".join(filter(None, (part, *failed, *shifted)))
-    is_timed = variant.case.regime is not Regime.EXACT
-    metrics: Mapping[str, BaselineMetric | None] = {TIME.name: None} if why_not and is_timed else {}
-    if entry:
-        metrics = entry.metrics
-    changes = {change.metric: change for change in verdict.changes} if verdict else {}
-    for name, metric in metrics.items():
-        change = changes.get(name)
-        word = verdict.word.value if verdict and (change or name == TIME.name) else ""
-        yield {
-            "sku": sku_for(variant, run.facts, own=run.sku).slug,
-            "variant": variant.id,
-            "metric": name,
-            "regime": variant.case.regime.value,
-            "case_version": results[-1].case_version,
-            "unit": metric.unit if metric else TIME.unit,
-            "better": metric.better if metric else TIME.better,
-            "part": part,
-            "center": metric.center if metric else None,
-            "values": encode(metric.values if metric else {}).decode(),
-            "between": metric.between if metric else 0.0,
-            "word": word,
-            "theta": change.theta if change else None,
-            "low": change.low if change else None,
-            "high": change.high if change else None,
-            "why_not": why_not,
-        }
+    for one in run.variants:
+        own = ran[one.id]
+        failed = [each.status.value for each in own.values() if each.status is not Status.OK]
+        why_not = ", ".join([*failed, *shifted])
+        metrics: Mapping[str, BaselineMetric | None] = {}
+        if entry := entries.get(one.id):
+            metrics = entry.metrics
+        elif own and why_not and one.variant.case.regime is not Regime.EXACT:
+            metrics = {TIME.name: None}
+        verdict = one.verdict
+        changes = {change.metric: change for change in verdict.changes} if verdict else {}
+        for name, metric in metrics.items():
+            change = changes.get(name)
+            yield {
+                "sku": skus[one.id].slug,
+                "variant": one.id,
+                "metric": name,
+                "regime": one.variant.case.regime.value,
+                "case_version": next(iter(own.values())).case_version,
+                "unit": metric.unit if metric else TIME.unit,
+                "better": metric.better if metric else TIME.better,
+                "part": "",
+                "center": metric.center if metric else None,
+                "values": encode(metric.values if metric else {}).decode(),
+                "between": metric.between if metric else 0.0,
+                "word": verdict.word.value if verdict and (change or name == TIME.name) else "",
+                **{part: getattr(change, part, None) for part in ("theta", "low", "high")},
+                "why_not": why_not,
+            }
 
 
 def _moves(run: Run, roots: Sequence[Root]) -> Iterator[dict[str, Any]]:
     """Yield the acceptance behind each metric of the variants that the run has results of."""
-    measured = {result.variant for result in run.results}
-    skus = {
-        one.id: sku_for(one.variant, run.facts, own=run.sku)
-        for one in run.variants
-        if one.id in measured
-    }
+    measured = {result.variant for result in run.asked}
+    skus = {name: sku for name, sku in skus_of(run).items() if name in measured}
     baselines = Baselines.load_each(roots, skus.values())
     for name, sku in skus.items():
         if (known := baselines[sku.slug].stored.get(name)) is None:
@@ -333,9 +392,7 @@ class History(Closable):
         label = {"run": run.id, "started": run.started, "commit": run.commit}
         label |= {"sku": run.sku.slug, "unit": run.facts.unit}
         label["environment"] = encode({**run.facts.environment, **run.facts.state}).decode()
-        # The same point twice is one: a stage that was measured again counts as it ended.
-        measured = () if run.settings.check_only else _points(run)
-        rows = {tuple(row[name] for name in (*IDENTITY, "part")): _plain(row) for row in measured}
+        rows = [] if run.settings.check_only else [_plain(row) for row in _points(run)]
         accepted = [_plain(row) for row in _moves(run, roots)]
         with self.connected(writes=True) as connection:
             is_server = connection.dialect.name == "postgresql"
@@ -347,7 +404,7 @@ class History(Closable):
             if number is None:
                 self._refuse_loss(connection, 1, runs, runs.c.run == plain(run.id))
                 return False
-            placed = [row | {"number": number, "place": n} for n, row in enumerate(rows.values())]
+            placed = [row | {"number": number, "place": n} for n, row in enumerate(rows)]
             if placed:
                 connection.execute(insert(points), placed)
             self._refuse_loss(connection, len(placed), points, points.c.number == number)
@@ -376,13 +433,9 @@ class History(Closable):
 
         Of each SKU its own: a run's gangs and compilation targets have others than its device.
         """
-        skus = {
-            one.id: sku_for(one.variant, run.facts, own=run.sku).slug
-            for one in run.variants
-            if one.id in variants
-        }
+        skus = {name: sku.slug for name, sku in skus_of(run).items() if name in variants}
         where = points.c.variant.in_(skus) & points.c.sku.in_({*skus.values()})
-        found = self._read(where & (points.c.part == ""), last=RECENT)
+        found = self._read(where, last=RECENT)
         found.sort(key=lambda each: (each.key.metric == TIME.name, each.key.case_version))
         own = (each for each in found if each.key.sku == skus[each.key.variant])
         main = {each.key.variant: each for each in own}
@@ -390,7 +443,7 @@ class History(Closable):
 
     def trends(self, sku: str, *, last: int = LAST, metrics: Collection[str] = ()) -> list[Series]:
         """Return all series of a SKU over the last runs that have any point of them."""
-        where = (points.c.sku == sku) & (points.c.part == "")
+        where = points.c.sku == sku
         if metrics:
             where &= points.c.metric.in_(sorted(metrics))
         found = self._read(where, last=last, names=FEW)
@@ -418,7 +471,9 @@ class History(Closable):
         ``names`` are what a point says.
         """
         columns = (*(points.c[name] for name in KEY), *(runs.c[name] for name in LABEL))
-        query = select(*columns, *(points.c[name] for name in names)).join(runs).where(where)
+        query = select(*columns, *(points.c[name] for name in names))
+        where &= points.c.part == ""
+        query = query.join(runs).where(where)
         with self.connected() as connection:
             if last:
                 # Not "exists": PostgreSQL makes a join of that, over all points there are.

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
+from functools import cache
+from itertools import chain, repeat
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
@@ -32,11 +34,8 @@ from perfsuite.store.files import is_absent, read, refusing
 from perfsuite.store.sku import sku_for
 
 FILE = "exceptions.toml"
-_HEADER = re.compile(r"\s*\[\[\s*(waiver|quarantine)\s*\]\]")
 # What stands before a dot is a pack: conditions on axes have their operator first.
 _GLOB = re.compile(r"[\w*?-]+\.")
-# Where in the file a bad entry is.
-_ENTRY = re.compile(r"\$\.(\w+)\[(\d+)\]")
 _REMEDY = (
     'correct the entry: up_to is written "+8 %", issue is an https address; '
     "docs/baselines.md shows one of each kind"
@@ -45,12 +44,37 @@ _Said = Annotated[str, Meta(pattern=r"\S")]
 
 
 class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A flaky case: measured, checked and shown; its verdict fails nothing and enters nothing."""
+    """A flaky case: measured, checked and shown; its verdict fails nothing and enters nothing.
+
+    ``where`` is the line of the file where the entry begins.
+    """
 
     select: _Said
     reason: _Said
     expires: date
     sku: str = "*"
+    where: str = ""
+
+    def __post_init__(self) -> None:
+        _accepting(self.select)
+
+    @property
+    def excepted(self) -> Excepted:
+        """What a verdict says of the rule."""
+        return Excepted(kind="quarantine", until=self.expires.isoformat(), reason=self.reason)
+
+    def accepts(self, variant: Variant) -> bool:
+        """Say whether the rule selects a variant."""
+        return _accepting(self.select)(variant)
+
+    def covers(self, variant: Variant, run: Run) -> bool:
+        """Say whether the rule is about a variant, on the SKU where a run measures it."""
+        slug = sku_for(variant, run.facts, own=run.sku).slug
+        return fnmatchcase(slug, self.sku or "*") and self.accepts(variant)
+
+    def acts(self, today: date) -> bool:
+        """Say whether the rule holds: to the end of the day that it names."""
+        return today <= self.expires
 
 
 class Waiver(Quarantine, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,44 +83,23 @@ class Waiver(Quarantine, frozen=True, kw_only=True, forbid_unknown_fields=True):
     issue: Annotated[str, Meta(pattern=r"^https?://\S+$")]
     up_to: Annotated[str, Meta(pattern=r"^\+?[0-9]+(\.[0-9]+)?\s*%\Z")]
 
-
-class _File(Struct, forbid_unknown_fields=True):
-    waiver: list[Waiver] = []
-    quarantine: list[Quarantine] = []
-
-
-class Rule(Struct, frozen=True):
-    """One entry of the file, where it begins, and which variants it ``accepts``."""
-
-    entry: Quarantine
-    where: str
-    accepts: Callable[[Variant], bool]
-
     @property
     def excepted(self) -> Excepted:
         """What a verdict says of the rule."""
-        entry = self.entry
-        found = Excepted(kind="quarantine", until=entry.expires.isoformat(), reason=entry.reason)
-        if isinstance(entry, Waiver):
-            up_to = float(entry.up_to.rstrip("%").strip()) / 100
-            return replace(found, kind="waiver", issue=entry.issue, up_to=up_to)
-        return found
+        up_to = float(self.up_to.rstrip("% ")) / 100
+        return replace(super().excepted, kind="waiver", issue=self.issue, up_to=up_to)
 
-    def covers(self, variant: Variant, run: Run) -> bool:
-        """Say whether the rule is about a variant, on the SKU where a run measures it."""
-        slug = sku_for(variant, run.facts, own=run.sku).slug
-        return fnmatchcase(slug, self.entry.sku or "*") and self.accepts(variant)
 
-    def acts(self, today: date) -> bool:
-        """Say whether the rule holds: to the end of the day that it names."""
-        return today <= self.entry.expires
+class _File(Struct, forbid_unknown_fields=True):
+    waiver: list[dict[str, Any]] = []
+    quarantine: list[dict[str, Any]] = []
 
 
 @dataclass(frozen=True, slots=True)
 class Exceptions(config.Exceptions):
     """The rules of a project on a day."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[Quarantine, ...] = ()
     today: date = date.min
 
     @classmethod
@@ -105,10 +108,10 @@ class Exceptions(config.Exceptions):
         paths = [root / FILE for root in roots if isinstance(root, Path)]
         return cls(tuple(rule for path in paths for rule in _rules(path)), today)
 
-    def quarantined(self, run: Run) -> dict[str, Rule]:
+    def quarantined(self, run: Run) -> dict[str, Quarantine]:
         """Return the variants and canaries of a run that are in quarantine."""
         found = ((each.id, self._rule(each.variant, run)) for each in run.every)
-        return {name: r for name, r in found if r and not isinstance(r.entry, Waiver)}
+        return {name: r for name, r in found if r and not isinstance(r, Waiver)}
 
     def applied(self, verdicts: Sequence[Verdict], run: Run) -> tuple[Verdict, ...]:
         """Return the verdicts, those that are excepted with the reason and failing nothing."""
@@ -125,10 +128,10 @@ class Exceptions(config.Exceptions):
         for rule in self.rules:
             count = sum(rule.covers(each, run) for each in variants)
             if count and rule.acts(self.today):
-                yield f"{rule.entry.select!r}, {count} here: {rule.excepted}"
+                yield f"{rule.select!r}, {count} here: {rule.excepted}"
             elif count:
-                what = f"the {rule.excepted.kind} of {rule.entry.select!r} acts no more"
-                yield f"{what}: it expired on {rule.entry.expires} ({rule.where})"
+                what = f"the {rule.excepted.kind} of {rule.select!r} acts no more"
+                yield f"{what}: it expired on {rule.expires} ({rule.where})"
 
     def claims(self, claims: Sequence[ClaimVerdict], run: Run) -> tuple[ClaimVerdict, ...]:
         """Return the claims on the run's excepted verdicts.
@@ -145,7 +148,7 @@ class Exceptions(config.Exceptions):
             rule = next((away[side] for side in both if side in away), None)
             excuse = next((waived[side] for side in both if side in waived), None)
             if rule:
-                why = because("excepted", text=f"{rule.entry.select!r} is {rule.excepted}")
+                why = because("excepted", text=f"{rule.select!r} is {rule.excepted}")
                 word = ClaimWord.NOT_APPLICABLE
                 found.append(replace(claim, word=word, reasons=(why,), fails=False))
             elif claim.fails and excuse:
@@ -157,18 +160,18 @@ class Exceptions(config.Exceptions):
 
     def told(self, slug: str) -> Iterator[str]:
         """Say which rules there are for a SKU."""
-        for rule in (each for each in self.rules if fnmatchcase(slug, each.entry.sku or "*")):
+        for rule in (each for each in self.rules if fnmatchcase(slug, each.sku or "*")):
             over = "" if rule.acts(self.today) else " (expired: it acts no more)"
-            yield f"{rule.entry.select}: {rule.excepted}{over}"
+            yield f"{rule.select}: {rule.excepted}{over}"
 
-    def _rule(self, variant: Variant, run: Run) -> Rule | None:
+    def _rule(self, variant: Variant, run: Run) -> Quarantine | None:
         """Return the rule that acts on a variant today, a quarantine before a waiver.
 
         Against a revision that has a known regression as well, a slower one is one more.
         """
         own = [each for each in self.rules if each.acts(self.today) and each.covers(variant, run)]
-        own = [each for each in own if not (run.against and isinstance(each.entry, Waiver))]
-        return min(own, key=lambda each: isinstance(each.entry, Waiver), default=None)
+        own = [each for each in own if not (run.against and isinstance(each, Waiver))]
+        return min(own, key=lambda each: isinstance(each, Waiver), default=None)
 
 
 def _excused(verdict: Verdict, excepted: Excepted) -> Verdict:
@@ -185,41 +188,31 @@ def _excused(verdict: Verdict, excepted: Excepted) -> Verdict:
     return replace(verdict, fails=False, excepted=excepted)
 
 
-def _rules(path: Path) -> Iterator[Rule]:
+def _rules(path: Path) -> Iterator[Quarantine]:
     remedy = "make the file and its folder readable"
     with refusing("cannot read the exceptions", path, remedy=remedy):
         if is_absent(path):
             return
         data = read(path)
+    place = str(path)
     try:
         text = data.decode()
-        tables = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # what is no TOML, no UTF-8, no number, too deep
-        raise StoreError(f"not valid TOML: {error}", where=str(path), remedy=_REMEDY) from error
-    lines: dict[str, list[int]] = {"waiver": [], "quarantine": []}
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := _HEADER.match(line):
-            lines[header[1]].append(number)
-
-    def where(kind: str, index: int) -> str:
-        known = lines[kind][index : index + 1]
-        return f"{path}, line {known[0]}" if known else str(path)
-
-    try:
-        file = convert(tables, _File)
+        file = convert(tomllib.loads(text), _File)
+        for kind, form in (("waiver", Waiver), ("quarantine", Quarantine)):
+            header = re.compile(rf"\s*\[\[\s*{kind}\s*\]\]")
+            heads = [n for n, line in enumerate(text.splitlines(), 1) if header.match(line)]
+            places = chain((f"{path}, line {n}" for n in heads), repeat(str(path)))
+            for entry, place in zip(getattr(file, kind), places, strict=False):
+                yield convert({**entry, "where": place}, form)
     except ValidationError as error:
-        entry = _ENTRY.search(str(error))
-        place = where(entry[1], int(entry[2])) if entry else str(path)
         raise StoreError(str(error), where=place, remedy=_REMEDY) from error
-    for kind, entries in (("waiver", file.waiver), ("quarantine", file.quarantine)):
-        for index, each in enumerate(entries):
-            try:
-                yield Rule(each, where(kind, index), _accepting(each.select))
-            except UsageError as error:
-                place = where(kind, index)
-                raise StoreError(error.what, where=place, remedy=error.remedy) from error
+    except UsageError as error:  # what it selects
+        raise StoreError(error.what, where=place, remedy=error.remedy) from error
+    except (ValueError, RecursionError) as error:  # what is no TOML, no UTF-8, no number, too deep
+        raise StoreError(f"not valid TOML: {error}", where=place, remedy=_REMEDY) from error
 
 
+@cache
 def _accepting(select: str) -> Callable[[Variant], bool]:
     """Return what tells a rule's variants: conditions, or a glob of ids.
 

@@ -56,9 +56,9 @@ def problems_in(
     broken = ", ".join(pack.name for pack in packs if pack.error)
     rest = f" of the packs that can be listed (not {broken})" if broken else ""
     for rule in exceptions.rules:
-        what = f"the {rule.excepted.kind} of {rule.entry.select!r}"
+        what = f"the {rule.excepted.kind} of {rule.select!r}"
         if not rule.acts(today):
-            told = f"{what} expired on {rule.entry.expires}"
+            told = f"{what} expired on {rule.expires}"
             remedy = "repair the case and remove it, or prolong it"
             yield StoreError(told, where=rule.where, remedy=remedy)
         elif not any(map(rule.accepts, variants)):

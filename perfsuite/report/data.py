@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from markupsafe import Markup
 from msgspec import Struct
@@ -34,7 +34,6 @@ from perfsuite.model import (
     Result,
     Run,
     Section,
-    Series,
     Stage,
     Status,
     TracedKernel,
@@ -162,14 +161,14 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     """All that a run says of one variant; ``before`` is the result of the run before.
 
     ``anchor`` is where the page tells of it, ``peaks`` are what the SKU reaches, ``history`` is
-    what earlier runs say of it.
+    what a feature knows of its past, and what it shows in a section of its own.
     """
 
     anchor: str
     run: Run
     peaks: Peaks
     before: Result | None = None
-    history: Series | None = None
+    history: Any = None
 
     @cached_property
     def mark(self) -> Mark:
@@ -676,7 +675,7 @@ def read(  # noqa: PLR0913 - all that is known of a run, by name
     baselines: Mapping[str, BaselineEntry],
     source: str = "",
     previous: Run | None = None,
-    history: Mapping[str, Series] | None = None,
+    history: Mapping[str, Any] | None = None,
     peaks: Peaks | None = None,
     sections: tuple[Section, ...] = (),
 ) -> RunView:

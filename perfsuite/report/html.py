@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 
 from perfsuite.hooks import added
 from perfsuite.model import Run
-from perfsuite.report import data, view
+from perfsuite.report import data
 from perfsuite.report.data import RunView, VariantView, read
 from perfsuite.report.text import summary, templates, verdict_json
 from perfsuite.store.files import inside, refusing, replace_file
@@ -60,7 +60,7 @@ def render_page(run_view: RunView) -> str:
 
 
 def _charts(one: VariantView) -> dict[str, Any]:
-    """Return what the script draws of a variant: its blocks as measured, and earlier runs."""
+    """Return what the script draws of a variant: its blocks as measured."""
     found: dict[str, Any] = {}
     blocks = [(block, process.slot) for process in one.evidence for block in process.blocks]
     if any(block.time_us for block, _ in blocks):
@@ -74,17 +74,6 @@ def _charts(one: VariantView) -> dict[str, Any]:
             )
             for block, slot in blocks
         ]
-    if (series := one.history) and len(series.valid) > 1:
-        found["past"] = {
-            "name": series.key.metric,
-            "unit": series.key.unit,
-            "points": [
-                (point.run, point.started, view.commit(point.commit), point.center, point.why_not)
-                for point in series.points
-            ],
-            "changes": [each.run for each in series.change_points or ()],
-            "levels": [(each.accepted, each.center) for each in series.moves],
-        }
     return found
 
 

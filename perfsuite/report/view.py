@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from perfsuite.boundary import plain
 from perfsuite.model import (
     Change,
-    ChangePoint,
     ClaimVerdict,
     MachineShift,
     Reason,
@@ -294,25 +293,6 @@ def commit(name: str) -> str:
 def command(variant: str, *options: str) -> str:
     """Return the command that measures one variant again, ready for a shell."""
     return shlex.join(["pytest", "--perf", "--perf-select", variant, *options])
-
-
-def shift(moved: ChangePoint, unit: str) -> str:
-    """Return by how much a level shifted, with the p value."""
-    # A tenth of the shift is the last digit that says something of it.
-    tenth = abs(moved.change) / 10
-    noise = tenth if 0 < abs(moved.change) < 1 else None
-    levels = " to ".join(amount(each, unit, noise) for each in (moved.before, moved.after))
-    by = percent(moved.change, half_width=tenth) if moved.before else levels
-    other = "; measured on another card from here on" if moved.is_other_unit else ""
-    return f"{by} ({levels}, p {p_value(moved.p_value)}){other}"
-
-
-def commits(moved: ChangePoint) -> str:
-    """Return the commits between which a level shifted."""
-    before, after = commit(moved.commit_before), commit(moved.commit)
-    if not after:
-        return "no commit known"
-    return f"{before}..{after}" if before != after else f"{after}, as before"
 
 
 def _unit(value: float, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:

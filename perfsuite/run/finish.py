@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from perfsuite.boundary import from_environment, user_name
 from perfsuite.hooks import features
-from perfsuite.model import Arm, Pack, Run, Section, Series, Word
+from perfsuite.model import Arm, Pack, Run, Section, Word
 from perfsuite.packs.load import Listeners
 from perfsuite.report.data import RunView, read
 from perfsuite.report.html import PAGE, VERDICT, files, write_report
@@ -29,7 +30,7 @@ from perfsuite.store.files import refusing
 class Kept:
     """What features know of a run's variants by its past, and what of that was damaged."""
 
-    series: Mapping[str, Series] = field(default_factory=dict)
+    series: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -50,7 +51,7 @@ def _joined(each: Sequence[Kept]) -> Kept:
 
 
 def run_view_of(
-    outcome: Outcome, packs: Sequence[Pack], *, history: Mapping[str, Series], is_new: bool = False
+    outcome: Outcome, packs: Sequence[Pack], *, history: Mapping[str, Any], is_new: bool = False
 ) -> RunView:
     """Read a run for reporting with what packs add to it; tell them of it if it is new."""
 
@@ -69,7 +70,7 @@ def run_view_of(
 
 
 def _run_view(
-    run: Run, basis: Basis, history: Mapping[str, Series], sections: tuple[Section, ...] = ()
+    run: Run, basis: Basis, history: Mapping[str, Any], sections: tuple[Section, ...] = ()
 ) -> RunView:
     held, previous = beside(run), basis.previous
     if run.against and any(one.expected.in_turns for one in held.variants):

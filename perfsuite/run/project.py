@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfsuite.boundary import PerfError, UsageError
-from perfsuite.model import BaselineEntry, Run, Series
+from perfsuite.model import BaselineEntry, Run
 from perfsuite.report import view
 from perfsuite.report.terminal import plain
 from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, Config, paths_of
@@ -131,7 +131,7 @@ def estimate_words(entry: BaselineEntry) -> tuple[str, str, str, str]:
     )
 
 
-def known_history(project: Config, run: Run) -> Mapping[str, Series]:
+def known_history(project: Config, run: Run) -> Mapping[str, Any]:
     """Return what is known of the past of a run's variants, saying what of it was damaged."""
     kept = past_of(run, project.root)
     for note in kept.notes:

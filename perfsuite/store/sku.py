@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Mapping
 
 from perfsuite.boundary import DeviceError
-from perfsuite.model import DeviceFacts, Sku, Variant, built_in
+from perfsuite.model import DeviceFacts, Run, Sku, Variant, built_in
 
 GIB = 1 << 30
 # A product's memory as reported varies by driver and ECC; what a step tells apart does not.
@@ -77,6 +77,11 @@ def sku_for(variant: Variant, facts: DeviceFacts, *, own: Sku) -> Sku:
         return Sku(slug=slug, name=variant.target, facts={"target": variant.target, **compilers})
     is_shared = built_in(facts.device).is_nvidia and variant.ranks > 1
     return sku_of(facts, gpus=variant.ranks) if is_shared else own
+
+
+def skus_of(run: Run) -> dict[str, Sku]:
+    """Return the SKU that the baseline of each of a run's variants and canaries is keyed by."""
+    return {one.id: sku_for(one.variant, run.facts, own=run.sku) for one in run.every}
 
 
 def blocked_by(entry_state: Mapping[str, str], facts: DeviceFacts) -> str:

@@ -49,18 +49,6 @@ const charts = (() => {
     }), [series.runs, levels, counted, left], place);
   };
 
-  // What earlier runs say of a variant: its points are run, time, commit, centre and why it is left out.
-  const history = (place, { points, levels, ...series }) => {
-    const shown = points.filter((point) => point[3] !== null);
-    past(place, {
-      ...series,
-      runs: shown.map((_, at) => at),
-      centers: shown.map((point) => point[3]),
-      not: Object.fromEntries(shown.map((point, at) => [at, point[4]]).filter(([, why]) => why)),
-      levels: levels.map(([accepted, center]) => [shown.filter((point) => point[1] < accepted).length, center]),
-    }, shown);
-  };
-
   // Samples in the order measured, by slot; turns are shaded in alternation.
   const track = (place, turns, label, value) => {
     const xs = [], slots = TONES.map(() => []), starts = [];
@@ -243,7 +231,10 @@ const charts = (() => {
     place.classList.add("drawn");
     const { chart, of } = place.dataset, places = Object.values(data.places);
     if (chart === "turns") tracks(place, data.variants[of].turns);
-    else if (chart === "past") history(place, data.variants[of].past);
+    else if (chart === "past") {
+      const { labels, ...series } = JSON.parse(place.dataset.past);
+      past(place, series, labels);
+    }
     else if (chart === "roof") roof(place, under([data.places[of]]));
     else if (chart === "plane") roof(place, under(places.filter(([, dtype, x]) => dtype && x !== null)));
     else roof(place, under(places.filter(([link, dtype]) => link === of && !dtype)));
