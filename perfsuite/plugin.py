@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 # The tests of a project without case modules.
 ITEMS = Path(__file__).parent / "run" / "items.py"
 looks_key: pytest.StashKey[list[Look]] = pytest.StashKey()
-left_out_key: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,11 +52,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Under --perf, hand the session over to the room that measures."""
     config.stash[looks_key] = []
-    config.stash[left_out_key] = []
     if not config.getoption("perf"):
         for arg in config.args:
-            if is_module_id(arg, config):
-                raise pytest.UsageError(f"{arg} is a variant\n  do: add --perf")
+            path = config.invocation_params.dir / arg.partition("::")[0]
+            if is_module_id(arg, config) or (path.is_file() and is_case(path, config)):
+                raise pytest.UsageError(f"{arg} is measured, not tested\n  do: pytest --perf {arg}")
         return
     _refuse_other_root(config)
     config.pluginmanager.register(PerfSession(config), "perfsuite-session")
@@ -84,26 +83,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("perf") or not is_case(collection_path, config):
         return None
     return True
-
-
-def pytest_pycollect_makemodule(
-    module_path: Path, parent: pytest.Collector
-) -> pytest.Collector | None:
-    """Replace a case module that was named on the command line by nothing, to be told of later."""
-    config = parent.config
-    if config.getoption("perf") or not is_case(module_path, config):
-        return None
-    config.stash[left_out_key].append(module_path.relative_to(config.rootpath).as_posix())
-    left_out: LeftOut = LeftOut.from_parent(parent, path=module_path)
-    return left_out
-
-
-class LeftOut(pytest.File):
-    """A case module in a session without --perf."""
-
-    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
-        """Yield nothing."""
-        return iter(())
 
 
 def is_case(path: Path, config: pytest.Config) -> bool:
@@ -136,9 +115,7 @@ def perf(request: pytest.FixtureRequest) -> Callable[..., Look]:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Say what was left out, and list the quick looks."""
-    for path in config.stash[left_out_key]:
-        terminalreporter.write_line(f"perfsuite: to run {path}: pytest --perf {path}")
+    """List the quick looks."""
     if config.stash[looks_key]:
         terminalreporter.write_sep("-", "perfsuite: quick looks, no verdict")
     for look in config.stash[looks_key]:

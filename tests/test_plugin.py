@@ -111,8 +111,8 @@ def test_an_ordinary_session_runs_ordinary_tests_and_imports_nothing_heavy(
     )
     project.runpytest_subprocess("-p", "perfsuite.plugin").assert_outcomes(passed=2)
     result = run(project, "cases/test_other.py")
-    result.assert_outcomes()
-    result.stdout.fnmatch_lines(["*pytest --perf cases/test_other.py"])
+    assert result.ret == USAGE_ERROR
+    result.stderr.fnmatch_lines(["*do: pytest --perf cases/test_other.py"])
 
 
 def test_collecting_takes_variants_only_and_measures_nothing(project: pytest.Pytester) -> None:
