@@ -230,7 +230,7 @@ class Feature:
     def perf_judged(self) -> Callable[..., model.Run]:  # type: ignore[empty-body]
         """Return what looks closer at a judged run while its devices are held.
 
-        It is called with the run, who is told, and by name ``run_file``, ``desks``, ``entries``,
+        It is called with the run, who is told, and by name ``run_file``, ``panels``, ``entries``,
         ``samplings``, ``limit`` and ``config``; it returns the run with what it found.
         """
 

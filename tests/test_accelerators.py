@@ -14,7 +14,7 @@ from perfsuite.model import Accelerator, Need, Pack, Settings, Tier
 from perfsuite.packs.find import packs_at
 from perfsuite.packs.select import missing_need
 from perfsuite.workers.catalogue import load_catalogue
-from perfsuite.workers.units import open_desks, resolved
+from perfsuite.workers.units import open_panels, resolved
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "acme-perf"
 HERE = Accelerator(name="here", opens="a:b", units=("one",))
@@ -55,10 +55,10 @@ def test_each_unit_has_a_panel_of_its_own_and_the_sku_is_the_pack_s(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     packs = load_catalogue(packs_at(EXAMPLE), tier=Tier.SMOKE)
     with ExitStack() as stack:
-        desks = open_desks("acme", packs, Settings(processes=1), stack)
-        assert [desk.facts.unit for desk in desks] == ["a1-0", "a1-1"]
-        assert [desk.facts.gpus for desk in desks] == [2, 2]
-        sku = sku_of(desks[0].facts)
+        panels = open_panels("acme", packs, Settings(processes=1), stack)
+        assert [panel.facts.unit for panel in panels] == ["a1-0", "a1-1"]
+        assert [panel.facts.gpus for panel in panels] == [2, 2]
+        sku = sku_of(panels[0].facts)
     assert (sku.slug, sku.facts["vendor"]) == ("acme-a1", "acme")
 
 
@@ -71,7 +71,7 @@ def test_a_unit_that_is_a_path_or_no_short_text_is_refused_by_name(
     assert listed.accelerator
     odd = replace(listed, accelerator=replace(listed.accelerator, units=(unit,)))
     with ExitStack() as stack, pytest.raises(DeviceError, match=r"'acme'.*facts\(\)\.unit is"):
-        open_desks("acme", [odd], Settings(processes=1), stack)
+        open_panels("acme", [odd], Settings(processes=1), stack)
 
 
 def test_on_a_pack_s_device_runs_what_names_it_or_takes_torch() -> None:

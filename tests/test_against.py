@@ -52,10 +52,10 @@ from perfsuite.run.finish import run_view_of
 from perfsuite.run.run import Outcome, execute, new_run
 from perfsuite.store.runs import end_lines, list_runs, load_run, read_run
 from perfsuite.workers.server import entries, moved_origin, refuse_strangers
-from perfsuite.workers.units import Desks
+from perfsuite.workers.units import Panels
 
 # Opened by the first run and shared by all, but those with an environment of their own.
-SERVERS = Desks()
+SERVERS = Panels()
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +200,7 @@ def test_sides_that_run_the_same_code_are_told(project: Path, tmp_path: Path) ->
     write(tmp_path, acme=PACK.replace("import speed", f"class speed: {BEFORE}"))
     (project / "acme.py").unlink()
     run = measure(project, against="main", pack=(tmp_path / "acme.py",)).run
-    assert "both arms ran the same code" in verdicts(run)["one"].reason
+    assert "both sides ran the same code" in verdicts(run)["one"].reason
 
 
 def test_the_instrument_stays_where_its_own_repository_is_under_test(project: Path) -> None:

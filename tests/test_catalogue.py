@@ -193,7 +193,7 @@ while not (os.path.exists(path) and os.path.getsize(path)):
 SAID = b"for fd in (1, 2): os.write(fd, b'{}\\n')\n".decode()
 BAD = {
     "crash": ("import ctypes\nprint('my last words', flush=True)\nctypes.string_at(0)", "SIGSEGV"),
-    "leave": ("import os\nos._exit(0)", "exit status 0"),
+    "leave": ("import os\nos._exit(0)", "exit code 0"),
     "stop": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     "raises": ("raise RuntimeError('boom')", "RuntimeError: boom"),
     "line": (WRITING.format(b"x\n"), "its worker sent a"),
@@ -304,5 +304,5 @@ def test_a_pack_that_wants_kernels_gets_those_of_all_packs(tmp_path: Path) -> No
     assert asking.kernels[1].file == str(tmp_path / "acme.py")
     assert (len(packs["acme"].variants), packs["acme"].kernels) == (5, ())
     assert (packs["only"].variants, packs["only"].error) == ((), "")
-    for name, said in (("bad", "boom"), ("raising", "ZeroDivisionError"), ("leaving", "status 3")):
+    for name, said in (("bad", "boom"), ("raising", "ZeroDivision"), ("leaving", "exit code 3")):
         assert said in packs[name].error

@@ -30,7 +30,7 @@ from perfsuite.report.html import render_page
 from perfsuite.run.accept import accept
 from perfsuite.run.run import Outcome, entries_in, execute
 from perfsuite.store.runs import load_run
-from perfsuite.workers.process import Site
+from perfsuite.workers.process import Setup
 
 BLOCK, GRID = (256, 1, 1), (132, 1, 1)
 SCALE = TracedKernel(name="scale_rows", count=1, duration_us=9.0, grid=GRID, block=BLOCK)
@@ -237,11 +237,11 @@ def test_an_ncu_that_cannot_count_is_a_note(
     if not script:
         monkeypatch.setenv("PATH", str(tmp_path))
     asked = request(tmp_path, PACK)
-    site = Site(device="fake", origins={pack.name: pack.origin for pack in asked.packs})
+    setup = Setup(device="fake", origins={pack.name: pack.origin for pack in asked.packs})
     traces = [Trace(variant=each.id, kernels=(SCALE,)) for each in asked.variants]
     variants = {variant.id: variant for variant in asked.variants}
     found: list[Trace] = []
-    note = counted(site, variants, traces, 0.5 if script == "hang" else 60.0, found.append)
+    note = counted(setup, variants, traces, 0.5 if script == "hang" else 60.0, found.append)
     assert (found, said in note) == (traces, True), note
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from test_panel import is_idle, limited, make_variant, measure
+from test_panel import is_idle, limited, make_variant, measure, servers
 
 from perfsuite.boundary import CaseError, DeviceError, UsageError
 from perfsuite.devices.protocol import Gang, join, open_device, see_own_first
@@ -30,15 +30,15 @@ from perfsuite.model import (
 )
 from perfsuite.store.codec import decode
 from perfsuite.workers.panel import Panel, gang_unit, merged
-from perfsuite.workers.process import Code, Site, Slot, WorkerProcess, child_environment, inventory
+from perfsuite.workers.process import Code, Process, Setup, Slot, child_environment, inventory
 from perfsuite.workers.rank import main, refuse_misfit
 
 PACK = Path(__file__).parent / "packs" / "gang.py"
 SETTINGS = Settings(
     rounds=2, samples=4, sample_us=50.0, settle_s=0.05, prepare_limit_s=20.0, processes=2
 )
-SITE = Site(device="cpu", slots=2, settings=SETTINGS, origins={"gang": f"file:{PACK}"})
-FAKE = replace(SITE, device="fake")
+SETUP = Setup(device="cpu", slots=2, settings=SETTINGS, origins={"gang": f"file:{PACK}"})
+FAKE = replace(SETUP, device="fake")
 UNITS = ("machine", "machine", "machine")
 
 
@@ -59,7 +59,7 @@ SIZES = [make_variant("gang", "reduce", ranks=2, n=n) for n in (16, 64, 256)]
 
 @pytest.fixture(scope="module")
 def panel() -> Iterator[Panel]:
-    with Panel(SITE, UNITS) as shared:
+    with Panel(SETUP, UNITS) as shared:
         yield shared
 
 
@@ -67,7 +67,7 @@ def test_a_gang_is_kept_for_all_sizes_and_hands_back_one_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERFSUITE_TEST_TRACE", str(tmp_path))
-    with Panel(SITE, UNITS) as traced:
+    with Panel(SETUP, UNITS) as traced:
         results = measure(traced, *SIZES, processes=2)
         assert is_idle(traced)
     assert [(r.variant, r.status) for r in results] == [(v.id, Status.OK) for v in SIZES]
@@ -91,7 +91,7 @@ CAUSES = {
     "raise": (Status.ERROR, "rank 1: ValueError: rank one is in a bad mood"),
     "wrong": (Status.WRONG, "rank 1: output differs from the reference"),
     "half": (Status.ERROR, "rank 1: its worker sent a damaged message"),
-    "end_server": (Status.CRASHED, "rank 1: the server of slot 1 is gone (killed by SIGKILL)"),
+    "end_server": (Status.CRASHED, "rank 1: the server of slot 1 is gone (killed by SIGKILL"),
 }
 
 
@@ -108,7 +108,7 @@ def test_failing_rank_is_named_and_the_next_variant_is_measured(panel: Panel, ho
 def test_rank_that_takes_too_much_memory_is_killed(
     panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(panel, "site", replace(SITE, memory_limit_bytes=1 << 30))
+    monkeypatch.setattr(panel, "setup", replace(SETUP, memory_limit_bytes=1 << 30))
     (result,) = measure(panel, fail("leak"))
     assert result.status is Status.CRASHED
     assert result.reason.startswith("rank 1: held ")
@@ -118,7 +118,7 @@ def test_rank_that_takes_too_much_memory_is_killed(
 def test_collective_that_hangs_is_timed_out_with_all_stacks_and_no_orphan(
     panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(panel, "site", limited(SITE, prepare_limit_s=3.0))
+    monkeypatch.setattr(panel, "setup", limited(SETUP, prepare_limit_s=3.0))
     bad, good = measure(panel, fail("skip"), fail("fine"), processes=2)
     assert is_idle(panel)
     assert bad.status is Status.TIMED_OUT
@@ -142,16 +142,15 @@ def test_variant_that_fails_in_a_kept_gang_is_tried_in_a_fresh_one(panel: Panel)
 
 
 def test_rank_that_never_joins_is_named(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
-    fork, forked = Slot.fork, list[WorkerProcess]()
+    fork, forked = Slot.fork, list[Process]()
 
-    def stop_second(slot: Slot) -> WorkerProcess:
+    def stop_second(slot: Slot) -> Process:
         forked.append(fork(slot))
         if len(forked) == 2:
             os.kill(forked[1].pid, signal.SIGSTOP)
         return forked[-1]
 
-    panel.ping()
-    monkeypatch.setattr(panel, "site", limited(SITE, start_limit_s=2.0))
+    monkeypatch.setattr(panel, "setup", limited(SETUP, start_limit_s=2.0))
     monkeypatch.setattr(Slot, "fork", stop_second)
     bad, good = measure(panel, SIZES[0], SIZES[1])
     assert is_idle(panel)
@@ -173,9 +172,9 @@ def test_slowest_rank_s_samples_are_the_gang_s() -> None:
 def test_gangs_of_two_sides_measure_in_turns(tmp_path: Path) -> None:
     text = PACK.read_text(encoding="utf-8").replace("ctx.spend(us *", "ctx.spend(1.5 * us *")
     (tmp_path / "gang.py").write_text(text, encoding="utf-8")
-    sides = {Arm.A: Code(origins={"gang": f"file:{tmp_path}/gang.py"}), Arm.B: SITE.code(Arm.B)}
+    sides = {Arm.A: Code(origins={"gang": f"file:{tmp_path}/gang.py"}), Arm.B: SETUP.code(Arm.B)}
     compared, other = lag(2, 100), lag(2, 80)
-    with Panel(replace(FAKE, arms=sides), UNITS) as panel:
+    with Panel(replace(FAKE, sides=sides), UNITS) as panel:
         panel.compared = frozenset({compared.id})
         found = {(r.variant, r.arm): r for r in measure(panel, compared, other, processes=3)}
     assert {len(result.evidence) for result in found.values()} == {3}
@@ -189,10 +188,10 @@ def test_run_ends_when_a_rank_s_server_cannot_be_replaced(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import os; os._exit(3)", encoding="utf-8")
     with Panel(FAKE, UNITS) as broken:
-        pids = broken.ping()
+        pids = servers(broken)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         os.kill(pids[1], signal.SIGKILL)
-        with pytest.raises(DeviceError, match=r"slot 1 is gone \(exit code 3\)"):
+        with pytest.raises(DeviceError, match=r"slot 1 is gone \(exit code 3"):
             measure(broken, lag(2, 100))
         assert Path(f"/proc/{pids[0]}/task/{pids[0]}/children").read_text("ascii") == ""
 
@@ -258,7 +257,7 @@ def test_ranks_agree_on_the_largest_value(tmp_path: Path) -> None:
 def test_gang_of_one_is_checked_as_a_gang() -> None:
     # Not timed: alone it counts what others take of the cores, which is none of this test's.
     settings = structs.replace(SETTINGS, check_only=True)
-    with Panel(replace(SITE, settings=settings), UNITS) as panel:
+    with Panel(replace(SETUP, settings=settings), UNITS) as panel:
         (result,) = measure(panel, make_variant("gang", "reduce", ranks=1, n=16), processes=1)
     assert (result.status, len(result.evidence)) == (Status.OK, 1)
     assert result.evidence[0].exact["places"] == 1.0
@@ -319,8 +318,8 @@ def test_what_is_no_rank_s_is_refused(
 
 @pytest.mark.skipif(len(inventory()) < 2, reason="needs two GPUs")
 def test_gpus_measure_a_collective_by_both_clocks_also_after_losing_a_rank() -> None:
-    site = limited(replace(SITE, device="cuda", gpus=inventory()[:2]), prepare_limit_s=15.0)
-    with Panel(site, ("one", "two")) as panel:
+    setup = limited(replace(SETUP, device="cuda", gpus=inventory()[:2]), prepare_limit_s=15.0)
+    with Panel(setup, ("one", "two")) as panel:
         results = measure(panel, *SIZES, processes=2)
         for how in ("leave", "raise", "skip"):
             bad, good = measure(panel, fail(how), fail("fine"))

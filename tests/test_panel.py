@@ -40,8 +40,8 @@ from perfsuite.model import (
 )
 from perfsuite.workers.panel import Panel, doubted
 from perfsuite.workers.process import (
-    Site,
-    WorkerProcess,
+    Process,
+    Setup,
     child_environment,
     exit_words,
     host_bytes,
@@ -50,7 +50,7 @@ from perfsuite.workers.process import (
 )
 
 PACKS = Path(__file__).parent / "packs"
-SITE = Site(
+SETUP = Setup(
     device="fake",
     settings=Settings(rounds=2, samples=4, settle_s=0.05),
     origins={name: f"file:{PACKS / name}.py" for name in ("steady", "nasty")},
@@ -99,7 +99,7 @@ CAUSES = {
     "flood": (Status.CRASHED, "printed more than 64 MiB"),
     "leave": (Status.CRASHED, "exit code 3 during check"),
     "fork_and_die": (Status.CRASHED, "exit code 4 during check"),
-    "end_server": (Status.CRASHED, "the server of slot 0 is gone (killed by SIGKILL)"),
+    "end_server": (Status.CRASHED, "the server of slot 0 is gone (killed by SIGKILL"),
     "half": (Status.ERROR, "its worker sent a damaged message"),
     "half_then_end": (Status.CRASHED, "exit code 5 during check"),
     "stop_midway": (Status.ERROR, "its worker sent a damaged message"),
@@ -121,21 +121,25 @@ def measure(
     return results
 
 
-def limited(site: Site, **limits_s: float) -> Site:
-    return replace(site, settings=structs.replace(site.settings, **limits_s))
+def limited(setup: Setup, **limits_s: float) -> Setup:
+    return replace(setup, settings=structs.replace(setup.settings, **limits_s))
 
 
 def children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
 
 
+def servers(panel: Panel) -> list[int]:
+    return [slot.server.pid for slot in panel.slots]
+
+
 def is_idle(panel: Panel) -> bool:
-    return not any(children(pid) for pid in panel.ping())
+    return not any(children(pid) for pid in servers(panel))
 
 
 @pytest.fixture(scope="module")
 def panel() -> Iterator[Panel]:
-    with Panel(SITE) as shared:
+    with Panel(SETUP) as shared:
         yield shared
 
 
@@ -159,7 +163,7 @@ def test_failure_ends_as_itself_with_its_cause(suite: list[Result], how: str) ->
 
 
 def test_variant_alone_is_exactly_what_it_is_among_failures(suite: list[Result]) -> None:
-    with Panel(SITE) as fresh:
+    with Panel(SETUP) as fresh:
         (alone,) = measure(fresh, SECOND)
     among = [result for result in suite if result.variant == alone.variant]
     told = [
@@ -171,7 +175,7 @@ def test_variant_alone_is_exactly_what_it_is_among_failures(suite: list[Result])
 
 
 def test_hang_in_c_is_timed_out_with_its_stack() -> None:
-    with Panel(limited(SITE, prepare_limit_s=1.5)) as panel:
+    with Panel(limited(SETUP, prepare_limit_s=1.5)) as panel:
         bad, good = measure(panel, nasty("hang"), FIRST)
     assert bad.status is Status.TIMED_OUT
     assert bad.reason == "prepare took longer than its limit of 1.5 s (in check)"
@@ -180,7 +184,7 @@ def test_hang_in_c_is_timed_out_with_its_stack() -> None:
 
 
 def test_stopped_panel_hands_over_what_it_has_and_begins_anew() -> None:
-    with Panel(SITE) as panel:
+    with Panel(SETUP) as panel:
         results: list[Result] = []
 
         def stop(_variant: str, phase: str) -> None:
@@ -197,7 +201,7 @@ def test_stopped_panel_hands_over_what_it_has_and_begins_anew() -> None:
         panel.compared = frozenset({FIRST.id})
         panel.compare({})
         (result,) = measure(panel, FIRST, processes=1)
-        pidfds = [os.pidfd_open(pid) for pid in panel.ping()]
+        pidfds = [os.pidfd_open(pid) for pid in servers(panel)]
     assert (result.status, len(result.evidence)) == (Status.OK, 1)
     assert all(select.select([pidfd], [], [], 0)[0] for pidfd in pidfds)
 
@@ -212,7 +216,7 @@ def test_no_file_of_the_project_is_taken_for_a_module_of_python(
     (tmp_path / "steady.py").write_text(text + "\nimport helper_of_project\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert inventory() is not None
-    with Panel(replace(SITE, origins={"steady": f"file:{tmp_path / 'steady.py'}"})) as panel:
+    with Panel(replace(SETUP, origins={"steady": f"file:{tmp_path / 'steady.py'}"})) as panel:
         (result,) = measure(panel, FIRST, processes=1)
     assert (result.status, result.reason) == (Status.OK, "")
 
@@ -223,7 +227,7 @@ def test_too_few_open_files_are_refused_before_anything_starts() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
     try:
         with pytest.raises(UsageError, match="more files, and needs 27"):
-            Panel(SITE)
+            Panel(SETUP)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -240,7 +244,7 @@ def test_result_carries_stage_version_unit_and_slots(panel: Panel) -> None:
     assert confirm.wall_s > 0
     processes = [*screen.evidence, *confirm.evidence]
     assert [each.slot for each in processes] == [0, 1, 2, 0, 0, 1, 2, 0, 1]
-    assert {each.unit for each in processes} == {panel.facts().unit}
+    assert {each.unit for each in processes} == {panel.facts.unit}
     assert len({each.seed for each in processes}) == 9
     assert len({each.sampling for each in processes}) == 1
     for wave in (screen.evidence[:3], confirm.evidence[:3]):
@@ -276,9 +280,9 @@ def test_what_confirms_is_the_host_s_or_of_two_sides_takes_all_blocks() -> None:
         # Of half of the device's memory no two processes fit beside each other.
         (Stage.SCREEN, 0.5, Regime.PACED, True, 2),
     ]
-    with Panel(limited(SITE, screen_rounds=1)) as panel:
+    with Panel(limited(SETUP, screen_rounds=1)) as panel:
         for stage, share, regime, is_compared, count in rows:
-            size = int(share * panel.facts().memory_bytes)
+            size = int(share * panel.facts.memory_bytes)
             variant = changed(structs.replace(FIRST, memory_bytes=size), regime=regime)
             panel.compared = frozenset({variant.id} if is_compared else ())
             results = measure(panel, variant, stage=stage)
@@ -300,8 +304,8 @@ def test_processes_that_do_not_fit_are_all_fresh_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERFSUITE_TEST_TRACE", str(tmp_path))
-    with Panel(SITE) as traced:
-        size = traced.facts().memory_bytes // 2
+    with Panel(SETUP) as traced:
+        size = traced.facts.memory_bytes // 2
         large = make_variant("steady", "traced", n=100, memory_bytes=size)
         (result,) = measure(traced, large, processes=4)
     assert len(list(tmp_path.iterdir())) == 4
@@ -325,8 +329,8 @@ def test_each_result_is_handed_over_before_the_next_variant_s_turn(panel: Panel)
 
 
 def test_check_only_takes_no_samples() -> None:
-    site = replace(SITE, slots=1, settings=structs.replace(SITE.settings, check_only=True))
-    with Panel(site) as checking:
+    setup = replace(SETUP, slots=1, settings=structs.replace(SETUP.settings, check_only=True))
+    with Panel(setup) as checking:
         right, wrong = measure(checking, FIRST, nasty("wrong"), processes=1)
     assert (right.status, right.evidence[0].blocks) == (Status.OK, ())
     assert wrong.status is Status.WRONG
@@ -338,8 +342,8 @@ def test_what_a_variant_leaves_running_is_ended(panel: Panel) -> None:
     assert is_idle(panel)
 
 
-def test_quads_that_fail_leave_nothing_running(panel: Panel) -> None:
-    (result,) = panel.quads(nasty("raise"), nasty("wrong"), processes=2)
+def test_a_pair_that_fails_leaves_nothing_running(panel: Panel) -> None:
+    (result,) = panel.measure_pair(nasty("raise"), nasty("wrong"), processes=2)
     assert result.status is Status.ERROR
     assert is_idle(panel)
 
@@ -348,21 +352,21 @@ def test_quads_that_fail_leave_nothing_running(panel: Panel) -> None:
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list to which what workers are told, and their ends, will be added, by axis."""
     said: list[str] = []
-    names: dict[WorkerProcess, object] = {}
-    tell, close = WorkerProcess.tell, WorkerProcess.close
+    names: dict[Process, object] = {}
+    tell, close = Process.tell, Process.close
 
-    def telling(worker: WorkerProcess, step: str, given: Any = None) -> None:
+    def telling(worker: Process, step: str, given: Any = None, *handles: int) -> None:
         if step == "start":
             names[worker] = given.axes.get("n")
         said.append(f"{step} {names.get(worker)}")
-        tell(worker, step, given)
+        tell(worker, step, given, *handles)
 
-    def closing(worker: WorkerProcess, grace_s: float) -> None:
+    def closing(worker: Process, grace_s: float = 0.5) -> None:
         close(worker, grace_s)
         said.append(f"close {names.get(worker)}")
 
-    monkeypatch.setattr(WorkerProcess, "tell", telling)
-    monkeypatch.setattr(WorkerProcess, "close", closing)
+    monkeypatch.setattr(Process, "tell", telling)
+    monkeypatch.setattr(Process, "close", closing)
     return said
 
 
@@ -390,9 +394,9 @@ def test_what_starts_and_leaves_beside_a_check(
     row: tuple[list[Variant], int, bool, list[str]],
 ) -> None:
     variants, slots, is_host, order = row
-    monkeypatch.setattr(Site, "is_host_measured", is_host)
-    with Panel(replace(SITE, slots=slots)) as panel:
-        share = panel.facts().memory_bytes // 2 if slots == 1 else 0
+    monkeypatch.setattr(Setup, "is_host_measured", is_host)
+    with Panel(replace(SETUP, slots=slots)) as panel:
+        share = panel.facts.memory_bytes // 2 if slots == 1 else 0
         queue = [structs.replace(each, memory_bytes=share) for each in variants]
         results = measure(panel, *queue, processes=1)
     good = [each for each in results if each.status is Status.OK]
@@ -404,7 +408,7 @@ def test_what_starts_and_leaves_beside_a_check(
 CONTROLLER = """
 import sys; sys.path.insert(0, {tests!r})
 from test_panel import *
-with Panel(SITE) as panel:
+with Panel(SETUP) as panel:
     panel.measure([STEADY[0], nasty("hang"), STEADY[1]], Stage.SCREEN, processes=3,
         on_result=print, on_phase=lambda variant, phase: print(variant, phase, flush=True))
 """
@@ -426,7 +430,7 @@ def test_nothing_is_left_when_the_controller_is_killed() -> None:
     mark = uuid.uuid4().hex
     with subprocess.Popen(
         [sys.executable, "-c", CONTROLLER.format(tests=str(Path(__file__).parent))],
-        env={**SITE.environment(), "PERFSUITE_TEST_MARK": mark},
+        env={**SETUP.environment(), "PERFSUITE_TEST_MARK": mark},
         stdout=subprocess.PIPE,
         text=True,
     ) as controller:
@@ -443,36 +447,36 @@ def test_nothing_is_left_when_the_controller_is_killed() -> None:
 def test_device_or_server_that_does_not_start_is_a_device_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Panel(replace(SITE, device="abacus", slots=1)) as broken:
-        maps = Path(f"/proc/{broken.ping()[0]}/maps").read_text(encoding="utf-8")
+    with Panel(replace(SETUP, device="abacus", slots=1)) as broken:
+        maps = Path(f"/proc/{servers(broken)[0]}/maps").read_text(encoding="utf-8")
         assert "libtorch" not in maps
         with pytest.raises(DeviceError, match="unknown device 'abacus'"):
-            broken.facts()
+            measure(broken, FIRST)
     (tmp_path / "torch.py").write_text("raise ImportError('no accelerator')", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with Panel(replace(SITE, device="cpu", slots=1)) as broken:
-        for ask in (broken.ping, broken.facts):
-            with pytest.raises(DeviceError, match="no accelerator"):
-                ask()
+    refusal = pytest.raises(DeviceError, match="no accelerator")
+    with Panel(replace(SETUP, device="cpu", slots=1)) as broken, refusal:
+        measure(broken, FIRST)
 
 
 def test_a_lost_server_is_replaced_or_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import os; os._exit(3)", encoding="utf-8")
-    with Panel(SITE) as broken:
-        before = broken.ping()
+    with Panel(SETUP) as broken:
+        assert measure(broken, FIRST)
+        before = servers(broken)
         monkeypatch.setattr("perfsuite.workers.process.REPLY_LIMIT_S", 0.5)
         os.kill(before[0], signal.SIGSTOP)
         os.kill(before[1], signal.SIGKILL)
         (result,) = measure(broken, FIRST)
         assert result.status is Status.OK
-        assert [now == then for now, then in zip(broken.ping(), before, strict=True)] == [
+        assert [now == then for now, then in zip(servers(broken), before, strict=True)] == [
             False, False, True,
         ]  # fmt: skip
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        os.kill(broken.ping()[2], signal.SIGKILL)
-        with pytest.raises(DeviceError, match=r"slot 2 is gone \(exit code 3\)"):
+        os.kill(servers(broken)[2], signal.SIGKILL)
+        with pytest.raises(DeviceError, match=r"slot 2 is gone \(exit code 3"):
             measure(broken, SECOND)
 
 
@@ -514,13 +518,13 @@ def test_workers_get_one_gpu_or_none_their_share_and_this_perfsuite(
 ) -> None:
     gpus = tuple(Gpu(index=index, uuid=f"GPU-{index}", name="some product") for index in (1, 0))
     for given, seen in (((), ""), (gpus[:1], "GPU-1"), (gpus, "GPU-1,GPU-0")):
-        assert replace(SITE, gpus=given).environment()["CUDA_VISIBLE_DEVICES"] == seen
-    share = Site(device="fake", slots=4).worker_bytes
+        assert replace(SETUP, gpus=given).environment()["CUDA_VISIBLE_DEVICES"] == seen
+    share = Setup(device="fake", slots=4).worker_bytes
     assert 4 * share <= 0.8 * host_bytes() < 4 * (share + 1)
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     assert child_environment()["PYTHONPATH"].split(os.pathsep)[-1] == "/elsewhere"
-    assert "PYTHONHASHSEED" not in SITE.environment()
+    assert "PYTHONHASHSEED" not in SETUP.environment()
 
 
 def test_inventory_is_empty_without_a_gpu_and_says_how_it_fails(

@@ -42,7 +42,7 @@ from perfsuite.prove.raw import Line, Process, Raw, Reading, Stretch, append, re
 from perfsuite.store.codec import encode
 from perfsuite.store.runs import RunFile
 from perfsuite.testing import check_pack
-from perfsuite.workers.process import Site, Slot, child_environment
+from perfsuite.workers.process import Setup, Slot, child_environment
 
 
 def by_kernel(found: list[Comparison]) -> dict[tuple[str, float], Tally]:
@@ -235,7 +235,7 @@ def test_planted_pack_is_sound_and_other_tools_answer_or_say_why_not() -> None:
         tools=("torch.utils.benchmark", "do_bench"),
         wave=made_up().waves[0],
     )
-    with closing(Slot(0, Site(device="cpu"))) as slot:
+    with closing(Slot(0, Setup(device="cpu"))) as slot:
         found = {answer.tool: answer for answer in ask(slot, order)}
         lost = ask(slot, replace(order, variant=variant("none", 0.0, None)))
     assert (found["torch.utils.benchmark"].time_us or 0) > 1

@@ -1,4 +1,4 @@
-"""Whole runs on the fake device: stages, resumption, skips, several desks."""
+"""Whole runs on the fake device: stages, resumption, skips, several panels."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from perfsuite.run.run import Outcome, execute, refusal
 from perfsuite.store.runs import RunFile, list_runs, load_run
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Site
-from perfsuite.workers.units import Desk, Desks, count_on, measure_on
+from perfsuite.workers.process import Setup
+from perfsuite.workers.units import Panels, count_on, measure_on
 
 PACK = """
     import json
@@ -114,7 +114,7 @@ class Place(NamedTuple):
     """Where the runs of a module find their pack, and servers that they share."""
 
     folder: Path
-    panels: Desks
+    panels: Panels
     root: Path
 
     def request(self, text: str = PACK, **fields: Any) -> Config:
@@ -127,7 +127,7 @@ class Place(NamedTuple):
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("pack")
-    with Desks() as panels:
+    with Panels() as panels:
         yield Place(folder, panels, folder)
 
 
@@ -284,30 +284,29 @@ def test_a_shifted_machine_is_one_verdict_and_no_later_baseline(place: Place) ->
 
 
 class Stopped:
-    """A desk whose panel remembers that it was stopped."""
+    """A panel that remembers that it was stopped."""
 
     def __init__(self) -> None:
-        self.panel = self
         self.is_stopped = False
 
     def stop(self) -> None:
         self.is_stopped = True
 
 
-def test_a_failing_desk_stops_the_others_and_is_reported() -> None:
-    desks: Any = [Stopped(), Stopped()]
+def test_a_failing_panel_stops_the_others_and_is_reported() -> None:
+    panels: Any = [Stopped(), Stopped()]
     shares: list[Any] = []
 
-    def measure(desk: Any, share: Any) -> None:
+    def measure(panel: Any, share: Any) -> None:
         shares.append(list(share))
-        if desk is desks[1]:
+        if panel is panels[1]:
             raise DeviceError("lost")
 
     variants: list[Any] = [SimpleNamespace(number=number, is_gang=False) for number in (1, 2, 3)]
     with pytest.raises(DeviceError, match="lost"):
-        measure_on(desks, variants, measure)
+        measure_on(panels, variants, measure)
     assert sorted([each.number for each in share] for share in shares) == [[1, 3], [2]]
-    assert all(desk.is_stopped for desk in desks)
+    assert all(panel.is_stopped for panel in panels)
 
 
 def test_what_is_only_counted_is_shared_out_over_the_cores(
@@ -315,10 +314,8 @@ def test_what_is_only_counted_is_shared_out_over_the_cores(
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     shares: list[int] = []
-    site = Site(device="fake", slots=3)
-    with Panel(site) as panel:
-        desk = Desk(panel, panel.facts())
+    with Panel(Setup(device="fake", slots=3)) as panel:
         variants: list[Any] = [SimpleNamespace(is_gang=False) for _ in range(32)]
-        count_on([desk], variants, lambda _desk, share: shares.append(len(share)))
-        count_on([desk], variants[:8], lambda _desk, share: shares.append(len(share)))
+        count_on([panel], variants, lambda _panel, share: shares.append(len(share)))
+        count_on([panel], variants[:8], lambda _panel, share: shares.append(len(share)))
     assert shares == [8, 8, 8, 8, 8]

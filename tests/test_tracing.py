@@ -12,7 +12,7 @@ from unittest.mock import MagicMock, Mock
 import pytest
 from msgspec import structs
 from store_data import SKU, finished
-from test_panel import SITE, STEADY, nasty
+from test_panel import SETUP, STEADY, nasty
 
 from perfsuite.devices.protocol import Loaded, open_device
 from perfsuite.devices.sass import plain_ptx
@@ -170,7 +170,7 @@ def test_a_hang_loses_one_trace_and_the_next_worker_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tracer, "LIMIT_S", 1.0)
-    with Panel(replace(SITE, slots=1)) as panel:
+    with Panel(replace(SETUP, slots=1)) as panel:
         hung = panel.trace(nasty("hang"), Arm.B, sets=1)
         after = panel.trace(STEADY[0], Arm.B, sets=1)
     assert hung.reason.startswith("its tracing ended: trace took longer than its limit of 1 s")
@@ -236,14 +236,14 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
         )
         for name, (word, p) in changes.items()
     ]
-    desk = MagicMock()
-    desk.panel.trace.return_value = Anatomy((), reason="a test")
+    panel = MagicMock()
+    panel.trace.return_value = Anatomy((), reason="a test")
     file = Mock(path=tmp_path / "runs" / "x.jsonl", run=run)
     run = run.having(verdicts=tuple(verdicts))
     asked = Mock(counters=False, is_brief=False)
     traced(
-        run, Mock(), run_file=file, desks=[desk], entries={}, samplings={},
+        run, Mock(), run_file=file, panels=[panel], entries={}, samplings={},
         limit=TimeLimit(), config=asked,
     )  # fmt: skip
-    names = [call.args[0].case.name for call in desk.panel.trace.call_args_list]
+    names = [call.args[0].case.name for call in panel.trace.call_args_list]
     assert names == ["slow", "likely", "noisy", "fresh", "alike"]

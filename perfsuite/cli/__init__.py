@@ -76,7 +76,7 @@ from perfsuite.store.baselines import (
 from perfsuite.store.files import refusing
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
 from perfsuite.workers.process import inventory
-from perfsuite.workers.units import open_desks, products_of, resolved
+from perfsuite.workers.units import open_panels, products_of, resolved
 
 app = typer.Typer(
     help="GPU performance regression suite. Measuring itself is: pytest --perf",
@@ -112,7 +112,7 @@ def doctor(
         say(f"Device {own.name} of the pack {name}: this machine {has}")
     # Last comes what may fail: the device is opened, as a run would.
     with ExitStack() as stack:
-        units = [desk.facts for desk in open_desks(device, packs, Settings(processes=1), stack)]
+        units = [panel.facts for panel in open_panels(device, packs, Settings(processes=1), stack)]
     say_device(units)
     say_baselines(units[0], with_baselines(project, baselines).baseline_roots)
     reasons = Counter(missing_need(variant, units[0]) for variant in project.variants)

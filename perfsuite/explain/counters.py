@@ -23,7 +23,7 @@ from perfsuite.boundary import DeviceError, PerfError, plain
 from perfsuite.model import Arm, Trace, TracedKernel, Variant, built_in, function_of
 from perfsuite.workers import messages
 from perfsuite.workers.panel import Seat, job_of
-from perfsuite.workers.process import Site, tail
+from perfsuite.workers.process import Setup, tail
 from perfsuite.workers.server import has_exited, show
 
 # Our names of ncu's metrics, which chips of compute capability 7.0 to 9.0 have under these names.
@@ -161,21 +161,21 @@ def refusal(device: str) -> str:
 
 
 def counted(
-    site: Site,
+    setup: Setup,
     variants: Mapping[str, Variant],
     traces: Iterable[Trace],
     limit_s: float,
     keep: Callable[[Trace], object],
 ) -> str:
     """Keep each trace with what is counted of its kernels; return a line about what was not."""
-    refused, deadline = refusal(site.device), time.monotonic() + limit_s
+    refused, deadline = refusal(setup.device), time.monotonic() + limit_s
     failed: dict[str, str] = {}
     left_out = 0
     for trace in traces:
         kernels, left_s = trace.kernels, deadline - time.monotonic()
         if not refused and left_s > 0:
             try:
-                rows = _rows(variants[trace.variant], trace.arm, site, min(ONE_S, left_s))
+                rows = _rows(variants[trace.variant], trace.arm, setup, min(ONE_S, left_s))
                 kernels = joined(kernels, rows)
             except (DeviceError, OSError) as error:
                 why = error.what if isinstance(error, DeviceError) else str(error)
@@ -193,12 +193,12 @@ def counted(
     return f"no counters of some variants: {'; '.join(told)}" if told else ""
 
 
-def _rows(variant: Variant, arm: Arm, site: Site, limit_s: float) -> list[Counted]:
+def _rows(variant: Variant, arm: Arm, setup: Setup, limit_s: float) -> list[Counted]:
     """Have ncu watch one launch of a variant; return its kernels."""
     limit_s = max(1.0, limit_s)
     with tempfile.TemporaryDirectory(prefix="perfsuite-") as folder:
         log, asked = Path(folder, "ncu.csv"), Path(folder, "job.json")
-        asked.write_bytes(messages.raw(job_of(variant, site, seat=Seat(0, 0, arm))))
+        asked.write_bytes(messages.raw(job_of(variant, setup, seat=Seat(0, 0, arm))))
         words = [
             shutil.which("ncu") or "ncu",
             *OPTIONS,
@@ -209,7 +209,7 @@ def _rows(variant: Variant, arm: Arm, site: Site, limit_s: float) -> list[Counte
         ]
         words += [sys.executable, "-P", "-m", "perfsuite.explain.counters"]
         # A number's decimals and thousands are told apart by the locale.
-        environment = {**site.environment(), "LC_ALL": "C.UTF-8"}
+        environment = {**setup.environment(), "LC_ALL": "C.UTF-8"}
         said = _run([*words, str(asked), f"{limit_s:.0f}"], limit_s, environment)
         text = log.read_text("utf-8", "replace") if log.is_file() else ""
     if said and DENIED not in text:

@@ -30,7 +30,8 @@ from perfsuite.model import (
 from perfsuite.run.config import Config, TimeLimit
 from perfsuite.store.files import replace_file
 from perfsuite.store.runs import RunFile
-from perfsuite.workers.units import Desk, share_out
+from perfsuite.workers.panel import Panel
+from perfsuite.workers.units import share_out
 
 # How long another trace may begin of what moved, of what is unclear (of a night on a card never
 # seen one in ten, mostly without a change to explain), and of what is only to be stored. What is
@@ -58,7 +59,7 @@ class Tracing(Struct, kw_only=True):
     """
 
     run_file: RunFile
-    desks: Sequence[Desk]
+    panels: Sequence[Panel]
     entries: Mapping[str, BaselineEntry]
     samplings: Mapping[str, Sampling]
     limit: TimeLimit
@@ -116,7 +117,7 @@ class Tracing(Struct, kw_only=True):
         entry = self.entries.get(variant.id)
         kernels = entry.kernels if entry else ()
         is_stored = bool(kernels)
-        if kernels and self.config.counters and not refusal(self.desks[0].panel.site.device):
+        if kernels and self.config.counters and not refusal(self.panels[0].setup.device):
             # Copies and fills by the driver, which have no shape, are never counted.
             shaped = [kernel for kernel in kernels if kernel.grid]
             is_stored = not shaped or any(kernel.counters for kernel in shaped)
@@ -130,7 +131,7 @@ class Tracing(Struct, kw_only=True):
         alone = [variant for variant in left if not variant.is_gang]
         # The part of the time that is a side's.
         part = 1 / 2 if self._compared else 1.0
-        share_out(self.desks, alone, partial(self._trace_share, arm, part))
+        share_out(self.panels, alone, partial(self._trace_share, arm, part))
         if not self.config.counters:
             return
         waiting = sorted(self._uncounted, key=lambda each: self._kinds[each.variant] != "moved")
@@ -138,9 +139,9 @@ class Tracing(Struct, kw_only=True):
         by_id = {variant.id: variant for variant in left}
         limit_s = min(part * COUNTED_S, self.limit.left_s())
         keep = self.run_file.append_trace
-        self._notes.append(counted(self.desks[0].panel.site, by_id, waiting, limit_s, keep))
+        self._notes.append(counted(self.panels[0].setup, by_id, waiting, limit_s, keep))
 
-    def _trace_share(self, arm: Arm, part: float, desk: Desk, share: Sequence[Variant]) -> None:
+    def _trace_share(self, arm: Arm, part: float, panel: Panel, share: Sequence[Variant]) -> None:
         whole_s = self.limit.left_s()
         if whole_s <= 0:  # not even what starting takes
             self._left += len(share)
@@ -154,7 +155,7 @@ class Tracing(Struct, kw_only=True):
                 self._left += 1
                 continue
             sampling = self.samplings.get(variant.id)
-            found = desk.panel.trace(variant, arm, sets=sampling.sets if sampling else 1)
+            found = panel.trace(variant, arm, sets=sampling.sets if sampling else 1)
             trace = Trace(
                 variant=variant.id,
                 arm=arm,
@@ -164,7 +165,7 @@ class Tracing(Struct, kw_only=True):
             )
             self._keep(trace, found.texts)
             left_s[kind] -= time.monotonic() - started
-        desk.panel.end_tracing()
+        panel.end_tracing()
 
     def _keep(self, trace: Trace, texts: Mapping[str, str]) -> None:
         shelf = Shelf(self.run_file.path.parents[1] / "artefacts")

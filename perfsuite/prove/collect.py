@@ -28,8 +28,9 @@ from perfsuite.store.files import refusing
 from perfsuite.store.git import commit_of
 from perfsuite.store.sku import sku_of
 from perfsuite.workers.catalogue import load_catalogue
-from perfsuite.workers.process import Site, Slot, inventory
-from perfsuite.workers.units import Desk, open_desks
+from perfsuite.workers.panel import Panel
+from perfsuite.workers.process import Setup, Slot, inventory
+from perfsuite.workers.units import open_panels
 
 # NVML's utilisation is that of a window of 0.17 s or more.
 POLL_S = 0.2
@@ -48,9 +49,9 @@ class Unit:
     """
 
     def __init__(
-        self, desk: Desk, ladders: Sequence[Ladder], file: FileIO, *, place: int, units: int
+        self, panel: Panel, ladders: Sequence[Ladder], file: FileIO, *, place: int, units: int
     ) -> None:
-        self.panel, self.facts = desk.panel, desk.facts
+        self.panel, self.facts = panel, panel.facts
         self.ladders, self.file, self.place, self.units = ladders, file, place, units
         self.turns = dict.fromkeys(SHARES, 0)
         self.waves: dict[str, Wave] = {}
@@ -64,7 +65,7 @@ class Unit:
 
     def run(self, deadline: float, say: Say) -> None:
         """Take turns by their shares of the time until none fits before the deadline."""
-        with closing(Slot(0, self.panel.site)) as slot:
+        with closing(Slot(0, self.panel.setup)) as slot:
             acts = {"panel": self.measure}
             if self.facts.device in RIVALS:
                 acts["tools"] = partial(self.ask_tools, slot)
@@ -90,7 +91,7 @@ class Unit:
         base twice, then a change as often as a screen and its confirmation need it; then the next
         change, of which other ladders and units start with others.
         """
-        turn, settings = self.turns["panel"], self.panel.site.settings
+        turn, settings = self.turns["panel"], self.panel.setup.settings
         confirming = -(-settings.confirm_processes // settings.processes)
         round_, step = divmod(turn, 3 + confirming)
         chosen = []
@@ -100,7 +101,7 @@ class Unit:
             chosen.append(base if step in {0, 1} else change)
         random.Random(turn).shuffle(chosen)  # noqa: S311 - an order: what runs before what
         # Other processes than in any other turn: their seeds come from the run's.
-        self.panel.site = _seeded(self.panel.site, 1 + turn)
+        self.panel.setup = _seeded(self.panel.setup, 1 + turn)
         waves: list[Wave] = []
 
         def take(result: Result) -> None:
@@ -109,7 +110,7 @@ class Unit:
 
         started = time.monotonic()
         # Of what confirms a run takes a block more: what is found here is found there.
-        with _polled(self.panel.site) as polls:
+        with _polled(self.panel.setup) as polls:
             self.panel.measure(chosen, Stage.SCREEN, processes=settings.processes, on_result=take)
         self.waves |= {wave.variant: wave for wave in waves if wave.processes}
         timed_s = [wave.timed_s * len(wave.processes) for wave in waves]
@@ -146,7 +147,7 @@ class Unit:
         self.asked += 1
         order = Order(
             variant=variant,
-            origin=self.panel.site.origins[variant.pack],
+            origin=self.panel.setup.origins[variant.pack],
             unit=self.facts.unit,
             device=self.facts.device,
             seed=self.asked + 10_000 * self.place,
@@ -158,20 +159,20 @@ class Unit:
             append(self.file, reading)
 
 
-def _seeded(site: Site, seed: int) -> Site:
-    return replace(site, settings=structs.replace(site.settings, seed=seed))
+def _seeded(setup: Setup, seed: int) -> Setup:
+    return replace(setup, settings=structs.replace(setup.settings, seed=seed))
 
 
 @contextmanager
-def _polled(site: Site) -> Iterator[list[float]]:
+def _polled(setup: Setup) -> Iterator[list[float]]:
     """Poll a GPU's utilisation meanwhile; the list is of shares of 1, and empty of none."""
     polls: list[float] = []
-    if not site.gpus or not site.gpus[0].uuid:
+    if not setup.gpus or not setup.gpus[0].uuid:
         yield polls
         return
     from perfsuite.devices.nvml import Nvml
 
-    nvml, done = Nvml(site.gpus[0].uuid), threading.Event()
+    nvml, done = Nvml(setup.gpus[0].uuid), threading.Event()
 
     def poll() -> None:
         while not done.wait(POLL_S):
@@ -196,8 +197,8 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
     if pack.error:
         raise UsageError(f"the planted pack cannot be listed: {pack.error}")
     with ExitStack() as stack:
-        desks = open_desks(device, [pack], Settings(), stack)
-        facts = desks[0].facts
+        panels = open_panels(device, [pack], Settings(), stack)
+        facts = panels[0].facts
         variants = [each for each in pack.variants if not missing_need(each, facts)]
         if is_cuda:
             variants = [each for each in variants if each.axes[CHANGE] != planted.COARSE_CHANGE]
@@ -215,10 +216,10 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
             file = stack.enter_context(path.open("xb", buffering=0))
         append(file, header)
         ladders = ladders_of(variants)
-        say(f"{len(desks)} x {facts.name}: {len(ladders)} ladders, {len(variants)} variants")
+        say(f"{len(panels)} x {facts.name}: {len(ladders)} ladders, {len(variants)} variants")
         units = [
-            Unit(desk, ladders, file, place=place, units=len(desks))
-            for place, desk in enumerate(desks)
+            Unit(panel, ladders, file, place=place, units=len(panels))
+            for place, panel in enumerate(panels)
         ]
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(units)))
         try:

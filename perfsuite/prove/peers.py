@@ -20,7 +20,6 @@ from perfsuite.model import Settings, Variant
 from perfsuite.packs.load import load_pack
 from perfsuite.prove.raw import Reading, Wave
 from perfsuite.workers.messages import read
-from perfsuite.workers.panel import Ranks
 from perfsuite.workers.process import EndedError, Slot
 
 PROFILED = 30
@@ -158,10 +157,10 @@ def answers(given: msgspec.Raw) -> list[Reading]:
 
 def ask(slot: Slot, order: Order) -> list[Reading]:
     """Return what each tool says in a process that the slot forks for them, or why none does."""
-    worker = Ranks([slot], bool)
+    worker = slot.fork()
     try:
-        worker.tell("call", (f"{__name__}:{answers.__name__}", order))
-        (found,) = worker.hear("call", ANSWER_LIMIT_S)
+        asked = (f"{__name__}:{answers.__name__}", order)
+        found = worker.do("call", ANSWER_LIMIT_S, asked)
         return list(read(found, list[Reading]))
     except EndedError as ended:
         return [order.reading(tool, reason=ended.reason) for tool in order.tools]

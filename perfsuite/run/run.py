@@ -71,13 +71,12 @@ from perfsuite.store.runs import (
     unfinished,
 )
 from perfsuite.store.sku import sku_of
+from perfsuite.workers.panel import Panel
 from perfsuite.workers.units import (
-    Desk,
-    Desks,
+    Panels,
     count_on,
     idle_gpus,
     measure_on,
-    measure_on_all,
     share_out,
     units_of,
 )
@@ -310,10 +309,10 @@ def joined(results: Sequence[Result]) -> Result:
     return replace((good or results)[0], evidence=evidence, wall_s=wall_s)
 
 
-def execute(config: Config, listener: Listener, desks: Desks | None = None) -> Outcome:
+def execute(config: Config, listener: Listener, panels: Panels | None = None) -> Outcome:
     """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done.
 
-    ``desks`` are those of another run of the same device, which are left open.
+    ``panels`` are those of another run of the same device, which are left open.
     """
     limit, interrupted = TimeLimit(config.time_s), interrupted_run(config)
     variants, settings = config.variants, config.settings
@@ -322,7 +321,7 @@ def execute(config: Config, listener: Listener, desks: Desks | None = None) -> O
         settings = interrupted.settings
     with ExitStack() as stack:
         sides = open_sides(config, variants, stack)
-        place = desks or stack.enter_context(Desks())
+        place = panels or stack.enter_context(Panels())
         opened = place.of(config.device, config.packs, settings, sides.code)
         run = new_run(config, opened[0].facts, sides.revision)
         notes = [*idle_gpus(opened), *filter(None, [commit_of(config.root)[1]])]
@@ -434,8 +433,8 @@ class _Work:
 
     config: Config
     listener: Listener
-    place: Desks
-    desks: Sequence[Desk]
+    place: Panels
+    panels: Sequence[Panel]
     file: RunFile
     judging: Judging
     limit: TimeLimit
@@ -463,7 +462,7 @@ class _Work:
             config=self.config,
             limit=self.limit,
             entries=self.entries,
-            devices=len(self.desks),
+            devices=len(self.panels),
         )
         self._watch(Stage.CANARY_START)
         chosen = fit.chosen(runnable) if fit else order(runnable, self.settings.seed)
@@ -481,7 +480,7 @@ class _Work:
                 run,
                 self.listener.note,
                 run_file=self.file,
-                desks=self.desks,
+                panels=self.panels,
                 entries=self.entries,
                 samplings=self.samplings,
                 limit=self.limit,
@@ -493,7 +492,7 @@ class _Work:
             run.having(traces=self.file.run.traces),
             # With what was measured before an interruption.
             wall_s=round(self.limit.spent_s + time.monotonic() - self.started, 3),
-            units=units_of(self.desks, [one.variant for one in run.variants]),
+            units=units_of(self.panels, [one.variant for one in run.variants]),
             phases_s={n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()},
         )
         whole = replace(run, finished=datetime.now(UTC).isoformat(timespec="seconds"))
@@ -526,13 +525,13 @@ class _Work:
             with self._lock:
                 found.setdefault(result.variant, []).append(result)
 
-        def measure(desk: Desk, share: Sequence[Variant]) -> None:
-            processes = HOST_PROCESSES if desk.facts.is_host else PROCESSES
+        def measure(panel: Panel) -> None:
+            processes = HOST_PROCESSES if panel.facts.is_host else PROCESSES
             # No limit holds for canaries, and for what follows the last.
-            self._share(desk, share, stage, processes=processes, is_over=bool, take=take)
+            self._share(panel, canaries, stage, processes=processes, is_over=bool, take=take)
 
         if canaries := self._left(self.file.run.canaries, stage):
-            measure_on_all(self.desks, canaries, measure)
+            share_out(self.panels, self.panels, lambda panel, _: measure(panel))
         for results in found.values():
             self._store(joined(results))
 
@@ -552,18 +551,18 @@ class _Work:
         runs = {one.id: one for one in self.file.run.variants}
         is_over = partial(self.limit.is_over, SCREEN_END if is_screen else CONFIRM_END)
 
-        def unwelcome(variant: Variant, desk: Desk) -> int:
-            return rank(runs[variant.id], desk.facts.unit)
+        def unwelcome(variant: Variant, panel: Panel) -> int:
+            return rank(runs[variant.id], panel.facts.unit)
 
-        def measure(desk: Desk, share: Sequence[Variant], *, processes: int) -> None:
-            self._share(desk, share, stage, processes=processes, is_over=is_over, take=self._take)
+        def measure(panel: Panel, share: Sequence[Variant], *, processes: int) -> None:
+            self._share(panel, share, stage, processes=processes, is_over=is_over, take=self._take)
 
-        measure_on(self.desks, timed, partial(measure, processes=processes), unwelcome)
-        count_on(self.desks, counted, partial(measure, processes=1))
+        measure_on(self.panels, timed, partial(measure, processes=processes), unwelcome)
+        count_on(self.panels, counted, partial(measure, processes=1))
 
     def _share(  # noqa: PLR0913 - what a panel needs to know
         self,
-        desk: Desk,
+        panel: Panel,
         share: Sequence[Variant],
         stage: Stage,
         *,
@@ -571,7 +570,6 @@ class _Work:
         is_over: Callable[[], bool],
         take: Callable[[Result], None],
     ) -> None:
-        panel = desk.panel
         panel.samplings, panel.is_over = self.samplings, is_over
         panel.compared = self.judging.sides.compared
         panel.measure(
@@ -602,7 +600,7 @@ class _Work:
     def _confirmed(self, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:
         """Replace doubtful verdicts by those on fresh data; what failed then has none."""
         config, run = self.config, self.file.run
-        asked = askable(verdicts.values(), config, run, devices=len(self.desks))
+        asked = askable(verdicts.values(), config, run, devices=len(self.panels))
         doubtful = [
             one
             for one in run.variants
@@ -647,22 +645,22 @@ class _Work:
         deadline = time.monotonic() + min(LIMIT_S, self.limit.left_s())
         decided: dict[str, ClaimVerdict] = {}
 
-        def decide(desk: Desk, share: Sequence[ClaimInstance]) -> None:
+        def decide(panel: Panel, share: Sequence[ClaimInstance]) -> None:
             for claim in share:
                 if time.monotonic() < deadline:
-                    decided[claim.id] = self._decided(desk, claim, told[claim.id])
+                    decided[claim.id] = self._decided(panel, claim, told[claim.id])
 
-        share_out(self.desks, taken, decide)
+        share_out(self.panels, taken, decide)
         limit = f"no quads: the limit is {MOST_CLAIMS} claims, {LIMIT_S:g} s"
         limit += f", within {self.limit}" if self.limit.is_set else ""
         undecided = {claim.id: _undecided(told[claim.id], limit) for claim in left}
         return tuple({**told, **undecided, **decided}.values())
 
-    def _decided(self, desk: Desk, claim: ClaimInstance, open_one: ClaimVerdict) -> ClaimVerdict:
+    def _decided(self, panel: Panel, claim: ClaimInstance, open_one: ClaimVerdict) -> ClaimVerdict:
         """Measure both sides in turns inside one process; return the verdict."""
         variants = {one.id: one.variant for one in self.file.run.variants}
-        desk.panel.samplings = dict(self.samplings)
-        results = desk.panel.quads(
+        panel.samplings = dict(self.samplings)
+        results = panel.measure_pair(
             variants[claim.faster],
             variants[claim.than],
             processes=self.settings.confirm_processes,

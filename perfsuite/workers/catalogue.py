@@ -13,8 +13,7 @@ from perfsuite.packs.find import PackSource
 from perfsuite.packs.listing import Listed, Listing
 from perfsuite.store.files import refuse_few_files
 from perfsuite.workers.messages import raw
-from perfsuite.workers.panel import Ranks
-from perfsuite.workers.process import EndedError, Site, Slot
+from perfsuite.workers.process import EndedError, Process, Setup, Slot, hear
 
 # What it takes to have a server, and what is open for each pack that it lists.
 FILES, FILES_PER_PACK = 10, 2
@@ -49,7 +48,7 @@ def load_catalogue(
     why = ""
     try:
         if asked:
-            with Slot(0, Site(device="")) as slot:
+            with Slot(0, Setup(device="")) as slot:
                 listed |= _listed(slot, asked, time_limit_s)
                 kernels = tuple(kernel for each in asked for kernel in listed[each].kernels)
                 wanting = [each for each in asked if listed[each].wants_kernels]
@@ -57,7 +56,10 @@ def load_catalogue(
                 listed |= _listed(slot, again, time_limit_s)
     except DeviceError as error:
         why = error.what
-    packs = [listed[each].pack if each in listed else _refused(each, why) for each in sources]
+    packs = [
+        listed[each].pack if each in listed else _pack(each, _refused(each, why))
+        for each in sources
+    ]
     return tuple(replace(pack, error=plain(pack.error)) for pack in packs)
 
 
@@ -65,33 +67,30 @@ def _listed(
     slot: Slot, asked: Mapping[PackSource, Listing], limit_s: float
 ) -> dict[PackSource, Listed]:
     """Have a fresh process list each pack, all at once; one that ends early has an error."""
-    running: list[Ranks] = []
+    running: list[Process] = []
     found: dict[PackSource, Listed] = {}
     try:
         for each in asked.values():
-            running.append(Ranks([slot], bool))
+            running.append(slot.fork())
             running[-1].tell("list", each)
-        for source, ranks in zip(asked, running, strict=True):
+        for source, process in zip(asked, running, strict=True):
             try:
-                (found[source],) = ranks.hear("list", limit_s)
+                (told,) = hear([process], "list", limit_s)
             except EndedError as ended:
-                found[source] = Listed(_refused(source, _words(ended)))
+                output = f"; its output:\n{ended.output}" if ended.output else ""
+                told = _refused(source, f"{ended.reason}{output}")
+            found[source] = told if isinstance(told, Listed) else Listed(_pack(source, told))
     finally:
-        for ranks in running:
-            ranks.close(0.0)
+        for process in running:
+            process.close(0.0)
     return found
 
 
-def _words(ended: EndedError) -> str:
-    """Say how the process of a pack ended, and what it printed."""
-    what = ended.reason
-    if ended.code is not None and ended.code >= 0:
-        what = f"the pack ended its process with exit status {ended.code}"
-    return f"{what}; its output:\n{ended.output}" if ended.output else what
-
-
-def _refused(source: PackSource, why: str) -> Pack:
-    """Return a pack that has nothing but an error: its source's own, or ``why``."""
+def _refused(source: PackSource, why: str) -> str:
+    """Return why a pack has nothing but an error: its source's own, or ``why``."""
     remedy = "a pack's module declares cases and does nothing else when imported"
-    told = source.error or str(source.refuse(why, remedy=remedy))
-    return Pack(name=source.name, origin=source.origin, version=source.version, error=told)
+    return source.error or str(source.refuse(why, remedy=remedy))
+
+
+def _pack(source: PackSource, error: str) -> Pack:
+    return Pack(name=source.name, origin=source.origin, version=source.version, error=error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import socket
 from functools import cache
 from typing import Any, NamedTuple
@@ -37,19 +36,34 @@ _ESCAPE = re.compile(r"\\(?:u.{4}|.)")
 _KEPT = {r"\n", r"\t", r"\"", r"\\"}
 
 
-class Message(msgspec.Struct, frozen=True, tag=True):
-    """What goes through a channel."""
+class Call(msgspec.Struct, frozen=True, tag=True):
+    """To a server or a worker: do a step of ``STEPS``."""
+
+    step: str
+    given: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class Fork(Message, frozen=True):
-    """To a server: fork a worker. Its socket and its output file come along."""
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """From a worker: a phase begins."""
+
+    phase: str
 
 
-class Reap(Message, frozen=True):
-    """To a server: kill a worker's process group after ``grace_s``, and say how it ended."""
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """A step is done."""
 
-    pid: int
-    grace_s: float
+    value: msgspec.Raw
+    step: str
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """From a worker: the variant ended, and why; the worker leaves."""
+
+    status: Status
+    reason: str
+
+
+Message = Call | Progress | Done | Failed
 
 
 class Ending(NamedTuple):
@@ -61,33 +75,6 @@ class Ending(NamedTuple):
     code: int | None
     is_forced: bool
     lost: str = ""
-
-
-class Call(Message, frozen=True):
-    """To a worker: do a step of ``STEPS``."""
-
-    step: str
-    given: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class Progress(Message, frozen=True):
-    """From a worker: a phase begins."""
-
-    phase: str
-
-
-class Done(Message, frozen=True):
-    """From a worker: a step is done. From a server: what it was asked for."""
-
-    value: msgspec.Raw
-    step: str = ""
-
-
-class Failed(Message, frozen=True):
-    """From a worker: the variant ended, and why; the worker leaves."""
-
-    status: Status
-    reason: str
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,13 +105,19 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     rival_sampling: Sampling | None = None
 
 
-# What a worker can do: what each step takes and what it gives. "prepare" takes the sampling of the
-# baseline or of the process before, and gives the one that was chosen. "check" takes whether the
-# check is to be thorough. "trace" takes how many input sets launches rotate over, too. "call" takes
-# a feature's function, as ``module:name``, and what it is given.
+# What each step takes and what it gives. A server says by itself that it is "up"; the socket and
+# the output file of a worker come along when it is to "fork" it; it is to "reap" a process id,
+# killing its process group after so many seconds. "list" gives why a pack cannot be listed, too.
+# "prepare" takes the sampling of the baseline or of the process before, and gives the one that was
+# chosen. "check" takes whether the check is to be thorough. "trace" takes how many input sets
+# launches rotate over, too. "call" takes a feature's function, as ``module:name``, and what it is
+# given.
 STEPS: dict[str, tuple[Any, Any]] = {
+    "up": (None, None),
+    "fork": (None, int),
+    "reap": (tuple[int, float], Ending),
     "describe": (tuple[str, Accelerator | None], DeviceFacts),
-    "list": (Listing, Listed),
+    "list": (Listing, Listed | str),
     "call": (tuple[str, msgspec.Raw], msgspec.Raw),
     "start": (Job, None),
     "check": (bool, None),
@@ -177,7 +170,6 @@ class Channel(Closable):
     """
 
     def __init__(self, end: socket.socket) -> None:
-        end.setblocking(False)
         self._end = end
         self.handles: list[int] = []
 
@@ -191,8 +183,7 @@ class Channel(Closable):
         if len(data) > MESSAGE_BYTES:
             what = f"message of {len(data) >> 20} MiB; the limit is {MESSAGE_BYTES >> 20} MiB"
             raise PerfError(what)
-        if not self._is_ready(select.POLLOUT, limit_s):
-            raise TimeoutError
+        self._end.settimeout(limit_s)
         if len(data) <= PACKET_BYTES:
             socket.send_fds(self._end, [data], handles)
             return
@@ -202,29 +193,24 @@ class Channel(Closable):
 
     def receive(self, limit_s: float | None) -> Message | None:
         """Return the next message, None if none comes in time; PerfError for what is none."""
-        if not self._is_ready(select.POLLIN, limit_s):
+        self._end.settimeout(limit_s)
+        try:
+            packet = socket.recv_fds(self._end, PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+        except (BlockingIOError, TimeoutError):
             return None
-        flags = socket.MSG_CMSG_CLOEXEC
-        data, self.handles, *_ = socket.recv_fds(self._end, PACKET_BYTES, 2, flags)
+        data, self.handles, *_ = packet
         if not data:
             raise EOFError
         if data == LONG and self.handles:
             with os.fdopen(self.handles.pop(), "rb") as file:
                 file.seek(0)
                 data = file.read(MESSAGE_BYTES)
-        message: Message = read(data, Fork | Reap | Call | Progress | Done | Failed)
+        message: Message = read(data, Message)
         return message
 
     def close(self) -> None:
         """Close this end, which the other side notices."""
         self._end.close()
-
-    def _is_ready(self, event: int, limit_s: float | None) -> bool:
-        if self.fileno() < 0:
-            raise OSError("this end is closed")
-        poller = select.poll()
-        poller.register(self._end, event)
-        return bool(poller.poll(None if limit_s is None else 1e3 * limit_s))
 
 
 def pair() -> tuple[Channel, Channel]:

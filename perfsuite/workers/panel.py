@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-import signal
 import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
-from functools import partial
+from functools import cached_property, partial
 from itertools import zip_longest
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -40,23 +40,19 @@ from perfsuite.store.files import Closable, refuse_few_files
 from perfsuite.workers.messages import Job
 from perfsuite.workers.process import (
     GRACE_S,
-    PHASES,
-    TAIL_CHARACTERS,
     Code,
     EndedError,
-    Site,
+    Process,
+    Setup,
     Slot,
-    WorkerProcess,
+    hear,
     resident_bytes,
 )
 
 # Two orders in which sides alternate, so that what drifts weighs on both alike.
 ORDERS = ("ABBA", "BAAB")
-TICK_S = 0.1
 # The setting that holds a step's time limit, if not that of preparing.
 LIMITS = {"start": "start_limit_s", "measure": "block_limit_s"}
-# A rank that fails because a peer died may be heard first: the death shows this much later.
-DEATH_S = 0.2
 # How long blocks wait for the next workers to have started, which would disturb them.
 AHEAD_LIMIT_S = 2.0
 # CUPTI starts in 4 s (H200), and a case may compile for a while.
@@ -67,127 +63,14 @@ DEVICE_SHARE = 0.9
 VOIDED_MOST = 0.2
 # What a slot has open at most: its server, workers of three waves, and its share of the run.
 FILES = 9
+NUMBER = re.compile(r"\d[\d.]*")
 
 
 class StoppedError(Exception):
     """The panel was told to stop in the middle of a variant."""
 
 
-def _tell_nobody(*_words: str) -> None: ...
-
-
-class Ranks:
-    """The workers of one process of a variant: one, or one for each of its ranks.
-
-    All are told at once and awaited together; the first that fails is the end of all. ``watch`` is
-    called while they are awaited, and may raise. Raises DeviceError where none can be forked.
-    """
-
-    def __init__(
-        self, slots: Sequence[Slot], watch: Callable[[], object], arm: Arm = Arm.B
-    ) -> None:
-        self.arm = arm
-        self.workers: list[WorkerProcess] = []
-        self._watch = watch
-        self._told_at = 0.0
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        try:
-            for slot in slots:
-                self.workers.append(slot.fork())
-        except DeviceError:
-            self.close()
-            raise
-
-    def start(self, job: Job, *, is_gang: bool) -> None:
-        """Let all start a variant, as ranks that join each other if they are a gang."""
-        if is_gang:
-            self._folder = self._folder or tempfile.TemporaryDirectory(prefix="perfsuite-gang-")
-            place = str(Path(self._folder.name, "rendezvous"))
-            job = replace(job, ranks=len(self.workers), rendezvous=place)
-        self.tell("start", *(replace(job, rank=rank) for rank in range(len(self.workers))))
-
-    def tell(self, step: str, *given: Any) -> None:
-        """Ask all for a step, each with its own of what is given, if that is several."""
-        self._told_at = time.monotonic()
-        for rank, worker in enumerate(self.workers):
-            worker.tell(step, given[rank % len(given)] if given else None)
-
-    def hear(
-        self, step: str, limit_s: float, announce: Callable[[str], object] = _tell_nobody
-    ) -> list[Any]:
-        """Return what each worker answers, within a time from when it was told.
-
-        Raises EndedError for whatever else happens. Only the first one's phases are announced:
-        ranks are one measurement.
-        """
-        while True:
-            wait([worker.fileno() for worker in self.workers], TICK_S)
-            for rank, worker in enumerate(self.workers):
-                before = worker.phase
-                try:
-                    worker.listen()
-                except EndedError as ended:
-                    raise self._blamed(rank, ended) from ended
-                if rank == 0 and worker.phase != before:
-                    announce(worker.phase)
-            late = [worker for worker in self.workers if step not in worker.answers]
-            if not late:
-                return [worker.answers[step] for worker in self.workers]
-            if time.monotonic() > self._told_at + limit_s:
-                raise self._overdue(late, PHASES.get(step, step), limit_s)
-            self._watch()
-
-    def hang_up(self) -> None:
-        """Tell all to leave, without waiting."""
-        for worker in self.workers:
-            worker.channel.close()
-
-    def close(self, grace_s: float = GRACE_S) -> None:
-        """Let all go; they leave side by side. What waits for a lost peer does not by itself."""
-        self.hang_up()
-        for worker in self.workers:
-            worker.close(grace_s)
-        if self._folder is not None:
-            self._folder.cleanup()
-
-    def _blamed(self, rank: int, ended: EndedError) -> EndedError:
-        """Return how all ended: as a rank that died without a word, else as the one heard first."""
-        ended.arm = self.arm
-        if len(self.workers) == 1:
-            return ended
-        time.sleep(DEATH_S)
-        for other, worker in enumerate(self.workers) if ended.is_told else ():
-            try:
-                if other != rank:
-                    worker.listen()
-            except EndedError as death:
-                if not death.is_told:
-                    rank, ended = other, death
-                    break
-        return self._ended(ended.status, f"rank {rank}: {ended.reason}")
-
-    def _overdue(self, late: Sequence[WorkerProcess], phase: str, limit_s: float) -> EndedError:
-        """Say who gave no answer, and where it is; all of them print the stack they hang in."""
-        places = [f"rank {self.workers.index(each)} in {each.phase}" for each in late]
-        if len(self.workers) == 1:
-            places = [f"in {each.phase}" for each in late if each.phase != phase]
-        where = f" ({', '.join(places)})" if places else ""
-        for worker in late:
-            worker.signal(signal.SIGABRT)
-        for worker in late:
-            worker.ended(Status.TIMED_OUT)
-        reason = f"{phase} took longer than its limit of {limit_s:g} s{where}"
-        return self._ended(Status.TIMED_OUT, reason)
-
-    def _ended(self, status: Status, reason: str) -> EndedError:
-        share = TAIL_CHARACTERS // len(self.workers)
-        texts = [worker.last_output(share) for worker in self.workers]
-        if len(texts) > 1:
-            texts = [f"rank {rank}:\n{text}" for rank, text in enumerate(texts) if text]
-        return EndedError(status, reason, "\n".join(texts), arm=self.arm)
-
-
-NUMBER = re.compile(r"\d[\d.]*")
+def _tell_nobody(_variant: str, _phase: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,13 +143,14 @@ class Work:
             wall_s=round(self.wall_s / max(1, len(self.found)), 6),
         )
         results = [
-            replace(blank, arm=arm, status=each.status, reason=each.reason, output=each.output)
-            for arm, each in self.failed.items()
+            replace(blank, arm=arm, status=end.status, reason=end.reason, output=end.output)
+            for arm, end in self.failed.items()
         ]
-        for (name, arm), evidence in self.found.items():
-            if arm not in self.failed and Arm.B not in self.failed:
-                good = replace(blank, variant=name, arm=arm, evidence=tuple(evidence))
-                results.append(doubted(good))
+        results += [
+            doubted(replace(blank, variant=name, arm=arm, evidence=tuple(evidence)))
+            for (name, arm), evidence in self.found.items()
+            if not {arm, Arm.B} & self.failed.keys()
+        ]
         for result in sorted(results, key=lambda each: each.arm):
             on_result(result)
 
@@ -277,7 +161,7 @@ class Wave:
 
     work: Work
     planned: tuple[Seat, ...]
-    running: list[Ranks] = field(default_factory=list)
+    workers: list[Process] = field(default_factory=list)
 
     @property
     def seats(self) -> tuple[Seat, ...]:
@@ -285,23 +169,17 @@ class Wave:
         failed = self.work.failed
         return () if Arm.B in failed else tuple(s for s in self.planned if s.arm not in failed)
 
-    def goes_on(self, before: Wave) -> bool:
-        """Say whether the gang of the wave before can be kept: joining takes seconds."""
-        return self.work.variant.is_gang and (self.work.kind, self.seats) == (
-            before.work.kind,
-            before.seats,
-        )
-
-    def hang_up(self) -> None:
-        """Tell its processes to leave, without waiting."""
-        for ranks in self.running:
-            ranks.hang_up()
+    @property
+    def crews(self) -> list[list[Process]]:
+        """The workers of each seat: all, if they are the ranks of a gang."""
+        return [self.workers] if self.work.variant.is_gang else [[each] for each in self.workers]
 
     def close(self, grace_s: float = GRACE_S) -> None:
-        """End its processes; they leave side by side."""
-        self.hang_up()
-        while self.running:
-            self.running.pop().close(grace_s)
+        """End its workers; they leave side by side."""
+        for worker in self.workers:
+            worker.channel.close()
+        while self.workers:
+            self.workers.pop().close(grace_s)
 
 
 def doubted(result: Result) -> Result:
@@ -317,24 +195,30 @@ def doubted(result: Result) -> Result:
 
 
 def job_of(
-    variant: Variant, site: Site, *, stage: Stage = Stage.SCREEN, seat: Seat = Seat(0, 0)
+    variant: Variant,
+    setup: Setup,
+    *,
+    stage: Stage = Stage.SCREEN,
+    seat: Seat = Seat(0, 0),
+    **more: Any,
 ) -> Job:
     """Return the job of one process of a variant."""
-    code = site.code(seat.arm)
+    code = setup.code(seat.arm)
     # From names only: a variant measured alone gets the seeds it has in the whole suite.
-    text = f"{site.settings.seed}/{stage}/{variant.id}/{seat.process}"
+    text = f"{setup.settings.seed}/{stage}/{variant.id}/{seat.process}"
     return Job(
         pack=variant.pack,
         origin=code.origins[variant.pack],
         case=variant.case.name,
         axes=variant.axes,
-        device=site.device,
-        accelerator=site.accelerator,
-        settings=site.settings,
+        device=setup.device,
+        accelerator=setup.accelerator,
+        settings=setup.settings,
         seed=int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest()),
         slot=seat.slot,
         kernels=code.kernels,
         tree=code.tree,
+        **more,
     )
 
 
@@ -344,50 +228,47 @@ class Panel(Closable):
     Only ``stop`` may be called from another thread. ``units`` are the ranks' units, by rank, where
     gangs are measured. ``samplings`` says how variants are to be sampled; what a first process
     chooses is added, so that all others sample alike. Variants in ``compared`` (ids) are measured
-    on both sides of the site; none begins when ``is_over`` says so.
+    on both sides of the setup; none begins when ``is_over`` says so.
     """
 
-    def __init__(self, site: Site, units: Sequence[str] = ()) -> None:
-        self.site = site
+    def __init__(self, setup: Setup, units: Sequence[str] = ()) -> None:
+        self.setup = setup
         self.samplings: dict[str, Sampling] = {}
         self.compared: frozenset[str] = frozenset()
         self.is_over: Callable[[], bool] = bool
         self._units = units
-        self._facts: DeviceFacts | None = None
-        self._announce: Callable[[str], object] = _tell_nobody
+        self._on_phase: Callable[[str, str], object] = _tell_nobody
         # The wave at work and the one that starts beside it; the one that leaves beside it.
         self._alive: list[Wave] = []
         self._leaving: Wave | None = None
-        self._tracing: Ranks | None = None
+        self._tracing: Process | None = None
         self._is_stopped = threading.Event()
-        refuse_few_files(FILES * site.slots)
-        self._slots = [Slot(index, site) for index in range(site.slots)]
+        refuse_few_files(FILES * setup.slots)
+        self.slots = [Slot(index, setup) for index in range(setup.slots)]
+        self._folder = tempfile.TemporaryDirectory(prefix="perfsuite-")
 
-    def compare(self, arms: Mapping[Arm, Code]) -> None:
+    def compare(self, sides: Mapping[Arm, Code]) -> None:
         """Begin anew with the code of these sides, or of none; also where ``stop`` was called."""
-        self.site, self.compared = changed(self.site, arms=arms), frozenset()
+        self.setup, self.compared = changed(self.setup, sides=sides), frozenset()
         self._is_stopped.clear()
 
+    @cached_property
     def facts(self) -> DeviceFacts:
-        """Describe the device, as one of its workers sees it; raises DeviceError."""
-        if self._facts is None:
-            worker = Ranks(self._slots[:1], bool)
-            try:
-                worker.tell("describe", (self.site.device, self.site.accelerator))
-                (self._facts,) = worker.hear("describe", self.site.settings.start_limit_s)
-            except EndedError as ended:
-                raise DeviceError(
-                    f"device {self.site.device!r} cannot be described: {ended.reason}",
-                    where=" ".join(gpu.uuid for gpu in self.site.gpus) or "this machine",
-                    remedy="run `perfsuite doctor`, which says what is missing",
-                ) from ended
-            finally:
-                worker.close()
-        return self._facts
-
-    def ping(self) -> tuple[int, ...]:
-        """Return the servers' process ids once all answer; raises DeviceError if one ends first."""
-        return tuple(slot.await_up() for slot in self._slots)
+        """The device, as one of its workers sees it; raises DeviceError."""
+        setup = self.setup
+        worker = self.slots[0].fork()
+        try:
+            asked = (setup.device, setup.accelerator)
+            facts: DeviceFacts = worker.do("describe", setup.settings.start_limit_s, asked)
+        except EndedError as ended:
+            raise DeviceError(
+                f"device {setup.device!r} cannot be described: {ended.reason}",
+                where=" ".join(gpu.uuid for gpu in setup.gpus) or "this machine",
+                remedy="run `perfsuite doctor`, which says what is missing",
+            ) from ended
+        finally:
+            worker.close()
+        return facts
 
     def measure(
         self,
@@ -405,16 +286,17 @@ class Panel(Closable):
         of one case and as many ranks. Raises DeviceError when no server can be started any more.
         """
         works = [Work(each, stage, each.id in self.compared) for each in variants]
-        self._run(works, processes, on_result, on_phase)
+        self._on_phase = on_phase
+        self._run(works, processes, on_result)
 
-    def quads(self, variant: Variant, rival: Variant, *, processes: int) -> list[Result]:
+    def measure_pair(self, variant: Variant, rival: Variant, *, processes: int) -> list[Result]:
         """Measure two variants of a case in the same processes, their blocks in turns.
 
         Returns both results, the rival's last: one, if it ended early, none if it was stopped.
         """
         results: list[Result] = []
-        work = Work(variant, Stage.CONFIRM, rival=rival)
-        self._run([work], processes, results.append, _tell_nobody)
+        self._on_phase = _tell_nobody
+        self._run([Work(variant, Stage.CONFIRM, rival=rival)], processes, results.append)
         return results
 
     def trace(self, variant: Variant, arm: Arm, *, sets: int) -> Anatomy:
@@ -426,9 +308,10 @@ class Panel(Closable):
         try:
             if self._tracing is None or self._tracing.arm is not arm:
                 self.end_tracing()
-                self._tracing = Ranks(self._slots[:1], self._watch, arm)
-            self._tracing.tell("trace", (job_of(variant, self.site, seat=Seat(0, 0, arm)), sets))
-            found: Anatomy = self._tracing.hear("trace", LIMIT_S)[0]
+                self._tracing = self.slots[0].fork()
+                self._tracing.arm = arm
+            self._tracing.tell("trace", (job_of(variant, self.setup, seat=Seat(0, 0, arm)), sets))
+            found: Anatomy = hear([self._tracing], "trace", LIMIT_S, self._watch)[0]
         except (EndedError, StoppedError, DeviceError) as ended:
             self.end_tracing()
             reason = getattr(ended, "reason", "") or str(ended).partition("\n")[0] or "stopped"
@@ -442,21 +325,18 @@ class Panel(Closable):
     def close(self) -> None:
         """End all servers and workers."""
         self.end_tracing()
-        for slot in self._slots:
+        for slot in self.slots:
             slot.close()
+        self._folder.cleanup()
 
     def end_tracing(self) -> None:
         """End the worker that traces."""
-        tracing, self._tracing = self._tracing, None
-        if tracing is not None:
-            tracing.close()
+        if self._tracing is not None:
+            self._tracing.close()
+        self._tracing = None
 
     def _run(
-        self,
-        works: Iterable[Work],
-        processes: int,
-        on_result: Callable[[Result], object],
-        on_phase: Callable[[str, str], None],
+        self, works: Iterable[Work], processes: int, on_result: Callable[[Result], object]
     ) -> None:
         """Take all waves; hand over the results of each work when its last one is through."""
         self.end_tracing()
@@ -465,16 +345,16 @@ class Panel(Closable):
         try:
             while waves and (going or not self.is_over()):
                 wave = waves.popleft()
-                going.add(wave.work)
-                self._announce = partial(on_phase, wave.work.variant.id)
+                work = wave.work
+                going.add(work)
                 started = time.monotonic()
                 if wave.seats:
                     self._take(wave, next((each for each in waves if each.seats), None))
-                wave.work.wall_s += time.monotonic() - started
-                wave.work.waves -= 1
-                if not wave.work.waves:
-                    going.remove(wave.work)
-                    wave.work.hand_over(on_result)
+                work.wall_s += time.monotonic() - started
+                work.waves -= 1
+                if not work.waves:
+                    going.remove(work)
+                    work.hand_over(on_result)
         except StoppedError:
             pass
         finally:
@@ -487,16 +367,16 @@ class Panel(Closable):
         groups: dict[tuple[object, ...], list[Work]] = {}
         for work in works:
             groups.setdefault(work.kind, []).append(work)
+        slots = len(self.slots)
         for group in groups.values():
             variant, stage = group[0].variant, group[0].stage
-            slots = len(self._slots)
             is_alone = variant.is_gang or not self._fits(Wave(group[0], ()))
             is_compared = any(work.is_compared for work in group)
             seats = seats_of(
                 processes,
                 together=1 if is_alone else slots,
                 slots=sys.maxsize if variant.is_gang else slots,
-                seed=f"{self.site.settings.seed}/{stage}/{variant.id}" if is_compared else "",
+                seed=f"{self.setup.settings.seed}/{stage}/{variant.id}" if is_compared else "",
             )
             waves = [
                 Wave(work, each)
@@ -511,8 +391,8 @@ class Panel(Closable):
 
     def _fits(self, *waves: Wave) -> bool:
         """Say whether the device has memory for processes of these in all slots at once."""
-        memory_bytes = self.facts().memory_bytes
-        taken_bytes = sum(wave.work.memory_bytes for wave in waves) * len(self._slots)
+        memory_bytes = self.facts.memory_bytes
+        taken_bytes = sum(wave.work.memory_bytes for wave in waves) * len(self.slots)
         return not memory_bytes or taken_bytes <= DEVICE_SHARE * memory_bytes
 
     def _take(self, wave: Wave, following: Wave | None) -> None:
@@ -520,15 +400,14 @@ class Panel(Closable):
 
         It gets one more try, with nothing beside it, where others may be to blame.
         """
-        work = wave.work
-        was_kept = work.variant.is_gang and bool(wave.running)
+        work, was_kept = wave.work, bool(wave.workers) and wave.work.variant.is_gang
         try:
             try:
                 self._conduct(wave, following)
             except EndedError as ended:
                 # An earlier variant may have left something in the gang, the next one's workers may
                 # have ended the server. A hang had its time.
-                is_beside = bool(following and following.running)
+                is_beside = bool(following and following.workers)
                 is_suspect = was_kept or (ended.is_server_lost and is_beside)
                 if not is_suspect or ended.status is Status.TIMED_OUT:
                     raise
@@ -536,7 +415,7 @@ class Panel(Closable):
                     following.close()
                 self._conduct(wave, None)
         except EndedError as ended:
-            work.failed[ended.arm] = ended
+            work.failed[ended.process.arm] = ended
             if following and following.work is work:
                 following.close()
             if wave.seats:
@@ -544,18 +423,20 @@ class Panel(Closable):
 
     def _conduct(self, wave: Wave, following: Wave | None) -> None:
         """Take a wave's processes from start to finish."""
-        work, running, is_host = wave.work, wave.running, self.site.is_host_measured
+        work, is_host = wave.work, self.setup.is_host_measured
+        is_gang = work.variant.is_gang
         self._alive = [wave, following] if following else [wave]
         try:
             self._start(wave)
             self._prepare(wave, following)
-            self._announce("measure" if work.stage is Stage.SCREEN else "confirm")
+            is_screen = work.stage is Stage.SCREEN
+            self._on_phase(work.variant.id, "measure" if is_screen else "confirm")
             for turn in range(self._rounds(work)):
                 is_backwards = work.is_compared and turn % 2 == 1
-                self._all("measure", running[:: -1 if is_backwards else 1], is_alone=True)
-            finished = self._all("finish", running, is_alone=is_host)
-            for seat, answers in zip(wave.seats, finished, strict=True):
-                self._note(work, seat.arm, answers)
+                self._all("measure", wave.crews[:: -1 if is_backwards else 1], is_alone=True)
+            finished = self._all("finish", wave.crews, is_alone=is_host)
+            for crew, answers in zip(wave.crews, finished, strict=True):
+                self._note(work, crew, answers)
         except BaseException:
             wave.close(0.0)
             # Whoever is checked next was not counted in when the one before was let go.
@@ -563,13 +444,16 @@ class Panel(Closable):
             raise
         finally:
             self._alive = []
-        if following and following.goes_on(wave):
-            following.running, wave.running = running, []
+        # Joining takes seconds: a gang is kept for what is measured by the same.
+        is_kept = following and (following.work.kind, following.seats) == (work.kind, wave.seats)
+        if following and is_kept and is_gang:
+            following.workers, wave.workers = wave.workers, []
             return
         # Freeing what a process had on a GPU takes a while: it leaves beside the next one's check.
-        wave.hang_up()
+        for worker in wave.workers:
+            worker.channel.close()
         self._leaving = wave
-        if not (following and following.running and self._fits(wave, following)):
+        if not (following and following.workers and self._fits(wave, following)):
             self._see_out()
 
     def _prepare(self, wave: Wave, following: Wave | None) -> None:
@@ -578,11 +462,10 @@ class Panel(Closable):
         While results are checked nothing is timed: the wave before leaves and the next one starts
         beside that, unless the host is what is measured, or launches are timed to choose a kernel.
         """
-        work, running, is_host = wave.work, wave.running, self.site.is_host_measured
-        for ranks in running:
-            self._hear(ranks, "start")
-        is_hidden = not (is_host or work.variant.is_gang)
-        if following and is_hidden and self._fits(wave) and self._fits(following):
+        work, is_host, is_gang = wave.work, self.setup.is_host_measured, wave.work.variant.is_gang
+        for crew in wave.crews:
+            self._hear(crew, "start")
+        if following and not (is_host or is_gang) and self._fits(wave) and self._fits(following):
             self._start(following)
         is_alone = is_host or work.variant.case.tunes
         if is_alone:
@@ -590,82 +473,93 @@ class Panel(Closable):
             self._await_started(following)
         # The first process of each side checks thoroughly.
         thorough = [seat.process < work.sides for seat in wave.seats]
-        if work.variant.is_gang:
+        if is_gang:
             # Ranks that part ways show where they are: they are not awaited in between.
-            running[0].tell("check", *thorough)
+            for worker in wave.workers:
+                worker.tell("check", thorough[0])
         else:
-            self._all("check", running, thorough, is_alone=is_alone)
+            self._all("check", wave.crews, thorough, is_alone=is_alone)
         self._see_out()
-        for ranks in running:
-            ranks.tell("prepare", self.samplings.get(work.variant.id))
-            sampling = self._hear(ranks, "prepare")[0]
+        for crew in wave.crews:
+            known = self.samplings.get(work.variant.id)
+            ((sampling, *_),) = self._all("prepare", [crew], [known], is_alone=True)
             if sampling is not None:
                 self.samplings.setdefault(work.variant.id, sampling)
         self._await_started(following)
 
     def _start(self, wave: Wave) -> None:
         """Have a wave's processes start, unless they were started ahead and live."""
-        work, is_gang = wave.work, wave.work.variant.is_gang
-        if wave.running and not is_gang:
-            if all(resident_bytes(w.pid) for ranks in wave.running for w in ranks.workers):
+        work, variant, is_gang = wave.work, wave.work.variant, wave.work.variant.is_gang
+        if wave.workers and not is_gang:
+            if all(resident_bytes(worker.pid) for worker in wave.workers):
                 return
             wave.close()
-        try:
-            for seat in wave.seats[len(wave.running) :]:
-                slots = self._slots[: work.variant.ranks] if is_gang else [self._slots[seat.slot]]
-                wave.running.append(Ranks(slots, self._watch, seat.arm))
-        except DeviceError:
-            wave.close()
-            raise
-        for seat, ranks in zip(wave.seats, wave.running, strict=True):
-            job = job_of(work.variant, self.site, stage=work.stage, seat=seat)
-            if work.rival is not None:
-                sampling = self.samplings.get(work.rival.id)
-                job = replace(job, rival=work.rival.axes, rival_sampling=sampling)
-            ranks.start(job, is_gang=is_gang)
+        for seat in () if wave.workers else wave.seats:
+            for slot in self.slots[: variant.ranks] if is_gang else [self.slots[seat.slot]]:
+                wave.workers.append(slot.fork())
+                wave.workers[-1].arm = seat.arm
+        more: dict[str, Any] = {}
+        if work.rival is not None:
+            more |= {"rival": work.rival.axes}
+            more |= {"rival_sampling": self.samplings.get(work.rival.id)}
+        if is_gang:
+            place = str(Path(self._folder.name, uuid.uuid4().hex))
+            more |= {"ranks": variant.ranks, "rendezvous": place}
+        for seat, crew in zip(wave.seats, wave.crews, strict=True):
+            job = job_of(variant, self.setup, stage=work.stage, seat=seat, **more)
+            # Ranks are one measurement: the first one's phases are its.
+            crew[0].on_phase = partial(self._on_phase, variant.id)
+            for rank, worker in enumerate(crew):
+                worker.tell("start", replace(job, rank=rank))
 
     def _await_started(self, wave: Wave | None) -> None:
         """Wait until the processes that were started ahead have started, for a while."""
         deadline = time.monotonic() + AHEAD_LIMIT_S
-        for ranks in wave.running if wave else ():
-            for worker in ranks.workers:
-                wait([worker.fileno()], max(0.0, deadline - time.monotonic()))
+        for worker in wave.workers if wave else ():
+            wait([worker.channel.fileno()], max(0.0, deadline - time.monotonic()))
 
     def _all(
-        self, step: str, running: Sequence[Ranks], given: Sequence[Any] = (), *, is_alone: bool
+        self,
+        step: str,
+        crews: Sequence[Sequence[Process]],
+        given: Sequence[Any] = (),
+        *,
+        is_alone: bool,
     ) -> list[list[Any]]:
         """Let all do a step, one after the other if each is to be alone with that."""
         answers = []
-        for ranks, value in zip_longest(running, given):
-            ranks.tell(step, value)
+        for crew, value in zip_longest(crews, given):
+            for worker in crew:
+                worker.tell(step, value)
             if is_alone:
-                answers.append(self._hear(ranks, step))
-        return answers or [self._hear(ranks, step) for ranks in running]
+                answers.append(self._hear(crew, step))
+        return answers or [self._hear(crew, step) for crew in crews]
 
-    def _hear(self, ranks: Ranks, step: str) -> list[Any]:
-        return ranks.hear(
-            step, getattr(self.site.settings, LIMITS.get(step, "prepare_limit_s")), self._announce
-        )
+    def _hear(self, crew: Sequence[Process], step: str) -> list[Any]:
+        limit_s = getattr(self.setup.settings, LIMITS.get(step, "prepare_limit_s"))
+        return hear(crew, step, limit_s, self._watch)
 
     def _rounds(self, work: Work) -> int:
         # Sides are compared more finely than two runs are, also where no two processes fit at once.
         is_whole = work.variant.is_gang or work.is_compared
-        is_timed = is_whole or "cycles" in self.facts().clocks
+        is_timed = is_whole or "cycles" in self.facts.clocks
         is_paced = is_timed and work.variant.case.regime is Regime.PACED
         stage = Stage.CONFIRM if is_whole else work.stage
-        return self.site.settings.rounds_of(stage, is_paced=is_paced)
+        return self.setup.settings.rounds_of(stage, is_paced=is_paced)
 
-    def _note(self, work: Work, arm: Arm, answers: Sequence[tuple[Evidence, ...]]) -> None:
+    def _note(
+        self, work: Work, crew: Sequence[Process], answers: Sequence[tuple[Evidence, ...]]
+    ) -> None:
         """Note what one process found, or all ranks of it, of a variant and of its rival."""
-        units = self._units or [self.facts().unit]
+        units = self._units or [self.facts.unit]
         names = [work.variant.id, work.rival.id if work.rival else ""]
         for name, parts in zip(names, zip(*answers, strict=True), strict=False):
             try:
                 whole = merged(parts, work.variant.case.metrics)
             except CaseError as error:
-                raise EndedError(Status.ERROR, error.what, arm=arm) from error
+                raise EndedError(crew[0], Status.ERROR, error.what) from error
             unit = gang_unit(units[: len(parts)])
-            work.found[name, arm].append(replace(whole, unit=unit))
+            work.found[name, crew[0].arm].append(replace(whole, unit=unit))
 
     def _see_out(self) -> None:
         """Wait until the wave that was told to leave is gone."""
@@ -677,9 +571,8 @@ class Panel(Closable):
         if self._is_stopped.is_set():
             raise StoppedError
         for wave in self._alive:
-            for ranks in wave.running:
-                for worker in ranks.workers:
-                    worker.limit(self.site.worker_bytes)
+            for worker in wave.workers:
+                worker.limit(self.setup.worker_bytes)
 
 
 # What the ranks of a gang measured together is one evidence: the slowest rank counts.

@@ -9,8 +9,11 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +27,7 @@ from perfsuite.workers import messages
 from perfsuite.workers.messages import UNTOLD, Channel, Done, Ending
 
 # How a step is called where it fails, if not by its name.
-PHASES = {"check": "prepare", "describe": "start", "list": "listing the pack"}
+PHASES = {"check": "prepare", "describe": "start", "list": "listing the pack", "up": "start"}
 TAIL_CHARACTERS = 4000
 # The stacks of all threads, a hundred frames each, with the names of all extension modules.
 _READ_BYTES = 256 << 10
@@ -45,25 +48,27 @@ _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# How often those who wait for an answer look whether it may still come.
+TICK_S = 0.1
+# A rank that fails because a peer died may be heard first: the death shows this much later.
+DEATH_S = 0.2
 # How long a child may take to list the GPUs.
 LIMIT_S = 60.0
 
 
 @dataclass(eq=False)
 class EndedError(Exception):
-    """A worker ended early: its variant's status and reason, and the end of what it printed.
+    """A process ended early: its variant's status and reason, and the end of what it printed.
 
-    ``is_told`` says that the reason is the worker's own, not what its death looked like; ``code``
-    is its exit code, where it had one. ``arm`` is the worker's.
+    ``is_told`` says that the reason is the worker's own, not what its death looked like.
     """
 
+    process: Process
     status: Status
     reason: str
     output: str = ""
     is_told: bool = False
     is_server_lost: bool = False
-    code: int | None = None
-    arm: Arm = Arm.B
 
 
 def tail(output: IO[bytes], most: int = TAIL_CHARACTERS) -> str:
@@ -108,12 +113,12 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class Setup:
     """One device to measure on, with what its workers need to know.
 
     ``gpus`` are those its workers see, none where the device is no GPU: one, or all of a gang's,
     by rank. ``kernels`` are all packs' kernels. ``origins`` gives each pack's origin by name.
-    ``arms`` is the code of both sides where two are compared. ``accelerator`` is the device that a
+    ``sides`` is the code of both sides where two are compared. ``accelerator`` is the device that a
     pack brings, with the one unit that is meant.
     ``memory_limit_bytes`` is the host memory one worker may hold (0: its share of the machine).
     Without a ``device`` nothing is measured: packs are listed.
@@ -125,13 +130,13 @@ class Site:
     settings: Settings = field(default_factory=Settings)
     origins: Mapping[str, str] = field(default_factory=dict)
     kernels: tuple[Kernel, ...] = ()
-    arms: Mapping[Arm, Code] = field(default_factory=dict)
+    sides: Mapping[Arm, Code] = field(default_factory=dict)
     accelerator: Accelerator | None = None
     memory_limit_bytes: int = 0
 
     def code(self, arm: Arm) -> Code:
         """Return what workers of a side load."""
-        return self.arms.get(arm) or Code(origins=self.origins, kernels=self.kernels)
+        return self.sides.get(arm) or Code(origins=self.origins, kernels=self.kernels)
 
     @property
     def is_host_measured(self) -> bool:
@@ -170,39 +175,39 @@ def host_bytes() -> int:
     return min(sizes)
 
 
-class WorkerProcess:
-    """A forked worker as the panel sees it: what it says, what it holds, and how it ends.
+class Process(Closable):
+    """A server or a worker: what it says, what it holds, and how it ends.
 
-    ``phase`` is where it is, ``answers`` what it gave for each step it was asked for.
+    ``phase`` is where it is, which ``on_phase`` is called with; ``answers`` is what it gave for
+    each step it was asked for. ``end`` ends it after a grace, and says how it ended.
     """
 
-    def __init__(self, slot: Slot, pid: int, channel: Channel, output: IO[bytes]) -> None:
-        self.pid = pid
-        self.phase = ""
+    def __init__(
+        self, channel: Channel, output: IO[bytes], pid: int, end: Callable[[float], Ending]
+    ) -> None:
+        self.channel, self.output, self.pid = channel, output, pid
+        self.arm, self.phase = Arm.B, "start"
+        self.on_phase: Callable[[str], object] = str
         self.answers: dict[str, Any] = {}
-        self.channel = channel
-        self._slot, self._server = slot, slot.server
-        self._output = output
-        self._doom = ""
+        self.told_at = time.monotonic()
+        self._end = end
         self._ending: Ending | None = None
+        self._doom = ""
 
-    def fileno(self) -> int:
-        """Return its socket's number, so that several can be waited for at once."""
-        return self.channel.fileno()
-
-    def last_output(self, most: int = TAIL_CHARACTERS) -> str:
-        """Return the end of what it printed."""
-        return tail(self._output, most)
-
-    def tell(self, step: str, given: Any = None) -> None:
-        """Ask for a step; a worker that is gone is noticed when its answer is awaited."""
-        self.phase = PHASES.get(step, step)
+    def tell(self, step: str, given: Any = None, *handles: int) -> None:
+        """Ask for a step; a process that is gone is noticed when its answer is awaited."""
+        self.phase, self.told_at = PHASES.get(step, step), time.monotonic()
         self.answers.pop(step, None)
         with contextlib.suppress(OSError):
-            self.channel.send(messages.Call(step, messages.raw(given)), SEND_LIMIT_S)
+            self.channel.send(messages.Call(step, messages.raw(given)), SEND_LIMIT_S, *handles)
 
-    def listen(self) -> None:
-        """Note the next thing it has said, if any; raises EndedError if it failed or died."""
+    def do(self, step: str, limit_s: float, given: Any = None, *handles: int) -> Any:
+        """Return what it gives for a step; raises EndedError for whatever else happens."""
+        self.tell(step, given, *handles)
+        return hear([self], step, limit_s)[0]
+
+    def listen(self) -> EndedError | None:
+        """Note the next thing it has said, if any; return how it ended, if it failed or died."""
         # What it forked may keep its socket open, so that its death shows no end of file.
         is_gone = not resident_bytes(self.pid)
         try:
@@ -211,34 +216,30 @@ class WorkerProcess:
                 kind = messages.STEPS[message.step][1]
                 self.answers[message.step] = messages.read(message.value, kind)
         except PerfError as error:
-            raise self.ended(Status.ERROR, f"its worker sent a {error.what}") from error
+            return self.ended(Status.ERROR, f"its worker sent a {error.what}")
         except (EOFError, OSError):
             message, is_gone = None, True
         if isinstance(message, messages.Progress):
             self.phase = plain(message.phase, most=NAME_CHARACTERS)
+            self.on_phase(self.phase)
         if isinstance(message, messages.Failed):
-            raise self.ended(message.status, plain(message.reason), is_told=True)
-        if message is None and is_gone:
-            raise self.ended(Status.CRASHED)
+            return self.ended(message.status, plain(message.reason), is_told=True)
+        return self.ended(Status.CRASHED) if message is None and is_gone else None
 
     def ended(self, status: Status, reason: str = "", *, is_told: bool = False) -> EndedError:
         """See it out, and return how it ended: as it said, else as it died, else for the reason."""
-        self.channel.close()
-        ending = self._reap(GRACE_S)
+        ending = self.see_out(GRACE_S)
         is_cut_off = ending.is_forced or ending.code == UNTOLD
         code = None if is_cut_off else ending.code
         if not is_told and (code or not reason):
             how = "closed its socket" if is_cut_off else exit_words(code)
             status = Status.CRASHED
             reason = self._doom or ending.lost or f"{how} during {self.phase}"
-        is_lost = bool(ending.lost)
-        # What it told is not what its end looks like: no exit code then.
-        code = None if is_told else code
-        return EndedError(status, reason, self.last_output(), is_told, is_lost, code)
+        return EndedError(self, status, reason, tail(self.output), is_told, bool(ending.lost))
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal, if it is still there."""
-        # Until its server has reaped it, its id cannot be another process's.
+        # Until it was waited for, its id cannot be another process's.
         if resident_bytes(self.pid):
             os.kill(self.pid, number)
 
@@ -247,46 +248,142 @@ class WorkerProcess:
         held = resident_bytes(self.pid)
         if held > memory_bytes:
             self._doom = f"held {held >> 20} MiB of host memory, limit {memory_bytes >> 20} MiB"
-        elif os.fstat(self._output.fileno()).st_size > OUTPUT_LIMIT_BYTES:
+        elif os.fstat(self.output.fileno()).st_size > OUTPUT_LIMIT_BYTES:
             self._doom = f"printed more than {OUTPUT_LIMIT_BYTES >> 20} MiB"
         if self._doom:
             self.signal(signal.SIGKILL)
 
-    def close(self, grace_s: float = GRACE_S) -> None:
-        """See it out, killing it and what it started after a grace, and forget it."""
+    def see_out(self, grace_s: float) -> Ending:
+        """Tell it to leave, and kill it and what it started after a grace."""
         self.channel.close()
-        self._reap(grace_s)
-        self._output.close()
-
-    def _reap(self, grace_s: float) -> Ending:
         if self._ending is None:
-            self._ending = self._slot.reap(self._server, self.pid, grace_s)
+            self._ending = self._end(grace_s)
         return self._ending
+
+    def close(self, grace_s: float = GRACE_S) -> None:
+        """See it out, and forget it."""
+        self.see_out(grace_s)
+        self.output.close()
+
+
+def hear(
+    ranks: Sequence[Process], step: str, limit_s: float, watch: Callable[[], object] = bool
+) -> list[Any]:
+    """Return what each process answers, within a time from when it was told.
+
+    Several are the ranks of one measurement: the first that fails is the end of all. ``watch`` is
+    called meanwhile, and may raise. Raises EndedError for whatever else happens.
+    """
+    while True:
+        for each in ranks:
+            if ended := each.listen():
+                raise _blamed(ranks, ended)
+        late = [each for each in ranks if step not in each.answers]
+        if not late:
+            return [each.answers[step] for each in ranks]
+        if time.monotonic() > ranks[0].told_at + limit_s:
+            raise _overdue(ranks, late, PHASES.get(step, step), limit_s)
+        watch()
+        wait([each.channel.fileno() for each in late], TICK_S)
+
+
+def _blamed(ranks: Sequence[Process], first: EndedError) -> EndedError:
+    """Return how all ended: as a rank that died without a word, else as the one heard first."""
+    if len(ranks) == 1:
+        return first
+    time.sleep(DEATH_S)
+    others = [each.listen() for each in ranks if each is not first.process]
+    found = min([first, *filter(None, others)], key=lambda each: each.is_told)
+    found.reason = f"rank {ranks.index(found.process)}: {found.reason}"
+    return _with_outputs(ranks, found)
+
+
+def _overdue(
+    ranks: Sequence[Process], late: Sequence[Process], phase: str, limit_s: float
+) -> EndedError:
+    """Say who gave no answer, and where it is; all of them print the stack they hang in."""
+    places = [f"rank {ranks.index(each)} in {each.phase}" for each in late]
+    if len(ranks) == 1:
+        places = [f"in {each.phase}" for each in late if each.phase != phase]
+    where = f" ({', '.join(places)})" if places else ""
+    reason = f"{phase} took longer than its limit of {limit_s:g} s{where}"
+    for each in late:
+        each.signal(signal.SIGABRT)
+    ends = [each.ended(Status.TIMED_OUT, reason, is_told=True) for each in late]
+    return _with_outputs(ranks, ends[0])
+
+
+def _with_outputs(ranks: Sequence[Process], ended: EndedError) -> EndedError:
+    if len(ranks) > 1:
+        texts = [tail(each.output, TAIL_CHARACTERS // len(ranks)) for each in ranks]
+        told = (f"rank {rank}:\n{text}" for rank, text in enumerate(texts) if text)
+        ended.output = "\n".join(told)
+    return ended
 
 
 class Slot(Closable):
-    """Keeps one server alive, the process ``server``."""
+    """Keeps one server alive, the process ``server``, and forks workers of it."""
 
-    def __init__(self, index: int, site: Site) -> None:
-        self._index = index
-        self._site = site
-        self._launch()
+    def __init__(self, index: int, setup: Setup) -> None:
+        self._index, self._setup = index, setup
+        self.server = self._launched()
 
-    def fork(self) -> WorkerProcess:
+    def fork(self) -> Process:
         """Return a fresh worker, of a new server if the old one died; raises DeviceError."""
         try:
             return self._fork()
         except DeviceError:
-            self._log.close()
-            self._launch()
+            self.server.close(0.0)
+            self.server = self._launched()
         return self._fork()
 
-    def reap(self, server: object, pid: int, grace_s: float) -> Ending:
+    def close(self) -> None:
+        """End the server, which ends its workers."""
+        self.server.close(LEAVE_LIMIT_S)
+
+    def _launched(self) -> Process:
+        own = self._setup.accelerator
+        preload = (own.folder, *own.preload) if own else ()
+        ours, theirs = messages.pair()
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the server
+        command = [sys.executable, "-P", "-m", "perfsuite.workers.server", str(theirs.fileno())]
+        server = subprocess.Popen(
+            [*command, self._setup.device, *preload],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[theirs.fileno()],
+            env=self._setup.environment(),
+            start_new_session=True,
+        )
+        theirs.close()
+
+        def end(grace_s: float) -> Ending:
+            try:
+                return Ending(server.wait(grace_s), is_forced=False)
+            except subprocess.TimeoutExpired:
+                os.killpg(server.pid, signal.SIGKILL)
+                return Ending(server.wait(), is_forced=True)
+
+        return Process(ours, output, server.pid, end)
+
+    def _fork(self) -> Process:
+        with contextlib.ExitStack() as stack:
+            ours, theirs = messages.pair()
+            output = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the worker
+            for each in (ours, output):
+                stack.enter_context(each)
+            with theirs:
+                pid = self._ask("fork", None, theirs.fileno(), output.fileno())
+            stack.pop_all()
+        return Process(ours, output, pid, partial(self._reap, self.server, pid))
+
+    def _reap(self, server: Process, pid: int, grace_s: float) -> Ending:
         """End a worker's process group after ``grace_s``; return how it ended."""
         lost = f"the server of slot {self._index} is gone"
         try:
             if server is self.server:
-                ending: Ending = self._ask(messages.Reap(pid, grace_s), Ending)
+                ending: Ending = self._ask("reap", (pid, grace_s))
                 return ending
         except DeviceError as error:
             lost = error.what
@@ -294,84 +391,19 @@ class Slot(Closable):
             os.killpg(pid, signal.SIGKILL)
         return Ending(None, is_forced=True, lost=lost)
 
-    def close(self) -> None:
-        """End the server, which ends its workers."""
-        self._end(LEAVE_LIMIT_S)
-        self._log.close()
-
-    def _launch(self) -> None:
-        self._control, theirs = messages.pair()
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the server
-        own = self._site.accelerator
-        preload = (own.folder, *own.preload) if own else ()
-        command = [sys.executable, "-P", "-m", "perfsuite.workers.server", str(theirs.fileno())]
-        self.server = subprocess.Popen(
-            [*command, self._site.device, *preload],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            pass_fds=[theirs.fileno()],
-            env=self._site.environment(),
-            start_new_session=True,
-        )
-        theirs.close()
-        self._is_up = False
-
-    def await_up(self) -> int:
-        """Return the server's process id once it answers; raises DeviceError if it ends first."""
-        if not self._is_up:
-            self._answer(int, self._site.settings.start_limit_s)
-            self._is_up = True
-        return self.server.pid
-
-    def _fork(self) -> WorkerProcess:
-        self.await_up()
-        with contextlib.ExitStack() as stack:
-            ours, theirs = messages.pair()
-            output = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the worker
-            for each in (ours, output):
-                stack.enter_context(each)
-            with theirs:
-                pid = self._ask(messages.Fork(), int, theirs.fileno(), output.fileno())
-            stack.pop_all()
-        return WorkerProcess(self, pid, ours, output)
-
-    def _ask(self, request: messages.Message, kind: Any, *handles: int) -> Any:
+    def _ask(self, step: str, given: Any, *handles: int) -> Any:
+        """Return what the server answers once it is up; raises DeviceError if it does not."""
         try:
-            self._control.send(request, REPLY_LIMIT_S, *handles)
-        except OSError:
-            raise self._lost("is gone") from None
-        return self._answer(kind, REPLY_LIMIT_S)
-
-    def _answer(self, kind: Any, limit_s: float) -> Any:
-        try:
-            reply = self._control.receive(limit_s)
-            if isinstance(reply, Done):
-                return messages.read(reply.value, kind)
-        except (EOFError, OSError):
-            raise self._lost("is gone") from None
-        except PerfError as error:
-            raise self._lost(f"sent a {error.what}") from error
-        raise self._lost(f"gave no answer within {limit_s:g} s")
-
-    def _lost(self, what: str) -> DeviceError:
-        """End what is left of the server; it cannot be trusted any more."""
-        self._end(1.0)
-        last = tail(self._log).strip().rpartition("\n")[2]
-        what = f"the server of slot {self._index} {what} ({exit_words(self.server.returncode)})"
-        return DeviceError(
-            f"{what}: {last!r}" if last else what,
-            where=f"python -m perfsuite.workers.server for device {self._site.device!r}",
-            remedy="run the command `perfsuite doctor`; the device's libraries may not import",
-        )
-
-    def _end(self, limit_s: float) -> None:
-        self._control.close()
-        try:
-            self.server.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.server.pid, signal.SIGKILL)
-            self.server.wait()
+            hear([self.server], "up", self._setup.settings.start_limit_s)
+            return self.server.do(step, REPLY_LIMIT_S, given, *handles)
+        except EndedError as ended:
+            last = ended.output.strip().rpartition("\n")[2]
+            what = f"the server of slot {self._index} is gone ({ended.reason})"
+            raise DeviceError(
+                f"{what}: {last!r}" if last else what,
+                where=f"python -m perfsuite.workers.server for device {self._setup.device!r}",
+                remedy="run the command `perfsuite doctor`; the device's libraries may not import",
+            ) from ended
 
 
 def inventory() -> tuple[Gpu, ...]:

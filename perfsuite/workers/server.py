@@ -32,7 +32,7 @@ from perfsuite.devices.protocol import Device, Gang
 from perfsuite.devices.sass import forget_compiled
 from perfsuite.engine.measure import Pair, Session
 from perfsuite.engine.trace import Anatomy, dissect, show_once
-from perfsuite.model import Accelerator, DeviceFacts, Evidence, Pack, Sampling, Status, Tree
+from perfsuite.model import Accelerator, DeviceFacts, Evidence, Sampling, Status, Tree
 from perfsuite.packs.listing import Listed, Listing, list_pack
 from perfsuite.packs.load import load_pack
 from perfsuite.workers import messages
@@ -56,6 +56,20 @@ STATUSES: dict[type[BaseException], Status] = {
 MOST = {resource.RLIMIT_FSIZE: 64 << 20, resource.RLIMIT_DATA: 16 << 30}
 
 
+def attend(channel: Channel, owner: object) -> None:
+    """Let ``owner`` do the steps that are asked for, until nobody asks; raises what they raise."""
+    while True:
+        try:
+            call = channel.receive(None)
+        except EOFError:
+            return
+        do = getattr(owner, f"do_{call.step}", None) if isinstance(call, Call) else None
+        if do is None or not isinstance(call, Call):
+            raise PerfError(f"a worker cannot answer {call!r}")
+        value = do(messages.read(call.given, STEPS[call.step][0]))
+        channel.send(Done(raw(value), call.step))
+
+
 class Server:
     """Forks, kills and reaps the workers of one slot, as its control socket asks."""
 
@@ -67,20 +81,15 @@ class Server:
     def run(self) -> None:
         """Answer requests until the controller is gone, then leave no process behind."""
         try:
-            while True:
-                match self._control.receive(None):
-                    case messages.Fork():
-                        answer: Any = self._fork()
-                    case messages.Reap(pid=pid, grace_s=grace_s):
-                        answer = self._reap(pid, grace_s)
-                self._control.send(Done(raw(answer)))
-        except (EOFError, OSError):
+            attend(self._control, self)
+        except OSError:
             pass
         finally:
             for pid in tuple(self._workers):
-                self._reap(pid, 0.0)
+                self.do_reap((pid, 0.0))
 
-    def _fork(self) -> int:
+    def do_fork(self, _: None) -> int:
+        """Fork a worker; return its process id."""
         link, output = self._control.handles
         server = os.getpid()
         self._before_fork()
@@ -103,7 +112,9 @@ class Server:
         finally:
             os._exit(1)
 
-    def _reap(self, pid: int, grace_s: float) -> Ending:
+    def do_reap(self, asked: tuple[int, float]) -> Ending:
+        """Kill a worker's process group after a grace, and say how the worker ended."""
+        pid, grace_s = asked
         if pid not in self._workers:  # reaped before, by one who did not wait for the answer
             return Ending(None, is_forced=False)
         is_forced = not has_exited(pid, grace_s)
@@ -145,9 +156,6 @@ def serve(connection: Channel) -> NoReturn:
 
     Standard output and error are expected to be the worker's own file already.
     """
-    # A segmentation fault shows where it was, and leaves no core file with the GPU's mappings.
-    faulthandler.enable(file=2)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
     for stream in (sys.stdout, sys.stderr):
@@ -190,16 +198,7 @@ class Worker:
 
     def run(self) -> None:
         """Do what the panel asks, until it lets go; raises what the variant raises."""
-        while True:
-            try:
-                call = self._connection.receive(None)
-            except EOFError:
-                return
-            if not isinstance(call, Call) or call.step not in STEPS:
-                raise PerfError(f"a worker cannot answer {call!r}")
-            given = messages.read(call.given, STEPS[call.step][0])
-            value = getattr(self, f"_{call.step}")(given)
-            self._connection.send(Done(raw(value), call.step))
+        attend(self._connection, self)
 
     def failure(self, error: BaseException) -> Failed:
         """Say how the variant ended that raised this."""
@@ -219,10 +218,11 @@ class Worker:
             with contextlib.suppress(OSError, EOFError):
                 self._connection.receive(None)
 
-    def _describe(self, device: tuple[str, Accelerator | None]) -> DeviceFacts:
+    def do_describe(self, device: tuple[str, Accelerator | None]) -> DeviceFacts:
+        """Say what the device is."""
         return protocol.described(*device)
 
-    def _list(self, asked: Listing) -> Listed:
+    def do_list(self, asked: Listing) -> Listed | str:
         """List a pack, or say why it has nothing: its data may be of any type."""
         own, source = os.getpid(), asked.source
         sys.path += [path for path in asked.paths if path not in sys.path]
@@ -231,33 +231,29 @@ class Worker:
         for limit, most in MOST.items():
             least = min({*resource.getrlimit(limit), most} - {resource.RLIM_INFINITY})
             resource.setrlimit(limit, (least, least))
-        error: PackError | None = None
         try:
             listed = list_pack(source, load_pack(source.name, source.origin, asked.kernels), asked)
-            if heavy := [name for name in asked.heavy if name in sys.modules]:
-                error = source.refuse(
-                    f"the pack imports {', '.join(heavy)} when it is listed",
-                    remedy="import it in the case's builder, so that listing needs no GPU library",
-                )
             msgspec.json.decode(msgspec.json.encode(listed), type=Listed)
         except PackError as refused:
-            error = refused
+            return str(refused)
         except (TypeError, msgspec.MsgspecError) as odd:
             what = f"the pack declares something of a wrong type: {odd}"
-            error = source.refuse(what, remedy="compare it with perfsuite's types")
-        if os.getpid() != own:  # the pack forked, and this is the child that it let go on
-            os._exit(0)
-        if error is None:
-            return listed
-        name, origin, version = source.name, source.origin, source.version
-        return Listed(Pack(name=name, origin=origin, version=version, error=str(error)))
+            return str(source.refuse(what, remedy="compare it with perfsuite's types"))
+        finally:
+            if os.getpid() != own:  # the pack forked, and this is the child that it let go on
+                os._exit(0)
+        if heavy := [name for name in asked.heavy if name in sys.modules]:
+            what = f"the pack imports {', '.join(heavy)} when it is listed"
+            remedy = "import it in the case's builder, so that listing needs no GPU library"
+            return str(source.refuse(what, remedy=remedy))
+        return listed
 
-    def _call(self, asked: tuple[str, msgspec.Raw]) -> Any:
+    def do_call(self, asked: tuple[str, msgspec.Raw]) -> Any:
         """Return what a function says."""
         module, _, name = asked[0].partition(":")
         return getattr(importlib.import_module(module), name)(asked[1])
 
-    def _start(self, job: Job) -> None:
+    def do_start(self, job: Job) -> None:
         """Open the device and load the pack, launch nothing yet."""
         started = time.monotonic()
         self._put_away()
@@ -277,19 +273,21 @@ class Worker:
             self._session = Pair(session, rival, known=job.rival_sampling, seed=job.seed)
         self._start_s = round(time.monotonic() - started, 6)
 
-    def _check(self, is_thorough: bool) -> None:  # noqa: FBT001 - what a step takes
+    def do_check(self, is_thorough: bool) -> None:  # noqa: FBT001 - what a step takes
         """Build and check; others may do the same meanwhile."""
         self._session.check(is_thorough=is_thorough)
 
-    def _prepare(self, sampling: Sampling | None) -> Sampling | None:
+    def do_prepare(self, sampling: Sampling | None) -> Sampling | None:
         """Calibrate and settle, with the device to itself."""
         chosen: Sampling | None = self._session.prepare(sampling)
         return chosen
 
-    def _measure(self, _: None) -> None:
+    def do_measure(self, _: None) -> None:
+        """Take a block."""
         self._session.block()
 
-    def _finish(self, _: None) -> tuple[Evidence, ...]:
+    def do_finish(self, _: None) -> tuple[Evidence, ...]:
+        """Check once more, and say what was found."""
         self._session.recheck()
         # Where nothing of its revision was imported, the evidence says so.
         is_its_own = refuse_strangers(self._job.tree, sys.modules.values())
@@ -305,7 +303,7 @@ class Worker:
             for each in self._session.finish()
         )
 
-    def _trace(self, asked: tuple[Job, int]) -> Anatomy:
+    def do_trace(self, asked: tuple[Job, int]) -> Anatomy:
         """Say what a launch of a variant is made of."""
         job, sets = asked
         self._put_away()
@@ -378,7 +376,7 @@ FROM_THERE = (
     "let sys.path alone decide where it is imported from (an editable install with a finder of its "
     "own does not), or make it there: --perf-against-build (make, git submodule update --init)"
 )
-NOTHING_OF_IT = "no Python module came from there: both arms ran the same code"
+NOTHING_OF_IT = "no Python module came from there: both sides ran the same code"
 
 
 def moved(path: str, tree: Tree) -> str:
@@ -444,6 +442,10 @@ def main() -> None:
     Without a device it lists packs. Of a device that a pack brings, the other arguments are its
     folder and what is to be imported for it.
     """
+    # A segmentation fault, of a worker too, shows where it was, and leaves no core file with the
+    # GPU's mappings.
+    faulthandler.enable(file=2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     control = Channel(socket.socket(fileno=int(sys.argv[1])))
     folder, *own = sys.argv[3:] or [""]
     sys.path += [folder] if folder else []
@@ -461,7 +463,7 @@ def main() -> None:
     # What is imported now is shared with the workers; their collector need not touch it.
     gc.collect()
     gc.freeze()
-    control.send(Done(raw(os.getpid())))
+    control.send(Done(raw(None), "up"))
     Server(control, before_fork=kind.before_fork).run()
 
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pkgutil import resolve_name
 from typing import TypeVar
 
@@ -22,7 +22,6 @@ from perfsuite.model import (
     HOST_DEVICE,
     Accelerator,
     Arm,
-    DeviceFacts,
     Gpu,
     Pack,
     Settings,
@@ -32,7 +31,7 @@ from perfsuite.model import (
 from perfsuite.packs.load import chosen_accelerator
 from perfsuite.store.files import Closable
 from perfsuite.workers.panel import Panel, gang_unit
-from perfsuite.workers.process import Code, Site
+from perfsuite.workers.process import Code, Setup
 
 # Runs with another word here do not see each other's locks: for tests that measure nothing real.
 VARIABLE = "PERFSUITE_LOCKS"
@@ -45,27 +44,19 @@ T = TypeVar("T")
 MOST_COUNTING, FEWEST_EACH = 8, 8
 
 
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """A panel with what its device says of itself."""
-
-    panel: Panel
-    facts: DeviceFacts
-
-
-def _anywhere(_item: object, _desk: Desk) -> int:
+def _anywhere(_item: object, _panel: Panel) -> int:
     return 0
 
 
-def open_desks(
+def open_panels(
     device: str, packs: Sequence[Pack], settings: Settings, stack: ExitStack
-) -> tuple[Desk, ...]:
+) -> tuple[Panel, ...]:
     """Open panels on all units of one product, or on the one device named; raises DeviceError.
 
     A unit is locked while its panel is open, so that two runs of a node never measure each other.
     """
     device, gpus, own = resolved(device, packs)
-    site = Site(
+    setup = Setup(
         device=device,
         accelerator=own,
         slots=settings.processes,
@@ -73,19 +64,18 @@ def open_desks(
         origins={pack.name: pack.origin for pack in packs if not pack.error},
         kernels=tuple(kernel for pack in packs for kernel in pack.kernels),
     )
-    sites = [replace(site, gpus=(gpu,)) for gpu in next(iter(products_of(gpus)), ())]
+    setups = [replace(setup, gpus=(gpu,)) for gpu in next(iter(products_of(gpus)), ())]
     if own:
         owns = [structs.replace(own, units=(unit,)) for unit in own.units]
-        sites = [replace(site, accelerator=each) for each in owns]
-    # A server sees its own unit only: how many there are is known here.
-    count = len(sites)
-    desks = []
-    for each in sites or [site]:
+        setups = [replace(setup, accelerator=each) for each in owns]
+    panels = []
+    for each in setups or [setup]:
         panel = stack.enter_context(Panel(each))
-        facts = structs.replace(panel.facts(), gpus=count)
-        stack.enter_context(UnitLock(facts.unit))
-        desks.append(Desk(panel, facts))
-    return tuple(desks)
+        # A server sees its own unit only: how many there are is known here.
+        panel.facts = structs.replace(panel.facts, gpus=len(setups))
+        stack.enter_context(UnitLock(panel.facts.unit))
+        panels.append(panel)
+    return tuple(panels)
 
 
 def resolved(device: str, packs: Sequence[Pack]) -> tuple[str, tuple[Gpu, ...], Accelerator | None]:
@@ -124,10 +114,10 @@ def products_of(gpus: Sequence[Gpu]) -> tuple[tuple[Gpu, ...], ...]:
     return tuple(map(tuple, found.values()))
 
 
-def idle_gpus(desks: Sequence[Desk]) -> Iterator[str]:
+def idle_gpus(panels: Sequence[Panel]) -> Iterator[str]:
     """Yield which GPUs of this node the run does not use: one run is of one SKU."""
-    used = [gpu for desk in desks for gpu in desk.panel.site.gpus]
-    for others in products_of(_gpus(desks[0].panel.site.device)) if used else ():
+    used = [gpu for panel in panels for gpu in panel.setup.gpus]
+    for others in products_of(_gpus(panels[0].setup.device)) if used else ():
         if others[0] not in used:
             uuids = ",".join(gpu.uuid for gpu in others)
             yield (
@@ -138,91 +128,81 @@ def idle_gpus(desks: Sequence[Desk]) -> Iterator[str]:
 
 
 def measure_on(
-    desks: Sequence[Desk],
+    panels: Sequence[Panel],
     variants: Sequence[Variant],
-    measure: Callable[[Desk, Sequence[Variant]], None],
-    rank: Callable[[Variant, Desk], int] = _anywhere,
+    measure: Callable[[Panel, Sequence[Variant]], None],
+    rank: Callable[[Variant, Panel], int] = _anywhere,
 ) -> None:
-    """Share the variants out over the desks, then let gangs measure theirs on all of them.
+    """Share the variants out over the panels, then let gangs measure theirs on all units.
 
     Raises like ``share_out``.
     """
-    share_out(desks, [variant for variant in variants if not variant.is_gang], measure, rank)
+    share_out(panels, [variant for variant in variants if not variant.is_gang], measure, rank)
     gangs = [variant for variant in variants if variant.is_gang]
-    if not gangs:
-        return
-    most = max(variant.ranks for variant in gangs)
-    gpus = tuple(gpu for desk in desks for gpu in desk.panel.site.gpus)
-    site = replace(desks[0].panel.site, gpus=gpus, slots=most)
-    with Panel(site, _units(desks, most)) as panel:
-        for ranks in sorted({variant.ranks for variant in gangs}):
-            unit = gang_unit(_units(desks, ranks))
-            desk = Desk(panel, structs.replace(desks[0].facts, unit=unit))
-            measure(desk, [variant for variant in gangs if variant.ranks == ranks])
+    if gangs:
+        gangs.sort(key=lambda each: each.ranks)
+        most = gangs[-1].ranks
+        gpus = tuple(gpu for panel in panels for gpu in panel.setup.gpus)
+        setup = replace(panels[0].setup, gpus=gpus, slots=most)
+        with Panel(setup, _units(panels, most)) as panel:
+            measure(panel, gangs)
 
 
 def count_on(
-    desks: Sequence[Desk],
+    panels: Sequence[Panel],
     variants: Sequence[Variant],
-    measure: Callable[[Desk, Sequence[Variant]], None],
+    measure: Callable[[Panel, Sequence[Variant]], None],
 ) -> None:
     """Share variants that are only counted out over the cores: nothing they do is timed."""
     many = min(MOST_COUNTING, (os.cpu_count() or 1) // 2, len(variants) // FEWEST_EACH)
     with ExitStack() as stack:
-        if many > len(desks):
-            site, facts = replace(desks[0].panel.site, slots=1), desks[0].facts
-            desks = [Desk(stack.enter_context(Panel(site)), facts) for _ in range(many)]
-        share_out(desks, variants, measure)
+        if many > len(panels):
+            setup = replace(panels[0].setup, slots=1)
+            panels = [stack.enter_context(Panel(setup)) for _ in range(many)]
+        share_out(panels, variants, measure)
 
 
-def units_of(desks: Sequence[Desk], variants: Sequence[Variant]) -> dict[str, str]:
+def units_of(panels: Sequence[Panel], variants: Sequence[Variant]) -> dict[str, str]:
     """Return the names of all units that measure these variants, gangs' among them."""
-    named = {desk.facts.unit: desk.facts.name for desk in desks}
+    named = {panel.facts.unit: panel.facts.name for panel in panels}
     for ranks in sorted({variant.ranks for variant in variants if variant.is_gang}):
-        units = _units(desks, ranks)
-        named.setdefault(gang_unit(units), f"{len(set(units))} x {desks[0].facts.name}")
+        units = _units(panels, ranks)
+        named.setdefault(gang_unit(units), f"{len(set(units))} x {panels[0].facts.name}")
     return named
 
 
-def _units(desks: Sequence[Desk], ranks: int) -> list[str]:
+def _units(panels: Sequence[Panel], ranks: int) -> list[str]:
     """Return the units of a gang's ranks; where there is no GPU, all are the machine."""
-    return [desks[rank % len(desks)].facts.unit for rank in range(ranks)]
+    return [panels[rank % len(panels)].facts.unit for rank in range(ranks)]
 
 
 def share_out(
-    desks: Sequence[Desk],
+    panels: Sequence[Panel],
     items: Sequence[T],
-    measure: Callable[[Desk, Sequence[T]], None],
-    rank: Callable[[T, Desk], int] = _anywhere,
+    measure: Callable[[Panel, Sequence[T]], None],
+    rank: Callable[[T, Panel], int] = _anywhere,
 ) -> None:
-    """Let each desk measure its share: each item goes where its rank, then load is least.
+    """Let each panel measure its share: each item goes where its rank, then load is least.
 
-    ``rank`` says how unwelcome an item is on a desk. Each desk has a thread; raises the first
+    ``rank`` says how unwelcome an item is on a panel. Each panel has a thread; raises the first
     failure. An exception in this thread, Ctrl-C among them, stops all panels first.
     """
-    shares: list[list[T]] = [[] for _ in desks]
+    shares: list[list[T]] = [[] for _ in panels]
     for item in items:
-        costs = [(rank(item, desk), len(share)) for desk, share in zip(desks, shares, strict=True)]
+        costs = [
+            (rank(item, panel), len(share)) for panel, share in zip(panels, shares, strict=True)
+        ]
         shares[costs.index(min(costs))].append(item)
-    with ThreadPoolExecutor(max_workers=len(desks)) as pool:
-        pairs = zip(desks, shares, strict=True)
-        futures = [pool.submit(measure, desk, share) for desk, share in pairs if share]
+    with ThreadPoolExecutor(max_workers=len(panels)) as pool:
+        pairs = zip(panels, shares, strict=True)
+        futures = [pool.submit(measure, panel, share) for panel, share in pairs if share]
         try:
             for future in as_completed(futures):
                 future.result()
         except BaseException:
-            for desk in desks:
-                desk.panel.stop()
+            for panel in panels:
+                panel.stop()
             raise
-
-
-def measure_on_all(
-    desks: Sequence[Desk],
-    variants: Sequence[Variant],
-    measure: Callable[[Desk, Sequence[Variant]], None],
-) -> None:
-    """Let every desk measure all the variants; raises like ``share_out``."""
-    share_out(desks, desks, lambda desk, _own: measure(desk, variants))
 
 
 class UnitLock(Closable):
@@ -267,27 +247,27 @@ class UnitLock(Closable):
         return f"{process or 'unknown'}{'' if user == os.getuid() else f' of user {user}'}"
 
 
-class Desks(Closable):
-    """The desks of one request's device, opened by its first run and locked until all are done."""
+class Panels(Closable):
+    """The panels of one request's device, opened by its first run and locked until all are done."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._opened: tuple[Desk, ...] = ()
+        self._opened: tuple[Panel, ...] = ()
         self._settings: Settings | None = None
 
     def of(
-        self, device: str, packs: Sequence[Pack], settings: Settings, arms: Mapping[Arm, Code]
-    ) -> tuple[Desk, ...]:
-        """Return the desks, for a run that compares these sides, or none; raises DeviceError.
+        self, device: str, packs: Sequence[Pack], settings: Settings, sides: Mapping[Arm, Code]
+    ) -> tuple[Panel, ...]:
+        """Return the panels, for a run that compares these sides, or none; raises DeviceError.
 
         Device and packs are the same in all runs; a run that was resumed may have other settings.
         """
         if self._settings != settings:
             self.close()
-            self._opened = open_desks(device, packs, settings, self._stack)
+            self._opened = open_panels(device, packs, settings, self._stack)
             self._settings = settings
-        for desk in self._opened:
-            desk.panel.compare(arms)
+        for panel in self._opened:
+            panel.compare(sides)
         return self._opened
 
     def close(self) -> None:

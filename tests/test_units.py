@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 from test_gang import PACK, SETTINGS, lag
-from test_panel import changed
+from test_panel import changed, servers
 from test_runner import QUICK, WATCHED, Log, request
 
 from perfsuite.boundary import UsageError
@@ -23,13 +23,13 @@ from perfsuite.model import Gpu, Run, Settings, Stage, Status, Tier, Variant
 from perfsuite.packs.find import discover
 from perfsuite.run.run import execute
 from perfsuite.workers.catalogue import load_catalogue
+from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import resident_bytes
 from perfsuite.workers.units import (
-    Desk,
-    Desks,
+    Panels,
     UnitLock,
     measure_on,
-    open_desks,
+    open_panels,
     products_of,
     units_of,
 )
@@ -73,22 +73,22 @@ def test_a_node_of_two_products_measures_the_first_and_names_the_other(
     assert [[gpu.index for gpu in group] for group in products_of(cards)] == [[0, 1], [2]]
 
 
-def test_desks_are_kept_for_runs_of_the_same_settings(tmp_path: Path) -> None:
+def test_panels_are_kept_for_runs_of_the_same_settings(tmp_path: Path) -> None:
     asked = request(tmp_path)
-    with Desks() as desks:
-        first = desks.of("fake", asked.packs, Settings(processes=1), {})
-        assert desks.of("fake", asked.packs, Settings(processes=1), {}) is first
-        (server,) = first[0].panel.ping()
-        other = desks.of("fake", asked.packs, Settings(processes=2), {})
+    with Panels() as panels:
+        first = panels.of("fake", asked.packs, Settings(processes=1), {})
+        assert panels.of("fake", asked.packs, Settings(processes=1), {}) is first
+        (server,) = servers(first[0])
+        other = panels.of("fake", asked.packs, Settings(processes=2), {})
         assert resident_bytes(server) == 0
-        assert len(other[0].panel.ping()) == 2
+        assert len(servers(other[0])) == 2
 
 
 def test_gangs_are_measured_after_the_others_on_units_of_their_own() -> None:
     seen: list[tuple[str, str]] = []
 
-    def take(desk: Desk, share: Sequence[Variant]) -> None:
-        desk.panel.measure(
+    def take(panel: Panel, share: Sequence[Variant]) -> None:
+        panel.measure(
             share,
             Stage.SCREEN,
             processes=1,
@@ -98,11 +98,11 @@ def test_gangs_are_measured_after_the_others_on_units_of_their_own() -> None:
     gangs, plain = [lag(3, 100), lag(2, 100)], changed(lag(1, 100), ranks="")
     packs = load_catalogue(discover(None, extra=[PACK], allow=["gang"]), tier=Tier.FULL)
     with ExitStack() as stack:
-        desks = open_desks("fake", packs, structs.replace(SETTINGS, processes=1), stack)
-        assert [desk.facts.gpus for desk in desks] == [0]
-        assert packs[0].name in desks[0].panel.site.origins
-        measure_on(desks, [*gangs, plain], take)
-        assert units_of(desks, gangs) == {desks[0].facts.unit: "Fake Device"}
+        panels = open_panels("fake", packs, structs.replace(SETTINGS, processes=1), stack)
+        assert [panel.facts.gpus for panel in panels] == [0]
+        assert packs[0].name in panels[0].setup.origins
+        measure_on(panels, [*gangs, plain], take)
+        assert units_of(panels, gangs) == {panels[0].facts.unit: "Fake Device"}
     assert seen == [(each.id, Status.OK) for each in (plain, gangs[1], gangs[0])]
 
 
