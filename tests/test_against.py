@@ -61,14 +61,15 @@ SERVERS = Panels()
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with SERVERS:
-        yield repository_at(tmp_path_factory.mktemp("repository") / "project")
+        folder = repository_at(tmp_path_factory.mktemp("repository") / "project")
+        git(folder, "tag", "first")
+        yield folder
 
 
 @pytest.fixture
 def project(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The repository as it was made, on its branch main."""
-    first = git(repository, "rev-list", "--max-parents=0", "--all")
-    reset(repository, first)
+    reset(repository, "first")
     monkeypatch.syspath_prepend(str(repository))
     monkeypatch.chdir(repository)
     return repository
@@ -265,7 +266,7 @@ A_LITTLE_SLOWER = BEFORE.replace('"two": 100.0', '"two": 104.0')
 @pytest.fixture
 def elsewhere(project: Path) -> Path:
     """A project whose baseline was measured on another card, one commit ago."""
-    if not git(project, "tag"):
+    if not git(project, "tag", "--list", "elsewhere"):
         accept(measure(project).run, project / "baselines", reason="made up", by="t")
         edit(project, "*.json", SEEN, NEVER_SEEN)
         commit(project)
