@@ -54,7 +54,7 @@ from perfsuite.store.runs import end_lines, list_runs, load_run, read_run
 from perfsuite.workers.server import entries, moved_origin, refuse_strangers
 from perfsuite.workers.units import Panels
 
-# Opened by the first run and shared by all, but those with an environment of their own.
+# Opened by the first run and shared by all.
 SERVERS = Panels()
 
 
@@ -73,6 +73,14 @@ def project(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(repository))
     monkeypatch.chdir(repository)
     return repository
+
+
+@pytest.fixture
+def fresh_servers() -> Iterator[None]:
+    """Servers that no other test shares, for another environment or pack."""
+    SERVERS.close()
+    yield
+    SERVERS.close()
 
 
 def reset(folder: Path, commit: str) -> None:
@@ -172,9 +180,10 @@ def test_what_both_sides_share_needs_no_canary(project: Path) -> None:
     assert new_run(config, facts, Revision("a" * 40, "main")).canaries == ()
 
 
+@pytest.mark.usefixtures("fresh_servers")
 @pytest.mark.parametrize("kind", ["stubborn", "ignored"])
 def test_code_of_the_working_tree_is_refused_in_side_a(
-    project: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, kind: str
+    project: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """What is built there, or checked out as a submodule, is not in a checkout."""
     if kind == "stubborn":
@@ -190,13 +199,12 @@ def test_code_of_the_working_tree_is_refused_in_side_a(
         git(project, "commit", "--quiet", "-m", "made up")
         write(built, speed=PLANTED)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(built)]))
-        request.addfinalizer(SERVERS.close)
-        SERVERS.close()
     run = measure(project, against="main").run
     assert "imported from the working tree" in verdicts(run)["two"].reason
     assert words(run)["two"] != "same"
 
 
+@pytest.mark.usefixtures("fresh_servers")
 def test_sides_that_run_the_same_code_are_told(project: Path, tmp_path: Path) -> None:
     write(tmp_path, acme=PACK.replace("import speed", f"class speed: {BEFORE}"))
     (project / "acme.py").unlink()
@@ -303,7 +311,7 @@ def test_a_change_of_the_code_is_found_on_a_card_never_seen(
     assert sum("impl=two" in trace.variant for trace in run.traces) == 1
     # Turns are part of what the run took; what was measured for it is nobody's last run.
     assert run.wall_s > run.phases_s["turns"] > 0
-    assert len(list_runs(elsewhere / ".perfsuite")) == 2
+    assert len(list_runs(elsewhere / ".perfsuite")) == 1
     assert words(load_run(outcome.run_file)) == words(run)
     text = outcome.run_file.read_bytes()
     later = structs.replace(run, notes=("judged again",))
@@ -448,6 +456,7 @@ def test_what_cannot_be_asked_leaves_the_rest_unclear(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(elsewhere, speed=A_LITTLE_SLOWER)
+    (elsewhere / ".perfsuite").mkdir()
     (elsewhere / ".perfsuite" / "settled").touch()
     outcome = measure(elsewhere)
     unclear = {"one": "same", "two": "unclear"}
