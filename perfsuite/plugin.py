@@ -370,7 +370,7 @@ class PerfSession:
         """Report what the run found about a variant, a claim or a pack."""
         has_suite = self.config.pluginmanager.hasplugin("junitxml") and not self.told_suite
         if has_suite and self.run_view and self.outcome:
-            from perfsuite.report.text import suite_properties
+            from perfsuite.report.files import suite_properties
 
             record = request.getfixturevalue("record_testsuite_property")
             told = functools.partial(suite_properties, self.run_view)

@@ -143,10 +143,10 @@ def script_of(command: str, shell: Path) -> str:
     state = shell.parent / "state"
     before = f"[ -e {state} ] && . {state}"
     after = f"ended=$?; {{ export -p; echo cd $PWD; }} > {state}; exit $ended"
-    return f"{before}\n{{\n{_with_names(command, shell)}\n}}\n{after}"
+    return f"{before}\n{{\n{command}\n}}\n{after}"
 
 
-def _with_names(command: str, shell: Path) -> str:
+def with_names(command: str, shell: Path) -> str:
     """Put ids where a page has RUN, the newest last, and VARIANT."""
     runs = sorted(path.stem for path in shell.glob("**/.perfsuite/runs/*.jsonl"))
     command = re.sub(r"\bVARIANT\b", shlex.quote(VARIANT), command)

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,9 +20,10 @@ from explained_data import explained
 from msgspec import structs
 from test_report import HOSTILE, hostile_run
 
+from perfsuite.model import VariantRun
 from perfsuite.report import view as marks
 from perfsuite.report.data import read
-from perfsuite.report.html import render_beside, render_page
+from perfsuite.report.files import render_beside, render_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, CDPSession, Dialog, Page
@@ -40,6 +41,16 @@ CUT = """[...document.querySelectorAll("main table, main svg, main pre, main dl"
   .filter((one) => one.checkVisibility() && !one.closest(".scroll"))
   .filter((one) => one.getBoundingClientRect().right > document.documentElement.clientWidth)
   .map((one) => one.outerHTML.slice(0, 200))"""
+
+# The first text that the mouse finds over the plane of rooflines.
+POINTED = """() => {
+  const plane = document.querySelector("[data-chart=plane] .u-over");
+  const box = plane.getBoundingClientRect();
+  for (let x = 0; x < box.width; x += 6) for (let y = 0; y < box.height; y += 6) {
+    plane.dispatchEvent(new MouseEvent("mousemove", { clientX: box.x + x, clientY: box.y + y }));
+    if (plane.title) return plane.title;
+  }
+}"""
 
 
 @dataclass
@@ -124,29 +135,20 @@ def violations(page: Page) -> list[str]:
     return [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
 
 
-@pytest.mark.parametrize(
-    ("name", "width", "scheme"),
-    [
-        ("short", 1440, "light"),
-        ("short", 1024, "dark"),
-        ("short", 390, "light"),
-        ("beside", 1440, "dark"),
-        ("beside", 390, "light"),
-    ],
-)
-def test_page_is_accessible_and_fits(
-    browser: Browser, folder: Path, name: str, width: int, scheme: str
-) -> None:
-    path = folder / f"{name}.html"
-    with opened(browser, path, width=width, color_scheme=scheme) as (page, seen):
-        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-        assert page.evaluate("document.documentElement.scrollWidth") == width
-        assert page.evaluate(CUT) == []
-        assert violations(page) == []
-        assert seen.everything == []
+@pytest.mark.parametrize("name", ["short", "beside"])
+def test_page_is_accessible_and_fits(browser: Browser, folder: Path, name: str) -> None:
+    for width, scheme in ((1440, "light"), (390, "dark")):
+        with opened(browser, folder / f"{name}.html", width=width, color_scheme=scheme) as got:
+            page, seen = got
+            page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            assert page.evaluate(CUT) == []
+            assert violations(page) == []
+            assert seen.everything == []
 
 
-def test_rows_are_filtered_by_words_verdict_pack_and_metric(browser: Browser, folder: Path) -> None:
+def test_rows_are_filtered_and_read_by_keyboard(browser: Browser, folder: Path) -> None:
+    focused = "document.activeElement.closest('tr, details')?.textContent ?? ''"
     with opened(browser, folder / "story.html") as (page, seen):
         everything = len(shown(page))
         names = page.locator("#filter [name]:not(output)")
@@ -169,6 +171,19 @@ def test_rows_are_filtered_by_words_verdict_pack_and_metric(browser: Browser, fo
         page.locator(".tallies a", has_text="faster").click()
         assert len(shown(page)) == 2
         assert page.url.endswith("#verdict=faster")
+        page.locator("[name=verdict]").press("Escape")
+        page.locator("h1").click()
+        page.keyboard.press("/")
+        page.keyboard.type("gemm 8192")
+        page.keyboard.press("ArrowDown")
+        assert "impl=cublas" in page.evaluate(focused)
+        page.keyboard.press("j")
+        assert "impl=triton" in page.evaluate(focused)
+        page.keyboard.press("k")
+        page.keyboard.press("Enter")
+        section = page.locator("#v-compute-gemm-size-8192-impl-cublas")
+        section.locator(".body").wait_for(state="visible")
+        assert section.evaluate("(one) => one.open && one.contains(document.activeElement)")
         assert seen.everything == []
 
 
@@ -199,22 +214,6 @@ def test_a_filtered_and_sorted_page_is_a_link(browser: Browser, folder: Path) ->
         assert page.locator(f"#{anchor} .body").is_visible()
 
 
-def test_the_keyboard_is_enough(browser: Browser, folder: Path) -> None:
-    focused = "document.activeElement.closest('tr, details')?.textContent ?? ''"
-    with opened(browser, folder / "story.html") as (page, _):
-        page.keyboard.press("/")
-        page.keyboard.type("gemm 8192")
-        page.keyboard.press("ArrowDown")
-        assert "impl=cublas" in page.evaluate(focused)
-        page.keyboard.press("j")
-        assert "impl=triton" in page.evaluate(focused)
-        page.keyboard.press("k")
-        page.keyboard.press("Enter")
-        section = page.locator("#v-compute-gemm-size-8192-impl-cublas")
-        section.locator(".body").wait_for(state="visible")
-        assert section.evaluate("(one) => one.open && one.contains(document.activeElement)")
-
-
 def test_every_chart_is_drawn_when_it_comes_into_sight(browser: Browser, folder: Path) -> None:
     with opened(browser, folder / "short.html") as (page, seen):
         assert page.locator("main > .chart canvas").count() == 2
@@ -223,16 +222,7 @@ def test_every_chart_is_drawn_when_it_comes_into_sight(browser: Browser, folder:
         section.locator("summary").first.click()
         section.locator("[data-chart=turns] canvas").nth(3).wait_for()
         assert section.locator("[data-chart=past] canvas").count() == 1
-        plane, said = page.locator("[data-chart=plane] .u-over"), ""
-        box = plane.bounding_box() or {}
-        for x in range(0, int(box["width"]), 6):
-            for y in range(0, int(box["height"]), 12):
-                plane.dispatch_event(
-                    "mousemove", {"clientX": box["x"] + x, "clientY": box["y"] + y}
-                )
-                said = said or plane.get_attribute("title") or ""
-            if said:
-                break
+        said = page.evaluate(POINTED)
         assert "of the ceiling" in said
         assert seen.everything == []
 
@@ -251,7 +241,8 @@ def test_all_is_there_without_javascript_and_in_print(browser: Browser, folder: 
         assert page.locator("details.quiet:not([open])").first.is_hidden()
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+# What acts at the beginning of an address stands there once.
+@pytest.mark.parametrize("text", [HOSTILE[2], "".join(HOSTILE)])
 def test_hostile_text_runs_nothing(browser: Browser, tmp_path: Path, text: str) -> None:
     run, baselines = hostile_run(text)
     path = tmp_path / "index.html"
@@ -290,12 +281,22 @@ def busy_s(thread: CDPSession) -> float:
     return next(float(one["value"]) for one in found if one["name"] == "TaskDuration")
 
 
+def renamed(one: VariantRun, name: str) -> VariantRun:
+    results = tuple(structs.replace(result, variant=name) for result in one.results)
+    variant = structs.replace(one.variant, id=name)
+    verdict = structs.replace(one.verdict, variant=name) if one.verdict else None
+    return structs.replace(one, variant=variant, results=results, verdict=verdict)
+
+
 def test_a_page_of_ten_thousand_variants_is_made_filtered_and_opened_at_once(
     browser: Browser, folder: Path
 ) -> None:
-    kinds = [told for told in data.STORY if told.time_us]
-    story = (*kinds, *(replace(data.STORY[0], axes={"op": "copy", "n": n}) for n in range(MANY)))
-    run, baselines = data.run_of(story[:MANY]), data.baselines_of(story[:MANY])
+    kinds = tuple(told for told in data.STORY if told.time_us)
+    run, baselines = data.run_of(kinds), data.baselines_of(kinds)
+    first, entry = run.variants[0], baselines[run.variants[0].id]
+    names = [f"memory.stream[op=copy,n={n}]" for n in range(MANY - len(kinds))]
+    run = structs.replace(run, variants=(*run.variants, *(renamed(first, name) for name in names)))
+    baselines |= {name: structs.replace(entry, variant=name) for name in names}
     started = time.process_time()
     text = render_page(read(run, baselines=baselines, source="nvidia-h200"))
     assert time.process_time() - started < 5
@@ -315,7 +316,7 @@ def test_a_page_of_ten_thousand_variants_is_made_filtered_and_opened_at_once(
         thread = page.context.new_cdp_session(page)
         thread.send("Performance.enable", {"timeDomain": "threadTicks"})
         best: dict[str, float] = {}
-        for words in ("gemm", "op=copy n=77", "slower", "") * 8:
+        for words in ("gemm", "op=copy n=77", "slower", "") * 3:
             before = busy_s(thread)
             page.evaluate(typed, words)
             best[words] = min(best.get(words, 1), busy_s(thread) - before)

@@ -14,7 +14,9 @@ import pytest
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import Pack, Tier, Work
-from perfsuite.packs.find import PackSource
+from perfsuite.packs.find import PackSource, discover
+from perfsuite.packs.listing import Listing, list_pack
+from perfsuite.packs.load import load_pack
 from perfsuite.workers.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -76,7 +78,9 @@ def listed(
 
 
 def one(folder: Path, text: str, tier: Tier = Tier.NIGHTLY) -> Pack:
-    return listed(folder, {"acme": HEAD + text + HOOK}, tier=tier)["acme"]
+    """List a good pack, in this process."""
+    asked = Listing(source(folder, "acme", HEAD + text + HOOK), tier, heavy=(), paths=())
+    return list_pack(asked.source, load_pack("acme", asked.source.origin), asked).pack
 
 
 def tiers(pack: Pack) -> dict[str, str]:
@@ -94,8 +98,9 @@ def test_a_tier_contains_those_before_it(tmp_path: Path) -> None:
         "waits": COPY.replace("only=lambda", "waits=lambda n, impl: impl == 'b', only=lambda"),
         "late": COPY.replace("only=lambda", "full_only=[{'n': [1, 20]}], only=lambda", 1),
     }
-    whole = {name: HEAD + text + HOOK for name, text in texts.items()}
-    smoke, nightly, full = (listed(tmp_path, whole, tier=tier) for tier in Tier)
+    smoke, nightly, full = (
+        {name: one(tmp_path, text, tier) for name, text in texts.items()} for tier in Tier
+    )
     found = [[list(tiers(pack)) for pack in each.values()] for each in (smoke, nightly, full)]
     assert found[0] == [SMOKE, SMOKE[:1], []]
     assert found[1] == [NIGHTLY, NIGHTLY, NIGHTLY[2:4]]
@@ -105,9 +110,7 @@ def test_a_tier_contains_those_before_it(tmp_path: Path) -> None:
     assert sorted(tiers(full["late"]).values()) == ["full"] * 5 + ["nightly"] * 2
 
 
-def test_a_variant_carries_its_case_and_a_claim_its_variants(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variant_carries_its_case_and_a_claim_its_variants(tmp_path: Path) -> None:
     pack = one(tmp_path, COPY + FAST)
     variant = pack.variants[0]
     assert variant.axes == {"n": 1, "impl": "a"}
@@ -124,47 +127,61 @@ def test_a_variant_carries_its_case_and_a_claim_its_variants(
     assert (claim.by, claim.source) == (2.5, "a paper")
     odd = COPY.replace("[10, 20]", "[3, 2.5, True, 'x']").replace("4 * n", "4")
     odd = odd.replace("8 * n", "8").replace('smoke={"n": [1]}, ', "")
-    monkeypatch.setenv("PYTHONOPTIMIZE", "2")  # Python may drop docstrings
     narrow = one(tmp_path, COPY + FAST.replace("by=2.5", "by=2.5, at={'n': (10,)}"))
-    assert [claim.id for claim in narrow.claims] == ["acme.copy:fast[n=10]"], narrow.error
+    assert [claim.id for claim in narrow.claims] == ["acme.copy:fast[n=10]"]
     typed = one(tmp_path, odd)
     values = [variant.axes["n"] for variant in typed.variants if variant.axes["impl"] == "a"]
-    assert list(map(repr, values)) == ["3", "2.5", "True", "'x'"], typed.error
+    assert list(map(repr, values)) == ["3", "2.5", "True", "'x'"]
 
 
 def full_only(value: str) -> str:
     return COPY.replace("only=lambda", f"full_only={value}, only=lambda", 1)
 
 
-WRONG = {
-    COPY.replace("4 * n", "1 / 0"): "work(n=1, impl='a') raised ZeroDivisionError",
-    COPY.replace("Work(read_bytes=4 * n)", "n"): "work(n=1, impl='a') returned 1",
-    COPY.replace("4 * n", "float('inf')"): "returned Work(read_bytes=inf",
-    COPY.replace("8 * n", "'x'"): "memory_bytes(n=1, impl='a') returned 'x'",
-    COPY.replace("8 * n", "10**400"): "memory_bytes(n=1, impl='a') returned 1000",
-    COPY.replace("8 * n", "10**5000"): "returned an integer of very many digits",
-    COPY.replace("4 * n", "10**400"): "returned Work(read_bytes=1000",
-    COPY.replace("4 * n", "1e-300"): "returned Work(read_bytes=1e-300",
-    COPY.replace("(n, impl) !=", "n.x !="): "only(n=1, impl='a') raised AttributeError",
-    COPY.replace("Copy n floats.\n\n    Twice.\n", ""): "no docstring",
-    **{
-        full_only(f"[{{'n': [1, {value}]}}]"): f"names {value} of axis 'n', which no tier has"
+DEVICE = """
+import perfsuite
+
+@perfsuite.hookimpl
+def perf_device():
+    return {returned}
+
+{opens}
+"""
+OWN = "perfsuite.Accelerator(name='odd', opens='bad:opened', units=('one',))"
+# What stands in a case, what instead, and what is said of it.
+DECLARED = (
+    ("4 * n", "1 / 0", "work(n=1, impl='a') raised ZeroDivisionError"),
+    ("Work(read_bytes=4 * n)", "n", "work(n=1, impl='a') returned 1"),
+    ("4 * n", "float('inf')", "returned Work(read_bytes=inf"),
+    ("4 * n", "10**400", "returned Work(read_bytes=1000"),
+    ("4 * n", "1e-300", "returned Work(read_bytes=1e-300"),
+    ("8 * n", "'x'", "memory_bytes(n=1, impl='a') returned 'x'"),
+    ("8 * n", "10**400", "memory_bytes(n=1, impl='a') returned 1000"),
+    ("8 * n", "10**5000", "returned an integer of very many digits"),
+    ("(n, impl) !=", "n.x !=", "only(n=1, impl='a') raised AttributeError"),
+    ("[10, 20]", "['a\\nb', 20]", "do: use str"),
+    ("@case(", "@case(budgets=[perfsuite.Budget('time_us', 1e300, 'x')], ", "'1e+300' cannot be"),
+    ('["quick"]', "[7]", "of a wrong type"),
+    *(
+        ("only=lambda", f"full_only=[{{'n': [1, {value}]}}], only=lambda",
+         f"names {value} of axis 'n', which no tier has")
         for value in ("21", "True", "1.0")
-    },
-    **{
-        full_only(value): f'full_only={value} is no list such as [{{"n": [64]}}]'
+    ),
+    *(
+        ("only=lambda", f"full_only={value}, only=lambda",
+         f'full_only={value} is no list such as [{{"n": [64]}}]')
         for value in ("{}", "{'n': [10]}", "[{}]", "[{'impl': 'ab'}]", "['n']", "'n'",
                       "[{'n': 10}]", "None")
-    },
-}  # fmt: skip
-
-
-def test_an_error_in_a_declaration_names_case_and_axes(tmp_path: Path) -> None:
-    texts = {f"acme{number}": HEAD + text + HOOK for number, text in enumerate(WRONG)}
-    for pack, said in zip(listed(tmp_path, texts).values(), WRONG.values(), strict=True):
-        assert said in pack.error
-        assert "'copy'" in pack.error or "full_only=" in said
-        assert pack.variants == ()
+    ),
+)  # fmt: skip
+DEVICES = (
+    ("'odd'", "perf_device() returned 'odd'"),
+    ("1 / 0", "ZeroDivisionError"),
+    (OWN.replace("'odd'", "'cuda'"), "must match"),
+    (OWN.replace("'odd'", "'../odd'"), "'../odd'"),
+    (OWN.replace("bad:opened", "bad"), "no module:callable"),
+    (OWN.replace("('one',)", "(7,)"), "of a wrong type"),
+)
 
 
 FORKING = "import os, time\nif os.fork():\n    time.sleep(0.3)\n"
@@ -192,6 +209,16 @@ while not (os.path.exists(path) and os.path.getsize(path)):
 """
 SAID = b"for fd in (1, 2): os.write(fd, b'{}\\n')\n".decode()
 BAD = {
+    **{
+        f"case{n}": (COPY.replace(old, new, 1), said) for n, (old, new, said) in enumerate(DECLARED)
+    },
+    **{
+        f"device{n}": (DEVICE.format(returned=each, opens=""), said)
+        for n, (each, said) in enumerate(DEVICES)
+    },
+    "claim": (FAST.replace('"fast"', '"fa/st\\n"'), "claim name"),
+    "fills": ("while True: print('x' * (1 << 20))", "File too large"),
+    "grows": ("held = bytearray(1 << 40)", "MemoryError"),
     "crash": ("import ctypes\nprint('my last words', flush=True)\nctypes.string_at(0)", "SIGSEGV"),
     "leave": ("import os\nos._exit(0)", "exit code 0"),
     "stop": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
@@ -202,7 +229,7 @@ BAD = {
     "other": (WRITING.format(b'{"origin":"file:nowhere"}\n'), "its worker sent a"),
     "heavy": ("import sys\nsys.modules['torch'] = sys", "imports torch when it is listed"),
     "odd": (
-        HEAD + KERNELS.replace("file=__file__", "file=__file__, expects={'sm_90a': 5}"),
+        KERNELS.replace("file=__file__", "file=__file__, expects={'sm_90a': 5}"),
         "of a wrong type",
     ),
 }
@@ -211,19 +238,33 @@ BAD = {
 def test_bad_packs_end_alone_and_the_others_are_listed(tmp_path: Path) -> None:
     daemon = DAEMON.format(str(tmp_path / "pid"))
     good = {"good": "", "fork": FORKING, "loud": f"import os\n{SAID}", "daemon": daemon}
-    texts = {name: text + GOOD for name, (text, _) in BAD.items()}
-    packs = listed(tmp_path, texts | {name: text + GOOD for name, text in good.items()})
+    bad = {name: text if "def copy(" in text else text + COPY for name, (text, _) in BAD.items()}
+    whole = {name: HEAD + text + COPY + HOOK for name, text in good.items()}
+    packs = listed(tmp_path, whole | {name: HEAD + text + HOOK for name, text in bad.items()})
     for name in good:
         assert (len(packs[name].variants), packs[name].error) == (5, "")
     for name, (_, said) in BAD.items():
-        assert said in packs[name].error
-        assert f"pack {name!r}" in packs[name].error
+        error = packs[name].error
+        assert said in error
+        assert f"pack {name!r}" in error
+        assert packs[name].variants == ()
+        assert all(c.isprintable() or c == "\n" for c in error)
+        assert "'copy'" in error or not name.startswith("case") or "full_only=" in said
     assert "my last words" in packs["crash"].error
     assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
     rude = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nsignal.pause()"
     assert "'rude'" in listed(tmp_path, {"rude": rude})["rude"].error
     failed = PackSource(name="acme", origin="module:acme@", error="two packs have the name 'acme'")
     assert load_catalogue([failed], tier=Tier.SMOKE)[0].error == failed.error
+
+
+def test_a_pack_that_is_not_allowed_is_never_imported(tmp_path: Path) -> None:
+    mark = tmp_path / "imported"
+    bad = Path(source(tmp_path, "bad", f"open({str(mark)!r}, 'w')\n{GOOD}").origin[5:])
+    good = Path(source(tmp_path, "good", GOOD).origin[5:])
+    sources = discover(None, extra=[bad, good], allow=["good"])
+    assert [pack.name for pack in load_catalogue(sources, tier=Tier.SMOKE)] == ["good"]
+    assert not mark.exists()
 
 
 def test_a_pack_that_hangs_makes_none_late_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -288,7 +329,10 @@ def test_ten_thousand_variants_are_listed_quickly(tmp_path: Path) -> None:
     assert time.perf_counter() - started < 5
 
 
-def test_a_pack_that_wants_kernels_gets_those_of_all_packs(tmp_path: Path) -> None:
+def test_a_pack_that_wants_kernels_gets_those_of_all_packs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONOPTIMIZE", "2")  # Python drops docstrings
     texts = {
         "asking": HEAD + KERNELS + ASKING,
         "acme": GOOD + KERNELS,

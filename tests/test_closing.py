@@ -15,9 +15,8 @@ from report_data import STORY, baselines_of, run_of
 
 from perfsuite.history.store import History
 from perfsuite.model import Expected, Revision, Status, Word
-from perfsuite.report import html as render
-from perfsuite.report import text as summary
-from perfsuite.report.html import FILES
+from perfsuite.report import files as render
+from perfsuite.report.files import FILES
 from perfsuite.run.config import Config
 from perfsuite.run.expected import Basis
 from perfsuite.run.finish import Closing, close, short
@@ -117,8 +116,8 @@ def fail(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("what", "failed"),
     [
-        ("perfsuite.report.html.render_page", "index.html not written"),
-        ("perfsuite.report.text.summary", "summary.md not written, no summary of the step"),
+        ("perfsuite.report.files.render_page", "index.html not written"),
+        ("perfsuite.report.files.summary", "summary.md not written, no summary of the step"),
         ("perfsuite.history.store.History", "history not stored"),
         ("perfsuite.history.store.History.recent", "history not shown"),
         ("perfsuite.run.finish.Listeners", "packs were not asked for sections"),
@@ -132,7 +131,7 @@ def test_whatever_fails_costs_nothing_else(
 ) -> None:
     monkeypatch.setattr(what, fail)
     monkeypatch.setitem(FILES, "index.html", render.render_page)
-    monkeypatch.setitem(FILES, "summary.md", summary.summary)
+    monkeypatch.setitem(FILES, "summary.md", render.summary)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
     options = replace(keeping(tmp_path), accept=True, reason="try", baselines=(tmp_path,))

@@ -26,7 +26,7 @@ from perfsuite.explain.parts import explain
 from perfsuite.model import Trace, TracedKernel
 from perfsuite.report.data import Side
 from perfsuite.report.data import read as read_run
-from perfsuite.report.html import render_page
+from perfsuite.report.files import render_page
 from perfsuite.run.accept import accept
 from perfsuite.run.run import Outcome, entries_in, execute
 from perfsuite.store.runs import load_run

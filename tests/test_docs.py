@@ -10,11 +10,24 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from docs_data import PAGES, ROOT, Block, blocks_of, label, mentioned, script_of, unknown_in
+from docs_data import (
+    PAGES,
+    ROOT,
+    Block,
+    blocks_of,
+    label,
+    mentioned,
+    script_of,
+    unknown_in,
+    with_names,
+)
+
+from perfsuite.cli import main
 
 CI = os.environ.get("CI") == "true"
 SITE = ROOT / "docs" / "site"
@@ -29,6 +42,10 @@ REASONS = {
 # On the fake device, of the one pack that a page makes, in two processes of each variant.
 OPTIONS = "-p perfsuite.plugin --perf-device=fake --perf-processes=2 --perf-packs=acme"
 NOTHING = Block("", "", 0)
+README = ROOT / "README.md"
+# What the README names is run behind the commands of this page, which leaves a pack and a run.
+BEFORE_README = "docs/how-to/read-a-report.md"
+Run = Callable[..., None]
 # They show runs that are made up: their commands are held to the parsers only.
 MADE_UP = {"docs/baselines.md"}
 WITH_COMMANDS = [
@@ -68,8 +85,51 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "work"
 
 
+@pytest.fixture
+def run(shell: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """What runs a command where the one before it ended, one of ours in this process."""
+
+    def here(words: list[str]) -> tuple[int, str]:
+        state = shell.parent / "state"
+        place = state.read_text("utf-8").splitlines()[-1] if state.exists() else f"cd {shell}"
+        monkeypatch.chdir(place.removeprefix("cd "))
+        monkeypatch.setattr(sys, "argv", words)
+        capfd.readouterr()
+        ours = {"pytest": lambda: sys.exit(pytest.main(words[1:])), "perfsuite": main}
+        with pytest.raises(SystemExit) as ended:
+            ours[words[0]]()
+        return int(ended.value.code or 0), "".join(capfd.readouterr())
+
+    def apart(command: str) -> tuple[int, str]:
+        done = subprocess.run(
+            ["bash", "-c", script_of(command, shell)],
+            cwd=shell,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+        return done.returncode, done.stdout
+
+    def run(command: str, block: Block = NOTHING) -> None:
+        command = with_names(command, shell)
+        lexer = shlex.shlex(command, posix=True, punctuation_chars="();<>|&")
+        lexer.whitespace_split = True
+        # What needs no shell; but perfsuite run builds a case with what it imports, such as torch.
+        words = shlex.split(command)
+        words = words if list(lexer) == words else [""]
+        is_ours = words[0] == "pytest" or (words[0] == "perfsuite" and words[1] != "run")
+        status, told = here(words) if is_ours else apart(command)
+        said = f"line {block.line}: {command}\n{told}"
+        assert status == int(block.said.get("exit", 0)), said
+        assert block.said.get("shows", "") in told, said
+
+    return run
+
+
 @pytest.mark.parametrize("path", WITH_COMMANDS, ids=label)
-def test_the_commands_of_a_page_run(path: Path, shell: Path) -> None:
+def test_the_commands_of_a_page_run(path: Path, shell: Path, run: Run) -> None:
     for block in blocks_of(path):
         if "file" in block.said:
             (folder(shell) / block.said["file"]).write_text(block.text, encoding="utf-8")
@@ -77,56 +137,21 @@ def test_the_commands_of_a_page_run(path: Path, shell: Path) -> None:
             continue
         commands = block.commands()
         for command in commands:
-            is_last = command == commands[-1]
-            run(command, shell, block if is_last else NOTHING)
+            run(command, block if command == commands[-1] else NOTHING)
         if "played" in block.said:
             twin = ROOT / "tests" / "packs" / f"played_{Path(block.said['played']).name}"
             shutil.copy(twin, folder(shell) / block.said["played"])
+    if label(path) != BEFORE_README:
+        return
+    run("pytest --perf --perf-pack=acme-perf")
+    for command in mentioned(README)[1:]:
+        if command.startswith(("perfsuite report", "perfsuite history", "perfsuite doctor")):
+            run(command)
 
 
 def folder(shell: Path) -> Path:
     """Return the folder that a pack was made in."""
     return next(shell.glob("**/acme-perf"), shell / "acme-perf").parent
-
-
-def run(command: str, shell: Path, block: Block) -> None:
-    done = subprocess.run(
-        ["bash", "-c", script_of(command, shell)],
-        cwd=shell,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    said = f"line {block.line}: {command}\n{done.stdout}"
-    assert done.returncode == int(block.said.get("exit", 0)), said
-    assert block.said.get("shows", "") in done.stdout, said
-
-
-README = ROOT / "README.md"
-# Of the table: these measure GPUs or run everything there is.
-LONG = ("perfsuite prove", "tox")
-
-
-@pytest.mark.parametrize("command", mentioned(README)[1:])
-def test_a_command_of_the_readme_runs(command: str, shell: Path) -> None:
-    if command.startswith(LONG) or command == "pytest --perf":
-        assert unknown_in(command) == []
-    elif command.startswith("pytest"):
-        # Here, where its packs are; what it would measure is only listed.
-        command = f"PYTEST_ADDOPTS= {command} -p no:cacheprovider --collect-only -q"
-        command = f"cd {shlex.quote(str(ROOT))} && {command}"
-        run(command, shell, NOTHING)
-    else:
-        if "new-pack" not in command and "doctor" not in command:
-            run("perfsuite new-pack acme", shell, NOTHING)
-            shutil.copy(
-                ROOT / "tests/packs/played_softmax.py", shell / "acme-perf/acme_perf/softmax.py"
-            )
-            for _ in range(max(1, command.count("RUN"))):
-                run("pytest --perf --perf-pack=acme-perf", shell, NOTHING)
-        run(command, shell, NOTHING)
 
 
 def test_what_is_not_run_says_why_and_stays_bounded() -> None:

@@ -23,9 +23,8 @@ from perfsuite.model import (
 )
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report.data import read
-from perfsuite.report.html import write_report
+from perfsuite.report.files import properties, write_report
 from perfsuite.report.terminal import summary
-from perfsuite.report.text import properties
 from perfsuite.run.expected import source_of
 from perfsuite.run.run import entries_in, execute
 

@@ -8,10 +8,9 @@ import pytest
 from explained_data import explained
 
 from perfsuite.report.data import RunView
-from perfsuite.report.html import render_page
+from perfsuite.report.files import render_page, verdict_json
+from perfsuite.report.files import summary as markdown
 from perfsuite.report.terminal import summary
-from perfsuite.report.text import summary as markdown
-from perfsuite.report.text import verdict_json
 
 VARIANT = "memory.stream[op=copy,n=268435456]"
 

@@ -55,7 +55,7 @@ from perfsuite.model import (
     Word,
 )
 from perfsuite.report.data import read
-from perfsuite.report.html import render_page
+from perfsuite.report.files import render_page
 from perfsuite.run.accept import accept
 from perfsuite.store.runs import RunFile
 

@@ -17,8 +17,7 @@ from perfsuite.model import Pack, Section, Tier
 from perfsuite.packs.find import discover
 from perfsuite.packs.load import Listeners
 from perfsuite.report.data import read
-from perfsuite.report.html import render_page
-from perfsuite.report.text import summary
+from perfsuite.report.files import render_page, summary
 
 pytest_plugins = ["pytester"]
 

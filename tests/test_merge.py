@@ -27,8 +27,7 @@ from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.merge import conclude, merged
 from perfsuite.packs.select import bundles_of, shard_of
 from perfsuite.report.data import read
-from perfsuite.report.html import render_page
-from perfsuite.report.text import verdict_json
+from perfsuite.report.files import render_page, verdict_json
 from perfsuite.run.accept import accept
 from perfsuite.run.config import Config
 from perfsuite.run.expected import source_of

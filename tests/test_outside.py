@@ -1,21 +1,34 @@
-"""From outside: a folder that is not this checkout, with nothing but installed packages."""
+"""From outside: folders that are not this checkout, new packs, and installed packages."""
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import subprocess
+import sys
+import tomllib
 import xml.etree.ElementTree as ET
-from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from citizens_data import PACK, RIGHT, WRONG
 from installed import call, environment, install
-from kept_folder import Fill
 
-from perfsuite.packs.find import PackSource
+from perfsuite.boundary import UsageError
+from perfsuite.cli import new_pack
+from perfsuite.model import Tier
+from perfsuite.packs.find import PackSource, packs_at
 from perfsuite.store.baselines import Baselines, Shipped, read_sku, shipped_by
+from perfsuite.workers.catalogue import load_catalogue
 
 pytest_plugins = ["pytester"]
+
+# What a session inside this process imports is forgotten at its end: numpy cannot come twice.
+for module in ("run.finish", "report.terminal", "history.store"):
+    import_module(f"perfsuite.{module}")
+import_module("scipy.stats")
 
 ROOT = Path(__file__).parents[1]
 USAGE_ERROR = 4
@@ -40,6 +53,12 @@ def test_look(perf):
     assert look.result == 3
     assert "torch" not in sys.modules
 def test_left_out(): assert 0
+import pytest
+@pytest.fixture
+def looked(perf): return perf(len, "abc")
+def test_handed(looked): assert looked.result == 3 and looked.runs
+@pytest.mark.usefixtures("perf")
+def test_used(): pass
 """
 
 
@@ -55,10 +74,13 @@ def folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest
     return pytester
 
 
-def perf(folder: pytest.Pytester, *args: str, pack: str = "acme.py") -> pytest.RunResult:
+def perf(
+    folder: pytest.Pytester, *args: str, pack: str = "acme.py", alone: bool = False
+) -> pytest.RunResult:
+    """Run a session on the fake device, where that matters in a process of its own."""
     fast = ("--perf-device=fake", "--perf-processes=1")
     options = ("-p", "perfsuite.plugin", "--perf", f"--perf-pack={pack}", *fast)
-    return folder.runpytest_subprocess(*options, *args)
+    return (folder.runpytest_subprocess if alone else folder.runpytest_inprocess)(*options, *args)
 
 
 def only(folder: pytest.Pytester, *args: str) -> pytest.RunResult:
@@ -72,48 +94,28 @@ def collected(result: pytest.RunResult) -> list[str]:
 
 def test_ids_select_as_in_any_test_session(folder: pytest.Pytester) -> None:
     quiet = ("--collect-only", "-q")
-    assert collected(only(folder, *quiet)) == [RIGHT, WRONG]
-    assert collected(only(folder, *quiet, "--deselect", RIGHT)) == [WRONG]
-    assert collected(only(folder, *quiet, "perf::test_variant")) == [RIGHT, WRONG]
+    assert collected(only(folder, *quiet, "perf::test_variant", "--deselect", RIGHT)) == [WRONG]
     assert collected(only(folder, *quiet, RIGHT, WRONG, "-k", "double and 2")) == [WRONG]
-
-
-def test_what_failed_last_runs_again(folder: pytest.Pytester) -> None:
-    only(folder).assert_outcomes(passed=1, failed=1)
-    only(folder, "--lf").assert_outcomes(failed=1, deselected=1)
-    assert collected(only(folder, "--ff", "--collect-only", "-q")) == [WRONG, RIGHT]
-
-
-def test_a_variant_runs_by_its_id_and_no_other(folder: pytest.Pytester) -> None:
-    result = only(folder, RIGHT)
-    result.assert_outcomes(passed=1, deselected=1)
-    result.stdout.fnmatch_lines(["1 variant on Fake Device*"])
     nothing = only(folder, "perf::test_variant[acme.double[n=3]]")
-    bare = folder.runpytest_subprocess("-p", "perfsuite.plugin", RIGHT)
+    bare = folder.runpytest_inprocess("-p", "perfsuite.plugin", RIGHT)
     assert nothing.ret == bare.ret == USAGE_ERROR
     nothing.stderr.fnmatch_lines(["*not found: perf::test_variant?acme.double?n=3??"])
     bare.stderr.fnmatch_lines(["*acme.double*is a variant", "*add --perf"])
 
 
+def test_what_failed_last_runs_again(folder: pytest.Pytester) -> None:
+    result = only(folder)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["2 variants on Fake Device*"])
+    only(folder, "--lf").assert_outcomes(failed=1, deselected=1)
+    assert collected(only(folder, "--ff", "--collect-only", "-q")) == [WRONG, RIGHT]
+
+
 def test_only_what_is_named_is_imported_for_quick_looks(folder: pytest.Pytester) -> None:
-    result = only(folder, "deep")
-    result.assert_outcomes(passed=2, failed=1, deselected=1)
+    result = perf(folder, "--perf-packs=acme", "deep", alone=True)
+    result.assert_outcomes(passed=4, failed=1, deselected=1)
     result.stdout.fnmatch_lines(["*quick looks*no verdict*", "* us *host*deep/test_look.py::*"])
     assert not (folder.path / "imported").exists()
-
-
-def test_a_fixture_may_hand_the_look_on(folder: pytest.Pytester) -> None:
-    folder.makepyfile(
-        test_handed="""
-        import pytest
-        @pytest.fixture
-        def looked(perf): return perf(len, "abc")
-        def test_handed(looked): assert looked.result == 3 and looked.runs
-        @pytest.mark.usefixtures("perf")
-        def test_used(): pass
-        """
-    )
-    perf(folder, "test_handed.py").assert_outcomes(passed=2)
 
 
 def make_pack_folder(folder: pytest.Pytester, source: str) -> Path:
@@ -126,34 +128,13 @@ def make_pack_folder(folder: pytest.Pytester, source: str) -> Path:
     return place
 
 
-@pytest.mark.parametrize(("source", "pack"), [("src", "./vendor/"), ("", "{}/vendor")])
-def test_a_folder_is_a_pack(folder: pytest.Pytester, source: str, pack: str) -> None:
-    make_pack_folder(folder, source)
-    named = pack.format(folder.path)
-    result = perf(folder, "--perf-packs=acme", "--collect-only", "-q", pack=named)
+def test_a_folder_is_a_pack_and_what_is_none_is_a_clear_error(folder: pytest.Pytester) -> None:
+    place = make_pack_folder(folder, "src")
+    result = perf(folder, "--perf-packs=acme", "--collect-only", "-q", pack=f"{place}/")
     assert collected(result) == [RIGHT, WRONG]
-
-
-@pytest.mark.parametrize("pack", ["nothing.py", "deep"])
-def test_what_is_no_pack_is_a_clear_error(folder: pytest.Pytester, pack: str) -> None:
-    result = perf(folder, pack=pack)
+    result = perf(folder, pack="deep")
     assert result.ret == USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*'{pack}' is no pack", "*where: /*", "*do: name a .py file*"])
-
-
-@pytest.fixture
-def shipped(folder: pytest.Pytester, fill: Fill) -> Path:
-    """A pack folder that ships the baseline of a run; the shipped file."""
-    baselines = make_pack_folder(folder, "") / "acme_made" / "baselines"
-
-    def release() -> None:
-        accept = ("--perf-select=n=1,pack=acme", "--perf-accept", "--perf-reason=release")
-        perf(folder, *accept, pack="vendor").assert_outcomes(passed=1)
-        (folder.path / "baselines").rename(baselines)
-        shutil.rmtree(folder.path / ".perfsuite")
-
-    fill(baselines, release)
-    return baselines / "fake" / "acme.json"
+    result.stderr.fnmatch_lines(["*'deep' is no pack", "*where: /*", "*do: name a .py file*"])
 
 
 def compared_with(folder: pytest.Pytester, *args: str) -> str:
@@ -166,56 +147,42 @@ def compared_with(folder: pytest.Pytester, *args: str) -> str:
     return told.get("perf_compared_with") or ""
 
 
-def test_a_pack_s_own_baseline_is_used_until_the_project_has_one(
-    folder: pytest.Pytester, shipped: Path
-) -> None:
-    before = shipped.read_bytes()
+def test_a_pack_s_own_baseline_is_used_until_the_project_has_one(folder: pytest.Pytester) -> None:
+    shipped = make_pack_folder(folder, "") / "acme_made" / "baselines"
     accept = ("--perf-accept", "--perf-reason=ours")
+    compared_with(folder, *accept)
+    (folder.path / "baselines").rename(shipped)
+    shutil.rmtree(folder.path / ".perfsuite")
+    file = shipped / "fake" / "acme.json"
+    before = file.read_bytes()
     assert compared_with(folder, *accept) == "baseline fake shipped by acme"
-    assert shipped.read_bytes() == before
-    assert b"ours" in (folder.path / "baselines" / "fake" / "acme.json").read_bytes()
+    assert file.read_bytes() == before
+    own = folder.path / "baselines"
+    assert b"ours" in (own / "fake" / "acme.json").read_bytes()
     assert compared_with(folder) == "baseline fake"
-
-
-def test_a_damaged_shipped_baseline_is_named_with_its_pack(
-    folder: pytest.Pytester, shipped: Path
-) -> None:
-    shipped.write_text(shipped.read_text("utf-8")[:-20], "utf-8")
-    result = perf(folder, "--perf-select=n=1,pack=acme", pack="vendor")
-    assert result.ret == USAGE_ERROR
-    result.stderr.fnmatch_lines(["*the pack 'acme' ships is not usable*", f"*where: {shipped}*"])
-
-
-def test_a_shipped_baseline_of_another_product_is_left_out(
-    folder: pytest.Pytester, shipped: Path
-) -> None:
-    sku = shipped.with_name("sku.json")
-    sku.write_text(sku.read_text("utf-8").replace("Fake Device", "Other Device"), "utf-8")
-    assert compared_with(folder) == ""
+    # A pack ships only its own numbers.
+    sku = read_sku(shipped / "fake")
+    assert Baselines.load([Shipped("other", shipped)], sku).stored == {}
+    assert list(Baselines.load([Shipped("acme", shipped)], sku).stored) == ["acme.double[n=1]"]
+    # What it ships of another product is left out, what is damaged is named.
+    shutil.rmtree(own)
+    product = file.with_name("sku.json")
+    product.write_text(product.read_text("utf-8").replace("Fake Device", "Other Device"), "utf-8")
     result = perf(folder, "--perf-select=n=1,pack=acme", pack="vendor")
     result.stdout.fnmatch_lines(["*note: the baseline that acme ships is not used: *fake: *"])
-    assert compared_with(folder).startswith("runs up to ")
-
-
-def test_a_pack_ships_only_its_own_numbers(shipped: Path) -> None:
-    roots = [Shipped("other", shipped.parents[1])]
-    sku = read_sku(roots[0].folder / "fake")
-    assert Baselines.load(roots, sku).stored == {}
-    assert list(Baselines.load([replace(roots[0], pack="acme")], sku).stored) == [
-        "acme.double[n=1]"
-    ]
+    file.write_text(file.read_text("utf-8")[:-20], "utf-8")
+    result = perf(folder, "--perf-select=n=1,pack=acme", pack="vendor")
+    assert result.ret == USAGE_ERROR
+    result.stderr.fnmatch_lines(["*the pack 'acme' ships is not usable*", f"*where: {file}*"])
 
 
 @pytest.mark.parametrize(
     ("origin", "found"),
     [
-        ("module:acme@{}", "acme/baselines"),
         ("module:acme:hooks@{}", "acme/baselines"),
-        ("module:acme.inner@{}", "acme/inner/baselines"),
         ("module:acme.inner.hooks:Pack@{}", "acme/inner/baselines"),
         ("module:acme.hooks@{}", "acme/baselines"),
         ("module:bare@{}", ""),
-        ("module:nothing_of_this_name@", ""),
         ("module:@{}", ""),
         ("file:{}/acme/hooks.py", ""),
     ],
@@ -225,6 +192,69 @@ def test_shipped_baselines_lie_in_the_package(tmp_path: Path, origin: str, found
         (tmp_path / name).mkdir(parents=True)
     pack = PackSource(name="acme", origin=origin.format(tmp_path))
     assert shipped_by([pack]) == ((Shipped("acme", tmp_path / found),) if found else ())
+
+
+# Below: new packs as their authors make them.
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# Its own tests are run by tests/test_docs.py, with the page that says how to write a case.
+def test_a_new_pack_is_listed_without_torch_passes_linters_and_has_its_own_names(
+    here: Path,
+) -> None:
+    place = new_pack("acme_gemm", Path("deep/down"))
+    assert place == Path("deep/down")
+    (pack,) = load_catalogue(packs_at(place), tier=Tier.NIGHTLY, heavy=("torch", "triton"))
+    assert (pack.error, pack.name) == ("", "acme_gemm")
+    assert "acme_gemm.softmax[rows=4096,cols=8192,impl=triton]" in {v.id for v in pack.variants}
+    assert [claim.name for claim in pack.claims] == ["fused_triton"]
+    files = [path for path in place.rglob("*") if path.is_file()]
+    assert {"perf.yml", "README.md", "softmax_triton.py"} <= {path.name for path in files}
+    assert not [path for path in files if "$" in path.read_text("utf-8")]
+    project = tomllib.loads((place / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["name"] == "acme-gemm-perf"
+    assert project["entry-points"] == {"perfsuite": {"acme_gemm": "acme_gemm_perf"}}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(place.absolute()), str(ROOT)])}
+    for command in (
+        ("ruff", "check", "--no-cache"),
+        ("ruff", "format", "--check", "--no-cache"),
+        ("mypy", "--cache-dir", str(here / "mypy")),
+    ):
+        words = [sys.executable, "-m", *command]
+        done = subprocess.run(
+            words, cwd=place, env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Acme", "9lives", "acme-gemm", "a b", "../acme", "a__b", "_a", "sku", "a" * 41]
+)
+def test_a_bad_name_is_refused(here: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be a pack's name"):
+        new_pack(name)
+    assert list(here.iterdir()) == []
+
+
+def test_half_a_pack_is_never_left(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Path] = []
+    write = Path.write_text
+
+    def full_disk(path: Path, text: str, encoding: str) -> int:
+        written.append(path)
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, text, encoding=encoding)
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    with pytest.raises(UsageError, match="No space left"):
+        new_pack("acme")
+    assert list(here.iterdir()) == []
 
 
 # Below: the packages as pip installs them.
@@ -241,19 +271,16 @@ def test_a_new_pack_is_installed_and_runs_in_an_empty_folder(python: Path, tmp_p
     numbers.mkdir(parents=True)
     (numbers / "1.json").write_text("{}", encoding="utf-8")
     install(python, tmp_path / "acme-perf")
-    options = ("--perf", "--perf-device=cpu", "--perf-packs=acme", "--perf-processes=1")
-    # Whatever else runs on these cores disturbs: then it is measured again, as a person would.
-    for attempt in range(4):
-        empty = tmp_path / f"empty{attempt}"
-        empty.mkdir()
-        said = call(str(python), "-m", "pytest", *options, "-v", cwd=empty)
-        if "disturbed" not in said:
-            break
+    # Whatever else runs on these cores would disturb a measurement: its results are only checked.
+    options = ("--perf", "--perf-device=cpu", "--perf-packs=acme", "--perf-check", "-v")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    said = call(str(python), "-m", "pytest", *options, cwd=empty)
     variant = "perf::test_variant[acme.softmax[rows=1024,cols=1000,impl={}]]"
     outcomes = {"eager": "PASSED", "torch": "PASSED", "triton": "SKIPPED"}
     for impl, outcome in outcomes.items():
         assert f"{variant.format(impl)} {outcome}" in said
-    assert "2 new, 1 skipped" in said
+    assert "2 checked, 1 skipped" in said
     installed = call(str(python), "-c", WHERE_SHIPPED, cwd=empty)
     assert installed.splitlines() == ["acme some-gpu/runs/1.json"]
     assert len(list(empty.glob("reports/*/index.html"))) == 1

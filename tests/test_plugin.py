@@ -160,7 +160,7 @@ def test_a_run_reports_each_variant_as_it_ended(
         [
             "wrong: acme.wrong?n=1?",
             "  reason *",
-            "  again *pytest --perf --perf-select 'acme.wrong?n=1?' --perf-device=fake*",
+            "  again *pytest --perf --perf-select 'acme.wrong?n=1?' *--perf-device=fake*",
             "4 variants on *: 1 wrong, 0 unclear, 2 new, 1 skipped",
             "  wrong *acme.wrong?n=1?: output differs *",
             "report: reports/*/index.html",

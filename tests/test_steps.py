@@ -63,10 +63,10 @@ def words(project: pytest.Pytester) -> list[str]:
 
 
 BROKEN = {
-    "perfsuite.report.html.environment": "index.html not written",
+    "perfsuite.report.files.environment": "index.html not written",
     "perfsuite.history.store.History.add": "history not stored",
     "perfsuite.report.terminal.first_line": "no summary",
-    "perfsuite.report.text.suite_properties": "JUnit's suite lacks its properties",
+    "perfsuite.report.files.suite_properties": "JUnit's suite lacks its properties",
     "perfsuite.store.runs.end_lines": "the run's file has no verdicts",
     "perfsuite.explain.trace.Tracing._needed": "kernels not traced",
 }

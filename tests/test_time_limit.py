@@ -29,10 +29,9 @@ from perfsuite.model import (
 )
 from perfsuite.nightly.limit import Fit, Past, fit_of, past_of
 from perfsuite.report.data import read
-from perfsuite.report.html import render_page
+from perfsuite.report.files import render_page, verdict_json
+from perfsuite.report.files import summary as markdown
 from perfsuite.report.terminal import summary
-from perfsuite.report.text import summary as markdown
-from perfsuite.report.text import verdict_json
 from perfsuite.run.config import Config, TimeLimit
 from perfsuite.run.expected import earlier_runs
 from perfsuite.run.run import entries_in, execute

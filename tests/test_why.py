@@ -12,7 +12,7 @@ import pytest
 from perfsuite.model import Settings, Tier
 from perfsuite.packs.find import discover
 from perfsuite.report.data import read
-from perfsuite.report.html import render_page
+from perfsuite.report.files import render_page
 from perfsuite.report.view import PLAIN
 from perfsuite.run.config import Config
 from perfsuite.run.run import Outcome, entries_in, execute

@@ -11,7 +11,7 @@ import msgspec
 from markup import code, documented, table
 
 from perfsuite.model import BaselineEntry, CaseInfo, Result, Run, Sku, Trace, Variant
-from perfsuite.report.text import json_schema
+from perfsuite.report.files import json_schema
 from perfsuite.store.baselines import BASELINE_SCHEMA, Acceptance, RunFacts
 from perfsuite.store.runs import LATER, PARTS, RUN_SCHEMA
 

@@ -44,7 +44,7 @@ from perfsuite.packs.select import missing_need, parse_selection
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import view
 from perfsuite.report.data import RunView, read
-from perfsuite.report.html import write_beside, write_report
+from perfsuite.report.files import write_beside, write_report
 from perfsuite.report.terminal import first_line, skip_lines
 from perfsuite.run.config import Config, exceptions_of
 from perfsuite.run.expected import find_expected
@@ -290,7 +290,7 @@ def diff(
     baselines: BaselinesOption = None,
 ) -> None:
     """Show which entries two states of the baselines do not share, by how much, and why."""
-    from perfsuite.report.text import table
+    from perfsuite.report.files import table
     from perfsuite.store.git import folder_at
 
     root = with_baselines(find_project(), baselines).baselines[0]

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from typer.core import TyperGroup
 
 from perfsuite.boundary import PerfError, UsageError
-from perfsuite.report import html, view
+from perfsuite.report import files, view
 from perfsuite.run.config import Config
 from perfsuite.run.project import find_project, say, say_table, stored_run, with_baselines
 from perfsuite.run.run import why
@@ -228,7 +228,7 @@ def write_trends(sku: str, found: Sequence[Series], folder: Path) -> Path:
     }
     scripts = ("vendor/uplot/uPlot.iife.min.js", "charts.js", "trends.js")
     page = (
-        html.environment()
+        files.environment()
         .get_template("trends.html.j2")
         .render(
             sku=sku,
@@ -239,8 +239,8 @@ def write_trends(sku: str, found: Sequence[Series], folder: Path) -> Path:
             width=SPARK_WIDTH,
             height=SPARK_HEIGHT,
             charts=charts,
-            styles=[html.inline("vendor/uplot/uPlot.min.css"), html.inline("trends.css")],
-            scripts=[html.inline(name) for name in scripts],
+            styles=[files.inline("vendor/uplot/uPlot.min.css"), files.inline("trends.css")],
+            scripts=[files.inline(name) for name in scripts],
         )
     )
     path = folder / f"trends-{view.slug(sku)}.html"
@@ -271,7 +271,7 @@ def past_of(variant_view: VariantView) -> Markup:
             for move in series.moves
         ],
     }
-    page = html.environment().get_template("past.html.j2")
+    page = files.environment().get_template("past.html.j2")
     text = page.render(series=series, shown=shown, events=sorted(events, reverse=True), chart=chart)
     return Markup(text)  # noqa: S704 - the template escapes
 

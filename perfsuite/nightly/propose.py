@@ -33,7 +33,7 @@ from perfsuite.model import (
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report import view
 from perfsuite.report.data import Side, explained_by
-from perfsuite.report.text import in_markdown
+from perfsuite.report.files import in_markdown
 from perfsuite.run.accept import acceptance_of
 from perfsuite.run.project import (
     BaselinesOption,

@@ -36,6 +36,7 @@ from perfsuite.model import (
     Section,
     Stage,
     Status,
+    Tier,
     TracedKernel,
     VariantRun,
     Word,
@@ -43,10 +44,13 @@ from perfsuite.model import (
 )
 from perfsuite.report import view
 from perfsuite.report.view import Mark, mark, tallies
-from perfsuite.stats import estimate
+from perfsuite.stats import estimate, pooled
 
 # Without these options of the run a variant is not there, or is another.
-KEPT = ("--perf-pack", "--perf-device", "--perf-processes", "--perf-repo", "--perf-against-build")
+KEPT = {
+    *("--perf-pack", "--perf-device", "--perf-processes", "--perf-seed"),
+    *("--perf-repo", "--perf-against-build"),
+}
 
 TIME = "time_us"
 CYCLES = "cycles"
@@ -268,10 +272,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         for metric, values in self.middles.items():
             logs = [math.log(value) for value in values if value > 0]
             if len(logs) > 1:
-                # Not statistics.stdev: its exact fractions take most of the time of a large report.
-                centre = math.fsum(logs) / len(logs)
-                squares = math.fsum((log - centre) ** 2 for log in logs)
-                found[metric] = math.sqrt(squares / (len(logs) - 1))
+                found[metric] = math.sqrt(pooled([logs]).value)
         return found
 
     def digits(self, metric: str = TIME) -> float | None:
@@ -369,7 +370,10 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
                 for name, equals, value in pairs if name in KEPT]  # fmt: skip
         if self.run.against:
             kept.append(f"--perf-against={self.run.against.name}")
-        return view.command(self.id, f"--perf-tier={self.variant.tier.value}", *kept)
+        if self.variant.tier is not Tier.SMOKE:
+            kept.append(f"--perf-tier={self.variant.tier.value}")
+        # With "=": pytest takes a path that stands alone for part of the project.
+        return view.command(self.id, *kept)
 
     @cached_property
     def place(self) -> Place | None:

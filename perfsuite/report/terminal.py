@@ -19,7 +19,7 @@ from perfsuite import boundary
 from perfsuite.model import ClaimWord, DeviceFacts, Result, Run, Status
 from perfsuite.report import view
 from perfsuite.report.data import RunView, skips
-from perfsuite.report.text import Property, claim_properties, properties, templates
+from perfsuite.report.files import Property, claim_properties, properties, templates
 from perfsuite.store.files import Closable
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
         status = one.last.status if one.last else None
         fails = one.verdict.fails if one.verdict else status in failing
         skipped = not fails and status is not Status.OK
-        again = view.command(one.id, *config.again(one.variant))
-        text = plain(one.reason) if skipped else str(texts.variant(one, again))
+        text = plain(one.reason) if skipped else str(texts.variant(one))
         told = tuple(properties(one.last, one.verdict))
         found[one.id] = Account(fails=fails, skipped=skipped, text=text, properties=told)
     tier = f"--perf-tier {config.tier} " if config.tier != "smoke" else ""

@@ -373,25 +373,6 @@ class Config:
         words = shlex.split(self.command)
         return self.command if "--perf-resume" in words else f"{self.command} --perf-resume"
 
-    def again(self, variant: Variant) -> tuple[str, ...]:
-        """Return the options that measure a variant as in this session."""
-        processes = self.settings.processes
-        given = [
-            ("--perf-tier", variant.tier.value if variant.tier is not Tier.SMOKE else ""),
-            ("--perf-device", self.device if self.device != "auto" else ""),
-            *(("--perf-pack", str(path)) for path in self.pack),
-            ("--perf-processes", str(processes) if processes != Settings().processes else ""),
-            ("--perf-seed", str(self.settings.seed or "")),
-        ]
-        if self.against:
-            given += [
-                ("--perf-against", self.against),
-                ("--perf-against-build", self.against_build),
-                ("--perf-repo", self.repo and str(self.project)),
-            ]
-        # With "=": pytest takes a path that stands alone for part of the project.
-        return tuple(f"{name}={value}" for name, value in given if value)
-
     def chosen(self) -> Config:
         """List the packs in a child process, and select among their variants."""
         from perfsuite.packs.find import discover

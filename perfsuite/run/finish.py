@@ -17,8 +17,7 @@ from perfsuite.hooks import features
 from perfsuite.model import Arm, Pack, Run, Section, Word
 from perfsuite.packs.load import Listeners
 from perfsuite.report.data import RunView, read
-from perfsuite.report.html import PAGE, VERDICT, files, write_report
-from perfsuite.report.text import append_summary, commands_of
+from perfsuite.report.files import PAGE, VERDICT, append_summary, commands_of, files, write_report
 from perfsuite.run.accept import accept
 from perfsuite.run.config import Config
 from perfsuite.run.expected import Basis, beside, source_of

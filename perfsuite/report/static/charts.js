@@ -86,7 +86,7 @@ const charts = (() => {
     "Temperature, °C": (turn) => turn[4]?.[1],
   };
   const tracks = (place, turns) => {
-    const sorted = turns.filter((turn) => turn[2].length).sort((a, b) => a[1] - b[1]);
+    const sorted = [...turns].sort((a, b) => a[1] - b[1]);
     for (const [label, value] of Object.entries(QUANTITIES)) track(place, sorted, label, value);
   };
 
@@ -230,7 +230,7 @@ const charts = (() => {
     if (place.classList.contains("drawn")) return;
     place.classList.add("drawn");
     const { chart, of } = place.dataset, places = Object.values(data.places);
-    if (chart === "turns") tracks(place, data.variants[of].turns);
+    if (chart === "turns") tracks(place, data.turns[of]);
     else if (chart === "past") {
       const { labels, ...series } = JSON.parse(place.dataset.past);
       past(place, series, labels);

@@ -1,22 +1,32 @@
-"""A run as text for other tools: JSON, JUnit's properties, Markdown, GitHub's annotations."""
+"""A run as files: its page, Markdown and JSON; and as JUnit's properties and GitHub's annotations.
+
+The page needs nothing else, and refuses to load anything else.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from perfsuite.boundary import plain
-from perfsuite.model import ClaimVerdict, MachineShift, Result, Section, Verdict
+from perfsuite.hooks import added
+from perfsuite.model import ClaimVerdict, MachineShift, Result, Run, Section, Verdict
 from perfsuite.report import data, view
-from perfsuite.report.data import Measured, RunView, VariantView
+from perfsuite.report.data import Measured, RunView, VariantView, read
 from perfsuite.store.codec import encode, schema_of
-from perfsuite.store.files import opened
+from perfsuite.store.files import inside, opened, refusing, replace_file
 
 # Of verdict.json: a new key is no new schema, another meaning is.
 SCHEMA = 1
@@ -44,6 +54,135 @@ OF_CHANGE = {
     "_threshold": "threshold",
     "_gate": "gate",
 }
+_CODE = re.compile(r"(`{1,2})(?!`)([^`]+)\1(?!`)")
+# A browser lays out what is in sight, so many rows at a time.
+CHUNK = 25
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """A file of ours that stands in the page, with the hash that lets a browser use it."""
+
+    text: Markup
+    hash: str
+
+
+def render_page(run_view: RunView) -> str:
+    """Return a run as one self-contained HTML page."""
+    turns = {one.anchor: found for one in run_view.full if (found := _turns(one))}
+    # Where each variant stands: what the script needs of its Place, its tone and its text.
+    places = {
+        one.anchor: (*one.place[:5], one.mark.tone, f"{one.variant.id}: {one.place.said}")
+        for one in run_view.variants
+        if one.place
+    }
+    known = (
+        (run_view.peaks.links, run_view.peaks.operations)
+        if not run_view.peaks.is_generic
+        else ({}, {})
+    )
+    links, operations = (
+        {name: (rate.value, rate.measured) for name, rate in rates.items()} for rates in known
+    )
+    drawn = {"turns": turns, "places": places, "links": links, "operations": operations}
+    return _page("page.html.j2", run_view=run_view, run=run_view.run, charts=drawn)
+
+
+def _turns(one: VariantView) -> list[Any]:
+    """Return the blocks of a variant as they were measured, which the script draws."""
+    return [
+        (
+            process.slot,
+            block.start_s,
+            block.time_us,
+            block.cycles,
+            block.health and (block.health.power_w, block.health.temperature_c),
+        )
+        for process in one.evidence
+        for block in process.blocks
+        if block.time_us
+    ]
+
+
+def render_beside(run_views: Sequence[RunView]) -> str:
+    """Return several runs, most of another SKU each, as one page that compares them."""
+    slugs = [run_view.run.sku.slug for run_view in run_views]
+    is_distinct = len(set(slugs)) == len(slugs)
+    facts = _across([data.everything(run_view.run.facts) for run_view in run_views])
+    return _page(
+        "beside.html.j2",
+        run_views=run_views,
+        names=slugs if is_distinct else [run_view.run.id for run_view in run_views],
+        # The runs of one SKU could be judged against each other.
+        is_of_one=len(set(slugs)) == 1,
+        variants=_across([{one.variant.id: one for one in run_view.ran} for run_view in run_views]),
+        claims=_across(
+            [{one.verdict.claim: one for one in run_view.claims} for run_view in run_views]
+        ),
+        differences={name: held for name, held in facts.items() if len(set(held)) > 1},
+        charts={},
+    )
+
+
+def _across(sides: Sequence[Mapping[str, T]]) -> dict[str, list[T | None]]:
+    return {name: [side.get(name) for side in sides] for each in sides for name in each}
+
+
+def _sortable(values: Sequence[float | None]) -> str:
+    """Return values as the page's script sorts by them: a dash stands behind every number."""
+    return " ".join("-" if value is None else f"{value:.5g}" for value in values)
+
+
+def _page(name: str, **values: object) -> str:
+    uplot = "vendor/uplot/uPlot"
+    styles = [inline(f"{uplot}.min.css"), inline("style.css")]
+    scripts = [inline(f"{uplot}.iife.min.js"), inline("charts.js"), inline("app.js")]
+    return environment().get_template(name).render(styles=styles, scripts=scripts, **values)
+
+
+def prose(text: str) -> list[Markup]:
+    """Return a docstring by paragraph, what stands in backticks as code; all else stays text."""
+    # Escaped first, so that nothing of the text is markup but these two tags.
+    marked = _CODE.sub(r"<code>\2</code>", str(escape(text)))
+    return [Markup(part) for part in re.split(r"\n\s*\n", marked) if part.strip()]  # noqa: S704
+
+
+@cache
+def inline(name: str) -> Inline:
+    """Return one of the report's own static files; its hash is what the page's policy allows."""
+    text = resources.files("perfsuite.report").joinpath("static", name).read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return Inline(Markup(text), f"sha256-{digest}")  # noqa: S704 - our own file, not data
+
+
+@cache
+def environment() -> Environment:
+    """Return the templates with what they may call."""
+    found = templates()
+    found.filters |= {
+        "prose": prose,
+        "median": median,
+        "sortable": _sortable,
+        "log": lambda value, base: math.log(value / base),
+    }
+    found.globals["CHUNK"] = CHUNK
+    return found
+
+
+def templates(finalize: Callable[[object], object] | None = None) -> Environment:
+    """Return our templates, which escape what they are given."""
+    found = Environment(
+        loader=PackageLoader("perfsuite.report"),
+        autoescape=True,
+        finalize=finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.globals |= {"view": view, "data": data}
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +266,78 @@ def json_schema() -> str:
     return schema_of(Decision, title="perfsuite verdict.json", version=SCHEMA)
 
 
+def summary(run_view: RunView) -> str:
+    """Return a run as Markdown for a CI step: its outcome, ten rows of a table, the rest folded.
+
+    Data is escaped, never markup.
+    """
+    return _markdown().render(run_view=run_view, run=run_view.run)
+
+
+@cache
+def _markdown() -> Template:
+    def escaped(value: object) -> Markup:
+        return value if isinstance(value, Markup) else Markup(in_markdown(str(value)))  # noqa: S704
+
+    found = templates(escaped)
+    found.filters["short"] = lambda text: text if len(text) <= MOST_WHY else f"{text[:MOST_WHY]} …"
+    found.globals["MOST_ROWS"] = MOST_ROWS
+    return found.get_template("summary.md.j2")
+
+
+def in_markdown(text: str) -> str:
+    """Return text that Markdown and HTML show as it is, on one line."""
+    line = " ".join(text.replace("&", "&amp;").split())
+    active = _ACTIVE.sub(lambda found: f"{found[0][0]}&#8203;{found[0][1:]}", line)
+    escaped = _SPECIAL.sub(r"\\\1", active).replace("&\\#8203;", "&#8203;")
+    return escaped.replace("\\<", "&lt;").replace("\\>", "&gt;")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a table of text that may hold anything."""
+    cells = [columns, ["---"] * len(columns), *(list(map(in_markdown, row)) for row in rows)]
+    return [f"| {' | '.join(row)} |" for row in cells]
+
+
+VERDICT, PAGE = "verdict.json", "index.html"
+# What programs read comes first: whatever becomes of the rest.
+FILES: Mapping[str, Callable[[RunView], str]] = {
+    VERDICT: verdict_json,
+    "summary.md": summary,
+    PAGE: render_page,
+}
+
+
+def files() -> Mapping[str, Callable[[RunView], str]]:
+    """Return what makes each file of a report, those of the features first."""
+    return {**added("perf_files"), **FILES}
+
+
+def write_report(run_view: RunView, folder: Path, *names: str) -> Path:
+    """Write ``folder/<run id>/`` with the page, Markdown and JSON, or these files; return the last.
+
+    Raises StoreError where the folder cannot be written.
+    """
+    remedy = f"make the folder writable, then: perfsuite report {run_view.run.id}"
+    every = files()
+    for name in names or every:
+        text = every[name](run_view).encode("utf-8", "replace")
+        with refusing("cannot write the report", folder / run_view.run.id, remedy=remedy):
+            path = replace_file(inside(folder, run_view.run.id, name), text)
+    return path
+
+
+def write_beside(runs: Sequence[Run], folder: Path) -> Path:
+    """Write one page that compares runs of several SKUs, in a folder of its own; return it.
+
+    Raises StoreError where the folder cannot be written.
+    """
+    text = render_beside([read(run, baselines={}) for run in runs])
+    path = inside(folder, f"{runs[0].id}-beside-{len(runs) - 1}", "index.html")
+    with refusing("cannot write the report", path, remedy="make the folder writable"):
+        return replace_file(path, text.encode("utf-8", "replace"))
+
+
 def properties(result: Result | None, verdict: Verdict | None) -> list[Property]:
     """Return what a test case carries; changes are relative, times in microseconds."""
     found: list[Property] = []
@@ -171,53 +382,6 @@ def suite_properties(run_view: RunView) -> list[Property]:
         ("perf_machine_shift", run.shift.word.value if run.shift else ""),
         *((f"perf_count_{mark.word}", count) for mark, count in run_view.tallies),
     ]
-
-
-def summary(run_view: RunView) -> str:
-    """Return a run as Markdown for a CI step: its outcome, ten rows of a table, the rest folded.
-
-    Data is escaped, never markup.
-    """
-    return _markdown().render(run_view=run_view, run=run_view.run)
-
-
-def templates(finalize: Callable[[object], object] | None = None) -> Environment:
-    """Return our templates, which escape what they are given."""
-    found = Environment(
-        loader=PackageLoader("perfsuite.report"),
-        autoescape=True,
-        finalize=finalize,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.globals |= {"view": view, "data": data}
-    return found
-
-
-@cache
-def _markdown() -> Template:
-    def escaped(value: object) -> Markup:
-        return value if isinstance(value, Markup) else Markup(in_markdown(str(value)))  # noqa: S704
-
-    found = templates(escaped)
-    found.filters["short"] = lambda text: text if len(text) <= MOST_WHY else f"{text[:MOST_WHY]} …"
-    found.globals["MOST_ROWS"] = MOST_ROWS
-    return found.get_template("summary.md.j2")
-
-
-def in_markdown(text: str) -> str:
-    """Return text that Markdown and HTML show as it is, on one line."""
-    line = " ".join(text.replace("&", "&amp;").split())
-    active = _ACTIVE.sub(lambda found: f"{found[0][0]}&#8203;{found[0][1:]}", line)
-    escaped = _SPECIAL.sub(r"\\\1", active).replace("&\\#8203;", "&#8203;")
-    return escaped.replace("\\<", "&lt;").replace("\\>", "&gt;")
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a table of text that may hold anything."""
-    cells = [columns, ["---"] * len(columns), *(list(map(in_markdown, row)) for row in rows)]
-    return [f"| {' | '.join(row)} |" for row in cells]
 
 
 def commands_of(run_view: RunView, *, here: Path, workspace: Path) -> Iterator[str]:

@@ -1,0 +1,125 @@
+"""What the repository holds besides code is true: its workflows, and the tables of its packs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from readme_tables import BEGIN, END, differing_rows, main, stored_sku, table_of
+from ruamel.yaml import YAML
+
+from perfsuite.model import Pack, Tier
+from perfsuite.packs.find import discover
+from perfsuite.run.config import OPTIONS
+from perfsuite.workers.catalogue import load_catalogue
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / ".github" / "workflows"
+WORKFLOWS = sorted(FOLDER.glob("*.yml"))
+TABLED = sorted(
+    path.parent.name for path in ROOT.glob("plugins/*/README.md") if BEGIN in path.read_text()
+)
+
+
+def workflow(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = YAML(typ="safe").load(FOLDER / name)
+    return found
+
+
+def steps(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for job in found["jobs"].values():
+        yield from job["steps"]
+
+
+def test_the_workflows_are_some_by_githubs_schema() -> None:
+    command = (sys.executable, "-m", "check_jsonschema", "--builtin-schema")
+    done = subprocess.run(
+        [*command, "vendor.github-workflows", *WORKFLOWS],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_asks_for_little_and_names_majors(path: Path) -> None:
+    found = workflow(path.name)
+    assert found["permissions"] == {"contents": "read"}
+    uses = [step["uses"] for step in steps(found) if "uses" in step]
+    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", each) for each in uses)
+    kept = [step for step in steps(found) if "upload-artifact" in step.get("uses", "")]
+    assert kept
+    assert all(step["if"] == "${{ always() }}" for step in kept)
+
+
+def test_each_change_runs_what_a_developer_runs() -> None:
+    found = workflow("ci.yml")
+    assert {"push", "pull_request"} <= found["on"].keys()
+    assert any(step.get("run") == ".ci/run" for step in steps(found))
+
+
+def test_a_night_waits_for_the_gpu_keeps_its_state_and_alone_its_proposal_may_write() -> None:
+    found, script = workflow("nightly.yml"), (ROOT / "examples/nightly.sh").read_text("utf-8")
+    assert {"schedule", "workflow_dispatch"} <= found["on"].keys()
+    night = found["jobs"]["night"]
+    assert night["concurrency"]["cancel-in-progress"] is False
+    assert "matrix.machine" in night["concurrency"]["group"]
+    assert night["steps"][0]["with"]["clean"] is False
+    assert any("examples/nightly.sh" in step.get("run", "") for step in night["steps"])
+    writers = {n: job["permissions"] for n, job in found["jobs"].items() if "permissions" in job}
+    assert writers == {"propose": {"contents": "write", "pull-requests": "write"}}
+    (secret,) = [str(step) for step in steps(found) if "secrets." in str(step)]
+    assert "secrets.PERFSUITE_HISTORY" in secret
+    # What they are told exists.
+    named = set(re.findall(r"--perf-[a-z-]+", script))
+    assert named
+    assert named <= OPTIONS.keys()
+    assert all(name in script for name in night["env"])
+
+
+@pytest.fixture(scope="module")
+def packs() -> Mapping[str, Pack]:
+    return {pack.name: pack for pack in load_catalogue(discover(ROOT, extra=()), tier=Tier.FULL)}
+
+
+@pytest.mark.parametrize("name", TABLED)
+def test_the_table_in_the_readme_of_a_pack_is_not_stale(
+    name: str, packs: Mapping[str, Pack]
+) -> None:
+    pack, root = packs[name], ROOT / "baselines"
+    assert not pack.error
+    readme = ROOT / "plugins" / name / "README.md"
+    table = table_of(pack, root, stored_sku(readme, root), packs=tuple(packs.values()))
+    assert differing_rows(readme, table) == []
+    # Without figures, with others', and out of order it would be.
+    head, line, first, second, *rest = table.splitlines(keepends=True)
+    assert differing_rows(readme, table_of(pack, root / "none"))
+    assert len(differing_rows(readme, "".join((head, line, second, first, *rest)))) == 2
+    assert stored_sku(readme, root / "none") == ""
+
+
+def test_the_script_writes_the_table_between_its_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = tmp_path / "plugins" / "steady" / "README.md"
+    readme.parent.mkdir(parents=True)
+    readme.write_text(f"# pack\n\n{BEGIN}\n{END}\n\nafter\n", encoding="utf-8")
+    (tmp_path / "baselines").mkdir()
+    steady = discover(None, extra=[ROOT / "tests/packs/steady.py"], allow=["steady"])
+    monkeypatch.setattr("readme_tables.discover", lambda *_, **__: steady)
+    monkeypatch.setattr("readme_tables.ROOT", tmp_path)
+    assert [main(["steady", *more]) for more in ([], ["--write"], [])] == [1, 0, 0]
+    assert "| `double` |" in capsys.readouterr().out
+    text = readme.read_text(encoding="utf-8")
+    assert text.startswith(f"# pack\n\n{BEGIN}\n| case |")
+    assert "| `double` |" in text
+    assert text.endswith(f"{END}\n\nafter\n")
+    readme.write_text("# pack\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=BEGIN):
+        main(["steady"])
