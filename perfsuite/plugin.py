@@ -544,7 +544,7 @@ def take_look(name: str, call: Callable[[], Any], *, time_limit_s: float = TIME_
 def gpu_samples(device: Device, call: Callable[[], Any], time_limit_s: float) -> Sequence[Sample]:
     """Time runs of a call between stamps; nothing if it leaves the GPU alone or work behind."""
     from perfsuite.devices.protocol import least_us
-    from perfsuite.engine.measure import ISSUE_MARGIN
+    from perfsuite.engine.calibrate import ISSUE_MARGIN
 
     group = device.group(call, [()], 1, backend="loop")
     device.synchronize()

@@ -1,4 +1,8 @@
-"""A dozen runs on the scripted device, as their verdict.json has them."""
+"""A dozen runs on the scripted device, as their verdict.json has them.
+
+``python tests/fake_runs.py STORY FOLDER`` plays one story in a folder and writes what it told: one
+process imports everything once, and runs pytest in itself.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,11 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import pytest
+
+from perfsuite.cli import commands
 
 ROOT = Path(__file__).parents[1]
 PACK = Path(__file__).parent / "packs" / "nets.py"
@@ -49,14 +58,12 @@ KEPT = frozenset({"claims", "excepted"})  # what a pack or a file says, in its o
 
 
 class Project:
-    """A repository with the pack, measured by processes of its own."""
+    """A repository with the pack, which is the current folder."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
+        os.chdir(folder)
         self.folder = folder
-        kept = ("PATH", "HOME", "TMPDIR", "LANG", "PERFSUITE_LOCKS")
-        self._environment = {name: os.environ[name] for name in kept if name in os.environ}
-        self._environment |= {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         self._write("nets.py", PACK.read_text("utf-8"))
         self._write("conftest.py", CONFTEST)
         self._write(".gitignore", ".perfsuite/\nreports/\n__pycache__/\ninterrupt\n")
@@ -68,7 +75,7 @@ class Project:
     def git(self, *words: str) -> None:
         """Run git as somebody made up."""
         who = ("-c", "user.name=t", "-c", "user.email=t@example.org")
-        self._run("git", *who, *words)
+        subprocess.run(["git", *who, *words], check=True, stdout=sys.stderr)
 
     def move(self, factors: Mapping[str, float]) -> None:
         """Make variants slower by these factors from now on."""
@@ -90,13 +97,16 @@ class Project:
     def merge(self, count: int) -> Any:
         """Join the last runs and return the outcome."""
         paths = sorted((self.folder / ".perfsuite" / "runs").glob("*.jsonl"))
-        words = ("-m", "perfsuite.cli", "merge", *(path.stem for path in paths[-count:]))
-        return self._told(lambda: self._run(sys.executable, *words, "--pack=nets.py"))
+        words = ["merge", *(path.stem for path in paths[-count:]), "--pack=nets.py"]
+        return self._told(lambda: _ended(commands()(words, standalone_mode=False)))
 
     def _pytest(self, *words: str, **environment: str) -> None:
-        own = ("-m", "pytest", "-p", "perfsuite.plugin", "-p", "no:cacheprovider", "--perf")
-        only = ("--perf-pack=nets.py", "--perf-packs=nets", "--perf-device=fake", "--perf-seed=7")
-        self._run(sys.executable, *own, *only, *words, **environment)
+        # The one of pytest's plugins that collects garbage takes longer than some runs.
+        without = ("-p", "no:cacheprovider", "-p", "no:unraisableexception")
+        own = (*without, "-p", "perfsuite.plugin", "--perf", "--perf-seed=7")
+        only = ("--perf-pack=nets.py", "--perf-packs=nets", "--perf-device=fake")
+        with mock.patch.dict(os.environ, environment):
+            _ended(pytest.main([*own, *only, *words]))
 
     def _told(self, act: Callable[[], None]) -> Any:
         before = set(self.folder.glob("reports/*/verdict.json"))
@@ -104,18 +114,15 @@ class Project:
         (new,) = set(self.folder.glob("reports/*/verdict.json")) - before
         return masked(json.loads(new.read_text("utf-8")))
 
-    def _run(self, *words: str, **environment: str) -> None:
-        values = {**self._environment, **environment}
-        done = subprocess.run(
-            words, cwd=self.folder, env=values, capture_output=True, text=True, check=False
-        )
-        if done.returncode not in {0, 1, 2, 14}:
-            raise RuntimeError(f"{words} ended {done.returncode}\n{done.stdout}\n{done.stderr}")
-
     def _write(self, name: str, text: str) -> None:
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def _ended(status: int | None) -> None:
+    if status not in {None, 0, 1, 2, 14}:
+        raise RuntimeError(f"it ended {status}")
 
 
 def masked(value: Any, key: str = "") -> Any:
@@ -165,13 +172,22 @@ def against_a_revision(folder: Path) -> dict[str, Any]:
     return {"revision": project.perf(*FEW, "--perf-against=HEAD")}
 
 
-STORIES = (against_the_last_run, against_a_baseline, against_a_revision)
+STORIES = {
+    each.__name__: each for each in (against_the_last_run, against_a_baseline, against_a_revision)
+}
 
 
-def play(folder: Path) -> dict[str, Any]:
-    """Return the outcomes of all runs by name."""
-    return {
-        name: outcome
-        for story in STORIES
-        for name, outcome in story(folder / story.__name__).items()
-    }
+def play(story: str, folder: Path) -> Any:
+    """Return the outcomes of a story's runs by name, played by a process of its own."""
+    kept = ("PATH", "HOME", "TMPDIR", "LANG", "PERFSUITE_LOCKS")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    environment |= {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, __file__, story, str(folder)]
+    subprocess.run(command, check=True, env=environment, stdout=sys.stderr)
+    return json.loads((folder / "told.json").read_text("utf-8"))
+
+
+if __name__ == "__main__":
+    name, place = sys.argv[1:]
+    found = STORIES[name](Path(place))
+    Path(place, "told.json").write_text(json.dumps(found), encoding="utf-8")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from msgspec import structs
+from msgspec.structs import replace
 
-from perfsuite.judge.compare import Against
+from perfsuite.judge.compare import Grounds, Policy
 from perfsuite.judge.verdict import judge
 from perfsuite.model import (
     BaselineEntry,
@@ -18,15 +17,20 @@ from perfsuite.model import (
     CaseInfo,
     DeviceFacts,
     Evidence,
+    Expected,
     Health,
     Metric,
     Reason,
     Regime,
     Result,
+    Run,
+    Settings,
+    Sku,
     Stage,
     Status,
     Tier,
     Variant,
+    VariantRun,
     Verdict,
     Work,
 )
@@ -35,10 +39,8 @@ FACTS = DeviceFacts(
     device="cuda", name="NVIDIA H200", unit="a", identity={}, state={"ecc": "on"},
     clocks=("time_us", "cycles"),
 )  # fmt: skip
-AGAINST = Against(facts=FACTS, slug="nvidia-h200", source="baseline nvidia-h200")
-IN_TURNS = replace(AGAINST, arms=frozenset({"p.c[]"}))
-HOST = structs.replace(FACTS, device="cpu", clocks=("time_us",))
-CPU = replace(AGAINST, facts=HOST, slug="cpu-x-2c")
+GROUNDS = Grounds(facts=FACTS, slug="nvidia-h200")
+HOST = replace(FACTS, device="cpu", clocks=("time_us",))
 GEMM = Work(flops=2 * 8192**3, rate_dtype="bf16")
 COPY = Work(read_bytes=2.9e9, write_bytes=2.9e9)
 # Ordinary noise between processes, mean 0.
@@ -120,15 +122,38 @@ def entry(  # noqa: PLR0913 - as above
     return BaselineEntry(metrics=metrics, **told)
 
 
-def verdict(
+def run_of(*ones: VariantRun, facts: DeviceFacts = FACTS, **fields: Any) -> Run:
+    return Run(
+        id="r", started="", command="", sku=Sku(slug=GROUNDS.slug, name="H200"), facts=facts,
+        settings=Settings(), variants=ones, **fields,
+    )  # fmt: skip
+
+
+def watching(moved: float) -> VariantRun:
+    """A canary whose clock is 1980 MHz in its baseline, and moved by a log change in the run."""
+    levels = {"time_us": 1400.0, "cycles": 1400 * 1980.0}
+    ended = result({**levels, "cycles": levels["cycles"] * math.exp(moved)}, stage=Stage.CANARY_END)
+    held = Expected(entry=entry(levels))
+    return VariantRun(variant=variant(name="p.canary[]"), expected=held, results=(ended,))
+
+
+def verdict(  # noqa: PLR0913 - what a variant may be held against
     now: Result,
     before: BaselineEntry | None,
-    against: Against = AGAINST,
     *,
     of: Variant | None = None,
+    screen: Result | None = None,
+    facts: DeviceFacts = FACTS,
+    canary: float | None = None,
+    policy: Policy | None = None,
+    **held: Any,
 ) -> Verdict:
-    entries = {"p.c[]": before} if before else {}
-    (found,) = judge({"p.c[]": now}, variants=[of or variant()], entries=entries, against=against)
+    expected = Expected(entry=before, source="baseline nvidia-h200", **held)
+    results = (screen, now) if screen else (now,)
+    one = VariantRun(variant=of or variant(), expected=expected, results=results)
+    canaries = () if canary is None else (watching(canary),)
+    run = run_of(one, facts=facts, canaries=canaries)
+    (found,) = judge(run, now.stage, policy=policy, known=(before,) if before else ())
     return found
 
 

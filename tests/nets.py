@@ -10,9 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from perfsuite.cli import judged_against
 from perfsuite.judge.claims import judge_claims
-from perfsuite.judge.compare import Against
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge
 from perfsuite.model import (
@@ -21,6 +22,7 @@ from perfsuite.model import (
     ClaimVerdict,
     DeviceFacts,
     Evidence,
+    Expected,
     Metric,
     Regime,
     Result,
@@ -53,8 +55,7 @@ def judge_file(path: Path, baselines: Path, empty: Path) -> dict[str, Any]:
     judging, run = Judging(basis), basis.hold(run)
     stages = {stage: judging.stage(run, stage) for stage in (Stage.SCREEN, Stage.CONFIRM)}
     last = {name: verdict for stage in stages.values() for name, verdict in stage.items()}
-    results = {result.variant: result for result in run.asked}
-    claims = judge_claims(run.instances, results, facts=run.facts)
+    claims = judge_claims(run)
     whole = judging.whole(run, last, claims)
     return {
         **{stage.value: _told(verdicts.values()) for stage, verdicts in stages.items()},
@@ -106,9 +107,15 @@ def judge_samples(
         settings=Settings(),
         variants=tuple(VariantRun(variant=each) for each in variants),
     ).having(results=before.values())
-    arms = frozenset(now) if in_turns else frozenset()
-    against = Against(facts=facts, slug=slug, source="before", arms=arms)
-    return _told(judge(now, variants=variants, entries=entries_of(run), against=against))
+    expected = {
+        name: Expected(entry=entry, source="before", in_turns=in_turns)
+        for name, entry in entries_of(run).items()
+    }
+    judged = (
+        VariantRun(variant=v, expected=expected.get(v.id, Expected()), results=(now[v.id],))
+        for v in variants
+    )
+    return _told(judge(replace(run, variants=tuple(judged))))
 
 
 _load = cache(load_run)

@@ -17,8 +17,8 @@ from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
-import fake_runs
 import pytest
+from fake_runs import STORIES, play
 from nets import compare_files, judge_file, judge_samples, works_of
 
 ROOT = Path(__file__).parents[1]
@@ -212,11 +212,9 @@ def test_recorded_data_are_judged_as_before(part: Callable[[], Iterator[tuple[st
     compare(frozen("recorded")[part.__name__], dict(part()))
 
 
-@pytest.mark.parametrize("story", fake_runs.STORIES, ids=lambda story: story.__name__)
-def test_runs_on_the_scripted_device_end_as_before(
-    story: Callable[[Path], dict[str, Any]], tmp_path: Path
-) -> None:
-    compare(frozen("played")[story.__name__], story(tmp_path / "project"))
+@pytest.mark.parametrize("story", STORIES)
+def test_runs_on_the_scripted_device_end_as_before(story: str, tmp_path: Path) -> None:
+    compare(frozen("played")[story], play(story, tmp_path / "project"))
 
 
 def test_the_corpus_holds_every_word() -> None:
@@ -251,9 +249,7 @@ def freeze_recorded() -> None:
 
 def freeze_played() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        played = {
-            story.__name__: story(Path(folder, story.__name__)) for story in fake_runs.STORIES
-        }
+        played = {story: play(story, Path(folder, story)) for story in STORIES}
     FROZEN["played"].write_text(json.dumps(played, indent=1) + "\n", encoding="utf-8")
 
 

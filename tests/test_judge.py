@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from judge_data import (
-    AGAINST,
     COPY,
-    CPU,
-    IN_TURNS,
+    HOST,
     clocks,
     entry,
     facts,
     kinds,
     result,
+    run_of,
     variant,
     verdict,
 )
@@ -32,12 +30,16 @@ from perfsuite.model import (
     ClaimVerdict,
     ClaimWord,
     Confirmation,
+    Expected,
     Metric,
+    Need,
     Regime,
     Result,
     Stage,
     Status,
+    VariantRun,
     Word,
+    because,
 )
 from perfsuite.store.codec import encode
 
@@ -69,10 +71,8 @@ def served(now: Spec, metrics: tuple[Metric, ...] = (TTFT, RATE)) -> tuple[Spec,
 def sustained(clock: float, energy: float, canary: float = 0.0) -> tuple[Spec, Spec, Spec]:
     """The clock is held against a canary's of 1980 MHz in the baseline."""
     now = {"levels": {**clocks(-clock, clock), "energy_j": energy}}
-    told = {"a": 1980 * math.exp(canary)}
-    against = replace(AGAINST, clocks_before={"a": 1980.0}, clocks_now=told)
     before = {"levels": POWERED, "count": 6, "regime": "sustained"}
-    return now, before, {"against": against, "of": variant(regime=Regime.SUSTAINED)}
+    return now, before, {"canary": canary, "of": variant(regime=Regime.SUSTAINED)}
 
 
 def counted(metric: Metric, before: float, now: float | None) -> tuple[Spec, Spec, Spec]:
@@ -83,12 +83,12 @@ def counted(metric: Metric, before: float, now: float | None) -> tuple[Spec, Spe
 
 
 def screened(levels: Mapping[str, float], unit: str = "c") -> Spec:
-    return {"against": replace(AGAINST, screened={"p.c[]": result(levels, 3, unit=unit)})}
+    return {"screen": result(levels, 3, unit=unit, stage=Stage.SCREEN)}
 
 
 def loaded(time: float, taken: float, **more: Any) -> tuple[Spec, Spec, Spec]:
     now = {"levels": {"time_us": 1400 * math.exp(time)}, "taken": taken}
-    return now, {"count": 3, **more}, {"against": CPU}
+    return now, {"count": 3, **more}, {"facts": HOST}
 
 
 def budget(metric: str, most: float) -> Spec:
@@ -109,7 +109,7 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
     ({"levels": clocks(0.02, -0.04)}, {}, {}, UNCLEAR, "clock_lost"),
     ({"levels": clocks(0.0, -0.02)}, {}, {"of": variant(COPY)}, SAME, "interval"),
     # In turns time counts beside the code.
-    ({"levels": clocks(0.02, -0.02)}, {"count": 6}, {"against": IN_TURNS}, SLOWER,
+    ({"levels": clocks(0.02, -0.02)}, {"count": 6}, {"in_turns": True}, SLOWER,
      "code_is_same interval"),
     # Other units, processes that stand apart, a launch of 2 us, one bare centre.
     ({"unit": "b"}, {}, {}, SAME, "processes_elsewhere"),
@@ -132,7 +132,7 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
     ({"unit": "b", "levels": clocks(0.05)}, {"count": 6, "units": "b"}, {}, SLOWER, "interval"),
     ({"unit": "b", "levels": clocks(0.05)}, {"count": 6, "units": "acd"}, {}, SLOWER, "interval"),
     # A host's clock scatters more, and others' load may be all of a change.
-    ({"levels": {"time_us": 1486.0}, "count": 3}, {}, {"against": CPU}, SAME, "interval"),
+    ({"levels": {"time_us": 1486.0}, "count": 3}, {}, {"facts": HOST}, SAME, "interval"),
     (*loaded(0.35, 0.0), SLOWER, "interval"),
     (*loaded(0.35, 8.0), SLOWER, "interval"),
     (*loaded(0.35, 40.0), UNCLEAR, "load"),
@@ -145,8 +145,7 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
     ({}, {"levels": {}}, {}, NEW, "no_time"),
     ({}, {"regime": "sustained"}, {}, INCOMPARABLE, "regime"),
     ({}, {"state": {"ecc": "off"}}, {}, INCOMPARABLE, "other_kind"),
-    ({}, {}, {"against": replace(AGAINST, mismatches={"p.c[]": "other"})}, INCOMPARABLE,
-     "other_kind"),
+    ({}, {}, {"why_not": because("other_kind", text="other")}, INCOMPARABLE, "other_kind"),
     # Samples that are none.
     *(({"levels": {"time_us": each}}, {}, {}, UNCLEAR, "unusable")
       for each in (math.nan, math.inf, 0.0, -1.0)),
@@ -218,18 +217,18 @@ def test_every_metric_has_one_reason_of_its_own() -> None:
     assert found.changes[0].theta == pytest.approx(0.0202, abs=1e-3)
     (said,) = facts(verdict(result(ALONE), entry()).reasons, "interval")
     assert [said[name] for name in names] == ["time", "same", 0.8, 0.01]
-    both = verdict(result(clocks(0.02, -0.02)), entry(count=6), IN_TURNS)
+    both = verdict(result(clocks(0.02, -0.02)), entry(count=6), in_turns=True)
     assert [each["metric"] for each in facts(both.reasons, "interval")] == ["time_us", "elapsed_us"]
 
 
 def test_in_turns_less_is_found_and_load_is_no_doubt() -> None:
     now, before = result(clocks(0.004)), entry(count=6)
-    runs, turns = (verdict(now, before, each) for each in (AGAINST, IN_TURNS))
+    runs, turns = (verdict(now, before, in_turns=each) for each in (False, True))
     assert (runs.in_turns, turns.in_turns) == (False, True)
     assert turns.changes[0].detectable < runs.changes[0].detectable
     assert turns.changes[0].theta == pytest.approx(runs.changes[0].theta)
     loud, known, _ = loaded(0.35, 40.0)
-    beside = verdict(result(**loud), entry(**known), replace(CPU, arms=IN_TURNS.arms))
+    beside = verdict(result(**loud), entry(**known), facts=HOST, in_turns=True)
     assert beside.word is SLOWER
 
 
@@ -267,7 +266,7 @@ def test_what_is_measured_again(p_value: float, *, is_wanted: bool) -> None:
         (Stage.CONFIRM, {}, Confirmation.FRESH),
         (Stage.CONFIRM, screened(clocks(0.25), "b"), Confirmation.FRESH),
         (Stage.CONFIRM, screened(clocks(0.25), "c"), Confirmation.ANOTHER_GPU),
-        (Stage.CONFIRM, {"against": IN_TURNS}, Confirmation.IN_TURNS),
+        (Stage.CONFIRM, {"in_turns": True}, Confirmation.IN_TURNS),
     ],
 )
 def test_how_a_change_was_confirmed(stage: Stage, more: Spec, confirmation: Confirmation) -> None:
@@ -277,35 +276,43 @@ def test_how_a_change_was_confirmed(stage: Stage, more: Spec, confirmation: Conf
 
 def test_weak_change_among_many_comparisons_is_unclear() -> None:
     ids = [f"p.c[n={i}]" for i in range(200)]
-    now = {name: result(clocks(0.006 if name == ids[0] else 0.0)) for name in ids}
-    variants = [variant(name=name) for name in ids]
-    many = judge(now, variants=variants, entries=dict.fromkeys(ids, entry()), against=AGAINST)
-    assert verdict(now[ids[0]], entry()).word is SLOWER
+    now = [result(clocks(0.006 if name == ids[0] else 0.0)) for name in ids]
+    held = Expected(entry=entry())
+    ones = [
+        VariantRun(variant=variant(name=name), expected=held, results=(each,))
+        for name, each in zip(ids, now, strict=True)
+    ]
+    many = judge(run_of(*ones))
+    assert verdict(now[0], entry()).word is SLOWER
     assert (many[0].word, kinds(many[0].reasons)[-1]) == (UNCLEAR, "weak")
-    failed = {name: structs.replace(each, status=Status.CRASHED) for name, each in now.items()}
-    assert judge(failed, variants=variants, entries={}, against=AGAINST) == ()
+    failed = structs.replace(ones[0], results=(structs.replace(now[0], status=Status.CRASHED),))
+    assert judge(run_of(failed)) == ()
 
 
 def test_policy_says_what_fails_and_what_moved() -> None:
-    strict = replace(AGAINST, policy=Policy(fail_on=("new", "unclear")))
-    assert verdict(result(), None, strict).fails
-    slow = verdict(result(clocks(0.02)), entry(), strict)
+    strict = Policy(fail_on=("new", "unclear"))
+    assert verdict(result(), None, policy=strict).fails
+    slow = verdict(result(clocks(0.02)), entry(), policy=strict)
     assert (slow.word, slow.fails) == (SLOWER, False)
-    loose = replace(AGAINST, policy=Policy(threshold=0.05, gate=0.1))
-    found = verdict(result(clocks(0.02)), entry(), loose)
+    loose = Policy(threshold=0.05, gate=0.1)
+    found = verdict(result(clocks(0.02)), entry(), policy=loose)
     assert (found.word, found.changes[0].threshold, found.changes[0].gate) == (SAME, 0.05, 0.1)
     for wrong in ({"threshold": -1.0}, {"gate": math.nan}, {"alpha": 0.0}, {"fail_on": ("slow",)}):
         with pytest.raises(ValueError, match="Policy"):
             Policy(**wrong)
 
 
-def claim(by: float, sides: Mapping[str, Result | None], **fields: Any) -> ClaimVerdict:
-    metric = fields.pop("metric", "")
+def claim(
+    by: float, sides: Mapping[str, Result | None], *, policy: Policy | None = None, **fields: Any
+) -> ClaimVerdict:
     instance = ClaimInstance(
-        id="p:x", pack="p", name="x", faster="f", than="t", by=by, source="s", metric=metric
+        id="p:x", pack="p", name="x", faster="f", than="t", by=by, source="s", **fields
     )
-    there = {name: each for name, each in sides.items() if each}
-    (found,) = judge_claims([instance], there, facts=AGAINST.facts, **fields)
+    ones = (
+        VariantRun(variant=variant(name=name), results=(each,) if each else ())
+        for name, each in sides.items()
+    )
+    (found,) = judge_claims(run_of(*ones, instances=(instance,)), policy=policy)
     return found
 
 
@@ -331,7 +338,7 @@ def test_claims_are_held_broken_or_unclear_by_their_interval(
     assert found.fails is (word is ClaimWord.BROKEN)
     assert (found.low or 0) <= (found.ratio or 0) <= (found.high or 0)
     assert not claim(4.0, sides, policy=Policy(fail_on=("slower",))).fails
-    assert kinds(claim(4.0, sides, unmet={"p:x": "needs sm_80+"}).reasons) == ["unmet"]
+    assert kinds(claim(4.0, sides, needs=(Need("device", "cpu"),)).reasons) == ["unmet"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judge_data import AGAINST, variant
+from judge_data import GROUNDS, variant
 from msgspec import structs
 
 from perfsuite.judge.compare import Policy, Shift, is_one_level, level_changes, shift_of
@@ -69,7 +69,7 @@ def drawn(
 
 
 def learned(*entries: BaselineEntry) -> Any:
-    return replace(AGAINST, known=entries).learned(()).priors
+    return GROUNDS.learned(entries, ()).priors
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def night(
 
 def change_of(rng: np.random.Generator, level: float, nights: int, run: float = RUN) -> Change:
     before, now = night(rng, 100.0, run=run), [night(rng, level, run=run) for _ in range(nights)]
-    (found,) = level_changes(OF, before, now, AGAINST)
+    (found,) = level_changes(OF, before, now, GROUNDS)
     return found
 
 
@@ -276,18 +276,18 @@ def test_a_unit_counts_as_much_as_any_other_however_many_nights_it_had() -> None
     old = BaselineEntry(variant=OF.id, case_version=1, run="r", metrics={"time_us": time})
     # The slower card has most of the nights.
     nights = [night(rng, 100.0)] + [night(rng, 102.0, unit="b") for _ in range(4)]
-    (found,) = level_changes(OF, old, nights, AGAINST)
+    (found,) = level_changes(OF, old, nights, GROUNDS)
     assert found.theta == pytest.approx(0, abs=0.0012)
 
 
 def test_nights_of_one_level_are_told_from_those_of_another() -> None:
     rng = np.random.default_rng(11)
     level = [night(rng, 100.0) for _ in range(4)]
-    assert is_one_level(OF, night(rng, 100.0), level, AGAINST)
-    assert not is_one_level(OF, night(rng, 102.0), level, AGAINST)
+    assert is_one_level(OF, night(rng, 100.0), level, GROUNDS)
+    assert not is_one_level(OF, night(rng, 102.0), level, GROUNDS)
     old = night(rng, 100.0, registers=32)
     counted = [night(rng, 100.0, registers=40) for _ in range(4)]
-    assert not is_one_level(OF, old, counted, AGAINST)
-    assert [each.theta for each in level_changes(OF, old, counted, AGAINST)[1:]] == [0.25]
+    assert not is_one_level(OF, old, counted, GROUNDS)
+    assert [each.theta for each in level_changes(OF, old, counted, GROUNDS)[1:]] == [0.25]
     # What has no noise changes where all nights agree.
-    assert len(level_changes(OF, old, [*counted, old], AGAINST)) == 1
+    assert len(level_changes(OF, old, [*counted, old], GROUNDS)) == 1

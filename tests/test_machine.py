@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judge_data import AGAINST, COPY, FACTS, clocks, entry, facts, kinds, result, variant
+from judge_data import COPY, GROUNDS, clocks, entry, facts, kinds, result, run_of, variant
 from msgspec import structs
 
 from perfsuite.judge.compare import Policy
-from perfsuite.judge.machine import Machine, canary_clocks, judge_machine
+from perfsuite.judge.machine import Machine, judge_machine
+from perfsuite.judge.noise import canary_clocks
 from perfsuite.judge.verdict import judge
-from perfsuite.model import Metric, Result, Run, Settings, Sku, Stage, VariantRun, Work
+from perfsuite.model import Expected, Metric, Result, Stage, VariantRun, Work
 
 FIRST, CANARY = "p.a0[]", "p.copy[]"
 KERNELS = {Metric("kernels", "count"): 1.0}
@@ -30,16 +31,6 @@ def measured(name: str, moved: Mapping[str, float], stage: Stage, kernels: float
     return structs.replace(result(variant=name, stage=stage), evidence=evidence)
 
 
-def run_of(results: tuple[Result, ...], canaries: Mapping[str, Work]) -> Run:
-    names = dict.fromkeys(each.variant for each in results if not each.stage.is_canary)
-    return Run(
-        id="r", started="", command="", sku=Sku(slug="nvidia-h200", name="H200"), facts=FACTS,
-        settings=Settings(),
-        variants=tuple(VariantRun(variant=variant(COPY, name)) for name in names),
-        canaries=tuple(VariantRun(variant=variant(each, name)) for name, each in canaries.items()),
-    ).having(results=results)  # fmt: skip
-
-
 def judged(moved: Moves, start: Mapping[str, float], units: str = "", **more: Any) -> Machine:
     """Judge variants moved by unit, with a canary moved at the start and at the ``end``.
 
@@ -47,31 +38,31 @@ def judged(moved: Moves, start: Mapping[str, float], units: str = "", **more: An
     by default of those measured. What was ``screened`` on other units is confirmed here. ``known``
     are fields of the canary's entry.
     """
-    screened = more.get("screened", {})
-    before = {name: measured(name, each, Stage.SCREEN) for name, each in screened.items()}
-    stage = Stage.CONFIRM if before else Stage.SCREEN
-    results = {
-        name: measured(name, by, stage, more.get("kernels", 1.0) if name == FIRST else 1.0)
-        for name, by in moved.items()
-    }
+    screened, kernels = more.get("screened", {}), more.get("kernels", 1.0)
+    stage = Stage.CONFIRM if screened else Stage.SCREEN
     policy = Policy(fail_on=more.get("fail_on", Policy().fail_on))
-    against = replace(AGAINST, policy=policy, screened=before)
-    entries = {
-        name: entry(
-            clocks(), 6, units=units or "".join(start), wobble=0.4, variant=name,
-            exact=KERNELS if name == FIRST else {},
+
+    def held(name: str, work: Work = COPY, **known: Any) -> VariantRun:
+        exact = KERNELS if name == FIRST else {}
+        before = entry(
+            clocks(), 6, units=units or "".join(start), wobble=0.4, variant=name, exact=exact
         )
-        for name in (*moved, CANARY)
-    }  # fmt: skip
-    entries[CANARY] = structs.replace(entries[CANARY], **more.get("known", {}))
-    canaries = (
-        measured(CANARY, start, Stage.CANARY_START),
-        measured(CANARY, more.get("end", start), Stage.CANARY_END),
+        expected = Expected(entry=structs.replace(before, **known))
+        return VariantRun(variant=variant(work, name), expected=expected)
+
+    run = run_of(*map(held, moved), canaries=(held(CANARY, **more.get("known", {})),)).having(
+        results=[
+            measured(CANARY, start, Stage.CANARY_START),
+            *(measured(name, each, Stage.SCREEN) for name, each in screened.items()),
+            *(
+                measured(name, by, stage, kernels if name == FIRST else 1.0)
+                for name, by in moved.items()
+            ),
+            measured(CANARY, more.get("end", start), Stage.CANARY_END),
+        ]
     )
-    run = run_of((canaries[0], *before.values(), *results.values(), canaries[1]), {CANARY: COPY})
-    variants = [one.variant for one in run.variants]
-    verdicts = judge(results, variants=variants, entries=entries, against=against)
-    return judge_machine(run, verdicts, entries=entries, against=against)
+    verdicts = judge(run, stage, policy=policy)
+    return judge_machine(run, verdicts, replace(GROUNDS, policy=policy))
 
 
 def on(unit: str, *moves: float) -> dict[str, dict[str, float]]:
@@ -162,12 +153,17 @@ def test_policy_says_whether_a_shift_fails() -> None:
 
 def test_the_canary_of_most_operations_lends_its_clock() -> None:
     works = {"p.copy[]": COPY, "p.gemm[]": Work(flops=1e12)}
-    results = tuple(measured(name, {"a": 0.0, "b": 0.0}, Stage.CANARY_START) for name in works)
-    run = run_of(results, works)
-    entries = {name: entry(clocks(), 6) for name in works}
-    for found in canary_clocks(run, entries):
+    canaries = tuple(
+        VariantRun(
+            variant=variant(work, name),
+            expected=Expected(entry=entry(clocks(), 6)),
+            results=(measured(name, {"a": 0.0, "b": 0.0}, Stage.CANARY_START),),
+        )
+        for name, work in works.items()
+    )
+    for found in canary_clocks(run_of(canaries=canaries)):
         assert found == pytest.approx({"a": 1600.0, "b": 1600.0})
-    assert canary_clocks(structs.replace(run, canaries=run.canaries[:1]), entries) == ({}, {})
-    lost = result({"time_us": -1.0}).evidence
-    bad = tuple(structs.replace(each, evidence=lost) for each in results)
-    assert canary_clocks(run.having(results=bad), entries) == ({}, {})
+    assert canary_clocks(run_of(canaries=canaries[:1])) == ({}, {})
+    lost = structs.replace(result({"time_us": -1.0}), stage=Stage.CANARY_END)
+    bad = structs.replace(canaries[1], results=(lost,))
+    assert canary_clocks(run_of(canaries=(bad,))) == ({}, {})

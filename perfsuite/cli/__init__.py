@@ -24,12 +24,13 @@ from msgspec.structs import replace
 import perfsuite
 from perfsuite.boundary import PerfError, UsageError, user_name
 from perfsuite.hooks import features
-from perfsuite.judge.compare import Against, Policy
+from perfsuite.judge.compare import Policy as Policy
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge
 from perfsuite.model import (
     BaselineMetric,
     DeviceFacts,
+    Expected,
     Health,
     Pack,
     Run,
@@ -37,6 +38,7 @@ from perfsuite.model import (
     Sku,
     Tier,
     Variant,
+    because,
     built_in,
 )
 from perfsuite.packs.find import TAKEN_NAMES, discover
@@ -366,23 +368,19 @@ def main() -> None:
 def judged_against(run: Run, before: Run) -> RunView:
     """Return ``run`` with the verdicts it gets when ``before`` is its baseline."""
     source = f"run {before.id}"
-    mismatches = {one.id: _mismatch(run, before, one.variant) for one in run.variants}
-    mismatches = {name: why for name, why in mismatches.items() if why}
     entries = entries_of(before)
-    # Results come in the order they were measured: a confirmation replaces its screen.
-    last = {result.variant: result for result in run.asked}
-    verdicts = judge(
-        last,
-        variants=[one.variant for one in run.variants],
-        entries=entries,
-        against=Against(
-            facts=run.facts,
-            slug=run.sku.slug,
-            policy=Policy(),
+    variants = []
+    for one in run.variants:
+        why = _mismatch(run, before, one.variant)
+        expected = Expected(
+            entry=entries.get(one.id),
             source=source,
-            mismatches=mismatches,
-        ),
-    )
+            why_not=because("other_kind", text=why) if why else None,
+        )
+        # A confirmation replaces its screen.
+        results = (one.last,) if one.last else ()
+        variants.append(replace(one, expected=expected, results=results))
+    verdicts = judge(replace(run, variants=tuple(variants)), known=tuple(entries.values()))
     judged = replace(run.having(verdicts=verdicts), claims=())
     return read(judged, baselines=entries, source=source, previous=before)
 

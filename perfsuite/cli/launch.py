@@ -57,7 +57,7 @@ def carry_out(order: Order) -> None:
     if order.check:
         session.announce = lambda phase: say(f"{phase} ...")
         session.prepare()
-        (evidence,) = session.finish()
+        evidence = session.finish()
         right = "right" if evidence.error is None else f"right: relative error {evidence.error:.2g}"
         for line in (right, *(f"{name} {value:g}" for name, value in evidence.exact.items())):
             say(line)
@@ -67,12 +67,14 @@ def carry_out(order: Order) -> None:
 
 
 def _launch(session: Session, launches: int) -> None:
-    call = session.launch_once()
-    call()
+    (launch_once,) = session.launches(1)
+    launch_once()
+    session.device.synchronize()
     times_us = []
     for _ in range(launches):
         started = time.perf_counter_ns()
-        call()
+        launch_once()
+        session.device.synchronize()
         times_us.append((time.perf_counter_ns() - started) / 1e3)
     say(
         f"{launches} launches after a warm-up; median {statistics.median(times_us):.1f} us, "

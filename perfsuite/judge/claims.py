@@ -17,9 +17,12 @@ from perfsuite.model import (
     DeviceFacts,
     Reason,
     Result,
+    Run,
+    Stage,
     Status,
     because,
 )
+from perfsuite.packs.select import missing_of
 from perfsuite.stats import Difference, Variance, hodges_lehmann, main_mode, moderated, pooled
 
 # A claim is about time, and both of its sides ran on one unit in one run: what differs between
@@ -36,23 +39,19 @@ class _LacksError(Exception):
 
 
 def judge_claims(
-    instances: Sequence[ClaimInstance],
-    results: Mapping[str, Result],
-    *,
-    facts: DeviceFacts,
-    unmet: Mapping[str, str] | None = None,
-    policy: Policy | None = None,
+    run: Run, stage: Stage | None = None, *, policy: Policy | None = None
 ) -> tuple[ClaimVerdict, ...]:
-    """Return what became of each claim; ``unmet`` gives reasons by claim id not to apply it.
+    """Return what became of each claim of a run, by the results of a stage, or by the last ones.
 
     Held if the interval of than / faster reaches nowhere below the ratio asked for, broken if it
     ends below it, else unclear. What is about an exact metric is held or broken.
     """
     policy = policy or Policy()
-    prior = (CPU_PRIORS[""] if facts.is_host else PRIORS["one clock"]).processes
+    prior = (CPU_PRIORS[""] if run.facts.is_host else PRIORS["one clock"]).processes
+    results = {one.id: one.result(stage) if stage else one.last for one in run.variants}
     found = []
-    for claim in instances:
-        if why := (unmet or {}).get(claim.id):
+    for claim in run.instances:
+        if why := missing_of(claim.needs, run.facts):
             reason = because("unmet", text=why)
             found.append(_verdict(claim, ClaimWord.NOT_APPLICABLE, reason, policy))
             continue
@@ -107,7 +106,7 @@ def judge_quads(
     return replace(verdict, reasons=(*verdict.reasons, how))
 
 
-def _values(claim: ClaimInstance, name: str, results: Mapping[str, Result]) -> list[float]:
+def _values(claim: ClaimInstance, name: str, results: Mapping[str, Result | None]) -> list[float]:
     """Return what each process of a side took, or has of the claim's metric."""
     result = results.get(name)
     if result is None:

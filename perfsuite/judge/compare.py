@@ -32,11 +32,13 @@ from perfsuite.model import (
     Budget,
     Change,
     DeviceFacts,
+    Expected,
     Metric,
     Reason,
     Regime,
     Result,
     Variant,
+    VariantRun,
     Word,
     because,
 )
@@ -100,50 +102,32 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Against:
-    """The circumstances all variants of a run share.
+class Grounds:
+    """What all variants of a run are judged by.
 
-    ``slug`` is the SKU's, ``source`` names what entries come from ("baseline nvidia-h200", "last
-    run ..."). By variant, ``sources`` names what its entry comes from where that is another, and
-    ``mismatches`` says why it may not be compared (another fingerprint). The entries of ``arms``
-    are of the same run: A against B, measured in turns on one unit.
-    ``known`` are all entries of the SKU, run or not: from them ``priors`` are learned. ``screened``
-    are the results that a confirmation confirms.
-    ``clocks_before`` and ``clocks_now`` are the compute canary's SM clock in MHz by unit.
+    ``priors`` are what entries taught of noise, by the prior of a class. ``clocks`` are the compute
+    canary's SM clock in MHz by unit, before and now.
     """
 
     facts: DeviceFacts
     slug: str
     policy: Policy = Policy()
-    source: str = ""
-    sources: Mapping[str, str] = field(default_factory=dict)
-    mismatches: Mapping[str, str] = field(default_factory=dict)
-    arms: frozenset[str] = frozenset()
-    known: Sequence[BaselineEntry] = ()
-    screened: Mapping[str, Result] = field(default_factory=dict)
     priors: Mapping[NoisePrior, NoisePrior] = field(default_factory=dict)
-    clocks_before: Mapping[str, float] = field(default_factory=dict)
-    clocks_now: Mapping[str, float] = field(default_factory=dict)
+    clocks: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {})
 
-    def learned(self, variants: Sequence[Variant]) -> Against:
-        """Return the same with what the entries that are known tell of noise."""
-        if self.priors:
-            return self
-        return replace(self, priors=priors_of(self.known, variants, self.facts, self.slug))
+    def learned(self, known: Sequence[BaselineEntry], variants: Sequence[Variant]) -> Grounds:
+        """Return the same with what a SKU's entries tell of noise, measured in this run or not."""
+        return replace(self, priors=priors_of(known, variants, self.facts, self.slug))
 
-    def prior(self, of_class: NoisePrior, variant: str) -> NoisePrior:
-        """Return a class's prior as it was learned; both arms of one run are of one run."""
+    def prior(self, of_class: NoisePrior, held: Expected) -> NoisePrior:
+        """Return a class's prior as it was learned; sides in turns are of one run."""
         prior = self.priors.get(of_class, of_class)
-        return replace(prior, run=0.0) if variant in self.arms else prior
+        return replace(prior, run=0.0) if held.in_turns else prior
 
-    def time_prior(self, variant: Variant, entry: BaselineEntry) -> NoisePrior:
+    def time_prior(self, one: VariantRun, entry: BaselineEntry) -> NoisePrior:
         """Return the prior of a variant's time, as it was learned."""
-        work_class = class_of(variant, self.slug, entry.metrics[TIME.name].center)
-        return self.prior(time_prior(work_class, entry, self.facts), variant.id)
-
-    def source_of(self, variant: str) -> str:
-        """Return what a variant's entry comes from, in words."""
-        return self.sources.get(variant, self.source)
+        work_class = class_of(one.variant, self.slug, entry.metrics[TIME.name].center)
+        return self.prior(time_prior(work_class, entry, self.facts), one.expected)
 
 
 # The change of a metric with noise, from the processes of both sides.
@@ -404,52 +388,53 @@ def _with_beta(prior: NoisePrior, before: Sequence[Timing]) -> NoisePrior:
 
 
 def shifts_of(
-    variant: Variant, entry: BaselineEntry, now: Callable[[Metric], list[Timing]], against: Against
+    one: VariantRun, entry: BaselineEntry, now: Callable[[Metric], list[Timing]], grounds: Grounds
 ) -> tuple[list[Shift], list[Reason]]:
     """Return the shift of each metric with noise, time first, and what is to be said besides.
 
     ``now`` returns the processes to compare with the entry's, none where the metric is not there.
     """
+    case, held = one.variant.case, one.expected
     shifts: list[Shift] = []
     reasons: list[Reason] = []
 
     def add(sides: Sequence[Sequence[Timing]], prior: NoisePrior, metric: Metric) -> None:
         if all(sides):
-            shifts.append(shift_of(*sides, prior=prior, policy=against.policy, metric=metric))
+            shifts.append(shift_of(*sides, prior=prior, policy=grounds.policy, metric=metric))
 
     before, values = values_of_entry(entry), now(TIME)
     if before and values:
-        fresh = [one for one in values if one.is_fresh]
-        prior = against.time_prior(variant, entry)
+        fresh = [each for each in values if each.is_fresh]
+        prior = grounds.time_prior(one, entry)
         awaited = values_of_entry(entry, DEVICE_TIME), now(DEVICE_TIME)
-        at_home = {one.unit for one in before} & {one.unit for one in fresh} - {""}
-        if variant.case.regime is Regime.END_TO_END and all(awaited) and not at_home:
+        at_home = {each.unit for each in before} & {each.unit for each in fresh} - {""}
+        if case.regime is Regime.END_TO_END and all(awaited) and not at_home:
             # Host time is another host's there.
-            add(awaited, against.prior(PRIORS["awaited"], variant.id), DEVICE_TIME)
-            was, is_now = (median(one.time_us for one in side) for side in (before, fresh))
+            add(awaited, grounds.prior(PRIORS["awaited"], held), DEVICE_TIME)
+            was, is_now = (median(each.time_us for each in side) for side in (before, fresh))
             reasons.append(because("another_host", theta=is_now / was - 1))
         else:
             add((before, values), prior, TIME)
-        has_clock = (prior.beta or prior.beta_sd) and all(one.cycles for one in (*before, *fresh))
-        if variant.id in against.arms and has_clock:
+        has_clock = (prior.beta or prior.beta_sd) and all(each.cycles for each in (*before, *fresh))
+        if held.in_turns and has_clock:
             # In turns time itself counts as well, with what the clock did to it.
             add((before, fresh), replace(prior, beta=0.0, beta_sd=0.0), ELAPSED)
-    service = against.prior(service_prior(against.facts.device), variant.id)
-    for metric in variant.case.metrics:
+    service = grounds.prior(service_prior(grounds.facts.device), held)
+    for metric in case.metrics:
         try:
             add((values_of_entry(entry, metric), now(metric)), service, metric)
         except ValueError as error:
             reasons.append(because("not_judged", error=str(error)))
-    by_night = any(one.night is not None for one in values)
-    if variant.case.regime is Regime.SUSTAINED and not by_night:
+    by_night = any(each.night is not None for each in values)
+    if case.regime is Regime.SUSTAINED and not by_night:
         # What back-to-back launches do to the machine.
         clocks = (
-            _ratios(before, against.clocks_before),
-            _ratios([one for one in values if one.is_fresh], against.clocks_now),
+            _ratios(before, grounds.clocks[0]),
+            _ratios([each for each in values if each.is_fresh], grounds.clocks[1]),
         )
-        add(clocks, against.prior(PRIORS["clock"], variant.id), CLOCK)
+        add(clocks, grounds.prior(PRIORS["clock"], held), CLOCK)
         energies = values_of_entry(entry, ENERGY), now(ENERGY)
-        add(energies, against.prior(PRIORS["energy"], variant.id), ENERGY)
+        add(energies, grounds.prior(PRIORS["energy"], held), ENERGY)
     return shifts, reasons
 
 
@@ -463,27 +448,27 @@ def _ratios(timings: Sequence[Timing], clocks: Mapping[str, float]) -> list[Timi
 
 
 def level_changes(
-    variant: Variant, old: BaselineEntry, nights: Sequence[BaselineEntry], against: Against
+    variant: Variant, old: BaselineEntry, nights: Sequence[BaselineEntry], grounds: Grounds
 ) -> tuple[Change, ...]:
     """Return the change of every metric from an entry to its level over nights, time first.
 
     Processes of a night are no nights of their own: a night has its level, which each shares. Of
     metrics without noise there are those that changed, and in which all nights agree.
     """
-    shifts, exact = _level(variant, old, nights, against)
+    shifts, exact = _level(variant, old, nights, grounds)
     return (*(shift.strict for shift in shifts), *exact)
 
 
 def is_one_level(
-    variant: Variant, night: BaselineEntry, nights: Sequence[BaselineEntry], against: Against
+    variant: Variant, night: BaselineEntry, nights: Sequence[BaselineEntry], grounds: Grounds
 ) -> bool:
     """Say whether a night is of the level of others: no verdict would tell them apart."""
-    shifts, exact = _level(variant, night, nights, against)
+    shifts, exact = _level(variant, night, nights, grounds)
     return not exact and not any(shift.word.moved for shift in shifts)
 
 
 def _level(
-    variant: Variant, old: BaselineEntry, nights: Sequence[BaselineEntry], against: Against
+    variant: Variant, old: BaselineEntry, nights: Sequence[BaselineEntry], grounds: Grounds
 ) -> tuple[list[Shift], list[Change]]:
     def now(metric: Metric) -> list[Timing]:
         rows = [values_of_entry(night, metric) for night in nights]
@@ -491,7 +476,7 @@ def _level(
             return []
         return [replace(one, night=index) for index, row in enumerate(rows) for one in row]
 
-    shifts, _ = shifts_of(variant, old, now, against)
+    shifts, _ = shifts_of(VariantRun(variant=variant), old, now, grounds)
     counts = {
         name: [night.metrics[name].center for night in nights if name in night.metrics]
         for name, metric in old.metrics.items()

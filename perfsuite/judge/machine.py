@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from perfsuite.judge.compare import SHIFTED, Against, shift_of
-from perfsuite.judge.noise import Timing, usable_of, values_of, values_of_entry
+from perfsuite.judge.compare import SHIFTED, Grounds, shift_of
+from perfsuite.judge.noise import ENDS, by_unit, values_of
 from perfsuite.judge.verdict import draft_of
 from perfsuite.model import (
-    TIME,
-    BaselineEntry,
     Change,
     Confirmation,
     MachineShift,
     Reason,
-    Result,
     Run,
-    Stage,
-    Status,
-    Variant,
     Verdict,
     Word,
     because,
@@ -37,7 +30,6 @@ SHARE = 0.5
 # another revision a fifth had, and none of either canary (H200).
 FEWEST_STRANGE, STRANGE_SHARE = 5, 0.1
 WAYS = (Word.SLOWER, Word.FASTER)
-ENDS = (Stage.CANARY_START, Stage.CANARY_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +50,15 @@ class _Crowd(NamedTuple):
     moved: Sequence[str]
 
 
-def judge_machine(
-    run: Run, verdicts: Sequence[Verdict], *, entries: Mapping[str, BaselineEntry], against: Against
-) -> Machine:
+def judge_machine(run: Run, verdicts: Sequence[Verdict], grounds: Grounds) -> Machine:
     """Return the run's verdict on its machine, and the variants' verdicts in its light.
 
     A unit has shifted if half of three or more comparable variants moved one way there and a
     canary did too, or a tenth did, either way, on a unit that no entry has processes of. Their
     verdicts are unclear then, but for what metrics without noise say.
     """
-    canaries = list(_moves(run, entries, against))
-    notes = (*canaries, *_drifts(run, entries, against))
+    canaries = list(_moves(run, grounds))
+    notes = (*canaries, *_drifts(run, grounds))
     alike = {(reason.facts["unit"], reason.facts["word"]) for reason in canaries}
     crowds = [
         crowd
@@ -77,16 +67,16 @@ def judge_machine(
         and len(crowd.moved) >= SHARE * len(crowd.comparable)
         and (crowd.unit, crowd.word.value) in alike
     ]
-    if not crowds and not against.arms:
-        crowds = _strange(run, verdicts, entries)
+    if not crowds and not any(one.expected.in_turns for one in run.every):
+        crowds = _strange(run, verdicts)
     shifts = [
-        _shift(own, canaries, fails=SHIFTED in against.policy.fail_on)
+        _shift(own, canaries, fails=SHIFTED in grounds.policy.fail_on)
         for word in WAYS
         if (own := [crowd for crowd in crowds if crowd.word is word])
     ]
     if not shifts:
         return Machine(None, tuple(verdicts), notes)
-    fails = Word.UNCLEAR.value in against.policy.fail_on
+    fails = Word.UNCLEAR.value in grounds.policy.fail_on
     for each in shifts:
         verdicts = [_put_off(verdict, each, fails=fails) for verdict in verdicts]
     # The way in which most moved; the other's is in its reasons.
@@ -143,15 +133,14 @@ def _put_off(verdict: Verdict, shift: MachineShift, *, fails: bool) -> Verdict:
     )
 
 
-def _strange(
-    run: Run, verdicts: Sequence[Verdict], entries: Mapping[str, BaselineEntry]
-) -> list[_Crowd]:
+def _strange(run: Run, verdicts: Sequence[Verdict]) -> list[_Crowd]:
     """Return the units without a process in any entry where many variants moved, either way.
 
     One card's word alone is unclear, so that it is the changes that count. What a card that is
     seen was asked as well is not this card's doing; where a unit is unknown none can be told.
     """
-    seen = {unit for entry in entries.values() for m in entry.metrics.values() for unit in m.values}
+    entries = [one.entry for one in run.every if one.entry]
+    seen = {unit for entry in entries for m in entry.metrics.values() for unit in m.values}
     if not seen or "" in seen:
         return []
     asked = ((each.variant, process.unit) for each in run.asked for process in each.evidence)
@@ -201,11 +190,11 @@ def _is_beyond(change: Change, word: Word) -> bool:
 # The canaries.
 
 
-def _moves(run: Run, entries: Mapping[str, BaselineEntry], against: Against) -> Iterator[Reason]:
+def _moves(run: Run, grounds: Grounds) -> Iterator[Reason]:
     """Yield each canary that is not as its baseline, by unit, at either end of the run."""
-    for canary, stage in itertools.product((one.variant for one in run.canaries), ENDS):
-        for unit, result in _by_unit(run, canary, stage).items():
-            draft = draft_of(canary, result, entry=entries.get(canary.id), against=against)
+    for canary, stage in itertools.product(run.canaries, ENDS):
+        for unit, result in by_unit(canary, stage).items():
+            draft = draft_of(canary, result, grounds)
             if draft.shifts and draft.shifts[0].word.moved:
                 yield because(
                     "canary",
@@ -213,64 +202,21 @@ def _moves(run: Run, entries: Mapping[str, BaselineEntry], against: Against) -> 
                     word=draft.shifts[0].word.value,
                     stage=stage.value,
                     theta=draft.shifts[0].strict.theta,
-                    source=against.source_of(canary.id) or "before",
+                    source=canary.expected.source or "before",
                     unit=unit,
                 )
 
 
-def _drifts(run: Run, entries: Mapping[str, BaselineEntry], against: Against) -> Iterator[Reason]:
+def _drifts(run: Run, grounds: Grounds) -> Iterator[Reason]:
     """Yield how canaries moved from the start of the run to its end."""
-    for canary in (one.variant for one in run.canaries if one.id in entries):
-        start, end = (_by_unit(run, canary, stage) for stage in ENDS)
+    for canary, entry in ((one, one.entry) for one in run.canaries if one.entry):
+        start, end = (by_unit(canary, stage) for stage in ENDS)
         for unit in (unit for unit in start if unit in end):
             try:
                 sides = values_of(start[unit]), values_of(end[unit])
-                prior = against.time_prior(canary, entries[canary.id])
-                drift = shift_of(*sides, prior=prior, policy=against.policy)
+                prior = grounds.time_prior(canary, entry)
+                drift = shift_of(*sides, prior=prior, policy=grounds.policy)
             except (ValueError, KeyError):  # an entry of no time, or of a regime not known here
                 continue
             if drift.word.moved:
                 yield because("drift", name=canary.id, theta=drift.strict.theta, unit=unit)
-
-
-def _by_unit(run: Run, canary: Variant, stage: Stage) -> dict[str, Result]:
-    """Return a canary's last result of a stage, apart by unit; none if it is not ok."""
-    found = [r for r in run.results if (r.variant, r.stage) == (canary.id, stage)]
-    by_unit = {}
-    for result in [r for r in found[-1:] if r.status is Status.OK]:
-        for unit in sorted({each.unit for each in result.evidence}):
-            own = tuple(each for each in result.evidence if each.unit == unit)
-            by_unit[unit] = replace(result, evidence=own)
-    return by_unit
-
-
-def canary_clocks(
-    run: Run, entries: Mapping[str, BaselineEntry]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the compute canary's SM clock in MHz by unit, in its baseline and in this run.
-
-    It is the canary with the most operations per second: what draws the most power.
-    """
-    measured: dict[float, tuple[BaselineEntry, list[Timing]]] = {}
-    for canary in (one.variant for one in run.canaries):
-        entry = entries.get(canary.id)
-        ended = [_by_unit(run, canary, stage).values() for stage in ENDS]
-        timings = [one for results in ended for each in results for one in usable_of(each)]
-        if entry and TIME.name in entry.metrics and canary.work and canary.work.flops and timings:
-            rate = canary.work.flops / median(item.time_us for item in timings)
-            measured[rate] = entry, timings
-    if not measured:
-        return {}, {}
-    chosen, timings = measured[max(measured)]
-    before, now = _clocks(values_of_entry(chosen)), _clocks(timings)
-    # A unit that the baseline does not know is held against those that it does.
-    usual = dict.fromkeys(now, median(before.values())) if before else {}
-    return {**usual, **before}, now
-
-
-def _clocks(timings: Sequence[Timing]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
-    for item in timings:
-        if item.cycles:
-            found.setdefault(item.unit, []).append(item.cycles / item.time_us)
-    return {unit: median(values) for unit, values in found.items()}

@@ -69,15 +69,20 @@ from perfsuite.model import (
     Regime,
     Result,
     Run,
+    Stage,
     Status,
     Trace,
     Variant,
+    VariantRun,
     built_in,
     foreign_share,
 )
 from perfsuite.store.codec import round_digits
 
 # The estimates of processes: those of a result, of an entry, and of a run as entries.
+
+# Where canaries are measured.
+ENDS = (Stage.CANARY_START, Stage.CANARY_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,46 @@ def _timing(unit: str, metric: Metric, value: float, cycles: float | None) -> Ti
         if each is not None and not 0 < each < math.inf:
             raise ValueError(f"{name} must be a positive number, not {each!r}")
     return Timing(unit, 1 / value if metric.better == "higher" else value, cycles)
+
+
+def by_unit(canary: VariantRun, stage: Stage) -> dict[str, Result]:
+    """Return a canary's last result of a stage, apart by unit; none if it is not ok."""
+    result = canary.result(stage)
+    if result is None or result.status is not Status.OK:
+        return {}
+    return {
+        unit: structs.replace(result, evidence=tuple(e for e in result.evidence if e.unit == unit))
+        for unit in sorted({each.unit for each in result.evidence})
+    }
+
+
+def canary_clocks(run: Run) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the compute canary's SM clock in MHz by unit, in its baseline and in this run.
+
+    It is the canary with the most operations per second: what draws the most power.
+    """
+    measured: dict[float, tuple[BaselineEntry, list[Timing]]] = {}
+    for one in run.canaries:
+        ended = [by_unit(one, stage).values() for stage in ENDS]
+        timings = [each for results in ended for result in results for each in usable_of(result)]
+        work, entry = one.variant.work, one.entry
+        if entry and TIME.name in entry.metrics and work and work.flops and timings:
+            measured[work.flops / median(each.time_us for each in timings)] = entry, timings
+    if not measured:
+        return {}, {}
+    chosen, timings = measured[max(measured)]
+    before, now = _clocks(values_of_entry(chosen)), _clocks(timings)
+    # A unit that the baseline does not know is held against those that it does.
+    usual = dict.fromkeys(now, median(before.values())) if before else {}
+    return {**usual, **before}, now
+
+
+def _clocks(timings: Sequence[Timing]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for item in timings:
+        if item.cycles:
+            found.setdefault(item.unit, []).append(item.cycles / item.time_us)
+    return {unit: median(values) for unit, values in found.items()}
 
 
 def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, BaselineEntry]:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from perfsuite.judge.compare import (
     CLOCK,
     TIMES,
-    Against,
+    Grounds,
     Policy,
     Shift,
     exact_changes,
     over_budget,
     shifts_of,
 )
-from perfsuite.judge.noise import Timing, usable_of, values_of, values_of_entry
+from perfsuite.judge.noise import Timing, canary_clocks, usable_of, values_of, values_of_entry
 from perfsuite.model import (
     CYCLES,
     ENERGY,
@@ -25,13 +25,15 @@ from perfsuite.model import (
     BaselineEntry,
     Change,
     Confirmation,
+    DeviceFacts,
     Metric,
     Reason,
     Regime,
     Result,
+    Run,
     Stage,
     Status,
-    Variant,
+    VariantRun,
     Verdict,
     Word,
     because,
@@ -61,6 +63,7 @@ class Draft:
     measured and that the entry does not know, if it is so.
     """
 
+    one: VariantRun
     result: Result
     word: Word
     reasons: tuple[Reason, ...] = ()
@@ -80,29 +83,35 @@ class Draft:
 
 
 def judge(
-    results: Mapping[str, Result],
+    run: Run,
+    stage: Stage | None = None,
     *,
-    variants: Sequence[Variant],
-    entries: Mapping[str, BaselineEntry],
-    against: Against,
+    policy: Policy | None = None,
+    known: Sequence[BaselineEntry] = (),
 ) -> tuple[Verdict, ...]:
-    """Return a verdict for each variant whose result is ok, in the order of ``variants``.
+    """Return a verdict for each variant that ended ok, by what the run expects of it, in order.
 
-    ``results`` and ``entries`` are by variant id. The results are of one stage: evidence of two
-    is never mixed, and a stage's comparisons are one family for the false discovery rate.
+    The results are of one ``stage``, or the last of each variant: evidence of two is never mixed,
+    and a stage's comparisons are one family for the false discovery rate. ``known`` are all entries
+    of the SKU, measured or not: they tell of noise.
     """
-    known = against.known or tuple(entries.values())
-    against = replace(against, known=known).learned(variants)
+    known = known or [one.entry for one in run.every if one.entry]
+    grounds = Grounds(
+        facts=run.facts,
+        slug=run.sku.slug,
+        policy=policy or Policy(),
+        clocks=canary_clocks(run),
+    ).learned(known, [one.variant for one in run.variants])
     drafts = [
-        draft_of(variant, results[variant.id], entry=entries.get(variant.id), against=against)
-        for variant in variants
-        if variant.id in results and results[variant.id].status is Status.OK
+        draft_of(one, result, grounds)
+        for one in run.variants
+        if (result := one.result(stage) if stage else one.last) and result.status is Status.OK
     ]
     p_values = [shift.strict.p_value for draft in drafts for shift in draft.shifts]
-    family = accepted(p_values, against.policy.false_discovery_rate)
+    family = accepted(p_values, grounds.policy.false_discovery_rate)
     kept = iter(family)
     return tuple(
-        _verdict(draft, list(islice(kept, len(draft.shifts))), len(family), against)
+        _verdict(draft, list(islice(kept, len(draft.shifts))), len(family), grounds.policy)
         for draft in drafts
     )
 
@@ -126,30 +135,27 @@ def is_suspect(change: Change) -> bool:
 # One variant by itself, before the rest of the run is known.
 
 
-def draft_of(
-    variant: Variant, result: Result, *, entry: BaselineEntry | None, against: Against
-) -> Draft:
-    """Return the draft of a variant whose result is ok."""
+def draft_of(one: VariantRun, result: Result, grounds: Grounds) -> Draft:
+    """Return the draft of a variant by a result of it that is ok."""
     try:
-        return _draft(variant, result, entry, against)
+        return _draft(one, result, grounds)
     except ValueError as error:
         reason = because("unusable", error=str(error))
-        return Draft(result=result, word=Word.UNCLEAR, reasons=(reason,))
+        return Draft(one=one, result=result, word=Word.UNCLEAR, reasons=(reason,))
 
 
-def _draft(
-    variant: Variant, result: Result, entry: BaselineEntry | None, against: Against
-) -> Draft:
-    case, is_timed = variant.case, variant.case.regime is not Regime.EXACT
+def _draft(one: VariantRun, result: Result, grounds: Grounds) -> Draft:
+    case, held, entry = one.variant.case, one.expected, one.entry
+    is_timed = case.regime is not Regime.EXACT
+    bare = Draft(one=one, result=result, word=Word.UNCLEAR)
     if is_timed and not values_of(result):
-        return Draft(result=result, word=Word.UNCLEAR, reasons=(because("no_samples"),))
+        return replace(bare, reasons=(because("no_samples"),))
     budget = over_budget(case.budgets, result)
     reasons = [budget] if budget else []
-    source = against.source_of(variant.id)
-    unrelated = _unrelated(variant, result, entry, against)
+    unrelated = _unrelated(one, result, grounds.facts)
     if unrelated or entry is None:
-        word, reason = unrelated or (Word.NEW, because("no_entry", source=source))
-        return Draft(result=result, word=word, reasons=(*reasons, reason))
+        word, reason = unrelated or (Word.NEW, because("no_entry", source=held.source))
+        return replace(bare, word=word, reasons=(*reasons, reason))
     told = _told(result, case.metrics)
     exact = tuple(exact_changes(told, entry, case.metrics))
     reasons += [
@@ -166,36 +172,38 @@ def _draft(
     ]
     before = values_of_entry(entry)
     if is_timed and not before:
-        reasons.append(because("no_time", source=source))
-        return Draft(result=result, word=Word.NEW, reasons=tuple(reasons), exact=exact)
+        reasons.append(because("no_time", source=held.source))
+        return replace(bare, word=Word.NEW, reasons=tuple(reasons), exact=exact)
     # The case's own metrics that the baseline has and this run lacks.
     lost = tuple(m.name for m in case.metrics if m.name in entry.metrics and not told[m.name])
     if lost:
         reasons.append(because("lost", metrics=lost))
     elif not is_timed and not exact:
         reasons.append(because("counted", count=len(entry.metrics)))
-    word = Word.UNCLEAR if lost else Word.SAME
+    draft = replace(bare, word=Word.UNCLEAR if lost else Word.SAME, exact=exact)
     if not is_timed:
-        return Draft(result=result, word=word, reasons=tuple(reasons), exact=exact)
+        return replace(draft, reasons=tuple(reasons))
     # The processes of a confirmation's screen were chosen, and are no evidence.
-    screen = against.screened.get(variant.id)
-    screened = [replace(one, is_fresh=False) for one in usable_of(screen)] if screen else []
+    screen = one.result(Stage.SCREEN) if result.stage is Stage.CONFIRM else None
+    screened = [replace(each, is_fresh=False) for each in usable_of(screen)] if screen else []
 
     def now(metric: Metric) -> list[Timing]:
         return values_of(result, metric) + (screened if metric is TIME else [])
 
-    shifts, more = shifts_of(variant, entry, now, against)
-    # A device with two clocks has voided the blocks that were taken beside others; of arms that
+    shifts, more = shifts_of(one, entry, now, grounds)
+    # A device with two clocks has voided the blocks that were taken beside others; of sides that
     # took turns others took alike.
-    is_alike = CYCLES.name in against.facts.clocks or variant.id in against.arms
-    return Draft(
-        result=result,
-        word=word,
+    is_alike = CYCLES.name in grounds.facts.clocks or held.in_turns
+    known = {each.unit for each in before}
+    units = {process.unit for each in (result, screen) if each for process in each.evidence}
+    is_told = not held.in_turns and "" not in known | units
+    is_unseen = len(units) == 1 and not units & known and len(known) < AGREEING_CARDS
+    return replace(
+        draft,
         reasons=(*reasons, *more),
         shifts=tuple(shifts),
-        exact=exact,
         loads=(0.0, 0.0) if is_alike else (foreign_share(result.evidence), entry.load),
-        card=_unseen_card(result, before, against),
+        card=units.pop() if is_told and is_unseen else "",
     )
 
 
@@ -210,39 +218,27 @@ def _told(result: Result, declared: Sequence[Metric]) -> dict[str, list[float]]:
     return told
 
 
-def _unrelated(
-    variant: Variant, result: Result, entry: BaselineEntry | None, against: Against
-) -> tuple[Word, Reason] | None:
+def _unrelated(one: VariantRun, result: Result, facts: DeviceFacts) -> tuple[Word, Reason] | None:
     """Return why a result may not be compared with an entry."""
-    if variant.id in against.mismatches:
-        return Word.INCOMPARABLE, because("other_kind", text=against.mismatches[variant.id])
+    held, entry, regime = one.expected, one.entry, one.variant.case.regime.value
+    if held.why_not:
+        return Word.INCOMPARABLE, held.why_not
     if entry is None:
         return None
     if entry.case_version != result.case_version:
-        versions = {"before": entry.case_version, "now": result.case_version}
-        return Word.NEW, Reason("version", versions)
-    regime = variant.case.regime.value
+        return Word.NEW, because("version", before=entry.case_version, now=result.case_version)
     if entry.regime != regime:
         return Word.INCOMPARABLE, because("regime", before=entry.regime, now=regime)
-    blocked = blocked_by(entry.state, against.facts)
+    blocked = blocked_by(entry.state, facts)
     return (Word.INCOMPARABLE, because("other_kind", text=blocked)) if blocked else None
-
-
-def _unseen_card(result: Result, before: Sequence[Timing], against: Against) -> str:
-    known = {one.unit for one in before}
-    measured = (result, against.screened.get(result.variant))
-    units = {process.unit for one in measured if one for process in one.evidence}
-    is_told = result.variant not in against.arms and "" not in known | units
-    is_alone = len(units) == 1 and not units & known and len(known) < AGREEING_CARDS
-    return units.pop() if is_told and is_alone else ""
 
 
 # The verdict, in the light of all other comparisons of the run.
 
 
-def _verdict(draft: Draft, kept: Sequence[bool], comparisons: int, against: Against) -> Verdict:
+def _verdict(draft: Draft, kept: Sequence[bool], comparisons: int, policy: Policy) -> Verdict:
     """Return the verdict of a draft, of whose changes some are ``kept`` among all of the run's."""
-    policy, name = against.policy, draft.result.variant
+    one = draft.one
     reasons = list(draft.reasons)
     words: list[Word] = []
     changes: list[Change] = []
@@ -274,13 +270,13 @@ def _verdict(draft: Draft, kept: Sequence[bool], comparisons: int, against: Agai
         for each, change in zip(words, changes, strict=True)
     )
     return Verdict(
-        variant=name,
+        variant=one.id,
         word=word,
         reasons=tuple(reasons),
         changes=(*changes, *draft.exact),
-        source=against.source_of(name),
-        in_turns=name in against.arms,
-        confirmation=_confirmation(draft.result, against) if word.moved else Confirmation.NONE,
+        source=one.expected.source,
+        in_turns=one.expected.in_turns,
+        confirmation=_confirmation(one, draft.result) if word.moved else Confirmation.NONE,
         fails=word.value in policy.fail_on and (word is not Word.SLOWER or is_past_gate),
         card=draft.card if Word.UNCLEAR in words else "",
     )
@@ -322,12 +318,14 @@ def _reasons(shift: Shift, change: Change, word: Word, policy: Policy) -> list[R
     return found
 
 
-def _confirmation(result: Result, against: Against) -> Confirmation:
+def _confirmation(one: VariantRun, result: Result) -> Confirmation:
     if result.stage is not Stage.CONFIRM:
         return Confirmation.NONE
-    if result.variant in against.arms:
+    if one.expected.in_turns:
         return Confirmation.IN_TURNS
-    screened = against.screened.get(result.variant)
-    units = [{process.unit for process in one.evidence} for one in (result, screened) if one]
-    is_another = len(units) > 1 and units[0].isdisjoint(units[1])
+    now, screened = (
+        {process.unit for process in each.evidence} if each else set()
+        for each in (result, one.result(Stage.SCREEN))
+    )
+    is_another = screened and now.isdisjoint(screened)
     return Confirmation.ANOTHER_GPU if is_another else Confirmation.FRESH

@@ -12,7 +12,7 @@ import typer
 from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError
-from perfsuite.judge.machine import ENDS
+from perfsuite.judge.noise import ENDS
 from perfsuite.judge.verdict import wants_confirmation
 from perfsuite.model import Pack, Part, Run, Stage, VariantRun
 from perfsuite.nightly.exceptions import Exceptions

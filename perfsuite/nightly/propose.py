@@ -15,13 +15,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, UsageError, user_name
-from perfsuite.judge.compare import Against, is_one_level, level_changes
+from perfsuite.judge.compare import Grounds, is_one_level, level_changes
 from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     BaselineEntry,
     Change,
     Confirmation,
+    Expected,
     Run,
     Stage,
     Status,
@@ -166,7 +167,7 @@ class _Product(Struct, frozen=True):
     """One SKU: its entries, and how nights are compared with them."""
 
     baselines: Baselines
-    against: Against
+    grounds: Grounds
 
 
 def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: Terms) -> Proposal:
@@ -233,8 +234,9 @@ def _products(runs: Sequence[Run], root: Path) -> dict[str, _Product]:
         folder = sku_folder(root, slug)
         baselines = Baselines.load([root], read_sku(folder) if has_sku(folder) else sku)
         known = tuple(baselines.entries.values())
-        against = Against(facts=run.facts, slug=slug, source=f"baseline {slug}", known=known)
-        products[slug] = _Product(baselines, against.learned([one.variant for one in run.variants]))
+        variants = [one.variant for one in run.variants]
+        grounds = Grounds(facts=run.facts, slug=slug).learned(known, variants)
+        products[slug] = _Product(baselines, grounds)
     return products
 
 
@@ -280,10 +282,20 @@ def _broken(run: Run, product: _Product, exceptions: Exceptions) -> str:
         if result.stage.is_canary and result.status not in {Status.OK, Status.SKIPPED}:
             return f"canary {result.variant} {result.status}"
     away = exceptions.quarantined(run)
-    quiet = replace(run, canaries=tuple(c for c in run.canaries if c.id not in away))
-    against = dataclasses.replace(product.against, facts=run.facts)
-    entries = product.baselines.entries
-    return view.told(judge_machine(quiet, (), entries=entries, against=against).notes)
+    baselines = product.baselines
+    canaries = [
+        replace(
+            one,
+            expected=Expected(
+                entry=baselines.entry(one.id), source=f"baseline {baselines.sku.slug}"
+            ),
+        )
+        for one in run.canaries
+        if one.id not in away
+    ]
+    quiet = replace(run, canaries=tuple(canaries))
+    grounds = dataclasses.replace(product.grounds, facts=run.facts)
+    return view.told(judge_machine(quiet, (), grounds).notes)
 
 
 def _said(
@@ -346,7 +358,7 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
     for night in reversed(earlier):
         entries = [each.entry for each in level]
         if other_kind(night.entry, last.entry) or not is_one_level(
-            last.variant, night.entry, entries, product.against
+            last.variant, night.entry, entries, product.grounds
         ):
             break
         level.insert(0, night)
@@ -368,7 +380,7 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
     # Other work has another time, which says nothing of the old one.
     if (was := old.entry.case_version) != (version := last.entry.case_version):
         return replace(found, why=f"case version was {was} and is {version}")
-    changes = level_changes(last.variant, old.entry, entries, product.against)
+    changes = level_changes(last.variant, old.entry, entries, product.grounds)
     found = replace(found, changes=changes)
     if stay := _stay(changes, old.entry, entries):
         # Metrics that came or went are recorded where nothing else moves with them.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from itertools import chain, cycle, product
 from pathlib import Path
 from statistics import median
@@ -21,13 +19,14 @@ from msgspec.structs import replace
 from scipy.stats import binomtest
 
 from perfsuite.boundary import UsageError
-from perfsuite.judge.compare import CLOCK_LIMIT, Against
+from perfsuite.judge.compare import CLOCK_LIMIT
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge, wants_confirmation
 from perfsuite.model import (
     BaselineEntry,
     Block,
     Evidence,
+    Expected,
     Result,
     Run,
     Stage,
@@ -88,19 +87,24 @@ def result_of(variant: Variant, stage: Stage, waves: Sequence[Wave]) -> Result:
     return replace(found, case_version=variant.case.version)
 
 
-def entry_of(raw: Raw, variant: Variant, waves: Sequence[Wave]) -> BaselineEntry:
-    """Return waves as the product would store them as a baseline."""
+def run_of(raw: Raw, *variants: VariantRun) -> Run:
+    """Return variants as a run of the proof's device has them."""
     header = raw.header
-    run = Run(
+    return Run(
         id="proof",
         started="",
         command="",
         sku=header.sku,
         facts=header.facts,
         settings=header.settings,
-        variants=(VariantRun(variant=variant, results=(result_of(variant, Stage.SCREEN, waves),)),),
+        variants=variants,
     )
-    return entries_of(run)[variant.id]
+
+
+def entry_of(raw: Raw, variant: Variant, waves: Sequence[Wave]) -> BaselineEntry:
+    """Return waves as the product would store them as a baseline."""
+    result = result_of(variant, Stage.SCREEN, waves)
+    return entries_of(run_of(raw, VariantRun(variant=variant, results=(result,))))[variant.id]
 
 
 def comparisons(raw: Raw, *, known: int) -> Iterator[Comparison]:
@@ -139,7 +143,6 @@ def _round(raw: Raw, waves: Waves, before: tuple[str, ...], unit: str) -> list[C
     unchanged code there, as in A against B.
     """
     needed = 1 + raw.header.confirming
-    against = Against(facts=raw.header.facts, slug=raw.header.sku.slug)
     entries: dict[str, BaselineEntry] = {}
     here: dict[str, Wave] = {}
     cases = []
@@ -164,14 +167,17 @@ def _round(raw: Raw, waves: Waves, before: tuple[str, ...], unit: str) -> list[C
 
     def judged(stage: Stage, chosen: Sequence[Variant], replaced: str = "") -> dict[str, Verdict]:
         # A run has the whole baseline at hand, of which a planted change replaces one variant.
-        names = {*bases, *(each.id for each in chosen)} - {replaced}
-        found = judge(
-            {each.id: results[each.id, stage] for each in chosen},
-            variants=chosen,
-            entries={name: entries[name] for name in entries if name in names},
-            against=against,
-        )
-        return {verdict.variant: verdict for verdict in found}
+        own = {each.id: each for each in chosen}
+        ones = [
+            VariantRun(
+                variant=each,
+                expected=Expected(entry=entries[name]),
+                results=(results[name, stage],) if name in own else (),
+            )
+            for name, each in (bases | own).items()
+            if name != replaced
+        ]
+        return {verdict.variant: verdict for verdict in judge(run_of(raw, *ones), stage)}
 
     screened = judged(Stage.SCREEN, list(bases.values()))
     doubtful = [each for name, each in bases.items() if wants_confirmation(screened[name])]
@@ -201,11 +207,13 @@ def _decided(raw: Raw, result: Result, variant: Variant, entry: BaselineEntry) -
     As a run does, by one wave of each side, then by as many as confirm where something seems to
     have moved. A run takes fresh ones for these; here the first is among them.
     """
-    header, sides = raw.header, frozenset({variant.id})
-    against = Against(facts=header.facts, slug=header.sku.slug, arms=sides)
-    for most in (header.settings.processes, None):
-        results = {variant.id: replace(result, evidence=result.evidence[:most])}
-        (found,) = judge(results, variants=[variant], entries={variant.id: entry}, against=against)
+    for most in (raw.header.settings.processes, None):
+        one = VariantRun(
+            variant=variant,
+            expected=Expected(entry=entry, in_turns=True),
+            results=(replace(result, evidence=result.evidence[:most]),),
+        )
+        (found,) = judge(run_of(raw, one))
         if not wants_confirmation(found, is_brief=True):
             break
     return found if found.word.moved else None
@@ -220,22 +228,21 @@ def nights(runs: Sequence[Run]) -> Iterator[Comparison]:
     ordered = sorted(runs, key=lambda run: run.started)
     for place, run in enumerate(ordered):
         earlier = [each for each in ordered[:place] if each.sku.slug == run.sku.slug]
-        screens, confirms = (
-            {result.variant: result for result in run.asked if result.stage is stage}
-            for stage in (Stage.SCREEN, Stage.CONFIRM)
-        )
         for is_home in (True, False):
             before = [one for one in earlier if (one.facts.unit == run.facts.unit) is is_home]
             entries = {name: entry for one in before for name, entry in entries_of(one).items()}
-            variants = {each.id: each.variant for each in run.variants if each.id in entries}
-            against = Against(facts=run.facts, slug=run.sku.slug, known=tuple(entries.values()))
-            judged = partial(judge, variants=list(variants.values()), entries=entries)
-            found = judged(screens, against=against)
+            known = tuple(entries.values())
+            variants = {one.id: one.variant for one in run.variants if one.id in entries}
+            expected = [
+                replace(one, expected=Expected(entry=entries[one.id]))
+                for one in run.variants
+                if one.id in entries
+            ]
+            held = replace(run, variants=tuple(expected), canaries=())
+            found = judge(held, Stage.SCREEN, known=known)
             doubtful = {each.variant for each in found if wants_confirmation(each)}
-            again = judged(
-                {name: result for name, result in confirms.items() if name in doubtful},
-                against=dataclasses.replace(against, screened=screens),
-            )
+            told = (r for r in held.results if r.stage is Stage.SCREEN or r.variant in doubtful)
+            again = judge(held.having(results=told), Stage.CONFIRM, known=known)
             for name, verdict in {each.variant: each for each in (*found, *again)}.items():
                 metrics = entries[name].metrics.values()
                 units = sorted({unit for metric in metrics for unit in metric.values})
@@ -400,17 +407,17 @@ def _drawn(
     moved too far.
     """
     rnd = random.Random(f"0 {name} {is_cross}")  # noqa: S311 - draws
-    against = Against(facts=raw.header.facts, slug=raw.header.sku.slug)
 
     def said(base: Variant, variant: Variant, before: Sequence[Any], now: Sequence[Any]) -> float:
         if name != OURS:
             return math.log(median(now) / median(before))
-        (verdict,) = judge(
-            {variant.id: result_of(variant, Stage.SCREEN, now)},
-            variants=[variant],
-            entries={variant.id: replace(entry_of(raw, base, before), variant=variant.id)},
-            against=against,
+        entry = replace(entry_of(raw, base, before), variant=variant.id)
+        one = VariantRun(
+            variant=variant,
+            expected=Expected(entry=entry),
+            results=(result_of(variant, Stage.SCREEN, now),),
         )
+        (verdict,) = judge(run_of(raw, one))
         change = verdict.changes[0]
         return math.log1p(change.theta) if abs(change.clock_change) <= CLOCK_LIMIT else 0.0
 

@@ -9,10 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from perfsuite.boundary import UsageError, is_plain
-from perfsuite.judge.compare import (
-    Against,
-    level_changes,
-)
+from perfsuite.judge.compare import Grounds, level_changes
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     BaselineEntry,
@@ -102,8 +99,7 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
         with locked(folder):
             stored = read_all(folder)
             known = tuple(each.entry for each in stored.values())
-            against = Against(facts=run.facts, slug=slug, known=known)
-            against = against.learned([*variants.values()])
+            grounds = Grounds(facts=run.facts, slug=slug).learned(known, [*variants.values()])
             merged = {
                 name: merge(
                     stored[name].entry, entry, is_other_code=bool(run.against) or name in other_code
@@ -119,7 +115,7 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
                 if each.what
             }
             worse = {
-                name: _worse(variants[name], stored[name].entry, new[name], against)
+                name: _worse(variants[name], stored[name].entry, new[name], grounds)
                 for name in changed
                 if name in stored
             }
@@ -160,9 +156,9 @@ def _caution(run: Run, moved: Sequence[str], slower: Collection[str]) -> str:
     return ", ".join(told)
 
 
-def _worse(variant: Variant, old: BaselineEntry, new: BaselineEntry, against: Against) -> str:
+def _worse(variant: Variant, old: BaselineEntry, new: BaselineEntry, grounds: Grounds) -> str:
     """Say how much worse than the stored entry an accepted one is, beyond the threshold."""
-    changes = () if other_kind(old, new) else level_changes(variant, old, [new], against)
+    changes = () if other_kind(old, new) else level_changes(variant, old, [new], grounds)
     return ", ".join(
         f"{c.metric} {c.theta:+.2%} (threshold {c.threshold:.2%})"
         for c in changes

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from perfsuite.boundary import PerfError, StoreError, UsageError, plain
 from perfsuite.hooks import features
 from perfsuite.judge.claims import judge_claims, judge_quads
-from perfsuite.judge.compare import Against, Policy
-from perfsuite.judge.machine import canary_clocks, judge_machine
+from perfsuite.judge.compare import Grounds, Policy
+from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.peaks import peaks_of
 from perfsuite.judge.verdict import judge, wants_confirmation
 from perfsuite.model import (
@@ -46,7 +46,7 @@ from perfsuite.model import (
     because,
     built_in,
 )
-from perfsuite.packs.select import missing_need, missing_of, order
+from perfsuite.packs.select import missing_need, order
 from perfsuite.report import view
 from perfsuite.run.against import (
     MOST,
@@ -202,16 +202,10 @@ class Judging:
         """Return the verdicts on one stage's results; none where nothing was timed."""
         if run.settings.check_only:
             return {}
-        held = beside(run, stage)
-        verdicts = judge(
-            results_of(run, stage),
-            variants=[one.variant for one in run.variants],
-            entries=entries_in(held),
-            against=self._against(held),
-        )
         doubts, revision = self.sides.doubts(run), str(self.sides.revision)
         found = {}
-        for verdict in verdicts:
+        held = beside(run, stage)
+        for verdict in judge(held, stage, policy=self.policy, known=self.basis.known):
             if why := doubts.get(verdict.variant):
                 told = because("other_side", revision=revision, why=why)
                 verdict = replace(verdict, reasons=(*verdict.reasons, told))  # noqa: PLW2901
@@ -228,8 +222,7 @@ class Judging:
         machine = judge_machine(
             watched,
             [verdicts[v.id] for v in run.variants if v.id in verdicts and v.id not in away],
-            entries=entries_in(watched),
-            against=self._against(watched),
+            Grounds(facts=run.facts, slug=run.sku.slug, policy=self.policy),
         )
         found = {**verdicts, **{verdict.variant: verdict for verdict in machine.verdicts}}
         told = [found[one.id] for one in run.variants if one.id in found]
@@ -263,23 +256,6 @@ class Judging:
         fails = Word.UNCLEAR.value in self.policy.fail_on
         reasons = (*verdict.reasons, because("unconfirmed", why=why))
         return replace(verdict, word=Word.UNCLEAR, reasons=reasons, fails=fails)
-
-    def _against(self, run: Run) -> Against:
-        before, now = canary_clocks(run, entries_in(run))
-        expected = {one.id: one.expected for one in run.every}
-        why_not = {name: each.why_not for name, each in expected.items() if not each.in_turns}
-        return Against(
-            facts=run.facts,
-            slug=run.sku.slug,
-            policy=self.policy,
-            sources={name: each.source for name, each in expected.items()},
-            mismatches={n: str(why.facts["text"]) for n, why in why_not.items() if why},
-            arms=frozenset(name for name, each in expected.items() if each.in_turns),
-            known=self.basis.known,
-            screened=results_of(run, Stage.SCREEN),
-            clocks_before=before,
-            clocks_now=now,
-        )
 
 
 def _held(claim: ClaimInstance, entries: Mapping[str, BaselineEntry]) -> bool:
@@ -622,15 +598,8 @@ class _Work:
     def _claims(self) -> tuple[ClaimVerdict, ...]:
         """Judge the claims by the screen; decide those left open by blocks inside one process."""
         run = self.file.run
-        unmet = {claim.id: missing_of(claim.needs, run.facts) for claim in run.instances}
-        found = judge_claims(
-            run.instances,
-            # The screen's alone: what one side took minutes later is no match for the other side.
-            results_of(run, Stage.SCREEN),
-            facts=run.facts,
-            unmet={claim: reason for claim, reason in unmet.items() if reason},
-            policy=self.judging.policy,
-        )
+        # The screen's alone: what one side took minutes later is no match for the other side.
+        found = judge_claims(run, Stage.SCREEN, policy=self.judging.policy)
         told = {each.claim: each for each in found}
         gangs = {one.id for one in run.variants if one.variant.is_gang}
         left = [

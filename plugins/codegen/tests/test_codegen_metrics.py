@@ -67,7 +67,6 @@ def unpromised(kernel: Kernel, target: str) -> dict[str, float]:
 
 def verdict(before: Mapping[str, float], now: Mapping[str, float]) -> Any:
     """Return what the judge says of these metrics of one variant."""
-    from perfsuite.judge.compare import Against
     from perfsuite.judge.verdict import judge
     from perfsuite.model import (
         BaselineEntry,
@@ -75,11 +74,16 @@ def verdict(before: Mapping[str, float], now: Mapping[str, float]) -> Any:
         CaseInfo,
         DeviceFacts,
         Evidence,
+        Expected,
         Regime,
         Result,
+        Run,
+        Settings,
+        Sku,
         Status,
         Tier,
         Variant,
+        VariantRun,
     )
 
     case = CaseInfo(
@@ -98,12 +102,12 @@ def verdict(before: Mapping[str, float], now: Mapping[str, float]) -> Any:
     evidence = Evidence(slot=0, seed=0, backend="counted", exact=now)
     result = Result(variant=variant.id, status=Status.OK, evidence=(evidence,))
     facts = DeviceFacts(device="cpu", name="", unit="", identity={}, state={}, clocks=("time_us",))
-    (found,) = judge(
-        {variant.id: result},
-        variants=[variant],
-        entries={variant.id: entry},
-        against=Against(facts=facts, slug="sm_90a", source="baseline sm_90a"),
-    )
+    one = VariantRun(variant=variant, expected=Expected(entry=entry), results=(result,))
+    run = Run(
+        id="r", started="", command="", sku=Sku(slug="sm_90a", name="sm_90a"), facts=facts,
+        settings=Settings(), variants=(one,),
+    )  # fmt: skip
+    (found,) = judge(run)
     return found
 
 
