@@ -140,11 +140,8 @@ def conclude(
     with RunFile.create(folder, judged) as file:
         for result in (*judged.results, *judged.aside):
             file.append(result)
-        for trace in judged.traces:
-            file.append_trace(trace)
-        judged = file.finish(judged)
-        path = file.path
-    return Outcome(judged, path, basis)
+        judged = file.finish(judged, traces=judged.traces)
+    return Outcome(judged, file.path, basis)
 
 
 def _refuse_strangers(runs: Sequence[Run]) -> None:

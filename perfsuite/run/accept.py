@@ -24,17 +24,15 @@ from perfsuite.store.baselines import (
     Acceptance,
     Merged,
     StoredEntry,
-    baseline_text,
     has_sku,
     locked,
     merge,
     other_kind,
-    pack_path,
     packs_in,
     read_all,
     read_sku,
     sku_folder,
-    write_files,
+    write_entries,
 )
 from perfsuite.store.sku import fingerprint_differs, sku_for
 
@@ -120,14 +118,7 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
                 if name in stored
             }
             slower |= {name: why for name, why in worse.items() if why}
-            whole = {**stored, **changed}
-            files = {
-                pack_path(folder, pack): baseline_text(
-                    slug, pack, {n: whole[n] for n in whole if n.startswith(f"{pack}.")}
-                )
-                for pack in sorted({name.partition(".")[0] for name in changed})
-            }
-            written += write_files([run], skus[slug], folder, files)
+            written += write_entries([run], skus[slug], folder, changed)
     moved = [name for name, what in said.items() if what]
     return Accepted(
         written=tuple(written),

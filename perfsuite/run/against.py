@@ -26,7 +26,6 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
-from perfsuite.packs.find import PackSource
 from perfsuite.run.config import Config
 from perfsuite.store.git import check_out, repository_of, revision_of
 from perfsuite.workers.catalogue import load_catalogue
@@ -75,8 +74,8 @@ def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) ->
     usable = [pack for pack in config.packs if not pack.error]
     tier = max((each.tier for each in variants), key=list(Tier).index, default=Tier.SMOKE)
     sources = [
-        PackSource(name=p.name, origin=moved_origin(p.origin, theirs), version=p.version)
-        for p in usable
+        Pack(name=each.name, origin=moved_origin(each.origin, theirs), version=each.version)
+        for each in usable
     ]
     front = entries(theirs, sys.path)
     listed = {pack.name: pack for pack in load_catalogue(sources, tier=tier, front=front)}
