@@ -140,7 +140,9 @@ def conclude(
     with RunFile.create(folder, judged) as file:
         for result in (*judged.results, *judged.aside):
             file.append(result)
-        judged = file.finish(judged, traces=judged.traces)
+        for trace in judged.traces:
+            file.append_trace(trace)
+        judged = file.finish(judged)
     return Outcome(judged, file.path, basis)
 
 
