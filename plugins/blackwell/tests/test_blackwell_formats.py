@@ -131,10 +131,12 @@ def test_a_search_in_fractions_finds_the_same_codes(form: Format) -> None:
     table = [Fraction(value) for value in values_of(form.element) if not math.isnan(value)]
     for row in rows[:4]:
         found = search(row, form, factor)
-        for i, value in enumerate(row):
-            step = Fraction(values_of(form.scale)[found.scales[i // form.block]]) * Fraction(factor)
-            best = min(abs(Fraction(value) - each * step) for each in table)
-            assert abs(Fraction(value) - Fraction(found.values[i])) == best
+        for scale, first in zip(found.scales, range(0, len(row), form.block), strict=True):
+            step = Fraction(values_of(form.scale)[scale]) * Fraction(factor)
+            held = [each * step for each in table]
+            for i, value in enumerate(row[first : first + form.block], start=first):
+                best = min(abs(Fraction(value) - each) for each in held)
+                assert abs(Fraction(value) - Fraction(found.values[i])) == best
 
 
 @EACH

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pack_scripts import lines_of
 from perfsuite_blackwell import perf_kernels
-
-import perfsuite
 
 HERE = Path(__file__).parent
 KIB = 1 << 10
@@ -28,25 +23,11 @@ TARGETS = pytest.mark.parametrize("target", SHARED_LIMITS)
 COLUMNS = 512  # of tensor memory
 
 
-def _lines(script: str, *arguments: str, **environment: str) -> list[dict[str, Any]]:
-    roots = [HERE.parent, Path(perfsuite.__file__).parents[1]]
-    done = subprocess.run(
-        [sys.executable, str(HERE / script), *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots)), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 @cache
 def _every() -> list[dict[str, Any]]:
     """Compile for all targets in one process: it imports torch and Triton once."""
     pytest.importorskip("triton")
-    return _lines("compile_kernels.py", *SHARED_LIMITS)
+    return lines_of(HERE / "compile_kernels.py", *SHARED_LIMITS)
 
 
 def _compiled(target: str) -> dict[str, dict[str, Any]]:
@@ -99,7 +80,9 @@ def test_scales_of_blocks_go_through_tensor_memory(target: str) -> None:
 
 def test_triton_kernels_are_right_in_the_interpreter() -> None:
     pytest.importorskip("triton")
-    errors = {row["name"]: row["error"] for row in _lines("interpret.py", TRITON_INTERPRET="1")}
+    errors = {
+        row["name"]: row["error"] for row in lines_of(HERE / "interpret.py", TRITON_INTERPRET="1")
+    }
     assert len(errors) == 7
     for name, error in errors.items():
         assert error > 0.05 if "untiled" in name else error < 2e-3, (name, error)

@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pack_scripts import lines_of
 from perfsuite_compute import kernels_decode, kernels_fused, perf_kernels, pointwise_fusion
-
-import perfsuite
 
 HERE = Path(__file__).parent
 SHARED_LIMIT = 227 << 10  # bytes of shared memory that one block may have on sm_90
 KERNELS = {kernel.name: kernel for kernel in (*kernels_fused.kernels(), *kernels_decode.kernels())}
 
 
-def _run(script: str, **environment: str) -> list[dict[str, Any]]:
-    roots = [HERE.parent, Path(perfsuite.__file__).parents[1]]
-    done = subprocess.run(
-        [sys.executable, str(HERE / script)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots)), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 @cache
 def _compiled() -> dict[str, dict[str, Any]]:
     pytest.importorskip("triton")
-    return {row["name"]: row for row in _run("fused_sm90.py")}
+    return {row["name"]: row for row in lines_of(HERE / "fused_sm90.py")}
 
 
 def test_each_kernel_compiles_for_hopper_without_spilling() -> None:
@@ -62,7 +43,7 @@ def test_rows_at_multiples_of_16_bytes_are_read_by_16_bytes() -> None:
 
 def test_kernels_are_right_in_the_interpreter() -> None:
     pytest.importorskip("triton")
-    rows = _run("fused_interpret.py", TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
+    rows = lines_of(HERE / "fused_interpret.py", TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
     assert len(rows) > 5
     assert max(row["error"] for row in rows) < 1e-5
 

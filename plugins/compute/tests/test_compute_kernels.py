@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-import perfsuite
+from pack_scripts import lines_of
 
 HERE = Path(__file__).parent
 SHARED_LIMIT = 227 << 10  # bytes of shared memory that one block may have on sm_90
-
-
-def _lines(script: str, **environment: str) -> list[dict[str, Any]]:
-    roots = [HERE.parent, Path(perfsuite.__file__).parents[1]]
-    done = subprocess.run(
-        [sys.executable, str(HERE / script)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots)), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @cache
 def _compiled() -> list[dict[str, Any]]:
     pytest.importorskip("triton")
     pytest.importorskip("cuda.core")
-    return _lines("kernels_sm90.py")
+    return lines_of(HERE / "kernels_sm90.py")
 
 
 def test_every_kernel_compiles_for_hopper_without_spilling() -> None:
@@ -81,6 +62,6 @@ def test_triton_softmax_copies_wide_rows_ahead() -> None:
 
 def test_triton_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
     pytest.importorskip("triton")
-    rows = _lines("interpret.py", TRITON_INTERPRET="1")
+    rows = lines_of(HERE / "interpret.py", TRITON_INTERPRET="1")
     assert len(rows) == 15
     assert {row["name"]: row["error"] for row in rows if not row["error"] < 2e-3} == {}

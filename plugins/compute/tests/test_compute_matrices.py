@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pack_scripts import lines_of
 from perfsuite_compute import grouped_gemm, kernels_matrices, matrices
 
 import perfsuite
@@ -21,19 +18,9 @@ SHARED_LIMIT = 227 << 10  # bytes of shared memory that one block may have on sm
 CASES = {each.name: each for each in matrices.cases() if isinstance(each, perfsuite.Case)}
 
 
-def _lines(script: str, **environment: str) -> list[dict[str, Any]]:
+def _lines(script: str, *arguments: str, **environment: str) -> list[dict[str, Any]]:
     pytest.importorskip("triton")
-    roots = [HERE.parent, Path(perfsuite.__file__).parents[1]]
-    done = subprocess.run(
-        [sys.executable, str(HERE / script)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots)), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return lines_of(HERE / script, *arguments, **environment)
 
 
 @cache

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hopper_sass import count, opcodes, tool, usage
+from pack_scripts import lines_of
 from perfsuite_hopper import cluster_dsmem, gemm, tma_copy
 from perfsuite_hopper.kernels import KERNELS
-
-import perfsuite
 
 HERE = Path(__file__).parent
 SHARED_LIMIT = 227 << 10  # bytes of shared memory that one block may have on sm_90
@@ -112,17 +106,7 @@ def test_matrix_descriptor_is_that_of_the_ptx_manual() -> None:
 
 def test_gluon_kernel_compiles_for_hopper_with_roles_and_wgmma() -> None:
     pytest.importorskip("triton")
-    roots = [HERE.parent, Path(perfsuite.__file__).parents[1]]
-    done = subprocess.run(
-        [sys.executable, str(HERE / "compile_gluon.py")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots))},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    row = lines_of(HERE / "compile_gluon.py")[-1]
     assert row["layouts"] == [True] * 3
     kernel = next(each for each in KERNELS if each.language == "gluon")
     assert row["constants"] == [*kernel.constants.values(), kernel.num_warps]

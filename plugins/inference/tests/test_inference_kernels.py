@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pack_scripts import lines_of
 from perfsuite_inference import paged_triton, perf_kernels
 
 HERE = Path(__file__).parent
 SHARED_LIMIT = 99 << 10  # bytes of shared memory that one block may have on sm_120, the least
 
 
-def _lines(script: str, *arguments: str, **environment: str) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, str(HERE / script), *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 @cache
 def _compiled() -> list[dict[str, Any]]:
     pytest.importorskip("triton")
-    return _lines("compile_kernels.py", "90", "120")
+    return lines_of(HERE / "compile_kernels.py", "90", "120")
 
 
 def test_kernels_compile_without_spilling_and_fit_a_block() -> None:
@@ -50,7 +34,7 @@ def test_attention_multiplies_in_tensor_cores_and_loads_ahead() -> None:
 
 def test_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
     pytest.importorskip("triton")
-    rows = _lines("interpret_paged.py", TRITON_INTERPRET="1")
+    rows = lines_of(HERE / "interpret_paged.py", TRITON_INTERPRET="1")
     assert len(rows) == 4
     assert {row["name"]: row["error"] for row in rows if not row["error"] < 1e-3} == {}
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pack_scripts import lines_of
 from perfsuite_memory import (
     async_prefetch,
     atomics,
@@ -230,11 +228,7 @@ def test_what_copies_ahead_asks_for_a_gpu_that_can(module: Any) -> None:
 def test_triton_is_right_on_sizes_with_tails() -> None:
     pytest.importorskip("triton")
     pytest.importorskip("torch")
-    subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("interpret_access.py"))],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        check=True,
-    )
+    lines_of(Path(__file__).with_name("interpret_access.py"), TRITON_INTERPRET="1")
 
 
 def test_triton_has_the_tiles_that_are_listed() -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pack_scripts import lines_of
 from perfsuite_memory import gather_scatter, kernels_movement, movement, reduction, scan_sort_topk
 
 import perfsuite
@@ -23,19 +20,10 @@ CLAIMS = [each for each in movement.CASES if isinstance(each, perfsuite.Claim)]
 Opcodes = dict[str, Counter[str]]
 
 
-def _lines(script: str, **variables: str) -> list[dict[str, Any]]:
+def _lines(script: str, *arguments: str, **environment: str) -> list[dict[str, Any]]:
     pytest.importorskip("torch")
     pytest.importorskip("triton")
-    done = subprocess.run(
-        [sys.executable, str(HERE / script)],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return lines_of(HERE / script, *arguments, **environment)
 
 
 @pytest.fixture(scope="module")

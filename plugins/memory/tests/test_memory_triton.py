@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pack_scripts import lines_of
 
 HERE = Path(__file__).parent
 
 
-def _run(script: str, **variables: str) -> str:
-    done = subprocess.run(
-        [sys.executable, str(HERE / script)],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if "No module named 'triton'" in done.stderr or "No module named 'torch'" in done.stderr:
-        pytest.skip("needs torch and triton")
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def _lines(script: str, **environment: str) -> list[dict[str, Any]]:
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    return lines_of(HERE / script, **environment)
 
 
 @pytest.fixture(scope="module")
 def opcodes() -> dict[str, Counter[str]]:
     """Return the SASS opcode counts of each kernel."""
-    found = json.loads(_run("compile_triton.py"))
+    (found,) = _lines("compile_triton.py")
     return {name: Counter(listing) for name, listing in found.items()}
 
 
 def test_kernels_are_right_on_sizes_with_tails() -> None:
-    _run("interpret_triton.py", TRITON_INTERPRET="1")
+    _lines("interpret_triton.py", TRITON_INTERPRET="1")
 
 
 def test_no_kernel_spills(opcodes: dict[str, Counter[str]]) -> None:

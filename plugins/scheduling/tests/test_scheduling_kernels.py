@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pack_scripts import lines_of
 from perfsuite_scheduling import perf_kernels, work_queue
 
 HERE = Path(__file__).parent
 Opcodes = dict[tuple[str, str], Counter[str]]
 
 
-def _lines(script: str, **variables: str) -> list[dict[str, Any]]:
+def _lines(script: str, *arguments: str, **environment: str) -> list[dict[str, Any]]:
     pytest.importorskip("triton")
     pytest.importorskip("torch")
-    done = subprocess.run(
-        [sys.executable, str(HERE / script)],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return lines_of(HERE / script, *arguments, **environment)
 
 
 @pytest.fixture(scope="module")
