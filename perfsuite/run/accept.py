@@ -34,7 +34,7 @@ from perfsuite.store.baselines import (
     sku_folder,
     write_entries,
 )
-from perfsuite.store.sku import fingerprint_differs, sku_for
+from perfsuite.store.sku import fingerprint_differs, skus_of
 
 
 def caution_of(run: Run, moved: Sequence[str], slower: Mapping[str, str]) -> str:
@@ -118,14 +118,13 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
     acceptance = acceptance_of(reason, by)
     chosen = _chosen(run, select)
     _refuse_failures(run, chosen)
-    variants = {one.id: one.variant for one in run.variants}
+    variants = [one.variant for one in run.variants]
     # Gangs and compilation targets have SKUs of their own.
-    skus: dict[str, Sku] = {}
+    of_variant, skus = skus_of(run), dict[str, Sku]()
     entries: dict[str, dict[str, BaselineEntry]] = {}
     for name, entry in entries_of(run).items():
         if name in chosen:
-            known = name in variants
-            sku = sku_for(variants[name], run.facts, own=run.sku) if known else run.sku
+            sku = of_variant[name]
             skus[sku.slug] = sku
             entries.setdefault(sku.slug, {})[name] = entry
     for slug, sku in skus.items():
@@ -141,7 +140,7 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
             said |= moves
             moved = {name: new[name] for name, what in moves.items() if what}
             grounds = Grounds(facts=run.facts, slug=slug)
-            slower |= slower_than(before, moved, variants=[*variants.values()], grounds=grounds)
+            slower |= slower_than(before, moved, variants=variants, grounds=grounds)
             written += write_entries([run], skus[slug], folder, changed)
     left = {n: why or "nothing was measured" for n, why in chosen.items() if n not in said}
     return Accepted(
