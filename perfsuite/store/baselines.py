@@ -262,13 +262,17 @@ def _writing(path: Path) -> AbstractContextManager[None]:
     return refusing("cannot write a baseline", path, remedy=remedy)
 
 
-def write_files(
-    runs: Sequence[Run], sku: Sku, folder: Path, files: Mapping[Path, bytes]
+def write_entries(
+    runs: Sequence[Run], sku: Sku, folder: Path, entries: Mapping[str, StoredEntry]
 ) -> tuple[Path, ...]:
-    """Write the packs' files, with what they refer to before them."""
-    if not files:
+    """Put entries of ``runs`` into their packs' files, with what they refer to before them."""
+    if not entries:
         return ()
-    first = {}
+    first, files = {}, {}
+    for pack in sorted({name.partition(".")[0] for name in entries}):
+        own = {name: each for name, each in entries.items() if name.startswith(f"{pack}.")}
+        whole = {**read_pack(folder, pack), **own}
+        files[pack_path(folder, pack)] = baseline_text(sku.slug, pack, whole)
     for run in runs:
         facts = RunFacts(
             run=run.id,

@@ -269,7 +269,7 @@ class Worker:
                 job.device, rank=job.rank, ranks=job.ranks, rendezvous=job.rendezvous
             )
             self._announce("load")
-        session = _opened(job, self._gang)
+        session = opened(job, self._gang)
         self._job, self._device, self._sides = job, session.device, [session]
         if job.rival is not None:
             rival = Session(session.device, session.case, job.rival, job.settings, job.seed)
@@ -319,7 +319,7 @@ class Worker:
         job, sets = asked
         self._put_away()
         forget_compiled()
-        session = _opened(job)
+        session = opened(job)
         self._device = session.device
         found = dissect(session.device, lambda: session.launches(sets))
         refuse_strangers(job.tree, sys.modules.values())
@@ -339,13 +339,13 @@ class Worker:
 
 def show(job: Job) -> None:
     """Launch a variant once, warm, for the profiler that this process runs under."""
-    session = _opened(job)
+    session = opened(job)
     show_once(session.device, lambda: session.launches(1))
     refuse_strangers(job.tree, sys.modules.values())
     session.device.close()
 
 
-def _opened(job: Job, gang: Gang | None = None) -> Session:
+def opened(job: Job, gang: Gang | None = None) -> Session:
     """Import a job's case, and open its device."""
     if job.accelerator is not None and job.accelerator.folder not in {"", *sys.path}:
         sys.path.append(job.accelerator.folder)
