@@ -55,6 +55,11 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return citizen_in(pytester, monkeypatch)
 
 
+def test_what_runs_no_test_measures_nothing(project: pytest.Pytester) -> None:
+    assert perf(project, "--setup-only").ret == 0
+    assert not (project.path / ".perfsuite").exists()
+
+
 def test_a_project_s_own_tests_and_other_plugins_do_their_work(project: pytest.Pytester) -> None:
     project.makepyfile(acme=PACK.replace("[1, 2]", "[2, 3, 1]"), test_mine=MINE)
     project.makeconftest(CONFTEST)
@@ -95,8 +100,8 @@ def test_ten_thousand_variants_are_collected_in_two_seconds_and_not_measured(
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     perf(project, "--collect-only", "-qq").stdout.fnmatch_lines(["perf: 10000"])
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
     assert not (project.path / ".perfsuite").exists()
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
 
 
 def test_a_test_that_is_run_again_stays_failed(project: pytest.Pytester) -> None:

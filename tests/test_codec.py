@@ -60,12 +60,8 @@ def test_bad_messages_are_refused(data: bytes) -> None:
         ("[" * 100_000, "nested too deeply"),
         ('{"a": {"b": 1,\n"b": 2}}', "duplicate key 'b'"),
         *((half, "surrogates not allowed") for half in ('"\\ud800"', '{"a\\uDFFF": 1}')),
-        *((f'{{"a": {number}}}', OUTSIDE) for number in ("NaN", "-Infinity", "1e999", "1e308")),
-        *((f'{{"a": {number}}}', OUTSIDE) for number in ("-1E+0101", "1e101", "9999e97")),
-        *(
-            (f'{{"a": {number}}}', OUTSIDE)
-            for number in ("1e-101", "5e-324", "-1e-400", "9" * 5000)
-        ),
+        *((f'{{"a": {number}}}', OUTSIDE) for number in ("NaN", "-Infinity", "1e999", "-1E+0101")),
+        *((f'{{"a": {number}}}', OUTSIDE) for number in ("9999e97", "-1e-400", "9" * 5000)),
         (f'{{"a": 0.{"0" * 60}1e-60}}', OUTSIDE),
     ],
 )
@@ -93,12 +89,11 @@ def test_extreme_numbers_and_characters_are_read() -> None:
         ({"center": 1.0}, BaselineMetric, "missing required field `unit`"),
         ({"time_us": [], "health": {"watt": 3.0}}, Block, "unknown field `watt` - at `$.health`"),
         ({"variant": "a", "status": "fine"}, Result, "'fine' - at `$.status`"),
-        ({"processes": 0}, Settings, "processes must be at least 1"),
-        ({"launches": 1, "sets": 10**9}, Sampling, "sets must be from 1 to 256, not 1000000000"),
-        ({"launches": -1, "sets": 1}, Sampling, "launches must be 1 or more"),
-        ({"slot": 0, "seed": 0, "sets": 0}, Evidence, "sets must be"),
-        ({"slot": 0, "seed": 0, "exact": {"A b": 1}}, Evidence, "metric name 'A b' must match"),
-        ({"time_us": [1.0], "metrics": {"A b": [1.0]}}, Block, "metric name 'A b' must match"),
+        ({"processes": 0}, Settings, "Expected `int` >= 1 - at `$.processes`"),
+        ({"launches": 1, "sets": 10**9}, Sampling, "Expected `int` <= 256 - at `$.sets`"),
+        ({"slot": 0, "seed": 0, "exact": {"A b": 1}}, Evidence, "- at `key` in `$.exact`"),
+        ({"center": 1.0, "unit": "us", "better": "up"}, BaselineMetric, "- at `$.better`"),
+        ({"center": 1.0, "unit": "us", "within": -1.0}, BaselineMetric, "- at `$.within`"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused_by_its_path(

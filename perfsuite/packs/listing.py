@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perfsuite.boundary import (
     MAGNITUDE,
@@ -34,7 +35,6 @@ from perfsuite.model import (
     Work,
     variant_id,
 )
-from perfsuite.packs.find import PackSource
 from perfsuite.packs.load import LoadedPack
 from perfsuite.store.codec import encode, read_json
 
@@ -49,20 +49,12 @@ class Listing(Struct, frozen=True):
     packs, None as long as they are not known.
     """
 
-    source: PackSource
+    source: Pack
     tier: Tier
     heavy: tuple[str, ...]
     paths: tuple[str, ...]
     front: tuple[str, ...] = ()
     kernels: tuple[Kernel, ...] | None = None
-
-
-class Listed(Struct, frozen=True):
-    """A listed pack, the kernels that it has, and whether it wants those of all packs."""
-
-    pack: Pack
-    kernels: tuple[Kernel, ...] = ()
-    wants_kernels: bool = False
 
 
 def is_full_only(case: Case, axes: Axes) -> bool:
@@ -72,13 +64,13 @@ def is_full_only(case: Case, axes: Axes) -> bool:
     )
 
 
-def list_pack(source: PackSource, loaded: LoadedPack, asked: Listing) -> Listed:
+def list_pack(asked: Listing, loaded: LoadedPack) -> Pack:
     """Expand a loaded pack's cases and claims; what its own formulas raise is a ``PackError``."""
     variants: dict[str, list[Variant]] = {}
     canaries: dict[str, list[Variant]] = defaultdict(list)
     ceilings: dict[str, list[Variant]] = defaultdict(list)
     for case in loaded.cases.values():
-        each = _Expanded(source, case)
+        each = _Expanded(loaded.pack, case)
         variants[case.name] = list(each.variants(asked.tier))
         for device, bound in case.canary.items():
             axes = {axis: bound[axis] for axis in case.axes}
@@ -87,27 +79,22 @@ def list_pack(source: PackSource, loaded: LoadedPack, asked: Listing) -> Listed:
         for name, shows in case.ceilings.items():
             shown_by = (one for one in every if each.called(shows, one.axes, f"ceilings[{name!r}]"))
             ceilings[name].extend(shown_by)
-    pack = Pack(
-        name=source.name,
-        origin=source.origin,
-        version=source.version,
+    return replace(
+        loaded.pack,
+        version=asked.source.version,
         variants=tuple(itertools.chain.from_iterable(variants.values())),
         claims=tuple(
             one for claim in loaded.claims for one in _instances(variants[claim.case], claim)
         ),
         canaries={name: tuple(some) for name, some in canaries.items()},
         ceilings={name: tuple(some) for name, some in ceilings.items()},
-        kernels=tuple(asked.kernels or ()),
-        controller=loaded.controller,
-        accelerator=loaded.accelerator,
     )
-    return Listed(pack, loaded.kernels, loaded.wants_kernels)
 
 
 class _Expanded:
     """A case of a pack, and what its formulas say of its bindings."""
 
-    def __init__(self, source: PackSource, case: Case) -> None:
+    def __init__(self, source: Pack, case: Case) -> None:
         self.source, self.case = source, case
         build: Any = inspect.unwrap(getattr(case.build, "func", case.build))
         code = getattr(build, "__code__", None)

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, UsageError, plain
-from perfsuite.model import Pack, Tier
-from perfsuite.packs.find import PackSource
-from perfsuite.packs.listing import Listed, Listing
+from perfsuite.model import Kernel, Pack, Tier
+from perfsuite.packs.listing import Listing
 from perfsuite.store.files import refuse_few_files
 from perfsuite.workers.messages import raw
 from perfsuite.workers.process import EndedError, Process, Setup, Slot, hear
@@ -20,7 +19,7 @@ FILES, FILES_PER_PACK = 10, 2
 
 
 def load_catalogue(
-    sources: Sequence[PackSource],
+    sources: Sequence[Pack],
     *,
     tier: Tier,
     time_limit_s: float = 20.0,
@@ -34,7 +33,7 @@ def load_catalogue(
     module of ``heavy``. ``front`` stands first on their ``sys.path``.
     """
     given = (tier, tuple(heavy), tuple(sys.path), tuple(front))
-    asked = {source: Listing(source, *given) for source in sources if not source.error}
+    asked = {source.name: Listing(source, *given) for source in sources if not source.error}
     refuse_few_files(FILES + FILES_PER_PACK * len(asked))
     try:
         raw(list(asked.values()))
@@ -44,53 +43,49 @@ def load_catalogue(
             where=ascii(error.object),
             remedy="rename the folder, or take it out of PYTHONPATH",
         ) from error
-    listed: dict[PackSource, Listed] = {}
+    found: dict[str, Pack] = {}
+    kernels: tuple[Kernel, ...] = ()
     why = ""
     try:
         if asked:
             with Slot(0, Setup(device="")) as slot:
-                listed |= _listed(slot, asked, time_limit_s)
-                kernels = tuple(kernel for each in asked for kernel in listed[each].kernels)
-                wanting = [each for each in asked if listed[each].wants_kernels]
+                found |= _listed(slot, asked, time_limit_s)
+                kernels = tuple(kernel for each in found.values() for kernel in each.kernels)
+                wanting = [name for name, each in found.items() if each.wants_kernels]
                 again = {each: replace(asked[each], kernels=kernels) for each in wanting}
-                listed |= _listed(slot, again, time_limit_s)
+                found |= _listed(slot, again, time_limit_s)
     except DeviceError as error:
         why = error.what
-    packs = [
-        listed[each].pack if each in listed else _pack(each, _refused(each, why))
-        for each in sources
-    ]
-    return tuple(replace(pack, error=plain(pack.error)) for pack in packs)
+    packs = []
+    for source in sources:
+        pack = source if source.error else found.get(source.name) or _refused(source, why)
+        shared = kernels if pack.wants_kernels else ()
+        packs.append(replace(pack, error=plain(pack.error), kernels=shared))
+    return tuple(packs)
 
 
-def _listed(
-    slot: Slot, asked: Mapping[PackSource, Listing], limit_s: float
-) -> dict[PackSource, Listed]:
+def _listed(slot: Slot, asked: Mapping[str, Listing], limit_s: float) -> dict[str, Pack]:
     """Have a fresh process list each pack, all at once; one that ends early has an error."""
-    running: list[Process] = []
-    found: dict[PackSource, Listed] = {}
+    running: dict[str, Process] = {}
+    found: dict[str, Pack] = {}
     try:
-        for each in asked.values():
-            running.append(slot.fork())
-            running[-1].tell("list", each)
-        for source, process in zip(asked, running, strict=True):
+        for name, listing in asked.items():
+            running[name] = slot.fork()
+            running[name].tell("list", listing)
+        for name, process in running.items():
+            source = asked[name].source
             try:
                 (told,) = hear([process], "list", limit_s)
             except EndedError as ended:
                 output = f"; its output:\n{ended.output}" if ended.output else ""
                 told = _refused(source, f"{ended.reason}{output}")
-            found[source] = told if isinstance(told, Listed) else Listed(_pack(source, told))
+            found[name] = told if isinstance(told, Pack) else replace(source, error=told)
     finally:
-        for process in running:
+        for process in running.values():
             process.close(0.0)
     return found
 
 
-def _refused(source: PackSource, why: str) -> str:
-    """Return why a pack has nothing but an error: its source's own, or ``why``."""
+def _refused(source: Pack, why: str) -> Pack:
     remedy = "a pack's module declares cases and does nothing else when imported"
-    return source.error or str(source.refuse(why, remedy=remedy))
-
-
-def _pack(source: PackSource, error: str) -> Pack:
-    return Pack(name=source.name, origin=source.origin, version=source.version, error=error)
+    return replace(source, error=str(source.refuse(why, remedy=remedy)))
