@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 from store_data import planned, variant
-from test_runner import Log, request, watched
+from test_runner import Log, request, slow_down, watched
 
 from perfsuite.boundary import StoreError
 from perfsuite.model import (
@@ -162,12 +162,11 @@ HOSTILE = "<script>alert(1)</script> \\u001b[2J"
 
 
 def test_what_is_excepted_is_shown_everywhere_and_a_canary_shifts_no_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     text = waiver("us=200").replace("new driver", HOSTILE)
     execute(watched(tmp_path), Log())
-    for us in (50, 100, 200, 400):
-        monkeypatch.setenv(f"FACTOR_{us}", "1.03")
+    slow_down(tmp_path, 50, 100, 200, 400, by=1.03)
     exceptions = load(tmp_path, f"{text}\n{quarantine('us=50')}")
     outcome = execute(watched(tmp_path, exceptions=exceptions), Log())
     verdicts = outcome.run.verdicts

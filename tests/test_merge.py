@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import store_data
 from msgspec import structs
-from test_runner import QUICK, WATCHED, Log, request
+from test_runner import QUICK, WATCHED, Log, request, slow_down
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import (
@@ -88,9 +88,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     found = request(folder, FIVE, settings=settings)
     asked = replace(found, variants=found.variants[:5])
     accept(execute(asked, Log()).run, folder / "baselines", reason="first", by="me")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("FACTOR_200", "1.05")
-        return execute(asked, Log()).run, folder / "baselines"
+    slow_down(folder, 200, by=1.05)
+    return execute(asked, Log()).run, folder / "baselines"
 
 
 def split(run: Run, count: int = 2, unit: str = "") -> list[Run]:

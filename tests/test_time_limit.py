@@ -11,7 +11,7 @@ import pytest
 import store_data
 from msgspec import structs
 from options_data import OPTIONS
-from test_runner import PACK, QUICK, Log, request
+from test_runner import PACK, QUICK, Log, request, slow_down
 
 from perfsuite.model import (
     BaselineEntry,
@@ -151,7 +151,7 @@ def test_a_night_measures_what_fits_and_says_what_it_left_out(
     first = execute(asked, Log())
     first.run_file.unlink()
     store(asked.folder, costing(first.run, 20.0))
-    monkeypatch.setenv("FACTOR_110", "1.1")
+    slow_down(tmp_path, 110, by=1.1)
     monkeypatch.setattr("perfsuite.run.run.CONFIRM_END", 0.0)
     outcome = execute(replace(asked, time_s=120.0), Log())
     run = outcome.run

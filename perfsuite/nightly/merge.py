@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from perfsuite.boundary import UsageError
 from perfsuite.judge.noise import ENDS
 from perfsuite.judge.verdict import wants_confirmation
-from perfsuite.model import Pack, Part, Run, Stage, Tier, VariantRun
+from perfsuite.model import Pack, Part, Run, Stage, VariantRun
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.run.config import EXIT_MACHINE
 from perfsuite.run.expected import find_expected
@@ -25,6 +25,8 @@ from perfsuite.run.project import (
     find_project,
     known_history,
     say,
+    stored_run,
+    with_baselines,
 )
 from perfsuite.run.run import Judging, Outcome, joined
 from perfsuite.store.baselines import Root
@@ -51,7 +53,6 @@ def merged(runs: Sequence[Run]) -> Run:
 
     A missing or interrupted shard is told of in its notes, and ``gaps`` names it.
     """
-    parts: list[Part] = []
     for run in runs:
         if run.shard is None:
             raise UsageError(
@@ -63,16 +64,6 @@ def merged(runs: Sequence[Run]) -> Run:
                 f"run {run.id!r} compares two revisions, each variant on one machine",
                 remedy="read the shards' own reports: perfsuite report RUN",
             )
-        part = Part(
-            run=run.id,
-            shard=run.shard,
-            facts=run.facts,
-            units=run.units,
-            wall_s=run.wall_s,
-            is_whole=bool(run.finished),
-        )
-        parts.append(part)
-    parts.sort(key=lambda part: part.shard.index)
     runs = sorted(runs, key=lambda run: run.shard.index if run.shard else 0)
     _refuse_strangers(runs)
     ids = [run.id for run in runs]
@@ -95,7 +86,18 @@ def merged(runs: Sequence[Run]) -> Run:
         phases_s={},
         shift=None,
         shard=None,
-        parts=tuple(parts),
+        parts=tuple(
+            Part(
+                run=run.id,
+                shard=run.shard,
+                facts=run.facts,
+                units=run.units,
+                wall_s=run.wall_s,
+                is_whole=bool(run.finished),
+            )
+            for run in runs
+            if run.shard
+        ),
         finished="",
     )
     notes = [f"shard {run.shard}: {note}" for run in runs for note in run.notes]
@@ -138,7 +140,9 @@ def conclude(
     with RunFile.create(folder, judged) as file:
         for result in (*judged.results, *judged.aside):
             file.append(result)
-        judged = file.finish(judged, traces=judged.traces)
+        for trace in judged.traces:
+            file.append_trace(trace)
+        judged = file.finish(judged)
     return Outcome(judged, file.path, basis)
 
 
@@ -191,11 +195,11 @@ def merge(
     from perfsuite.report.terminal import summary
     from perfsuite.run.finish import run_view_of, tell_github, write
 
-    project = find_project()
-    whole = merged([project.load_run(name) for name in runs])
-    roots = project.baseline_roots(baselines, pack)
+    project = with_baselines(find_project(pack), baselines)
+    whole = merged([stored_run(project, name) for name in runs])
+    project = project.chosen()
+    roots, packs = project.baseline_roots, project.packs
     exceptions = Exceptions.load(roots, datetime.now(UTC).date())
-    packs = project.packs(pack, Tier.SMOKE)
     outcome = conclude(
         whole, folder=project.folder, roots=roots, exceptions=exceptions, packs=packs
     )

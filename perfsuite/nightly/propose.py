@@ -32,7 +32,14 @@ from perfsuite.report import view
 from perfsuite.report.data import Side, explained_by
 from perfsuite.report.files import markdown_templates
 from perfsuite.run.accept import acceptance_of
-from perfsuite.run.project import BaselinesOption, find_project, say, time_of
+from perfsuite.run.project import (
+    BaselinesOption,
+    find_project,
+    say,
+    stored_run,
+    time_of,
+    with_baselines,
+)
 from perfsuite.store.baselines import (
     Baselines,
     RunFacts,
@@ -270,14 +277,9 @@ def _broken(run: Run, product: _Product, exceptions: Exceptions) -> str:
         if result.stage.is_canary and result.status not in {Status.OK, Status.SKIPPED}:
             return f"canary {result.variant} {result.status}"
     away = exceptions.quarantined(run)
-    baselines = product.baselines
+    entries, source = product.baselines.entries, f"baseline {product.baselines.sku.slug}"
     canaries = [
-        replace(
-            one,
-            expected=Expected(
-                entry=baselines.entry(one.id), source=f"baseline {baselines.sku.slug}"
-            ),
-        )
+        replace(one, expected=Expected(entry=entries.get(one.id), source=source))
         for one in run.canaries
         if one.id not in away
     ]
@@ -456,9 +458,9 @@ def propose_command(  # noqa: PLR0913, PLR0917 - a command line
 
     A page in Markdown says of each entry what it was and will be, how sure that is, and why.
     """
-    project = find_project()
-    roots = project.baseline_folders(baselines)
-    named = [project.load_run(name) for name in runs or ()]
+    project = with_baselines(find_project(), baselines)
+    roots = project.baselines
+    named = [stored_run(project, name) for name in runs or ()]
     known = [] if runs else list_runs(project.folder)
     if older := len(known[MOST_RUNS:]):
         say(f"not read: {older} runs that are older by their clocks; name those that are to count")

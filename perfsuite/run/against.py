@@ -64,10 +64,12 @@ def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) ->
     """Check the revision out and list its packs; raises UsageError, nothing without a revision."""
     if config.against is None:
         return Sides()
-    project, build = config.project, config.against.build
+    project = config.project
     repository = repository_of(project)
-    revision = revision_of(repository, config.against.rev)
-    root = check_out(repository, revision, folder=config.folder, build=build, stack=stack)
+    revision = revision_of(repository, config.against)
+    root = check_out(
+        repository, revision, folder=config.folder, build=config.against_build, stack=stack
+    )
     theirs, ours = (_tree(place, repository, project) for place in (root, repository))
     usable = [pack for pack in config.packs if not pack.error]
     tier = max((each.tier for each in variants), key=list(Tier).index, default=Tier.SMOKE)
