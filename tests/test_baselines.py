@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,7 +42,6 @@ from perfsuite.model import (
 )
 from perfsuite.run.accept import Accepted, accept
 from perfsuite.store.baselines import Baselines, baseline_text
-from perfsuite.store.runs import RunFile
 
 GOLD = Path(__file__).parent / "gold" / "baselines"
 COPY, ADD = "memory.copy[n=1024]", "memory.add[n=1024]"
@@ -392,28 +391,22 @@ def test_what_is_there_and_cannot_be_read_is_not_nothing(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_baselines_without_rights_are_not_nothing() -> None:
-    program = (
-        "import os, sys; sys.path[:0] = sys.argv[2:]\n"
-        "from test_baselines import COPY, Path, SKU, Baselines, StoreError\n"
-        "root = Path(sys.argv[1]); places = [root / name for name in ('nvidia-h200/memory.json', "
-        "'nvidia-h200', '')]\n"
-        "for place in places:\n"
-        "    place.chmod(0); os.seteuid(12345)\n"
-        "    try: Baselines.load([root], SKU)\n"
-        "    except StoreError as error: print(error)\n"
-        "    os.seteuid(0)\n"
-    )
+@pytest.mark.parametrize("name", ["nvidia-h200/memory.json", "nvidia-h200", ""])
+def test_baselines_without_rights_are_not_nothing(name: str) -> None:
     # The folders of pytest's tmp_path are nobody else's.
     with TemporaryDirectory() as place:
         Path(place).chmod(0o755)
         root = Path(place) / "baselines"
         take(RUN, root)
-        command = [sys.executable, "-c", program, str(root), str(Path(__file__).parent)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.count("Permission denied") == 3, done.stderr
-    assert done.stdout.count("do: restore it from git") == 3
-    assert f"{root}/nvidia-h200/memory.json\n" in done.stdout
+        (root / name).chmod(0)
+        os.seteuid(12345)
+        try:
+            error = refusal(root)
+        finally:
+            os.seteuid(0)
+    assert "Permission denied" in error.what
+    assert error.remedy.startswith("restore it from git")
+    assert str(root / name) in error.where
 
 
 def test_baselines_are_not_written_through_a_link_out_of_the_root(tmp_path: Path) -> None:
@@ -473,26 +466,12 @@ def test_neighbours_changed_by_two_people_merge(
     assert runs.items() <= {name: entry.run for name, entry in load(base).entries.items()}.items()
 
 
-ONE_BY_ONE = """
-import sys
-from pathlib import Path
-from perfsuite.run.accept import accept
-from perfsuite.store.runs import load_run
-run = load_run(Path(sys.argv[1]))
-for result in run.results:
-    accept(run, Path(sys.argv[2]), reason="x", by="y", select=[result.variant])
-"""
-
-
 def test_two_who_accept_at_once_lose_nothing(tmp_path: Path) -> None:
-    both = []
-    for person in ("ann", "bob"):
+    def one_by_one(person: str) -> None:
         run = finished({f"{person}{n}": 1.0 for n in range(10)}, run_id=person)
-        with RunFile.create(tmp_path, run) as file:
-            for each in run.results:
-                file.append(each)
-            file.finish(run)
-        command = [sys.executable, "-c", ONE_BY_ONE, str(file.path), str(tmp_path / "b")]
-        both.append(subprocess.Popen(command))
-    assert [process.wait(60) for process in both] == [0, 0]
-    assert len(load(tmp_path / "b").entries) == 20
+        for each in run.results:
+            take(run, tmp_path, each.variant)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(one_by_one, ("ann", "bob")))
+    assert len(load(tmp_path).entries) == 20
