@@ -21,7 +21,6 @@ from perfsuite.model import (
     Expected,
     Health,
     Need,
-    Regime,
     Result,
     Run,
     Sampling,
@@ -41,6 +40,9 @@ from perfsuite.store.baselines import Acceptance, StoredEntry
 UNIT, OTHER_UNIT = "3f2a91c04d7e", "b07c55e1a290"
 RUN_ID = "20261121-103000-3f2a"
 SKU = Sku(slug="nvidia-h200", name="NVIDIA H200", facts={"pci": "10de:2335", "sms": "132"})
+TWICE = ClaimInstance(
+    id="memory.twice", pack="memory", name="twice", faster="a", than="b", by=2.0, source="s"
+)
 FACTS = DeviceFacts(
     device="cuda",
     name="NVIDIA H200",
@@ -63,11 +65,7 @@ def variant(case: str, n: int) -> Variant:
         file=f"plugins/{pack}/{name}.py",
         line=7,
         source="chapter 5",
-        version=1,
-        regime=Regime.PACED,
-        cold=True,
         needs=(Need("device", "cuda"), Need("arch", "sm_90", {"n": (1, 2.0)})),
-        budgets=(),
         tags=("quick",),
         axes=("n",),
     )
@@ -142,17 +140,7 @@ def planned(*variants: Variant, run_id: str = RUN_ID) -> Run:
         facts=FACTS,
         settings=Settings(),
         variants=ran(*variants),
-        instances=(
-            ClaimInstance(
-                id="memory.twice",
-                pack="memory",
-                name="twice",
-                faster="a",
-                than="b",
-                by=2.0,
-                source="s",
-            ),
-        ),
+        instances=(TWICE,),
         commit="0" * 40,
     )
 
