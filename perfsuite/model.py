@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import field
+from msgspec import Meta
 from msgspec.structs import replace
+
+from perfsuite.boundary import PackError
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,22 +135,11 @@ class Tree(Record, frozen=True):
 # What a case reports besides the two clocks, and the kernels a pack hands to be compiled.
 
 
-DIRECTIONS = ("lower", "higher", "equal")
 METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 TARGETS = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
-
-
-def check_names(names: Iterable[str]) -> None:
-    """Raise ValueError for the first that is no name of a metric."""
-    for name in names:
-        if not METRIC_NAME.match(name):
-            raise ValueError(f"metric name {name!r} must match {METRIC_NAME.pattern}")
-
-
-def check_direction(better: str) -> None:
-    """Raise ValueError for what is no direction of a metric."""
-    if better not in DIRECTIONS:
-        raise ValueError(f"better is {' or '.join(DIRECTIONS)}, not {better!r}")
+MetricName = Annotated[str, Meta(pattern=f"^{METRIC_NAME.pattern}")]
+DIRECTIONS = ("lower", "higher", "equal")
+Direction = Annotated[str, Meta(pattern=rf"^({'|'.join(DIRECTIONS)})\Z")]
 
 
 class Metric(Record, frozen=True):
@@ -164,8 +155,10 @@ class Metric(Record, frozen=True):
     threshold: float = 0.0
 
     def __post_init__(self) -> None:
-        check_names((self.name,))
-        check_direction(self.better)
+        if not METRIC_NAME.match(self.name):
+            raise ValueError(f"metric name {self.name!r} must match {METRIC_NAME.pattern}")
+        if self.better not in DIRECTIONS:
+            raise ValueError(f"better is {' or '.join(DIRECTIONS)}, not {self.better!r}")
         if not 0 <= self.threshold < 1:
             raise ValueError(f"metric {self.name!r}: threshold must be in [0, 1)")
 
@@ -211,13 +204,13 @@ class Kernel(Record, frozen=True, kw_only=True):
     file: str = ""
     module: str = ""
     options: tuple[str, ...] = ()
-    signature: Mapping[str, str] = field(default_factory=dict)
-    constants: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    signature: Mapping[str, str] = {}
+    constants: Mapping[str, str | int | float | bool] = {}
     aligned: tuple[str, ...] = ()
     num_warps: int = 4
     num_stages: int = 3
     targets: tuple[str, ...] = TARGETS
-    expects: Mapping[str, str] = field(default_factory=dict)
+    expects: Mapping[str, str] = {}
     folder: str = ""
 
     def __post_init__(self) -> None:
@@ -364,7 +357,7 @@ class Need(Record, frozen=True):
 
     kind: str
     value: str
-    axes: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    axes: Mapping[str, tuple[Scalar, ...]] = {}
 
     def when(self, **axes: Scalar | Sequence[Scalar]) -> Need:
         """Return the same need for variants with these axis values only."""
@@ -418,15 +411,15 @@ class Case(Declared, frozen=True, kw_only=True):
 
     build: Callable[..., Buildable]
     axes: Mapping[str, tuple[Scalar, ...]]
-    smoke: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
-    full: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    smoke: Mapping[str, tuple[Scalar, ...]] = {}
+    full: Mapping[str, tuple[Scalar, ...]] = {}
     only: Callable[..., bool] | None = None
     waits: Callable[..., bool] | None = None
     full_only: tuple[Mapping[str, tuple[Scalar, ...]], ...] = ()
     work: Callable[..., Work] | None = None
     memory_bytes: Callable[..., int] | None = None
-    canary: Mapping[str, Axes] = field(default_factory=dict)
-    ceilings: Mapping[str, Callable[..., bool]] = field(default_factory=dict)
+    canary: Mapping[str, Axes] = {}
+    ceilings: Mapping[str, Callable[..., bool]] = {}
 
     def __post_init__(self) -> None:
         if not NAME.match(self.name):
@@ -437,7 +430,9 @@ class Case(Declared, frozen=True, kw_only=True):
                     raise ValueError(f"axis {axis!r} of a tier is not an axis of the case")
                 if not NAME.match(axis) or not values:
                     raise ValueError(f"axis {axis!r} needs a plain name and at least one value")
-        _check_roles(self)
+        for role in ("ranks", "target"):
+            if (axis := getattr(self, role)) and axis not in self.axes:
+                raise ValueError(f"{role}={axis!r} is not an axis of the case")
         for device, bound in self.canary.items():
             if set(bound) != set(self.axes):
                 raise ValueError(f"the canary of {device!r} must bind each axis of the case once")
@@ -451,15 +446,6 @@ class CaseInfo(Declared, frozen=True, kw_only=True):
     file: str
     line: int
     axes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        _check_roles(self)
-
-
-def _check_roles(case: Case | CaseInfo) -> None:
-    for role in ("ranks", "target"):
-        if (axis := getattr(case, role)) and axis not in case.axes:
-            raise ValueError(f"{role}={axis!r} is not an axis of the case")
 
 
 class Variant(Record, frozen=True, kw_only=True):
@@ -541,7 +527,7 @@ class Claim(Record, frozen=True, kw_only=True):
     than: Mapping[str, Scalar]
     by: float
     source: str
-    at: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    at: Mapping[str, tuple[Scalar, ...]] = {}
     needs: tuple[Need, ...] = ()
     metric: str = ""
 
@@ -571,7 +557,7 @@ class ClaimInstance(Record, frozen=True, kw_only=True):
 
 
 class Pack(Record, frozen=True, kw_only=True):
-    """What the catalogue knows of one pack: its variants, claims and kernels, or why it has none.
+    """What is known of one pack: its variants, claims and kernels once it is listed, or an error.
 
     ``origin`` loads it again in a worker: ``module:NAME@FOLDER`` (FOLDER is put on sys.path; empty
     when the pack is installed) or ``file:PATH``. ``canaries`` are by device, ``ceilings`` by link,
@@ -584,8 +570,8 @@ class Pack(Record, frozen=True, kw_only=True):
     variants: tuple[Variant, ...] = ()
     claims: tuple[ClaimInstance, ...] = ()
     kernels: tuple[Kernel, ...] = ()
-    canaries: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
-    ceilings: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
+    canaries: Mapping[str, tuple[Variant, ...]] = {}
+    ceilings: Mapping[str, tuple[Variant, ...]] = {}
     controller: str = ""
     accelerator: Accelerator | None = None
     error: str = ""
@@ -596,8 +582,29 @@ class Pack(Record, frozen=True, kw_only=True):
         kind, _, value = self.origin.partition(":")
         return value if kind == "file" else value.partition("@")[2]
 
+    @property
+    def folder(self) -> str:
+        """What its modules need on ``sys.path``; nothing where it is installed."""
+        return str(Path(self.place).parent) if self.origin.startswith("file:") else self.place
+
+    def refuse(self, what: str, *, remedy: str = "", at: str = "") -> PackError:
+        """Return the error that names this pack; ``at`` is the case or claim inside it."""
+        inside = f", {at}" if at else ""
+        return PackError(what, where=f"pack {self.name!r} ({self.origin}){inside}", remedy=remedy)
+
+    def check(self, at: str, faults: Iterable[tuple[str, str]]) -> None:
+        """Raise the first fault, if there is one: what is wrong, and what to do about it."""
+        for what, remedy in faults:
+            raise self.refuse(what, remedy=remedy, at=at)
+
 
 # What measuring yields: samples by process, and the facts of the device they come from.
+
+
+# More input sets than this are never made, whatever a file says.
+MOST_SETS = 256
+Count = Annotated[int, Meta(ge=1)]
+Sets = Annotated[int, Meta(ge=1, le=MOST_SETS)]
 
 
 class Status(StrEnum):
@@ -634,11 +641,11 @@ class Settings(Record, frozen=True, kw_only=True):
     and cards differ by.
     """
 
-    processes: int = 3
-    confirm_processes: int = 6
-    rounds: int = 3
-    screen_rounds: int = 2
-    samples: int = 16
+    processes: Count = 3
+    confirm_processes: Count = 6
+    rounds: Count = 3
+    screen_rounds: Count = 2
+    samples: Count = 16
     sample_us: float = 500.0
     settle_s: float = 3.0
     start_limit_s: float = 60.0
@@ -646,11 +653,6 @@ class Settings(Record, frozen=True, kw_only=True):
     block_limit_s: float = 60.0
     check_only: bool = False
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("processes", "confirm_processes", "rounds", "screen_rounds", "samples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Settings.{name} must be at least 1, not {getattr(self, name)}")
 
     def rounds_of(self, stage: Stage, *, is_paced: bool) -> int:
         """Return how many blocks a process takes, paced by a device's own clock or not.
@@ -688,31 +690,14 @@ class Block(Record, frozen=True, kw_only=True):
     voided: int = 0
     start_s: float = 0.0
     health: Health | None = None
-    metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_names(self.metrics)
-
-
-# More input sets than this are never made, whatever a file says.
-MOST_SETS = 256
+    metrics: Mapping[MetricName, tuple[float, ...]] = {}
 
 
 class Sampling(Record, frozen=True):
     """How launches make a sample: how many of them, over how many rotated input sets."""
 
-    launches: int
-    sets: int
-
-    def __post_init__(self) -> None:
-        _check_sampling(self.launches, self.sets)
-
-
-def _check_sampling(launches: int, sets: int) -> None:
-    if launches < 1:
-        raise ValueError(f"launches must be 1 or more, not {launches}")
-    if not 1 <= sets <= MOST_SETS:
-        raise ValueError(f"sets must be from 1 to {MOST_SETS}, not {sets}")
+    launches: Count
+    sets: Sets
 
 
 class Evidence(Record, frozen=True, kw_only=True):
@@ -727,22 +712,18 @@ class Evidence(Record, frozen=True, kw_only=True):
     slot: int
     seed: int
     unit: str = ""
-    launches: int = 1
+    launches: Count = 1
     backend: str = ""
     pace: float = 0.0
-    sets: int = 1
+    sets: Sets = 1
     settled: bool = True
     error: float | None = None
     blocks: tuple[Block, ...] = ()
-    exact: Mapping[str, float] = field(default_factory=dict)
-    phases_s: Mapping[str, float] = field(default_factory=dict)
+    exact: Mapping[MetricName, float] = {}
+    phases_s: Mapping[str, float] = {}
     busy_s: float = 0.0
     artefact: str = ""
     notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        _check_sampling(self.launches, self.sets)
-        check_names(self.exact)
 
     @property
     def sampling(self) -> Sampling | None:
@@ -808,7 +789,7 @@ class Sku(Record, frozen=True, kw_only=True):
 
     slug: str
     name: str
-    facts: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = {}
 
 
 class DeviceFacts(Record, frozen=True, kw_only=True):
@@ -822,8 +803,8 @@ class DeviceFacts(Record, frozen=True, kw_only=True):
     name: str
     unit: str
     identity: Mapping[str, str]
-    state: Mapping[str, str] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    state: Mapping[str, str] = {}
+    environment: Mapping[str, str] = {}
     arch: str = ""
     gpus: int = 0
     memory_bytes: int = 0
@@ -869,7 +850,7 @@ class Part(Record, frozen=True, kw_only=True):
     run: str
     shard: Shard
     facts: DeviceFacts
-    units: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = {}
     wall_s: float = 0.0
     is_whole: bool = True
 
@@ -926,7 +907,7 @@ class TracedKernel(Record, frozen=True, kw_only=True):
     block: tuple[int, ...] = ()
     registers: int = 0
     shared_bytes: int = 0
-    counters: Mapping[str, float] = field(default_factory=dict)
+    counters: Mapping[str, float] = {}
 
     @property
     def function(self) -> str:
@@ -949,7 +930,7 @@ class Code(Record, frozen=True, kw_only=True):
 
     name: str
     ptx: str
-    facts: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, float] = {}
     diff: str = ""
 
     @property
@@ -1020,7 +1001,7 @@ class Reason(Record, frozen=True):
     """Why a verdict is what it is: a kind and its facts, of which the report makes a sentence."""
 
     kind: str
-    facts: Mapping[str, Scalar | tuple[str, ...]] = field(default_factory=dict)
+    facts: Mapping[str, Scalar | tuple[str, ...]] = {}
 
 
 def because(kind: str, **facts: Scalar | tuple[str, ...]) -> Reason:
@@ -1047,20 +1028,17 @@ class BaselineMetric(Record, frozen=True, kw_only=True):
 
     center: float
     unit: str
-    better: str = "lower"
-    within: float = 0.0
-    between: float = 0.0
-    values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    better: Direction = "lower"
+    within: Annotated[float, Meta(ge=0)] = 0.0
+    between: Annotated[float, Meta(ge=0)] = 0.0
+    values: Mapping[str, tuple[float, ...]] = {}
 
     def __post_init__(self) -> None:
         # What no measurement yields would be read as a huge change.
-        check_direction(self.better)
         if not all(self.values.values()):
             raise ValueError("a unit has no process")
         if self.values and min(self.center, *map(min, self.values.values())) <= 0:
             raise ValueError("a center or a value of a process is not above 0")
-        if min(self.within, self.between) < 0:
-            raise ValueError("within or between is negative")
 
 
 class BaselineEntry(Record, frozen=True, kw_only=True):
@@ -1075,9 +1053,9 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
     variant: str
     case_version: int
     run: str
-    metrics: Mapping[str, BaselineMetric]
+    metrics: Mapping[MetricName, BaselineMetric]
     regime: str = "paced"
-    state: Mapping[str, str] = field(default_factory=dict)
+    state: Mapping[str, str] = {}
     artefact: str = ""
     sampling: Sampling | None = None
     work_class: str = ""
@@ -1086,7 +1064,6 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
     codes: tuple[Code, ...] = ()
 
     def __post_init__(self) -> None:
-        check_names(self.metrics)
         rows = [metric.values for metric in self.metrics.values() if metric.values]
         counts = [{unit: len(row) for unit, row in values.items()} for values in rows]
         if any(each != counts[0] for each in counts):
@@ -1210,7 +1187,7 @@ class Expected(Record, frozen=True, kw_only=True):
     entry: BaselineEntry | None = None
     source: str = ""
     commit: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = {}
     why_not: Reason | None = None
     slug: str = ""
     in_turns: bool = False
@@ -1278,11 +1255,11 @@ class Run(Record, frozen=True, kw_only=True):
     wall_s: float = 0.0
     commit: str = ""
     code: str = ""
-    units: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = {}
     against: Revision | None = None
     canaries: tuple[VariantRun, ...] = ()
     shift: MachineShift | None = None
-    phases_s: Mapping[str, float] = field(default_factory=dict)
+    phases_s: Mapping[str, float] = {}
     shard: Shard | None = None
     parts: tuple[Part, ...] = ()
 
@@ -1332,25 +1309,23 @@ class Run(Record, frozen=True, kw_only=True):
         What is of no variant of the run is a ValueError.
         """
         given = {"results": results, "verdict": verdicts, "traces": traces, "left_out": left_out}
-        known = {one.id for one in self.every}
-        found: dict[str, dict[str, list[Any]]] = {}
-        for name, values in given.items():
-            if values is None:
-                continue
-            groups = found[name] = defaultdict(list)
+        kinds = {name: values for name, values in given.items() if values is not None}
+        found: dict[str, dict[str, list[Any]]] = {
+            one.id: {kind: [] for kind in kinds} for one in self.every
+        }
+        for kind, values in kinds.items():
             for value in values:
-                groups[value.variant].append(value)
-            if strangers := groups.keys() - known:
-                raise ValueError(f"the run has no variant {min(strangers)!r}")
+                if value.variant not in found:
+                    raise ValueError(f"the run has no variant {value.variant!r}")
+                found[value.variant][kind].append(value)
 
         def changed(one: VariantRun, *, is_canary: bool) -> VariantRun:
             changes: dict[str, Any] = {}
-            for name, values in found.items():
-                own = values.get(one.id, [])
-                if name == "results":
-                    changes[name] = tuple(r for r in own if r.stage.is_canary is is_canary)
+            for kind, own in found[one.id].items():
+                if kind == "results":
+                    changes[kind] = tuple(r for r in own if r.stage.is_canary is is_canary)
                 elif not is_canary:
-                    changes[name] = tuple(own) if name == "traces" else next(iter(own[::-1]), None)
+                    changes[kind] = tuple(own) if kind == "traces" else own[-1] if own else None
             return replace(one, **changes)
 
         return replace(

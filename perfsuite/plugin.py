@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from perfsuite.boundary import PerfError, UsageError, is_plain
+from perfsuite.boundary import PerfError, UsageError
 from perfsuite.model import ClaimInstance, Pack, Regime, Variant
 from perfsuite.run.config import EXIT_MACHINE, Config, config_of, known_options
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 # The tests of a project without case modules.
 ITEMS = Path(__file__).parent / "run" / "items.py"
 looks_key: pytest.StashKey[list[Look]] = pytest.StashKey()
-left_out_key: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,43 +43,23 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """Under --perf, refuse what does not go with it, before it starts processes of its own."""
     if not config.getoption("perf"):
         return
-    for option, told, why, remedy in REFUSED:
+    for option, told, remedy in REFUSED:
         if config.getoption(option, default=None):
-            error = UsageError(f"--perf cannot run with {told}: {why}", remedy=remedy)
+            error = UsageError(f"--perf cannot run with {told}", remedy=remedy)
             raise pytest.UsageError(str(error))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Under --perf, hand the session over to the room that measures."""
     config.stash[looks_key] = []
-    config.stash[left_out_key] = []
     if not config.getoption("perf"):
         for arg in config.args:
-            if is_module_id(arg, config):
-                raise pytest.UsageError(f"{arg} is a variant\n  do: add --perf")
+            path = config.invocation_params.dir / arg.partition("::")[0]
+            if is_module_id(arg, config) or (path.is_file() and is_case(path, config)):
+                raise pytest.UsageError(f"{arg} is measured, not tested\n  do: pytest --perf {arg}")
         return
-    _refuse_contradictions(config)
     _refuse_other_root(config)
     config.pluginmanager.register(PerfSession(config), "perfsuite-session")
-
-
-def _refuse_contradictions(config: pytest.Config) -> None:
-    """Refuse options that contradict each other."""
-    if not is_plain(config.getoption("perf_reason")):
-        raise pytest.UsageError(
-            f"--perf-reason holds what cannot be stored: {config.getoption('perf_reason')!r}"
-            "\n  do: write it in plain text"
-        )
-    if config.getoption("perf_accept") and not config.getoption("perf_reason").strip():
-        raise pytest.UsageError(
-            "--perf-accept needs a reason, which is stored with the numbers"
-            '\n  do: add --perf-reason "why these numbers are right"'
-        )
-    if config.getoption("perf_accept") and config.getoption("perf_check"):
-        raise pytest.UsageError(
-            "--perf-accept has nothing to accept under --perf-check, which measures nothing"
-            "\n  do: leave one of them out"
-        )
 
 
 def _refuse_other_root(config: pytest.Config) -> None:
@@ -106,49 +85,37 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True
 
 
-def pytest_pycollect_makemodule(
-    module_path: Path, parent: pytest.Collector
-) -> pytest.Collector | None:
-    """Replace a case module that was named on the command line by nothing, to be told of later."""
-    config = parent.config
-    if config.getoption("perf") or not is_case(module_path, config):
-        return None
-    config.stash[left_out_key].append(module_path.relative_to(config.rootpath).as_posix())
-    left_out: LeftOut = LeftOut.from_parent(parent, path=module_path)
-    return left_out
-
-
-class LeftOut(pytest.File):
-    """A case module in a session without --perf."""
-
-    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
-        """Yield nothing."""
-        return iter(())
-
-
 def is_case(path: Path, config: pytest.Config) -> bool:
     """Say whether a path lies in a folder of case modules."""
     return any(path.is_relative_to(folder) for folder in config.getini("perf_cases"))
 
 
 @pytest.fixture
-def perf(request: pytest.FixtureRequest) -> PerfFixture:
+def perf(request: pytest.FixtureRequest) -> Callable[..., Look]:
     """Call a function; under --perf also take a quick look at its time: ``perf(fn, *args)``.
 
-    Returns a look: ``result`` is what the function returned, ``time_us`` the median of its
-    ``runs``. It is listed in the summary and gives no verdict.
+    Returns a look: ``result`` is what the first call returned, ``time_us`` the median of its
+    ``runs``, of half a second. If calls put work on the GPU that this process uses, the GPU is
+    timed on both of its clocks, else the host. Inputs are the same in each run, and so lie in the
+    caches. A look is listed in the summary and gives no verdict; for a verdict, write a case.
     """
     config: pytest.Config = request.config
     is_on = config.getoption("perf") and not config.getoption("perf_check")
-    return PerfFixture(request.node.nodeid, is_on=is_on, looks=config.stash[looks_key])
+
+    def look(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Look:
+        if not is_on:
+            return Look(name=request.node.nodeid, result=fn(*args, **kwargs))
+        taken = take_look(request.node.nodeid, lambda: fn(*args, **kwargs))
+        config.stash[looks_key].append(taken)
+        return taken
+
+    return look
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Say what was left out, and list the quick looks."""
-    for path in config.stash[left_out_key]:
-        terminalreporter.write_line(f"perfsuite: to run {path}: pytest --perf {path}")
+    """List the quick looks."""
     if config.stash[looks_key]:
         terminalreporter.write_sep("-", "perfsuite: quick looks, no verdict")
     for look in config.stash[looks_key]:
@@ -164,67 +131,13 @@ PLUGIN = "perfsuite.plugin"
 Reported = Variant | ClaimInstance | Pack
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What a session takes: ``named`` are files and folders, ``ids`` node ids in ``MODULE``."""
-
-    folders: tuple[Path, ...]
-    named: frozenset[Path]
-    ids: tuple[str, ...]
-
-    @property
-    def needs_packs(self) -> bool:
-        """Say whether packs are asked for, and not only files with quick looks."""
-        files = [path for path in self.named if path.is_file()]
-        only_files = files and not any(self.is_case(path) for path in files)
-        return bool(self.ids) or not only_files
-
-    @property
-    def needs_module(self) -> bool:
-        """Say whether variants have no case module to stand in."""
-        return bool(self.ids) or (not self.folders and self.needs_packs)
-
-    def is_case(self, path: Path) -> bool:
-        """Say whether a path lies in a folder of case modules."""
-        return any(path.is_relative_to(folder) for folder in self.folders)
-
-    def takes(self, path: Path) -> bool:
-        """Say whether a file is to be collected; what it holds besides is left out later."""
-        return self.is_case(path) or any(path.resolve().is_relative_to(each) for each in self.named)
-
-    def chosen(self, items: Sequence[pytest.Item]) -> list[pytest.Item]:
-        """Return the items that the ids name, all if there are none; ``UsageError`` if unknown."""
-        found = [item for item in items if any(_is_named(item.nodeid, name) for name in self.ids)]
-        for name in self.ids:
-            if not any(_is_named(item.nodeid, name) for item in found):
-                raise UsageError(
-                    f"not found: {name}",
-                    remedy="list the ids: pytest --perf --collect-only -q (of another tier: "
-                    "--perf-tier nightly or full)",
-                )
-        return found if self.ids else list(items)
-
-
-def selection_of(config: pytest.Config) -> Selection:
-    """Take what the command line names; node ids of ``MODULE``, which is no file, out of it."""
-    is_given = config.args_source.name == "ARGS"
-    ids = tuple(arg for arg in config.args if is_given and is_module_id(arg, config))
-    config.args = [arg for arg in config.args if arg not in ids]
-    paths = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
-    return Selection(
-        folders=tuple(config.getini("perf_cases")),
-        named=frozenset(path.resolve() for path in paths if is_given),
-        ids=ids,
-    )
-
-
 def is_module_id(arg: str, config: pytest.Config) -> bool:
     """Say whether an argument is the id of an item in ``MODULE``."""
     folder = config.invocation_params.dir / MODULE
     return arg.startswith(f"{MODULE}::") and not folder.exists()
 
 
-def _is_named(nodeid: str, name: str) -> bool:
+def _is_item(nodeid: str, name: str) -> bool:
     return nodeid == name or nodeid.startswith(f"{name}[")
 
 
@@ -246,46 +159,28 @@ def reported_by(item: pytest.Item) -> Iterable[Reported]:
     return [params[name] for name in ("variant", "claim") if isinstance(params.get(name), Reported)]
 
 
-def id_of(reported: Reported) -> str:
-    """Return the id of what an item reports."""
-    return reported.name if isinstance(reported, Pack) else reported.id
-
-
 # The fixture that pytest-benchmark and pytest-codspeed share, and what is done with its results.
 BENCHMARK = "benchmark"
 RESULTS = ("json", "save", "autosave", "compare", "histogram")
 
 
 # Options that would have perf items run elsewhere, again, or not at all: why, and what to do.
+DISTURBED = "measurements would disturb each other"
+ALL_GPUS = "perfsuite drives all GPUs of this machine itself"
 REFUSED = (
+    ("numprocesses", f"xdist's -n: {DISTURBED}", f"leave -n out, or add -n 0; {ALL_GPUS}"),
+    ("tx", f"xdist's --tx: {DISTURBED}", f"leave --tx out; {ALL_GPUS}"),
     (
-        *("numprocesses", "xdist's -n"),
-        "measurements would disturb each other",
-        "leave -n out, or add -n 0; perfsuite drives all GPUs of this machine itself",
-    ),
-    (
-        *("tx", "xdist's --tx"),
-        "measurements would disturb each other",
-        "leave --tx out; perfsuite drives all GPUs of this machine itself",
-    ),
-    (
-        *("looponfail", "xdist's --looponfail"),
-        "what failed would be measured again until it passes",
+        *("looponfail", "xdist's --looponfail: what failed would be measured until it passes"),
         "leave it out; --lf runs what failed once more",
     ),
+    ("codspeed", "--codspeed: it would deselect every variant", "run them one after the other"),
     (
-        *("codspeed", "--codspeed"),
-        "it would deselect every variant",
-        "run them one after the other",
-    ),
-    (
-        *("benchmark_only", "--benchmark-only"),
-        "it would skip every variant",
+        *("benchmark_only", "--benchmark-only: it would skip every variant"),
         "leave it out; each report has a benchmark.json in pytest-benchmark's format",
     ),
     (
-        *("reruns", "--reruns"),
-        "a repeated test would turn a slowdown into a pass",
+        *("reruns", "--reruns: a repeated test would turn a slowdown into a pass"),
         "leave --reruns out, or add --reruns 0; perfsuite confirms changes in fresh processes",
     ),
 )
@@ -321,8 +216,8 @@ class PerfSession:
         self.config = config
         self.asked = self._guarded(lambda: config_of(config))
         self.chosen: Config | None = None
-        # What tests are given, by their argument's name and the pack.
-        self.values: dict[tuple[str, str], list[Reported]] = {}
+        # What tests are given, with its pack, by their argument's name and its id.
+        self.values: Mapping[str, Mapping[str, tuple[str, Reported]]] = {}
         self.session: pytest.Session | None = None
         self.ticker: Ticker | None = None
         self.outcome: Outcome | None = None
@@ -330,26 +225,36 @@ class PerfSession:
         self.told_suite = False
         self.accounts: Mapping[str, Account] = {}
         self.closing: Closing | None = None
-        self.selection = selection_of(config)
+        self.folders: Sequence[Path] = config.getini("perf_cases")
+        # Files and folders that the command line names, and node ids in MODULE, which is no file.
+        is_given = config.args_source.name == "ARGS"
+        self.ids = [arg for arg in config.args if is_given and is_module_id(arg, config)]
+        config.args = [arg for arg in config.args if arg not in self.ids]
+        paths = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
+        self.named = [path.resolve() for path in paths if is_given]
+        files = [path for path in self.named if path.is_file()]
+        has_cases = not files or any(is_case(path, config) for path in files)
+        # Whether packs are asked for, and not only files with quick looks.
+        self.needs_packs = bool(self.ids) or has_cases
         self.left_out: set[pytest.Item] = set()
         self.silenced = silence_benchmark(config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
         """Catalogue the packs once, before anything is collected."""
-        if self.selection.needs_packs:
-            self.chosen = self._guarded(self.asked.chosen)
-            for variant in self.chosen.variants:
-                self.values.setdefault(("variant", variant.pack), []).append(variant)
-            for claim in self.chosen.claims:
-                self.values.setdefault(("claim", claim.pack), []).append(claim)
-            for pack in (each for each in self.chosen.packs if each.error):
-                self.values.setdefault(("broken_pack", pack.name), []).append(pack)
+        if self.needs_packs:
+            self.chosen = chosen = self._guarded(self.asked.chosen)
+            self.values = {
+                "variant": {each.id: (each.pack, each) for each in chosen.variants},
+                "claim": {each.id: (each.pack, each) for each in chosen.claims},
+                "broken_pack": {p.name: (p.name, p) for p in chosen.packs if p.error},
+            }
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Leave every file out but case modules and what was named."""
-        is_left_out = collection_path.is_file() and not self.selection.takes(collection_path)
-        return True if is_left_out else None
+        is_taken = collection_path.is_dir() or is_case(collection_path, self.config)
+        place = collection_path.resolve()
+        return None if is_taken or any(map(place.is_relative_to, self.named)) else True
 
     def pytest_pycollect_makeitem(
         self, collector: pytest.Module | pytest.Class, name: str, obj: object
@@ -368,7 +273,7 @@ class PerfSession:
             return
         for argument in ARGUMENTS & set(metafunc.fixturenames):
             values = self._values(path, argument)
-            metafunc.parametrize(argument, values, ids=[id_of(value) for value in values])
+            metafunc.parametrize(argument, values.values(), ids=list(values))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(
@@ -380,12 +285,25 @@ class PerfSession:
         if self.left_out:
             config.hook.pytest_deselected(items=list(self.left_out))
             items[:] = [item for item in items if item in own]
-        if self.chosen and self.selection.needs_module:
+        # Where variants have no case module to stand in.
+        if self.chosen and (self.ids or not self.folders):
             module: pytest.Module = pytest.Module.from_parent(
                 session, path=ITEMS, name=MODULE, nodeid=MODULE
             )
             found = list(session.genitems(module))
-            chosen = self._guarded(lambda: self.selection.chosen(found))
+            chosen = [
+                item
+                for item in found
+                if not self.ids or any(_is_item(item.nodeid, name) for name in self.ids)
+            ]
+            for name in self.ids:
+                if not any(_is_item(item.nodeid, name) for item in chosen):
+                    error = UsageError(
+                        f"not found: {name}",
+                        remedy="list the ids: pytest --perf --collect-only -q (of another tier: "
+                        "--perf-tier nightly or full)",
+                    )
+                    raise pytest.UsageError(str(error))
             items.extend(chosen)
             if others := set(found) - set(chosen):
                 config.hook.pytest_deselected(items=list(others))
@@ -402,9 +320,9 @@ class PerfSession:
             return "perfsuite: no pack found; install one, or name one with --perf-pack"
         if self.chosen.shard and not self.chosen.variants:
             return f"perfsuite: shard {self.chosen.shard} has no variant: nothing to do"
-        if not self.selection.folders:
+        if not self.folders:
             return ""
-        folders = ", ".join(map(str, self.selection.folders))
+        folders = ", ".join(map(str, self.folders))
         return f"perfsuite: no variant is chosen here; case modules are in {folders}"
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -423,12 +341,12 @@ class PerfSession:
     def _measure(self, variants: list[Variant], claims: list[ClaimInstance]) -> None:
         from perfsuite.report.terminal import Ticker, accounts_of, bare_accounts
         from perfsuite.run.finish import close
-        from perfsuite.run.run import settled
+        from perfsuite.run.run import execute
 
         assert self.chosen is not None  # noqa: S101 - collection came first
         asked = self.chosen.narrowed(variants, claims)
         with Ticker(self._write) as self.ticker:
-            self.outcome = outcome = settled(asked, self.ticker)
+            self.outcome = outcome = execute(asked, self.ticker)
         self.closing = close(outcome, asked)
         self.accounts = bare_accounts(outcome.run, self.asked)
         if run_view := self.run_view:
@@ -549,17 +467,17 @@ class PerfSession:
             raise pytest.UsageError(plain(str(error))) from error
 
     def _is_case(self, path: Path) -> bool:
-        return path == ITEMS or self.selection.is_case(path)
+        return path == ITEMS or is_case(path, self.config)
 
-    def _values(self, path: Path, argument: str) -> list[Reported]:
+    def _values(self, path: Path, argument: str) -> dict[str, Reported]:
         """Return an argument's values for a case module; each pack belongs to one module."""
-        packs = dict.fromkeys(pack for _, pack in self.values)
-        if path != ITEMS:
-            beside = {file.stem.removeprefix("test_") for file in path.parent.glob("test_*.py")}
-            own = path.stem.removeprefix("test_")
-            rest = path.stem == REST
-            packs = {pack: None for pack in packs if pack == own or (rest and pack not in beside)}
-        return [value for pack in packs for value in self.values.get((argument, pack), [])]
+        own = path.stem.removeprefix("test_")
+        beside = {file.stem.removeprefix("test_") for file in path.parent.glob("test_*.py")}
+        return {
+            name: value
+            for name, (pack, value) in self.values.get(argument, {}).items()
+            if path == ITEMS or pack == own or (path.stem == REST and pack not in beside)
+        }
 
 
 TIME_LIMIT_S = 0.5
@@ -596,29 +514,6 @@ class Look:
         return f"{self.time_us:14,.2f} us  ({told})  {self.name}{note}"
 
 
-class PerfFixture:
-    """What a test is handed as ``perf``: ``look = perf(fn, *args, **kwargs)``.
-
-    Calls ``fn`` once and, under --perf, again and again for half a second; ``look.result`` is what
-    the first call returned. If calls of ``fn`` put work on the GPU that this process uses, the GPU
-    is timed on both of its clocks, else the host. Inputs are the same in each run, and so lie in
-    the caches. A look gives no verdict; for a verdict, write a case.
-    """
-
-    def __init__(self, name: str, *, is_on: bool, looks: list[Look]) -> None:
-        self.name = name
-        self.is_on = is_on
-        self.looks = looks
-
-    def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Look:
-        """Call ``fn`` with the arguments; return its result and, under --perf, its time."""
-        if not self.is_on:
-            return Look(name=self.name, result=fn(*args, **kwargs))
-        look = take_look(self.name, lambda: fn(*args, **kwargs))
-        self.looks.append(look)
-        return look
-
-
 def take_look(name: str, call: Callable[[], Any], *, time_limit_s: float = TIME_LIMIT_S) -> Look:
     """Call once to warm up and for the result, then until the time is up."""
     bare = Look(name=name, result=call())
@@ -649,7 +544,7 @@ def take_look(name: str, call: Callable[[], Any], *, time_limit_s: float = TIME_
 def gpu_samples(device: Device, call: Callable[[], Any], time_limit_s: float) -> Sequence[Sample]:
     """Time runs of a call between stamps; nothing if it leaves the GPU alone or work behind."""
     from perfsuite.devices.protocol import least_us
-    from perfsuite.engine.measure import ISSUE_MARGIN
+    from perfsuite.engine.calibrate import ISSUE_MARGIN
 
     group = device.group(call, [()], 1, backend="loop")
     device.synchronize()

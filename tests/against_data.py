@@ -10,8 +10,7 @@ from test_runner import Log
 
 from perfsuite.model import Run, Settings, Verdict
 from perfsuite.run.config import Config
-from perfsuite.run.run import Outcome, settled
-from perfsuite.store.git import RevisionOptions
+from perfsuite.run.run import Outcome, execute
 
 ROOT = Path(__file__).parents[1]
 PACK = '''
@@ -67,13 +66,13 @@ def repository_at(folder: Path) -> Path:
 
 def asked(folder: Path, *, against: str = "", build: str = "", **fields: Any) -> Config:
     """Return what measures the repository's pack, beside a revision if one is named."""
-    revision = RevisionOptions(rev=against, project=folder, build=build) if against else None
     given = {"pack": (folder / "acme.py",), "settings": Settings(samples=8), **fields}
     config = Config(
         root=folder,
         device="fake",
         only=("acme",),
-        against=revision,
+        against=against or None,
+        against_build=build,
         baselines=(folder / "baselines",),
         **given,
     ).chosen()
@@ -81,7 +80,7 @@ def asked(folder: Path, *, against: str = "", build: str = "", **fields: Any) ->
 
 
 def measure(folder: Path, **fields: Any) -> Outcome:
-    return settled(asked(folder, **fields), Log())
+    return execute(asked(folder, **fields), Log())
 
 
 def verdicts(run: Run) -> dict[str, Verdict]:

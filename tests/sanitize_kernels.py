@@ -149,7 +149,8 @@ def main(words: list[str]) -> int:
         try:
             session = Session(device, cases[case], axes, Settings(check_only=True), 0)
             if ONLY_LAUNCH in words:
-                session.launch_once()()
+                session.launches(1)[0]()
+                device.synchronize()
             else:
                 session.prepare()
         except Exception as error:  # noqa: BLE001 - the others are to be watched as well

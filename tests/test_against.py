@@ -6,7 +6,8 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -21,33 +22,82 @@ from against_data import (
     asked,
     commit,
     git,
-    measure,
     repository_at,
     verdicts,
     words,
 )
-from kept_folder import Fill
+from msgspec import structs
+from store_data import FACTS
 from test_runner import Log
 
 from perfsuite.boundary import PackError, UsageError
 from perfsuite.judge.noise import entries_of
-from perfsuite.model import Arm, Confirmation, Run, Status, Tree, Word
+from perfsuite.model import (
+    Arm,
+    Confirmation,
+    Revision,
+    Run,
+    Shard,
+    Status,
+    Tree,
+    Verdict,
+    Word,
+)
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.run.accept import accept
-from perfsuite.run.against import differing
+from perfsuite.run.against import askable, differing, open_sides, unaskable
+from perfsuite.run.config import Config
+from perfsuite.run.expected import Basis
 from perfsuite.run.finish import run_view_of
-from perfsuite.run.run import execute, settle
+from perfsuite.run.run import Outcome, execute, new_run
 from perfsuite.store.runs import end_lines, list_runs, load_run, read_run
 from perfsuite.workers.server import entries, moved_origin, refuse_strangers
 from perfsuite.workers.units import Panels
 
+# Opened by the first run and shared by all.
+SERVERS = Panels()
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with SERVERS:
+        folder = repository_at(tmp_path_factory.mktemp("repository") / "project")
+        git(folder, "tag", "first")
+        yield folder
+
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = repository_at(tmp_path / "project")
-    monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.chdir(folder)
-    return folder
+def project(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The repository as it was made, on its branch main."""
+    reset(repository, "first")
+    monkeypatch.syspath_prepend(str(repository))
+    monkeypatch.chdir(repository)
+    return repository
+
+
+@pytest.fixture
+def fresh_servers() -> Iterator[None]:
+    """Servers that no other test shares, for another environment or pack."""
+    SERVERS.close()
+    yield
+    SERVERS.close()
+
+
+def reset(folder: Path, commit: str) -> None:
+    git(folder, "checkout", "--quiet", "--force", "-B", "main", commit)
+    git(folder, "clean", "-ffdxq")
+    git(folder, "worktree", "prune")
+
+
+def measure(folder: Path, **fields: Any) -> Outcome:
+    return execute(asked(folder, **fields), Log(), SERVERS)
+
+
+def missing(folder: Path, **fields: Any) -> dict[str, str]:
+    """Return why variants cannot be measured beside the revision."""
+    config = asked(folder, **fields)
+    with ExitStack() as stack:
+        return dict(open_sides(config, config.variants, stack).missing)
 
 
 def write(folder: Path, **files: str) -> None:
@@ -99,11 +149,10 @@ def test_both_sides_are_traced_and_a_change_inside_the_gate_is_confirmed(project
 def test_a_pack_that_the_revision_lacks_and_other_work_are_new(project: Path) -> None:
     git(project, "rm", "--quiet", "--cached", "acme.py")
     old = git(project, "commit-tree", git(project, "write-tree"), "-m", "no pack")
-    found = measure(project, against=old).run.verdicts
-    assert {each.reason.rpartition(": ")[2] for each in found} == {"its pack is new"}
+    assert set(missing(project, against=old).values()) == {"its pack is new"}
     write(project, acme=PACK.replace('source="made up")', 'source="made up", version=2)'))
-    run = measure(project, against="main").run
-    assert "version is 1 there" in verdicts(run)["one"].reason
+    (why,) = set(missing(project, against="main").values())
+    assert "version is 1 there" in why
     write(project, acme=PACK.replace('"two"]', '"two", "three"]'))
     write(project, speed=BEFORE.replace("}", ', "three": 50.0}'))
     run = measure(project, against="main").run
@@ -125,14 +174,14 @@ def test_what_both_sides_share_needs_no_canary(project: Path) -> None:
     watched = PACK.replace('"two"]', '"two", "three"]').replace(
         'source="made up")', 'source="made up", canary={"fake": {"impl": "one"}})'
     )
-    commit(project, acme=watched, speed=BEFORE.replace("}", ', "three": 50.0}'))
-    assert len(measure(project).run.canaries) == 1
-    run = measure(project, against="main").run
-    assert run.canaries == ()
-    assert set(words(run).values()) == {"same"}
+    write(project, acme=watched, speed=BEFORE.replace("}", ', "three": 50.0}'))
+    config, facts = asked(project), structs.replace(FACTS, device="fake")
+    assert len(new_run(config, facts, None).canaries) == 1
+    assert new_run(config, facts, Revision("a" * 40, "main")).canaries == ()
 
 
-@pytest.mark.parametrize("kind", ["stubborn", "ignored", "untracked"])
+@pytest.mark.usefixtures("fresh_servers")
+@pytest.mark.parametrize("kind", ["stubborn", "ignored"])
 def test_code_of_the_working_tree_is_refused_in_side_a(
     project: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -144,7 +193,7 @@ def test_code_of_the_working_tree_is_refused_in_side_a(
         built.mkdir()
         (project / "speed.py").rename(built / "speed.py")
         with (project / ".gitignore").open("a", encoding="utf-8") as file:
-            file.write("built/\n" if kind == "ignored" else "")
+            file.write("built/\n")
         git(project, "rm", "-q", "--cached", "speed.py")
         git(project, "add", ".gitignore")
         git(project, "commit", "--quiet", "-m", "made up")
@@ -155,6 +204,7 @@ def test_code_of_the_working_tree_is_refused_in_side_a(
     assert words(run)["two"] != "same"
 
 
+@pytest.mark.usefixtures("fresh_servers")
 def test_sides_that_run_the_same_code_are_told(project: Path, tmp_path: Path) -> None:
     write(tmp_path, acme=PACK.replace("import speed", f"class speed: {BEFORE}"))
     (project / "acme.py").unlink()
@@ -175,9 +225,10 @@ def test_the_revision_is_built_once_and_a_failing_build_shows_its_end(project: P
     write(project, made=BEFORE)
     with pytest.raises(UsageError, match=r"ended with 3:(?s:.)*no compiler"):
         measure(project, against="main", build="echo no compiler; exit 3")
-    for _ in range(2):
-        run = measure(project, against="main", build="cp speed.py made.py; echo x >> count").run
-        assert set(words(run).values()) == {"same"}
+    build = "cp speed.py made.py; echo x >> count"
+    assert not missing(project, against="main", build=build)
+    run = measure(project, against="main", build=build).run
+    assert set(words(run).values()) == {"same"}
     (count,) = (project / ".perfsuite" / "against").glob("*/count")
     assert count.read_text(encoding="utf-8") == "x\n"
 
@@ -221,15 +272,14 @@ A_LITTLE_SLOWER = BEFORE.replace('"two": 100.0', '"two": 104.0')
 
 
 @pytest.fixture
-def elsewhere(project: Path, fill: Fill) -> Path:
+def elsewhere(project: Path) -> Path:
     """A project whose baseline was measured on another card, one commit ago."""
-
-    def make() -> None:
+    if not git(project, "tag", "--list", "elsewhere"):
         accept(measure(project).run, project / "baselines", reason="made up", by="t")
         edit(project, "*.json", SEEN, NEVER_SEEN)
         commit(project)
-
-    fill(project, make)
+        git(project, "tag", "elsewhere")
+    reset(project, "elsewhere")
     return project
 
 
@@ -261,45 +311,43 @@ def test_a_change_of_the_code_is_found_on_a_card_never_seen(
     assert sum("impl=two" in trace.variant for trace in run.traces) == 1
     # Turns are part of what the run took; what was measured for it is nobody's last run.
     assert run.wall_s > run.phases_s["turns"] > 0
-    assert len(list_runs(elsewhere / ".perfsuite")) == 2
+    assert len(list_runs(elsewhere / ".perfsuite")) == 1
     assert words(load_run(outcome.run_file)) == words(run)
     text = outcome.run_file.read_bytes()
-    later = replace_notes(run)
+    later = structs.replace(run, notes=("judged again",))
     assert read_run(text + end_lines(later), where="made up").notes == later.notes
 
 
-def replace_notes(run: Run) -> Run:
-    from msgspec.structs import replace as changed
-
-    return changed(run, notes=("judged again",))
-
-
-@pytest.mark.parametrize("given", [{"time_s": 600.0}, {"share": (1, 1)}, {"software": "fake 0.9"}])
-def test_what_turns_may_not_come_to_is_confirmed(elsewhere: Path, given: dict[str, Any]) -> None:
-    if software := given.pop("software", ""):
-        edit(elsewhere, "runs/*.json", "fake 1.0", software)
-    write(elsewhere, speed=A_LITTLE_SLOWER)
-    run = measure(elsewhere, **given).run
-    assert any("impl=two" in name for name in confirmed(run))
-    if not software:
-        assert words(run)["two"] == "slower"
+def test_only_what_turns_come_to_needs_no_confirmation(elsewhere: Path) -> None:
+    config = asked(elsewhere)
+    run = measure(elsewhere).run
+    verdicts = [
+        Verdict(variant=one.id, word=word, card="c")
+        for one, word in zip(run.variants, (Word.SAME, Word.UNCLEAR), strict=True)
+    ]
+    assert askable(verdicts, config, run, devices=1) == {run.variants[1].id}
+    no_card = [structs.replace(each, card="") for each in verdicts]
+    environment = {**run.facts.environment, "driver": "fake 0.9"}
+    other = structs.replace(run, facts=structs.replace(run.facts, environment=environment))
+    for told, of, in_run, devices in (
+        (verdicts, config, run, 2),
+        (no_card, config, run, 1),
+        (verdicts, config, other, 1),
+        (verdicts, replace(config, time_s=600.0), run, 1),
+        (verdicts, replace(config, shard=Shard(index=1, count=1)), run, 1),
+        (verdicts, replace(config, against="main"), run, 1),
+    ):
+        assert askable(told, of, in_run, devices=devices) == set()
 
 
 @pytest.mark.parametrize(("in_turns", "word"), [(False, "same"), (True, "unclear")])
 def test_without_the_other_revision_only_the_baseline_can_say_same(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, word: str, *, in_turns: bool
 ) -> None:
-    from msgspec.structs import replace as changed
-
-    def says_same(config: Any, *rest: Any) -> Any:
-        outcome = execute(config, *rest)
-        if config.against is None:
-            return outcome
-        told = [
-            changed(each, word=Word.SAME, in_turns=in_turns, card="")
-            for each in outcome.run.verdicts
-        ]
-        return replace(outcome, run=outcome.run.having(verdicts=told))
+    def says_same(config: Config, *_: object) -> Any:
+        found = [Verdict(variant=v.id, word=Word.SAME, in_turns=in_turns) for v in config.variants]
+        run = new_run(config, FACTS, Revision("a" * 40, "main")).having(verdicts=found)
+        return Outcome(run, elsewhere, Basis(expected={}))
 
     monkeypatch.setattr("perfsuite.run.run.execute", says_same)
     nothing: Callable[[Run], Any] = lambda run: [(v.variant, "nothing") for v in run.verdicts]  # noqa: E731
@@ -381,51 +429,45 @@ def test_what_comes_with_the_card_is_no_other_software() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("ffffff{}", "does not know"),
-        ("{}-dirty", "it is in no commit"),
+        ("ffffffffffff", ""),
+        ("ffffffffffff-dirty", "it is in no commit"),
         ("HEAD", "it names no commit of this repository"),
         ("--upload-pack=x", "it names no commit of this repository"),
-        ("\\u001b[2Jffffffffff", "it names no commit of this repository"),
-        ("own", "it is this very commit"),
+        ("\x1b[2Jffffffffff", "it names no commit of this repository"),
+        ("0123456789ab", "it is this very commit"),
     ],
 )
-def test_what_is_no_commit_here_is_not_asked_and_fresh_processes_confirm(
-    elsewhere: Path, name: str, told: str
-) -> None:
+def test_what_is_no_commit_is_not_asked(name: str, told: str) -> None:
+    assert unaskable(name, "0123456789ab").startswith(told)
+    assert bool(unaskable(name, "0123456789ab")) is bool(told)
+
+
+def test_what_is_no_commit_here_is_not_asked_and_fresh_processes_confirm(elsewhere: Path) -> None:
     known = git(elsewhere, "rev-parse", "--short=12", "HEAD~")
-    if name == "own":
-        git(elsewhere, "update-index", "--assume-unchanged", "speed.py")
-        git(elsewhere, "checkout", "--quiet", "--detach", "HEAD~")
-        git(elsewhere, "checkout", "--quiet", "main", "--", "baselines")
-        git(elsewhere, "reset", "--quiet")
-        (elsewhere / ".git" / "info" / "exclude").write_text("baselines/\n", encoding="utf-8")
-    else:
-        edit(elsewhere, "runs/*.json", f'"{known}"', f'"{name.format(known)}"')
+    edit(elsewhere, "runs/*.json", f'"{known}"', '"ffffffffffff"')
     write(elsewhere, speed=A_LITTLE_SLOWER)
     run = measure(elsewhere).run
     assert words(run)["two"] == "unclear"
     assert any("impl=two" in each for each in confirmed(run))
-    assert told in "; ".join(run.notes)
+    assert "does not know" in "; ".join(run.notes)
 
 
 def test_what_cannot_be_asked_leaves_the_rest_unclear(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(elsewhere, speed=A_LITTLE_SLOWER)
+    (elsewhere / ".perfsuite").mkdir()
     (elsewhere / ".perfsuite" / "settled").touch()
     outcome = measure(elsewhere)
     unclear = {"one": "same", "two": "unclear"}
     assert words(outcome.run) == unclear
     assert any(note.startswith("1 not measured in turns with") for note in outcome.run.notes)
-    config, log = asked(elsewhere), Log()
-    late = settle(outcome, replace(config, time_s=outcome.run.wall_s), log, Panels())
-    assert late.run.notes[-1].endswith("left no time")
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("perfsuite.run.run._asked", stop)
-    stopped = settle(outcome, config, log, Panels())
+    monkeypatch.setattr("perfsuite.run.run.unaskable", stop)
+    stopped = measure(elsewhere)
     assert stopped.is_interrupted
-    assert words(stopped.run) == unclear
+    assert words(load_run(stopped.run_file)) == unclear
     assert stopped.run.notes[-1].startswith("interrupted while")

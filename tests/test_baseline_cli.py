@@ -153,14 +153,10 @@ def test_lint_of_a_folder_that_is_not_there_is_no_clean_one(
 
 def test_lint_exits_1_with_a_line_for_each_problem(perfsuite: Command, dated: Path) -> None:
     stored = dated / "baselines" / "nvidia-h200" / "memory.json"
-    # The pack of the other name may be installed here.
-    of_nobody = stored.rename(stored.with_name("nobodys.json"))
-    text = of_nobody.read_text(encoding="utf-8").replace("memory", "nobodys")
-    of_nobody.write_text(text, encoding="utf-8")
     code, said = perfsuite("baseline", "lint", "--older-than", "1000000")
     assert code == 1
-    assert "pack 'nobodys' is not installed: its 1 entries cannot be checked" in said
-    of_nobody.unlink()
+    assert "pack 'memory' is not installed: its 1 entries cannot be checked" in said
+    stored.unlink()
     code, said = perfsuite("baseline", "lint")
     assert "no entry comes from run '20261101-020000'" in said
     (dated / "baselines" / "nvidia-h200" / "runs" / "20261101-020000.json").unlink()
@@ -268,7 +264,8 @@ def test_nothing_that_a_terminal_obeys_is_shown(perfsuite: Command, dated: Path)
     ):
         _, said = perfsuite("baseline", *words)
         told.append(said)
-    assert all("?" in said or "\\x1b" in said for said in told), told
+    # Of a pack that is not installed lint names no variant.
+    assert all("?" in said or "\\x1b" in said for said in told[:-1]), told
     assert not [said for said in told if any(char in said for char in "\x1b\x07\x9b\u202e")]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import Pack, Tier, Work
-from perfsuite.packs.find import PackSource, discover
+from perfsuite.packs.find import discover
 from perfsuite.packs.listing import Listing, list_pack
 from perfsuite.packs.load import load_pack
 from perfsuite.workers.catalogue import load_catalogue
@@ -62,10 +62,10 @@ def perf_cases(kernels):
 GOOD = HEAD + COPY + HOOK
 
 
-def source(folder: Path, name: str, text: str) -> PackSource:
+def source(folder: Path, name: str, text: str) -> Pack:
     path = folder / f"{name}.py"
     path.write_text(text, encoding="utf-8")
-    return PackSource(name=name, origin=f"file:{path}", version="1")
+    return Pack(name=name, origin=f"file:{path}", version="1")
 
 
 def listed(
@@ -254,7 +254,7 @@ def test_bad_packs_end_alone_and_the_others_are_listed(tmp_path: Path) -> None:
     assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
     rude = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nsignal.pause()"
     assert "'rude'" in listed(tmp_path, {"rude": rude})["rude"].error
-    failed = PackSource(name="acme", origin="module:acme@", error="two packs have the name 'acme'")
+    failed = Pack(name="acme", origin="module:acme@", error="two packs have the name 'acme'")
     assert load_catalogue([failed], tier=Tier.SMOKE)[0].error == failed.error
 
 
@@ -287,8 +287,8 @@ def test_nothing_outlives_a_killed_controller(tmp_path: Path) -> None:
     text += "print('here', file=life, flush=True)\nsignal.pause()"
     code = (
         "from perfsuite.workers.catalogue import load_catalogue;"
-        "from perfsuite.packs.find import PackSource;"
-        f"load_catalogue([PackSource(name='a', origin={source(tmp_path, 'a', text).origin!r})], "
+        "from perfsuite.model import Pack;"
+        f"load_catalogue([Pack(name='a', origin={source(tmp_path, 'a', text).origin!r})], "
         "tier='smoke', time_limit_s=600)"
     )
     controller = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
@@ -306,7 +306,7 @@ def test_limits_of_a_light_controller_are_taken_as_they_are(tmp_path: Path) -> N
         "import resource, sys\n"
         f"for limit, least in {least}.items(): resource.setrlimit(limit, (least, least))\n"
         "from perfsuite.workers.catalogue import load_catalogue\n"
-        "from perfsuite.model import Tier\nfrom perfsuite.packs.find import PackSource\n"
+        "from perfsuite.model import Pack, Tier\n"
         f"(pack,) = load_catalogue([{asked!r}], tier=Tier.SMOKE)\n"
         "assert pack.variants and not pack.error, pack.error\n"
         "assert not {'torch', 'numpy', 'rich', 'json.tool'} & {*sys.modules}\n"
@@ -315,7 +315,7 @@ def test_limits_of_a_light_controller_are_taken_as_they_are(tmp_path: Path) -> N
 
 
 def test_a_path_that_is_no_utf8_is_refused() -> None:
-    odd = PackSource(name="acme", origin="file:/bad\udcff/acme.py", version="1")
+    odd = Pack(name="acme", origin="file:/bad\udcff/acme.py", version="1")
     with pytest.raises(UsageError, match="no UTF-8") as caught:
         load_catalogue([odd], tier=Tier.SMOKE)
     assert "bad\\udcff" in str(caught.value)

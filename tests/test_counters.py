@@ -21,8 +21,8 @@ from test_tracing import COPY, KERNELS, entry_of, traced_run
 
 from perfsuite.boundary import DeviceError
 from perfsuite.explain import counters
-from perfsuite.explain.counters import METRICS, Counted, counted, joined, read
-from perfsuite.explain.parts import explain
+from perfsuite.explain.counters import METRICS, counted, joined, read
+from perfsuite.explain.why import explain
 from perfsuite.model import Trace, TracedKernel
 from perfsuite.report.data import Side
 from perfsuite.report.data import read as read_run
@@ -112,7 +112,9 @@ INT, FLOAT = (replace(SCALE, name=f"void f<{kind}>({kind}*)") for kind in ("int"
 def test_counters_are_those_of_one_run_of_a_kernel(
     kernels: list[TracedKernel], rows: list[tuple[str, float]], sectors: list[float | None]
 ) -> None:
-    found = joined(kernels, [Counted(name, GRID, BLOCK, {"sectors_read": n}) for name, n in rows])
+    found = joined(
+        kernels, [replace(SCALE, name=name, counters={"sectors_read": n}) for name, n in rows]
+    )
     assert [each.counters.get("sectors_read") for each in found] == sectors
 
 
@@ -121,7 +123,7 @@ PACK = """
     import time
     import perfsuite
 
-    @perfsuite.case(axes={"us": [100, 200]}, source="made up")
+    @perfsuite.case(axes={"us": [100]}, source="made up")
     def double(ctx, us):
         '''Double numbers in a kernel that takes as long as the axis says, times FACTOR.'''
         if os.environ.get("UNDER_NCU") == "crash":
@@ -189,11 +191,10 @@ def test_a_run_counts_what_it_traces_and_says_what_was_counted_otherwise(
     calls = ncu(log(("scale_rows", 4_194_304)))
     outcome = whole(tmp_path)
     found = [kernel.counters for trace in outcome.run.traces for kernel in trace.kernels]
-    assert found == [dict.fromkeys(METRICS, 4_194_304)] * 2
+    assert found == [dict.fromkeys(METRICS, 4_194_304)]
     assert load_run(outcome.run_file) == outcome.run
-    words = calls.read_text("utf-8").splitlines()
-    assert len(words) == 2
-    assert "--clock-control none" in words[0]
+    (words,) = calls.read_text("utf-8").splitlines()
+    assert "--clock-control none" in words
     accept(outcome.run, tmp_path / "baselines", reason="first", by="Ann")
     assert whole(tmp_path).run.traces == ()
     ncu(log(("scale_rows", 8_388_608)))
@@ -203,13 +204,24 @@ def test_a_run_counts_what_it_traces_and_says_what_was_counted_otherwise(
     assert "sectors read 4.19\u202fM \u2192 8.39\u202fM, " in run_view.variants[0].explained
 
 
-def test_a_refusal_is_a_note_and_the_kernels_stay(tmp_path: Path, ncu: Callable[..., Path]) -> None:
-    calls = ncu(DENIED)
-    outcome = whole(tmp_path)
-    (note,) = (note for note in outcome.run.notes if "counters" in note)
-    assert note.startswith("no counters: ncu says: ERR_NVGPUCTRPERM")
-    assert len(calls.read_text("utf-8").splitlines()) == 1
-    assert all(trace.kernels for trace in outcome.run.traces)
+Counts = Callable[[float], str]
+
+
+@pytest.fixture(scope="module")
+def counts(tmp_path_factory: pytest.TempPathFactory) -> Counts:
+    """Count what a variant was traced to be, twice; return the note."""
+    asked = request(tmp_path_factory.mktemp("asked"), PACK)
+    setup = Setup(device="fake", origins={"acme": asked.packs[0].origin})
+    (variant,) = asked.variants
+    traces = [Trace(variant=variant.id, kernels=(SCALE,))] * 2
+
+    def count(limit_s: float) -> str:
+        found: list[Trace] = []
+        note = counted(setup, {variant.id: variant}, traces, limit_s, found.append)
+        assert found == traces
+        return note
+
+    return count
 
 
 @pytest.mark.parametrize(
@@ -219,30 +231,27 @@ def test_a_refusal_is_a_note_and_the_kernels_stay(tmp_path: Path, ncu: Callable[
         ("#!/bin/sh\necho \"==ERROR== unrecognised option '--page'\"\nexit 1", "option '--page'"),
         ("#!/bin/sh\nexit 3", "ncu ended with exit code 3"),
         ("#!/bin/sh\nsleep 60 &\n", "ncu counted no kernel"),
-        ("crash", "2 could not be counted (first acme.double[us=100]: ValueError: not under ncu)"),
+        ("crash", "1 could not be counted (first acme.double[us=100]: ValueError: not under ncu)"),
         ("hang", "than its limit of 1 s); 1 were left out: the limit is 0.5 s"),
-        ("", "no counters: NVIDIA's Nsight Compute (ncu) is not on the PATH"),
     ],
 )
-def test_an_ncu_that_cannot_count_is_a_note(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    ncu: Callable[..., Path],
-    script: str,
-    said: str,
+def test_an_ncu_that_cannot_count_is_a_note_and_the_kernels_stay(
+    tmp_path: Path, ncu: Callable[..., Path], counts: Counts, script: str, said: str
 ) -> None:
     ncu("", mode=script)
     if script.startswith("#!"):
         (tmp_path / "bin" / "ncu").write_text(script, "utf-8")
-    if not script:
-        monkeypatch.setenv("PATH", str(tmp_path))
-    asked = request(tmp_path, PACK)
-    setup = Setup(device="fake", origins={pack.name: pack.origin for pack in asked.packs})
-    traces = [Trace(variant=each.id, kernels=(SCALE,)) for each in asked.variants]
-    variants = {variant.id: variant for variant in asked.variants}
-    found: list[Trace] = []
-    note = counted(setup, variants, traces, 0.5 if script == "hang" else 60.0, found.append)
-    assert (found, said in note) == (traces, True), note
+    assert said in counts(0.5 if script == "hang" else 60.0)
+
+
+def test_who_may_not_count_or_has_no_ncu_is_told_once(
+    tmp_path: Path, ncu: Callable[..., Path], counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = ncu(DENIED)
+    assert counts(60.0).startswith("no counters: ncu says: ERR_NVGPUCTRPERM")
+    assert len(calls.read_text("utf-8").splitlines()) == 1
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert counts(60.0) == "no counters: NVIDIA's Nsight Compute (ncu) is not on the PATH"
 
 
 def test_baselines_keep_counters_and_old_lines_stay_as_they_are(tmp_path: Path) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -18,8 +15,7 @@ import pytest
 
 from perfsuite import count_operators
 from perfsuite.boundary import CaseError, DeviceError, PerfError
-from perfsuite.devices import load
-from perfsuite.devices.load import Load, Speed
+from perfsuite.devices import protocol
 from perfsuite.devices.nvml import HealthWatch, together, visible
 from perfsuite.devices.protocol import Sample, graph_kernels, open_device
 from perfsuite.model import Health, Regime
@@ -28,7 +24,8 @@ from perfsuite.workers.process import inventory
 torch = pytest.importorskip("torch")
 pytest.importorskip("cuda.core")
 
-from perfsuite.devices import cpu, cuda, kernels, tensors  # noqa: E402 - they import torch
+from perfsuite.devices import cpu, cuda, tensors  # noqa: E402 - they import torch
+from perfsuite.devices.cpu import Load, Speed  # noqa: E402
 
 NEEDS_GPU = pytest.mark.skipif(not inventory(), reason="needs a GPU")
 
@@ -106,7 +103,7 @@ def test_waiting_for_a_core_is_not_the_codes_time_but_beside_the_stamps(
     monkeypatch.setattr(cpu, "PATIENCE_S", 0.0)  # taken again, it would not be the same
     waiting = tmp_path / "schedstat"
     waiting.write_text("0 1000000 1")
-    monkeypatch.setattr(load, "WAITING", waiting)
+    monkeypatch.setattr(protocol, "WAITING", waiting)
     # A billion nanoseconds on the scheduler's books: more than the call can have taken.
     assert timed(lambda _: waiting.write_text("0 1001000000 1"))[0][0] < 0
     waiting.unlink()
@@ -119,7 +116,7 @@ def test_waiting_for_a_core_is_not_the_codes_time_but_beside_the_stamps(
         run_views[0] += 5_000_000
         return run_views[0]
 
-    monkeypatch.setattr(load, "waited_ns", preempted)
+    monkeypatch.setattr(protocol, "waited_ns", preempted)
     assert timed(lambda _: time.sleep(0.002))[0][0] >= 2000
 
 
@@ -166,7 +163,7 @@ def test_what_takes_our_core_counts_in_percent_of_it(
 
 
 def test_own_processes_are_not_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "PROC", tmp_path)
+    monkeypatch.setattr(cpu, "PROC", tmp_path)
     ours = Load(frozenset({0, 1}), used=1)
     assert ours.now() is None  # the kernel does not tell
     # controller 7 has the server (this test's parent) and, as that has, a worker that just ended
@@ -183,7 +180,7 @@ def test_own_processes_are_not_foreign(tmp_path: Path, monkeypatch: pytest.Monke
     )
     now = ours.now()
     assert now is not None
-    assert [each * load.TICKS_PER_S for each in now[1:]] == pytest.approx([261, 220])
+    assert [each * cpu.TICKS_PER_S for each in now[1:]] == pytest.approx([261, 220])
 
 
 # What NVML, nvcc and the driver tell.
@@ -223,20 +220,20 @@ def test_the_inventory_follows_the_visible_devices(mask: str | None, expected: l
 def test_nvcc_is_asked_for_a_cubin_and_quoted_when_it_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nvcc, options = tmp_path / "nvcc", ("-DN=4", kernels.RELOCATABLE)
+    nvcc, options = tmp_path / "nvcc", ("-DN=4", cuda.RELOCATABLE)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PerfError, match="cannot be run"):
-        kernels.linked("x.cu", "sm_90a", options)
+        cuda.linked("x.cu", "sm_90a", options)
     assert "nvcc" not in tensors.compilers()
     # The last argument is where to write; what it was asked is what it writes.
     nvcc.write_text('#!/bin/sh\nfor last; do :; done; printf "%s " "$@" > "$last"\n')
     nvcc.chmod(0o755)
-    asked = kernels.linked("x.cu", "sm_90a", options).decode().split()
+    asked = cuda.linked("x.cu", "sm_90a", options).decode().split()
     assert {"-arch=sm_90a", "-dlink", *options, "x.cu", "-lcudadevrt"} <= set(asked)
     assert "nvcc" in tensors.compilers()
     nvcc.write_text("#!/bin/sh\necho 'x.cu(3): error: no such thing' >&2; exit 2\n")
     with pytest.raises(PerfError, match="no such thing") as told:
-        kernels.linked("x.cu", "sm_90a", options)
+        cuda.linked("x.cu", "sm_90a", options)
     assert told.value.where == "x.cu"
 
 
@@ -265,30 +262,19 @@ def test_kernels_copies_and_fills_are_counted_and_operators_by_name(
 # Stamps.
 
 
-class Dying:
-    """Code whose process dies where it is asked for."""
-
-    @property
-    def code(self) -> bytes:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return b""
-
-
-@pytest.mark.parametrize("arch", ["", "sm_1", "dies", "sm_90a"])
+@pytest.mark.parametrize("arch", ["", "sm_1", "sm_90a"])
 def test_stamps_are_compiled_ahead_in_a_child(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_ahead", {})
-    monkeypatch.setattr(kernels, "visible_arch", lambda: arch)
-    if arch == "dies":
-        monkeypatch.setattr(kernels, "stamps", lambda _arch: Dying())
-    kernels.compile_ahead()
-    assert list(kernels._ahead) == (["sm_90a"] if arch == "sm_90a" else [])
-    if kernels._ahead:
-        assert kernels._ahead[arch].startswith(b"\x7fELF")
-        assert kernels.stamps(arch).code == kernels._ahead[arch]
+    monkeypatch.setattr(cuda, "_ahead", {})
+    monkeypatch.setattr(cuda, "visible_arch", lambda: arch)
+    cuda.compile_ahead()
+    assert list(cuda._ahead) == (["sm_90a"] if arch == "sm_90a" else [])
+    if cuda._ahead:
+        assert cuda._ahead[arch].startswith(b"\x7fELF")
+        assert cuda.stamps(arch).code == cuda._ahead[arch]
 
 
 def test_times_of_stamps_are_told_without_the_empty_window() -> None:
-    watch = kernels.Stopwatch.__new__(kernels.Stopwatch)
+    watch = cuda.Stopwatch.__new__(cuda.Stopwatch)
     watch.sms, watch.empty = 2, Sample(1.0, 100.0)
     row = torch.tensor([[[1, 1000], [1, 1000]], [[2101, 4000], [2101, 4000]]])
     assert watch._read(row) == Sample(2.0, 2000.0)
@@ -364,29 +350,21 @@ def test_what_is_left_behind_is_seen_however_slow_the_device(
     assert not device.joins(lambda own: max(own, 1.0))  # one rank that leaves work is enough
 
 
-# Ten products on another stream, for whose end the launch waits, or not.
-LEAVES_BEHIND = """
-import torch
-from perfsuite.devices.protocol import open_device
-
-device, side = open_device("cuda"), torch.cuda.Stream()
-x = device.rng(1).randn(4096, 4096)
-
-def launch(x, *, joins):
-    here = torch.cuda.current_stream()
-    side.wait_stream(here)
-    with torch.cuda.stream(side):
-        for _ in range(10):
-            torch.mm(x, x)
-    if joins:
-        here.wait_stream(side)
-
-for joins in (True, False):
-    group = device.group(lambda x: launch(x, joins=joins), [(x,)], 1, backend="loop")
-    assert device.joins_streams(group) is joins
-"""
-
-
 @NEEDS_GPU
-def test_what_a_launch_leaves_behind_is_seen_on_the_gpu() -> None:
-    subprocess.run([sys.executable, "-c", LEAVES_BEHIND], check=True)
+@pytest.mark.parametrize("joins", [True, False])
+def test_what_a_launch_leaves_behind_is_seen_on_the_gpu(joins: object) -> None:
+    device, side = open_device("cuda"), torch.cuda.Stream()
+
+    def launch(x: Any) -> None:
+        """Ten products on another stream, for whose end the launch waits, or not."""
+        here = torch.cuda.current_stream()
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
+            for _ in range(10):
+                torch.mm(x, x)
+        if joins:
+            here.wait_stream(side)
+
+    x = device.rng(1).randn(4096, 4096)
+    group = device.group(launch, [(x,)], 1, backend="loop")
+    assert device.joins_streams(group) is joins

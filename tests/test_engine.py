@@ -14,7 +14,8 @@ from perfsuite import Inspection, Metric, Regime, Scenario, Work, Workload, case
 from perfsuite.boundary import CaseError, DeviceError, DisturbedError, WrongResultError
 from perfsuite.devices.protocol import Group, Sample
 from perfsuite.engine import measure
-from perfsuite.engine.measure import SCATTERING, Pair, Session, is_steady
+from perfsuite.engine.calibrate import SCATTERING, is_steady
+from perfsuite.engine.measure import Session
 from perfsuite.model import Case, Evidence, Health, Sampling, Settings
 from perfsuite.testing.fake import FakeDevice
 
@@ -88,7 +89,7 @@ def measured(chosen: Case, device: FakeDevice | None = None, *, turns: int = 1) 
     session.prepare()
     for _ in range(turns):
         session.block()
-    return session.finish()[0]
+    return session.finish()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_phases_are_announced_in_order(settings: dict[str, Any], phases: list[st
     session = session_of(copying(10.0), **settings)
     session.announce = announced.append
     session.prepare()
-    (evidence,) = session.finish()
+    evidence = session.finish()
     assert (announced, evidence.blocks, evidence.exact["launches"]) == (phases, (), 3.0)
 
 
@@ -153,7 +154,7 @@ def test_sampling_of_another_process_is_taken_over_where_it_is_near(
     other = Sampling(round(stretch * usual.launches), usual.sets + more_sets)
     session = session_of(copying(10.0))
     taken = session.prepare(other)
-    assert taken == session.finish()[0].sampling == (other if is_taken else usual)
+    assert taken == session.finish().sampling == (other if is_taken else usual)
 
 
 def test_ranks_take_the_slowest_ones_launches() -> None:
@@ -195,7 +196,7 @@ def test_what_disturbs_voids_samples_or_blocks_and_lasting_the_variant(
             session.block()
         return
     session.block()
-    (block,) = session.finish()[0].blocks
+    (block,) = session.finish().blocks
     assert (block.voided, len(block.time_us)) == (voided, BLOCK - voided % BLOCK)
 
 
@@ -312,7 +313,7 @@ def test_what_does_not_settle_is_noted() -> None:
     wandering = Scripted(change=lambda index, s: Sample(s.time_us * 1.2**index, s.cycles))
     session = session_of(copying(10.0), wandering, settle_s=0.01)
     session.prepare()
-    (evidence,) = session.finish()
+    evidence = session.finish()
     assert (evidence.settled, "did not settle" in evidence.notes[0]) == (False, True)
 
 
@@ -375,11 +376,11 @@ def test_long_plays_let_turns_pass_but_for_a_pair_s(
     monkeypatch.setattr(measure, "PLAYS_US", most_us)
     another = Scripted(agree=lambda value: max(value, longest_us))  # the slowest rank's plays
     assert len(measured(served(), another, turns=3).blocks) == blocks
-    pair = Pair(session_of(served()), session_of(served()), known=None, seed=7)
-    pair.prepare()
+    side = session_of(served())
+    side.prepare()
     for _ in range(3):
-        pair.block()
-    assert [len(side.blocks) for side in pair.finish()] == [6, 6]
+        side.block(is_paired=True)
+    assert len(side.finish().blocks) == 3
 
 
 class Capped(FakeDevice):
@@ -401,7 +402,7 @@ def test_a_sustained_variant_is_sampled_hot_and_its_energy_read_once() -> None:
     # Launches that are not sampled come before those that are.
     assert device.now_us - before_us >= 0.8 * 2e5 + 500.0 * BLOCK
     session.block()
-    (evidence,) = session.finish()
+    evidence = session.finish()
     assert sum(evidence.blocks[0].cycles) / sum(evidence.blocks[0].time_us) == pytest.approx(
         1600, rel=0.01
     )

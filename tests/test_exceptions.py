@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 from store_data import planned, variant
-from test_runner import Log, request, watched
+from test_runner import Log, request, slow_down, watched
 
 from perfsuite.boundary import StoreError
 from perfsuite.model import (
@@ -161,41 +161,32 @@ def test_what_is_excepted_breaks_no_claim(tmp_path: Path) -> None:
 HOSTILE = "<script>alert(1)</script> \\u001b[2J"
 
 
-def test_an_excepted_verdict_is_shown_everywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_is_excepted_is_shown_everywhere_and_a_canary_shifts_no_machine(
+    tmp_path: Path,
 ) -> None:
     text = waiver("us=200").replace("new driver", HOSTILE)
-    execute(request(tmp_path), Log())
-    monkeypatch.setenv("FACTOR_200", "1.03")
-    outcome = execute(request(tmp_path, exceptions=load(tmp_path, text)), Log())
+    execute(watched(tmp_path), Log())
+    slow_down(tmp_path, 50, 100, 200, 400, by=1.03)
+    exceptions = load(tmp_path, f"{text}\n{quarantine('us=50')}")
+    outcome = execute(watched(tmp_path, exceptions=exceptions), Log())
+    verdicts = outcome.run.verdicts
+    assert outcome.run.shift is None
+    assert [each.word for each in verdicts] == [Word.SLOWER] * 3
+    assert [each.fails for each in verdicts] == [True, False, True]
     run_view = read(outcome.run, baselines=entries_in(outcome.run), source=source_of(outcome.run))
-    assert not run_view.fails
     page = write_report(run_view, tmp_path / "reports")
     html, terminal = page.read_text("utf-8"), "\n".join(summary(run_view))
     markdown = (page.parent / "summary.md").read_text("utf-8")
     for text in (html, markdown.replace("\\", ""), terminal):
         assert "waived until 2026-12-01" in text
-        assert "slower" in text
     assert "<script>alert" not in html + markdown
     assert "\x1b" not in terminal
     decided = json.loads((page.parent / "verdict.json").read_text("utf-8"))
     excepted = [one["verdict"]["excepted"] for one in decided["variants"]]
     assert [one["until"] for one in excepted if one] == ["2026-12-01"]
-    told = dict(properties(None, outcome.run.verdicts[1]))
+    told = dict(properties(None, verdicts[1]))
     assert told["perf_excepted"] == "waiver"
     assert (told["perf_excepted_until"], told["perf_excepted_issue"]) == ("2026-12-01", ISSUE)
-
-
-def test_a_quarantined_canary_shifts_no_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    execute(watched(tmp_path), Log())
-    for us in (50, 100, 200, 400):
-        monkeypatch.setenv(f"FACTOR_{us}", "1.03")
-    exceptions = load(tmp_path, quarantine("us=50"))
-    run = execute(watched(tmp_path, exceptions=exceptions), Log()).run
-    assert run.shift is None
-    assert [each.word for each in run.verdicts] == [Word.SLOWER] * 3
 
 
 def test_a_bad_file_is_told_before_anything_is_measured(tmp_path: Path) -> None:

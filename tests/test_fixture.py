@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perfsuite.devices.protocol import EMPTY_RUNS, Group, Sample
-from perfsuite.plugin import MOST_RUNS, Look, PerfFixture, gpu_samples, take_look
+from perfsuite.plugin import MOST_RUNS, Look, gpu_samples, take_look
 from perfsuite.testing import fake
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers.process import inventory
@@ -52,21 +52,6 @@ def test_a_look_ends_after_its_most_runs() -> None:
     assert look.runs == MOST_RUNS
     assert look.clock == "host"
     assert 0 <= look.low_us <= look.time_us <= look.high_us
-
-
-def test_without_perf_a_function_is_called_once_and_nothing_is_timed() -> None:
-    looks: list[Look] = []
-    calls: list[tuple[int, int]] = []
-
-    def add(one: int, other: int = 0) -> int:
-        calls.append((one, other))
-        return one + other
-
-    look = PerfFixture("a test", is_on=False, looks=looks)(add, 1, other=2)
-    assert (look.result, look.runs) == (3, 0)
-    assert math.isnan(look.time_us)
-    assert calls == [(1, 2)]
-    assert looks == []
 
 
 def test_a_look_is_one_line() -> None:

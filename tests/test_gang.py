@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from test_panel import is_idle, limited, make_variant, measure, servers
+from test_panel import is_idle, limited, make_variant, measure
 
 from perfsuite.boundary import CaseError, DeviceError, UsageError
-from perfsuite.devices.protocol import Gang, join, open_device, see_own_first
+from perfsuite.devices.protocol import Gang, open_device, see_own_first
 from perfsuite.model import (
     Arm,
     Block,
@@ -38,7 +38,9 @@ SETTINGS = Settings(
     rounds=2, samples=4, sample_us=50.0, settle_s=0.05, prepare_limit_s=20.0, processes=2
 )
 SETUP = Setup(device="cpu", slots=2, settings=SETTINGS, origins={"gang": f"file:{PACK}"})
-FAKE = replace(SETUP, device="fake")
+FAKE = replace(
+    limited(SETUP, prepare_limit_s=10.0), device="fake", slots=3, memory_limit_bytes=120 << 20
+)
 UNITS = ("machine", "machine", "machine")
 
 
@@ -58,18 +60,21 @@ SIZES = [make_variant("gang", "reduce", ranks=2, n=n) for n in (16, 64, 256)]
 
 
 @pytest.fixture(scope="module")
-def panel() -> Iterator[Panel]:
-    with Panel(SETUP, UNITS) as shared:
+def fake() -> Iterator[Panel]:
+    with Panel(FAKE, UNITS) as shared:
         yield shared
 
 
-def test_a_gang_is_kept_for_all_sizes_and_hands_back_one_evidence(
+def test_a_gang_is_kept_joins_and_ends_with_its_rank_that_died_or_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERFSUITE_TEST_TRACE", str(tmp_path))
-    with Panel(SETUP, UNITS) as traced:
-        results = measure(traced, *SIZES, processes=2)
-        assert is_idle(traced)
+    with Panel(limited(SETUP, prepare_limit_s=5.0), UNITS) as panel:
+        results = measure(panel, *SIZES, processes=2)
+        # Where one died, the others fail first, for they wait for it.
+        left, fine = (measure(panel, fail(how), processes=1)[0] for how in ("leave", "fine"))
+        (hung,) = measure(panel, fail("skip"), processes=1)
+        assert is_idle(panel)
     assert [(r.variant, r.status) for r in results] == [(v.id, Status.OK) for v in SIZES]
     # Two gangs of two processes, each of which built all three.
     built = [path.read_text(encoding="ascii").count("\n") for path in tmp_path.iterdir()]
@@ -83,6 +88,12 @@ def test_a_gang_is_kept_for_all_sizes_and_hands_back_one_evidence(
     assert all(time_us > 0 for time_us in times(results[0]))
     assert {"start", "build", "check", "settle", "measure"} <= set(found[0].phases_s)
     assert found[0].exact["places"] == 2.0
+    assert (left.status, fine.status) == (Status.CRASHED, Status.OK)
+    assert left.reason == "rank 1: exit code 3 during check"
+    assert hung.status is Status.TIMED_OUT
+    assert hung.reason.startswith("prepare took longer than its limit of 5 s")
+    assert hung.reason.endswith("(rank 0 in check, rank 1 in calibrate)")
+    assert all(said in hung.output for said in ("rank 0:", "rank 1:", "all_reduce"))
 
 
 CAUSES = {
@@ -92,45 +103,23 @@ CAUSES = {
     "wrong": (Status.WRONG, "rank 1: output differs from the reference"),
     "half": (Status.ERROR, "rank 1: its worker sent a damaged message"),
     "end_server": (Status.CRASHED, "rank 1: the server of slot 1 is gone (killed by SIGKILL"),
+    "leak": (Status.CRASHED, "rank 1: held "),
 }
 
 
 @pytest.mark.parametrize("how", CAUSES)
-def test_failing_rank_is_named_and_the_next_variant_is_measured(panel: Panel, how: str) -> None:
-    (bad,), (good,) = (measure(panel, fail(each), processes=1) for each in (how, "fine"))
+def test_failing_rank_is_named_and_the_next_variant_is_measured(fake: Panel, how: str) -> None:
+    (bad,), (good,) = (measure(fake, fail(each), processes=1) for each in (how, "fine"))
     status, reason = CAUSES[how]
     assert (bad.variant, bad.status, bad.evidence) == (fail(how).id, status, ())
     assert bad.reason.startswith(reason)
     assert (good.status, len(good.evidence)) == (Status.OK, 1)
-    assert is_idle(panel)
+    assert is_idle(fake)
 
 
-def test_rank_that_takes_too_much_memory_is_killed(
-    panel: Panel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(panel, "setup", replace(SETUP, memory_limit_bytes=1 << 30))
-    (result,) = measure(panel, fail("leak"))
-    assert result.status is Status.CRASHED
-    assert result.reason.startswith("rank 1: held ")
-    assert result.reason.endswith("MiB of host memory, limit 1024 MiB")
-
-
-def test_collective_that_hangs_is_timed_out_with_all_stacks_and_no_orphan(
-    panel: Panel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(panel, "setup", limited(SETUP, prepare_limit_s=3.0))
-    bad, good = measure(panel, fail("skip"), fail("fine"), processes=2)
-    assert is_idle(panel)
-    assert bad.status is Status.TIMED_OUT
-    assert bad.reason.startswith("prepare took longer than its limit of 3 s")
-    assert bad.reason.endswith("(rank 0 in check, rank 1 in calibrate)")
-    assert all(said in bad.output for said in ("rank 0:", "rank 1:", "all_reduce"))
-    assert (good.status, len(good.evidence)) == (Status.OK, 2)
-
-
-def test_variant_that_fails_in_a_kept_gang_is_tried_in_a_fresh_one(panel: Panel) -> None:
+def test_variant_that_fails_in_a_kept_gang_is_tried_in_a_fresh_one(fake: Panel) -> None:
     seen: list[str] = []
-    panel.measure(
+    fake.measure(
         [fail("fine"), fail("raise")],
         Stage.SCREEN,
         processes=1,
@@ -141,7 +130,7 @@ def test_variant_that_fails_in_a_kept_gang_is_tried_in_a_fresh_one(panel: Panel)
     assert seen[-1] == Status.ERROR
 
 
-def test_rank_that_never_joins_is_named(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_that_never_starts_is_named(fake: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     fork, forked = Slot.fork, list[Process]()
 
     def stop_second(slot: Slot) -> Process:
@@ -150,50 +139,36 @@ def test_rank_that_never_joins_is_named(panel: Panel, monkeypatch: pytest.Monkey
             os.kill(forked[1].pid, signal.SIGSTOP)
         return forked[-1]
 
-    monkeypatch.setattr(panel, "setup", limited(SETUP, start_limit_s=2.0))
+    monkeypatch.setattr(fake, "setup", limited(FAKE, start_limit_s=0.5))
     monkeypatch.setattr(Slot, "fork", stop_second)
-    bad, good = measure(panel, SIZES[0], SIZES[1])
-    assert is_idle(panel)
+    bad, good = measure(fake, lag(2, 100), lag(3, 100), processes=1)
+    assert is_idle(fake)
     assert bad.status is Status.TIMED_OUT
-    assert bad.reason.endswith("its limit of 2 s (rank 0 in join, rank 1 in start)")
+    assert bad.reason.endswith("its limit of 0.5 s (rank 1 in start)")
     assert good.status is Status.OK
 
 
-def test_slowest_rank_s_samples_are_the_gang_s() -> None:
-    with Panel(replace(FAKE, slots=3), UNITS) as panel:
-        (odd,) = measure(panel, lag(2, 10), processes=1)
-        two, three = measure(panel, lag(2, 100), lag(3, 100), processes=1)
-    assert times(two) == pytest.approx([200] * len(times(two)), rel=0.02)
-    assert times(three) == pytest.approx([300] * len(times(three)), rel=0.02)
+def test_slowest_rank_s_samples_are_the_gang_s(fake: Panel) -> None:
+    (odd,) = measure(fake, lag(2, 10), processes=1)
+    found = measure(fake, *(lag(ranks, 100) for ranks in (1, 2, 3)), processes=1)
+    for ranks, result in enumerate(found, 1):
+        assert times(result) == pytest.approx([100 * ranks] * len(times(result)), rel=0.02)
     assert (odd.status, odd.evidence) == (Status.ERROR, ())
     assert "launched differently" in odd.reason
 
 
-def test_gangs_of_two_sides_measure_in_turns(tmp_path: Path) -> None:
+def test_gangs_of_two_sides_measure_in_turns(fake: Panel, tmp_path: Path) -> None:
     text = PACK.read_text(encoding="utf-8").replace("ctx.spend(us *", "ctx.spend(1.5 * us *")
     (tmp_path / "gang.py").write_text(text, encoding="utf-8")
-    sides = {Arm.A: Code(origins={"gang": f"file:{tmp_path}/gang.py"}), Arm.B: SETUP.code(Arm.B)}
     compared, other = lag(2, 100), lag(2, 80)
-    with Panel(replace(FAKE, sides=sides), UNITS) as panel:
-        panel.compared = frozenset({compared.id})
-        found = {(r.variant, r.arm): r for r in measure(panel, compared, other, processes=3)}
+    fake.compare({Arm.A: Code(origins={"gang": f"file:{tmp_path}/gang.py"})})
+    fake.compared = frozenset({compared.id})
+    found = {(r.variant, r.arm): r for r in measure(fake, compared, other, processes=3)}
+    fake.compare({})
     assert {len(result.evidence) for result in found.values()} == {3}
     assert set(found) == {(compared.id, Arm.A), (compared.id, Arm.B), (other.id, Arm.B)}
     assert times(found[compared.id, Arm.A]) == pytest.approx([300] * 24, rel=0.02)
     assert times(found[compared.id, Arm.B]) == pytest.approx([200] * 24, rel=0.02)
-
-
-def test_run_ends_when_a_rank_s_server_cannot_be_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import os; os._exit(3)", encoding="utf-8")
-    with Panel(FAKE, UNITS) as broken:
-        pids = servers(broken)
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        os.kill(pids[1], signal.SIGKILL)
-        with pytest.raises(DeviceError, match=r"slot 1 is gone \(exit code 3"):
-            measure(broken, lag(2, 100))
-        assert Path(f"/proc/{pids[0]}/task/{pids[0]}/children").read_text("ascii") == ""
 
 
 def evidence(*times_us: float, **metrics: float) -> Evidence:
@@ -226,43 +201,6 @@ def test_unit_of_a_gang_knows_no_order() -> None:
     assert gang_unit(["a", "a"]) == "a"
 
 
-AGREE = """
-import os, sys
-from perfsuite.devices.protocol import join, open_device
-rank, ranks, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-device = open_device("cpu", gang=join("cpu", rank=rank, ranks=ranks, rendezvous=place))
-context = device.context(1)
-print(context.rank, context.ranks, device.agree(10.0 * rank), device.agree(-rank), flush=True)
-os._exit(0)  # as a worker does: gloo's threads are not joined
-"""
-
-
-def test_ranks_agree_on_the_largest_value(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", AGREE]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), "2", str(tmp_path / "both")], stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    told = [process.communicate(timeout=60)[0].split() for process in ranks]
-    assert told == [["0", "2", "10.0", "0.0"], ["1", "2", "10.0", "0.0"]]
-    gang = join("cpu", rank=0, ranks=1, rendezvous=str(tmp_path / "alone"))
-    assert (gang.rank, gang.ranks, gang.agree(2.5), gang.gather("all")) == (0, 1, 2.5, ["all"])
-    gang.leave()
-    for alone in (Gang(), Gang(1, 2)):
-        assert (alone.agree(3.5), alone.gather("all")) == (3.5, ["all"])
-
-
-def test_gang_of_one_is_checked_as_a_gang() -> None:
-    # Not timed: alone it counts what others take of the cores, which is none of this test's.
-    settings = structs.replace(SETTINGS, check_only=True)
-    with Panel(replace(SETUP, settings=settings), UNITS) as panel:
-        (result,) = measure(panel, make_variant("gang", "reduce", ranks=1, n=16), processes=1)
-    assert (result.status, len(result.evidence)) == (Status.OK, 1)
-    assert result.evidence[0].exact["places"] == 1.0
-
-
 def test_own_gpu_comes_first_and_the_next_rank_s_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c,GPU-d")
     see_own_first(1, 3)
@@ -278,15 +216,15 @@ def test_two_nodes_measure_one_variant_and_the_first_rank_writes_the_result(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     nodes = []
-    for number in (0, 1):
-        where = f"--nnodes 2 --nproc-per-node 1 --node-rank {number} --master-addr 127.0.0.1"
-        run = ["-m", "torch.distributed.run", *where.split(), "--master-port", str(port)]
-        what = ["-m", "perfsuite.workers.rank", SIZES[0].id, "--pack", str(PACK)]
-        file = ["--json", str(tmp_path / f"{number}.json"), "--device", "cpu"]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        command = [sys.executable, *run, *what, *file]
-        nodes.append(subprocess.Popen(command, env=child_environment(), **pipes))  # type: ignore[call-overload]
+    for number in ("0", "1"):  # as torchrun starts them
+        what = ["perfsuite.workers.rank", SIZES[0].id, "--pack", str(PACK), "--device", "cpu"]
+        command = [sys.executable, "-m", *what, "--json", str(tmp_path / f"{number}.json")]
+        env = {**child_environment(), **world, "RANK": number}
+        pipe = subprocess.PIPE
+        nodes.append(subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True))
     told = [each.communicate(timeout=100) for each in nodes]
     assert [each.returncode for each in nodes] == [0, 0], told
     assert [words.startswith(f"{SIZES[0].id}: median") for words, _ in told] == [True, False]

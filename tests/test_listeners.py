@@ -165,7 +165,8 @@ def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 def measured(session: pytest.Pytester) -> pytest.RunResult:
     only = (f"--perf-pack={FOLDER / 'listening.py'}", "--perf-packs", "listening")
     plugin = ("-p", "perfsuite.plugin", "-p", "no:cacheprovider")
-    return session.runpytest_subprocess(*plugin, "--perf", *only, "--perf-device", "fake")
+    fake = ("--perf-device=fake", "--perf-processes=1")
+    return session.runpytest_inprocess(*plugin, "--perf", *only, *fake)
 
 
 @pytest.mark.parametrize("name", ["", "verdict"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import store_data
 from msgspec import structs
-from test_runner import QUICK, WATCHED, Log, request
+from test_runner import QUICK, WATCHED, Log, request, slow_down
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import (
@@ -29,11 +30,10 @@ from perfsuite.packs.select import bundles_of, shard_of
 from perfsuite.report.data import read
 from perfsuite.report.files import render_page, verdict_json
 from perfsuite.run.accept import accept
-from perfsuite.run.config import Config
 from perfsuite.run.expected import source_of
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store.baselines import Baselines
-from perfsuite.store.runs import list_runs, load_run
+from perfsuite.store.runs import load_run
 
 FIVE = WATCHED.replace("[100, 200, 400, 50]", "[100, 200, 300, 400, 500, 50]").replace(
     "perfsuite.cuda().when(us=300)", "perfsuite.cuda().when(us=7)"
@@ -80,13 +80,16 @@ def test_the_gangs_of_a_case_stay_together() -> None:
     assert bundles == [[ranked[0].id, two.id], [ranked[1].id], [ranked[2].id]]
 
 
-@pytest.fixture
-def asked(tmp_path: Path) -> Config:
-    """A request for five variants, with a canary."""
-    found = request(
-        tmp_path, FIVE, settings=structs.replace(QUICK, processes=2, confirm_processes=3)
-    )
-    return replace(found, variants=found.variants[:5])
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    """A run of five variants with a canary, one slower than accepted, and the accepted numbers."""
+    folder = tmp_path_factory.mktemp("ran")
+    settings = structs.replace(QUICK, processes=2, confirm_processes=3)
+    found = request(folder, FIVE, settings=settings)
+    asked = replace(found, variants=found.variants[:5])
+    accept(execute(asked, Log()).run, folder / "baselines", reason="first", by="me")
+    slow_down(folder, 200, by=1.05)
+    return execute(asked, Log()).run, folder / "baselines"
 
 
 def split(run: Run, count: int = 2, unit: str = "") -> list[Run]:
@@ -129,14 +132,9 @@ def whole_of(runs: list[Run], folder: Path, *packs: Pack) -> Outcome:
     )
 
 
-def test_shards_are_judged_as_the_whole_run_is(
-    asked: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    accept(execute(asked, Log()).run, tmp_path / "baselines", reason="first", by="me")
-    monkeypatch.setenv("FACTOR_200", "1.05")
-    run = execute(asked, Log()).run
-    for path in list_runs(asked.folder):
-        path.unlink()
+def test_shards_are_judged_as_the_whole_run_is(ran: tuple[Run, Path], tmp_path: Path) -> None:
+    run, baselines = ran
+    shutil.copytree(baselines, tmp_path / "baselines")
     outcome = whole_of(split(run, unit=run.facts.unit), tmp_path)
     found = {verdict.variant: verdict for verdict in outcome.run.verdicts}
     assert {v.variant: v.word for v in run.verdicts} == {n: v.word for n, v in found.items()}
@@ -155,9 +153,9 @@ def test_shards_are_judged_as_the_whole_run_is(
 
 
 def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
-    asked: Config, tmp_path: Path
+    ran: tuple[Run, Path], tmp_path: Path
 ) -> None:
-    run = execute(asked, Log()).run
+    run, _ = ran
     first, second = split(run)
     second = structs.replace(
         second, facts=structs.replace(second.facts, environment={"driver": "fake 2.0"})
@@ -186,9 +184,10 @@ def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
     assert source_of(whole_of(again, tmp_path).run) == f"runs up to {found.id}"
 
 
-def test_a_missing_shard_is_named_and_makes_the_run_partial(asked: Config, tmp_path: Path) -> None:
-    run = execute(asked, Log()).run
-    first, _, third = split(run, 3)
+def test_a_missing_shard_is_named_and_makes_the_run_partial(
+    ran: tuple[Run, Path], tmp_path: Path
+) -> None:
+    first, _, third = split(ran[0], 3)
     run_view = read(
         whole_of([first, structs.replace(third, finished="")], tmp_path).run, baselines={}
     )

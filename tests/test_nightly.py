@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from perfsuite.store.runs import list_runs, load_run
 ROOT = Path(__file__).parents[1]
 VARIANTS = 4
 # The third variant waits in its first build until a file lets it: a night that takes its time.
+# Later one is faster and one slower than it was.
 PACK = """
 import os, pathlib, time
 import perfsuite
@@ -31,7 +33,8 @@ def double(ctx, us):
         time.sleep(60)
 
     def fn(x):
-        ctx.spend(us * float(os.environ.get("FACTOR", "1")) if us == 400 else us)
+        factor = {200: "FASTER", 400: "SLOWER"}.get(us, "")
+        ctx.spend(us * float(os.environ.get(factor, "1")))
         return [2 * value for value in x]
 
     return perfsuite.Workload(
@@ -48,14 +51,15 @@ def perf_cases():
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "acme.py").write_text(PACK, encoding="utf-8")
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def start(project: Path, *command: str, **more: str) -> subprocess.Popen[str]:
-    """Start the script, or another command of the project."""
+def start(project: Path, **more: str) -> subprocess.Popen[str]:
+    """Start the script."""
     options = ("-p", "perfsuite.plugin", "-p", "no:cacheprovider", "--perf-processes=1")
     script = (str(ROOT / "examples" / "nightly.sh"), *options)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("GITHUB_", "PERF"))}
@@ -68,7 +72,7 @@ def start(project: Path, *command: str, **more: str) -> subprocess.Popen[str]:
         "PERFSUITE_LOCKS": str(project),
     }
     return subprocess.Popen(
-        command or [*script, "--perf-pack=acme.py", "--perf-packs=acme"],
+        [*script, "--perf-pack=acme.py", "--perf-packs=acme"],
         cwd=project,
         env=kept | own | more,
         stdout=subprocess.PIPE,
@@ -77,8 +81,8 @@ def start(project: Path, *command: str, **more: str) -> subprocess.Popen[str]:
     )
 
 
-def night(project: Path, *command: str, **more: str) -> tuple[int, str]:
-    with start(project, *command, **more) as script:
+def night(project: Path, **more: str) -> tuple[int, str]:
+    with start(project, **more) as script:
         told, _ = script.communicate(timeout=120)
     return script.returncode, told
 
@@ -87,48 +91,44 @@ def runs(project: Path) -> list[Run]:
     return [load_run(path) for path in reversed(list_runs(project / ".perfsuite"))]
 
 
-def test_a_night_stopped_twice_loses_nothing_and_measures_nothing_twice(project: Path) -> None:
-    kept: list[int] = []
-    for how in (signal.SIGINT, signal.SIGTERM):
-        (project / "waits").unlink(missing_ok=True)
-        with start(project) as script:
-            deadline = time.monotonic() + 60
-            while not (project / "waits").exists() and time.monotonic() < deadline:
-                time.sleep(0.02)
-            other = night(project)
-            script.send_signal(how)
-            told, _ = script.communicate(timeout=60)
-        assert other == (21, "nightly: another night writes to perf-night\n")
-        assert (script.returncode, "start again" in told) == (2, True), told
-        (run,) = runs(project)
-        assert not run.finished
-        kept.append(len(run.results))
+def test_nights_are_stopped_resumed_judged_and_proposed(
+    project: Path, perfsuite: Callable[..., tuple[int, str]]
+) -> None:
+    with start(project) as script:
+        deadline = time.monotonic() + 60
+        while not (project / "waits").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        other = night(project)
+        script.send_signal(signal.SIGTERM)
+        told, _ = script.communicate(timeout=60)
+    assert other == (21, "nightly: another night writes to perf-night\n")
+    assert (script.returncode, "start again" in told) == (2, True), told
+    (stopped,) = runs(project)
+    assert not stopped.finished
+    assert len(stopped.results) < VARIANTS
+    # It goes on, measuring nothing twice and losing nothing.
     (project / "go").touch()
     code, told = night(project)
     assert code == 0, told
     (first,) = runs(project)
-    assert f"resuming run {first.id}: {kept[1]} results kept" in told
-    assert kept[0] == kept[1] < VARIANTS
+    assert f"resuming run {first.id}: {len(stopped.results)} results kept" in told
     measured = Counter((result.variant, result.stage) for result in first.results)
     assert measured.total() == len(measured) == VARIANTS
-
-
-def test_a_slower_night_fails_and_a_faster_one_is_proposed(project: Path) -> None:
-    (project / "go").touch()
-    assert night(project)[0] == 0
-    words = ("-m", "perfsuite.cli", "baseline", "accept", runs(project)[-1].id, "--reason=first")
-    assert night(project, sys.executable, *words)[0] == 0
-    stored = {path: path.read_bytes() for path in project.glob("baselines/**/*.json")}
-    assert night(project, FACTOR="0.5")[0] == 0
     out = project / "perf-night"
+    assert "| new: it has no entry |" in (out / "proposal.md").read_text("utf-8")
+    # What is slower fails, what is faster is proposed, and nothing is written to the baselines.
+    assert perfsuite("baseline", "accept", first.id, "--reason=first")[0] == 0
+    stored = {path: path.read_bytes() for path in project.glob("baselines/**/*.json")}
+    step = project / "step.md"
+    code, told = night(project, FASTER="0.5", SLOWER="1.1", GITHUB_STEP_SUMMARY=str(step))
+    assert code == 1, told
+    assert "1 slower" in step.read_text("utf-8")
     assert json.loads((out / "verdict.json").read_text("utf-8"))["run"] == runs(project)[-1].id
     assert "| faster" in (out / "proposal.md").read_text("utf-8")
     assert "+++ b/baselines/" in (out / "proposal.patch").read_text("utf-8")
-    step = project / "step.md"
-    code, told = night(project, FACTOR="1.1", GITHUB_STEP_SUMMARY=str(step))
-    assert code == 1, told
-    assert "1 slower" in step.read_text("utf-8")
     assert {path: path.read_bytes() for path in project.glob("baselines/**/*.json")} == stored
+    code, told = night(project, PERF_SHARD="1/100000", PERF_TIME="10m")
+    assert (code, "nothing was measured: ended with 0" in told) == (0, True), told
 
 
 def test_a_wrong_setting_or_a_machine_in_use_is_told_before_anything_is_deleted(
@@ -146,17 +146,3 @@ def test_a_wrong_setting_or_a_machine_in_use_is_told_before_anything_is_deleted(
     for doctor, expected in (("20", 20), ("2", 21)):
         code, _ = night(project, PYTHON=str(script), DOCTOR=doctor, PERF_DOCTOR="stop")
         assert (code, runs(project)) == (expected, [])
-
-
-def test_shards_of_a_night_are_merged(project: Path) -> None:
-    (project / "go").touch()
-    for shard in ("1/2", "2/2"):
-        code, told = night(project, PERF_SHARD=shard, PERF_TIME="10m")
-        assert code == 0, told
-    ids = [run.id for run in runs(project)]
-    assert night(project, sys.executable, "-m", "perfsuite.cli", "merge", *ids)[0] == 0
-    whole = runs(project)[-1]
-    assert len(whole.verdicts) == VARIANTS
-    assert (project / "reports" / whole.id / "index.html").exists()
-    code, told = night(project, PERF_SHARD="1/100000")
-    assert (code, "nothing was measured: ended with 0" in told) == (0, True), told

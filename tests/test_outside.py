@@ -1,4 +1,4 @@
-"""From outside: folders that are not this checkout, new packs, and installed packages."""
+"""From outside: folders that are not this checkout, and new packs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 from citizens_data import PACK, RIGHT, WRONG
-from installed import call, environment, install
 
 from perfsuite.boundary import UsageError
 from perfsuite.cli import new_pack
-from perfsuite.model import Tier
-from perfsuite.packs.find import PackSource, packs_at
+from perfsuite.model import Pack, Tier
+from perfsuite.packs.find import packs_at
 from perfsuite.store.baselines import Baselines, Shipped, read_sku, shipped_by
 from perfsuite.workers.catalogue import load_catalogue
 
@@ -33,13 +32,6 @@ import_module("scipy.stats")
 ROOT = Path(__file__).parents[1]
 USAGE_ERROR = 4
 
-WHERE_SHIPPED = """
-from perfsuite.store.baselines import shipped_by
-from perfsuite.packs.find import discover
-for each in shipped_by(discover(None, allow=["acme"])):
-    for file in each.folder.rglob("*.json"):
-        print(each.pack, file.relative_to(each.folder))
-"""
 ORDINARY = """
 import pathlib
 pathlib.Path("imported").touch()
@@ -190,7 +182,7 @@ def test_a_pack_s_own_baseline_is_used_until_the_project_has_one(folder: pytest.
 def test_shipped_baselines_lie_in_the_package(tmp_path: Path, origin: str, found: str) -> None:
     for name in ("acme/baselines", "acme/inner/baselines", "bare"):
         (tmp_path / name).mkdir(parents=True)
-    pack = PackSource(name="acme", origin=origin.format(tmp_path))
+    pack = Pack(name="acme", origin=origin.format(tmp_path))
     assert shipped_by([pack]) == ((Shipped("acme", tmp_path / found),) if found else ())
 
 
@@ -255,33 +247,3 @@ def test_half_a_pack_is_never_left(here: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UsageError, match="No space left"):
         new_pack("acme")
     assert list(here.iterdir()) == []
-
-
-# Below: the packages as pip installs them.
-
-
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return environment(tmp_path_factory.mktemp("outside"))
-
-
-def test_a_new_pack_is_installed_and_runs_in_an_empty_folder(python: Path, tmp_path: Path) -> None:
-    call(str(python.with_name("perfsuite")), "new-pack", "acme", cwd=tmp_path)
-    numbers = tmp_path / "acme-perf" / "acme_perf" / "baselines" / "some-gpu" / "runs"
-    numbers.mkdir(parents=True)
-    (numbers / "1.json").write_text("{}", encoding="utf-8")
-    install(python, tmp_path / "acme-perf")
-    # Whatever else runs on these cores would disturb a measurement: its results are only checked.
-    options = ("--perf", "--perf-device=cpu", "--perf-packs=acme", "--perf-check", "-v")
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    said = call(str(python), "-m", "pytest", *options, cwd=empty)
-    variant = "perf::test_variant[acme.softmax[rows=1024,cols=1000,impl={}]]"
-    outcomes = {"eager": "PASSED", "torch": "PASSED", "triton": "SKIPPED"}
-    for impl, outcome in outcomes.items():
-        assert f"{variant.format(impl)} {outcome}" in said
-    assert "2 checked, 1 skipped" in said
-    installed = call(str(python), "-c", WHERE_SHIPPED, cwd=empty)
-    assert installed.splitlines() == ["acme some-gpu/runs/1.json"]
-    assert len(list(empty.glob("reports/*/index.html"))) == 1
-    assert len(list(empty.glob(".perfsuite/runs/*.jsonl"))) == 1

@@ -43,7 +43,6 @@ from perfsuite.workers.process import (
     Process,
     Setup,
     child_environment,
-    exit_words,
     host_bytes,
     inventory,
     tail,
@@ -121,7 +120,7 @@ def measure(
     return results
 
 
-def limited(setup: Setup, **limits_s: float) -> Setup:
+def limited(setup: Setup = SETUP, **limits_s: float) -> Setup:
     return replace(setup, settings=structs.replace(setup.settings, **limits_s))
 
 
@@ -138,17 +137,25 @@ def is_idle(panel: Panel) -> bool:
 
 
 @pytest.fixture(scope="module")
-def panel() -> Iterator[Panel]:
-    with Panel(SETUP) as shared:
-        yield shared
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("traces")
+
+
+@pytest.fixture(scope="module")
+def panel(traces: Path) -> Iterator[Panel]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PERFSUITE_TEST_TRACE", str(traces))
+        with Panel(SETUP) as shared:
+            yield shared
 
 
 @pytest.fixture(scope="module")
 def suite(panel: Panel) -> list[Result]:
-    """Every failure there is, each followed by a well-behaved variant."""
-    found = [one for how in CAUSES for one in measure(panel, nasty(how), SECOND)]
+    """A well-behaved variant, then every failure there is, each followed by that variant."""
+    (alone,) = measure(panel, SECOND, processes=1)
+    found = [one for how in CAUSES for one in measure(panel, nasty(how), SECOND, processes=1)]
     assert is_idle(panel)
-    return found
+    return [alone, *found]
 
 
 @pytest.mark.parametrize("how", CAUSES)
@@ -163,47 +170,44 @@ def test_failure_ends_as_itself_with_its_cause(suite: list[Result], how: str) ->
 
 
 def test_variant_alone_is_exactly_what_it_is_among_failures(suite: list[Result]) -> None:
-    with Panel(SETUP) as fresh:
-        (alone,) = measure(fresh, SECOND)
-    among = [result for result in suite if result.variant == alone.variant]
+    among = [result for result in suite if result.variant == SECOND.id]
     told = [
         [(each.seed, each.exact, each.error, each.samples("time_us")) for each in result.evidence]
-        for result in (alone, *among)
+        for result in among
     ]
-    assert (len(among), {result.status for result in among}) == (len(CAUSES), {Status.OK})
+    assert (len(among), {result.status for result in among}) == (1 + len(CAUSES), {Status.OK})
     assert all(each == told[0] for each in told)
 
 
-def test_hang_in_c_is_timed_out_with_its_stack() -> None:
-    with Panel(limited(SETUP, prepare_limit_s=1.5)) as panel:
-        bad, good = measure(panel, nasty("hang"), FIRST)
+def test_hang_in_c_is_timed_out_with_its_stack(
+    panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panel, "setup", limited(prepare_limit_s=1.5))
+    bad, good = measure(panel, nasty("hang"), FIRST)
     assert bad.status is Status.TIMED_OUT
     assert bad.reason == "prepare took longer than its limit of 1.5 s (in check)"
     assert "in _hang" in bad.output
     assert good.status is Status.OK
 
 
-def test_stopped_panel_hands_over_what_it_has_and_begins_anew() -> None:
-    with Panel(SETUP) as panel:
-        results: list[Result] = []
+def test_stopped_panel_hands_over_what_it_has_and_begins_anew(panel: Panel) -> None:
+    results: list[Result] = []
 
-        def stop(_variant: str, phase: str) -> None:
-            if results and phase == "check":
-                stopper = threading.Thread(target=panel.stop)
-                stopper.start()
-                stopper.join()
+    def stop(_variant: str, phase: str) -> None:
+        if results and phase == "check":
+            stopper = threading.Thread(target=panel.stop)
+            stopper.start()
+            stopper.join()
 
-        queue = [FIRST, nasty("hang"), SECOND]
-        panel.measure(queue, Stage.SCREEN, processes=2, on_result=results.append, on_phase=stop)
-        assert [result.variant for result in results] == [FIRST.id]
-        assert is_idle(panel)
-        assert measure(panel, FIRST) == []
-        panel.compared = frozenset({FIRST.id})
-        panel.compare({})
-        (result,) = measure(panel, FIRST, processes=1)
-        pidfds = [os.pidfd_open(pid) for pid in servers(panel)]
+    queue = [FIRST, nasty("hang"), SECOND]
+    panel.measure(queue, Stage.SCREEN, processes=2, on_result=results.append, on_phase=stop)
+    assert [result.variant for result in results] == [FIRST.id]
+    assert is_idle(panel)
+    assert measure(panel, FIRST) == []
+    panel.compared = frozenset({FIRST.id})
+    panel.compare({})
+    (result,) = measure(panel, FIRST, processes=1)
     assert (result.status, len(result.evidence)) == (Status.OK, 1)
-    assert all(select.select([pidfd], [], [], 0)[0] for pidfd in pidfds)
 
 
 def test_no_file_of_the_project_is_taken_for_a_module_of_python(
@@ -271,7 +275,9 @@ def test_a_screen_of_what_is_paced_takes_fewer_blocks(
     assert structs.replace(settings, rounds=1).rounds_of(stage, is_paced=is_paced) == min(count, 1)
 
 
-def test_what_confirms_is_the_host_s_or_of_two_sides_takes_all_blocks() -> None:
+def test_what_confirms_is_the_host_s_or_of_two_sides_takes_all_blocks(
+    panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [
         (Stage.SCREEN, 0.0, Regime.PACED, False, 1),
         (Stage.SCREEN, 0.0, Regime.END_TO_END, False, 2),
@@ -280,15 +286,16 @@ def test_what_confirms_is_the_host_s_or_of_two_sides_takes_all_blocks() -> None:
         # Of half of the device's memory no two processes fit beside each other.
         (Stage.SCREEN, 0.5, Regime.PACED, True, 2),
     ]
-    with Panel(limited(SETUP, screen_rounds=1)) as panel:
-        for stage, share, regime, is_compared, count in rows:
-            size = int(share * panel.facts.memory_bytes)
-            variant = changed(structs.replace(FIRST, memory_bytes=size), regime=regime)
-            panel.compared = frozenset({variant.id} if is_compared else ())
-            results = measure(panel, variant, stage=stage)
-            assert [each.arm for each in results] == [*Arm][0 if is_compared else 1 :]
-            assert {len(e.blocks) for each in results for e in each.evidence} == {count}
-            assert {len(each.evidence) for each in results} == {3}
+    monkeypatch.setattr(panel, "setup", limited(screen_rounds=1))
+    for stage, share, regime, is_compared, count in rows:
+        size = int(share * panel.facts.memory_bytes)
+        variant = changed(structs.replace(FIRST, memory_bytes=size), regime=regime)
+        panel.compared = frozenset({variant.id} if is_compared else ())
+        results = measure(panel, variant, stage=stage)
+        assert [each.arm for each in results] == [*Arm][0 if is_compared else 1 :]
+        assert {len(e.blocks) for each in results for e in each.evidence} == {count}
+        assert {len(each.evidence) for each in results} == {3}
+    panel.compared = frozenset()
 
 
 def test_panel_samples_as_it_is_told(panel: Panel) -> None:
@@ -301,14 +308,12 @@ def test_panel_samples_as_it_is_told(panel: Panel) -> None:
 
 
 def test_processes_that_do_not_fit_are_all_fresh_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    panel: Panel, traces: Path
 ) -> None:
-    monkeypatch.setenv("PERFSUITE_TEST_TRACE", str(tmp_path))
-    with Panel(SETUP) as traced:
-        size = traced.facts.memory_bytes // 2
-        large = make_variant("steady", "traced", n=100, memory_bytes=size)
-        (result,) = measure(traced, large, processes=4)
-    assert len(list(tmp_path.iterdir())) == 4
+    size = panel.facts.memory_bytes // 2
+    large = make_variant("steady", "traced", n=100, memory_bytes=size)
+    (result,) = measure(panel, large, processes=4)
+    assert len(list(traces.iterdir())) == 4
     starts = [block.start_s for process in result.evidence for block in process.blocks]
     assert all(earlier < later for earlier, later in pairwise(starts))
 
@@ -328,21 +333,9 @@ def test_each_result_is_handed_over_before_the_next_variant_s_turn(panel: Panel)
     assert all(event.startswith(FIRST.id) for event in first)
 
 
-def test_check_only_takes_no_samples() -> None:
-    setup = replace(SETUP, slots=1, settings=structs.replace(SETUP.settings, check_only=True))
-    with Panel(setup) as checking:
-        right, wrong = measure(checking, FIRST, nasty("wrong"), processes=1)
-    assert (right.status, right.evidence[0].blocks) == (Status.OK, ())
-    assert wrong.status is Status.WRONG
-
-
-def test_what_a_variant_leaves_running_is_ended(panel: Panel) -> None:
+def test_what_a_variant_leaves_running_and_a_pair_that_fails_are_ended(panel: Panel) -> None:
     (result,) = measure(panel, make_variant("nasty", "orphan", n=1))
     assert result.status is Status.OK
-    assert is_idle(panel)
-
-
-def test_a_pair_that_fails_leaves_nothing_running(panel: Panel) -> None:
     (result,) = panel.measure_pair(nasty("raise"), nasty("wrong"), processes=2)
     assert result.status is Status.ERROR
     assert is_idle(panel)
@@ -370,35 +363,35 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return said
 
 
-TUNED = changed(SECOND, tunes=True)
-
-
 @pytest.mark.parametrize(
     "row",
     [
         # The next one starts beside a check, and the last one leaves beside the next one's.
-        ([FIRST, SECOND], 3, False, ["start 200", "measure 100", "check 200", "close 100"]),
+        ([FIRST, SECOND], 0.0, False, ["start 200", "measure 100", "check 200", "close 100"]),
         # Launches that choose a kernel are timed.
-        ([FIRST, TUNED], 3, False, ["start 200", "measure 100", "close 100", "check 200"]),
+        (
+            [FIRST, changed(SECOND, tunes=True)], 0.0, False,
+            ["start 200", "measure 100", "close 100", "check 200"],
+        ),
         # Where one has failed, the one before is gone when the next one checks.
-        ([FIRST, nasty("raise"), THIRD], 3, False, ["close 100", "check 400"]),
+        ([FIRST, nasty("raise"), THIRD], 0.0, False, ["close 100", "check 400"]),
         # Where the host is measured, nothing is hidden.
-        ([FIRST, SECOND], 3, True, ["measure 100", "close 100", "start 200"]),
+        ([FIRST, SECOND], 0.0, True, ["measure 100", "close 100", "start 200"]),
         # Two of these do not fit on the device.
-        ([FIRST, SECOND], 1, False, ["start 200", "close 100", "check 200"]),
+        ([FIRST, SECOND], 0.2, False, ["start 200", "close 100", "check 200"]),
     ],
-)
+)  # fmt: skip
 def test_what_starts_and_leaves_beside_a_check(
+    panel: Panel,
     said: list[str],
     monkeypatch: pytest.MonkeyPatch,
-    row: tuple[list[Variant], int, bool, list[str]],
+    row: tuple[list[Variant], float, bool, list[str]],
 ) -> None:
-    variants, slots, is_host, order = row
+    variants, share, is_host, order = row
     monkeypatch.setattr(Setup, "is_host_measured", is_host)
-    with Panel(replace(SETUP, slots=slots)) as panel:
-        share = panel.facts.memory_bytes // 2 if slots == 1 else 0
-        queue = [structs.replace(each, memory_bytes=share) for each in variants]
-        results = measure(panel, *queue, processes=1)
+    size = int(share * panel.facts.memory_bytes)
+    queue = [structs.replace(each, memory_bytes=size) for each in variants]
+    results = measure(panel, *queue, processes=1)
     good = [each for each in results if each.status is Status.OK]
     assert len(good) == sum(each.pack == "steady" for each in variants)
     places = [said.index(each) for each in order]
@@ -478,19 +471,7 @@ def test_a_lost_server_is_replaced_or_ends_the_run(
         os.kill(servers(broken)[2], signal.SIGKILL)
         with pytest.raises(DeviceError, match=r"slot 2 is gone \(exit code 3"):
             measure(broken, SECOND)
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (None, "does not die"),
-        (0, "exit code 0"),
-        (-11, "killed by SIGSEGV"),
-        (-63, "killed by signal 63"),
-    ],
-)
-def test_exit_code_in_words(code: int | None, words: str) -> None:
-    assert exit_words(code) == words
+        assert not children(servers(broken)[0])
 
 
 def test_tail_is_the_end_of_the_output_with_the_innermost_frames() -> None:

@@ -30,8 +30,8 @@ from perfsuite.model import BaselineEntry, BaselineMetric, Pack, Tier, Work
 from perfsuite.packs.find import packs_at
 from perfsuite.report.data import rates_of
 from perfsuite.run.accept import accept
+from perfsuite.run.config import Config
 from perfsuite.run.expected import find_expected
-from perfsuite.run.project import Project
 from perfsuite.store.baselines import Baselines, read_sku
 from perfsuite.workers.catalogue import load_catalogue
 
@@ -245,5 +245,7 @@ def test_ceiling_that_was_accepted_is_known_to_a_run_without_it(
 def test_a_report_made_again_knows_the_ceilings_of_the_project_s_packs(tmp_path: Path) -> None:
     (tmp_path / "plugins").symlink_to(ROOT / "plugins")
     run = ROOT / "reports" / "example" / "run.jsonl"
-    page = rendered(Project(tmp_path), [str(run)], tmp_path / "out", ROOT / "baselines")
+    page = rendered(
+        Config(root=tmp_path, baselines=(ROOT / "baselines",)), [str(run)], tmp_path / "out"
+    )
     assert "impl=cuda], accepted baseline" in page.read_text("utf-8")

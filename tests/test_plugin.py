@@ -6,15 +6,21 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from kept_folder import Fill
+import scipy.special
 
 from perfsuite import plugin
+from perfsuite.explain import trace
+from perfsuite.history import store
 from perfsuite.plugin import PerfSession
 from perfsuite.run.config import Config
+from perfsuite.store.runs import load_run
 
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[1]
+# An inner session in this process forgets what it is the first to import, and numpy can be
+# imported only once.
+KEPT = (scipy.special, trace, store)
 USAGE_ERROR, SHIFTED = 4, 14
 
 PACK = '''
@@ -71,26 +77,14 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 
 def run(project: pytest.Pytester, *args: str) -> pytest.RunResult:
-    return project.runpytest_subprocess("-p", "perfsuite.plugin", "-p", "no:cacheprovider", *args)
+    """Run a session in this process, whose modules it finds imported."""
+    return project.runpytest_inprocess("-p", "perfsuite.plugin", "-p", "no:cacheprovider", *args)
 
 
 def perf(project: pytest.Pytester, *args: str) -> pytest.RunResult:
     """Measure the pack file on the fake device; packs that happen to be installed stay out."""
-    only = ("--perf-pack", "acme.py", "--perf-packs", "acme", "--perf-device", "fake")
-    return run(project, "--perf", *only, *args)
-
-
-@pytest.fixture
-def later(project: pytest.Pytester, fill: Fill) -> pytest.Pytester:
-    """A project whose double was measured before."""
-
-    def measure() -> None:
-        result = perf(project, *ONLY_DOUBLE)
-        result.assert_outcomes(passed=3)
-        assert "history" not in result.stdout.str()
-
-    fill(project.path / ".perfsuite", measure)
-    return project
+    only = ("--perf-pack=acme.py", "--perf-packs=acme", "--perf-device=fake")
+    return run(project, "--perf", *only, "--perf-processes=1", *args)
 
 
 def add_cases(project: pytest.Pytester, *names: str) -> None:
@@ -104,24 +98,21 @@ def add_cases(project: pytest.Pytester, *names: str) -> None:
 def test_an_ordinary_session_runs_ordinary_tests_and_imports_nothing_heavy(
     project: pytest.Pytester,
 ) -> None:
+    add_cases(project, "test_other")
     heavy = "torch numpy scipy jinja2 rich sqlalchemy perfsuite.packs.listing"
     project.makepyfile(
         test_light=f"""
         import sys
         def test_light(perf):
-            assert perf(lambda x: x + 1, 2).result == 3
+            look = perf(lambda x, *, more: x + more, 2, more=1)
+            assert (look.result, look.runs, look.time_us == look.time_us) == (3, 0, False)
             assert not set({heavy.split()!r}) & set(sys.modules)
         """
     )
-    run(project).assert_outcomes(passed=2)
-
-
-def test_case_modules_need_perf_and_a_named_one_says_so(project: pytest.Pytester) -> None:
-    add_cases(project, "test_other")
-    run(project).assert_outcomes(passed=1)
+    project.runpytest_subprocess("-p", "perfsuite.plugin").assert_outcomes(passed=2)
     result = run(project, "cases/test_other.py")
-    result.assert_outcomes()
-    result.stdout.fnmatch_lines(["*pytest --perf cases/test_other.py"])
+    assert result.ret == USAGE_ERROR
+    result.stderr.fnmatch_lines(["*do: pytest --perf cases/test_other.py"])
 
 
 def test_collecting_takes_variants_only_and_measures_nothing(project: pytest.Pytester) -> None:
@@ -155,9 +146,15 @@ def test_each_pack_belongs_to_one_case_module(project: pytest.Pytester) -> None:
     assert len(lines) == 6
 
 
-def test_a_run_reports_each_variant_as_it_ended(project: pytest.Pytester) -> None:
+def test_a_run_reports_each_variant_as_it_ended(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = project.path / "step.md"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(project.path))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
     accept = ("--perf-accept", "--perf-reason", "try")
-    result = perf(project, "--perf-processes", "2", "--junit-xml", "junit.xml", *accept)
+    result = perf(project, "--junit-xml", "junit.xml", "-v", "-rA", *accept)
     result.assert_outcomes(passed=3, failed=1, skipped=1)
     result.stdout.fnmatch_lines(
         [
@@ -168,9 +165,12 @@ def test_a_run_reports_each_variant_as_it_ended(project: pytest.Pytester) -> Non
             "  wrong *acme.wrong?n=1?: output differs *",
             "report: reports/*/index.html",
             "not accepted*",
+            # The line of the case's decorator, in the pack's file.
+            "::error file=acme.py,line=20,title=wrong%3A acme.wrong[[]n=1[]]::*",
         ]
     )
     assert not (project.path / "baselines").exists()
+    assert step.read_text("utf-8").startswith("### ❌ 1 failed")
     cases = ET.parse(project.path / "junit.xml").iter("testcase")  # noqa: S314 - our own file
     told = {
         case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
@@ -179,12 +179,30 @@ def test_a_run_reports_each_variant_as_it_ended(project: pytest.Pytester) -> Non
     assert told["test_variant[acme.double[impl=good]]"]["perf_verdict"] == "new"
     assert told["test_variant[acme.wrong[n=1]]"]["perf_status"] == "wrong"
     assert told["test_claim[acme.double:good_is_faster[]]"]["perf_claim"] == "held"
+    # The summary is last, whatever pytest says.
+    lines = result.outlines
+    start = next(index for index, line in enumerate(lines) if "= perfsuite =" in line)
+    assert lines[start + 1].startswith("4 variants on ")
+    own = [line for line in lines[start:] if not line.startswith("=")]
+    assert not any(line.startswith(("FAILED", "PASSED", "SKIPPED")) for line in own)
+    assert any("acme.double[impl=good]" in line and "PASSED" in line for line in lines)
 
 
-def test_a_second_run_is_compared_with_the_first(later: pytest.Pytester) -> None:
-    later.makepyfile(acme=PACK.replace("else 100.0", "else 120.0"))
-    file = later.path / "junit.xml"
-    result = perf(later, *ONLY_DOUBLE, f"--junitxml={file}")
+def test_a_second_run_is_compared_with_the_first(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path))
+    result = perf(project, *ONLY_DOUBLE)
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["no summary of the step: cannot append to the step's summary: *"])
+    result.stdout.no_fnmatch_line("::*")
+    assert "history" not in result.stdout.str()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY")
+    project.makepyfile(acme=PACK.replace("else 100.0", "else 120.0"))
+    file = project.path / "junit.xml"
+    result = perf(project, *ONLY_DOUBLE, f"--junitxml={file}")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -235,43 +253,15 @@ def test_a_broken_pack_fails_one_item_and_the_others_run(project: pytest.Pyteste
     both = ("--perf-pack", "sick.py", "--perf-packs", "acme,sick")
     result = perf(project, *both, "--perf-check", *ONLY_DOUBLE)
     result.assert_outcomes(passed=2, skipped=1, failed=1)
+    (run_file,) = project.path.glob(".perfsuite/runs/*")
+    assert load_run(run_file).verdicts == ()
     result.stdout.fnmatch_lines(["*test_pack?sick?*", "*no such compiler*", "*sick.py*"])
 
 
 def test_a_claim_brings_the_variants_it_needs(project: pytest.Pytester) -> None:
-    result = perf(project, "-k", "test_claim", "--perf-processes", "1")
+    result = perf(project, "-k", "test_claim")
     result.assert_outcomes(passed=1, deselected=4)
     result.stdout.fnmatch_lines(["2 variants on *2 new*"])
-
-
-def test_on_github_failures_are_annotated_and_the_step_has_a_summary(
-    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step = project.path / "step.md"
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    monkeypatch.setenv("GITHUB_WORKSPACE", str(project.path))
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
-    result = perf(project)
-    # The line of the case's decorator, in the pack's file.
-    result.stdout.fnmatch_lines(
-        ["::error file=acme.py,line=20,title=wrong%3A acme.wrong[[]n=1[]]::*"]
-    )
-    assert step.read_text("utf-8").startswith("### ❌ 1 failed")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path))
-    result = perf(project, *ONLY_DOUBLE)
-    result.stdout.fnmatch_lines(["no summary of the step: cannot append to the step's summary: *"])
-    result.stdout.no_fnmatch_line("::*")
-    assert result.ret == 1
-
-
-def test_the_summary_is_last_whatever_pytest_says(project: pytest.Pytester) -> None:
-    lines = perf(project, "--perf-processes=1", "-v", "-rA").outlines
-    start = next(index for index, line in enumerate(lines) if "= perfsuite =" in line)
-    assert lines[start + 1].startswith("4 variants on ")
-    own = [line for line in lines[start:] if not line.startswith("=")]
-    assert any(line.startswith("report: ") for line in own)
-    assert not any(line.startswith(("FAILED", "PASSED", "SKIPPED")) for line in own)
-    assert any("acme.double[impl=good]" in line and "PASSED" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -288,6 +278,7 @@ def test_the_summary_is_last_whatever_pytest_says(project: pytest.Pytester) -> N
         (["-o", "perf_counters=maybe"], "perf_counters is neither true nor false"),
         (["--perf-accept"], "--perf-reason"),
         (["--perf-accept", "--perf-reason", "x", "--perf-check"], "leave one of them out"),
+        (["--perf-accept", "--perf-reason", "\x1b[2J"], "write it in plain text"),
         (["--perf-processes", "0"], "'0'"),
         (["--perf-gate", "lots"], "'lots'"),
         (["--perf-tier", "huge"], "nightly"),
@@ -304,9 +295,7 @@ def test_what_cannot_be_done_is_one_clear_error(
     only = ("--perf-pack=acme.py", "--perf-packs=acme", "--perf-device=fake")
 
     def ask() -> None:
-        config = project.parseconfig("-p", "perfsuite.plugin", "--perf", *only, *args)
-        plugin.pytest_configure(config)
-        PerfSession(config).pytest_collection()
+        PerfSession(configured(project, *only, *args)).pytest_collection()
 
     with pytest.raises(pytest.UsageError) as caught:
         ask()
@@ -317,10 +306,16 @@ def test_a_root_taken_from_an_option_is_refused(
     project: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
-    result = run(project, "--perf", "--perf-device", "fake", "--perf-report", elsewhere)
-    assert result.ret == USAGE_ERROR
-    result.stderr.fnmatch_lines(["*pytest took * for the project's root*"])
-    assert run(project, "--perf", "--collect-only", f"--perf-report={elsewhere}").ret != USAGE_ERROR
+    with pytest.raises(pytest.UsageError, match=r"pytest took .* for the project's root"):
+        configured(project, "--perf-device", "fake", "--perf-report", elsewhere)
+    configured(project, f"--perf-report={elsewhere}")
+
+
+def configured(project: pytest.Pytester, *args: str) -> pytest.Config:
+    """Return what pytest makes of the arguments of a session that perfsuite does not refuse."""
+    config = project.parseconfig("-p", "perfsuite.plugin", "--perf", *args)
+    plugin.pytest_configure(config)
+    return config
 
 
 def test_a_session_without_packs_says_so(project: pytest.Pytester) -> None:

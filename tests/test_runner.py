@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from msgspec import structs
@@ -16,7 +19,7 @@ from store_data import stored
 
 from perfsuite.boundary import DeviceError, StoreError, UsageError
 from perfsuite.judge.peaks import PEAKS, Peaks
-from perfsuite.model import DeviceFacts, Result, Revision, Settings, Stage, Status, Tier
+from perfsuite.model import DeviceFacts, Pack, Result, Revision, Settings, Stage, Status, Tier
 from perfsuite.packs.find import discover
 from perfsuite.run.accept import accept
 from perfsuite.run.config import Config
@@ -26,18 +29,21 @@ from perfsuite.store.runs import RunFile, list_runs, load_run
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Setup
-from perfsuite.workers.units import count_on, measure_on
+from perfsuite.workers.units import Panels, count_on, measure_on
 
 PACK = """
-    import os
+    import json
+    import pathlib
     import perfsuite
+
+    SPEEDS = pathlib.Path(__file__).with_name("speeds.json")
 
     @perfsuite.case(
         axes={"us": [100, 200]}, source="made up", needs=[perfsuite.cuda().when(us=300)]
     )
     def double(ctx, us):
-        '''Double numbers and take as long as the axis says, times FACTOR.'''
-        factor = float(os.environ.get("FACTOR_%d" % us, "1"))
+        '''Double numbers and take as long as the axis says, times what slow_down() wrote.'''
+        factor = json.loads(SPEEDS.read_text()).get(str(us), 1) if SPEEDS.exists() else 1
 
         def fn(x):
             ctx.spend(us * factor)
@@ -77,19 +83,58 @@ class Log:
         self.notes.append(text)
 
 
+@cache
+def listed(file: Path, text: str) -> tuple[Pack, ...]:
+    """Return the pack of a text that the file has had; nothing is listed twice."""
+    del text
+    return load_catalogue(discover(None, extra=[file], allow=["acme"]), tier=Tier.FULL)
+
+
 def request(folder: Path, text: str = PACK, **fields: Any) -> Config:
     """Return a request for all variants of a pack written to ``folder``."""
-    (folder / "acme.py").write_text(textwrap.dedent(text), encoding="utf-8")
-    sources = discover(None, extra=[folder / "acme.py"], allow=["acme"])
-    packs = load_catalogue(sources, tier=Tier.FULL)
+    file, text = folder / "acme.py", textwrap.dedent(text)
+    file.write_text(text, encoding="utf-8")
+    packs = listed(file, text)
+    given: dict[str, Any] = {"device": "fake", "settings": QUICK, "root": folder, **fields}
     return Config(
         variants=tuple(variant for pack in packs for variant in pack.variants),
         claims=(),
         packs=packs,
-        **{"device": "fake", "settings": QUICK, **fields},
-        root=folder,
-        baselines=(folder / "baselines",),
+        baselines=(given["root"] / "baselines",),
+        **given,
     )
+
+
+def slow_down(folder: Path, *us: int, by: float) -> None:
+    """Let variants of the pack in ``folder`` take longer from now on."""
+    (folder / "speeds.json").write_text(json.dumps(dict.fromkeys(us, by)), encoding="utf-8")
+
+
+class Place(NamedTuple):
+    """Where the runs of a module find their pack, and servers that they share."""
+
+    folder: Path
+    panels: Panels
+    root: Path
+
+    def request(self, text: str = PACK, **fields: Any) -> Config:
+        return request(self.folder, text, root=self.root, **fields)
+
+    def execute(self, asked: Config | None = None, log: Log | None = None) -> Outcome:
+        return execute(asked or self.request(), log or Log(), self.panels)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("pack")
+    with Panels() as panels:
+        yield Place(folder, panels, folder)
+
+
+@pytest.fixture
+def place(shared: Place, tmp_path: Path) -> Place:
+    (shared.folder / "speeds.json").unlink(missing_ok=True)
+    return shared._replace(root=tmp_path)
 
 
 def words(outcome: Outcome) -> list[str]:
@@ -97,94 +142,103 @@ def words(outcome: Outcome) -> list[str]:
 
 
 def test_a_run_knows_the_ceilings_that_were_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared = "work=lambda us: perfsuite.Work(flops=1e6), ceilings={'fp32': lambda us: us < 200}, "
-    text = PACK.replace('source="made up", ', f'source="made up", {declared}')
+    asked = place.request(PACK.replace('source="made up", ', f'source="made up", {declared}'))
     monkeypatch.setitem(PEAKS, "fake", Peaks({}, {}))
-    first = execute(request(tmp_path, text), Log())
+    first = place.execute(asked)
     assert first.basis.reached == Peaks({}, {})
-    accept(first.run, tmp_path / "baselines", reason="r", by="b")
-    peaks = execute(request(tmp_path, text), Log()).basis.reached
+    accept(first.run, place.root / "baselines", reason="r", by="b")
+    peaks = place.execute(asked).basis.reached
     assert peaks is not None
     assert peaks.operations["fp32"].value == pytest.approx(1e10, rel=0.05)
 
 
-def test_a_second_run_is_compared_and_a_change_confirmed_on_fresh_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    execute(request(tmp_path), Log())
-    monkeypatch.setenv("FACTOR_200", "1.03")
-    outcome = execute(request(tmp_path), Log())
+def test_a_second_run_is_compared_and_a_change_confirmed_on_fresh_data(place: Place) -> None:
+    first = place.execute().run.results
+    slow_down(place.folder, 200, by=1.03)
+    outcome = place.execute()
     assert words(outcome) == ["same", "slower"]
-    slower = outcome.run.verdicts[1]
-    assert (slower.confirmation, slower.fails) == ("fresh processes", True)
-    assert slower.changes[0].theta == pytest.approx(0.03, abs=0.003)
-    stages = [r.stage for r in outcome.run.results if r.variant == slower.variant]
-    assert stages == [Stage.SCREEN, Stage.CONFIRM]
+    found = outcome.run.verdicts[1]
+    assert (found.confirmation, found.fails) == ("fresh processes", True)
+    assert found.changes[0].theta == pytest.approx(0.03, abs=0.003)
+    ours = [result for result in outcome.run.results if result.variant == found.variant]
+    assert [result.stage for result in ours] == [Stage.SCREEN, Stage.CONFIRM]
     assert source_of(outcome.run).startswith("runs up to ")
-
-
-def test_a_later_run_samples_as_the_earlier_one_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = execute(request(tmp_path), Log()).run.results
-    monkeypatch.setenv("FACTOR_200", "1.5")
-    second = execute(request(tmp_path), Log()).run.results
+    # A later run samples as the earlier one did.
     (sampling,) = {process.sampling for process in first[1].evidence}
-    ours = [result for result in second if result.variant == first[1].variant]
     assert {process.sampling for result in ours for process in result.evidence} == {sampling}
 
 
-def test_a_clock_that_was_set_back_hides_no_earlier_run(tmp_path: Path) -> None:
-    first, later = execute(request(tmp_path), Log()), "20990101-000000-00000000"
+def test_a_clock_that_was_set_back_hides_no_earlier_run(place: Place) -> None:
+    first, later = place.execute(), "20990101-000000-00000000"
     text = first.run_file.read_text("utf-8").replace(first.run.id, later)
     first.run_file.unlink()
     first.run_file.with_stem(later).write_text(text, "utf-8")
-    for _ in range(2):
-        outcome = execute(request(tmp_path), Log())
-        assert outcome.basis.previous is not None
-        assert outcome.basis.previous.id == later
-        assert any("clock is behind its runs" in note for note in outcome.run.notes)
-        assert outcome.run.id > later
-        later = outcome.run.id
+    outcome = place.execute()
+    assert outcome.basis.previous is not None
+    assert outcome.basis.previous.id == later
+    assert any("clock is behind its runs" in note for note in outcome.run.notes)
+    assert outcome.run.id > later
 
 
-def test_a_damaged_baseline_leaves_no_run_behind(tmp_path: Path) -> None:
-    (tmp_path / "baselines" / "fake").mkdir(parents=True)
-    (tmp_path / "baselines" / "fake" / "acme.json").write_text("{")
+def test_a_damaged_baseline_leaves_no_run_behind(place: Place) -> None:
+    (place.root / "baselines" / "fake").mkdir(parents=True)
+    (place.root / "baselines" / "fake" / "acme.json").write_text("{")
     with pytest.raises(StoreError):
-        execute(request(tmp_path), Log())
-    assert list_runs(tmp_path / ".perfsuite") == ()
+        place.execute()
+    assert list_runs(place.root / ".perfsuite") == ()
 
 
-def test_an_unmet_need_skips_with_its_reason(tmp_path: Path) -> None:
-    outcome = execute(request(tmp_path, PACK.replace("[100, 200]", "[100, 300]")), Log())
+def test_an_unmet_need_skips_with_its_reason(place: Place) -> None:
+    outcome = place.execute(place.request(PACK.replace("[100, 200]", "[100, 300]")))
     skipped = next(r for r in outcome.run.results if r.status is Status.SKIPPED)
     assert skipped.reason.startswith("needs device cuda")
     assert words(outcome) == ["new"]
 
 
-def test_check_only_measures_and_judges_nothing(tmp_path: Path) -> None:
-    outcome = execute(request(tmp_path, settings=structs.replace(QUICK, check_only=True)), Log())
-    assert [result.status for result in outcome.run.results] == [Status.OK] * 2
-    assert outcome.run.verdicts == ()
+WATCHED = PACK.replace("[100, 200]", "[100, 200, 400, 50]").replace(
+    'source="made up", ', 'source="made up", canary={"fake": {"us": 50}}, '
+)
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    asked = request(tmp_path)
-    whole = execute(asked, Log())
-    # Cut the stored run back to its plan and first result, as a kill would leave it.
+def watched(folder: Path, **fields: Any) -> Config:
+    """Return a request for three variants of a pack whose fourth is a canary."""
+    asked = request(folder, WATCHED, **fields)
+    return replace(asked, variants=asked.variants[:3])
+
+
+def canary_stages(outcome: Outcome) -> list[str]:
+    (canary,) = outcome.run.canaries
+    assert canary.id == "acme.double[us=50]"
+    return sorted(one.stage.value for one in canary.results)
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(place: Place) -> None:
+    asked = watched(place.folder, root=place.root)
+    whole = place.execute(asked)
+    # Canaries are measured at both ends, and stored.
+    assert canary_stages(whole) == ["canary-end", "canary-start"]
+    assert len(whole.run.verdicts) == len(whole.run.asked) == 3
+    assert load_run(whole.run_file) == stored(whole.run)
+    ends = [result for result in whole.run.results if result.stage.is_canary]
+    assert [len(result.evidence) for result in ends] == [2, 2]
+    # Cut the stored run back to its plan and first two results, as a kill would leave it.
     lines = whole.run_file.read_bytes().splitlines(keepends=True)
     results = [i for i, line in enumerate(lines) if b'"kind":"result"' in line]
-    kept = re.sub(rb'"wall_s":[0-9.]+', b'"wall_s":100.0', lines[results[0]])
-    whole.run_file.write_bytes(b"".join([*lines[: results[0]], kept]) + b'{"kind":"resu')
+    kept = re.sub(rb'"wall_s":[0-9.]+', b'"wall_s":100.0', lines[results[1]])
+    whole.run_file.write_bytes(b"".join([*lines[: results[1]], kept]) + b'{"kind":"resu')
     log = Log()
-    resumed = execute(replace(asked, resume=True), log)
+    resumed = place.execute(replace(asked, resume=True), log)
     assert resumed.run.id == whole.run.id
-    assert len(log.done) == 1
-    assert words(resumed) == ["new", "new"]
-    assert resumed.run.results[0] == structs.replace(whole.run.results[0], wall_s=100.0)
+    assert len(log.done) == 2
+    assert words(resumed) == ["new"] * 3
+    assert canary_stages(resumed) == canary_stages(whole)
+    before = {r.variant: r for r in whole.run.results if r.stage is not Stage.CANARY_END}
+    again = [r for r in resumed.run.results if r.wall_s == 100.0]
+    assert again == [structs.replace(before[again[0].variant], wall_s=100.0)]
+    assert ends[0] in resumed.run.results
     assert 100.0 < resumed.run.wall_s < 200.0
 
 
@@ -204,69 +258,29 @@ def test_another_run_is_not_resumed(changed: dict[str, Any], said: str) -> None:
     assert bool(remedy) is bool(said)
 
 
-def test_a_run_of_other_code_is_not_resumed(tmp_path: Path) -> None:
-    asked = request(tmp_path)
-    run = execute(asked, Log()).run
+def test_a_run_of_other_code_is_not_resumed(place: Place) -> None:
+    asked = place.request()
+    run = place.execute(asked).run
     part = structs.replace(run, id="29990101-000000-aaaa", commit="abc-dirty")
     RunFile.create(asked.folder, part).close()
-    (tmp_path / "acme.py").write_text(textwrap.dedent(PACK) + "# edited\n", encoding="utf-8")
+    edited = replace(place.request(PACK + "# edited\n"), resume=True)
     told = rf"commit abc-dirty \(code {run.code}\), and now it is commit .* \(code (?!{run.code})"
     with pytest.raises(UsageError, match=told):
-        execute(replace(asked, resume=True), Log())
-    (tmp_path / "acme.py").write_text(textwrap.dedent(PACK), encoding="utf-8")
-    assert execute(replace(asked, resume=True), Log()).run.id == part.id
+        place.execute(edited)
+    assert place.execute(replace(place.request(), resume=True)).run.id == part.id
 
 
-WATCHED = PACK.replace("[100, 200]", "[100, 200, 400, 50]").replace(
-    'source="made up", ', 'source="made up", canary={"fake": {"us": 50}}, '
-)
-
-
-def watched(folder: Path, **fields: Any) -> Config:
-    """Return a request for three variants of a pack whose fourth is a canary."""
-    asked = request(folder, WATCHED, **fields)
-    return replace(asked, variants=asked.variants[:3])
-
-
-def stages(outcome: Outcome) -> list[tuple[str, str]]:
-    return [(one.variant, one.stage.value) for run in outcome.run.canaries for one in run.results]
-
-
-def test_canaries_are_measured_at_both_ends_and_stored(tmp_path: Path) -> None:
-    outcome = execute(watched(tmp_path), Log())
-    canary = "acme.double[us=50]"
-    assert stages(outcome) == [(canary, "canary-start"), (canary, "canary-end")]
-    assert len(outcome.run.verdicts) == len(outcome.run.asked) == 3
-    assert load_run(outcome.run_file) == stored(outcome.run)
-    ends = [result for result in outcome.run.results if result.stage.is_canary]
-    assert [len(result.evidence) for result in ends] == [2, 2]
-
-
-def test_a_shifted_machine_is_one_verdict_and_no_later_yardstick(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = watched(tmp_path)
-    execute(asked, Log())
-    for us in (50, 100, 200, 400):
-        monkeypatch.setenv(f"FACTOR_{us}", "1.03")
+def test_a_shifted_machine_is_one_verdict_and_no_later_baseline(place: Place) -> None:
+    asked = watched(place.folder, root=place.root)
+    place.execute(asked)
+    slow_down(place.folder, 50, 100, 200, 400, by=1.03)
     for _ in range(2):  # the shifted run itself is nothing to compare the next one with
-        outcome = execute(asked, Log())
+        outcome = place.execute(asked)
         assert outcome.run.shift is not None
         assert (outcome.run.shift.moved, outcome.run.shift.comparable) == (3, 3)
         assert words(outcome) == ["unclear"] * 3
         assert not any(verdict.fails for verdict in outcome.run.verdicts)
         assert load_run(outcome.run_file).shift == outcome.run.shift
-
-
-def test_canaries_that_were_measured_are_not_measured_again(tmp_path: Path) -> None:
-    asked = watched(tmp_path)
-    whole = execute(asked, Log())
-    lines = whole.run_file.read_bytes().splitlines(keepends=True)
-    results = [i for i, line in enumerate(lines) if b'"kind":"result"' in line]
-    whole.run_file.write_bytes(b"".join(lines[: results[1] + 1]))
-    resumed = execute(replace(asked, resume=True), Log())
-    assert sorted(stages(resumed)) == sorted(stages(whole))
-    assert resumed.run.results[0] == whole.run.results[0]
 
 
 class Stopped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import store_data as data
@@ -27,9 +28,9 @@ def compiled() -> Variant:
     return replace(plain, case=case, axes={"n": 1, "target": "sm_90a"})
 
 
-def a_run(registers: float = 40.0) -> Run:
+def a_run() -> Run:
     copy, pair, kernel = data.variant("copy", 1024), gang(2), compiled()
-    counted = Evidence(slot=0, seed=0, unit=data.UNIT, exact={"registers": registers})
+    counted = Evidence(slot=0, seed=0, unit=data.UNIT, exact={"registers": 40.0})
     results = (
         data.result(copy.id, 100.0),
         data.result(pair.id, 50.0),
@@ -45,34 +46,24 @@ def test_a_gang_needs_as_many_gpus() -> None:
     assert missing_need(gang(4), replace(FACTS, device="cpu", gpus=0)) == ""
 
 
-def test_acceptance_puts_each_variant_on_its_own_shelf(tmp_path: Path) -> None:
-    accepted = accept(a_run(), tmp_path, reason="first", by="t")
-    assert len(accepted.added) == 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "nvidia-h200", "nvidia-h200-x2", "sm_90a",
-    ]  # fmt: skip
+def test_each_variant_is_accepted_for_and_compared_with_its_own_sku(tmp_path: Path) -> None:
+    copy, kernel = data.variant("copy", 1024).id, compiled().id
+    # What has no baseline of its SKU is told.
+    accept(a_run(), tmp_path, reason="first", by="t", select=["memory.copy"])
+    basis = find_expected([tmp_path], tmp_path / "none", run=a_run())
+    assert [name for name, each in basis.expected.items() if each.entry] == [copy]
+    assert {"nvidia-h200-x2", "sm_90a"} <= set(re.findall(r"[\w-]+", " ".join(basis.notes)))
+    accept(a_run(), tmp_path, reason="second", by="t")
+    skus = {path.name for path in tmp_path.iterdir()}
+    assert skus == {"nvidia-h200", "nvidia-h200-x2", "sm_90a"}
     basis = find_expected([tmp_path], tmp_path / "none", run=a_run())
     entries = [each.entry for each in basis.expected.values()]
     assert [bool(entry and entry.state) for entry in entries] == [True, True, False]
-    assert {each.source for each in basis.expected.values()} == {
-        "baseline nvidia-h200", "baseline nvidia-h200-x2", "baseline sm_90a",
-    }  # fmt: skip
+    assert {each.source for each in basis.expected.values()} == {f"baseline {sku}" for sku in skus}
     assert not basis.notes
-
-
-def test_another_compiler_makes_targets_incomparable_and_nothing_else(tmp_path: Path) -> None:
-    accept(a_run(), tmp_path, reason="first", by="t")
+    # Another compiler makes targets incomparable, and nothing else.
     other = replace(a_run(), facts=replace(FACTS, environment={"triton": "3.6.0"}))
     expected = find_expected([tmp_path], tmp_path / "none", run=other).expected
     why_not = {name: str(each.why_not) for name, each in expected.items() if each.why_not}
-    assert list(why_not) == [compiled().id]
-    assert "triton was 3.7.1 and is 3.6.0" in why_not[compiled().id]
-
-
-def test_what_has_no_baseline_of_its_sku_is_told(tmp_path: Path) -> None:
-    accept(a_run(), tmp_path, reason="first", by="t", select=["memory.copy"])
-    basis = find_expected([tmp_path], tmp_path / "none", run=a_run())
-    held = [name for name, each in basis.expected.items() if each.entry]
-    assert held == [data.variant("copy", 1024).id]
-    assert any("nvidia-h200-x2" in note for note in basis.notes)
-    assert any("sm_90a" in note for note in basis.notes)
+    assert list(why_not) == [kernel]
+    assert "triton was 3.7.1 and is 3.6.0" in why_not[kernel]

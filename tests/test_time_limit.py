@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import store_data
 from msgspec import structs
-from test_runner import PACK, QUICK, Log, request
+from options_data import OPTIONS
+from test_runner import PACK, QUICK, Log, request, slow_down
 
 from perfsuite.model import (
     BaselineEntry,
@@ -32,11 +33,11 @@ from perfsuite.report.data import read
 from perfsuite.report.files import render_page, verdict_json
 from perfsuite.report.files import summary as markdown
 from perfsuite.report.terminal import summary
-from perfsuite.run.config import Config, TimeLimit
+from perfsuite.run.config import TimeLimit
 from perfsuite.run.expected import earlier_runs
 from perfsuite.run.run import entries_in, execute
 from perfsuite.store.git import touched_since
-from perfsuite.store.runs import RunFile, load_run
+from perfsuite.store.runs import RunFile, list_runs, load_run
 
 MANY = PACK.replace("[100, 200]", "[100, 110, 120, 130, 140, 150, 160, 170]")
 ONE = structs.replace(QUICK, processes=1, confirm_processes=1)
@@ -126,21 +127,32 @@ def test_costs_of_what_was_never_measured_are_those_of_its_like() -> None:
     assert fit(1).costs_s([other]) == {other.id: 3.0}
 
 
-def with_costs(asked: Config, wall_s: float) -> Run:
-    """Store a run that measured everything long ago, in which each took so long."""
-    run = execute(asked, Log()).run
-    old = structs.replace(run, id="20200101-000000-00000000", started="2020-01-01T00:00:00+00:00")
-    for path in asked.folder.glob("runs/*.jsonl"):
-        path.unlink()
-    with RunFile.create(asked.folder, old) as file:
+def store(folder: Path, run: Run) -> Run:
+    """Put a whole run into a folder."""
+    with RunFile.create(folder, run) as file:
         for result in run.results:
-            file.append(structs.replace(result, wall_s=wall_s))
-        return file.finish(old)
+            file.append(result)
+        return file.finish(run)
 
 
-def test_a_night_measures_what_fits_and_says_what_it_left_out(tmp_path: Path) -> None:
+LONG_AGO = {"id": "20200101-000000-00000000", "started": "2020-01-01T00:00:00+00:00"}
+
+
+def costing(run: Run, wall_s: float) -> Run:
+    """A run long ago, in which each variant took so long."""
+    results = [structs.replace(result, wall_s=wall_s) for result in run.results]
+    return structs.replace(run.having(results=results), **LONG_AGO)
+
+
+def test_a_night_measures_what_fits_and_says_what_it_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = request(tmp_path, MANY, settings=ONE)
-    with_costs(asked, 20.0)
+    first = execute(asked, Log())
+    first.run_file.unlink()
+    store(asked.folder, costing(first.run, 20.0))
+    slow_down(tmp_path, 110, by=1.1)
+    monkeypatch.setattr("perfsuite.run.run.CONFIRM_END", 0.0)
     outcome = execute(replace(asked, time_s=120.0), Log())
     run = outcome.run
     # 60 % of two minutes has room for three of 20 s.
@@ -155,36 +167,30 @@ def test_a_night_measures_what_fits_and_says_what_it_left_out(tmp_path: Path) ->
     assert "5 left out" in "\n".join(summary(run_view))
     for text in (markdown(run_view), render_page(run_view), verdict_json(run_view)):
         assert "--perf-time 2m has no room" in text
+    # There was no time to confirm a change.
+    moved = run.verdicts[1]
+    assert (moved.word, moved.fails) == (Word.UNCLEAR, False)
+    assert "not confirmed: --perf-time 2m left no time" in moved.reason
+    later = structs.replace(run, id="29990101-000000-00000000")
+    assert past_of(later, asked.folder)[moved.variant].doubt == "unclear"
 
 
 def test_what_has_no_room_after_a_resume_is_not_said_to_be_too_long(tmp_path: Path) -> None:
-    asked = request(tmp_path, MANY, settings=ONE)
-    run = structs.replace(with_costs(asked, 20.0), id="20210101-000000-00000000")
+    asked = replace(OPTIONS, root=tmp_path)
+    earlier = costing(store_data.finished({"copy": 100.0, "scan": 200.0}), 60.0)
+    store(asked.folder, earlier)
+    run = structs.replace(earlier, id="20210101-000000-00000000", settings=ONE)
     reasons = []
     for seconds, spent_s in ((120.0, 71.0), (120.0, 200.0), (30.0, 0.0)):
         limit = TimeLimit(seconds, spent_s)
         found = fit_of(run, asked, limit=limit, entries={}, devices=1)
-        assert found.chosen(asked.variants) == ()
-        (why,) = {each.reason for each in found.cut(run.having(results=())).left_out}
+        assert found.chosen([one.variant for one in run.variants]) == ()
+        left = found.cut(run.having(results=())).left_out
+        (why,) = {each.reason for each in left}
         reasons.append(why)
-    resumed = "--perf-time 2m has no room: no baseline, new when last measured; 20200101"
+    resumed = "--perf-time 2m has no room: no baseline, ok when last measured; 20200101"
     assert reasons[:2] == [resumed, resumed]
-    assert "too long for it; 20s of the 1" in reasons[2]
-
-
-def test_a_change_that_there_was_no_time_to_confirm_is_unclear(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = request(tmp_path)
-    execute(asked, Log())
-    monkeypatch.setenv("FACTOR_200", "1.1")
-    monkeypatch.setattr("perfsuite.run.run.CONFIRM_END", 0.0)
-    run = execute(replace(asked, time_s=600.0), Log()).run
-    verdict = run.verdicts[1]
-    assert (verdict.word, verdict.fails) == (Word.UNCLEAR, False)
-    assert "not confirmed: --perf-time 10m left no time" in verdict.reason
-    known = past_of(asked.folder, sku="fake", unit=run.facts.unit, variants=[verdict.variant])
-    assert known[verdict.variant].doubt == "unclear"
+    assert "too long for it; " in reasons[2]
 
 
 def test_earlier_runs_tell_costs_and_doubts_and_hide_no_earlier_one(tmp_path: Path) -> None:
@@ -196,17 +202,14 @@ def test_earlier_runs_tell_costs_and_doubts_and_hide_no_earlier_one(tmp_path: Pa
         results = [structs.replace(each, wall_s=3.0 * (number + 1)) for each in run.results]
         wrong = structs.replace(results[1], stage=Stage.CONFIRM, status=Status.WRONG, evidence=())
         left_out = [LeftOut(variant=name, reason="no room")] if number else []
-        run = run.having(results=(*results, wrong), verdicts=[word], left_out=left_out)
-        with RunFile.create(tmp_path, run) as file:
-            for each in run.results:
-                file.append(each)
-            file.finish(run)
+        store(tmp_path, run.having(results=(*results, wrong), verdicts=[word], left_out=left_out))
     ids = [variant.id for variant in run.variants]
-    found = past_of(tmp_path, sku="nvidia-h200", unit=store_data.UNIT, variants=[*ids, "never"])
+    more = store_data.finished({**times, "never": 1.0}, run_id="20261201-000000-aaaa")
+    found = past_of(more, tmp_path)
     assert {name: each.doubt for name, each in found.items()} == {ids[0]: "slower", ids[1]: "wrong"}
     assert found[ids[0]].costs_s == [14.0, 13.0, 12.0]  # a process, the newest first
     # Nights with little room do not count among those that are looked back at.
-    assert len(list(earlier_runs(tmp_path, run))) == 14
+    assert len(list(earlier_runs(tmp_path, load_run(list_runs(tmp_path)[0])))) == 14
 
 
 def test_a_change_of_a_cases_file_makes_its_variants_urgent(tmp_path: Path) -> None:

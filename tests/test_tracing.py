@@ -17,7 +17,7 @@ from test_panel import SETUP, STEADY, nasty
 from perfsuite.devices.protocol import Loaded, open_device
 from perfsuite.devices.sass import plain_ptx
 from perfsuite.engine.trace import MOST_KERNELS, Anatomy, artefact_of, dissect
-from perfsuite.explain.trace import Shelf, traced
+from perfsuite.explain.trace import Tracing, compared, put
 from perfsuite.model import Arm, Change, Code, Run, Trace, TracedKernel, Verdict, Word
 from perfsuite.run.accept import accept
 from perfsuite.run.config import TimeLimit
@@ -202,16 +202,14 @@ def test_a_baseline_has_a_line_for_each_kernel(tmp_path: Path) -> None:
 
 
 def test_a_diff_needs_both_texts(tmp_path: Path) -> None:
-    shelf, before, now = Shelf(tmp_path / "artefacts"), "a" * 24, "b" * 24
-    codes = [Code(name="f", ptx=name) for name in (before, now)]
-    shelf.put(now, "mov\nadd\nret")
-    assert shelf.compared(codes[1], codes[0]).diff == ""
-    shelf.put(before, "mov\nmul\nret")
-    found = shelf.compared(codes[1], codes[0]).diff.splitlines()
-    assert found[-4:] == [" mov", "-mul", "+add", " ret"]
-    assert shelf.compared(codes[1], codes[1]).diff == ""
-    (tmp_path / "artefacts" / f"{before}.ptx.gz").write_bytes(b"damaged")
-    assert shelf.compared(codes[1], codes[0]).diff == ""
+    old, new = (Code(name="f", ptx=letter * 24) for letter in "ab")
+    put(tmp_path, new.ptx, "mov\nadd\nret")
+    assert compared(tmp_path, new, old).diff == ""
+    put(tmp_path, old.ptx, "mov\nmul\nret")
+    assert compared(tmp_path, new, old).diff.splitlines()[-4:] == [" mov", "-mul", "+add", " ret"]
+    assert compared(tmp_path, new, new).diff == ""
+    (tmp_path / f"{old.ptx}.ptx.gz").write_bytes(b"damaged")
+    assert compared(tmp_path, new, old).diff == ""
 
 
 def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path) -> None:
@@ -241,9 +239,9 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
     file = Mock(path=tmp_path / "runs" / "x.jsonl", run=run)
     run = run.having(verdicts=tuple(verdicts))
     asked = Mock(counters=False, is_brief=False)
-    traced(
-        run, Mock(), run_file=file, panels=[panel], entries={}, samplings={},
+    Tracing(
+        run=run, run_file=file, panels=[panel], entries={}, samplings={},
         limit=TimeLimit(), config=asked,
-    )  # fmt: skip
+    ).take(Mock())  # fmt: skip
     names = [call.args[0].case.name for call in panel.trace.call_args_list]
     assert names == ["slow", "likely", "noisy", "fresh", "alike"]

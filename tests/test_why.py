@@ -3,68 +3,47 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
+from msgspec.structs import replace
+from test_runner import QUICK, request
 
-from perfsuite.model import Settings, Tier
-from perfsuite.packs.find import discover
 from perfsuite.report.data import read
 from perfsuite.report.files import render_page
 from perfsuite.report.view import PLAIN
-from perfsuite.run.config import Config
 from perfsuite.run.run import Outcome, entries_in, execute
 from perfsuite.store.runs import load_run
-from perfsuite.workers.catalogue import load_catalogue
 
 PLANTED = Path(__file__).parent / "packs" / "planted.py"
-QUICK = Settings(screen_rounds=3, samples=5, sample_us=50.0)
+STEADY = replace(QUICK, screen_rounds=3)
+# A run, what each kind of its variants is explained by, and its page.
 Told = tuple[Outcome, Mapping[str, str], str]
-
-
-class Silent:
-    """Is told of a run and keeps nothing."""
-
-    def planned(self, *_: object) -> None: ...
-    def phase(self, *_: object) -> None: ...
-    def finished(self, *_: object) -> None: ...
-    def note(self, *_: object) -> None: ...
-
-
-def measured(folder: Path, pack: str, monkeypatch: pytest.MonkeyPatch, *, is_now: bool) -> Outcome:
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setenv("PERFSUITE_TEST_PLANTED", "1" if is_now else "")
-    (folder / "acme.py").write_text(pack, encoding="utf-8")
-    sources = discover(None, extra=[folder / "acme.py"], allow=["acme"])
-    packs = load_catalogue(sources, tier=Tier.FULL)
-    asked = Config(
-        variants=tuple(variant for pack in packs for variant in pack.variants),
-        claims=(),
-        packs=packs,
-        device="fake",
-        settings=QUICK,
-        root=folder,
-        baselines=(folder / "baselines",),
-    )
-    return execute(asked, Silent())
-
-
-def told(outcome: Outcome) -> Told:
-    """Return a run, what each kind of its variants is explained by, and its page."""
-    run_view = read(outcome.run, baselines=entries_in(outcome.run), previous=outcome.basis.previous)
-    why = {str(one.variant.axes["kind"]): one.explained for one in run_view.variants}
-    plain = {kind: text.translate(PLAIN) for kind, text in why.items() if text}
-    return outcome, plain, render_page(run_view)
 
 
 @pytest.fixture(scope="module")
 def fake(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    folder, pack = tmp_path_factory.mktemp("fake"), PLANTED.read_text(encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        measured(folder, pack, patch, is_now=False)
-        return told(measured(folder, pack, patch, is_now=True))
+    folder = tmp_path_factory.mktemp("fake")
+
+    def measured(kinds: str, planted: str = "") -> Outcome:
+        text = PLANTED.read_text(encoding="utf-8").replace("list(KINDS)", kinds)
+        found: dict[str, Any] = {"PERFSUITE_TEST_PLANTED": planted}
+        with patch.object(tempfile, "tempdir", str(folder)), patch.dict(os.environ, found):
+            return execute(request(folder, text, settings=STEADY), Mock())
+
+    before, again = measured("list(KINDS)"), measured('["extra"]')
+    # What stayed the same is not traced again, and not forgotten.
+    assert [len(outcome.run.traces) for outcome in (before, again)] == [8, 0]
+    outcome = measured("list(KINDS)", planted="1")
+    run_view = read(outcome.run, baselines=entries_in(outcome.run), previous=outcome.basis.previous)
+    why = {str(one.variant.axes["kind"]): one.explained for one in run_view.variants}
+    plain = {kind: text.translate(PLAIN) for kind, text in why.items() if text}
+    return outcome, plain, render_page(run_view)
 
 
 @pytest.mark.parametrize(
@@ -122,12 +101,3 @@ def test_traces_are_stored_with_the_run_and_its_texts_beside_it(fake: Told) -> N
     code = next(code for t in run.traces if "slower" in t.variant for code in t.codes)
     kept = file.parents[1] / "artefacts" / f"{code.ptx}.ptx.gz"
     assert "st.local" in gzip.decompress(kept.read_bytes()).decode()
-
-
-def test_what_stayed_the_same_is_not_traced_again_and_not_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pack = PLANTED.read_text(encoding="utf-8").replace("list(KINDS)", '["extra"]')
-    runs = [measured(tmp_path, pack, monkeypatch, is_now=False).run for _ in range(2)]
-    assert [len(run.traces) for run in runs] == [1, 0]
-    assert "zero_fill" in told(measured(tmp_path, pack, monkeypatch, is_now=True))[1]["extra"]

@@ -8,14 +8,14 @@ from pathlib import Path
 from markup import code, documented, escaped, prose, table
 
 from perfsuite.model import ClaimInstance, Pack, Tier, Variant
-from perfsuite.packs.find import PackSource, packs_at
+from perfsuite.packs.find import packs_at
 from perfsuite.workers.catalogue import load_catalogue
 
 TIERS = tuple(Tier)
 INDEX = "reference/cases/index.md"
 
 
-def case_pages(sources: Sequence[PackSource]) -> dict[str, str]:
+def case_pages(sources: Sequence[Pack]) -> dict[str, str]:
     """Return a page for each pack and one that lists them, by their paths."""
     packs = load_catalogue(sources, tier=Tier.FULL)
     if broken := [pack.error for pack in packs if pack.error]:
@@ -30,7 +30,7 @@ def case_pages(sources: Sequence[PackSource]) -> dict[str, str]:
     return {INDEX: listed + table(head, rows)} | pages
 
 
-def own_packs(root: Path) -> list[PackSource]:
+def own_packs(root: Path) -> list[Pack]:
     """Return the packs of the repository, installed or not."""
     return [
         source for folder in sorted((root / "plugins").iterdir()) for source in packs_at(folder)

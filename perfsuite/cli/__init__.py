@@ -26,15 +26,7 @@ from perfsuite.boundary import PerfError, UsageError, user_name
 from perfsuite.hooks import features
 from perfsuite.judge.compare import Policy as Policy
 from perfsuite.judge.noise import entries_of
-from perfsuite.judge.noise import prior_for as prior_for
-from perfsuite.judge.peaks import COMPUTE as COMPUTE
-from perfsuite.judge.peaks import MEMORY as MEMORY
-from perfsuite.judge.peaks import MIXED as MIXED
-from perfsuite.judge.peaks import TRANSFER as TRANSFER
 from perfsuite.judge.verdict import judge
-from perfsuite.model import (
-    BaselineEntry as BaselineEntry,
-)
 from perfsuite.model import (
     BaselineMetric,
     DeviceFacts,
@@ -49,31 +41,29 @@ from perfsuite.model import (
     because,
     built_in,
 )
-from perfsuite.model import (
-    Regime as Regime,
-)
-from perfsuite.packs.find import TAKEN_NAMES
+from perfsuite.packs.find import TAKEN_NAMES, discover
 from perfsuite.packs.select import missing_need, parse_selection
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import view
 from perfsuite.report.data import RunView, read
 from perfsuite.report.files import write_beside, write_report
 from perfsuite.report.terminal import first_line, skip_lines
-from perfsuite.run.config import exceptions_of
+from perfsuite.run.config import Config, exceptions_of
 from perfsuite.run.expected import find_expected
 from perfsuite.run.finish import run_view_of
 from perfsuite.run.project import (
     BaselinesOption,
     Device,
     Packs,
-    Project,
     estimate_words,
     find_project,
     known_history,
     say,
     say_error,
     say_table,
+    stored_run,
     time_of,
+    with_baselines,
 )
 from perfsuite.run.run import Outcome
 from perfsuite.store.baselines import (
@@ -86,7 +76,6 @@ from perfsuite.store.baselines import (
     skus_in,
 )
 from perfsuite.store.files import refusing
-from perfsuite.store.runs import load_run as load_run
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
 from perfsuite.workers.process import inventory
 from perfsuite.workers.units import open_panels, products_of, resolved
@@ -116,9 +105,9 @@ def doctor(
     strict: Annotated[bool, typer.Option("--strict", help="Exit 20 if it is in use")] = False,
 ) -> None:
     """Say what this machine is, what would spoil a comparison, and what cannot run here."""
-    project = find_project()
+    project = find_project(pack, tier=tier, device=device).chosen()
+    packs = project.packs
     say_software()
-    packs = project.packs(pack, tier)
     say_broken(packs)
     for own, name in ((each.accelerator, each.name) for each in packs if each.accelerator):
         has = f"has {', '.join(own.units)}" if own.units else "has none"
@@ -127,11 +116,10 @@ def doctor(
     with ExitStack() as stack:
         units = [panel.facts for panel in open_panels(device, packs, Settings(processes=1), stack)]
     say_device(units)
-    say_baselines(units[0], project.baseline_roots(baselines, pack))
-    variants = [variant for each in packs for variant in each.variants]
-    reasons = Counter(missing_need(variant, units[0]) for variant in variants)
+    say_baselines(units[0], with_baselines(project, baselines).baseline_roots)
+    reasons = Counter(missing_need(variant, units[0]) for variant in project.variants)
     runnable = reasons.pop("", 0)
-    say(f"Tier {tier.value}: {runnable} of {len(variants)} variants can run here")
+    say(f"Tier {tier.value}: {runnable} of {len(project.variants)} variants can run here")
     if reasons:
         most_first = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
         rows = ((str(count), reason) for reason, count in most_first)
@@ -151,12 +139,10 @@ def say_broken(packs: Iterable[Pack]) -> bool:
 @app.command("list")
 def list_variants(tier: TierOption = Tier.SMOKE, select: Select = "", pack: Packs = None) -> None:
     """List the variants of a tier; exit code 1 if a pack cannot be listed."""
-    packs = find_project().packs(pack, tier)
-    listed = [variant for each in packs for variant in each.variants]
-    variants = chosen(listed, parse_selection(select))
+    project = find_project(pack, tier=tier, select=select).chosen()
     seen: set[tuple[str, str]] = set()
     rows = []
-    for each in variants:
+    for each in project.variants:
         case = (each.pack, each.case.name)
         # A case is described once, beside its first variant.
         doc = "" if case in seen else each.case.doc.partition("\n")[0]
@@ -164,7 +150,7 @@ def list_variants(tier: TierOption = Tier.SMOKE, select: Select = "", pack: Pack
         needs = ", ".join(dict.fromkeys(f"{need.kind} {need.value}" for need in each.needs))
         rows.append((each.id, each.tier.value, needs, doc))
     say_table(f"{len(rows)} variants", ("variant", "from tier", "needs", "what"), rows)
-    raise typer.Exit(1 if say_broken(packs) else 0)
+    raise typer.Exit(1 if say_broken(project.packs) else 0)
 
 
 @app.command()
@@ -189,7 +175,7 @@ def run(
             f"{variant!r} is no variant id", remedy="copy one from perfsuite list, in quotes"
         )
     # All packs: one may ask for the kernels of the others.
-    packs = find_project().packs(pack, Tier.FULL)
+    packs = find_project(pack, tier=Tier.FULL).chosen().packs
     name = selection.id.partition(".")[0]
     home = next((each for each in packs if each.name == name), None)
     if home is None or home.error:
@@ -223,7 +209,7 @@ def make_pack(
     ] = None,
 ) -> None:
     """Write the start of a pack: a case with its kernel, reference and claim, and its tests."""
-    taken = [source.name for source in find_project().sources(None)]
+    taken = [source.name for source in discover(find_project().root)]
     place = new_pack(name, folder, taken=taken)
     say(f"wrote {place}")
     say(f"next: pip install -e {shlex.quote(str(place))} && pytest --perf --perf-packs {name}")
@@ -245,7 +231,7 @@ def report(
     baselines: BaselinesOption = None,
 ) -> None:
     """Write the report of a stored run again, or one page that compares runs of several SKUs."""
-    say(str(rendered(find_project(), runs or [""], folder, baselines)))
+    say(str(rendered(with_baselines(find_project(), baselines), runs or [""], folder)))
 
 
 @app.command()
@@ -255,8 +241,8 @@ def compare(
 ) -> None:
     """Judge run B as if run A were its baseline; exit code 1 if something fails."""
     project = find_project()
-    earlier = project.load_run(before)
-    run_view = judged_against(project.load_run(now), earlier)
+    earlier = stored_run(project, before)
+    run_view = judged_against(stored_run(project, now), earlier)
     say_run_view(run_view)
     raise typer.Exit(1 if run_view.fails else 0)
 
@@ -274,10 +260,10 @@ def accept(
     """Make the numbers of a run the baseline of its SKU; what gets slower by it is listed."""
     from perfsuite.run.accept import accept as make_baseline
 
-    project = find_project()
+    project = with_baselines(find_project(), baselines)
     accepted = make_baseline(
-        project.load_run(run),
-        project.baseline_folders(baselines)[0],
+        stored_run(project, run),
+        project.baselines[0],
         reason=reason,
         by=user_name(),
         select=select or (),
@@ -309,7 +295,7 @@ def diff(
     from perfsuite.report.files import table
     from perfsuite.store.git import folder_at
 
-    root = find_project().baseline_folders(baselines)[0]
+    root = with_baselines(find_project(), baselines).baselines[0]
     rows = []
     with ExitStack() as stack:
         folders = []
@@ -341,7 +327,7 @@ def show(
     baselines: BaselinesOption = None,
 ) -> None:
     """Show which SKUs have baselines, what is accepted for one of them, or one entry in full."""
-    roots = find_project().baseline_folders(baselines)
+    roots = with_baselines(find_project(), baselines).baselines
     if variant:
         say_entry(roots, sku, variant)
     elif sku:
@@ -354,7 +340,7 @@ def show(
 @baseline_commands.command()
 def folders() -> None:
     """Say where this project's baselines lie, one folder a line; the first is written to."""
-    for folder in find_project().baseline_folders(None):
+    for folder in with_baselines(find_project(), None).baselines:
         say(str(folder))
 
 
@@ -494,16 +480,15 @@ def _known_sku(roots: Sequence[Path], slug: str) -> Sku:
     return read_sku(sku_folder(known[slug], slug))
 
 
-def rendered(project: Project, names: Sequence[str], folder: Path, baselines: Path | None) -> Path:
+def rendered(project: Config, names: Sequence[str], folder: Path) -> Path:
     """Write the page of the runs named and return it; ``UsageError`` if one is not there."""
-    run, *others = [project.load_run(name) for name in names]
+    run, *others = [stored_run(project, name) for name in names]
     if others:
         return write_beside((run, *others), folder)
-    roots = project.baseline_roots(baselines)
-    packs = project.packs(None, Tier.SMOKE)
-    basis = find_expected(roots, project.folder, run=run, packs=packs)
+    project = project.chosen()
+    basis = find_expected(project.baseline_roots, project.folder, run=run, packs=project.packs)
     outcome = Outcome(basis.hold(run), project.folder, basis)
-    run_view = run_view_of(outcome, packs, history=known_history(project, run))
+    run_view = run_view_of(outcome, project.packs, history=known_history(project, run))
     return write_report(run_view, folder)
 
 

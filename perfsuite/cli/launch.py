@@ -8,35 +8,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
-from perfsuite.boundary import PackError, PerfError, UsageError
-from perfsuite.devices.protocol import open_device
+from perfsuite.boundary import PerfError, UsageError
 from perfsuite.engine.measure import Session
-from perfsuite.model import Accelerator, Axes, Evidence, Kernel, Regime, Settings
-from perfsuite.packs.load import load_pack
+from perfsuite.model import Regime, Settings
 from perfsuite.packs.select import missing_of
 from perfsuite.run.project import say, say_error
 from perfsuite.store.files import refusing
+from perfsuite.workers.messages import Job
 from perfsuite.workers.process import child_environment
+from perfsuite.workers.server import opened
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Order(Job, frozen=True, kw_only=True):
     """What the child is to launch; ``paths`` is the parent's ``sys.path``."""
 
-    pack: str
-    origin: str
-    case: str
-    axes: Axes
-    device: str
+    settings: Settings = Settings(check_only=True)
     launches: int
     check: bool
-    paths: tuple[str, ...]
-    kernels: tuple[Kernel, ...] = ()
-    accelerator: Accelerator | None = None
+    paths: tuple[str, ...] = ()
 
 
 def launch(order: Order, profiler: Sequence[str]) -> int:
@@ -50,45 +42,39 @@ def launch(order: Order, profiler: Sequence[str]) -> int:
 
 def carry_out(order: Order) -> None:
     """Build, check and launch; raises what the variant or the device has against it."""
-    device = open_device(order.device, accelerator=order.accelerator)
-    loaded = load_pack(order.pack, order.origin, order.kernels)
-    if order.case not in loaded.cases:
-        raise PackError(f"pack {order.pack!r} has no case {order.case!r}", where=order.origin)
-    case = loaded.cases[order.case]
+    session = opened(order)
+    case, device = session.case, session.device
     if case.ranks:
+        ranks = order.axes[case.ranks]
         raise UsageError(
-            f"{order.case!r} is run by {order.axes[case.ranks]} ranks, not by one process",
+            f"{order.case!r} is run by {ranks} ranks, not by one process",
             where=order.origin,
-            remedy=f"torchrun --nproc-per-node {order.axes[case.ranks]} "
-            "-m perfsuite.workers.rank 'ID'",
+            remedy=f"torchrun --nproc-per-node {ranks} -m perfsuite.workers.rank 'ID'",
         )
     missing = missing_of([n for n in case.needs if n.applies(order.axes)], device.facts())
     if missing:
         raise UsageError(f"{order.case!r} cannot run here: it {missing}", where=order.origin)
-    session = Session(device, case, order.axes, Settings(check_only=True), seed=0)
     if order.check:
         session.announce = lambda phase: say(f"{phase} ...")
         session.prepare()
-        _say_check(*session.finish())
+        evidence = session.finish()
+        right = "right" if evidence.error is None else f"right: relative error {evidence.error:.2g}"
+        for line in (right, *(f"{name} {value:g}" for name, value in evidence.exact.items())):
+            say(line)
     if case.regime is not Regime.EXACT:
         _launch(session, order.launches)
     device.close()
 
 
-def _say_check(evidence: Evidence) -> None:
-    error = evidence.error
-    say("right" if error is None else f"right: relative error {error:.2g}")
-    for name, value in evidence.exact.items():
-        say(f"{name} {value:g}")
-
-
 def _launch(session: Session, launches: int) -> None:
-    call = session.launch_once()
-    call()
+    (launch_once,) = session.launches(1)
+    launch_once()
+    session.device.synchronize()
     times_us = []
     for _ in range(launches):
         started = time.perf_counter_ns()
-        call()
+        launch_once()
+        session.device.synchronize()
         times_us.append((time.perf_counter_ns() - started) / 1e3)
     say(
         f"{launches} launches after a warm-up; median {statistics.median(times_us):.1f} us, "

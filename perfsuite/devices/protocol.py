@@ -8,6 +8,7 @@ import math
 import os
 import socket
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -351,6 +352,34 @@ def least_us(device: Device) -> float:
     return min(times_us, default=math.inf) + SHORTEST_US
 
 
+# The host's own clock.
+
+WAITING = Path("/proc/thread-self/schedstat")
+
+
+def waited_ns() -> int:
+    """Return how long this thread has waited for a core (proc_pid_schedstat(5)), 0 if not told."""
+    try:
+        return int(WAITING.read_text(encoding="ascii").split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def own_ns(act: Callable[[], object]) -> int:
+    """Return how long a call took, less what this thread waited for a core meanwhile.
+
+    A wait between a stamp and the reading beside it is no part of the time: what the readings took
+    is the most that it can have been.
+    """
+    opened, waited = time.perf_counter_ns(), waited_ns()
+    start = time.perf_counter_ns()
+    act()
+    end = time.perf_counter_ns()
+    waited, closed = waited_ns() - waited, time.perf_counter_ns()
+    beside = (start - opened) + (closed - end)
+    return end - start - max(0, waited - beside)
+
+
 # Counts what one launch starts, without a profiler: kernels on a GPU, operators on a CPU.
 
 KERNELS = Metric("kernels", better="lower")
@@ -437,26 +466,20 @@ class Gang:
         """Return when every rank is here."""
         self.agree(0.0)
 
-    def gather(self, text: str) -> list[str]:
-        """Return what each rank gave, by rank."""
-        return [text]
-
-    def leave(self) -> None:
-        """Part from the others in order, before this process ends."""
-
     def line_up(self) -> None:
         """Let the current CUDA stream go on when every rank's stream has come here."""
 
 
 class JoinedGang(Gang):
-    """A gang whose ranks meet by torch.distributed."""
+    """A gang whose ranks meet by torch.distributed; ``own`` is rank and ranks on this machine."""
 
-    def __init__(self, backend: str, **where: Any) -> None:
+    def __init__(self, backend: str, own: tuple[int, int], **where: Any) -> None:
         import torch
         import torch.distributed as dist
 
         self._torch, self._dist = torch, dist
         if backend == NCCL:
+            see_own_first(*own)
             where["device_id"] = torch.device("cuda", 0)
             torch.cuda.set_device(0)
         dist.init_process_group(backend, timeout=TIMEOUT, **where)
@@ -501,23 +524,19 @@ def join(device: str, *, rank: int, ranks: int, rendezvous: str) -> Gang:
     backend = device_class(device).backend
     if not backend:
         return Gang(rank, ranks)
-    if backend == NCCL:
-        see_own_first(rank, ranks)
     if LOOPBACK in {name for _, name in socket.if_nameindex()}:
         # All ranks are on this machine: neither its name nor a network need work.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
     from torch.distributed import FileStore
 
     store = FileStore(rendezvous, ranks)
-    return JoinedGang(backend, store=store, rank=rank, world_size=ranks)
+    return JoinedGang(backend, (rank, ranks), store=store, rank=rank, world_size=ranks)
 
 
-def join_elastic(device: str) -> Gang:
+def join_elastic(device: str) -> JoinedGang:
     """Join the group that torchrun's environment describes, on one node or several."""
-    backend = device_class(device).backend
-    if backend == NCCL:
-        see_own_first(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]))
-    return JoinedGang(backend)
+    own = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    return JoinedGang(device_class(device).backend, own)
 
 
 def see_own_first(rank: int, ranks: int) -> None:
@@ -552,7 +571,8 @@ def open_device(
 ) -> Device:
     """Open a device by name, the process's first GPU, for a rank of ``gang`` or alone.
 
-    With an ``accelerator``, open its first unit; what its code raises is a ``DeviceError``.
+    With an ``accelerator``, open its first unit; what its code raises is a ``DeviceError``, and so
+    are facts that cannot be true.
     """
     if accelerator is None:
         if name not in BUILT_IN_DEVICES:
@@ -566,15 +586,21 @@ def open_device(
         sys.path.append(accelerator.folder)
     try:
         found = resolve_name(accelerator.opens)(unit=accelerator.units[0], seed=seed)
+        is_device = isinstance(found, Device)
+        fault = next(facts_faults(found), "") if is_device else "it is no perfsuite.Device"
     except (Exception, SystemExit) as error:
         raise DeviceError(
             f"opening the device {accelerator.name!r} raised {type(error).__name__}: {error}",
             where=f"{accelerator.opens}, unit {accelerator.units[:1]}",
             remedy="the pack that brings it must correct this, or its driver is missing here",
         ) from error
-    if not isinstance(found, Device):
-        raise _odd(accelerator, "it is no perfsuite.Device")
-    return found
+    if fault:
+        raise DeviceError(
+            f"device {accelerator.name!r}: {fault}",
+            where=accelerator.opens,
+            remedy="inherit perfsuite.Device; perfsuite.testing.check_device names all faults",
+        )
+    return cast("Device", found)
 
 
 @contextlib.contextmanager
@@ -587,15 +613,6 @@ def waking(name: str, *, gang: Gang | None = None) -> Iterator[None]:
         if gang is None:
             pool.submit(device_class(name).wake)
         yield
-
-
-def described(name: str, accelerator: Accelerator | None) -> DeviceFacts:
-    """Open a device and return its facts; ``DeviceError`` for a pack's that cannot be true."""
-    device = open_device(name, accelerator=accelerator)
-    for fault in facts_faults(device):
-        if accelerator:
-            raise _odd(accelerator, fault)
-    return device.facts()
 
 
 def facts_faults(device: Device) -> Iterator[str]:
@@ -621,11 +638,3 @@ def facts_faults(device: Device) -> Iterator[str]:
         yield "facts() lacks name, unit or identity, which baselines and comparisons rest on"
     if ("cycles" in facts.clocks) != device.has_cycles or "time_us" not in facts.clocks:
         yield f"facts().clocks is {facts.clocks!r} and has_cycles {device.has_cycles}"
-
-
-def _odd(accelerator: Accelerator, fault: str) -> DeviceError:
-    return DeviceError(
-        f"device {accelerator.name!r}: {fault}",
-        where=accelerator.opens,
-        remedy="inherit perfsuite.Device; perfsuite.testing.check_device names all faults",
-    )

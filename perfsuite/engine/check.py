@@ -12,12 +12,12 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
 from perfsuite.boundary import CaseError, WrongResultError
-from perfsuite.devices.load import waited_ns
-from perfsuite.devices.protocol import Comparison, Device
+from perfsuite.devices.protocol import Comparison, Device, waited_ns
 from perfsuite.model import Scenario, Workload
 
 if TYPE_CHECKING:
-    from perfsuite.engine.measure import Plan, Session
+    from perfsuite.engine.calibrate import Plan
+    from perfsuite.engine.measure import Session
 
 # Seeds of one worker are this far apart, so that its input sets and checks never share data.
 SEEDS = 1000
@@ -27,6 +27,9 @@ RECHECK_SEED = SEEDS - 3
 # of what its samples took.
 # A result that is wrong once in twenty is among the 60 of three processes with 95 %.
 RECHECKS, RECHECK_S, RECHECK_SHARE = 20, 0.01, 0.02
+NOT_REFILLED = (
+    "its inputs cannot be given other data: the timed launches were compared on their own"
+)
 DIFFERS = "output differs from the reference"
 
 
@@ -49,36 +52,58 @@ def given(device: Device, workload: Workload, seed: int, *, is_kept: bool = Fals
 
 
 def check(
-    device: Device, workload: Workload, *, where: str, seed: int, is_thorough: bool = True
-) -> float | None:
-    """Return the relative error on fresh data, as ``checked`` finds it."""
-    return checked(device, workload, where=where, seed=seed, is_thorough=is_thorough).known_error
-
-
-def checked(
-    device: Device, workload: Workload, *, where: str, seed: int, is_thorough: bool = True
+    device: Device, built: Workload | Scenario, *, seed: int, is_thorough: bool = True
 ) -> Comparison:
     """Compare on fresh data; raise WrongResultError or CaseError.
 
     Two sets of data: the second is checked after the first call has compiled and autotuned, and a
-    function that hands back a stored output fails there. Then the negative control must fail. Not
-    ``is_thorough``, it is one set of data alone.
+    function that hands back a stored output fails there. Of a scenario it is one play. Then the
+    negative control must fail. Not ``is_thorough``, it is one set of data alone.
     """
+    if isinstance(built, Scenario):
+        _, _, comparison, expected = play(device, built, seed)
+        if is_thorough:
+            _refuse_control(device.compare(built.wrong(seed), expected, built.tolerance))
+        return comparison
 
     def launched(fn: Callable[..., Any]) -> Comparison:
         device.poison(data.outputs)
         returned = fn(*data.arguments)
         device.synchronize()
-        return _compared(device, workload, returned, data, expected)
+        return _compared(device, built, returned, data, expected)
 
     for offset in CHECK_SEEDS if is_thorough else CHECK_SEEDS[:1]:
-        data = given(device, workload, seed * SEEDS + offset)
-        expected = workload.reference(*data.arguments)
-        comparison = launched(workload.fn)
-        _refuse_wrong(comparison, DIFFERS, where)
+        data = given(device, built, seed * SEEDS + offset)
+        expected = built.reference(*data.arguments)
+        comparison = launched(built.fn)
+        _refuse_wrong(comparison, DIFFERS)
     if is_thorough:
-        _refuse_control(launched(workload.wrong), where)
+        _refuse_control(launched(built.wrong))
     return comparison
+
+
+def play(
+    device: Device, scenario: Scenario, seed: int, expected: Any = None
+) -> tuple[float, Mapping[str, float], Comparison, Any]:
+    """Play once, and compare with what is expected, found here if it is not given.
+
+    Returns how many microseconds it took, what it reported, how it compares, what was expected.
+    """
+    device.synchronize()
+    begun = time.perf_counter()
+    found: Any = scenario.play(seed)
+    device.synchronize()
+    time_us = 1e6 * (time.perf_counter() - begun)
+    match found:
+        case (output, Mapping() as metrics):
+            expected = scenario.reference(seed) if expected is None else expected
+            comparison = device.compare(output, expected, scenario.tolerance)
+            _refuse_wrong(comparison, "what was served differs from the reference")
+            return time_us, metrics, comparison, expected
+    raise CaseError(
+        f"play() returned {type(found).__name__}, not its output and a mapping of metrics",
+        remedy='return output, {"ttft_ms": 12.5}',
+    )
 
 
 @dataclass(slots=True)
@@ -89,7 +114,7 @@ class Recheck:
     they were made. Then each input set gets other data where it lies, which what a function kept of
     earlier launches does not answer; outputs are poisoned; the timed group is issued once more; and
     single launches follow. Inputs that cannot be refilled are compared as they were timed, and a
-    launch on other ones follows; ``is_fresh`` says whether all were. What a launch returns is not
+    launch on other ones follows, which is noted. What a launch returns is not
     poisoned: it may be a part of its inputs, or of what the function holds. Ranks of a gang take
     the same steps.
     """
@@ -107,7 +132,7 @@ class Recheck:
         workload, group, seed = self.workload, self.plan.group, self.session.seed
         again = partial(self.session.device.again, group, workload.fn)
         digest = self.session.device.digest
-        last = self.plan.sets[last_of(group.launches, len(self.plan.sets))]
+        last = self.plan.last
         others = [each for each in self.plan.sets if each is not last]
         random.Random(seed).shuffle(others)  # noqa: S311 - an order, not a secret
         others = others[:RECHECKS]
@@ -126,9 +151,9 @@ class Recheck:
             if workload.in_place:
                 raise CaseError(
                     "in_place=True, and the arguments cannot be given other data",
-                    where=self.session.case.name,
                     remedy="hand over tensors of rng, alone or in tuples, lists and mappings",
                 )
+            self.session.notes.append(NOT_REFILLED)
             others = []
             self._made(last.seed)
 
@@ -205,71 +230,23 @@ class Recheck:
 
     def _wrong(self, what: str, why: str = "") -> WrongResultError:
         return WrongResultError(
-            f"{what} after {self.session.launched} launches{why}",
-            where=self.session.case.name,
+            f"{what} after {self.plan.launched} launches{why}",
             remedy="let each launch do all its work on the inputs that it is handed; what it "
             "writes comes from rng.empty or is returned, or say in_place=True",
         )
 
 
-def last_of(launches: int, sets: int) -> int:
-    """Return which of the input sets the last launch of a group has."""
-    return (launches - 1) % sets
-
-
-def played(
-    device: Device, scenario: Scenario, *, where: str, seed: int, expected: Any = None
-) -> tuple[float, Mapping[str, float], float | None, Any]:
-    """Play once, and compare with what is expected, found here if it is not given.
-
-    Returns how many microseconds it took, what it reported, its error and what was expected.
-    """
-    device.synchronize()
-    begun = time.perf_counter()
-    found: Any = scenario.play(seed)
-    device.synchronize()
-    time_us = 1e6 * (time.perf_counter() - begun)
-    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):  # noqa: PLR2004 - a pair
-        raise CaseError(
-            f"play() returned {type(found).__name__}, not its output and a mapping of metrics",
-            where=where,
-            remedy='return output, {"ttft_ms": 12.5}',
-        )
-    output, metrics = found
-    expected = scenario.reference(seed) if expected is None else expected
-    comparison = device.compare(output, expected, scenario.tolerance)
-    _refuse_wrong(comparison, "what was served differs from the reference", where)
-    return time_us, metrics, comparison.known_error, expected
-
-
-def check_scenario(
-    device: Device, scenario: Scenario, *, where: str, seed: int, is_thorough: bool = True
-) -> float | None:
-    """Return the relative error of one play's output; raise WrongResultError or CaseError.
-
-    The negative control is refused if the check ``is_thorough``.
-    """
-    _, _, error, expected = played(device, scenario, where=where, seed=seed)
-    if is_thorough:
-        _refuse_control(device.compare(scenario.wrong(seed), expected, scenario.tolerance), where)
-    return error
-
-
-def _refuse_wrong(comparison: Comparison, what: str, where: str) -> None:
+def _refuse_wrong(comparison: Comparison, what: str) -> None:
     if not comparison.is_right:
-        raise WrongResultError(
-            f"{what}: {comparison.reason}",
-            where=where,
-            remedy="fix the implementation, or its tolerance if the reference is right",
-        )
+        remedy = "fix the implementation, or its tolerance if the reference is right"
+        raise WrongResultError(f"{what}: {comparison.reason}", remedy=remedy)
 
 
-def _refuse_control(control: Comparison, where: str) -> None:
+def _refuse_control(control: Comparison) -> None:
     if control.is_right:
         raise CaseError(
             f"the reference accepts the negative control (error {control.error:.3g} within "
             f"{control.limit:.3g})",
-            where=where,
             remedy="make the reference or the tolerance strict enough to see the mistake",
         )
 

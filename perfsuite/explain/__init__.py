@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 @hookimpl
 def perf_judged() -> Callable[..., Run]:
     """Trace the kernels of what moved, and of what may become a baseline."""
-    from perfsuite.explain.trace import traced
+    from perfsuite.explain.trace import Tracing
 
-    return traced
+    return lambda run, tell, **work: Tracing(run=run, **work).take(tell)
 
 
 @hookimpl
 def perf_explained(change: Change | None, before: Side, now: Side) -> str:
     """Say what a change is made of: kernels, their code, the clock, the environment."""
-    from perfsuite.explain.parts import explain
-    from perfsuite.explain.words import headline
+    from perfsuite.explain.why import explain, headline
 
     return headline(explain(change, before, now))
 
@@ -34,7 +33,7 @@ def perf_explained(change: Change | None, before: Side, now: Side) -> str:
 @hookimpl
 def perf_variant_section(variant_view: VariantView) -> Markup:
     """Show the kernels of a launch, before and now, and how their code differs."""
-    from perfsuite.explain.words import section
+    from perfsuite.explain.why import section
 
     return section(variant_view)
 

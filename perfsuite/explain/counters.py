@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import os
 import re
 import shutil
@@ -13,9 +12,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -61,17 +59,8 @@ NO_NCU = "NVIDIA's Nsight Compute (ncu) is not on the PATH"
 _COLUMNS = ("ID", "Kernel Name", "Block Size", "Grid Size")
 
 
-class Counted(NamedTuple):
-    """One kernel's run as ncu saw it, with its counters by our names."""
-
-    name: str
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    counters: Mapping[str, float]
-
-
-def read(text: str) -> list[Counted]:
-    """Return the kernels of ncu's log in time order; raises ``DeviceError`` where it has none."""
+def read(text: str) -> list[TracedKernel]:
+    """Return the runs of kernels in ncu's log, with no time; raises ``DeviceError`` of none."""
     if said := _SAID.search(text):
         raise DeviceError(f"ncu says: {said[1].strip()}")
     table = re.search(r'^"ID",(?s:.*)', text, re.MULTILINE)
@@ -87,21 +76,25 @@ def read(text: str) -> list[Counted]:
         raise DeviceError(f"ncu's table cannot be read: {error}") from error
 
 
-def _counted(row: Mapping[str, str | None]) -> Counted:
-    found: dict[str, float] = {}
-    for name, metric in METRICS.items():
-        # What this chip does not count is "n/a"; thousands may stand apart.
-        with suppress(ValueError):
-            found[name] = float((row.get(metric) or "").replace(",", ""))
+def _counted(row: Mapping[str, str | None]) -> TracedKernel:
+    # What this chip does not count is "n/a"; thousands may stand apart.
+    counts = {name: (row.get(metric) or "").replace(",", "") for name, metric in METRICS.items()}
     grid, block = (
-        tuple(int(number) for number in re.findall(r"\d+", row[f"{what} Size"] or ""))
-        for what in ("Grid", "Block")
+        tuple(map(int, re.findall(r"\d+", row[f"{what} Size"] or ""))) for what in ("Grid", "Block")
     )
-    known = {name: value for name, value in found.items() if math.isfinite(value)}
-    return Counted(row["Kernel Name"] or "", grid, block, known)
+    return TracedKernel(
+        name=row["Kernel Name"] or "",
+        count=1,
+        duration_us=0.0,
+        grid=grid,
+        block=block,
+        counters={name: float(n) for name, n in counts.items() if n.replace(".", "", 1).isdigit()},
+    )
 
 
-def joined(kernels: Sequence[TracedKernel], found: Sequence[Counted]) -> tuple[TracedKernel, ...]:
+def joined(
+    kernels: Sequence[TracedKernel], found: Sequence[TracedKernel]
+) -> tuple[TracedKernel, ...]:
     """Return the kernels with the mean counters of one run of each.
 
     They are told apart by function and shape, then by whole name; where two remain alike, neither
@@ -112,16 +105,19 @@ def joined(kernels: Sequence[TracedKernel], found: Sequence[Counted]) -> tuple[T
         rows = [row for row in found if _fits(row, kernel)]
         rivals = [each for each in kernels if any(_fits(row, each) for row in rows)]
         if len(rivals) > 1:
-            alike = [each for each in rivals if _plain(each.name) == _plain(kernel.name)]
-            rows = [row for row in rows if _plain(row.name) == _plain(kernel.name)]
-            rows = rows if len(alike) == 1 else []
+            rows, rivals = (
+                [each for each in those if _plain(each.name) == _plain(kernel.name)]
+                for those in (rows, rivals)
+            )
+        if len(rivals) > 1:
+            rows = []
         names = [name for name in METRICS if rows and all(name in row.counters for row in rows)]
         means = {name: sum(row.counters[name] for row in rows) / len(rows) for name in names}
         told.append(replace(kernel, counters=means))
     return tuple(told)
 
 
-def _fits(row: Counted, kernel: TracedKernel) -> bool:
+def _fits(row: TracedKernel, kernel: TracedKernel) -> bool:
     # Copies and fills by the driver have no shape, and are no kernels to ncu.
     is_shaped = bool(kernel.grid) and (row.grid, row.block) == (kernel.grid, kernel.block)
     return is_shaped and _function(row.name) == _function(kernel.name)
@@ -193,56 +189,45 @@ def counted(
     return f"no counters of some variants: {'; '.join(told)}" if told else ""
 
 
-def _rows(variant: Variant, arm: Arm, setup: Setup, limit_s: float) -> list[Counted]:
+def _rows(variant: Variant, arm: Arm, setup: Setup, limit_s: float) -> list[TracedKernel]:
     """Have ncu watch one launch of a variant; return its kernels."""
     limit_s = max(1.0, limit_s)
-    with tempfile.TemporaryDirectory(prefix="perfsuite-") as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="perfsuite-"))
         log, asked = Path(folder, "ncu.csv"), Path(folder, "job.json")
         asked.write_bytes(messages.raw(job_of(variant, setup, seat=Seat(0, 0, arm))))
-        words = [
-            shutil.which("ncu") or "ncu",
-            *OPTIONS,
-            "--log-file",
-            str(log),
+        words = [shutil.which("ncu") or "ncu", *OPTIONS, "--log-file", str(log)]
+        words += [
             "--metrics",
             ",".join(METRICS.values()),
+            sys.executable,
+            "-P",
+            "-m",
+            __name__,
         ]
-        words += [sys.executable, "-P", "-m", "perfsuite.explain.counters"]
-        # A number's decimals and thousands are told apart by the locale.
-        environment = {**setup.environment(), "LC_ALL": "C.UTF-8"}
-        said = _run([*words, str(asked), f"{limit_s:.0f}"], limit_s, environment)
-        text = log.read_text("utf-8", "replace") if log.is_file() else ""
-    if said and DENIED not in text:
-        raise DeviceError(said)
-    return read(text)
-
-
-def _run(words: Sequence[str], limit_s: float, environment: Mapping[str, str]) -> str:
-    """Run a command; return the last line of what it printed if it failed, else nothing.
-
-    Raises ``DeviceError`` where it takes longer than its limit.
-    """
-    with (
-        tempfile.TemporaryFile() as output,
-        subprocess.Popen(
-            words,
+        output = stack.enter_context(Path(folder, "output").open("w+b"))
+        process = subprocess.Popen(
+            [*words, str(asked), f"{limit_s:.0f}"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=environment,
+            # A number's decimals and thousands are told apart by the locale.
+            env={**setup.environment(), "LC_ALL": "C.UTF-8"},
             start_new_session=True,
-        ) as process,
-    ):
+        )
         try:
             has_ended = has_exited(process.pid, limit_s)
         finally:
             # Not waited for yet, its id is still its group's, in which is what it left running.
             os.killpg(process.pid, signal.SIGKILL)
-        code = process.wait()
+            code = process.wait()
         if not has_ended:
             raise DeviceError(f"it took longer than its limit of {limit_s:.0f} s")
-        said = tail(output).strip().rpartition("\n")[2]
-    return "" if code == 0 else said or f"ncu ended with exit code {code}"
+        text = log.read_text("utf-8", "replace") if log.is_file() else ""
+        if code != 0 and DENIED not in text:
+            said = tail(output).strip().rpartition("\n")[2]
+            raise DeviceError(said or f"ncu ended with exit code {code}")
+    return read(text)
 
 
 def main(arguments: Sequence[str]) -> str | None:

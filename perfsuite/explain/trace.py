@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from perfsuite.engine.trace import Anatomy
 from perfsuite.explain.counters import counted, refusal
 from perfsuite.model import (
     Arm,
@@ -45,36 +46,34 @@ MOST_PTX_LINES = 20_000
 _HASH = re.compile(r"[0-9a-f]{24}\Z")
 
 
-def traced(run: Run, tell: Callable[[str], None], **work: Any) -> Run:
-    """Trace what a judged run needs; ``work`` is what a ``Tracing`` takes."""
-    return Tracing(**work).take(run, tell)
-
-
 class Tracing(Struct, kw_only=True):
     """The traces of a run, which are stored in its file; PTX is kept beside, by its hash.
 
-    ``entries`` are what variants without an arm A are compared with, ``samplings`` how all were
+    ``entries`` are what variants without a side A are compared with, ``samplings`` how all were
     sampled. If counters are asked for, Nsight Compute counts what was traced, where it is there.
     Of a brief run nothing is traced but what moved.
     """
 
+    run: Run
     run_file: RunFile
     panels: Sequence[Panel]
     entries: Mapping[str, BaselineEntry]
     samplings: Mapping[str, Sampling]
     limit: TimeLimit
     config: Config
-    _uncounted: list[Trace] = []
-    _notes: list[str] = []
+    # Which variants are measured on both sides, and of which kind is what is to be traced.
     _compared: set[str] = set()
     _kinds: dict[str, str] = {}
+    _uncounted: list[Trace] = []
+    _notes: list[str] = []
     _lock: Any = field(default_factory=threading.Lock)
     _left: int = 0
 
-    def take(self, run: Run, tell: Callable[[str], None]) -> Run:
+    def take(self, tell: Callable[[str], None]) -> Run:
         """Trace what the judged run needs; return it with what that took, and what was cut."""
+        run = self.run
         self._compared = {result.variant for result in run.aside if result.arm is Arm.A}
-        self._kinds = dict(self._needed(run))
+        self._kinds = dict(self._needed())
         if not self._kinds:
             return run
         count = len(self._kinds)
@@ -99,19 +98,19 @@ class Tracing(Struct, kw_only=True):
         notes = (*run.notes, *dict.fromkeys(filter(None, self._notes)))
         return replace(run, notes=notes, phases_s=phases_s)
 
-    def _needed(self, run: Run) -> Iterator[tuple[str, str]]:
+    def _needed(self) -> Iterator[tuple[str, str]]:
         """Yield the variants that moved, are unclear, or are only to be stored, with which."""
-        for one in run.variants:
-            variant = one.variant
-            if one.verdict is None or variant.case.regime is Regime.EXACT:
+        for one in self.run.variants:
+            if one.verdict is None or one.variant.case.regime is Regime.EXACT:
                 continue
-            word = one.verdict.word
-            if word.asks_why:
-                yield variant.id, "moved"
-            elif not self.config.is_brief and word is Word.UNCLEAR:
-                yield variant.id, "is unclear"
-            elif not self.config.is_brief and not self._is_known(variant):
-                yield variant.id, "is new"
+            if one.verdict.word.asks_why:
+                yield one.id, "moved"
+            elif self.config.is_brief:
+                continue
+            elif one.verdict.word is Word.UNCLEAR:
+                yield one.id, "is unclear"
+            elif not self._is_known(one.variant):
+                yield one.id, "is new"
 
     def _is_known(self, variant: Variant) -> bool:
         entry = self.entries.get(variant.id)
@@ -125,27 +124,19 @@ class Tracing(Struct, kw_only=True):
 
     def _trace_side(self, variants: Sequence[Variant], arm: Arm) -> None:
         known = {trace.variant for trace in self.run_file.run.traces if trace.arm is arm}
-        left = [variant for variant in variants if variant.id not in known]
-        for gang in (variant for variant in left if variant.is_gang):
-            self._keep(Trace(variant=gang.id, arm=arm, reason="ranks are not traced"), {})
-        alone = [variant for variant in left if not variant.is_gang]
+        left = {variant.id: variant for variant in variants if variant.id not in known}
         # The part of the time that is a side's.
         part = 1 / 2 if self._compared else 1.0
-        share_out(self.panels, alone, partial(self._trace_share, arm, part))
-        if not self.config.counters:
-            return
-        waiting = sorted(self._uncounted, key=lambda each: self._kinds[each.variant] != "moved")
-        self._uncounted.clear()
-        by_id = {variant.id: variant for variant in left}
-        limit_s = min(part * COUNTED_S, self.limit.left_s())
-        keep = self.run_file.append_trace
-        self._notes.append(counted(self.panels[0].setup, by_id, waiting, limit_s, keep))
+        share_out(self.panels, list(left.values()), partial(self._trace_share, arm, part))
+        if self.config.counters:
+            waiting = sorted(self._uncounted, key=lambda each: self._kinds[each.variant] != "moved")
+            self._uncounted.clear()
+            limit_s = min(part * COUNTED_S, self.limit.left_s())
+            keep = self.run_file.append_trace
+            self._notes.append(counted(self.panels[0].setup, left, waiting, limit_s, keep))
 
     def _trace_share(self, arm: Arm, part: float, panel: Panel, share: Sequence[Variant]) -> None:
         whole_s = self.limit.left_s()
-        if whole_s <= 0:  # not even what starting takes
-            self._left += len(share)
-            return
         # What is new is traced on one side alone.
         parts = {kind: 1.0 if kind == "is new" else part for kind in LIMITS_S}
         left_s = {kind: min(parts[kind] * limit, whole_s) for kind, limit in LIMITS_S.items()}
@@ -156,70 +147,66 @@ class Tracing(Struct, kw_only=True):
                 continue
             sampling = self.samplings.get(variant.id)
             found = panel.trace(variant, arm, sets=sampling.sets if sampling else 1)
+            self._keep(variant, arm, found)
+            left_s[kind] -= time.monotonic() - started
+        panel.end_tracing()
+
+    def _keep(self, variant: Variant, arm: Arm, found: Anatomy) -> None:
+        folder = self.run_file.path.parents[1] / "artefacts"
+        entry = self.entries.get(variant.id)
+        before = {code.name: code for code in entry.codes} if entry else {}
+        with self._lock:
+            if variant.id in self._compared:
+                traces = (each for each in self.run_file.run.traces if each.variant == variant.id)
+                before = {code.name: code for trace in traces for code in trace.codes}
+            for name, text in found.texts.items():
+                put(folder, name, text)
             trace = Trace(
                 variant=variant.id,
                 arm=arm,
                 kernels=found.kernels,
-                codes=found.codes,
+                codes=tuple(compared(folder, code, before.get(code.name)) for code in found.codes),
                 reason=found.reason,
             )
-            self._keep(trace, found.texts)
-            left_s[kind] -= time.monotonic() - started
-        panel.end_tracing()
-
-    def _keep(self, trace: Trace, texts: Mapping[str, str]) -> None:
-        shelf = Shelf(self.run_file.path.parents[1] / "artefacts")
-        entry = self.entries.get(trace.variant)
-        with self._lock:
-            for name, text in texts.items():
-                shelf.put(name, text)
-            before = entry.codes if entry else ()
-            if trace.variant in self._compared:
-                sides = [each for each in self.run_file.run.traces if each.arm is Arm.A]
-                before = tuple(c for t in sides if t.variant == trace.variant for c in t.codes)
-            by_name = {code.name: code for code in before if trace.arm is not Arm.A}
-            codes = tuple(shelf.compared(code, by_name.get(code.name)) for code in trace.codes)
-            trace = replace(trace, codes=codes)
             if self.config.counters and trace.kernels:
                 self._uncounted.append(trace)
             else:
                 self.run_file.append_trace(trace)
 
 
-class Shelf(NamedTuple):
-    """A folder of PTX texts by hash."""
+# A folder of PTX texts by hash.
 
-    folder: Path
 
-    def put(self, name: str, text: str) -> None:
-        """Keep a text, if it is not there."""
-        path = self._path(name)
-        if path is not None and not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, gzip.compress(text.encode(), mtime=0))
+def put(folder: Path, name: str, text: str) -> None:
+    """Keep a text, if it is not there."""
+    path = _path(folder, name)
+    if path is not None and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, gzip.compress(text.encode(), mtime=0))
 
-    def compared(self, code: Code, before: Code | None) -> Code:
-        """Return the code with its diff from before, where both texts are here."""
-        if before is None or before.ptx == code.ptx:
-            return code
-        old, new = (self._text(each.ptx).splitlines() for each in (before, code))
-        if not old or not new:
-            return code
-        if max(len(old), len(new)) > MOST_PTX_LINES:
-            return replace(code, diff=f"more than {MOST_PTX_LINES} lines of PTX: not compared")
-        lines = list(difflib.unified_diff(old, new, "before", "now", n=2, lineterm=""))
-        cut = len(lines) - MOST_DIFF_LINES
-        rest = [f"... {cut} more lines"] if cut > 0 else []
-        return replace(code, diff="\n".join([*lines[:MOST_DIFF_LINES], *rest]))
 
-    def _text(self, name: str) -> str:
-        path = self._path(name)
-        if path is None or not path.exists():
-            return ""
-        try:
-            return gzip.decompress(path.read_bytes()).decode()
-        except (OSError, EOFError, UnicodeDecodeError):  # damaged: as good as none
-            return ""
+def compared(folder: Path, code: Code, before: Code | None) -> Code:
+    """Return the code with its diff from before, where both texts are here."""
+    if before is None or before.ptx == code.ptx:
+        return code
+    old, new = (_text(folder, each.ptx).splitlines() for each in (before, code))
+    if not old or not new:
+        return code
+    if max(len(old), len(new)) > MOST_PTX_LINES:
+        return replace(code, diff=f"more than {MOST_PTX_LINES} lines of PTX: not compared")
+    lines = list(difflib.unified_diff(old, new, "before", "now", n=2, lineterm=""))
+    cut = len(lines) - MOST_DIFF_LINES
+    rest = [f"... {cut} more lines"] if cut > 0 else []
+    return replace(code, diff="\n".join([*lines[:MOST_DIFF_LINES], *rest]))
 
-    def _path(self, name: str) -> Path | None:
-        return self.folder / f"{name}.ptx.gz" if _HASH.match(name) else None
+
+def _text(folder: Path, name: str) -> str:
+    path = _path(folder, name)
+    try:
+        return gzip.decompress(path.read_bytes()).decode() if path else ""
+    except (OSError, EOFError, UnicodeDecodeError):  # not here, or damaged: as good as none
+        return ""
+
+
+def _path(folder: Path, name: str) -> Path | None:
+    return folder / f"{name}.ptx.gz" if _HASH.match(name) else None

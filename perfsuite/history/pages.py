@@ -13,7 +13,8 @@ from typer.core import TyperGroup
 
 from perfsuite.boundary import PerfError, UsageError
 from perfsuite.report import files, view
-from perfsuite.run.project import Project, find_project, say, say_table
+from perfsuite.run.config import Config
+from perfsuite.run.project import find_project, say, say_table, stored_run, with_baselines
 from perfsuite.run.run import why
 from perfsuite.store.codec import encode
 from perfsuite.store.files import refusing, replace_file
@@ -79,16 +80,16 @@ def import_runs(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run files or ids")],
 ) -> None:
     """Store runs; known ones stay. Exit code 1 if one is refused."""
-    project = find_project()
+    project = with_baselines(find_project(), None)
     with open_history(project.root) as store:
         are_stored = [_is_stored(store, project, name) for name in runs]
     raise typer.Exit(0 if all(are_stored) else 1)
 
 
-def _is_stored(store: History, project: Project, name: str) -> bool:
+def _is_stored(store: History, project: Config, name: str) -> bool:
     """Store a run and say so; whatever is wrong with it costs no run behind it."""
     try:
-        is_new = store.add(project.load_run(name), project.baseline_roots(None))
+        is_new = store.add(stored_run(project, name), project.baseline_roots)
     except Exception as error:  # noqa: BLE001 - see above
         is_known = isinstance(error, PerfError)
         say(f"{name}: not stored: {error if is_known else why(error)}")

@@ -9,9 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import ParamSpec, TypeVar
 
 from perfsuite.boundary import DeviceError, UsageError
-from perfsuite.devices.load import own_ns
-from perfsuite.devices.protocol import Device, least_us, open_device, sampled
-from perfsuite.engine.measure import ISSUE_MARGIN
+from perfsuite.devices.protocol import Device, least_us, open_device, own_ns, sampled
+from perfsuite.engine.calibrate import ISSUE_MARGIN
 from perfsuite.model import Regime
 from perfsuite.store.sku import sku_of
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -27,11 +27,10 @@ from perfsuite.model import (
 )
 from perfsuite.packs.select import bundles_of
 from perfsuite.run.config import Config, TimeLimit
+from perfsuite.run.expected import earlier_runs
 from perfsuite.store.git import touched_since
 from perfsuite.store.runs import last_run
 
-# A variant that none of so many runs measured counts as never measured.
-MOST_RUNS = 30
 # Of a variant's last runs: what a machine does on one night is no estimate.
 COSTS = 3
 # Of the whole time: what is planned for the screen.
@@ -58,28 +57,24 @@ class Past(Struct, frozen=True, kw_only=True):
     costs_s: list[float] = []
 
 
-def past_of(
-    folder: Path, *, sku: str, unit: str, variants: Collection[str], before: str = ""
-) -> dict[str, Past]:
-    """Return what the runs before one say of variants (ids); those never measured are left out."""
+def past_of(run: Run, folder: Path) -> dict[str, Past]:
+    """Return what the runs before one say of its variants; those never measured are left out."""
+    ids = {one.id for one in run.every}
+    before = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=run.id)
     found: dict[str, Past] = {}
-    for _ in range(MOST_RUNS):
-        run = None
-        if not found.keys() >= set(variants):
-            run = last_run(folder, sku=sku, unit=unit, before=before)
-        if run is None:
-            break
-        before = run.id
-        for one in run.variants:
+    for earlier in earlier_runs(folder, before):
+        for one in earlier.variants:
             last, screen = one.last, one.result(Stage.SCREEN)
-            if last is None or last.status is Status.SKIPPED:
+            if one.id not in ids or last is None or last.status is Status.SKIPPED:
                 continue
             word = one.verdict.word if one.verdict else last.status
             doubt = _doubt(last.status, one.verdict)
-            past = Past(run=run.id, commit=run.commit, word=word.value, doubt=doubt)
+            past = Past(run=earlier.id, commit=earlier.commit, word=word.value, doubt=doubt)
             costs_s = found.setdefault(one.id, past).costs_s
             if screen and screen.wall_s > 0 and len(costs_s) < COSTS:
                 costs_s.append(screen.wall_s / max(1, len(screen.evidence)))
+        if found.keys() >= ids:
+            break
     return found
 
 
@@ -227,9 +222,7 @@ def fit_of(
     devices: int,
 ) -> Fit:
     """Return what has room in a run that was just opened; canaries take theirs at both ends."""
-    ids = [each.id for each in run.every]
-    sku, unit = run.sku.slug, run.facts.unit
-    past = past_of(config.folder, sku=sku, unit=unit, variants=ids, before=run.id)
+    past = past_of(run, config.folder)
     commits = {name: each.commit for name, each in past.items()}
     fit = Fit(
         limit=limit,

@@ -12,7 +12,7 @@ import typer
 from perfsuite.boundary import StoreError, UsageError
 from perfsuite.model import Pack, Tier, Variant
 from perfsuite.nightly.exceptions import Exceptions
-from perfsuite.run.project import BaselinesOption, Packs, find_project, say
+from perfsuite.run.project import BaselinesOption, Packs, find_project, say, with_baselines
 from perfsuite.store.baselines import (
     StoredEntry,
     folders_in,
@@ -169,9 +169,9 @@ def lint(
         raise UsageError(
             "there is no such folder of baselines", where=str(baselines), remedy="name one that is"
         )
-    project = find_project()
-    roots, today = project.baseline_folders(baselines), datetime.now(UTC).date()
-    packs = project.packs(pack, Tier.FULL)
+    project = with_baselines(find_project(pack, tier=Tier.FULL), baselines)
+    roots, today = project.baselines, datetime.now(UTC).date()
+    packs = project.chosen().packs
     problems = [
         each
         for root in roots

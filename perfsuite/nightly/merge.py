@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from perfsuite.boundary import UsageError
 from perfsuite.judge.noise import ENDS
 from perfsuite.judge.verdict import wants_confirmation
-from perfsuite.model import Pack, Part, Run, Stage, Tier, VariantRun
+from perfsuite.model import Pack, Part, Run, Stage, VariantRun
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.run.config import EXIT_MACHINE
 from perfsuite.run.expected import find_expected
@@ -25,6 +25,8 @@ from perfsuite.run.project import (
     find_project,
     known_history,
     say,
+    stored_run,
+    with_baselines,
 )
 from perfsuite.run.run import Judging, Outcome, joined
 from perfsuite.store.baselines import Root
@@ -141,8 +143,7 @@ def conclude(
         for trace in judged.traces:
             file.append_trace(trace)
         judged = file.finish(judged)
-        path = file.path
-    return Outcome(judged, path, basis)
+    return Outcome(judged, file.path, basis)
 
 
 def _refuse_strangers(runs: Sequence[Run]) -> None:
@@ -194,11 +195,11 @@ def merge(
     from perfsuite.report.terminal import summary
     from perfsuite.run.finish import run_view_of, tell_github, write
 
-    project = find_project()
-    whole = merged([project.load_run(name) for name in runs])
-    roots = project.baseline_roots(baselines, pack)
+    project = with_baselines(find_project(pack), baselines)
+    whole = merged([stored_run(project, name) for name in runs])
+    project = project.chosen()
+    roots, packs = project.baseline_roots, project.packs
     exceptions = Exceptions.load(roots, datetime.now(UTC).date())
-    packs = project.packs(pack, Tier.SMOKE)
     outcome = conclude(
         whole, folder=project.folder, roots=roots, exceptions=exceptions, packs=packs
     )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
-import jinja2
 import typer
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,36 +24,38 @@ from perfsuite.model import (
     Run,
     Stage,
     Status,
-    Variant,
     VariantRun,
-    Verdict,
     Word,
 )
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report import view
 from perfsuite.report.data import Side, explained_by
-from perfsuite.report.files import in_markdown
+from perfsuite.report.files import markdown_templates
 from perfsuite.run.accept import acceptance_of
-from perfsuite.run.project import BaselinesOption, find_project, say, time_of
+from perfsuite.run.project import (
+    BaselinesOption,
+    find_project,
+    say,
+    stored_run,
+    time_of,
+    with_baselines,
+)
 from perfsuite.store.baselines import (
     Baselines,
     RunFacts,
     StoredEntry,
-    baseline_text,
     has_sku,
     locked,
     merge,
     other_kind,
-    pack_path,
     pooled_entry,
-    read_pack,
     read_sku,
     sku_folder,
-    write_files,
+    write_entries,
 )
 from perfsuite.store.files import refusing, replace_file
 from perfsuite.store.runs import list_runs, load_run
-from perfsuite.store.sku import blocked_by, fingerprint_differs, sku_for
+from perfsuite.store.sku import blocked_by, fingerprint_differs, skus_of
 
 # A level is known from so many nights; older ones than the last few only make files longer.
 NIGHTS, MOST_NIGHTS = 5, 10
@@ -75,14 +75,13 @@ class Terms(Struct, frozen=True, kw_only=True):
     include_slower: bool = False
 
 
-class Night(Struct, frozen=True):
-    """What the runs of one date say of a variant; ``verdict`` is the last one's."""
+class Night(NamedTuple):
+    """What the runs of one date say of a variant; ``last`` is what the last one does."""
 
     date: str
     runs: tuple[Run, ...]
-    variant: Variant
+    last: VariantRun
     entry: BaselineEntry
-    verdict: Verdict
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -156,7 +155,11 @@ class Proposal(Struct, frozen=True, kw_only=True):
         return max((night.runs[-1].id for f in self.findings for night in f.nights), default="")
 
 
-class _Product(Struct, frozen=True):
+# What one run says of one variant.
+_Row = tuple[Run, VariantRun, BaselineEntry]
+
+
+class _Product(NamedTuple):
     """One SKU: its entries, and how nights are compared with them."""
 
     baselines: Baselines
@@ -181,16 +184,22 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
     broken = _refused(runs, products, exceptions)
     left_out: dict[tuple[str, str], str] = {}
     earlier: dict[str, set[str]] = {}
-    seen: dict[tuple[str, str], list[tuple[Run, Variant, BaselineEntry]]] = {}
+    seen: dict[tuple[str, str], list[_Row]] = {}
     for run in (each for each in runs if each.id not in broken):
-        for variant, product, entry, why in _said(run, products, exceptions):
-            old = product.baselines.stored.get(variant.id)
+        away, skus = exceptions.quarantined(run), skus_of(run)
+        # Of what was confirmed the screen was chosen for its time.
+        entries = entries_of(run, [one.last for one in run.variants if one.last])
+        for one in run.variants:
+            if one.last is None or one.last.status is Status.SKIPPED:
+                continue
+            baselines, entry = products[skus[one.id].slug].baselines, entries.get(one.id)
+            old = baselines.stored.get(one.id)
             since = old.entry.run if old else ""
-            if why:
-                left_out[variant.id, run.id] = why
+            why = fingerprint_differs(skus[one.id], baselines.sku.facts) or _no_level(one)
+            if why := str(away[one.id].excepted) if one.id in away else why:
+                left_out[one.id, run.id] = why
             elif entry and run.id > since:
-                key = product.baselines.sku.slug, variant.id
-                seen.setdefault(key, []).append((run, variant, entry))
+                seen.setdefault((baselines.sku.slug, one.id), []).append((run, one, entry))
             elif entry and run.id < since:
                 earlier.setdefault(since, set()).add(run.id)
     findings = [
@@ -215,13 +224,8 @@ def _products(runs: Sequence[Run], root: Path) -> dict[str, _Product]:
 
     The folder says which product a SKU is, if there is one.
     """
-    found = {}
-    for run in runs:
-        for sku in (
-            run.sku,
-            *(sku_for(one.variant, run.facts, own=run.sku) for one in run.variants),
-        ):
-            found[sku.slug] = run, sku
+    skus = [(run, sku) for run in runs for sku in (run.sku, *skus_of(run).values())]
+    found = {sku.slug: (run, sku) for run, sku in skus}
     products = {}
     for slug, (run, sku) in found.items():
         folder = sku_folder(root, slug)
@@ -249,12 +253,10 @@ def _refused(
             held[run.id] = f"of its shards {shared} counts already: {held[shared]}"
         else:
             held |= dict.fromkeys(parts, f"it is part of {run.id}")
-    found = {}
-    for run in runs:
-        why = held.get(run.id) or _broken(run, products[run.sku.slug], exceptions)
-        if why:
-            found[run.id] = why
-    return found
+    whys = {
+        run.id: held.get(run.id) or _broken(run, products[run.sku.slug], exceptions) for run in runs
+    }
+    return {name: why for name, why in whys.items() if why}
 
 
 def _broken(run: Run, product: _Product, exceptions: Exceptions) -> str:
@@ -291,33 +293,12 @@ def _broken(run: Run, product: _Product, exceptions: Exceptions) -> str:
     return view.told(judge_machine(quiet, (), grounds).notes)
 
 
-def _said(
-    run: Run, products: Mapping[str, _Product], exceptions: Exceptions
-) -> Iterator[tuple[Variant, _Product, BaselineEntry | None, str]]:
-    """Yield what a run measured of each variant, and why that is no evidence, if it is none."""
-    away = exceptions.quarantined(run)
-    lasts = [one.last for one in run.variants]
-    # Of what was confirmed the screen was chosen for its time.
-    entries = entries_of(run, [last for last in lasts if last])
-    for one, last in zip(run.variants, lasts, strict=True):
-        if last is None or last.status is Status.SKIPPED:
-            continue
-        sku = sku_for(one.variant, run.facts, own=run.sku)
-        product, screen = products[sku.slug], one.result(Stage.SCREEN)
-        failed = [each for each in (screen, last) if each and each.status is not Status.OK]
-        why = fingerprint_differs(sku, product.baselines.sku.facts)
-        if one.id in away:
-            why = str(away[one.id].excepted)
-        elif failed and not why:
-            why = f"{failed[0].status}: {failed[0].reason}".rstrip(": ")
-        elif not why:
-            why = _no_level(one)
-        yield one.variant, product, entries.get(one.id), why
-
-
 def _no_level(one: VariantRun) -> str:
     """Say why what was measured of a variant tells no level, or nothing."""
     verdict = one.verdict
+    for result in (one.result(Stage.SCREEN), one.last):
+        if result and result.status is not Status.OK:
+            return f"{result.status}: {result.reason}".rstrip(": ")
     if verdict is None:
         return "it was not judged"
     if not verdict.word.is_level:
@@ -328,18 +309,17 @@ def _no_level(one: VariantRun) -> str:
     return ""
 
 
-def _nights(rows: Iterable[tuple[Run, Variant, BaselineEntry]]) -> list[Night]:
+def _nights(rows: Iterable[_Row]) -> list[Night]:
     """Return a variant's nights, oldest first; runs of one date are one night."""
-    dates: dict[str, list[tuple[Run, Variant, BaselineEntry]]] = {}
+    dates: dict[str, list[_Row]] = {}
     for row in rows:
         dates.setdefault(row[0].started.partition("T")[0], []).append(row)
     found = []
     for date, same in sorted(dates.items()):
-        run, variant, last = same[-1]
-        alike = [(each, entry) for each, _, entry in same if not other_kind(entry, last)]
+        _, one, last = same[-1]
+        alike = [(run, entry) for run, _, entry in same if not other_kind(entry, last)]
         runs, entries = zip(*alike, strict=True)
-        verdict = next(each for each in run.verdicts if each.variant == variant.id)
-        found.append(Night(date, runs, variant, pooled_entry(entries), verdict))
+        found.append(Night(date, runs, one, pooled_entry(entries)))
     return found
 
 
@@ -347,40 +327,40 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
     """Say what becomes of an entry after a variant's nights since its run, oldest first."""
     # The last nights that no verdict would tell from each other.
     *earlier, last = nights[-MOST_NIGHTS:]
-    level = [last]
+    level, variant, grounds = [last], last.last.variant, product.grounds
     for night in reversed(earlier):
         entries = [each.entry for each in level]
         if other_kind(night.entry, last.entry) or not is_one_level(
-            last.variant, night.entry, entries, product.grounds
+            variant, night.entry, entries, grounds
         ):
             break
         level.insert(0, night)
     entries = [night.entry for night in level]
-    old = product.baselines.stored.get(last.variant.id)
+    stored = product.baselines.stored.get(variant.id)
     found = Finding(
         sku=product.baselines.sku.slug,
-        variant=last.variant.id,
+        variant=variant.id,
         word="new",
         why="it has no entry",
-        old=old,
+        old=stored,
         entry=pooled_entry(entries),
         nights=level,
     )
-    if old is None:
+    if stored is None:
         return found
-    if why := blocked_by(old.entry.state, last.runs[-1].facts):
+    old = stored.entry
+    if why := blocked_by(old.state, last.runs[-1].facts):
         return replace(found, word="undecided", why=f"not comparable: {why}")
     # Other work has another time, which says nothing of the old one.
-    if (was := old.entry.case_version) != (version := last.entry.case_version):
+    if (was := old.case_version) != (version := last.entry.case_version):
         return replace(found, why=f"case version was {was} and is {version}")
-    changes = level_changes(last.variant, old.entry, entries, product.grounds)
-    found = replace(found, changes=changes)
-    if stay := _stay(changes, old.entry, entries):
+    found = replace(found, changes=level_changes(variant, old, entries, grounds))
+    if stay := _stay(found.changes, old, entries):
         # Metrics that came or went are recorded where nothing else moves with them.
-        kind = other_kind(replace(old.entry, state=found.entry.state), found.entry)
+        kind = other_kind(replace(old, state=found.entry.state), found.entry)
         word, why = ("new", kind) if kind and stay[0] == "same" else stay
         return replace(found, word=word, why=why)
-    return _moved(found, old.entry, terms)
+    return _moved(found, old, terms)
 
 
 def _moved(found: Finding, old: BaselineEntry, terms: Terms) -> Finding:
@@ -389,12 +369,13 @@ def _moved(found: Finding, old: BaselineEntry, terms: Terms) -> Finding:
     is_other_code = any(abs(each.theta) > each.threshold for each in moved)
     word = "slower" if any(each.theta > 0 for each in moved) else "faster"
     entry = merge(old, found.entry, is_other_code=is_other_code).entry
-    verdict, nights = found.nights[-1].verdict, len(found.nights)
+    verdict, nights = found.nights[-1].last.verdict, len(found.nights)
     found = replace(found, entry=entry, word=word, why=f"{nights} nights")
-    exact = any(change.theta < 0 and not change.degrees for change in verdict.changes)
-    # A faster level that was confirmed needs no second night.
-    if word == verdict.word == Word.FASTER and (verdict.confirmation or exact):
-        return replace(found, why=CONFIRMED)
+    # A faster level that was confirmed, or counted, needs no second night.
+    if verdict and word == verdict.word == Word.FASTER:
+        is_counted = any(each.theta < 0 and not each.degrees for each in verdict.changes)
+        if verdict.confirmation or is_counted:
+            return replace(found, why=CONFIRMED)
     if nights < terms.nights:
         return replace(found, word="waiting", why=f"{word}: {nights} of {terms.nights} nights")
     if word == "slower" and not terms.include_slower:
@@ -429,19 +410,18 @@ def _stay(
 def _write(
     proposed: Sequence[Finding], product: _Product, root: Path, terms: Terms
 ) -> tuple[Path, ...]:
-    """Write what is proposed for a SKU, a file a pack."""
+    """Write what is proposed for a SKU."""
     sku = product.baselines.sku
     folder = sku_folder(root, sku.slug)
-    files: dict[Path, bytes] = {}
     with locked(folder):
-        for pack, own in groupby(proposed, key=lambda each: each.variant.partition(".")[0]):
-            stored = read_pack(folder, pack)
-            for each in own:
-                accepted = acceptance_of(_reason(each, terms), terms.by)
-                stored[each.variant] = StoredEntry(entry=each.entry, accepted=accepted)
-            files[pack_path(folder, pack)] = baseline_text(sku.slug, pack, stored)
+        entries = {
+            each.variant: StoredEntry(
+                entry=each.entry, accepted=acceptance_of(_reason(each, terms), terms.by)
+            )
+            for each in proposed
+        }
         runs = {each.nights[-1].runs[-1].id: each.nights[-1].runs[-1] for each in proposed}
-        return write_files(list(runs.values()), sku, folder, files)
+        return write_entries(list(runs.values()), sku, folder, entries)
 
 
 def _reason(found: Finding, terms: Terms) -> str:
@@ -460,15 +440,8 @@ def markdown(proposal: Proposal) -> str:
 
     Names and reasons are escaped, never markup.
     """
-    pages = jinja2.Environment(  # noqa: S701 - Markdown: each cell is escaped
-        loader=jinja2.PackageLoader("perfsuite.nightly"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    pages.filters["cell"] = lambda cell: in_markdown(str(cell))
-    pages.globals |= {"view": view, "time_of": time_of}
-    return pages.get_template("proposal.md.j2").render(found=proposal) + "\n"
+    page = markdown_templates().get_template("proposal.md.j2")
+    return page.render(found=proposal, time_of=time_of) + "\n"
 
 
 def propose_command(  # noqa: PLR0913, PLR0917 - a command line
@@ -490,9 +463,9 @@ def propose_command(  # noqa: PLR0913, PLR0917 - a command line
 
     A page in Markdown says of each entry what it was and will be, how sure that is, and why.
     """
-    project = find_project()
-    roots = project.baseline_folders(baselines)
-    named = [project.load_run(name) for name in runs or ()]
+    project = with_baselines(find_project(), baselines)
+    roots = project.baselines
+    named = [stored_run(project, name) for name in runs or ()]
     known = [] if runs else list_runs(project.folder)
     if older := len(known[MOST_RUNS:]):
         say(f"not read: {older} runs that are older by their clocks; name those that are to count")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from msgspec.structs import replace
+
 import perfsuite
 from perfsuite.boundary import PackError, UsageError
-from perfsuite.model import NAME
+from perfsuite.model import NAME, Pack
 from perfsuite.store.files import read
 
 GROUP = "perfsuite"
@@ -20,38 +21,9 @@ TAKEN_NAMES = frozenset({"sku"})
 Fault = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackSource:
-    """A pack that was found and not imported; ``error`` says why it cannot be used.
-
-    ``origin`` is the one of ``model.Pack``: ``module:NAME@FOLDER`` or ``file:PATH``.
-    """
-
-    name: str
-    origin: str
-    version: str = ""
-    error: str = ""
-
-    @property
-    def folder(self) -> str:
-        """What the pack's modules need on ``sys.path``; nothing if it is installed."""
-        kind, _, value = self.origin.partition(":")
-        return str(Path(value).parent) if kind == "file" else value.partition("@")[2]
-
-    def refuse(self, what: str, *, remedy: str = "", at: str = "") -> PackError:
-        """Return the error that names this pack; ``at`` is the case or claim inside it."""
-        inside = f", {at}" if at else ""
-        return PackError(what, where=f"pack {self.name!r} ({self.origin}){inside}", remedy=remedy)
-
-    def check(self, at: str, faults: Iterable[Fault]) -> None:
-        """Raise the first of the faults, if there is one."""
-        for what, remedy in faults:
-            raise self.refuse(what, remedy=remedy, at=at)
-
-
 def discover(
     root: Path | None, *, extra: Sequence[Path] = (), allow: Sequence[str] = ()
-) -> tuple[PackSource, ...]:
+) -> tuple[Pack, ...]:
     """Return the packs of ``extra``, of this environment and of ``root/plugins``, in this order.
 
     A pack that is installed and also lies in a folder is taken once: from ``extra`` if named
@@ -67,7 +39,7 @@ def discover(
     files = sorted((root.resolve() / "plugins").glob("*/pyproject.toml")) if root else ()
     found += [source for file in files for source in _in_folder(file.parent)]
 
-    first: dict[str, PackSource] = {}
+    first: dict[str, Pack] = {}
     kept = []
     for source in found:
         rival = first.setdefault(source.name, source)
@@ -88,7 +60,7 @@ def discover(
     return tuple(source for source in kept if not allow or source.name in allow)
 
 
-def packs_at(path: Path) -> list[PackSource]:
+def packs_at(path: Path) -> list[Pack]:
     """Return the pack of a Python file, or those of a folder; a ``UsageError`` if it is neither."""
     place = path.expanduser().resolve()
     if place.suffix == ".py" and place.is_file():
@@ -103,14 +75,14 @@ def packs_at(path: Path) -> list[PackSource]:
     )
 
 
-def _is_same(one: PackSource, other: PackSource) -> bool:
+def _is_same(one: Pack, other: Pack) -> bool:
     """Say whether two sources are of one pack: what is installed also lies in some folder."""
     module, _, folder = one.origin.partition("@")
     other_module, _, other_folder = other.origin.partition("@")
     return one.origin == other.origin or (module == other_module and "" in {folder, other_folder})
 
 
-def _in_folder(folder: Path) -> list[PackSource]:
+def _in_folder(folder: Path) -> list[Pack]:
     """Return the packs that a folder's own pyproject.toml declares: the only list of them."""
     file = folder / "pyproject.toml"
     try:
@@ -125,13 +97,13 @@ def _in_folder(folder: Path) -> list[PackSource]:
         remedy = "correct the file, or move the folder away"
     if not entries:
         told = str(PackError(what, where=str(file), remedy=remedy))
-        return [PackSource(name=folder.name, origin=f"module:@{folder}", error=told)]
+        return [Pack(name=folder.name, origin=f"module:@{folder}", error=told)]
     place = folder / "src" if (folder / "src").is_dir() else folder
     found = entries.items()
     return [_source(name, f"module:{value}@{place}", version, requires) for name, value in found]
 
 
-def _source(name: str, origin: str, version: str = "", requires: Iterable[str] = ()) -> PackSource:
+def _source(name: str, origin: str, version: str = "", requires: Iterable[str] = ()) -> Pack:
     """Return the source, with an error if its name can be no id's or it needs another perfsuite."""
     what, remedy = "", "rename the entry point or the file"
     if not NAME.match(name):
@@ -142,7 +114,7 @@ def _source(name: str, origin: str, version: str = "", requires: Iterable[str] =
         what = f"the pack {name!r} {version} {unmet}"
         remedy = "install the perfsuite that it asks for, or an older pack"
     error = str(PackError(what, where=origin, remedy=remedy)) if what else ""
-    return PackSource(name=name, origin=origin, version=version, error=error)
+    return Pack(name=name, origin=origin, version=version, error=error)
 
 
 def _unmet(requires: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perfsuite.boundary import (
     MAGNITUDE,
@@ -34,7 +35,6 @@ from perfsuite.model import (
     Work,
     variant_id,
 )
-from perfsuite.packs.find import PackSource
 from perfsuite.packs.load import LoadedPack
 from perfsuite.store.codec import encode, read_json
 
@@ -49,7 +49,7 @@ class Listing(Struct, frozen=True):
     packs, None as long as they are not known.
     """
 
-    source: PackSource
+    source: Pack
     tier: Tier
     heavy: tuple[str, ...]
     paths: tuple[str, ...]
@@ -72,7 +72,7 @@ def is_full_only(case: Case, axes: Axes) -> bool:
     )
 
 
-def list_pack(source: PackSource, loaded: LoadedPack, asked: Listing) -> Listed:
+def list_pack(source: Pack, loaded: LoadedPack, asked: Listing) -> Listed:
     """Expand a loaded pack's cases and claims; what its own formulas raise is a ``PackError``."""
     variants: dict[str, list[Variant]] = {}
     canaries: dict[str, list[Variant]] = defaultdict(list)
@@ -87,10 +87,8 @@ def list_pack(source: PackSource, loaded: LoadedPack, asked: Listing) -> Listed:
         for name, shows in case.ceilings.items():
             shown_by = (one for one in every if each.called(shows, one.axes, f"ceilings[{name!r}]"))
             ceilings[name].extend(shown_by)
-    pack = Pack(
-        name=source.name,
-        origin=source.origin,
-        version=source.version,
+    pack = replace(
+        source,
         variants=tuple(itertools.chain.from_iterable(variants.values())),
         claims=tuple(
             one for claim in loaded.claims for one in _instances(variants[claim.case], claim)
@@ -107,7 +105,7 @@ def list_pack(source: PackSource, loaded: LoadedPack, asked: Listing) -> Listed:
 class _Expanded:
     """A case of a pack, and what its formulas say of its bindings."""
 
-    def __init__(self, source: PackSource, case: Case) -> None:
+    def __init__(self, source: Pack, case: Case) -> None:
         self.source, self.case = source, case
         build: Any = inspect.unwrap(getattr(case.build, "func", case.build))
         code = getattr(build, "__code__", None)

@@ -41,7 +41,7 @@ from perfsuite.model import (
     Section,
     format_value,
 )
-from perfsuite.packs.find import GROUP, Fault, PackSource
+from perfsuite.packs.find import GROUP, Fault
 
 # Words of --perf-select that are not axes.
 RESERVED = ("pack", "case", "tag")
@@ -81,7 +81,7 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
     are not known yet, such a pack is not asked for its cases. Runs the pack's code, so only in the
     catalogue child, a worker or a pack author's own test.
     """
-    source = PackSource(name=name, origin=origin)
+    source = Pack(name=name, origin=origin)
     hook = _hooks_of(source, _imported(source))
 
     def returned(asked: Any, kind: Any, what: str, **arguments: Any) -> Any:
@@ -134,7 +134,7 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
     )
 
 
-def _imported(source: PackSource) -> Any:
+def _imported(source: Pack) -> Any:
     """Return the module, or the object, that the pack registers."""
     kind, _, value = source.origin.partition(":")
     if kind not in {"module", "file"} or not value:
@@ -168,7 +168,7 @@ def _manager(specs: Any, provider: object, name: str) -> pluggy.PluginManager:
     return manager
 
 
-def _hooks_of(source: PackSource, provider: Any) -> Any:
+def _hooks_of(source: Pack, provider: Any) -> Any:
     """Register the provider with a manager of its own; refuse hooks that nobody would call."""
     remedy = (
         f"mark hooks with @perfsuite.hookimpl; they are {', '.join(HOOKS)}, and perfsuite.hooks "
@@ -205,7 +205,7 @@ def told(error: BaseException) -> str:
 
 
 def _check_each(
-    source: PackSource, kind: str, declared: Iterable[Any], faults: Callable[[Any], Iterable[Fault]]
+    source: Pack, kind: str, declared: Iterable[Any], faults: Callable[[Any], Iterable[Fault]]
 ) -> None:
     """Raise ``PackError`` for the first that does not hold, or has the name of one before."""
     seen = set()
@@ -431,19 +431,18 @@ class Listeners:
 
 
 def _listening(pack: Pack) -> pluggy.PluginManager:
-    source = PackSource(name=pack.name, origin=pack.origin)
     # Last of all: nothing of a pack may stand before what pytest and its plugins import.
-    if source.folder and source.folder not in sys.path:
-        sys.path.append(source.folder)
+    if pack.folder and pack.folder not in sys.path:
+        sys.path.append(pack.folder)
     before = HEAVY in sys.modules
     module = importlib.import_module(pack.controller)  # noqa: TID251 - a pack names it
     what = ""
     if HEAVY in sys.modules and not before:
         what = f"it imports {HEAVY} into pytest's process"
-    elif source.folder and not str(module.__file__).startswith(source.folder):
+    elif pack.folder and not str(module.__file__).startswith(pack.folder):
         what = f"{module.__file__} is another one of that name"
     if what:
-        raise source.refuse(f"{what}; its hooks are not called")
+        raise pack.refuse(f"{what}; its hooks are not called")
     return _manager(hooks.Controller, module, pack.name)
 
 

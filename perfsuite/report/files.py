@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from perfsuite.boundary import plain
@@ -271,18 +271,21 @@ def summary(run_view: RunView) -> str:
 
     Data is escaped, never markup.
     """
-    return _markdown().render(run_view=run_view, run=run_view.run)
+    page = markdown_templates().get_template("summary.md.j2")
+    return page.render(run_view=run_view, run=run_view.run)
 
 
 @cache
-def _markdown() -> Template:
+def markdown_templates() -> Environment:
+    """Return our templates of Markdown, which escape what they are given."""
+
     def escaped(value: object) -> Markup:
         return value if isinstance(value, Markup) else Markup(in_markdown(str(value)))  # noqa: S704
 
     found = templates(escaped)
     found.filters["short"] = lambda text: text if len(text) <= MOST_WHY else f"{text[:MOST_WHY]} …"
     found.globals["MOST_ROWS"] = MOST_ROWS
-    return found.get_template("summary.md.j2")
+    return found
 
 
 def in_markdown(text: str) -> str:

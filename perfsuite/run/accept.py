@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 
 from perfsuite.boundary import UsageError, is_plain
@@ -25,61 +24,17 @@ from perfsuite.store.baselines import (
     Acceptance,
     Merged,
     StoredEntry,
-    baseline_text,
     has_sku,
     locked,
     merge,
     other_kind,
-    pack_path,
     packs_in,
     read_all,
-    read_pack,
     read_sku,
     sku_folder,
-    write_files,
+    write_entries,
 )
 from perfsuite.store.sku import fingerprint_differs, sku_for
-
-
-def caution_of(run: Run, moved: Sequence[str], slower: Mapping[str, str]) -> str:
-    """Say what a reader of the diff should know of the run that the moved entries come from."""
-    # Against a revision the verdicts say nothing of what is replaced.
-    verdicts = [v for v in run.verdicts if v.variant in moved] if run.against is None else []
-    counts = {
-        "of them slower than before": len(slower),
-        "unclear": sum(verdict.word is Word.UNCLEAR for verdict in verdicts),
-        "decided in turns on a card that no entry knew": sum(
-            verdict.confirmation is Confirmation.IN_TURNS for verdict in verdicts
-        ),
-    }
-    told = [f"{count} {what}" for what, count in counts.items() if count]
-    told += [f"measured in turns with {run.against}"] if run.against and moved else []
-    told += [f"of code that is in no commit ({run.commit})"] if run.is_dirty else []
-    return ", ".join(told)
-
-
-def slower_than(
-    stored: Mapping[str, BaselineEntry],
-    accepted: Mapping[str, BaselineEntry],
-    *,
-    variants: Sequence[Variant],
-    grounds: Grounds,
-) -> dict[str, str]:
-    """Say how much worse than the stored entries accepted ones are, beyond the threshold."""
-    grounds = grounds.learned(tuple(stored.values()), variants)
-    found = {}
-    for variant in variants:
-        old, new = stored.get(variant.id), accepted.get(variant.id)
-        if old is None or new is None or other_kind(old, new):
-            continue
-        changes = level_changes(variant, old, [new], grounds)
-        worse = [each for each in changes if each.theta > each.threshold]
-        if worse:
-            found[variant.id] = ", ".join(
-                f"{c.metric} {c.theta:+.2%} (threshold {c.threshold:.2%})" for c in worse
-            )
-    return found
-
 
 _ADDED = "added"
 # An error message names this many variants and counts the rest.
@@ -121,41 +76,84 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
     """
     acceptance = acceptance_of(reason, by)
     chosen = _chosen(run, select)
-    _refuse_failures(run, chosen)
-    variants = {one.id: one.variant for one in run.variants}
+    variants = {one.id: one.variant for one in run.every}
     # Gangs and compilation targets have SKUs of their own.
     skus: dict[str, Sku] = {}
     entries: dict[str, dict[str, BaselineEntry]] = {}
     for name, entry in entries_of(run).items():
         if name in chosen:
-            known = name in variants
-            sku = sku_for(variants[name], run.facts, own=run.sku) if known else run.sku
+            sku = sku_for(variants[name], run.facts, own=run.sku)
             skus[sku.slug] = sku
             entries.setdefault(sku.slug, {})[name] = entry
     for slug, sku in skus.items():
         check_sku(sku, sku_folder(root, slug))
+    # Against a revision the verdicts say nothing of what is replaced.
+    other_code = {verdict.variant for verdict in run.verdicts if verdict.word.moved}
     written: list[Path] = []
     said: dict[str, str] = {}
     slower: dict[str, str] = {}
     for slug, new in entries.items():
         folder = sku_folder(root, slug)
         with locked(folder):
-            before = {n: stored.entry for n, stored in read_all(folder).items()}
-            moves, files = _moves(run, new, slug, folder, acceptance)
-            said |= moves
-            moved = {name: new[name] for name, what in moves.items() if what}
-            grounds = Grounds(facts=run.facts, slug=slug)
-            slower |= slower_than(before, moved, variants=[*variants.values()], grounds=grounds)
-            written += write_files([run], skus[slug], folder, files)
-    left = {n: why or "nothing was measured" for n, why in chosen.items() if n not in said}
+            stored = read_all(folder)
+            known = tuple(each.entry for each in stored.values())
+            grounds = Grounds(facts=run.facts, slug=slug).learned(known, [*variants.values()])
+            merged = {
+                name: merge(
+                    stored[name].entry, entry, is_other_code=bool(run.against) or name in other_code
+                )
+                if name in stored
+                else Merged(entry, _ADDED)
+                for name, entry in new.items()
+            }
+            said |= {name: each.what for name, each in merged.items()}
+            changed = {
+                name: StoredEntry(entry=each.entry, accepted=acceptance)
+                for name, each in merged.items()
+                if each.what
+            }
+            worse = {
+                name: _worse(variants[name], stored[name].entry, new[name], grounds)
+                for name in changed
+                if name in stored
+            }
+            slower |= {name: why for name, why in worse.items() if why}
+            written += write_entries([run], skus[slug], folder, changed)
+    moved = [name for name, what in said.items() if what]
     return Accepted(
         written=tuple(written),
-        added=tuple(name for name, what in said.items() if what == _ADDED),
-        changed={name: what for name, what in said.items() if what not in {"", _ADDED}},
+        added=tuple(name for name in moved if said[name] == _ADDED),
+        changed={name: said[name] for name in moved if said[name] != _ADDED},
         unchanged=tuple(name for name, what in said.items() if not what),
-        refused=left,
-        caution=caution_of(run, [name for name, what in said.items() if what], slower),
+        refused={n: why or "nothing was measured" for n, why in chosen.items() if n not in said},
+        caution=_caution(run, moved, slower),
         slower=slower,
+    )
+
+
+def _caution(run: Run, moved: Sequence[str], slower: Collection[str]) -> str:
+    """Say what a reader of the diff should know of the run that the moved entries come from."""
+    verdicts = [v for v in run.verdicts if v.variant in moved and not run.against]
+    counts = {
+        "of them slower than before": len(slower),
+        "unclear": sum(verdict.word is Word.UNCLEAR for verdict in verdicts),
+        "decided in turns on a card that no entry knew": sum(
+            verdict.confirmation is Confirmation.IN_TURNS for verdict in verdicts
+        ),
+    }
+    told = [f"{count} {what}" for what, count in counts.items() if count]
+    told += [f"measured in turns with {run.against}"] if run.against and moved else []
+    told += [f"of code that is in no commit ({run.commit})"] if run.is_dirty else []
+    return ", ".join(told)
+
+
+def _worse(variant: Variant, old: BaselineEntry, new: BaselineEntry, grounds: Grounds) -> str:
+    """Say how much worse than the stored entry an accepted one is, beyond the threshold."""
+    changes = () if other_kind(old, new) else level_changes(variant, old, [new], grounds)
+    return ", ".join(
+        f"{c.metric} {c.theta:+.2%} (threshold {c.threshold:.2%})"
+        for c in changes
+        if c.theta > c.threshold
     )
 
 
@@ -191,20 +189,10 @@ def _chosen(run: Run, select: Sequence[str]) -> dict[str, str]:
                 remedy="select by pack, by pack.case or by a whole variant id of this run",
             )
     words = select or list(names)
-    return {n: why for n, why in names.items() if any(_is_selected(n, word) for word in words)}
-
-
-def _is_selected(name: str, word: str) -> bool:
-    return name == word or name.startswith((f"{word}.", f"{word}["))
-
-
-def _refuse_failures(run: Run, chosen: Mapping[str, str]) -> None:
-    last = {(result.variant, result.stage): result for result in run.asked}
-    failed = {
-        result.variant: result.status.value
-        for result in last.values()
-        if result.variant in chosen and result.status not in {Status.OK, Status.SKIPPED}
-    }
+    chosen = {n: why for n, why in names.items() if any(_is_selected(n, word) for word in words)}
+    # By stage, the last of each.
+    ended = {(r.variant, r.stage): r.status for r in run.asked if r.variant in chosen}
+    failed = {n: s.value for (n, _), s in ended.items() if s not in {Status.OK, Status.SKIPPED}}
     if failed:
         named = [f"{name} ({status})" for name, status in list(failed.items())[:_MOST_NAMED]]
         rest = f" and {len(failed) - len(named)} more" if len(failed) > len(named) else ""
@@ -212,6 +200,11 @@ def _refuse_failures(run: Run, chosen: Mapping[str, str]) -> None:
             f"run {run.id!r} has selected variants that did not end ok: {', '.join(named)}{rest}",
             remedy="measure them again, or select the others by pack, pack.case or variant id",
         )
+    return chosen
+
+
+def _is_selected(name: str, word: str) -> bool:
+    return name == word or name.startswith((f"{word}.", f"{word}["))
 
 
 def check_sku(sku: Sku, folder: Path) -> None:
@@ -224,26 +217,3 @@ def check_sku(sku: Sku, folder: Path) -> None:
             where=str(folder),
             remedy="accept it under another root (ini perf_baselines), or remove the folder first",
         )
-
-
-def _moves(
-    run: Run, new: Mapping[str, BaselineEntry], slug: str, folder: Path, acceptance: Acceptance
-) -> tuple[dict[str, str], dict[Path, bytes]]:
-    """Return in words what becomes of each entry, and the packs' files that change by it."""
-    other_code = {v.variant for v in run.verdicts if v.word.moved}
-    said: dict[str, str] = {}
-    files: dict[Path, bytes] = {}
-    for pack, names in groupby(sorted(new), key=lambda name: name.partition(".")[0]):
-        stored, changed = read_pack(folder, pack), {}
-        for name in names:
-            merged = Merged(new[name], _ADDED)
-            if name in stored:
-                # Against a revision the verdicts say nothing of how this compares with the baseline
-                is_other_code = name in other_code or run.against is not None
-                merged = merge(stored[name].entry, new[name], is_other_code=is_other_code)
-            said[name] = merged.what
-            if merged.what:
-                changed[name] = StoredEntry(entry=merged.entry, accepted=acceptance)
-        if changed:
-            files[pack_path(folder, pack)] = baseline_text(slug, pack, {**stored, **changed})
-    return said, files

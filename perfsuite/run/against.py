@@ -26,7 +26,6 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
-from perfsuite.packs.find import PackSource
 from perfsuite.run.config import Config
 from perfsuite.store.git import check_out, repository_of, revision_of
 from perfsuite.workers.catalogue import load_catalogue
@@ -65,16 +64,18 @@ def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) ->
     """Check the revision out and list its packs; raises UsageError, nothing without a revision."""
     if config.against is None:
         return Sides()
-    project, build = config.project, config.against.build
+    project = config.project
     repository = repository_of(project)
-    revision = revision_of(repository, config.against.rev)
-    root = check_out(repository, revision, folder=config.folder, build=build, stack=stack)
+    revision = revision_of(repository, config.against)
+    root = check_out(
+        repository, revision, folder=config.folder, build=config.against_build, stack=stack
+    )
     theirs, ours = (_tree(place, repository, project) for place in (root, repository))
     usable = [pack for pack in config.packs if not pack.error]
     tier = max((each.tier for each in variants), key=list(Tier).index, default=Tier.SMOKE)
     sources = [
-        PackSource(name=p.name, origin=moved_origin(p.origin, theirs), version=p.version)
-        for p in usable
+        Pack(name=each.name, origin=moved_origin(each.origin, theirs), version=each.version)
+        for each in usable
     ]
     front = entries(theirs, sys.path)
     listed = {pack.name: pack for pack in load_catalogue(sources, tier=tier, front=front)}

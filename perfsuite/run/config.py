@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from perfsuite.boundary import UsageError, hidden
+from perfsuite.boundary import UsageError, hidden, is_plain
 from perfsuite.hooks import added, features
 from perfsuite.judge.compare import FAIL_WORDS, Policy
 from perfsuite.model import (
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     import pytest
 
     from perfsuite.store.baselines import Root
-    from perfsuite.store.git import RevisionOptions
 
 
 TIERS = ("smoke", "nightly", "full")
@@ -212,7 +211,9 @@ OPTIONS: Mapping[str, Option] = {
         "shell command that builds the revision in its checkout; needed for what is compiled",
         default="",
     ),
-    "--perf-repo": _value("PATH", "the repository under test (default: that of the rootdir)"),
+    "--perf-repo": _value(
+        "PATH", "the repository under test (default: that of the rootdir)", default=""
+    ),
     "--perf-seed": _value("N", "seed of inputs and of the order", kind=int, default=0),
     "--perf-check": _flag("only check that results are right; measure nothing"),
     "--perf-profile": _flag(
@@ -324,7 +325,9 @@ class Config:
     settings: Settings = field(default_factory=Settings)
     policy: Policy = field(default_factory=Policy)
     failing: frozenset[str] = FAILING
-    against: RevisionOptions | None = None
+    against: str | None = None
+    against_build: str = ""
+    repo: str = ""
     time_s: float = inf
     share: tuple[int, int] | None = None
     resume: bool = False
@@ -353,14 +356,16 @@ class Config:
     @property
     def baseline_roots(self) -> tuple[Root, ...]:
         """Where accepted numbers lie: the project's, then those that packs ship."""
+        from perfsuite.packs.find import discover
         from perfsuite.store.baselines import shipped_by
 
-        return (*self.baselines, *shipped_by(self.packs))
+        packs = self.packs or discover(self.root, extra=self.pack, allow=self.only)
+        return (*self.baselines, *shipped_by(packs))
 
     @property
     def project(self) -> Path:
         """The folder of the code under test."""
-        return self.against.project if self.against else self.root
+        return self.root / self.repo
 
     @property
     def resuming(self) -> str:
@@ -406,6 +411,8 @@ def config_of(config: pytest.Config) -> Config:
     """Return what pytest's options and settings ask for; ``UsageError`` where they cannot be."""
     names = (name.partition("--perf-")[2].replace("-", "_") for name in OPTIONS)
     values = {name: config.getoption(f"perf_{name}") for name in names if name}
+    failing = frozenset(values["fail_on"])
+    _refuse(values, failing - {*FAIL_WORDS, *STATUS_WORDS})
     try:
         counters = values["counters"] or bool(config.getini("perf_counters"))
     except Exception as error:  # pytest's own are no ValueErrors in each version
@@ -418,12 +425,6 @@ def config_of(config: pytest.Config) -> Config:
     if processes := values["processes"]:
         confirm = max(processes, settings.confirm_processes)
         settings = replace(settings, processes=processes, confirm_processes=confirm)
-    failing = frozenset(values["fail_on"])
-    if unknown := sorted(failing - {*FAIL_WORDS, *STATUS_WORDS}):
-        raise UsageError(
-            f"--perf-fail-on does not know {unknown[0]!r}",
-            remedy=f"choose among {', '.join((*FAIL_WORDS, *STATUS_WORDS))}",
-        )
     # What is accepted is no failure, however it compares with what it replaces.
     words = () if values["accept"] else tuple(failing & set(FAIL_WORDS))
     root, given = config.rootpath, map(str, config.invocation_params.args)
@@ -432,7 +433,6 @@ def config_of(config: pytest.Config) -> Config:
         settings=settings,
         policy=Policy(threshold=values["threshold"], gate=values["gate"], fail_on=words),
         failing=failing & set(STATUS_WORDS),
-        against=_against(values, root),
         counters=counters,
         time_s=values["time"] or inf,
         share=values["shard"],
@@ -453,30 +453,39 @@ def config_of(config: pytest.Config) -> Config:
 # Options that are taken as they are.
 _PLAIN = (
     *("device", "tier", "select", "resume", "resume_if_any", "profile"),
-    *("accept", "reason"),
+    *("accept", "reason", "against", "against_build", "repo"),
 )
 
 
-def _against(values: Mapping[str, Any], root: Path) -> RevisionOptions | None:
-    """Return what the working tree is compared with, if that is a revision of it."""
-    if values["against"] is None:
-        if values["repo"] or values["against_build"]:
-            raise UsageError(
-                "--perf-repo and --perf-against-build say nothing by themselves",
-                remedy="name a revision with --perf-against=REV, or leave them out",
-            )
-        return None
-    for name in ("check", "accept"):
-        if values[name]:
-            raise UsageError(
-                f"--perf-against cannot go with --perf-{name}: "
-                "it says nothing of right or accepted",
-                remedy="run them one after the other",
-            )
-    from perfsuite.store.git import RevisionOptions
-
-    project = root / (values["repo"] or "")
-    return RevisionOptions(rev=values["against"], project=project, build=values["against_build"])
+def _refuse(values: Mapping[str, Any], unknown: Collection[str]) -> None:
+    """Refuse options that contradict each other, or say nothing by themselves."""
+    reason, is_accepted, is_checked = (values[name] for name in ("reason", "accept", "check"))
+    is_beside = values["against"] is not None
+    known = ", ".join((*FAIL_WORDS, *STATUS_WORDS))
+    alone, other = "leave one of them out", "run them one after the other"
+    for is_odd, what, remedy in (
+        (unknown, f"--perf-fail-on does not know {', '.join(unknown)}", f"choose among {known}"),
+        (
+            not is_plain(reason),
+            f"--perf-reason holds what cannot be stored: {reason!r}",
+            "write it in plain text",
+        ),
+        (
+            is_accepted and not reason.strip(),
+            "--perf-accept needs a reason, which is stored with the numbers",
+            'add --perf-reason "why these numbers are right"',
+        ),
+        (is_accepted and is_checked, "--perf-check measures nothing for --perf-accept", alone),
+        (is_beside and is_checked, "--perf-against cannot go with --perf-check", other),
+        (is_beside and is_accepted, "--perf-against cannot go with --perf-accept", other),
+        (
+            not is_beside and (values["repo"] or values["against_build"]),
+            "--perf-repo and --perf-against-build say nothing by themselves",
+            "name a revision with --perf-against=REV, or leave them out",
+        ),
+    ):
+        if is_odd:
+            raise UsageError(what, remedy=remedy)
 
 
 # Pytest reads settings from these as well.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,16 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from perfsuite.boundary import PerfError, UsageError
-from perfsuite.model import BaselineEntry, Pack, Run, Tier
-from perfsuite.packs.find import PackSource, discover
+from perfsuite.model import BaselineEntry, Run
 from perfsuite.report import view
 from perfsuite.report.terminal import plain
-from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, paths_of
+from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, Config, paths_of
 from perfsuite.run.finish import past_of
-from perfsuite.store.baselines import Root, shipped_by
 from perfsuite.store.files import refusing
 from perfsuite.store.runs import list_runs, load_run, run_path
-from perfsuite.workers.catalogue import load_catalogue
 
 # What pytest takes for its root directory, and what a run leaves behind.
 MARKS = (".perfsuite", "pyproject.toml", "pytest.ini", "tox.ini", ".git")
@@ -44,73 +41,47 @@ BaselinesOption = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Project:
-    """Where a project's runs and packs are."""
-
-    root: Path
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder of run files."""
-        return self.root / ".perfsuite"
-
-    def load_run(self, name: str = "") -> Run:
-        """Return a run by file, by id or, without a name, the newest; ``UsageError`` if unknown."""
-        remedy = "name a run file that is there, or a run's id"
-        with refusing("there is no such file", name, remedy=remedy, kind=UsageError):
-            if name and Path(name).is_file():
-                return load_run(Path(name))
-        if Path(name).suffix or Path(name).name != name:
-            raise UsageError("there is no such file", where=name, remedy=remedy)
-        known = list_runs(self.folder)
-        path = run_path(self.folder, name) if name else next(iter(known), None)
-        if path is None or path not in known:
-            ids = ", ".join(known_path.stem for known_path in known[:3])
-            raise UsageError(
-                f"there is no run {name!r}" if name else "there is no run yet",
-                where=str(self.folder / "runs"),
-                remedy=f"name a run file or one of: {ids}" if ids else "measure: pytest --perf",
-            )
-        return load_run(path)
-
-    def sources(self, extra: Iterable[Path] | None) -> tuple[PackSource, ...]:
-        """Return the packs of this project and environment."""
-        return discover(self.root, extra=tuple(extra or ()))
-
-    def packs(self, extra: Iterable[Path] | None, tier: Tier) -> tuple[Pack, ...]:
-        """Return the packs with their variants up to a tier."""
-        return load_catalogue(self.sources(extra), tier=tier)
-
-    def baseline_roots(
-        self, given: Path | None, extra: Iterable[Path] | None = None
-    ) -> tuple[Root, ...]:
-        """Return where accepted numbers lie: the project's or the given folder, then the packs'."""
-        return (*self.baseline_folders(given), *shipped_by(self.sources(extra)))
-
-    def baseline_folders(self, given: Path | None) -> tuple[Path, ...]:
-        """Return where the project's own numbers lie: the given folder, else what its settings say.
-
-        The first of them is what is written to; ``UsageError`` where these name none.
-        """
-        if given:
-            return (given,)
-        found = paths_of(self.root, BASELINES, BASELINES_DEFAULT)
-        if not found:
-            raise UsageError(
-                f"the project's {BASELINES} names no folder",
-                where=str(self.root),
-                remedy="name one there, or with --baselines DIR",
-            )
-        return found
-
-
-def find_project() -> Project:
-    """Return the project that the current folder is part of."""
+def find_project(pack: Iterable[Path] | None = None, **asked: Any) -> Config:
+    """Return what is asked for in the project that the current folder is part of."""
     here = Path.cwd()
     folders = (here, *here.parents)
     root = next((each for each in folders if any((each / mark).exists() for mark in MARKS)), here)
-    return Project(root)
+    return Config(root=root, pack=tuple(pack or ()), **asked)
+
+
+def with_baselines(project: Config, given: Path | None) -> Config:
+    """Return it with the folders of its own numbers: the given one, else what its settings say.
+
+    The first of them is what is written to; ``UsageError`` where these name none.
+    """
+    found = (given,) if given else paths_of(project.root, BASELINES, BASELINES_DEFAULT)
+    if not found:
+        raise UsageError(
+            f"the project's {BASELINES} names no folder",
+            where=str(project.root),
+            remedy="name one there, or with --baselines DIR",
+        )
+    return replace(project, baselines=found)
+
+
+def stored_run(project: Config, name: str = "") -> Run:
+    """Return a run by file, by id or, without a name, the newest; ``UsageError`` if unknown."""
+    remedy = "name a run file that is there, or a run's id"
+    with refusing("there is no such file", name, remedy=remedy, kind=UsageError):
+        if name and Path(name).is_file():
+            return load_run(Path(name))
+    if Path(name).suffix or Path(name).name != name:
+        raise UsageError("there is no such file", where=name, remedy=remedy)
+    known = list_runs(project.folder)
+    path = run_path(project.folder, name) if name else next(iter(known), None)
+    if path is None or path not in known:
+        ids = ", ".join(known_path.stem for known_path in known[:3])
+        raise UsageError(
+            f"there is no run {name!r}" if name else "there is no run yet",
+            where=str(project.folder / "runs"),
+            remedy=f"name a run file or one of: {ids}" if ids else "measure: pytest --perf",
+        )
+    return load_run(path)
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -160,7 +131,7 @@ def estimate_words(entry: BaselineEntry) -> tuple[str, str, str, str]:
     )
 
 
-def known_history(project: Project, run: Run) -> Mapping[str, Any]:
+def known_history(project: Config, run: Run) -> Mapping[str, Any]:
     """Return what is known of the past of a run's variants, saying what of it was damaged."""
     kept = past_of(run, project.root)
     for note in kept.notes:

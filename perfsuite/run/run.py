@@ -7,12 +7,12 @@ import threading
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from itertools import groupby, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -33,14 +33,12 @@ from perfsuite.model import (
     ClaimWord,
     Confirmation,
     DeviceFacts,
-    Reason,
     Regime,
     Result,
     Revision,
     Run,
     Stage,
     Status,
-    Trace,
     Variant,
     VariantRun,
     Verdict,
@@ -62,7 +60,7 @@ from perfsuite.run.against import (
 )
 from perfsuite.run.config import CONFIRM_END, SCREEN_END, Config, Exceptions, TimeLimit
 from perfsuite.run.expected import Basis, beside, find_expected, plausible, rank, unaccepted
-from perfsuite.store.git import RevisionOptions, code_digest, commit_of
+from perfsuite.store.git import code_digest, commit_of
 from perfsuite.store.runs import (
     RunFile,
     clock_notes,
@@ -95,6 +93,7 @@ MOST_FIRST = 300
 # Runs and checkouts that ask a baseline's commit: nobody's earlier run, none to resume.
 FOLDER = "settled"
 NOT_IN_TURNS = "{} not measured in turns with the baseline's code: {}"
+NOT_MEASURED = "it was not measured"
 
 
 class Listener(Protocol):
@@ -324,8 +323,9 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
         for note in notes:
             listener.note(note)
         judging = Judging(basis, config.policy, sides, config.exceptions)
-        work = _Work(config, listener, opened, file, judging, limit)
-        return Outcome(work.measured(notes), file.path, basis, steps=work.steps)
+        work = _Work(config, listener, place, opened, file, judging, limit)
+        run = work.measured(notes)
+        return Outcome(run, file.path, basis, work.is_interrupted, work.steps)
 
 
 def new_run(config: Config, facts: DeviceFacts, revision: Revision | None) -> Run:
@@ -409,11 +409,13 @@ class _Work:
 
     config: Config
     listener: Listener
+    place: Panels
     panels: Sequence[Panel]
     file: RunFile
     judging: Judging
     limit: TimeLimit
     steps: Steps = field(default_factory=Steps)
+    is_interrupted: bool = False
 
     def __post_init__(self) -> None:
         run = self.file.run
@@ -461,6 +463,7 @@ class _Work:
                 config=self.config,
             )
             run = self.steps.take("kernels not traced", traced, run)
+        run = self._asked(run)
         run = replace(
             run.having(traces=self.file.run.traces),
             # With what was measured before an interruption.
@@ -609,26 +612,21 @@ class _Work:
         taken = left[:MOST_CLAIMS]
         self.listener.note(f"deciding {len(taken)} of {len(found)} claims inside one process")
         deadline = time.monotonic() + min(LIMIT_S, self.limit.left_s())
-        decided: dict[str, ClaimVerdict | str] = {}
+        decided: dict[str, ClaimVerdict] = {}
 
         def decide(panel: Panel, share: Sequence[ClaimInstance]) -> None:
             for claim in share:
                 if time.monotonic() < deadline:
-                    decided[claim.id] = self._decided(panel, claim)
+                    decided[claim.id] = self._decided(panel, claim, told[claim.id])
 
         share_out(self.panels, taken, decide)
         limit = f"no quads: the limit is {MOST_CLAIMS} claims, {LIMIT_S:g} s"
         limit += f", within {self.limit}" if self.limit.is_set else ""
-        for claim in left:
-            answer = decided.get(claim.id) or limit
-            if isinstance(answer, str):
-                reasons = (*told[claim.id].reasons, because("no_quads", why=answer))
-                answer = replace(told[claim.id], reasons=reasons)
-            told[claim.id] = answer
-        return tuple(told.values())
+        undecided = {claim.id: _undecided(told[claim.id], limit) for claim in left}
+        return tuple({**told, **undecided, **decided}.values())
 
-    def _decided(self, panel: Panel, claim: ClaimInstance) -> ClaimVerdict | str:
-        """Measure both sides in turns inside one process; return the verdict, or why none."""
+    def _decided(self, panel: Panel, claim: ClaimInstance, open_one: ClaimVerdict) -> ClaimVerdict:
+        """Measure both sides in turns inside one process; return the verdict."""
         variants = {one.id: one.variant for one in self.file.run.variants}
         panel.samplings = dict(self.samplings)
         results = panel.measure_pair(
@@ -638,170 +636,114 @@ class _Work:
         )
         with self._lock:
             both = [self.file.append(replace(result, claim=claim.id)) for result in results]
-        verdict = judge_quads(claim, both, facts=self.facts, policy=self.judging.policy)
-        if verdict is not None or not both:
-            return verdict or ""
-        last = next((r for r in both if r.status is not Status.OK), both[0])
-        return f"quads ended {last.status.value}: {last.reason}"
+        if verdict := judge_quads(claim, both, facts=self.facts, policy=self.judging.policy):
+            return verdict
+        ended = [*(r for r in both if r.status is not Status.OK), *both]
+        told = [f"quads ended {each.status.value}: {each.reason}" for each in ended[:1]]
+        return _undecided(open_one, *told) if told else open_one
+
+    def _asked(self, run: Run) -> Run:
+        """Return the run with what older commits say where one card never seen leaves it unclear.
+
+        The commit that a baseline comes from is measured beside the tree, on that card. Ctrl-C
+        leaves the rest unclear.
+        """
+        # First those that were not confirmed, since this is to decide them.
+        confirmed = results_of(run, Stage.CONFIRM)
+        doubted = by_size(verdict for verdict in run.verdicts if verdict.card)
+        doubted.sort(key=lambda verdict: verdict.variant in confirmed)
+        if self.config.against is not None or not doubted:
+            return run
+        commits = {one.id: one.expected.commit for one in run.variants}
+        answers = {verdict.variant: verdict for verdict in run.verdicts}
+        notes: list[str] = []
+
+        def ask() -> None:
+            for commit in sorted({commits[verdict.variant] for verdict in doubted[:MOST]}):
+                asked = {v.variant: v for v in doubted[:MOST] if commits[v.variant] == commit}
+                why = unaskable(commit, run.commit)
+                why = f"{self.limit} left no time" if self.limit.is_over() else why
+                try:
+                    if not why:
+                        answers.update(self._answers(run, commit, asked))
+                except (PerfError, OSError) as error:
+                    why = str(error).partition("\n")[0]
+                notes.extend([NOT_IN_TURNS.format(len(asked), why)] if why else [])
+
+        with self._timed("turns"):
+            try:
+                self.steps.take("the rest was not measured in turns", ask, None)
+            except KeyboardInterrupt:
+                self.is_interrupted = True
+                self.place.close()  # a second Ctrl-C may have left a thread that still measures
+                notes.append("interrupted while the baseline's code was measured in turns")
+        if left := len(doubted[MOST:]):
+            notes.append(NOT_IN_TURNS.format(left, f"{MOST} at most are"))
+        found = run.having(verdicts=answers.values())
+        return view.worded(replace(found, notes=(*run.notes, *notes)))
+
+    def _answers(
+        self, run: Run, commit: str, asked: Mapping[str, Verdict]
+    ) -> Iterator[tuple[str, Verdict]]:
+        """Measure a commit beside the tree; yield a change of the code, *same*, or why unclear.
+
+        What is no change of the repository's code may be one of what it uses from outside: where
+        that is known to be another, it is named and left unclear.
+        """
+        about = f"{len(asked)} unclear on a card never seen: measuring {commit} in turns"
+        self.listener.note(about)
+        question = dataclasses.replace(
+            self.config,
+            variants=tuple(one.variant for one in run.variants if one.id in asked),
+            claims=(),
+            resume=False,
+            resume_if_any=False,
+            time_s=self.limit.left_s(),
+            shard=None,
+            # A night may have forty of these to ask.
+            is_brief=True,
+            against=commit,
+            state=f"{self.config.state}/{FOLDER}",
+        )
+        found = execute(question, self.listener, self.place).run
+        known = {trace.variant for trace in run.traces}
+        # What was found slower or faster, the run that asks saw no cause to trace. A trace that
+        # failed must not take the place of what that run has.
+        for trace in found.traces:
+            if trace.arm is Arm.B and (trace.kernels or trace.variant not in known):
+                self.file.append_trace(trace)
+        said = {verdict.variant: verdict for verdict in found.verdicts}
+        of_one = dict(of_one_code(found))
+        held = {one.id: one.expected for one in run.variants}
+        revision = str(found.against)
+        for name, mine in asked.items():
+            answer, reasons = said.get(name), mine.reasons
+            if answer is None or not answer.in_turns or name in of_one:
+                more = [because("no_turns", commit=commit, why=of_one.get(name, NOT_MEASURED))]
+                if answer and name not in of_one:
+                    more = [because("in_turns", revision=commit), *answer.reasons]
+                # Against the baseline fresh processes may be clear, as in a confirmation; that
+                # code is the same as itself says nothing.
+                is_clear = answer and not answer.in_turns and answer.word is Word.SAME
+                kept = answer if answer and is_clear else mine
+                yield name, replace(kept, reasons=(*kept.reasons, *more))
+            elif answer.word.moved:
+                yield name, self.config.exceptions.applied([answer], run)[0]
+            elif answer.word is not Word.SAME:
+                beside = because("in_turns", revision=revision)
+                yield name, replace(mine, reasons=(*reasons, beside, *answer.reasons))
+            elif others := tuple(differing(held[name].environment, run.facts.environment)):
+                same = because("same_in_turns", revision=revision)
+                causes = because("not_the_code", differing=others)
+                yield name, replace(mine, reasons=(same, causes, *reasons))
+            else:
+                differs = because("card_differs", revision=revision)
+                # The limits of turns are not those of the verdict.
+                how_much = takewhile(lambda reason: reason.kind != "detectable", answer.reasons)
+                told = (differs, *how_much, *reasons)
+                done = {"confirmation": Confirmation.IN_TURNS, "fails": False, "card": ""}
+                yield name, replace(mine, word=Word.SAME, reasons=told, **done)
 
 
-def settled(config: Config, listener: Listener) -> Outcome:
-    """Execute a run, then settle it on the same panels; raises as ``execute`` does."""
-    with Panels() as panels:
-        return settle(execute(config, listener, panels), config, listener, panels)
-
-
-def settle(outcome: Outcome, config: Config, listener: Listener, panels: Panels) -> Outcome:
-    """Ask the baseline's own revision where one card never seen leaves verdicts unclear.
-
-    It is measured beside the tree, on that card. What was found before is in the run file either
-    way; Ctrl-C leaves the rest unclear. ``panels`` are those of the run that asks.
-    """
-    run, steps = outcome.run, outcome.steps
-    # First those that were not confirmed, since this is to decide them.
-    confirmed = results_of(run, Stage.CONFIRM)
-    doubted = by_size(verdict for verdict in run.verdicts if verdict.card)
-    doubted.sort(key=lambda verdict: verdict.variant in confirmed)
-    if config.against is not None or not doubted:
-        return outcome
-    started = time.monotonic()
-    answers: dict[str, Verdict] = {}
-    traces: list[Trace] = []
-    notes: list[str] = []
-
-    def ask() -> None:
-        for found, own, why in _asked(run, doubted[:MOST], config, listener, panels):
-            answers.update(found)
-            traces.extend(own)
-            notes.extend(why)
-
-    try:
-        steps.take("the rest was not measured in turns", ask, None)
-    except KeyboardInterrupt:
-        outcome = dataclasses.replace(outcome, is_interrupted=True)
-        panels.close()  # a second Ctrl-C may have left a thread that still measures
-        notes.append("interrupted while the baseline's code was measured in turns")
-    if left := len(doubted[MOST:]):
-        notes.append(NOT_IN_TURNS.format(left, f"{MOST} at most are"))
-    spent_s = time.monotonic() - started
-    found = replace(
-        run.having(verdicts=[answers.get(each.variant, each) for each in run.verdicts]),
-        notes=(*run.notes, *notes),
-        wall_s=round(run.wall_s + spent_s, 3),
-        phases_s={**run.phases_s, "turns": round(spent_s, 3)},
-    )
-    found = view.worded(found)
-    amended = steps.take(
-        "the run's file lacks what was found in turns",
-        lambda: RunFile.amend(outcome.run_file, found, traces=traces),
-        found.having(traces=(*found.traces, *traces)),
-    )
-    return dataclasses.replace(outcome, run=amended)
-
-
-def _asked(
-    run: Run, doubted: Sequence[Verdict], config: Config, listener: Listener, panels: Panels
-) -> Iterator[tuple[dict[str, Verdict], list[Trace], list[str]]]:
-    """Yield for each revision that baselines come from its answers, traces and why it has none."""
-    limit = TimeLimit(config.time_s, spent_s=run.wall_s)
-    commits = {one.id: one.expected.commit for one in run.variants}
-
-    def commit_of(verdict: Verdict) -> str:
-        return commits[verdict.variant]
-
-    for commit, verdicts in groupby(sorted(doubted, key=commit_of), key=commit_of):
-        asked = {verdict.variant: verdict for verdict in verdicts}
-        why = unaskable(commit, run.commit)
-        why = f"{limit} left no time" if limit.is_over() else why
-        try:
-            if not why:
-                say = f"{len(asked)} unclear on a card never seen: measuring {commit} in turns"
-                listener.note(say)
-                question = _question(config, run, commit, asked, limit)
-                found = execute(question, listener, panels).run
-                answers = dict(_answers(run, found, commit, asked, config.exceptions))
-                yield answers, list(_traces(run, found)), []
-        except (PerfError, OSError) as error:
-            why = str(error).partition("\n")[0]
-        if why:
-            yield {}, [], [NOT_IN_TURNS.format(len(asked), why)]
-
-
-def _question(
-    config: Config, run: Run, commit: str, asked: Collection[str], limit: TimeLimit
-) -> Config:
-    """Return what measures a revision that baselines come from beside the tree."""
-    return dataclasses.replace(
-        config,
-        variants=tuple(one.variant for one in run.variants if one.id in asked),
-        claims=(),
-        resume=False,
-        resume_if_any=False,
-        time_s=limit.left_s(),
-        shard=None,
-        # A night may have forty of these to ask.
-        is_brief=True,
-        against=RevisionOptions(rev=commit, project=config.root),
-        state=f"{config.state}/{FOLDER}",
-    )
-
-
-def _traces(run: Run, found: Run) -> Iterator[Trace]:
-    """Yield the traces of what was found slower or faster: the run that asks saw no cause to.
-
-    One that failed must not take the place of what the run that asks has.
-    """
-    known = {trace.variant for trace in run.traces}
-    for trace in found.traces:
-        if trace.arm is Arm.B and (trace.kernels or trace.variant not in known):
-            yield trace
-
-
-def _answers(
-    run: Run, found: Run, commit: str, asked: Mapping[str, Verdict], exceptions: Exceptions
-) -> Iterator[tuple[str, Verdict]]:
-    """Yield a change of the code as found, *same* for none, else why it is still unclear.
-
-    What is no change of the repository's code may be one of what it uses from outside: where that
-    is known to be another, it is named and left unclear.
-    """
-    said = {verdict.variant: verdict for verdict in found.verdicts}
-    of_one = dict(of_one_code(found))
-    held = {one.id: one.expected for one in run.variants}
-    revision = str(found.against)
-    for name, mine in asked.items():
-        answer, reasons = said.get(name), mine.reasons
-        if answer is None or not answer.in_turns or name in of_one:
-            why = because("no_turns", commit=commit, why=of_one.get(name, "it was not measured"))
-            more: tuple[Reason, ...] = (why,)
-            if answer and name not in of_one:
-                more = (because("in_turns", revision=commit), *answer.reasons)
-            # Against the baseline fresh processes may be clear, as in a confirmation; that code
-            # is the same as itself says nothing.
-            is_clear = answer and not answer.in_turns and answer.word is Word.SAME
-            kept = answer if answer and is_clear else mine
-            yield name, replace(kept, reasons=(*kept.reasons, *more))
-        elif answer.word.moved:
-            yield name, exceptions.applied([answer], run)[0]
-        elif answer.word is not Word.SAME:
-            beside = because("in_turns", revision=revision)
-            yield name, replace(mine, reasons=(*reasons, beside, *answer.reasons))
-        elif others := tuple(differing(held[name].environment, run.facts.environment)):
-            same = because("same_in_turns", revision=revision)
-            causes = because("not_the_code", differing=others)
-            yield name, replace(mine, reasons=(same, causes, *reasons))
-        else:
-            differs = because("card_differs", revision=revision)
-            # The limits of turns are not those of the verdict.
-            how_much = takewhile(lambda reason: reason.kind != "detectable", answer.reasons)
-            yield (
-                name,
-                replace(
-                    mine,
-                    word=Word.SAME,
-                    reasons=(differs, *how_much, *reasons),
-                    confirmation=Confirmation.IN_TURNS,
-                    fails=False,
-                    card="",
-                ),
-            )
+def _undecided(verdict: ClaimVerdict, why: str) -> ClaimVerdict:
+    return replace(verdict, reasons=(*verdict.reasons, because("no_quads", why=why)))

@@ -26,7 +26,6 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError, hidden, plain
 from perfsuite.model import CLOCKS, BaselineEntry, BaselineMetric, Pack, Record, Regime, Run, Sku
-from perfsuite.packs.find import PackSource
 from perfsuite.stats import hodges_lehmann, pooled
 from perfsuite.store import files
 from perfsuite.store.codec import convert, damaged, read_json, round_digits, take_schema
@@ -263,13 +262,17 @@ def _writing(path: Path) -> AbstractContextManager[None]:
     return refusing("cannot write a baseline", path, remedy=remedy)
 
 
-def write_files(
-    runs: Sequence[Run], sku: Sku, folder: Path, files: Mapping[Path, bytes]
+def write_entries(
+    runs: Sequence[Run], sku: Sku, folder: Path, entries: Mapping[str, StoredEntry]
 ) -> tuple[Path, ...]:
-    """Write the packs' files, with what they refer to before them."""
-    if not files:
+    """Put entries of ``runs`` into their packs' files, with what they refer to before them."""
+    if not entries:
         return ()
-    first = {}
+    first, files = {}, {}
+    for pack in sorted({name.partition(".")[0] for name in entries}):
+        own = {name: each for name, each in entries.items() if name.startswith(f"{pack}.")}
+        whole = {**read_pack(folder, pack), **own}
+        files[pack_path(folder, pack)] = baseline_text(sku.slug, pack, whole)
     for run in runs:
         facts = RunFacts(
             run=run.id,
@@ -304,7 +307,7 @@ class Shipped:
 Root = Path | Shipped
 
 
-def shipped_by(packs: Iterable[Pack | PackSource]) -> tuple[Shipped, ...]:
+def shipped_by(packs: Iterable[Pack]) -> tuple[Shipped, ...]:
     """Return the folders of baselines inside the packs' packages; a single file ships none."""
     found = []
     for pack in packs:

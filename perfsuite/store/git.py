@@ -13,7 +13,6 @@ import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -139,18 +138,6 @@ def touched_since(
         for each in variants
         if top and each.id in commits and each.case.name in touched(each.pack, commits[each.id])
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RevisionOptions:
-    """What to compare with: a revision of the repository around ``project``, and how it is built.
-
-    ``build`` is a shell command, run in the checkout.
-    """
-
-    rev: str
-    project: Path
-    build: str = ""
 
 
 def repository_of(project: Path) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -250,16 +250,6 @@ class RunFile(Closable):
             stack.pop_all()
         return file
 
-    @classmethod
-    def amend(cls, path: Path, run: Run, *, traces: Iterable[Trace] = ()) -> Run:
-        """Put verdicts and notes of ``run`` behind those that its finished file ends with.
-
-        Of a variant that has a trace already, the one in ``traces`` holds from now on.
-        """
-        with cls(path, remedy="make it writable") as file:
-            file.run = run
-            return file.finish(run, traces=tuple(traces))
-
     def append(self, result: Result) -> Result:
         """Put a result on disk and return it as stored: samples have six digits."""
         evidence = []
@@ -292,19 +282,15 @@ class RunFile(Closable):
                 runs[place] = replace(one, **{name: (*getattr(one, name), value)})
         self.run = replace(self.run, **{side: tuple(runs)})
 
-    def finish(self, run: Run, *, traces: Sequence[Trace] = ()) -> Run:
-        """End the file with verdicts, claims, notes and units of ``run``; return it as stored.
-
-        With more ``traces`` at once: what ends with one of them alone counts as interrupted.
-        """
+    def finish(self, run: Run) -> Run:
+        """End the file with verdicts, claims, notes and units of ``run``; return it as stored."""
         measured = (*self.run.results, *self.run.aside)
         ended = replace(
-            run.having(results=measured, traces=(*self.run.traces, *traces)),
+            run.having(results=measured, traces=self.run.traces),
             notes=tuple(dict.fromkeys((*self.run.notes, *run.notes))),
             finished=run.finished or datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        lines = [_line("trace", asdict(trace)) for trace in traces]
-        self._write(b"".join(lines) + end_lines(ended))
+        self._write(end_lines(ended))
         self.run = ended
         self.close()
         return ended

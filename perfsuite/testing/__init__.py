@@ -14,7 +14,7 @@ from perfsuite.engine.measure import Session
 from perfsuite.hooks import added
 from perfsuite.judge.peaks import per_launch
 from perfsuite.model import Health, Pack, Regime, Settings, Tier
-from perfsuite.packs.find import Fault, PackSource, discover, packs_at
+from perfsuite.packs.find import Fault, discover, packs_at
 from perfsuite.packs.load import (
     Listeners,
     LoadedPack,
@@ -135,7 +135,7 @@ def _clock(device: Device) -> Iterator[str]:
     device.synchronize()
 
 
-def _sources(pack: ModuleType | str | Path) -> list[PackSource]:
+def _sources(pack: ModuleType | str | Path) -> list[Pack]:
     if isinstance(pack, ModuleType):
         return _of_module(pack)
     if Path(pack).exists():
@@ -147,7 +147,7 @@ def _sources(pack: ModuleType | str | Path) -> list[PackSource]:
     return found
 
 
-def _of_module(module: ModuleType) -> list[PackSource]:
+def _of_module(module: ModuleType) -> list[Pack]:
     """Return the module's pack as the nearest pyproject.toml or what is installed declares it.
 
     Else it is the file itself.

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, UsageError, plain
 from perfsuite.model import Pack, Tier
-from perfsuite.packs.find import PackSource
 from perfsuite.packs.listing import Listed, Listing
 from perfsuite.store.files import refuse_few_files
 from perfsuite.workers.messages import raw
@@ -20,7 +19,7 @@ FILES, FILES_PER_PACK = 10, 2
 
 
 def load_catalogue(
-    sources: Sequence[PackSource],
+    sources: Sequence[Pack],
     *,
     tier: Tier,
     time_limit_s: float = 20.0,
@@ -34,7 +33,7 @@ def load_catalogue(
     module of ``heavy``. ``front`` stands first on their ``sys.path``.
     """
     given = (tier, tuple(heavy), tuple(sys.path), tuple(front))
-    asked = {source: Listing(source, *given) for source in sources if not source.error}
+    asked = {source.name: Listing(source, *given) for source in sources if not source.error}
     refuse_few_files(FILES + FILES_PER_PACK * len(asked))
     try:
         raw(list(asked.values()))
@@ -44,7 +43,7 @@ def load_catalogue(
             where=ascii(error.object),
             remedy="rename the folder, or take it out of PYTHONPATH",
         ) from error
-    listed: dict[PackSource, Listed] = {}
+    listed: dict[str, Listed] = {}
     why = ""
     try:
         if asked:
@@ -56,41 +55,34 @@ def load_catalogue(
                 listed |= _listed(slot, again, time_limit_s)
     except DeviceError as error:
         why = error.what
-    packs = [
-        listed[each].pack if each in listed else _pack(each, _refused(each, why))
-        for each in sources
-    ]
+    lost = {each.name: _refused(each, why) for each in sources}
+    found = {name: each.pack for name, each in listed.items()}
+    packs = (each if each.error else (lost | found)[each.name] for each in sources)
     return tuple(replace(pack, error=plain(pack.error)) for pack in packs)
 
 
-def _listed(
-    slot: Slot, asked: Mapping[PackSource, Listing], limit_s: float
-) -> dict[PackSource, Listed]:
+def _listed(slot: Slot, asked: Mapping[str, Listing], limit_s: float) -> dict[str, Listed]:
     """Have a fresh process list each pack, all at once; one that ends early has an error."""
-    running: list[Process] = []
-    found: dict[PackSource, Listed] = {}
+    running: dict[str, Process] = {}
+    found: dict[str, Listed] = {}
     try:
-        for each in asked.values():
-            running.append(slot.fork())
-            running[-1].tell("list", each)
-        for source, process in zip(asked, running, strict=True):
+        for name, listing in asked.items():
+            running[name] = slot.fork()
+            running[name].tell("list", listing)
+        for name, process in running.items():
+            source = asked[name].source
             try:
                 (told,) = hear([process], "list", limit_s)
             except EndedError as ended:
                 output = f"; its output:\n{ended.output}" if ended.output else ""
-                told = _refused(source, f"{ended.reason}{output}")
-            found[source] = told if isinstance(told, Listed) else Listed(_pack(source, told))
+                told = Listed(_refused(source, f"{ended.reason}{output}"))
+            found[name] = told if isinstance(told, Listed) else Listed(replace(source, error=told))
     finally:
-        for process in running:
+        for process in running.values():
             process.close(0.0)
     return found
 
 
-def _refused(source: PackSource, why: str) -> str:
-    """Return why a pack has nothing but an error: its source's own, or ``why``."""
+def _refused(source: Pack, why: str) -> Pack:
     remedy = "a pack's module declares cases and does nothing else when imported"
-    return source.error or str(source.refuse(why, remedy=remedy))
-
-
-def _pack(source: PackSource, error: str) -> Pack:
-    return Pack(name=source.name, origin=source.origin, version=source.version, error=error)
+    return replace(source, error=str(source.refuse(why, remedy=remedy)))

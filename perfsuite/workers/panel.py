@@ -305,6 +305,8 @@ class Panel(Closable):
         One worker traces the variants of a side, one after the other, until something else is
         asked for; another one does if it is lost.
         """
+        if variant.is_gang:
+            return Anatomy((), reason="ranks are not traced")
         try:
             if self._tracing is None or self._tracing.arm is not arm:
                 self.end_tracing()

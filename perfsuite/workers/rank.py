@@ -46,8 +46,7 @@ def measure(variant: Variant, origin: str, device_name: str, seed: int = 0) -> R
     for _ in range(settings.rounds):
         session.block()
     session.recheck()
-    (evidence,) = session.finish()
-    evidence = replace(evidence, unit=device.facts().unit)
+    evidence = replace(session.finish(), unit=device.facts().unit)
     parts = gang.gather(encode(evidence).decode())
     gang.leave()  # not after a failure: the others may wait elsewhere, and torchrun ends them
     if gang.rank:

@@ -30,7 +30,7 @@ from perfsuite.boundary import DisturbedError, PackError, PerfError, WrongResult
 from perfsuite.devices import protocol
 from perfsuite.devices.protocol import Device, Gang
 from perfsuite.devices.sass import forget_compiled
-from perfsuite.engine.measure import Pair, Session
+from perfsuite.engine.measure import Session
 from perfsuite.engine.trace import Anatomy, dissect, show_once
 from perfsuite.model import Accelerator, DeviceFacts, Evidence, Sampling, Status, Tree
 from perfsuite.packs.listing import Listed, Listing, list_pack
@@ -47,6 +47,9 @@ KILL_LIMIT_S = 10.0
 _POLL_S = 0.002
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _ORPHAN_PASSES = 20
+# The orders in which the blocks of two variants alternate, so that what their worker suffers
+# cancels.
+ORDERS = ((0, 1, 1, 0), (1, 0, 0, 1))
 # What a variant ends as that raises this; whatever else it raises is an error.
 STATUSES: dict[type[BaseException], Status] = {
     WrongResultError: Status.WRONG,
@@ -191,9 +194,10 @@ class Worker:
         self._connection = connection
         self._device: Device | None = None
         self._gang: Gang | None = None
-        # A Job and a Session, or a Pair, once a variant was started.
+        # A Job and its Session, and its rival's, once a variant was started.
         self._job: Any = None
-        self._session: Any = None
+        self._sides: list[Session] = []
+        self._order = random.Random()  # noqa: S311 - an order, not a secret
         self._start_s = 0.0
 
     def run(self) -> None:
@@ -220,7 +224,8 @@ class Worker:
 
     def do_describe(self, device: tuple[str, Accelerator | None]) -> DeviceFacts:
         """Say what the device is."""
-        return protocol.described(*device)
+        name, accelerator = device
+        return protocol.open_device(name, accelerator=accelerator).facts()
 
     def do_list(self, asked: Listing) -> Listed | str:
         """List a pack, or say why it has nothing: its data may be of any type."""
@@ -264,31 +269,37 @@ class Worker:
                 job.device, rank=job.rank, ranks=job.ranks, rendezvous=job.rendezvous
             )
             self._announce("load")
-        session = _opened(job, self._gang)
-        session.announce = self._announce
-        self._job, self._device, self._session = job, session.device, session
+        session = opened(job, self._gang)
+        self._job, self._device, self._sides = job, session.device, [session]
         if job.rival is not None:
             rival = Session(session.device, session.case, job.rival, job.settings, job.seed)
-            rival.announce = self._announce
-            self._session = Pair(session, rival, known=job.rival_sampling, seed=job.seed)
+            self._sides.append(rival)
+        for side in self._sides:
+            side.announce = self._announce
+        self._order.seed(job.seed)
         self._start_s = round(time.monotonic() - started, 6)
 
     def do_check(self, is_thorough: bool) -> None:  # noqa: FBT001 - what a step takes
         """Build and check; others may do the same meanwhile."""
-        self._session.check(is_thorough=is_thorough)
+        for side in self._sides:
+            side.check(is_thorough=is_thorough)
 
     def do_prepare(self, sampling: Sampling | None) -> Sampling | None:
-        """Calibrate and settle, with the device to itself."""
-        chosen: Sampling | None = self._session.prepare(sampling)
-        return chosen
+        """Calibrate and settle, with the device to itself; return how the variant is sampled."""
+        known = sampling, self._job.rival_sampling
+        chosen = [side.prepare(each) for side, each in zip(self._sides, known, strict=False)]
+        return chosen[0]
 
     def do_measure(self, _: None) -> None:
-        """Take a block."""
-        self._session.block()
+        """Take a block; of two variants four turns, ABBA or BAAB by the seed."""
+        is_paired = len(self._sides) > 1
+        for turn in self._order.choice(ORDERS) if is_paired else (0,):
+            self._sides[turn].block(is_paired=is_paired)
 
     def do_finish(self, _: None) -> tuple[Evidence, ...]:
         """Check once more, and say what was found."""
-        self._session.recheck()
+        for side in self._sides:
+            side.recheck()
         # Where nothing of its revision was imported, the evidence says so.
         is_its_own = refuse_strangers(self._job.tree, sys.modules.values())
         noted = () if is_its_own else (NOTHING_OF_IT,)
@@ -300,7 +311,7 @@ class Worker:
                 phases_s={"start": self._start_s, **each.phases_s},
                 notes=(*each.notes, *noted),
             )
-            for each in self._session.finish()
+            for each in (side.finish() for side in self._sides)
         )
 
     def do_trace(self, asked: tuple[Job, int]) -> Anatomy:
@@ -308,7 +319,7 @@ class Worker:
         job, sets = asked
         self._put_away()
         forget_compiled()
-        session = _opened(job)
+        session = opened(job)
         self._device = session.device
         found = dissect(session.device, lambda: session.launches(sets))
         refuse_strangers(job.tree, sys.modules.values())
@@ -316,7 +327,7 @@ class Worker:
 
     def _put_away(self) -> None:
         """Drop the variant before: its graphs and buffers must not weigh on the next."""
-        self._session = None
+        self._sides = []
         gc.collect()
         if self._device is not None:
             self._device.close()
@@ -328,13 +339,13 @@ class Worker:
 
 def show(job: Job) -> None:
     """Launch a variant once, warm, for the profiler that this process runs under."""
-    session = _opened(job)
+    session = opened(job)
     show_once(session.device, lambda: session.launches(1))
     refuse_strangers(job.tree, sys.modules.values())
     session.device.close()
 
 
-def _opened(job: Job, gang: Gang | None = None) -> Session:
+def opened(job: Job, gang: Gang | None = None) -> Session:
     """Import a job's case, and open its device."""
     if job.accelerator is not None and job.accelerator.folder not in {"", *sys.path}:
         sys.path.append(job.accelerator.folder)

@@ -69,7 +69,7 @@ def _end_server() -> None:
 def _leak() -> None:
     held = []
     while True:
-        held.append(bytearray(b"x" * (16 << 20)))
+        held.append(bytearray(b"x" * (4 << 20)))
         time.sleep(0.01)  # slow enough to be seen growing
 
 
@@ -100,29 +100,38 @@ MISDEEDS: dict[str, Callable[[], None]] = {
 )
 def fail(ctx: Any, ranks: int, how: str) -> Workload:
     """Let rank 1 do this instead of taking part in the second sum of ones."""
-    import torch
-    import torch.distributed as dist
-
     calls = 0
 
-    def fn(x: Any) -> Any:
+    def act() -> bool:
         nonlocal calls
         calls += 1
         is_guilty = ctx.rank == 1 and calls > 1
         if is_guilty and how in MISDEEDS:
             MISDEEDS[how]()
+        return is_guilty and how == "skip"
+
+    def triple(values: list[float]) -> list[float]:
+        ctx.spend(50)
+        act()
+        return [(2 if how == "wrong" and ctx.rank == 1 else 3) * value for value in values]
+
+    def total(x: Any) -> Any:
+        import torch
+        import torch.distributed as dist
+
         total = torch.ones(4, device=ctx.place)
-        if is_guilty and how == "skip":
+        if act():
             total *= ranks  # right, but alone: the others wait for ever
         else:
             dist.all_reduce(total)
-        return total * (2 if how == "wrong" and ctx.rank == 1 else 1) + 0 * x
+        return total + 0 * x
 
+    is_fake = ctx.device == "fake"
     return Workload(
-        fn=fn,
-        make_inputs=lambda rng: (rng.randn(4),),
-        reference=lambda x: torch.full_like(x, float(ranks)).double(),
-        wrong=torch.zeros_like,
+        fn=triple if is_fake else total,
+        make_inputs=lambda rng: (rng.randn(8 if is_fake else 4),),
+        reference=lambda x: [3 * value for value in x] if is_fake else 0 * x.double() + ranks,
+        wrong=lambda x: [-value for value in x] if is_fake else 0 * x,
     )
 
 

@@ -116,7 +116,7 @@ def test_ladder_refuses_a_loop_that_ends_early() -> None:
     ctx = SimpleNamespace(load_cuda=lambda path, name: play)
     workload = gemm_ladder.gemm_ladder.build(ctx, size=1032, impl="mma_sync")
     assert isinstance(workload, perfsuite.Workload)
-    assert check(open_device("cpu"), workload, where="here", seed=3) is not None
+    assert check(open_device("cpu"), workload, seed=3).known_error is not None
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_builder_launches_its_kernels_right_and_its_mistake_is_refused(
     monkeypatch.setattr(multiprocessors, "shared_bytes", lambda: 228 << 10)
     workload = case.build(PlayedContext(), **axes)
     assert isinstance(workload, perfsuite.Workload)
-    assert check(open_device("cpu"), workload, where="here", seed=3) is not None
+    assert check(open_device("cpu"), workload, seed=3).known_error is not None
     if workload.exact is not None:
         assert set(workload.exact()) == {metric.name for metric in case.metrics}
 

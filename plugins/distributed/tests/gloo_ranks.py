@@ -15,7 +15,7 @@ from perfsuite_distributed import bucketing, collective, overlap, peer_copy
 
 import perfsuite
 from perfsuite.devices.protocol import open_device
-from perfsuite.engine.check import check, check_scenario
+from perfsuite.engine.check import check
 
 CASES = {
     case.name: case
@@ -34,11 +34,11 @@ def main() -> None:
         context = SimpleNamespace(rank=int(rank), ranks=int(ranks), device="cpu")
         built = CASES[name].build(context, **axes)
         if isinstance(built, perfsuite.Scenario):
-            check_scenario(device, built, where=name, seed=1)
+            check(device, built, seed=1)
             _, metrics = built.play(2)
             sys.stdout.write(f"{name} {json.dumps(metrics)}\n")
         elif isinstance(built, perfsuite.Workload):
-            check(device, built, where=name, seed=1)
+            check(device, built, seed=1)
             exact = built.exact() if built.exact else {}
             sys.stdout.write(f"{name} {json.dumps(exact)}\n")
     dist.destroy_process_group()

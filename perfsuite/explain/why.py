@@ -1,0 +1,516 @@
+"""What a change of time is made of: kernels before and now, their code, the clock; in words."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import cache
+
+import jinja2
+from markupsafe import Markup
+from msgspec import Struct
+
+from perfsuite.model import Change, Code, TracedKernel
+from perfsuite.report import view
+from perfsuite.report.data import Side, VariantView
+
+# A kernel whose time moved by less than both is taken as it was: 30 launches say no more.
+LEAST_SHARE, LEAST_US = 0.01, 0.05
+# What explains less of a change than this is no cause of it.
+LEAST_OF_CHANGE = 0.2
+# What is counted is nearly exact: others use L2 and DRAM too, and blocks meet in another order.
+LEAST_COUNTED_SHARE, LEAST_COUNTED = 0.02, 1000
+# The SM clock moves by a little all the time; this much is worth a sentence.
+LEAST_CLOCK = 0.005
+# Of work that depends on the clock by less, as many cycles as before are a coincidence.
+LEAST_BETA = 0.25
+# A trace is taken in other minutes than the samples.
+MOST_SHARE = 1.1
+# What of a kernel's code tells most; other facts come after these.
+_TELLING = ("registers", "spill_bytes", "tensor_core_ops", "tma_ops", "global_load_width")
+# What a library's kernel is for, by its name: the first that fits.
+_ROLES = {
+    "attention": r"attention|flash|fmha|sdpa",
+    "convolution": r"conv|wgrad|dgrad|winograd",
+    "matrix product": r"gemm|gemv|nvjet|cutlass|cublas|xmma|mm$|mma|matmul",
+    "softmax": r"softmax",
+    "normalisation": r"norm",
+    "collective": r"nccl",
+    "copy": r"copy|memcpy|memset|fill",
+    "reduction": r"reduce",
+    "elementwise": r"elementwise|pointwise|triton_poi",
+}
+# NVML's reasons in words; what is not here is told by its name.
+REASONS = {"sw_power_cap": "power cap", "sw_thermal": "thermal limit"}
+ARROW = "\N{RIGHTWARDS ARROW}"
+NAME_CHARACTERS = 60
+MOST_CAUSES, MOST_FACTS, MOST_DIFFERENCES, MOST_ROWS = 2, 4, 4, 40
+# Namespaces, and the types of a function's own arguments, which its template's mostly repeat.
+_LITTLE = re.compile(
+    r"\(anonymous namespace\)::|\b(?:at::native|std|cuda|thrust)::|(?<=[\w>])\([^()]*\)$"
+)
+
+
+class Kind(StrEnum):
+    """What became of a kernel."""
+
+    SAME = "same"
+    CHANGED = "changed"
+    ADDED = "added"
+    REMOVED = "removed"
+    REPLACED = "replaced"
+
+
+class CodeChange(Struct, frozen=True):
+    """The code of one of our own kernels before and now, and the facts of it that differ."""
+
+    before: Code
+    now: Code
+    facts: tuple[tuple[str, float, float], ...]
+
+    @property
+    def is_same(self) -> bool:
+        """Say whether the PTX is the same to the letter."""
+        return self.before.ptx == self.now.ptx
+
+
+class KernelChange(Struct, frozen=True):
+    """A kernel before and now; ``share`` is how much it explains of the change, None of none."""
+
+    kind: Kind
+    before: TracedKernel | None
+    now: TracedKernel | None
+    delta_us: float = 0.0
+    share: float | None = None
+    code: CodeChange | None = None
+
+    @property
+    def counters(self) -> list[tuple[str, float, float]]:
+        """What was counted otherwise before than now, where both were counted."""
+        old, new = (side.counters if side else {} for side in (self.before, self.now))
+        pairs = [(name, old[name], new[name]) for name in new if name in old]
+        return [
+            (name, was, now)
+            for name, was, now in pairs
+            if abs(now - was) > max(LEAST_COUNTED, LEAST_COUNTED_SHARE * max(was, now))
+        ]
+
+
+class Clock(Struct, frozen=True, kw_only=True):
+    """The SM clock's part: relative changes, and in how many blocks it was held back by what.
+
+    ``code`` is what is left of the change of time: the judge's, or that of the SM cycles, which
+    says more of work that may depend on the clock by more than its kind does.
+    """
+
+    clock: float
+    time: float
+    code: float
+    by_cycles: bool
+    us: float
+    blocks: int
+    reasons: Mapping[str, int]
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """What a change is made of, what explains most first.
+
+    ``rest_us`` is what the kernels do not explain: gaps between them, and what launching takes.
+    ``same_artefact`` is None where the artefact of before or now is not known.
+    """
+
+    change_us: float | None
+    kernels: tuple[KernelChange, ...]
+    codes: tuple[CodeChange, ...]
+    rest_us: float | None
+    clock: Clock | None
+    environment: tuple[tuple[str, str, str], ...]
+    same_artefact: bool | None
+
+    @property
+    def is_clock(self) -> bool:
+        """Say whether the SM clock alone explains most of the change."""
+        return bool(self.clock and self.change_us and self.clock.us / self.change_us > 1 / 2)
+
+    @property
+    def causes(self) -> list[KernelChange]:
+        """The kernels that explain a part of the change worth telling, the greatest first.
+
+        Where the clock does, and where none explains any of it, those that came, went or switched.
+        """
+        moved = [each for each in self.kernels if each.kind is not Kind.SAME]
+        found = [each for each in moved if (each.share or 0.0) >= LEAST_OF_CHANGE]
+        other = [each for each in moved if each.kind is not Kind.CHANGED]
+        return other if self.is_clock or not found else found
+
+    @property
+    def is_fine(self) -> bool:
+        """Say whether the change is smaller than what a trace can tell."""
+        total_us = math.fsum(each.before.total_us for each in self.kernels if each.before)
+        least_us = max(LEAST_US, LEAST_SHARE * total_us)
+        return bool(self.kernels) and abs(self.change_us or 0.0) < least_us
+
+    @property
+    def is_between(self) -> bool:
+        """Say whether most of the change lies between the kernels."""
+        if self.is_fine or self.is_clock or not self.change_us or self.rest_us is None:
+            return False
+        return self.rest_us / self.change_us > 1 / 2
+
+
+def explain(change: Change | None, before: Side, now: Side) -> Explanation:
+    """Return what the change of a variant's time is made of."""
+    change_us = change.current - change.baseline if change else None
+    codes = tuple(_codes(before.codes, now.codes))
+    kernels: list[KernelChange] = []
+    for kind, old, new in _matched(before, now) if before.kernels and now.kernels else ():
+        delta_us = (new.total_us if new else 0.0) - (old.total_us if old else 0.0)
+        share = delta_us / change_us if change_us else None
+        names = {kernel.function for kernel in (old, new) if kernel}
+        code = next((one for one in codes if one.now.function in names), None)
+        kernels.append(KernelChange(kind, old, new, delta_us, share, code))
+    kernels.sort(key=lambda each: -abs(each.delta_us))
+    explained_us = math.fsum(each.delta_us for each in kernels)
+    is_known = before.artefact and now.artefact
+    return Explanation(
+        change_us=change_us,
+        kernels=tuple(kernels),
+        codes=codes,
+        rest_us=change_us - explained_us if kernels and change_us is not None else None,
+        clock=_clock(change, before, now) if change else None,
+        environment=tuple(
+            (name, before.environment[name], value)
+            for name, value in sorted(now.environment.items())
+            if before.environment.get(name, value) != value
+        ),
+        same_artefact=before.artefact == now.artefact if is_known else None,
+    )
+
+
+def _matched(
+    before: Side, now: Side
+) -> Iterator[tuple[Kind, TracedKernel | None, TracedKernel | None]]:
+    """Pair kernels by name and shape, then by name alone, then by role; the rest came or went."""
+    left, right = list(before.kernels), list(now.kernels)
+    for key in (lambda kernel: (kernel.name, _shape(kernel)), lambda kernel: kernel.name):
+        for old, new in _paired(left, right, key):
+            moved = abs(new.total_us - old.total_us) > max(LEAST_US, LEAST_SHARE * old.total_us)
+            is_same = not moved and new.count == old.count and _shape(new) == _shape(old)
+            yield Kind.SAME if is_same else Kind.CHANGED, old, new
+    lone = len(left) == len(right) == 1
+    for old, new in _paired(left, right, lambda kernel: lone or role_of(kernel)):
+        yield Kind.REPLACED, old, new
+    yield from ((Kind.REMOVED, old, None) for old in left)
+    yield from ((Kind.ADDED, None, new) for new in right)
+
+
+def _paired(
+    left: list[TracedKernel], right: list[TracedKernel], key: Callable[[TracedKernel], object]
+) -> list[tuple[TracedKernel, TracedKernel]]:
+    """Take pairs of the same key out of both lists, the longest first."""
+    pairs = []
+    for old in sorted(left, key=lambda kernel: -kernel.total_us):
+        found = [new for new in right if key(old) and key(new) == key(old)]
+        if found:
+            new = min(found, key=lambda kernel: abs(kernel.total_us - old.total_us))
+            left.remove(old)
+            right.remove(new)
+            pairs.append((old, new))
+    return pairs
+
+
+def role_of(kernel: TracedKernel) -> str:
+    """Return what a kernel is for, as far as its name says so."""
+    name = kernel.name.lower()
+    return next((role for role, words in _ROLES.items() if re.search(words, name)), "")
+
+
+def _codes(before: Sequence[Code], now: Sequence[Code]) -> Iterator[CodeChange]:
+    old = {code.name: code for code in before}
+    for code in now:
+        if code.name in old:
+            was, facts = old[code.name].facts, code.facts
+            names = sorted({**was, **facts}, key=lambda name: name not in _TELLING)
+            moved = ((name, was.get(name, 0.0), facts.get(name, 0.0)) for name in names)
+            # Where one side could not be read nothing is known to differ.
+            differing = tuple(each for each in moved if was and facts and each[1] != each[2])
+            yield CodeChange(old[code.name], code, differing)
+
+
+def _clock(change: Change, before: Side, now: Side) -> Clock | None:
+    """Return the clock's part where it moved, or where it is held back as it was not before."""
+    held, was = (Counter(r for h in side.health for r in h.reasons) for side in (now, before))
+    clock, time = math.expm1(change.clock_change), math.expm1(change.time_change)
+    moved = abs(clock) >= LEAST_CLOCK
+    if not moved and not (before.health and held.keys() - was.keys()):
+        return None
+    cycles = math.expm1(change.time_change + change.clock_change)
+    by_cycles = change.beta >= LEAST_BETA and abs(cycles) < abs(change.theta) / 2
+    own = cycles if by_cycles else change.theta
+    return Clock(
+        clock=clock,
+        time=time,
+        code=own,
+        by_cycles=by_cycles,
+        us=change.baseline * (time - own) if moved else 0.0,
+        blocks=len(now.health),
+        reasons=held,
+    )
+
+
+# The same in words.
+
+
+def headline(explanation: Explanation) -> str:
+    """Return why it changed in one sentence, what explains most first; nothing if unknown."""
+    return "; ".join(_parts(explanation))
+
+
+def _parts(explanation: Explanation) -> Iterator[str]:
+    clock, causes = explanation.clock, explanation.causes
+    is_clock, is_between = explanation.is_clock, explanation.is_between
+    if clock and is_clock:
+        yield _clock_words(clock)
+    yield from map(_cause, causes[:MOST_CAUSES])
+    if len(causes) > MOST_CAUSES:
+        yield f"{len(causes) - MOST_CAUSES} more kernels with a part in it"
+    if is_between:
+        yield _between(explanation)
+    if clock and not is_clock:
+        yield _clock_words(clock)
+    if not (causes or is_clock or is_between):
+        # Neither a kernel nor the clock explains anything.
+        if explanation.same_artefact:
+            yield (
+                "the code compiled here is the same to the letter: the machine or a library "
+                "changed, not this kernel"
+            )
+        elif explanation.same_artefact is False:
+            yield "the code compiled here is another than before"
+        if explanation.is_fine:
+            yield "no kernel changed by as much as a trace can tell"
+    if explanation.environment and not is_clock:
+        named = [f"{name} {old} {ARROW} {new}" for name, old, new in explanation.environment]
+        yield f"what else differs: {_cut(named, MOST_DIFFERENCES)}"
+
+
+def _clock_words(clock: Clock) -> str:
+    """Return the story of the SM clock in one sentence."""
+    held = [
+        f"{REASONS.get(name, name.replace('_', ' '))} active in {count} of {clock.blocks} blocks"
+        for name, count in sorted(clock.reasons.items(), key=lambda item: -item[1])
+    ]
+    if not clock.us:
+        return f"the SM clock stayed, {', '.join(held)}"
+    way = "lower" if clock.clock < 0 else "higher"
+    moved = f"the SM clock was {view.share(abs(clock.clock))} {way}"
+    time, code = (view.percent(each, half_width=0.004) for each in (clock.time, clock.code))
+    kind = "SM cycles" if clock.by_cycles else "code"
+    return f"{', '.join([moved, *held])}: time {time}, {kind} {code}"
+
+
+def _cause(cause: KernelChange) -> str:
+    old, new, share = cause.before, cause.now, ""
+    if cause.share and cause.share > 0:
+        is_part = cause.share <= MOST_SHARE
+        part = f"{view.share(cause.share)} of the" if is_part else "more than the whole"
+        share = f" ({part} change)"
+    if new is None:
+        return f"{_name(old)}, {_time(old)} of a launch, is gone{share}"
+    if old is None:
+        return f"one more kernel, {_name(new)}, takes {_time(new)} of each launch{share}"
+    counted = "".join(f", {each}" for each in _counted(cause)[:MOST_FACTS])
+    if cause.kind is Kind.REPLACED:
+        role = role_of(new)
+        switch = "library switch, another kernel" if cause.code is None else "another kernel"
+        switch += f" for the {role}" if role else ""
+        times = f"{_time(new)} instead of {_time(old)}{share}{counted}"
+        return f"{switch}: {_name(new)} instead of {_name(old)}, {times}"
+    if new.count != old.count:
+        now, was = (view.amount(each.count, "") for each in (new, old))
+        return f"{_name(new)} runs {now} times a launch instead of {was}{share}"
+    times = f"{view.time(new.duration_us, None)} instead of {view.time(old.duration_us, None)}"
+    return f"{_name(new)} takes {times}{share}{_code(cause)}{counted}"
+
+
+def _code(cause: KernelChange) -> str:
+    differing, code = ", ".join(_differences(cause, MOST_FACTS)), cause.code
+    if code is None:
+        return f": {differing}" if differing else ""
+    if not code.is_same:
+        return f", its code changed: {differing or 'in its PTX alone'}"
+    if differing:
+        return f", the same PTX otherwise assembled or launched: {differing}"
+    return ", by the same code to the letter: the machine or a library changed, not this kernel"
+
+
+def _between(explanation: Explanation) -> str:
+    rest_us, change_us = explanation.rest_us or 0.0, explanation.change_us or 1.0
+    rest, share = signed(rest_us), view.share(rest_us / change_us)
+    if recompiled := [each for each in explanation.kernels if each.code and not each.code.is_same]:
+        return (
+            f"{_cause(recompiled[0])}; {rest} ({share}) show only where launches follow each "
+            "other: they are traced one by one"
+        )
+    if rest_us / change_us > MOST_SHARE:
+        kernels = signed(change_us - rest_us)
+        return f"traced, its kernels moved by {kernels}, which does not explain {signed(change_us)}"
+    how = "gaps between kernels and what launching takes"
+    return f"{rest} are in no kernel ({share} of the change): {how}"
+
+
+def _counted(each: KernelChange) -> list[str]:
+    """Return what was counted otherwise: sectors read 4.2 M to 8.4 M."""
+    return [
+        f"{_counter(name)} {view.flow(old, '')} {ARROW} {view.flow(new, '')}"
+        for name, old, new in each.counters
+    ]
+
+
+def _counter(name: str) -> str:
+    return name.replace("_", " ").replace("l2 ", "L2 ").replace("dram ", "DRAM ")
+
+
+def facts_words(code: CodeChange, most: int = MOST_FACTS) -> str:
+    """Return what of a kernel's code differs: registers 64 to 128."""
+    said = [
+        f"{name.replace('_', ' ')} {view.amount(old, '')} {ARROW} {view.amount(new, '')}"
+        for name, old, new in code.facts
+    ]
+    return _cut(said, most)
+
+
+def _cut(said: list[str], most: int) -> str:
+    more = [f"{len(said) - most} more"] if len(said) > most else []
+    return ", ".join(said[:most] + more)
+
+
+def _differences(each: KernelChange, most: int) -> list[str]:
+    """Return what differs in how a kernel is launched, and in its code."""
+    old, new = _shape(each.before), _shape(each.now)
+    told = {name for name, _, _ in each.code.facts} if each.code else set()
+    found = [
+        f"{label} {old.get(label, 'none')} {ARROW} {new.get(label, 'none')}"
+        for label in dict.fromkeys((*old, *new))
+        if old.get(label) != new.get(label) and label not in told
+    ]
+    return found + ([facts_words(each.code, most)] if each.code and each.code.facts else [])
+
+
+def _shape(kernel: TracedKernel | None) -> dict[str, str]:
+    """Return how a kernel is launched, as far as that is known."""
+    if kernel is None:
+        return {}
+    known = {
+        "grid": view.TIMES.join(map(str, kernel.grid)),
+        "block": view.TIMES.join(map(str, kernel.block)),
+        "registers": str(kernel.registers or ""),
+        "shared memory": view.flow(kernel.shared_bytes, "B") if kernel.shared_bytes else "",
+    }
+    return {label: text for label, text in known.items() if text}
+
+
+def middle(name: str) -> str:
+    """Return a kernel's name without what says little, and a long one without its middle.
+
+    Both ends tell kernels apart: templates are named at the front and bound at the end.
+    """
+    name = _LITTLE.sub("", name.removeprefix("void "))
+    if len(name) <= NAME_CHARACTERS:
+        return name
+    half = NAME_CHARACTERS // 2
+    return f"{name[:half]}\N{HORIZONTAL ELLIPSIS}{name[-half:]}"
+
+
+def _name(kernel: TracedKernel | None) -> str:
+    return middle(kernel.name) if kernel else ""
+
+
+def _time(kernel: TracedKernel | None) -> str:
+    return view.time(kernel.total_us, None) if kernel else ""
+
+
+def signed(time_us: float) -> str:
+    """Return a difference of times with its sign."""
+    sign = "+" if time_us > 0 else view.MINUS if time_us else ""
+    return f"{sign}{view.time(abs(time_us), None)}"
+
+
+# What the page shows of a variant.
+
+
+def section(variant_view: VariantView) -> Markup:
+    """Return the variant's section of the page: the headline, kernels before and now, PTX."""
+    sides, trace = variant_view.sides, variant_view.trace()
+    explanation = explain(variant_view.change, *sides) if sides else None
+    kernels = list(explanation.kernels) if explanation else []
+    if not kernels and trace:
+        kernels = [KernelChange(Kind.SAME, None, each) for each in trace.kernels]
+    more = len(kernels) - MOST_ROWS
+    left_out = [f"{more} more kernels are not shown"] if more > 0 else []
+    if explanation:
+        was_traced = variant_view.entry is not None and variant_view.entry.kernels
+        lost = [] if was_traced else ["what it is compared with"]
+        lost += [] if trace else ["this run of it"]
+        left_out += [f"not traced: {' and '.join(lost)}"] if lost else []
+    left_out += [trace.reason] if trace and trace.reason else []
+    rows = [(each, _details(each), _counters(each)) for each in kernels[:MOST_ROWS]]
+    text = _template().render(
+        variant_view=variant_view,
+        explanation=explanation,
+        told=headline(explanation) if explanation else "",
+        rows=rows,
+        has_counters=any(counters for *_, counters in rows),
+        left_out="; ".join(left_out),
+    )
+    return Markup(text)  # noqa: S704 - the template escapes
+
+
+@cache
+def _template() -> jinja2.Template:
+    pages = jinja2.Environment(
+        autoescape=True,
+        loader=jinja2.PackageLoader("perfsuite.explain"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    told = (middle, signed, _percent, _timed, facts_words)
+    pages.globals |= {each.__name__.strip("_"): each for each in told}
+    return pages.get_template("why.html.j2")
+
+
+def _details(each: KernelChange) -> str:
+    """Return what differs in a kernel; of one that came or went, how it is launched."""
+    if not (each.before and each.now):
+        shape = _shape(each.now or each.before)
+        return "; ".join(f"{label} {text}" for label, text in shape.items())
+    was = [f"was {middle(each.before.name)}"] if each.kind is Kind.REPLACED else []
+    return "; ".join([*was, *_differences(each, 2 * MOST_FACTS)])
+
+
+def _counters(each: KernelChange) -> str:
+    """Return what was counted otherwise, then what else was counted."""
+    kernel, told = each.now or each.before, {counter for counter, _, _ in each.counters}
+    others = [
+        f"{_counter(counter)} {view.flow(count, '')}"
+        for counter, count in (kernel.counters if kernel else {}).items()
+        if count and counter not in told
+    ]
+    return "; ".join(_counted(each) + others)
+
+
+def _timed(kernel: TracedKernel | None) -> str:
+    """Return how often a kernel runs in a launch, and how long each time."""
+    if kernel is None:
+        return view.NOTHING
+    times = f"{view.amount(kernel.count, '')}{view.SPACE}{view.TIMES}{view.SPACE}"
+    return f"{times if kernel.count != 1 else ''}{view.time(kernel.duration_us, None)}"
+
+
+def _percent(share: float) -> str:
+    """Return a part of the change: negative where it made up for others."""
+    return view.percent(share, half_width=0.05).removeprefix("+")
