@@ -10,7 +10,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from perfsuite.model import (
-    BaselineEntry,
     BaselineMetric,
     Block,
     CaseInfo,
@@ -174,7 +173,7 @@ def entry_of(variant_id: str) -> StoredEntry:
         "cycles": BaselineMetric(center=12.5, unit="", between=0.002, values=rows),
         "peak_bytes": BaselineMetric(center=134217729.0, unit="bytes"),
     }
-    entry = BaselineEntry(
+    return StoredEntry(
         variant=variant_id,
         case_version=1,
         run=RUN_ID,
@@ -182,8 +181,5 @@ def entry_of(variant_id: str) -> StoredEntry:
         sampling=Sampling(8, 1),
         kernels=(TracedKernel(name="copy", count=1.0, duration_us=12.0),),
         codes=(Code(name="copy", ptx="0" * 12),),
-    )
-    return StoredEntry(
-        entry=entry,
         accepted=Acceptance(by="Ann", when="2026-11-21T12:00:00+00:00", reason="first"),
     )

@@ -91,7 +91,7 @@ def test_what_is_accepted_is_loaded(tmp_path: Path) -> None:
     assert set(done.added) == set(baselines.entries) == {COPY, ADD}
     assert (done.changed, done.unchanged, done.refused) == ({}, (), {})
     assert {path.name for path in done.written} == {"sku.json", "memory.json", f"{RUN_ID}.json"}
-    entry, accepted = baselines.entries[COPY], baselines.stored[COPY].accepted
+    entry, accepted = baselines.entries[COPY], baselines.entries[COPY].accepted
     assert entry.metrics["time_us"].center == pytest.approx(12.5, rel=1e-3)
     assert entry.metrics["peak_bytes"].center == 134217729
     assert (entry.state, entry.sampling) == (FACTS.state, Sampling(launches=8, sets=1))
@@ -271,9 +271,9 @@ def test_baselines_of_another_board_are_named_and_not_used(tmp_path: Path) -> No
     take(replace(RUN, sku=old), tmp_path)
     found = Baselines.load([tmp_path], new)
     (note,) = found.notes
-    assert load(GOLD).stored[COPY].accepted.when.startswith("2026"), "files of version 1 are read"
+    assert load(GOLD).entries[COPY].accepted.when.startswith("2026"), "files of version 1 are read"
     assert note.startswith("not compared with nvidia-h200-0282-000: another board")
-    assert not found.stored
+    assert not found.entries
     assert not Baselines.load([tmp_path], old).notes
 
 
@@ -285,16 +285,16 @@ def test_baselines_of_another_board_are_named_and_not_used(tmp_path: Path) -> No
         ('"sku": "nvidia-h200"', '"sku": "nvidia-h100"', "SKU 'nvidia-h100'"),
         ('"pack": "memory"', '"pack": "compute"', "pack 'compute'"),
         (COPY, "copy", "not of pack 'memory'"),
-        ('"case_version": 1', '"case_version": "1"', "`$.entry.case_version`"),
+        ('"case_version": 1', '"case_version": "1"', "`$.case_version`"),
         ('"by": "Ann"', '"by": 3', "`$.accepted.by`"),
         ('"center": 12.5', '"center": NaN', "'NaN' cannot be stored"),
-        ('"better": "lower"', '"better": "less"', "not 'less'"),
-        ('"center": 12.5', '"center": 0', "is not above 0 - at `$.entry.metrics[...]`"),
+        ('"better": "lower"', '"better": "less"', "lower|higher|equal"),
+        ('"center": 12.5', '"center": 0', "is not above 0 - at `$.metrics[...]`"),
         ('"within": 0.001', '"within": -1', "within or between is negative"),
         ("[12.5, 12.75, 12.25]", "[]", "a unit has no process"),
         ("[12.5, 12.75, 12.25]", "[1, -2, 3]", "not above 0"),
         ("[12.5, 12.75, 12.25]", "[1, 2]", "of different processes"),
-        ("[12.5, 12.75, 12.25]", "[1, null, 3]", "`$.entry.metrics[...].values[...][1]`"),
+        ("[12.5, 12.75, 12.25]", "[1, null, 3]", "`$.metrics[...].values[...][1]`"),
         (', "values": {"3f2a91c04d7e": [12.5, 12.75, 12.25]}', "", "a clock without values"),
         ('"metrics": {', '"metrics": {}, "counts": {', "unknown field `counts`"),
         (RUN_ID, "../x", "run id '../x' cannot be a file name"),

@@ -258,7 +258,7 @@ def test_a_damaged_file_is_read_or_refused(
         if is_run:
             assert read_run(damaged, where="x").started
         else:
-            assert all(each.entry.metrics for each in read_pack(path.parent, "memory").values())
+            assert all(each.metrics for each in read_pack(path.parent, "memory").values())
 
 
 def test_the_last_run_is_of_the_same_sku_and_unit_and_whole(tmp_path: Path) -> None:
