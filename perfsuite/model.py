@@ -561,7 +561,8 @@ class Pack(Record, frozen=True, kw_only=True):
 
     ``origin`` loads it again in a worker: ``module:NAME@FOLDER`` (FOLDER is put on sys.path; empty
     when the pack is installed) or ``file:PATH``. ``canaries`` are by device, ``ceilings`` by link,
-    dtype or start. ``controller`` is the module of its hooks for pytest's process.
+    dtype or start. ``controller`` is the module of its hooks for pytest's process. One that makes
+    its cases of the kernels of all packs ``wants_kernels``.
     """
 
     name: str
@@ -570,6 +571,7 @@ class Pack(Record, frozen=True, kw_only=True):
     variants: tuple[Variant, ...] = ()
     claims: tuple[ClaimInstance, ...] = ()
     kernels: tuple[Kernel, ...] = ()
+    wants_kernels: bool = False
     canaries: Mapping[str, tuple[Variant, ...]] = {}
     ceilings: Mapping[str, tuple[Variant, ...]] = {}
     controller: str = ""

@@ -290,7 +290,7 @@ def test_baselines_of_another_board_are_named_and_not_used(tmp_path: Path) -> No
         ('"center": 12.5', '"center": NaN', "'NaN' cannot be stored"),
         ('"better": "lower"', '"better": "less"', "lower|higher|equal"),
         ('"center": 12.5', '"center": 0', "is not above 0 - at `$.metrics[...]`"),
-        ('"within": 0.001', '"within": -1', "within or between is negative"),
+        ('"within": 0.001', '"within": -1', "Expected `float` >= 0.0"),
         ("[12.5, 12.75, 12.25]", "[]", "a unit has no process"),
         ("[12.5, 12.75, 12.25]", "[1, -2, 3]", "not above 0"),
         ("[12.5, 12.75, 12.25]", "[1, 2]", "of different processes"),

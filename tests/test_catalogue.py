@@ -80,7 +80,7 @@ def listed(
 def one(folder: Path, text: str, tier: Tier = Tier.NIGHTLY) -> Pack:
     """List a good pack, in this process."""
     asked = Listing(source(folder, "acme", HEAD + text + HOOK), tier, heavy=(), paths=())
-    return list_pack(asked.source, load_pack("acme", asked.source.origin), asked).pack
+    return list_pack(asked, load_pack("acme", asked.source.origin))
 
 
 def tiers(pack: Pack) -> dict[str, str]:

@@ -170,13 +170,14 @@ def run(
     from perfsuite.cli.launch import Order, launch
 
     selection = parse_selection(variant)
-    if not selection.id:
+    exact = next((term.value for term in selection.terms if not term.name), "")
+    if not exact:
         raise UsageError(
             f"{variant!r} is no variant id", remedy="copy one from perfsuite list, in quotes"
         )
     # All packs: one may ask for the kernels of the others.
     packs = find_project(pack, tier=Tier.FULL).chosen().packs
-    name = selection.id.partition(".")[0]
+    name = exact.partition(".")[0]
     home = next((each for each in packs if each.name == name), None)
     if home is None or home.error:
         raise UsageError(

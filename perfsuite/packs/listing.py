@@ -57,14 +57,6 @@ class Listing(Struct, frozen=True):
     kernels: tuple[Kernel, ...] | None = None
 
 
-class Listed(Struct, frozen=True):
-    """A listed pack, the kernels that it has, and whether it wants those of all packs."""
-
-    pack: Pack
-    kernels: tuple[Kernel, ...] = ()
-    wants_kernels: bool = False
-
-
 def is_full_only(case: Case, axes: Axes) -> bool:
     """Say whether a binding is left to the full tier."""
     return any(
@@ -72,13 +64,13 @@ def is_full_only(case: Case, axes: Axes) -> bool:
     )
 
 
-def list_pack(source: Pack, loaded: LoadedPack, asked: Listing) -> Listed:
+def list_pack(asked: Listing, loaded: LoadedPack) -> Pack:
     """Expand a loaded pack's cases and claims; what its own formulas raise is a ``PackError``."""
     variants: dict[str, list[Variant]] = {}
     canaries: dict[str, list[Variant]] = defaultdict(list)
     ceilings: dict[str, list[Variant]] = defaultdict(list)
     for case in loaded.cases.values():
-        each = _Expanded(source, case)
+        each = _Expanded(loaded.pack, case)
         variants[case.name] = list(each.variants(asked.tier))
         for device, bound in case.canary.items():
             axes = {axis: bound[axis] for axis in case.axes}
@@ -87,19 +79,16 @@ def list_pack(source: Pack, loaded: LoadedPack, asked: Listing) -> Listed:
         for name, shows in case.ceilings.items():
             shown_by = (one for one in every if each.called(shows, one.axes, f"ceilings[{name!r}]"))
             ceilings[name].extend(shown_by)
-    pack = replace(
-        source,
+    return replace(
+        loaded.pack,
+        version=asked.source.version,
         variants=tuple(itertools.chain.from_iterable(variants.values())),
         claims=tuple(
             one for claim in loaded.claims for one in _instances(variants[claim.case], claim)
         ),
         canaries={name: tuple(some) for name, some in canaries.items()},
         ceilings={name: tuple(some) for name, some in ceilings.items()},
-        kernels=tuple(asked.kernels or ()),
-        controller=loaded.controller,
-        accelerator=loaded.accelerator,
     )
-    return Listed(pack, loaded.kernels, loaded.wants_kernels)
 
 
 class _Expanded:

@@ -59,19 +59,11 @@ MOST_ROWS, MOST_COLUMNS, MOST_SECTIONS = 1000, 50, 20
 
 @dataclass(frozen=True, slots=True)
 class LoadedPack:
-    """The cases by name, the claims and the kernels of an imported pack.
+    """An imported pack with its kernels, which have its name before theirs; its cases by name."""
 
-    ``kernels`` have the pack's name before their own, and the folder to import them from.
-    ``wants_kernels`` says that the pack makes its cases of the kernels of all packs;
-    ``controller`` is the module of its hooks for pytest's process.
-    """
-
+    pack: Pack
     cases: Mapping[str, Case]
     claims: tuple[Claim, ...]
-    kernels: tuple[Kernel, ...] = ()
-    wants_kernels: bool = False
-    controller: str = ""
-    accelerator: Accelerator | None = None
 
 
 def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> LoadedPack:
@@ -122,9 +114,8 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
     device = returned(
         hook.perf_device, Accelerator | None, "a perfsuite.Accelerator, or None where there is none"
     )
-    return LoadedPack(
-        cases=cases,
-        claims=claims,
+    pack = replace(
+        source,
         kernels=tuple(
             replace(kernel, name=f"{name}.{kernel.name}", folder=source.folder) for kernel in own
         ),
@@ -132,6 +123,7 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
         controller=module or "",
         accelerator=replace(device, folder=source.folder) if device else None,
     )
+    return LoadedPack(pack, cases, claims)
 
 
 def _imported(source: Pack) -> Any:

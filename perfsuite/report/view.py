@@ -61,6 +61,11 @@ class Mark(NamedTuple):
         return self.tone in {"fail", "budget", "slower"}
 
     @property
+    def is_urgent(self) -> bool:
+        """Say whether it needs a reader, or is not decided."""
+        return self.needs_reader or self.tone == "unclear"
+
+    @property
     def is_quiet(self) -> bool:
         """Say whether nobody has to look at this at all."""
         return self.word in {"same", "new", "measured", "checked"}
