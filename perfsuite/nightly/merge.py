@@ -53,7 +53,6 @@ def merged(runs: Sequence[Run]) -> Run:
 
     A missing or interrupted shard is told of in its notes, and ``gaps`` names it.
     """
-    parts: list[Part] = []
     for run in runs:
         if run.shard is None:
             raise UsageError(
@@ -65,16 +64,6 @@ def merged(runs: Sequence[Run]) -> Run:
                 f"run {run.id!r} compares two revisions, each variant on one machine",
                 remedy="read the shards' own reports: perfsuite report RUN",
             )
-        part = Part(
-            run=run.id,
-            shard=run.shard,
-            facts=run.facts,
-            units=run.units,
-            wall_s=run.wall_s,
-            is_whole=bool(run.finished),
-        )
-        parts.append(part)
-    parts.sort(key=lambda part: part.shard.index)
     runs = sorted(runs, key=lambda run: run.shard.index if run.shard else 0)
     _refuse_strangers(runs)
     ids = [run.id for run in runs]
@@ -97,7 +86,18 @@ def merged(runs: Sequence[Run]) -> Run:
         phases_s={},
         shift=None,
         shard=None,
-        parts=tuple(parts),
+        parts=tuple(
+            Part(
+                run=run.id,
+                shard=run.shard,
+                facts=run.facts,
+                units=run.units,
+                wall_s=run.wall_s,
+                is_whole=bool(run.finished),
+            )
+            for run in runs
+            if run.shard
+        ),
         finished="",
     )
     notes = [f"shard {run.shard}: {note}" for run in runs for note in run.notes]

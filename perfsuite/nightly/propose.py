@@ -277,14 +277,9 @@ def _broken(run: Run, product: _Product, exceptions: Exceptions) -> str:
         if result.stage.is_canary and result.status not in {Status.OK, Status.SKIPPED}:
             return f"canary {result.variant} {result.status}"
     away = exceptions.quarantined(run)
-    baselines = product.baselines
+    entries, source = product.baselines.entries, f"baseline {product.baselines.sku.slug}"
     canaries = [
-        replace(
-            one,
-            expected=Expected(
-                entry=baselines.entry(one.id), source=f"baseline {baselines.sku.slug}"
-            ),
-        )
+        replace(one, expected=Expected(entry=entries.get(one.id), source=source))
         for one in run.canaries
         if one.id not in away
     ]

@@ -34,7 +34,7 @@ from perfsuite.store.baselines import (
     sku_folder,
     write_entries,
 )
-from perfsuite.store.sku import fingerprint_differs, sku_for
+from perfsuite.store.sku import fingerprint_differs, skus_of
 
 _ADDED = "added"
 # An error message names this many variants and counts the rest.
@@ -78,11 +78,11 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
     chosen = _chosen(run, select)
     variants = {one.id: one.variant for one in run.every}
     # Gangs and compilation targets have SKUs of their own.
-    skus: dict[str, Sku] = {}
+    of_variant, skus = skus_of(run), dict[str, Sku]()
     entries: dict[str, dict[str, BaselineEntry]] = {}
     for name, entry in entries_of(run).items():
         if name in chosen:
-            sku = sku_for(variants[name], run.facts, own=run.sku)
+            sku = of_variant[name]
             skus[sku.slug] = sku
             entries.setdefault(sku.slug, {})[name] = entry
     for slug, sku in skus.items():

@@ -28,7 +28,7 @@ from perfsuite.model import (
 from perfsuite.stats import estimate
 from perfsuite.store.baselines import Baselines, Root
 from perfsuite.store.runs import last_run
-from perfsuite.store.sku import sku_for
+from perfsuite.store.sku import skus_of
 
 # A variant that none of this many runs has measured is new; one that had no room for
 # all does not count among them, up to so many.
@@ -69,7 +69,7 @@ def find_expected(
     A run has several SKUs when it holds gangs or compilation targets. ``packs`` say which variants
     are ceilings. Only runs ``before`` an id count, or before this one.
     """
-    skus = {one.id: sku_for(one.variant, run.facts, own=run.sku) for one in run.every}
+    skus = skus_of(run)
     stored = Baselines.load_each(roots, (run.sku, *skus.values()))
     previous = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=before or run.id)
     runs = list(earlier_runs(folder, previous))

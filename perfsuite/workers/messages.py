@@ -195,6 +195,8 @@ class Channel(Closable):
     def receive(self, limit_s: float | None) -> Message | None:
         """Return the next message, None if none comes in time; PerfError for what is none."""
         self._end.settimeout(limit_s)
+        # That it died before it read all, which is forgotten once asked for, hides what it said.
+        self._end.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         try:
             packet = socket.recv_fds(self._end, PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
         except (BlockingIOError, TimeoutError):
