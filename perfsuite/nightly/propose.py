@@ -296,7 +296,8 @@ def _no_level(one: VariantRun) -> str:
             return f"{result.status}: {result.reason}".rstrip(": ")
     if verdict is None:
         return "it was not judged"
-    if not verdict.word.is_level:
+    # Nothing decided, of another kind, or over an author's limit, which no baseline would repair.
+    if verdict.word in {Word.UNCLEAR, Word.INCOMPARABLE, Word.OVER_BUDGET}:
         return f"{verdict.word}: {verdict.reason}"
     is_fresh = one.result(Stage.CONFIRM) is not None
     if verdict.confirmation is Confirmation.IN_TURNS and not is_fresh:
