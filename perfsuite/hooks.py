@@ -193,14 +193,14 @@ class Feature:
     def perf_commands(self, app: typer.Typer, baseline: typer.Typer) -> None:
         """Add commands to ``perfsuite`` and to ``perfsuite baseline``."""
 
-    @hookspec
+    @hookspec(firstresult=True)
     def perf_finished(self, run: model.Run, config: Config, steps: Steps) -> Kept:  # type: ignore[empty-body]
         """Keep a run that is measured and judged; return what is known of its variants.
 
         Called again once the run was accepted. What fails is a step that costs nothing else.
         """
 
-    @hookspec
+    @hookspec(firstresult=True)
     def perf_past(self, run: model.Run, root: Path) -> Kept:  # type: ignore[empty-body]
         """Return what is known of the variants of a run that a command reports."""
 

@@ -33,22 +33,6 @@ class Kept:
     notes: tuple[str, ...] = ()
 
 
-def keep(outcome: Outcome, config: Config) -> Kept:
-    """Hand the finished run to the features; return what they know of its variants."""
-    hook = features().hook
-    return _joined(hook.perf_finished(run=outcome.run, config=config, steps=outcome.steps))
-
-
-def past_of(run: Run, root: Path) -> Kept:
-    """Return what the features know of the variants of a run that was kept before."""
-    return _joined(features().hook.perf_past(run=run, root=root))
-
-
-def _joined(each: Sequence[Kept]) -> Kept:
-    series = {name: found for kept in each for name, found in kept.series.items()}
-    return Kept(series, tuple(note for kept in each for note in kept.notes))
-
-
 def run_view_of(
     outcome: Outcome, packs: Sequence[Pack], *, history: Mapping[str, Any], is_new: bool = False
 ) -> RunView:
@@ -112,7 +96,8 @@ def close(outcome: Outcome, config: Config) -> Closing:
     run_view = steps.take("report not made", lambda: _run_view(run, basis, {}), None)
     if run_view is not None:
         write(run_view, folder, steps, [VERDICT])
-    kept = keep(outcome, config)
+    store = partial(features().hook.perf_finished, run=run, config=config, steps=steps)
+    kept = store() or Kept()
     if run_view is not None:
         whole = partial(run_view_of, outcome, config.packs, history=kept.series, is_new=True)
         run_view = steps.take("report without history and sections", whole, run_view)
@@ -126,7 +111,7 @@ def close(outcome: Outcome, config: Config) -> Closing:
             folders = {path.parent for path in accepted.written if path.parent.name != "runs"}
             places = ", ".join(sorted(map(short, folders)))
             lines.append(f"accepted: {accepted}{' in ' if places else ''}{places}")
-            keep(outcome, config)  # with what was accepted just now
+            store()  # with what was accepted just now
     elif run_view:
         lines += steps.take("advice left out", lambda: list(_next(run_view)), [])
     return Closing(run_view, tuple(lines), found, report_s)
