@@ -111,24 +111,19 @@ NODE_GAP = World("compute", time_us=10.0, stray=0.125, clock=0.003)
     [
         (World("compute", processes=3), 0.002, 0.05),
         (World("memory", processes=3), 0.002, 0.08),
-        (World("unknown", processes=3), 0.002, 0.06),
         (World("memory", units=3, processes=3), 0.002, 0.03),
         (ALONE, 0.001, 0.01),
-        (replace(ALONE, work_class="memory"), 0.001, 0.01),
-        (replace(ALONE, work_class="unknown"), 0.001, 0.01),
         # Processes with another node gap do not make a regression.
         (replace(NODE_GAP, processes=3), 0.005, 0.12),
-        (replace(NODE_GAP, processes=9), 0.003, 0.12),
         (HOST, 0.002, 0.03),
         (CPU, 0.003, 0.067),
         # More noise than expected is mostly unclear, and so are awaited launches of another host.
-        (World("compute", truth=1.5), 0.005, 1.0),
         (World("compute", truth=2.0), 0.02, 1.0),
         (World("unknown", regime=Regime.END_TO_END), 0.001, 1.0),
     ],
 )
 def test_what_is_unchanged_is_same(world: World, moved: float, unclear: float) -> None:
-    words = world.words(1000)
+    words = world.words(500)
     assert share(words, "slower", "faster") <= moved
     assert share(words, "unclear") <= unclear
     assert unclear < 1.0 or share(words, "unclear") > 5 * share(words, "slower", "faster")
@@ -138,30 +133,26 @@ def test_what_is_unchanged_is_same(world: World, moved: float, unclear: float) -
     ("world", "change", "power"),
     [
         (World("compute", is_cross=False), 0.01, 0.93),
-        (World("compute", is_cross=False), 0.02, 0.99),
         (World("compute", processes=3), 0.02, 0.9),
-        (World("compute", units=3, processes=3), 0.01, 0.4),
         # One unit may be one of the few that differ by a percent.
         (World("memory", processes=3), 0.02, 0.85),
         (World("memory", units=3, processes=3), 0.01, 0.8),
-        (World("unknown", units=3, processes=3), 0.02, 0.75),
         (HOST, math.log(1.5), 0.85),
         (CPU, math.log(1.3), 0.8),
-        (CPU, math.log(1.5), 0.99),
     ],
 )
 def test_what_changed_is_found(world: World, change: float, power: float) -> None:
-    assert share(world.words(300, change=change), "slower") >= power
+    assert share(world.words(200, change=change), "slower") >= power
     if world.is_cross:
-        assert share(world.words(300, change=-change), "faster") >= power
+        assert share(world.words(200, change=-change), "faster") >= power
 
 
 @pytest.mark.parametrize("work_class", ["compute", "memory"])
 def test_change_of_the_gate_is_seldom_called_same(work_class: str) -> None:
-    assert share(World(work_class).words(500, change=0.01), "same") <= 0.17
+    assert share(World(work_class).words(300, change=0.01), "same") <= 0.17
 
 
 def test_false_verdicts_balance() -> None:
-    words = replace(CPU, truth=2.0, processes=5).words(1000)
+    words = replace(CPU, truth=2.0, processes=5).words(500)
     slower, faster = words["slower"], words["faster"]
     assert abs(slower - faster) <= 4 * math.sqrt(slower + faster + 1)

@@ -15,8 +15,7 @@ import pytest
 from perfsuite.boundary import UsageError
 from perfsuite.model import Pack, Tier, Work
 from perfsuite.packs.find import discover
-from perfsuite.packs.listing import Listing, list_pack
-from perfsuite.packs.load import load_pack
+from perfsuite.packs.load import Listing, list_pack, load_pack
 from perfsuite.workers.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -80,7 +79,7 @@ def listed(
 def one(folder: Path, text: str, tier: Tier = Tier.NIGHTLY) -> Pack:
     """List a good pack, in this process."""
     asked = Listing(source(folder, "acme", HEAD + text + HOOK), tier, heavy=(), paths=())
-    return list_pack(asked.source, load_pack("acme", asked.source.origin), asked).pack
+    return list_pack(asked, load_pack("acme", asked.source.origin))
 
 
 def tiers(pack: Pack) -> dict[str, str]:

@@ -29,9 +29,9 @@ from perfsuite.model import (
     Variant,
 )
 from perfsuite.store.codec import decode
-from perfsuite.workers.panel import Panel, gang_unit, merged
+from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Code, Process, Setup, Slot, child_environment, inventory
-from perfsuite.workers.rank import main, refuse_misfit
+from perfsuite.workers.rank import gang_unit, main, merged, refuse_misfit
 
 PACK = Path(__file__).parent / "packs" / "gang.py"
 SETTINGS = Settings(

@@ -269,7 +269,7 @@ def test_a_budget_is_on_what_the_case_or_perfsuite_takes(tmp_path: Path) -> None
 def test_kernels_are_known_by_their_pack_and_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy, add = load(tmp_path, KERNELS).kernels
+    copy, add = load(tmp_path, KERNELS).pack.kernels
     assert (copy.name, copy.folder) == ("acme.copy", str(tmp_path))
     assert copy.file == str(tmp_path / "acme.py")
     assert (add.name, add.module, add.constants["BLOCK"]) == ("acme.add", "acme.add", 128)
@@ -278,12 +278,12 @@ def test_kernels_are_known_by_their_pack_and_folder(
     assert loaded.cases["compiled"].axes == {"kernel": ("acme.copy", "acme.add")}
     # It is not asked for cases before the kernels are known; another pack is.
     loaded = load_pack("asking", asking, None)
-    assert (loaded.wants_kernels, loaded.cases) == (True, {})
+    assert (loaded.pack.wants_kernels, loaded.cases) == (True, {})
     good = load_pack("acme", write_file(tmp_path, GOOD), None)
-    assert (good.wants_kernels, list(good.cases)) == (False, ["softmax"])
+    assert (good.pack.wants_kernels, list(good.cases)) == (False, ["softmax"])
     monkeypatch.syspath_prepend(tmp_path)
     write_file(tmp_path, KERNELS, "perfsuite_test_kernels")
-    (installed, _) = load_pack("acme", "module:perfsuite_test_kernels@").kernels
+    (installed, _) = load_pack("acme", "module:perfsuite_test_kernels@").pack.kernels
     del sys.modules["perfsuite_test_kernels"]
     assert installed.folder == ""
 

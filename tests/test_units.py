@@ -26,7 +26,7 @@ from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.units import (
     Panels,
-    UnitLock,
+    lock,
     measure_on,
     open_panels,
     products_of,
@@ -104,26 +104,26 @@ def test_gangs_are_measured_after_the_others_on_units_of_their_own() -> None:
     assert seen == [(each.id, Status.OK) for each in (plain, gangs[1], gangs[0])]
 
 
-TAKES = "from perfsuite.workers.units import UnitLock; UnitLock('fa4e00000000')"
+TAKES = "from perfsuite.workers.units import lock; held = lock('fa4e00000000')"
 
 
 def test_unit_is_locked_once_and_names_its_holder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusal = pytest.raises(UsageError, match=f"'fa4e00000000' .* process {os.getpid()}")
-    with UnitLock("fa4e00000000"), UnitLock("fa4e00000001"), refusal:
-        UnitLock("fa4e00000000")
+    with lock("fa4e00000000"), lock("fa4e00000001"), refusal:
+        lock("fa4e00000000")
     user = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]
     ask = [sys.executable, "-c", TAKES]
     env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
     for command in (ask, [*user, *ask]):
         if command is ask or (os.getuid() == 0 and shutil.which("setpriv")):
-            with UnitLock("fa4e00000000"):
+            with lock("fa4e00000000"):
                 run = subprocess.run(command, env=env, capture_output=True, check=False)
             assert f"by process {os.getpid()}".encode() in run.stderr
             subprocess.run(command, env=env, check=True)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    with UnitLock("u" * 5000):
+    with lock("u" * 5000):
         pass
 
 
@@ -133,4 +133,4 @@ def test_where_sockets_are_forbidden_the_lock_says_so(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("socket.socket.bind", refuse)
     with pytest.raises(UsageError, match="cannot be locked: Permission denied"):
-        UnitLock("fa4e00000000")
+        lock("fa4e00000000")

@@ -22,6 +22,6 @@ def perf_files() -> Mapping[str, Callable[[RunView], str]]:
 @hookimpl
 def perf_testing() -> Mapping[str, object]:
     """Return the clock."""
-    from perfsuite.interop.clock import DeviceClock
+    from perfsuite.interop.benchmark import DeviceClock
 
     return {"DeviceClock": DeviceClock}

@@ -1,8 +1,11 @@
-"""Collects measurements for a proof, on every unit at hand."""
+"""Collects measurements for a proof on every unit at hand, and what other tools say there."""
 
 from __future__ import annotations
 
+import importlib
 import random
+import statistics
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,23 +16,39 @@ from datetime import UTC, datetime
 from functools import partial
 from io import FileIO
 from pathlib import Path
-from statistics import fmean
+from typing import Any
 
+import msgspec
+import numpy as np
 from msgspec import structs
 
 from perfsuite.boundary import UsageError
+from perfsuite.devices.protocol import Device, open_device
+from perfsuite.engine.measure import Session
 from perfsuite.model import GPU_DEVICE, Result, Settings, Stage, Tier, Variant
 from perfsuite.packs.find import packs_at
+from perfsuite.packs.load import load_pack
 from perfsuite.packs.select import missing_need
 from perfsuite.prove import planted
-from perfsuite.prove.peers import CUPTI, RIVALS, Order, ask
-from perfsuite.prove.raw import CHANGE, Header, Ladder, Stretch, Wave, append, ladders_of, wave_of
+from perfsuite.prove.raw import (
+    CHANGE,
+    CUPTI,
+    Header,
+    Ladder,
+    Reading,
+    Stretch,
+    Wave,
+    append,
+    ladders_of,
+    wave_of,
+)
 from perfsuite.store.files import refusing
 from perfsuite.store.git import commit_of
 from perfsuite.store.sku import sku_of
 from perfsuite.workers.catalogue import load_catalogue
+from perfsuite.workers.messages import read
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Setup, Slot, inventory
+from perfsuite.workers.process import EndedError, Setup, Slot, inventory
 from perfsuite.workers.units import open_panels
 
 # NVML's utilisation is that of a window of 0.17 s or more.
@@ -38,6 +57,15 @@ POLL_S = 0.2
 SHARES = {"panel": 0.75, "tools": 0.25}
 # The other tools see every other ladder, this many in a turn.
 ASKED = 4
+# Those that are asked on each device; CUPTI is no rival.
+RIVALS = {
+    "cuda": ("do_bench", "torch.utils.benchmark", "nvbench"),
+    "cpu": ("torch.utils.benchmark",),
+}
+PROFILED = 30
+FEWEST_ROUNDS = 5
+# nvbench and the profiler start slowly; a tool that hangs is given up after this.
+ANSWER_LIMIT_S = 120.0
 
 Say = Callable[[str], None]
 
@@ -101,7 +129,8 @@ class Unit:
             chosen.append(base if step in {0, 1} else change)
         random.Random(turn).shuffle(chosen)  # noqa: S311 - an order: what runs before what
         # Other processes than in any other turn: their seeds come from the run's.
-        self.panel.setup = _seeded(self.panel.setup, 1 + turn)
+        setup = self.panel.setup
+        self.panel.setup = replace(setup, settings=structs.replace(settings, seed=1 + turn))
         waves: list[Wave] = []
 
         def take(result: Result) -> None:
@@ -122,7 +151,7 @@ class Unit:
                 wall_s=round(time.monotonic() - started, 3),
                 timed_s=round(sum(timed_s), 3),
                 spin_s=0.0 if self.facts.is_host else round(sum(spin_s), 3),
-                busy=round(fmean(polls), 4) if polls else None,
+                busy=round(statistics.fmean(polls), 4) if polls else None,
             ),
         )
 
@@ -157,10 +186,6 @@ class Unit:
         )
         for reading in ask(slot, order):
             append(self.file, reading)
-
-
-def _seeded(setup: Setup, seed: int) -> Setup:
-    return replace(setup, settings=structs.replace(setup.settings, seed=seed))
 
 
 @contextmanager
@@ -231,3 +256,132 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
             if not isinstance(error, KeyboardInterrupt):
                 raise
             say("interrupted: what was measured is kept")
+
+
+# Other tools that measure the same functions, in processes of their own.
+
+Launches = Sequence[Callable[[], object]]
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A variant, the tools to ask about it, and the seconds of GPU each has.
+
+    ``wave`` says how the panel sampled it: the profiler does alike.
+    """
+
+    variant: Variant
+    origin: str
+    unit: str
+    device: str
+    seed: int
+    seconds: float
+    tools: tuple[str, ...]
+    wave: Wave
+
+    def reading(self, tool: str, **said: Any) -> Reading:
+        """Return what a tool said of it."""
+        return Reading(variant=self.variant.id, unit=self.unit, tool=tool, **said)
+
+
+def _triton(order: Order, launches: Launches) -> float:
+    """Return triton.testing.do_bench's median: back to back, the L2 flushed before each launch."""
+    from triton.testing import do_bench
+
+    rep_ms = 1e3 * order.seconds
+    return 1e3 * float(do_bench(launches[0], rep=rep_ms, return_mode="median"))
+
+
+def _torch_timer(order: Order, launches: Launches) -> float:
+    """Return torch.utils.benchmark's median: host time of many launches and one wait."""
+    from torch.utils.benchmark import Timer
+
+    timer = Timer("launch()", globals={"launch": launches[0]})
+    return 1e6 * float(timer.blocked_autorange(min_run_time=order.seconds).median)
+
+
+def _nvbench(order: Order, launches: Launches) -> float:
+    """Return nvbench's cold measurement: its median where it has one, else its mean."""
+    import torch
+
+    bench = importlib.import_module("cuda.bench")
+    results = importlib.import_module("cuda.bench.results")
+
+    def body(state: Any) -> None:
+        def once(launch: Any) -> None:
+            stream = torch.cuda.ExternalStream(launch.get_stream().addressof())
+            with torch.cuda.stream(stream):
+                launches[0]()
+
+        state.exec(once, batched=False)
+
+    bench.register(body).set_timeout(order.seconds).set_min_samples(FEWEST_ROUNDS)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "nvbench.json")
+        bench.run_all_benchmarks(["prove", "--json", str(file), "--quiet"])
+        (found,) = results.BenchmarkResult.from_json(file).values()
+    summaries = found[0].summaries
+    median, mean = "nv/cold/time/gpu/median", "nv/cold/time/gpu/mean"
+    return 1e6 * float(summaries[median if median in summaries else mean].value)
+
+
+def _cupti(order: Order, launches: Launches, device: Device) -> float:
+    """Return the median over samples of CUPTI's kernel durations per launch.
+
+    Paced as the panel paces, and as many launches in a row: the first after a pause takes longer.
+    """
+    import torch
+
+    wave = order.wave
+    sample_us = wave.launches * statistics.fmean(wave.processes[0].time_us)
+    spin = int(1980 * max(100.0, wave.pace * sample_us))
+
+    def issue() -> None:
+        for _ in range(PROFILED):
+            torch.cuda._sleep(spin)  # noqa: SLF001 - as torch's own benchmarks do
+            for index in range(wave.launches):
+                launches[index % len(launches)]()
+
+    kernels = [each for each in device.traced(issue) if "spin" not in each.name]
+    samples = np.reshape([each.duration_us for each in kernels], (PROFILED, -1))
+    return float(np.median(samples.sum(axis=1))) / wave.launches
+
+
+def answers(given: msgspec.Raw) -> list[Reading]:
+    """Return what each tool of an ``Order`` says, asked in random order; or why it failed."""
+    order = read(given, Order)
+    variant = order.variant
+    device = open_device(order.device, seed=order.seed)
+    case = load_pack(variant.pack, order.origin).cases[variant.case.name]
+    session = Session(device, case, variant.axes, Settings(), order.seed)
+    launches = session.launches(order.wave.sets)
+    launches[0]()
+    device.synchronize()
+    tools: dict[str, Callable[[Order, Launches], float]] = {
+        "do_bench": _triton,
+        "torch.utils.benchmark": _torch_timer,
+        "nvbench": _nvbench,
+        CUPTI: partial(_cupti, device=device),
+    }
+    found = []
+    for tool in random.Random(order.seed).sample(order.tools, len(order.tools)):  # noqa: S311
+        started = time.monotonic()
+        try:
+            said: dict[str, Any] = {"time_us": tools[tool](order, launches)}
+        except Exception as error:  # noqa: BLE001 - whatever a tool has against this machine
+            first = str(error).partition("\n")[0]
+            said = {"reason": f"{type(error).__name__}: {first}"}
+        found.append(order.reading(tool, seconds=round(time.monotonic() - started, 4), **said))
+    return found
+
+
+def ask(slot: Slot, order: Order) -> list[Reading]:
+    """Return what each tool says in a process that the slot forks for them, or why none does."""
+    worker = slot.fork()
+    try:
+        asked = (f"{__name__}:{answers.__name__}", order)
+        found = worker.do("call", ANSWER_LIMIT_S, asked)
+        return list(read(found, list[Reading]))
+    except EndedError as ended:
+        return [order.reading(tool, reason=ended.reason) for tool in order.tools]
+    finally:
+        worker.close(0.0)

@@ -37,8 +37,7 @@ from perfsuite.model import (
     Word,
     seconds_of,
 )
-from perfsuite.prove.peers import CUPTI
-from perfsuite.prove.raw import SAMPLED, Raw, Wave, ladders_of, read_raw
+from perfsuite.prove.raw import CUPTI, SAMPLED, Raw, Wave, ladders_of, read_raw
 from perfsuite.run.project import Device, find_project, say
 from perfsuite.stats import hodges_lehmann
 from perfsuite.store.files import refusing, replace_file

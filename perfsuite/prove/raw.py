@@ -32,6 +32,8 @@ CHANGE = "change"
 SAMPLED = ("launches", "backend", "pace", "sets")
 # The change that tools are compared at: the one nearest to this.
 COMPARED = 0.01
+# What the samples are held to; no tool that verdicts are compared with.
+CUPTI = "CUPTI"
 NO_RAW = "name a file that perfsuite prove wrote"
 
 

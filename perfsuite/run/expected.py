@@ -29,7 +29,7 @@ from perfsuite.model import (
 from perfsuite.stats import estimate
 from perfsuite.store.baselines import Baselines, Root
 from perfsuite.store.runs import last_run
-from perfsuite.store.sku import sku_for
+from perfsuite.store.sku import skus_of
 
 # A variant that none of this many runs has measured is new; one that had no room for
 # all does not count among them, up to so many.
@@ -70,7 +70,7 @@ def find_expected(
     A run has several SKUs when it holds gangs or compilation targets. ``packs`` say which variants
     are ceilings. Only runs ``before`` an id count, or before this one.
     """
-    skus = {one.id: sku_for(one.variant, run.facts, own=run.sku) for one in run.every}
+    skus = skus_of(run)
     stored = Baselines.load_each(roots, (run.sku, *skus.values()))
     previous = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=before or run.id)
     runs = list(earlier_runs(folder, previous))
@@ -85,7 +85,7 @@ def find_expected(
     expected = {}
     for name, sku in skus.items():
         baselines = stored[sku.slug]
-        entry = baselines.entry(name) or latest.get(name)
+        entry = baselines.entries.get(name) or latest.get(name)
         environment, commit = facts.get(entry.run, ({}, "")) if entry else ({}, "")
         source = f"runs up to {previous.id}" if previous else ""
         covers, problem = baselines.covers(name), baselines.fingerprint_problem

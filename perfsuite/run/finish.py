@@ -27,10 +27,17 @@ from perfsuite.store.files import refusing
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What features know of a run's variants by its past, and what of that was damaged."""
+    """What a feature knows of a run's variants by its past, and what of that was damaged."""
 
     series: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+def past_of(outcome: Outcome, config: Config, *, is_new: bool = False) -> Kept:
+    """Return what a feature knows of the run's variants, after it kept the run if it is new."""
+    steps = outcome.steps if is_new else None
+    found: Kept | None = features().hook.perf_past(run=outcome.run, config=config, steps=steps)
+    return found or Kept()
 
 
 def run_view_of(
@@ -96,8 +103,7 @@ def close(outcome: Outcome, config: Config) -> Closing:
     run_view = steps.take("report not made", lambda: _run_view(run, basis, {}), None)
     if run_view is not None:
         write(run_view, folder, steps, [VERDICT])
-    store = partial(features().hook.perf_finished, run=run, config=config, steps=steps)
-    kept = store() or Kept()
+    kept = past_of(outcome, config, is_new=True)
     if run_view is not None:
         whole = partial(run_view_of, outcome, config.packs, history=kept.series, is_new=True)
         run_view = steps.take("report without history and sections", whole, run_view)
@@ -111,7 +117,7 @@ def close(outcome: Outcome, config: Config) -> Closing:
             folders = {path.parent for path in accepted.written if path.parent.name != "runs"}
             places = ", ".join(sorted(map(short, folders)))
             lines.append(f"accepted: {accepted}{' in ' if places else ''}{places}")
-            store()  # with what was accepted just now
+            past_of(outcome, config, is_new=True)  # with what was accepted just now
     elif run_view:
         lines += steps.take("advice left out", lambda: list(_next(run_view)), [])
     return Closing(run_view, tuple(lines), found, report_s)

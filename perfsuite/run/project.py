@@ -16,12 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from perfsuite.boundary import PerfError, UsageError
-from perfsuite.hooks import features
 from perfsuite.model import BaselineEntry, Run
 from perfsuite.report import view
 from perfsuite.report.terminal import plain
 from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, Config, paths_of
-from perfsuite.run.finish import Kept
+from perfsuite.run.finish import past_of
+from perfsuite.run.run import Outcome
 from perfsuite.store.files import refusing
 from perfsuite.store.runs import list_runs, load_run, run_path
 
@@ -132,9 +132,9 @@ def estimate_words(entry: BaselineEntry) -> tuple[str, str, str, str]:
     )
 
 
-def known_history(project: Config, run: Run) -> Mapping[str, Any]:
+def known_history(project: Config, outcome: Outcome) -> Mapping[str, Any]:
     """Return what is known of the past of a run's variants, saying what of it was damaged."""
-    kept = features().hook.perf_past(run=run, root=project.root) or Kept()
+    kept = past_of(outcome, project)
     for note in kept.notes:
         say(f"note: {note}", stderr=True)
     return kept.series

@@ -26,7 +26,7 @@ from perfsuite.store import baselines
 from perfsuite.workers.catalogue import load_catalogue
 
 if TYPE_CHECKING:
-    from perfsuite.interop.clock import DeviceClock
+    from perfsuite.interop.benchmark import DeviceClock
 
 __all__ = ["DeviceClock", "check_device", "check_pack"]
 
