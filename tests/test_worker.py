@@ -34,7 +34,7 @@ from perfsuite.model import (
 )
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import messages as wire
-from perfsuite.workers.server import Worker
+from perfsuite.workers.server import Worker, attend
 
 PACKS = Path(__file__).parent / "packs"
 LIMIT_S = 20
@@ -87,7 +87,7 @@ def test_what_a_worker_cannot_do_is_its_failure(
 ) -> None:
     with conversation(*requests) as (worker, _):
         with pytest.raises(error, match=said) as caught:
-            worker.run()
+            attend(worker._connection, worker)
         assert worker.failure(caught.value).status is status
 
 
@@ -126,7 +126,7 @@ def test_a_rank_that_failed_stays_until_it_is_let_go() -> None:
     own = replace(job("gang", "missing"), rank=1, ranks=2, rendezvous="nowhere")
     with conversation(wire.Call("start", wire.raw(own))) as (worker, link):
         with pytest.raises(PackError):
-            worker.run()
+            attend(worker._connection, worker)
         lingering = threading.Thread(target=worker.linger)
         lingering.start()
         lingering.join(0.1)
