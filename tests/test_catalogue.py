@@ -15,8 +15,7 @@ import pytest
 from perfsuite.boundary import UsageError
 from perfsuite.model import Pack, Tier, Work
 from perfsuite.packs.find import discover
-from perfsuite.packs.listing import Listing, list_pack
-from perfsuite.packs.load import load_pack
+from perfsuite.packs.load import Listing, list_pack, load_pack
 from perfsuite.workers.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[1]

@@ -99,7 +99,7 @@ def test_an_ordinary_session_runs_ordinary_tests_and_imports_nothing_heavy(
     project: pytest.Pytester,
 ) -> None:
     add_cases(project, "test_other")
-    heavy = "torch numpy scipy jinja2 rich sqlalchemy perfsuite.packs.listing"
+    heavy = "torch numpy scipy jinja2 rich sqlalchemy perfsuite.packs.load"
     project.makepyfile(
         test_light=f"""
         import sys

@@ -84,7 +84,7 @@ def find_expected(
     expected = {}
     for name, sku in skus.items():
         baselines = stored[sku.slug]
-        entry = baselines.entry(name) or latest.get(name)
+        entry = baselines.entries.get(name) or latest.get(name)
         environment, commit = facts.get(entry.run, ({}, "")) if entry else ({}, "")
         source = f"runs up to {previous.id}" if previous else ""
         covers, problem = baselines.covers(name), baselines.fingerprint_problem

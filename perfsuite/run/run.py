@@ -20,11 +20,10 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, StoreError, UsageError, plain
 from perfsuite.hooks import features
-from perfsuite.judge.claims import judge_claims, judge_quads
 from perfsuite.judge.compare import Grounds, Policy
 from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.peaks import peaks_of
-from perfsuite.judge.verdict import judge, wants_confirmation
+from perfsuite.judge.verdict import judge, judge_claims, judge_quads, wants_confirmation
 from perfsuite.model import (
     Arm,
     BaselineEntry,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, UsageError, plain
 from perfsuite.model import Kernel, Pack, Tier
-from perfsuite.packs.listing import Listing
+from perfsuite.packs.load import Listing
 from perfsuite.store.files import refuse_few_files
 from perfsuite.workers.messages import raw
 from perfsuite.workers.process import EndedError, Process, Setup, Slot, hear

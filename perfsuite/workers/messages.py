@@ -24,7 +24,7 @@ from perfsuite.model import (
     Status,
     Tree,
 )
-from perfsuite.packs.listing import Listing
+from perfsuite.packs.load import Listing
 from perfsuite.store.files import Closable
 
 # How a worker exits that failed and could not say why: its socket was closed under it.

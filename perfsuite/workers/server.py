@@ -33,8 +33,7 @@ from perfsuite.devices.sass import forget_compiled
 from perfsuite.engine.measure import Session
 from perfsuite.engine.trace import Anatomy, dissect, show_once
 from perfsuite.model import Accelerator, DeviceFacts, Evidence, Pack, Sampling, Status, Tree
-from perfsuite.packs.listing import Listing, list_pack
-from perfsuite.packs.load import load_pack
+from perfsuite.packs.load import Listing, list_pack, load_pack
 from perfsuite.workers import messages
 from perfsuite.workers.messages import STEPS, Call, Channel, Done, Ending, Failed, Job, raw
 
