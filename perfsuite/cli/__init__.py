@@ -489,7 +489,7 @@ def rendered(project: Config, names: Sequence[str], folder: Path) -> Path:
     project = project.chosen()
     basis = find_expected(project.baseline_roots, project.folder, run=run, packs=project.packs)
     outcome = Outcome(basis.hold(run), project.folder, basis)
-    run_view = run_view_of(outcome, project.packs, history=known_history(project, run))
+    run_view = run_view_of(outcome, project.packs, history=known_history(project, outcome))
     return write_report(run_view, folder)
 
 
