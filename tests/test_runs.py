@@ -211,7 +211,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         (0, b'"kind":"header",', b"", "begins with no header"),
         (0, b'"header"', b'"result"', "begins with no header"),
         (0, b"run/1", b"run/2", "'perfsuite.run/2'; this perfsuite reads"),
-        (1, b'"target":""', b'"target":"zz"', "target='zz' is not an axis of the case"),
+        (1, b'"target":""', b'"target":"zz"', "has no axis 'zz', its target"),
         (1, b'"cases":{"memory.copy"', b'"cases":{"memory.kopy"', "x, line 2"),
         (1, b'"variants":[{', b'"variants":[3,{', "x, line 2"),
         (1, b'"kind":"plan",', b'"kind":"plan","id":"../x",', "unknown field `id`"),
