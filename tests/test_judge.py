@@ -21,9 +21,8 @@ from judge_data import (
 )
 from msgspec import structs
 
-from perfsuite.judge.claims import judge_claims
 from perfsuite.judge.compare import Policy
-from perfsuite.judge.verdict import judge, wants_confirmation
+from perfsuite.judge.verdict import judge, judge_claims, wants_confirmation
 from perfsuite.model import (
     Budget,
     ClaimInstance,

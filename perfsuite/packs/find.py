@@ -128,7 +128,7 @@ def _unmet(requires: Iterable[str]) -> str:
         try:
             needed = Requirement(text)
             applies = needed.marker is None or needed.marker.evaluate({"extra": ""})
-        except ValueError:
+        except (ValueError, KeyError):
             return f"declares a dependency that is none: {text!r}"
         is_met = needed.specifier.contains(perfsuite.__version__, prereleases=True)
         if needed.name.lower() == GROUP and applies and not is_met:
