@@ -112,7 +112,7 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
             raise source.refuse(told_of, remedy="correct the hook or what it imports") from error
         if not asked.get_hookimpls():
             return () if many else None
-        found = answers[0] if answers else None
+        found: Any = answers[0] if answers else None
         is_list = isinstance(found, list | tuple)
         for each in found if many and is_list else (found,):
             if not isinstance(each, kind) or is_list is not many:
