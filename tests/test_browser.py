@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import report_data as data
-from explained_data import explained
 from msgspec import structs
+from report_data import explained
 from test_report import HOSTILE, hostile_run
 
 from perfsuite.model import VariantRun
