@@ -96,7 +96,7 @@ class Accelerator(Record, frozen=True, kw_only=True):
             raise ValueError(f"device {self.name!r}: opens={self.opens!r} is no module:callable")
 
 
-# What two arms are: another revision of the code under test, against the working tree.
+# The two sides of a comparison: another revision of the code, and the working tree.
 
 
 SHORT_COMMIT = 7
@@ -122,7 +122,7 @@ class Revision(Record, frozen=True):
 
 
 class Tree(Record, frozen=True):
-    """Where an arm's code lies: ``root`` is a checkout of ``repository``, or is it itself.
+    """Where a side's code lies: ``root`` is a checkout of ``repository``, or is it itself.
 
     ``front`` are the folders that code is imported from by name, first of all.
     """
@@ -513,7 +513,17 @@ def variant_id(pack: str, case: str, axes: Axes) -> str:
 # What a pack hands over as a whole: its variants, and the claims that relate them.
 
 
-class Claim(Record, frozen=True, kw_only=True):
+class Ratio(Record, frozen=True, kw_only=True):
+    """What a claim says wherever it is: in its pack, and bound to two variants."""
+
+    name: str
+    by: float
+    source: str
+    needs: tuple[Need, ...] = ()
+    metric: str = ""
+
+
+class Claim(Ratio, frozen=True, kw_only=True):
     """A relation between variants with a ratio from a source.
 
     "Variants of ``case`` with axes ``faster`` take at most 1/``by`` of the time of those with axes
@@ -521,15 +531,10 @@ class Claim(Record, frozen=True, kw_only=True):
     ``metric`` it is about that exact metric, as "peak_bytes", instead of the time.
     """
 
-    name: str
     case: str
     faster: Mapping[str, Scalar]
     than: Mapping[str, Scalar]
-    by: float
-    source: str
     at: Mapping[str, tuple[Scalar, ...]] = {}
-    needs: tuple[Need, ...] = ()
-    metric: str = ""
 
     def __post_init__(self) -> None:
         if not self.source:
@@ -540,20 +545,15 @@ class Claim(Record, frozen=True, kw_only=True):
             raise ValueError(f"claim {self.name!r}: by must be > 0, not {self.by!r}")
 
 
-class ClaimInstance(Record, frozen=True, kw_only=True):
+class ClaimInstance(Ratio, frozen=True, kw_only=True):
     """A claim bound to two variants."""
 
     id: str
     pack: str
-    name: str
     faster: str
     than: str
-    by: float
-    source: str
-    needs: tuple[Need, ...] = ()
     file: str = ""
     line: int = 0
-    metric: str = ""
 
 
 class Pack(Record, frozen=True, kw_only=True):
@@ -561,7 +561,8 @@ class Pack(Record, frozen=True, kw_only=True):
 
     ``origin`` loads it again in a worker: ``module:NAME@FOLDER`` (FOLDER is put on sys.path; empty
     when the pack is installed) or ``file:PATH``. ``canaries`` are by device, ``ceilings`` by link,
-    dtype or start. ``controller`` is the module of its hooks for pytest's process.
+    dtype or start. ``controller`` is the module of its hooks for pytest's process. One that makes
+    its cases of the kernels of all packs ``wants_kernels``.
     """
 
     name: str
@@ -570,6 +571,7 @@ class Pack(Record, frozen=True, kw_only=True):
     variants: tuple[Variant, ...] = ()
     claims: tuple[ClaimInstance, ...] = ()
     kernels: tuple[Kernel, ...] = ()
+    wants_kernels: bool = False
     canaries: Mapping[str, tuple[Variant, ...]] = {}
     ceilings: Mapping[str, tuple[Variant, ...]] = {}
     controller: str = ""
@@ -978,15 +980,6 @@ class Word(StrEnum):
         """Say whether it fails a run whose owner says nothing else."""
         return self in {Word.SLOWER, Word.OVER_BUDGET}
 
-    @property
-    def is_level(self) -> bool:
-        """Say whether it tells a level that may be the baseline.
-
-        It tells none where the evidence did not decide, is of another kind, or exceeds an author's
-        limit, which a new baseline would not repair.
-        """
-        return self not in {Word.UNCLEAR, Word.INCOMPARABLE, Word.OVER_BUDGET}
-
 
 class Confirmation(StrEnum):
     """How a change was confirmed: by fresh processes, or in turns with the other side's code."""
@@ -1119,10 +1112,20 @@ class Excepted(Record, frozen=True, kw_only=True):
         return f"{self.short}{limit}: {self.reason}{issue}"
 
 
-class Verdict(Record, frozen=True, kw_only=True):
-    """The word on one variant with its reasons; ``fails`` says whether the run fails.
+class Judged(Record, frozen=True, kw_only=True):
+    """What any verdict has: its reasons, their sentence, and whether the run fails for it.
 
-    ``reason`` is their sentence, made by the report for packs and people: no code reads it.
+    The sentence, ``reason``, is made by the report for packs and people: no code reads it.
+    """
+
+    reason: str = ""
+    reasons: tuple[Reason, ...] = ()
+    fails: bool = False
+
+
+class Verdict(Judged, frozen=True, kw_only=True):
+    """The word on one variant with its reasons.
+
     ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."), or the
     other side of the same run if ``in_turns``. ``card`` is the unit that alone was measured, where
     the baseline has never seen it and that leaves the verdict unclear. ``excepted`` is the waiver
@@ -1131,18 +1134,15 @@ class Verdict(Record, frozen=True, kw_only=True):
 
     variant: str
     word: Word
-    reason: str = ""
-    reasons: tuple[Reason, ...] = ()
     changes: tuple[Change, ...] = ()
     source: str = ""
     in_turns: bool = False
     confirmation: Confirmation = Confirmation.NONE
-    fails: bool = False
     card: str = ""
     excepted: Excepted | None = None
 
 
-class MachineShift(Record, frozen=True, kw_only=True):
+class MachineShift(Judged, frozen=True, kw_only=True):
     """The verdict on a whole run whose machine changed: variants and a canary moved alike.
 
     ``word`` says which way, ``moved`` of ``comparable`` variants did on the units named, and
@@ -1155,24 +1155,18 @@ class MachineShift(Record, frozen=True, kw_only=True):
     units: tuple[str, ...]
     canaries: tuple[str, ...]
     variants: tuple[str, ...]
-    reason: str = ""
-    reasons: tuple[Reason, ...] = ()
-    fails: bool = False
 
 
-class ClaimVerdict(Record, frozen=True, kw_only=True):
+class ClaimVerdict(Judged, frozen=True, kw_only=True):
     """What became of a claim: the time ratio found, with its interval, and the ratio asked for."""
 
     claim: str
     word: ClaimWord
     required: float
     source: str
-    reason: str = ""
-    reasons: tuple[Reason, ...] = ()
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
-    fails: bool = False
 
 
 class Expected(Record, frozen=True, kw_only=True):
@@ -1197,7 +1191,7 @@ class VariantRun(Record, frozen=True, kw_only=True):
     """All that a run knows of one variant.
 
     ``results`` are in the order they were measured, those of the revision that it is compared with
-    and of quads for claims among them. ``left_out`` says why the run's time had no room for it.
+    and those for claims among them. ``left_out`` says why the run's time had no room for it.
     """
 
     variant: Variant
@@ -1275,7 +1269,7 @@ class Run(Record, frozen=True, kw_only=True):
 
     @property
     def aside(self) -> tuple[Result, ...]:
-        """The results of the revision that it is compared with, and of quads for claims.
+        """The results of the revision that it is compared with, and those for claims.
 
         No other run is ever compared with them.
         """

@@ -521,7 +521,7 @@ def take_look(name: str, call: Callable[[], Any], *, time_limit_s: float = TIME_
     if torch is None or not torch.cuda.is_initialized():
         return _timed(bare, _host_times(call, lambda: None, time_limit_s))
     from perfsuite.boundary import DeviceError
-    from perfsuite.devices.tensors import open_guest, wait_for_gpu
+    from perfsuite.devices.tensors import open_guest
 
     note = ""
     samples: Sequence[Sample] = ()
@@ -538,7 +538,7 @@ def take_look(name: str, call: Callable[[], Any], *, time_limit_s: float = TIME_
         cycles = statistics.median(sample.cycles for sample in samples)
         timed = _timed(bare, [sample.time_us for sample in samples])
         return replace(timed, cycles=cycles, clock=GPU)
-    return replace(_timed(bare, _host_times(call, wait_for_gpu, time_limit_s)), note=note)
+    return replace(_timed(bare, _host_times(call, torch.cuda.synchronize, time_limit_s)), note=note)
 
 
 def gpu_samples(device: Device, call: Callable[[], Any], time_limit_s: float) -> Sequence[Sample]:

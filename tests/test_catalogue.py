@@ -15,8 +15,7 @@ import pytest
 from perfsuite.boundary import UsageError
 from perfsuite.model import Pack, Tier, Work
 from perfsuite.packs.find import discover
-from perfsuite.packs.listing import Listing, list_pack
-from perfsuite.packs.load import load_pack
+from perfsuite.packs.load import Listing, list_pack, load_pack
 from perfsuite.workers.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -53,6 +52,9 @@ def perf_kernels():
 ASKING = """
 @perfsuite.hookimpl
 def perf_cases(kernels):
+    if not kernels:
+        raise SystemExit("asked before the kernels are known")
+
     @case(axes={"kernel": [each.name for each in kernels]}, source="a book")
     def compiled(ctx, kernel):
         '''Compile.'''
@@ -80,7 +82,7 @@ def listed(
 def one(folder: Path, text: str, tier: Tier = Tier.NIGHTLY) -> Pack:
     """List a good pack, in this process."""
     asked = Listing(source(folder, "acme", HEAD + text + HOOK), tier, heavy=(), paths=())
-    return list_pack(asked.source, load_pack("acme", asked.source.origin), asked).pack
+    return list_pack(asked, load_pack("acme", asked.source.origin))
 
 
 def tiers(pack: Pack) -> dict[str, str]:

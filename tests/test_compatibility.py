@@ -1,47 +1,42 @@
-"""What a pack may rely on: public names stay, hooks keep their arguments, requirements are met."""
+"""What a pack may rely on: public names stay, and the examples of hooks run as they stand."""
 
 from __future__ import annotations
 
 import enum
 import inspect
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import pluggy
 import pytest
+import report_data as data
 
 import perfsuite
 from perfsuite import hooks as hookspecs
 from perfsuite import testing
-from perfsuite.boundary import PackError
-from perfsuite.model import Tier
-from perfsuite.packs.find import discover
+from perfsuite.model import Accelerator, Case, Kernel, Section
 from perfsuite.store.baselines import BASELINE_SCHEMA
 from perfsuite.store.runs import RUN_SCHEMA
-from perfsuite.testing import check_pack
-from perfsuite.workers.catalogue import load_catalogue
 
+RUN = data.run_of()
+# What each hook is given, and what its docstring's example returns.
+HOOKS: dict[str, tuple[dict[str, Any], Any]] = {
+    "perf_cases": ({"kernels": ()}, Case),
+    "perf_kernels": ({}, Kernel),
+    "perf_device": ({}, Accelerator),
+    "perf_controller": ({}, str),
+    "perf_result": ({"result": RUN.results[0], "variant": RUN.variants[0]}, None),
+    "perf_verdict": (
+        {"verdict": RUN.verdicts[0], "variant": RUN.variants[0], "run": RUN},
+        None,
+    ),
+    "perf_report_section": ({"run": RUN}, Section),
+}
 GOLD = Path(__file__).parent / "gold" / "api.txt"
-FOLDER = """
-[project]
-name = "acme-perf"
-version = "2.0"
-dependencies = ["numpy", "{needed}"]
-[project.entry-points.perfsuite]
-{name} = "{name}_pack"
-"""
-PACK = """
-import perfsuite
-
-@perfsuite.case(axes={"n": [1]}, source="a book")
-def copy(ctx, n):
-    '''Copy.'''
-
-@perfsuite.hookimpl
-def perf_cases():
-    return [copy]
-"""
 
 
 def listing() -> Iterator[str]:
@@ -92,20 +87,27 @@ def test_no_public_name_disappears() -> None:
     )
 
 
-def test_a_pack_for_another_perfsuite_is_never_imported_and_the_others_run(
-    tmp_path: Path,
+@pytest.mark.parametrize("home", [hookspecs, hookspecs.Controller])
+def test_the_example_of_a_hook_runs_as_it_stands(
+    home: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text, needed in (("needy", "1 / 0", "perfsuite>=99"), ("plain", PACK, "perfsuite")):
-        folder = tmp_path / "plugins" / name
-        folder.mkdir(parents=True)
-        (folder / "pyproject.toml").write_text(FOLDER.format(name=name, needed=needed), "utf-8")
-        (folder / f"{name}_pack.py").write_text(text, encoding="utf-8")
-    sources = discover(tmp_path, allow=["needy", "plain"])
-    needy, plain = sorted(load_catalogue(sources, tier=Tier.SMOKE), key=lambda pack: pack.name)
-    assert f"requires perfsuite >=99, and this is {perfsuite.__version__}" in needy.error
-    assert (plain.error, len(plain.variants)) == ("", 1)
-    with pytest.raises(PackError, match="'needy'"):
-        check_pack(tmp_path / "plugins" / "needy")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "softmax.cu").touch()
+    hooks = [each for each in inspect.getmembers(home, inspect.isfunction) if each[0] in HOOKS]
+    assert hooks
+    for name, hook in hooks:
+        text = textwrap.dedent((inspect.getdoc(hook) or "").partition("Example::\n")[2])
+        module = ModuleType("example")
+        module.__file__ = str(tmp_path / "example.py")
+        exec(compile(text, name, "exec"), vars(module))  # noqa: S102 - our own docstring
+        manager = pluggy.PluginManager("perfsuite")
+        manager.add_hookspecs(home)
+        manager.register(module)
+        manager.check_pending()
+        given, kind = HOOKS[name]
+        (found,) = getattr(manager.hook, name)(**given) or (None,)
+        first = found[0] if isinstance(found, list) else found
+        assert first is None if kind is None else isinstance(first, kind)
 
 
 if __name__ == "__main__":

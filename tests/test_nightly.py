@@ -108,14 +108,14 @@ def test_nights_are_stopped_resumed_judged_and_proposed(
     assert len(stopped.results) < VARIANTS
     # It goes on, measuring nothing twice and losing nothing.
     (project / "go").touch()
-    code, told = night(project)
+    code, told = night(project, PERF_NIGHTS="0")
     assert code == 0, told
     (first,) = runs(project)
     assert f"resuming run {first.id}: {len(stopped.results)} results kept" in told
     measured = Counter((result.variant, result.stage) for result in first.results)
     assert measured.total() == len(measured) == VARIANTS
     out = project / "perf-night"
-    assert "| new: it has no entry |" in (out / "proposal.md").read_text("utf-8")
+    assert not (out / "proposal.md").exists()
     # What is slower fails, what is faster is proposed, and nothing is written to the baselines.
     assert perfsuite("baseline", "accept", first.id, "--reason=first")[0] == 0
     stored = {path: path.read_bytes() for path in project.glob("baselines/**/*.json")}

@@ -15,7 +15,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import explained_data
 import pytest
 import report_data as data
 from judge_data import result as judged_result
@@ -108,6 +107,10 @@ class Reader(HTMLParser):
 
     def values(self, attribute: str) -> list[str]:
         return [held[attribute] or "" for _, held in self.elements if attribute in held]
+
+
+def told_of(word: Word | Status) -> data.Told:
+    return next(told for told in STORY if told.word is word)
 
 
 def read_of(*story: data.Told, **changes: Any) -> RunView:
@@ -231,6 +234,38 @@ def test_the_committed_example_is_rendered_from_its_run(tmp_path: Path) -> None:
     assert len(slower) == 10
     assert all("impl=cuda" in name for name in slower)
     assert "block 128\u00d71\u00d71 \u2192 256\u00d71\u00d71" in page
+
+
+def test_texts_are_as_they_were(tmp_path: Path) -> None:
+    shift = MachineShift(
+        word=Word.SLOWER,
+        reason="5 of 6 comparable variants are slower",
+        moved=5,
+        comparable=6,
+        units=("a",),
+        canaries=("memory.copy[]",),
+        variants=(),
+        fails=True,
+    )
+    run_view = data.explained()
+    run_view = replace(run_view, run=replace(run_view.run, shift=shift))
+    accounts = accounts_of(run_view, OPTIONS)
+    told = {
+        "terminal": "\n".join(terminal.summary(run_view)),
+        "step": files.summary(run_view),
+        "annotations": "\n".join(commands(run_view, tmp_path)),
+        **{name: account.text for name, account in accounts.items()},
+    }
+    text = "".join(f"==== {name}\n{each.strip()}\n\n" for name, each in told.items())
+    is_as_it_was(text, GOLD / "texts.txt")
+    assert ("perf_ratio", 1.06) in accounts[INSTANCES[2].id].properties
+    assert all(line.isascii() for line in terminal.summary(run_view))
+    # In Markdown a table ends at a blank line.
+    assert not re.search(r"\n\n\|(?! verdict| claim| pack| batch)", told["step"])
+    quiet = read_of(told_of(Word.UNCLEAR), shift=shift, claims=())
+    assert (quiet.fails, quiet.is_broken) == (True, False)
+    huge = [replace(SLOWER, axes={"op": "copy" * 150, "n": n}) for n in range(90)]
+    assert len(files.summary(read_of(*huge)).encode()) < 20_000
 
 
 def test_page_is_well_formed_and_loads_nothing(shown: str) -> None:
@@ -508,21 +543,6 @@ def test_markdown_lets_no_text_act() -> None:
     assert {told: files.in_markdown(told) for told in acting} == acting
 
 
-def test_markdown_has_ten_rows_and_folds_the_rest() -> None:
-    shown = files.summary(read_of())
-    lines = shown.splitlines()
-    assert lines[0] == f"### ❌ {EVERYTHING}"
-    visible = shown.partition("<details>")[0].partition("Broken claims:")[0]
-    assert visible.count("\n| ") - 2 == 10
-    assert "4 more: see the report" in lines
-    assert "the worker died of SIGSEGV while measuring |" in shown
-    assert "<summary>Claims: 3 others</summary>" in shown
-    assert re.search(r"^\| compute \| 17 \| 14 \| .*3 skipped", shown, re.MULTILINE)
-    assert not re.search(r"\n\n\|(?! verdict| claim| pack)", shown)  # a table ends at a blank line
-    huge = [replace(SLOWER, axes={"op": "copy" * 150, "n": n}) for n in range(90)]
-    assert len(files.summary(read_of(*huge)).encode()) < 20_000
-
-
 def test_properties_are_plain_and_complete() -> None:
     found = dict(files.properties(data.result_of(SLOWER), data.verdict_of(SLOWER)))
     assert found["perf_verdict"] == "slower"
@@ -643,25 +663,6 @@ def account(word: Word | Status, **changes: Any) -> Account:
     return next(iter(found.values()))
 
 
-def told_of(word: Word | Status) -> data.Told:
-    return next(told for told in STORY if told.word is word)
-
-
-def test_the_summary_counts_every_word_and_lists_what_needs_a_reader() -> None:
-    first, source, *_ = terminal.summary(read_of(told_of(Word.SAME)))
-    assert first == "1 variant on NVIDIA H200: 0 unclear, 1 same, 0 skipped"
-    assert source == "compared with baseline nvidia-h200"
-    lines = list(terminal.summary(read_of()))
-    assert "3 slower" in lines[0]
-    assert not any(line.startswith(("  same", "  new", "  skipped")) for line in lines)
-    assert "skipped 2: needs arch sm_100a" in lines
-    assert any(line.startswith("  broken") and "fused_softmax" in line for line in lines)
-    assert any(line.startswith("note: the copy canary") for line in lines)
-    at = next(index for index, line in enumerate(lines) if line.startswith("  slower"))
-    assert lines[at].endswith("(+2.95 to +3.21 %)   compute.gemm[size=8192,impl=cublas]")
-    assert lines[at + 1].startswith("      slower by +3.08%")
-
-
 def test_of_many_items_ten_are_told_and_long_texts_are_cut() -> None:
     story = [replace(told_of(Word.SLOWER), axes={"n": n}) for n in range(20)]
     story.append(replace(told_of(Status.CRASHED), reason="word " * 900))
@@ -685,44 +686,8 @@ def test_what_is_unclear_is_told_with_the_load_of_others() -> None:
     assert terminal.plain(quiet.cause) == told.partition("; ")[2]
 
 
-def test_a_shifted_machine_is_told_first_and_fails_the_run() -> None:
-    shift = MachineShift(
-        word=Word.SLOWER,
-        reason="5 of 6 comparable variants are slower",
-        moved=5,
-        comparable=6,
-        units=("a",),
-        canaries=("memory.copy[]",),
-        variants=(),
-        fails=True,
-    )
-    run_view = read_of(told_of(Word.UNCLEAR), shift=shift, claims=())
-    assert (
-        list(terminal.summary(run_view))[1]
-        == "machine-shift: 5 of 6 comparable variants are slower"
-    )
-    assert (run_view.fails, run_view.is_broken) == (True, False)
-    assert read_of(told_of(Word.SLOWER), shift=shift, claims=()).is_broken
-
-
 def test_what_was_not_measured_is_called_so() -> None:
     assert "1 not run" in next(iter(terminal.summary(read_of(told_of(Word.SAME), results=()))))
-
-
-def test_a_failure_says_what_is_needed_to_act() -> None:
-    text = account(Word.SLOWER).text
-    assert text.startswith("slower +2.13 %: memory.stream[op=copy,n=268435456]\n")
-    words = [line.split()[0] for line in text.splitlines()[1:]]
-    assert words == ["metric", "baseline", "measured", "change", "limits", "reason", "again"]
-    assert "threshold 0.25 %, gate 1.0 %" in text
-    assert "again     pytest --perf --perf-select 'memory.stream[op=copy,n=268435456]'" in text
-    assert "85 % of the copy ceiling" in account(Word.OVER_BUDGET).text
-    traced = accounts_of(explained_data.explained((told_of(Word.SLOWER),)), OPTIONS)
-    assert "\n  why       copy_rows" in next(iter(traced.values())).text
-    claim = accounts_of(read_of(), OPTIONS)[INSTANCES[2].id]
-    assert claim.fails
-    assert "1.50x (chapter of fused_softmax)" in claim.text
-    assert ("perf_ratio", 1.06) in claim.properties
 
 
 @pytest.mark.parametrize(

@@ -81,36 +81,29 @@ def test_what_fails_after_the_measuring_costs_no_verdict(project: pytest.Pyteste
     assert [failed for failed in BROKEN.values() if failed not in told] == []
     assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
     assert words(project) == ["new", "wrong"]
-    (project.path / "conftest.py").unlink()
-    result = perf(project, "--perf-resume")
-    result.stdout.fnmatch_lines(["note: resuming run *: 2 results kept"])
-    result.assert_outcomes(passed=1, failed=1)
 
 
-def test_what_failed_is_in_the_exit_status_of_a_run_that_is_right(project: pytest.Pytester) -> None:
-    result = broken(project, "perfsuite.report.terminal.first_line", args=("--perf-select", "n=1"))
-    result.assert_outcomes(passed=1)
-    assert result.ret == 1
-
-
-def test_an_error_of_ours_has_its_remedy_and_no_traceback(project: pytest.Pytester) -> None:
+def test_a_run_that_is_right_fails_for_an_error_of_ours_told_with_its_remedy(
+    project: pytest.Pytester,
+) -> None:
+    hook = '@perfsuite.hookimpl\ndef perf_controller():\n    return "acme_controller"\n'
+    project.makepyfile(acme=PACK + hook, acme_controller=LISTENING)
     error = (
         "__import__('perfsuite.boundary').boundary.StoreError('full', where='disk', remedy='room')"
     )
-    result = broken(project, "perfsuite.history.store.History.add", error=error)
+    what = "perfsuite.history.store.History.add"
+    result = broken(project, what, args=("--perf-select", "n=1"), error=error)
+    result.assert_outcomes(passed=1)
+    assert result.ret == 1
     result.stdout.fnmatch_lines(
         ["history not stored: full; where: disk; do: room; perfsuite history import * later"]
     )
-    assert "what failed after the measuring" not in result.stdout.str()
-
-
-def test_verdicts_are_on_disk_before_a_pack_is_told(project: pytest.Pytester) -> None:
-    hook = '@perfsuite.hookimpl\ndef perf_controller():\n    return "acme_controller"\n'
-    project.makepyfile(acme=PACK + hook, acme_controller=LISTENING)
-    result = perf(project)
-    assert "note: pack" not in result.stdout.str()
+    said = result.stdout.str()
+    assert "what failed after the measuring" not in said
+    assert "note: pack" not in said
+    # Verdicts are on disk before a pack is told.
     seen = (project.path / "seen").read_text("utf-8")
-    assert '"word":"wrong"' in seen
+    assert '"word":"new"' in seen
     assert '"finished"' in seen
 
 

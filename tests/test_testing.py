@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -96,21 +95,16 @@ def test_what_is_no_pack_is_refused() -> None:
     [
         ("flops=n", "flops=0", "work of acme.double[n=4,impl=plain] is zero"),
         ("Double n numbers.", "", "no docstring"),
-        ("a book", "", "no source"),
-        ("[double, fast]", "[double, double]", "two cases"),
         (SOURCE, f"{SOURCE} only=lambda **_: False,", "'double' has no variant"),
         ("by=2", 'by=2, at={"n": ()}', "'fast' binds no two variants"),
         (SOURCE, f"{SOURCE} ceilings={{'fp32': lambda **_: False}},", "ceiling 'fp32', or"),
         (SOURCE, f"{SOURCE} ceilings={{'hbm': lambda **_: True}},", "ceiling 'hbm', or"),
-        (SOURCE, f"{SOURCE} ceilings={{'fp32': lambda n: n}},", "'fp32'](n) cannot be called"),
         ("import perfsuite\n", "import perfsuite, numpy\n", "imports numpy"),
         ("2 * each", "2.5 * each", "[n=4,impl=plain]: output differs from the reference"),
         ("3 * each", "2 * each", "accepts the negative control"),
         ("def fn(x, y):", "def fn(x, y):\n            1 / 0", "ZeroDivisionError"),
         ("@perfsuite.hookimpl", CONTROLLER, "No module named 'no_such_module'"),
         ("cuda().when", 'perfsuite.Need("gpu", "any").when', "unknown kind of need 'gpu'"),
-        ('name="fast"', 'name="fa/st"', "claim name 'fa/st'"),
-        ('than={"impl": "plain"}', 'than={"impl": "simple"}', "no value 'simple'"),
     ],
 )
 def test_a_bad_pack_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -118,17 +112,6 @@ def test_a_bad_pack_is_refused(tmp_path: Path, old: str, new: str, said: str) ->
     with pytest.raises(PackError) as caught:
         check_pack(write(tmp_path, GOOD.replace(old, new)), device="fake")
     assert said in str(caught.value)
-
-
-def test_results_are_checked_on_the_cpu(tmp_path: Path) -> None:
-    text = GOOD.replace("[2 * each for each in x]", "2 * x")
-    text = text.replace("[3 * each for each in x]", "3 * x")
-    path = write(tmp_path, text.replace("[each + each for each in x]", "x.double() * 2"))
-    code = f"from perfsuite.testing import check_pack; assert check_pack({str(path)!r})"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
-
-
-SKU = '{"schema": "perfsuite.baseline/1", "slug": "acme-a1", "name": "Acme A1", "facts": {}}'
 
 
 def shipping(tmp_path: Path, files: dict[str, str]) -> Path:

@@ -73,7 +73,7 @@ def traced_run(kernels: tuple[TracedKernel, ...] = KERNELS) -> Run:
 
 
 def entry_of(root: Path) -> Any:
-    return Baselines.load([root], SKU).entry(COPY)
+    return Baselines.load([root], SKU).entries[COPY]
 
 
 def dissected(fn: Callable[[Any], None]) -> Any:
@@ -93,30 +93,18 @@ def test_ptx_is_the_same_wherever_its_source_lies() -> None:
 def test_kineto_s_events_are_kernels_with_their_shape() -> None:
     from perfsuite.devices.tensors import kernels_of
 
-    launch = {
-        "registers per thread": 32,
-        "shared memory": 4096,
-        "grid": [132, 1, 1],
-        "block": [256, 1, 1],
-        "stream": 7,
-    }
+    launch = {"registers per thread": 32, "shared memory": 4096, "grid": [132, 1, 1], "stream": 7}
     events: list[dict[str, Any]] = [
         {"ph": "X", "cat": "gpu_memset", "name": "Memset (Device)", "ts": 9.5, "dur": 1.0},
         {"ph": "X", "cat": "kernel", "name": "f", "ts": 2.5, "dur": 12.384, "args": launch},
         {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1.0, "dur": 5.0},
         {"ph": "M", "name": "process_name"},
     ]
-    kernel, memset = kernels_of(events)
-    assert kernel == TracedKernel(
-        name="f",
-        count=1,
-        duration_us=12.384,
-        grid=(132, 1, 1),
-        block=(256, 1, 1),
-        registers=32,
-        shared_bytes=4096,
-    )
-    assert (memset.name, memset.grid) == ("Memset (Device)", ())
+    shape: dict[str, Any] = {"grid": (132, 1, 1), "registers": 32, "shared_bytes": 4096}
+    assert kernels_of(events) == [
+        TracedKernel(name="f", count=1, duration_us=12.384, **shape),
+        TracedKernel(name="Memset (Device)", count=1, duration_us=1.0),
+    ]
 
 
 def test_torch_s_operators_are_seen_without_what_they_call() -> None:

@@ -52,7 +52,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Told:
         (
             "slower",
             "scale_rows takes 125 us instead of 100 us (100 % of the change), its code changed: ",
-            "registers 64 → 128",
+            "registers 64 -> 128",
         ),
         ("extra", "one more kernel, zero_fill, takes 15.0 us of each launch", "(100 % of the"),
         (

@@ -475,8 +475,3 @@ def open_guest() -> tuple[Device, contextlib.AbstractContextManager[object]]:
         raise DeviceError(f"GPU clocks need {error.name or 'cuda-core'}", remedy=remedy) from error
     finally:
         torch.cuda.set_stream(stream)
-
-
-def wait_for_gpu() -> None:
-    """Wait for all work of this process."""
-    torch.cuda.synchronize()

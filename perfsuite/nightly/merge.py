@@ -53,7 +53,6 @@ def merged(runs: Sequence[Run]) -> Run:
 
     A missing or interrupted shard is told of in its notes, and ``gaps`` names it.
     """
-    parts: list[Part] = []
     for run in runs:
         if run.shard is None:
             raise UsageError(
@@ -65,16 +64,6 @@ def merged(runs: Sequence[Run]) -> Run:
                 f"run {run.id!r} compares two revisions, each variant on one machine",
                 remedy="read the shards' own reports: perfsuite report RUN",
             )
-        part = Part(
-            run=run.id,
-            shard=run.shard,
-            facts=run.facts,
-            units=run.units,
-            wall_s=run.wall_s,
-            is_whole=bool(run.finished),
-        )
-        parts.append(part)
-    parts.sort(key=lambda part: part.shard.index)
     runs = sorted(runs, key=lambda run: run.shard.index if run.shard else 0)
     _refuse_strangers(runs)
     ids = [run.id for run in runs]
@@ -97,7 +86,18 @@ def merged(runs: Sequence[Run]) -> Run:
         phases_s={},
         shift=None,
         shard=None,
-        parts=tuple(parts),
+        parts=tuple(
+            Part(
+                run=run.id,
+                shard=run.shard,
+                facts=run.facts,
+                units=run.units,
+                wall_s=run.wall_s,
+                is_whole=bool(run.finished),
+            )
+            for run in runs
+            if run.shard
+        ),
         finished="",
     )
     notes = [f"shard {run.shard}: {note}" for run in runs for note in run.notes]
@@ -203,7 +203,7 @@ def merge(
     outcome = conclude(
         whole, folder=project.folder, roots=roots, exceptions=exceptions, packs=packs
     )
-    known = known_history(project, outcome.run)
+    known = known_history(project, outcome)
     steps, run_view = outcome.steps, run_view_of(outcome, packs, history=known)
     lines = [*write(run_view, folder, steps), f"run: {outcome.run_file}"]
     annotations = tell_github(run_view, project.root, steps)

@@ -123,7 +123,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         runs = [run for night in self.nights for run in night.runs]
         told = [f"from {', '.join(run.id for run in runs)}"]
         if self.old is not None:
-            old, new = self.old.entry, self.nights[-1].entry
+            old, new = self.old, self.nights[-1].entry
             facts = before.get(old.run)
             was, now = facts.commit if facts else "", runs[0].commit
             if was and now and was != now:
@@ -193,8 +193,8 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
             if one.last is None or one.last.status is Status.SKIPPED:
                 continue
             baselines, entry = products[skus[one.id].slug].baselines, entries.get(one.id)
-            old = baselines.stored.get(one.id)
-            since = old.entry.run if old else ""
+            old = baselines.entries.get(one.id)
+            since = old.run if old else ""
             why = fingerprint_differs(skus[one.id], baselines.sku.facts) or _no_level(one)
             if why := str(away[one.id].excepted) if one.id in away else why:
                 left_out[one.id, run.id] = why
@@ -277,14 +277,9 @@ def _broken(run: Run, product: _Product, exceptions: Exceptions) -> str:
         if result.stage.is_canary and result.status not in {Status.OK, Status.SKIPPED}:
             return f"canary {result.variant} {result.status}"
     away = exceptions.quarantined(run)
-    baselines = product.baselines
+    entries, source = product.baselines.entries, f"baseline {product.baselines.sku.slug}"
     canaries = [
-        replace(
-            one,
-            expected=Expected(
-                entry=baselines.entry(one.id), source=f"baseline {baselines.sku.slug}"
-            ),
-        )
+        replace(one, expected=Expected(entry=entries.get(one.id), source=source))
         for one in run.canaries
         if one.id not in away
     ]
@@ -301,7 +296,8 @@ def _no_level(one: VariantRun) -> str:
             return f"{result.status}: {result.reason}".rstrip(": ")
     if verdict is None:
         return "it was not judged"
-    if not verdict.word.is_level:
+    # Nothing decided, of another kind, or over an author's limit, which no baseline would repair.
+    if verdict.word in {Word.UNCLEAR, Word.INCOMPARABLE, Word.OVER_BUDGET}:
         return f"{verdict.word}: {verdict.reason}"
     is_fresh = one.result(Stage.CONFIRM) is not None
     if verdict.confirmation is Confirmation.IN_TURNS and not is_fresh:
@@ -336,19 +332,18 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
             break
         level.insert(0, night)
     entries = [night.entry for night in level]
-    stored = product.baselines.stored.get(variant.id)
+    old = product.baselines.entries.get(variant.id)
     found = Finding(
         sku=product.baselines.sku.slug,
         variant=variant.id,
         word="new",
         why="it has no entry",
-        old=stored,
+        old=old,
         entry=pooled_entry(entries),
         nights=level,
     )
-    if stored is None:
+    if old is None:
         return found
-    old = stored.entry
     if why := blocked_by(old.state, last.runs[-1].facts):
         return replace(found, word="undecided", why=f"not comparable: {why}")
     # Other work has another time, which says nothing of the old one.
@@ -415,9 +410,7 @@ def _write(
     folder = sku_folder(root, sku.slug)
     with locked(folder):
         entries = {
-            each.variant: StoredEntry(
-                entry=each.entry, accepted=acceptance_of(_reason(each, terms), terms.by)
-            )
+            each.variant: StoredEntry.of(each.entry, acceptance_of(_reason(each, terms), terms.by))
             for each in proposed
         }
         runs = {each.nights[-1].runs[-1].id: each.nights[-1].runs[-1] for each in proposed}

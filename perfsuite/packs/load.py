@@ -1,13 +1,15 @@
-"""Imports a pack, refuses what its cases may not declare; calls its hooks in pytest's process."""
+"""Imports a pack, refuses what does not hold, expands its cases; calls its hooks in pytest."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import inspect
+import itertools
 import re
 import sys
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -16,13 +18,26 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import pluggy
+from msgspec import Struct
 from msgspec.structs import replace
 
 from perfsuite import boundary, hooks
-from perfsuite.boundary import NAME_CHARACTERS, PerfError, UsageError, is_measurable, plain, shown
+from perfsuite.boundary import (
+    MAGNITUDE,
+    MOST_WHOLE,
+    NAME_CHARACTERS,
+    TEXT_CHARACTERS,
+    PackError,
+    PerfError,
+    StoreError,
+    UsageError,
+    is_measurable,
+    plain,
+    shown,
+)
 from perfsuite.model import (
     BUILT_IN_DEVICES,
     NAME,
@@ -30,18 +45,30 @@ from perfsuite.model import (
     OWN_METRICS,
     VALUE,
     Accelerator,
+    Axes,
     Case,
+    CaseInfo,
     Claim,
+    ClaimInstance,
+    Declared,
     Kernel,
     Need,
     Pack,
+    Ratio,
     Regime,
     Run,
     Scalar,
     Section,
+    Tier,
+    Variant,
+    Work,
     format_value,
+    variant_id,
 )
 from perfsuite.packs.find import GROUP, Fault
+from perfsuite.store.codec import encode, read_json
+
+T = TypeVar("T")
 
 # Words of --perf-select that are not axes.
 RESERVED = ("pack", "case", "tag")
@@ -59,19 +86,11 @@ MOST_ROWS, MOST_COLUMNS, MOST_SECTIONS = 1000, 50, 20
 
 @dataclass(frozen=True, slots=True)
 class LoadedPack:
-    """The cases by name, the claims and the kernels of an imported pack.
+    """An imported pack with its kernels, which have its name before theirs; its cases by name."""
 
-    ``kernels`` have the pack's name before their own, and the folder to import them from.
-    ``wants_kernels`` says that the pack makes its cases of the kernels of all packs;
-    ``controller`` is the module of its hooks for pytest's process.
-    """
-
+    pack: Pack
     cases: Mapping[str, Case]
     claims: tuple[Claim, ...]
-    kernels: tuple[Kernel, ...] = ()
-    wants_kernels: bool = False
-    controller: str = ""
-    accelerator: Accelerator | None = None
 
 
 def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> LoadedPack:
@@ -84,34 +103,30 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
     source = Pack(name=name, origin=origin)
     hook = _hooks_of(source, _imported(source))
 
-    def returned(asked: Any, kind: Any, what: str, **arguments: Any) -> Any:
-        """Return what the pack's own implementation of a hook returns; None if it has none."""
+    def returned(asked: Any, kind: Any, what: str, *, many: bool = False, **arguments: Any) -> Any:
+        """Return what the pack's own implementation of a hook returns; nothing if it has none."""
         try:
-            found = asked(**arguments)
+            answers = asked(**arguments)
         except (Exception, SystemExit) as error:
             told_of = f"{asked.name}() raised {told(error)}"
             raise source.refuse(told_of, remedy="correct the hook or what it imports") from error
-        found = found[0] if found else None
-        if asked.get_hookimpls() and not isinstance(found, kind):
-            raise source.refuse(f"{asked.name}() returned {found!r}", remedy=f"return {what}")
+        if not asked.get_hookimpls():
+            return () if many else None
+        found: Any = answers[0] if answers else None
+        is_list = isinstance(found, list | tuple)
+        for each in found if many and is_list else (found,):
+            if not isinstance(each, kind) or is_list is not many:
+                told_of = f"{asked.name}() returned {each!r}, a {type(each).__name__}"
+                raise source.refuse(told_of, remedy=f"return {what}{', in a list' * many}")
         return found
 
-    def listed(asked: Any, kind: Any, what: str, **arguments: Any) -> Sequence[Any]:
-        declared = returned(asked, (list, tuple), f"{what}, in a list", **arguments) or ()
-        for each in declared:
-            if not isinstance(each, kind):
-                told_of = f"{each!r}, a {type(each).__name__}"
-                what = f"return {what} only, in a list"
-                raise source.refuse(f"{asked.name}() returned a list with {told_of}", remedy=what)
-        return declared
-
-    own = listed(hook.perf_kernels, Kernel, "perfsuite.Kernel objects")
+    own = returned(hook.perf_kernels, Kernel, "perfsuite.Kernel objects", many=True)
     _check_each(source, "kernel", own, _of_kernel)
     wants = any("kernels" in each.argnames for each in hook.perf_cases.get_hookimpls())
     declared: Sequence[Any] = ()
     if kernels is not None or not wants:
         what, given = "cases (builders decorated with @perfsuite.case) and claims", kernels or ()
-        declared = listed(hook.perf_cases, Case | Claim, what, kernels=tuple(given))
+        declared = returned(hook.perf_cases, Case | Claim, what, many=True, kernels=tuple(given))
     cases = {each.name: each for each in declared if isinstance(each, Case)}
     claims = tuple(each for each in declared if isinstance(each, Claim))
     _check_each(source, "case", (each for each in declared if isinstance(each, Case)), _of_case)
@@ -122,9 +137,8 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
     device = returned(
         hook.perf_device, Accelerator | None, "a perfsuite.Accelerator, or None where there is none"
     )
-    return LoadedPack(
-        cases=cases,
-        claims=claims,
+    pack = replace(
+        source,
         kernels=tuple(
             replace(kernel, name=f"{name}.{kernel.name}", folder=source.folder) for kernel in own
         ),
@@ -132,6 +146,7 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
         controller=module or "",
         accelerator=replace(device, folder=source.folder) if device else None,
     )
+    return LoadedPack(pack, cases, claims)
 
 
 def _imported(source: Pack) -> Any:
@@ -289,7 +304,7 @@ def _values(case: Case, axis: str) -> list[Scalar]:
     return [value for tier in tiers for value in tier.get(axis, ())]
 
 
-def _of_texts(texts: Iterable[Any], most: int = boundary.TEXT_CHARACTERS) -> Iterator[Fault]:
+def _of_texts(texts: Iterable[Any], most: int = TEXT_CHARACTERS) -> Iterator[Fault]:
     """Yield texts that would garble or flood a terminal or a page."""
     for text in texts:
         if not isinstance(text, str):
@@ -365,6 +380,162 @@ def _of_kernel(kernel: Kernel) -> Iterator[Fault]:
         if not isinstance(value, (str, int, float)):
             what = f"constant {key!r} has the value {value!r}, a {type(value).__name__}"
             yield what, "use str, int, float or bool, which can be handed on as they are"
+
+
+class Listing(Struct, frozen=True):
+    """A pack to be listed; ``paths`` is the asker's ``sys.path``, ``front`` stands before it.
+
+    A pack whose import brings in a module of ``heavy`` is refused. ``kernels`` are those of all
+    packs, None as long as they are not known.
+    """
+
+    source: Pack
+    tier: Tier
+    heavy: tuple[str, ...]
+    paths: tuple[str, ...]
+    front: tuple[str, ...] = ()
+    kernels: tuple[Kernel, ...] | None = None
+
+
+def is_full_only(case: Case, axes: Axes) -> bool:
+    """Say whether a binding is left to the full tier."""
+    return any(
+        all(axes[axis] in values for axis, values in each.items()) for each in case.full_only
+    )
+
+
+def list_pack(asked: Listing, loaded: LoadedPack) -> Pack:
+    """Expand a loaded pack's cases and claims; what its own formulas raise is a ``PackError``."""
+    variants: dict[str, list[Variant]] = {}
+    canaries: dict[str, list[Variant]] = defaultdict(list)
+    ceilings: dict[str, list[Variant]] = defaultdict(list)
+    for case in loaded.cases.values():
+        each = _Expanded(loaded.pack, case)
+        variants[case.name] = list(each.variants(asked.tier))
+        for device, bound in case.canary.items():
+            axes = {axis: bound[axis] for axis in case.axes}
+            canaries[device].append(each.variant(axes, Tier.FULL))
+        every = list(each.variants(Tier.FULL)) if case.ceilings else []
+        for name, shows in case.ceilings.items():
+            shown_by = (one for one in every if each.called(shows, one.axes, f"ceilings[{name!r}]"))
+            ceilings[name].extend(shown_by)
+    return replace(
+        loaded.pack,
+        version=asked.source.version,
+        variants=tuple(itertools.chain.from_iterable(variants.values())),
+        claims=tuple(
+            one for claim in loaded.claims for one in _instances(variants[claim.case], claim)
+        ),
+        canaries={name: tuple(some) for name, some in canaries.items()},
+        ceilings={name: tuple(some) for name, some in ceilings.items()},
+    )
+
+
+class _Expanded:
+    """A case of a pack, and what its formulas say of its bindings."""
+
+    def __init__(self, source: Pack, case: Case) -> None:
+        self.source, self.case = source, case
+        build: Any = inspect.unwrap(getattr(case.build, "func", case.build))
+        code = getattr(build, "__code__", None)
+        self._info = CaseInfo(
+            **{name: getattr(case, name) for name in Declared.__struct_fields__},
+            pack=source.name,
+            doc=inspect.cleandoc(case.build.__doc__ or ""),
+            file=_place(code.co_filename) if code else "",
+            line=code.co_firstlineno if code else 0,
+            axes=tuple(case.axes),
+        )
+        try:
+            read_json(encode(self._info), where=case.name)
+        except StoreError as error:  # a budget or threshold that no run file could hold
+            at, remedy = f"case {case.name!r}", "correct the case"
+            raise source.refuse(error.what, remedy=remedy, at=at) from error
+
+    def variants(self, tier: Tier) -> Iterator[Variant]:
+        """Yield the variants of a tier; each tier contains those before."""
+        case, seen = self.case, set[str]()
+        within = [*Tier][: [*Tier].index(tier) + 1]
+        for each, some in zip(within, (case.smoke, {}, case.full), strict=False):
+            values = {**case.axes, **some}
+            for bound in itertools.product(*values.values()):
+                axes = dict(zip(values, bound, strict=True))
+                name = variant_id(self.source.name, case.name, axes)
+                if name in seen or (case.only and not self.called(case.only, axes, "only")):
+                    continue
+                own = each
+                if is_full_only(case, axes):
+                    own = Tier.FULL
+                elif each is Tier.SMOKE and case.waits and self.called(case.waits, axes, "waits"):
+                    own = Tier.NIGHTLY
+                if own in within:
+                    seen.add(name)
+                    yield self.variant(axes, own)
+
+    def variant(self, axes: Axes, tier: Tier) -> Variant:
+        """Return a binding as a variant."""
+        case = self.case
+        work: Any = self.called(case.work, axes, "work") if case.work else None
+        is_work = isinstance(work, Work)
+        if is_work:
+            numbers = (work.read_bytes, work.write_bytes, work.flops, work.kernels)
+            is_work = all(map(is_measurable, numbers))
+        if work is not None and not is_work:
+            told = f"returned {shown(work, most=TEXT_CHARACTERS)}"
+            remedy = f"return a perfsuite.Work with numbers of at most {MAGNITUDE:g}"
+            raise self._refused("work", axes, told, remedy)
+        size: Any = self.called(case.memory_bytes, axes, "memory_bytes") if case.memory_bytes else 0
+        if not isinstance(size, (int, float)) or not 0 <= size <= MOST_WHOLE:
+            remedy = "return the bytes of memory one process of the variant needs"
+            raise self._refused("memory_bytes", axes, f"returned {shown(size)}", remedy)
+        name = variant_id(self.source.name, case.name, axes)
+        return Variant(
+            id=name, case=self._info, axes=axes, tier=tier, work=work, memory_bytes=int(size)
+        )
+
+    def called(self, formula: Callable[..., T], axes: Axes, part: str) -> T:
+        """Call a formula of the case; what it raises is the pack's error."""
+        try:
+            return formula(**axes)
+        except Exception as error:
+            told = f"raised {type(error).__name__}: {error}"
+            raise self._refused(part, axes, told, f"correct the case's {part}") from error
+
+    def _refused(self, part: str, axes: Axes, told: str, remedy: str) -> PackError:
+        bound = ", ".join(f"{axis}={value!r}" for axis, value in axes.items())
+        at = f"case {self.case.name!r}"
+        return self.source.refuse(f"{part}({bound}) {told}", remedy=remedy, at=at)
+
+
+def _instances(variants: Sequence[Variant], claim: Claim) -> Iterator[ClaimInstance]:
+    """Yield the claim once per binding of the other axes whose two variants both exist."""
+    ids = {tuple(variant.axes.values()): variant.id for variant in variants}
+    for variant in variants:
+        axes, case = variant.axes, variant.case
+        than = ids.get(tuple({**axes, **claim.than}.values()))
+        is_meant = all(axes[axis] == value for axis, value in claim.faster.items()) and all(
+            axes[axis] in values for axis, values in claim.at.items()
+        )
+        if than is None or not is_meant:
+            continue
+        others = {axis: value for axis, value in axes.items() if axis not in claim.faster}
+        yield ClaimInstance(
+            **{name: getattr(claim, name) for name in Ratio.__struct_fields__},
+            id=variant_id(case.pack, f"{case.name}:{claim.name}", others),
+            pack=case.pack,
+            faster=variant.id,
+            than=than,
+            file=case.file,
+            line=case.line,
+        )
+
+
+def _place(file: str) -> str:
+    """Return a path that means the same on other machines, and does not tell whose this one is."""
+    path = Path(file)
+    if path.is_relative_to(Path.cwd()):
+        return path.relative_to(Path.cwd()).as_posix()
+    return Path(*path.parts[-2:]).as_posix()
 
 
 class Listeners:

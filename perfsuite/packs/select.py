@@ -42,7 +42,7 @@ _ORDERS: Mapping[str, Callable[[float, float], bool]] = {
 
 
 class Term(NamedTuple):
-    """One condition of a selection: an axis, or one of the reserved words, against a value."""
+    """One condition of a selection: an axis, or one of the reserved words, or the id ("")."""
 
     name: str
     operator: str
@@ -50,8 +50,13 @@ class Term(NamedTuple):
 
     def accepts(self, variant: Variant) -> bool:
         """Say whether the variant meets the condition; one without the axis never does."""
-        words = {"pack": (variant.pack,), "case": (variant.case.name,), "tag": variant.case.tags}
-        found: Sequence[Scalar] = words.get(self.name, ())
+        words: Mapping[str, Sequence[Scalar]] = {
+            "": (variant.id,),
+            "pack": (variant.pack,),
+            "case": (variant.case.name,),
+            "tag": variant.case.tags,
+        }
+        found = words.get(self.name, ())
         if self.name in variant.axes:
             found = (variant.axes[self.name],)
         number = _number(self.value)
@@ -66,16 +71,14 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Conditions that a variant must all meet, or the one id it must have; empty takes all."""
+    """Conditions that a variant must all meet; none take all."""
 
     text: str = ""
     terms: tuple[Term, ...] = ()
-    id: str = ""
 
     def accepts(self, variant: Variant) -> bool:
         """Say whether the variant meets all conditions; an axis it lacks is never met."""
-        is_named = not self.id or variant.id == self.id
-        return is_named and all(term.accepts(variant) for term in self.terms)
+        return all(term.accepts(variant) for term in self.terms)
 
 
 def parse_selection(text: str) -> Selection:
@@ -86,7 +89,7 @@ def parse_selection(text: str) -> Selection:
     if not text.strip():
         return Selection(text)
     if _EXACT.match(text):
-        return Selection(text, id="".join(text.split()))
+        return Selection(text, (Term("", "=", "".join(text.split())),))
     terms = []
     for part in text.split(","):
         match = _TERM.match(part)
@@ -109,7 +112,7 @@ def select(variants: Sequence[Variant], selection: Selection) -> tuple[Variant, 
     """Return the variants that the selection takes; ``UsageError`` if it takes none."""
     known = {axis for variant in variants for axis in variant.axes}
     for term in selection.terms:
-        if term.name not in known and term.name not in RESERVED:
+        if term.name not in {"", *known, *RESERVED}:
             raise UsageError(
                 f"no variant has the axis {term.name!r}",
                 where=repr(selection.text),

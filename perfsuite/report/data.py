@@ -22,6 +22,7 @@ from perfsuite.hooks import features
 from perfsuite.judge import peaks as roofline
 from perfsuite.judge.peaks import Peaks, Rate, peaks_of
 from perfsuite.model import (
+    CLOCKS,
     BaselineEntry,
     Change,
     ClaimInstance,
@@ -52,8 +53,7 @@ KEPT = {
     *("--perf-repo", "--perf-against-build"),
 }
 
-TIME = "time_us"
-CYCLES = "cycles"
+TIME, CYCLES = CLOCKS
 # A browser has to hold the whole page: above so many variants, quiet ones are told in short, and
 # all after the first so many.
 FULL_DETAIL = 1000
@@ -240,7 +240,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     def others(self) -> list[Change]:
         """The changes of metrics that are no clock."""
         changes = self.verdict.changes if self.verdict else ()
-        return [change for change in changes if change.metric not in {TIME, CYCLES}]
+        return [change for change in changes if change.metric not in CLOCKS]
 
     @property
     def telling(self) -> Change | None:
@@ -317,7 +317,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     def measured(self) -> tuple[Measured, ...]:
         """The metrics that are no clock, of this run and of the baseline."""
         now = {name: value for one in self.evidence for name, value in one.exact.items()}
-        noisy = {name: self.now(name) for name in self.middles if name not in {TIME, CYCLES}}
+        noisy = {name: self.now(name) for name in self.middles if name not in CLOCKS}
         now |= {name: value for name, value in noisy.items() if value is not None}
         changes = {change.metric: change for change in self.others}
         declared = {metric.name: metric for metric in self.variant.case.metrics}
@@ -617,15 +617,11 @@ class RunView:
     def headline(self) -> str:
         """The outcome of the run in one sentence, what needs a reader first."""
         failed = sum(number for one, number in self.tallies if one.tone == "fail")
-        urgent, quiet, rest = [f"{failed} failed"] if failed else [], [], []
+        urgent, quiet, rest = [f"{failed} failed"] if failed else [], list[str](), list[str]()
         for one, number in self.tallies:
-            told = f"{view.number(number, 0)} {one.word.replace('-', ' ')}"
-            if one.tone == "skip":
-                rest.append(told)
-            elif one.needs_reader or one.tone == "unclear":
-                urgent += [told] if one.tone != "fail" else []
-            else:
-                quiet.append(told)
+            if one.tone != "fail":
+                place = rest if one.tone == "skip" else urgent if one.is_urgent else quiet
+                place.append(f"{view.number(number, 0)} {one.word.replace('-', ' ')}")
         excepted = sum(bool(one.verdict and one.verdict.excepted) for one in self.variants)
         rest = [f"{excepted} excepted", *rest] if excepted else rest
         ran = view.count(len(self.ran), "variant")

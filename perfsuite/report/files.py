@@ -229,18 +229,6 @@ class Decision:
 def verdict_json(run_view: RunView) -> str:
     """Return the outcome of a run for scripts; docs/verdict.md says what is in it."""
     run = run_view.run
-    variants = [
-        Decided(
-            variant=one.variant.id,
-            word=one.mark.word,
-            reason=one.reason,
-            why=one.explained,
-            fails=one.fails,
-            verdict=one.verdict,
-            metrics=one.measured,
-        )
-        for one in run_view.variants
-    ]
     decision = Decision(
         schema=SCHEMA,
         run=run.id,
@@ -251,7 +239,18 @@ def verdict_json(run_view: RunView) -> str:
         headline=run_view.headline,
         fails=run_view.fails,
         counts=dict(sorted(run_view.counts.items())),
-        variants=tuple(variants),
+        variants=tuple(
+            Decided(
+                variant=one.id,
+                word=one.mark.word,
+                reason=one.reason,
+                why=one.explained,
+                fails=one.fails,
+                verdict=one.verdict,
+                metrics=one.measured,
+            )
+            for one in run_view.variants
+        ),
         claims=run.claims,
         machine_shift=run.shift,
         notes=run.notes,
@@ -415,14 +414,13 @@ def _annotations(run_view: RunView) -> Iterator[tuple[bool, str, str, str, int]]
     """Yield whether it fails, title, message, file and line of all that needs a reader."""
     if shift := run_view.run.shift:
         yield shift.fails, "machine-shift", shift.reason, "", 0
-    doubtful = [one for one in run_view.variants
-                if one.mark.needs_reader or one.mark.tone == "unclear"]  # fmt: skip
-    yield from (_annotation(one) for one in run_view.variants if one.fails)
+    yield from map(_annotation, (one for one in run_view.variants if one.fails))
     for verdict, mark, declared, *_ in run_view.claims:
         if mark.word == "broken":
             place = (declared.file, declared.line) if declared else ("", 0)
             yield verdict.fails, f"broken: {verdict.claim}", verdict.reason, *place
-    yield from (_annotation(one) for one in doubtful if not one.fails)
+    doubtful = (one for one in run_view.variants if one.mark.is_urgent and not one.fails)
+    yield from map(_annotation, doubtful)
 
 
 def _annotation(one: VariantView) -> tuple[bool, str, str, str, int]:

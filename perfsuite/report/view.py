@@ -30,8 +30,9 @@ MINUS = "\u2212"
 NOTHING = "\u2013"
 MICRO = "\N{MICRO SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"
+ARROW = "\N{RIGHTWARDS ARROW}"
 # The same in the characters that every terminal and JUnit reader has.
-PLAIN = str.maketrans({SPACE: " ", MINUS: "-", NOTHING: "-", TIMES: "x", MICRO: "u"})
+PLAIN = str.maketrans({SPACE: " ", MINUS: "-", NOTHING: "-", TIMES: "x", MICRO: "u", ARROW: "->"})
 TIME_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, MICRO + "s"), (1e-3, "ns"))
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 MOST_DIGITS = 6
@@ -59,6 +60,11 @@ class Mark(NamedTuple):
     def needs_reader(self) -> bool:
         """Say whether somebody should look at this without being asked."""
         return self.tone in {"fail", "budget", "slower"}
+
+    @property
+    def is_urgent(self) -> bool:
+        """Say whether it needs a reader, or is not decided."""
+        return self.needs_reader or self.tone == "unclear"
 
     @property
     def is_quiet(self) -> bool:

@@ -34,7 +34,7 @@ from perfsuite.store.baselines import (
     sku_folder,
     write_entries,
 )
-from perfsuite.store.sku import fingerprint_differs, sku_for
+from perfsuite.store.sku import fingerprint_differs, skus_of
 
 _ADDED = "added"
 # An error message names this many variants and counts the rest.
@@ -78,11 +78,11 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
     chosen = _chosen(run, select)
     variants = {one.id: one.variant for one in run.every}
     # Gangs and compilation targets have SKUs of their own.
-    skus: dict[str, Sku] = {}
+    of_variant, skus = skus_of(run), dict[str, Sku]()
     entries: dict[str, dict[str, BaselineEntry]] = {}
     for name, entry in entries_of(run).items():
         if name in chosen:
-            sku = sku_for(variants[name], run.facts, own=run.sku)
+            sku = of_variant[name]
             skus[sku.slug] = sku
             entries.setdefault(sku.slug, {})[name] = entry
     for slug, sku in skus.items():
@@ -96,11 +96,11 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
         folder = sku_folder(root, slug)
         with locked(folder):
             stored = read_all(folder)
-            known = tuple(each.entry for each in stored.values())
-            grounds = Grounds(facts=run.facts, slug=slug).learned(known, [*variants.values()])
+            grounds = Grounds(facts=run.facts, slug=slug)
+            grounds = grounds.learned(tuple(stored.values()), [*variants.values()])
             merged = {
                 name: merge(
-                    stored[name].entry, entry, is_other_code=bool(run.against) or name in other_code
+                    stored[name], entry, is_other_code=bool(run.against) or name in other_code
                 )
                 if name in stored
                 else Merged(entry, _ADDED)
@@ -108,12 +108,12 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
             }
             said |= {name: each.what for name, each in merged.items()}
             changed = {
-                name: StoredEntry(entry=each.entry, accepted=acceptance)
+                name: StoredEntry.of(each.entry, acceptance)
                 for name, each in merged.items()
                 if each.what
             }
             worse = {
-                name: _worse(variants[name], stored[name].entry, new[name], grounds)
+                name: _worse(variants[name], stored[name], new[name], grounds)
                 for name in changed
                 if name in stored
             }

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, UsageError, plain
-from perfsuite.model import Pack, Tier
-from perfsuite.packs.listing import Listed, Listing
+from perfsuite.model import Kernel, Pack, Tier
+from perfsuite.packs.load import Listing
 from perfsuite.store.files import refuse_few_files
 from perfsuite.workers.messages import raw
 from perfsuite.workers.process import EndedError, Process, Setup, Slot, hear
@@ -43,28 +43,31 @@ def load_catalogue(
             where=ascii(error.object),
             remedy="rename the folder, or take it out of PYTHONPATH",
         ) from error
-    listed: dict[str, Listed] = {}
+    found: dict[str, Pack] = {}
+    kernels: tuple[Kernel, ...] = ()
     why = ""
     try:
         if asked:
             with Slot(0, Setup(device="")) as slot:
-                listed |= _listed(slot, asked, time_limit_s)
-                kernels = tuple(kernel for each in asked for kernel in listed[each].kernels)
-                wanting = [each for each in asked if listed[each].wants_kernels]
+                found |= _listed(slot, asked, time_limit_s)
+                kernels = tuple(kernel for each in found.values() for kernel in each.kernels)
+                wanting = [name for name, each in found.items() if each.wants_kernels]
                 again = {each: replace(asked[each], kernels=kernels) for each in wanting}
-                listed |= _listed(slot, again, time_limit_s)
+                found |= _listed(slot, again, time_limit_s)
     except DeviceError as error:
         why = error.what
-    lost = {each.name: _refused(each, why) for each in sources}
-    found = {name: each.pack for name, each in listed.items()}
-    packs = (each if each.error else (lost | found)[each.name] for each in sources)
-    return tuple(replace(pack, error=plain(pack.error)) for pack in packs)
+    packs = []
+    for source in sources:
+        pack = source if source.error else found.get(source.name) or _refused(source, why)
+        shared = kernels if pack.wants_kernels else ()
+        packs.append(replace(pack, error=plain(pack.error), kernels=shared))
+    return tuple(packs)
 
 
-def _listed(slot: Slot, asked: Mapping[str, Listing], limit_s: float) -> dict[str, Listed]:
+def _listed(slot: Slot, asked: Mapping[str, Listing], limit_s: float) -> dict[str, Pack]:
     """Have a fresh process list each pack, all at once; one that ends early has an error."""
     running: dict[str, Process] = {}
-    found: dict[str, Listed] = {}
+    found: dict[str, Pack] = {}
     try:
         for name, listing in asked.items():
             running[name] = slot.fork()
@@ -75,8 +78,8 @@ def _listed(slot: Slot, asked: Mapping[str, Listing], limit_s: float) -> dict[st
                 (told,) = hear([process], "list", limit_s)
             except EndedError as ended:
                 output = f"; its output:\n{ended.output}" if ended.output else ""
-                told = Listed(_refused(source, f"{ended.reason}{output}"))
-            found[name] = told if isinstance(told, Listed) else Listed(replace(source, error=told))
+                told = _refused(source, f"{ended.reason}{output}")
+            found[name] = told if isinstance(told, Pack) else replace(source, error=told)
     finally:
         for process in running.values():
             process.close(0.0)

@@ -18,12 +18,13 @@ from perfsuite.model import (
     DeviceFacts,
     Evidence,
     Kernel,
+    Pack,
     Sampling,
     Settings,
     Status,
     Tree,
 )
-from perfsuite.packs.listing import Listed, Listing
+from perfsuite.packs.load import Listing
 from perfsuite.store.files import Closable
 
 # How a worker exits that failed and could not say why: its socket was closed under it.
@@ -117,7 +118,7 @@ STEPS: dict[str, tuple[Any, Any]] = {
     "fork": (None, int),
     "reap": (tuple[int, float], Ending),
     "describe": (tuple[str, Accelerator | None], DeviceFacts),
-    "list": (Listing, Listed | str),
+    "list": (Listing, Pack | str),
     "call": (tuple[str, msgspec.Raw], msgspec.Raw),
     "start": (Job, None),
     "check": (bool, None),
@@ -194,6 +195,8 @@ class Channel(Closable):
     def receive(self, limit_s: float | None) -> Message | None:
         """Return the next message, None if none comes in time; PerfError for what is none."""
         self._end.settimeout(limit_s)
+        # That it died before it read all, which is forgotten once asked for, hides what it said.
+        self._end.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         try:
             packet = socket.recv_fds(self._end, PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
         except (BlockingIOError, TimeoutError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import re
 import sys
 import tempfile
 import threading
@@ -28,7 +27,6 @@ from perfsuite.model import (
     Arm,
     DeviceFacts,
     Evidence,
-    Metric,
     Regime,
     Result,
     Sampling,
@@ -48,6 +46,7 @@ from perfsuite.workers.process import (
     hear,
     resident_bytes,
 )
+from perfsuite.workers.rank import gang_unit, merged
 
 # Two orders in which sides alternate, so that what drifts weighs on both alike.
 ORDERS = ("ABBA", "BAAB")
@@ -63,7 +62,6 @@ DEVICE_SHARE = 0.9
 VOIDED_MOST = 0.2
 # What a slot has open at most: its server, workers of three waves, and its share of the run.
 FILES = 9
-NUMBER = re.compile(r"\d[\d.]*")
 
 
 class StoppedError(Exception):
@@ -575,79 +573,3 @@ class Panel(Closable):
         for wave in self._alive:
             for worker in wave.workers:
                 worker.limit(self.setup.worker_bytes)
-
-
-# What the ranks of a gang measured together is one evidence: the slowest rank counts.
-
-
-def merged(ranks: Sequence[Evidence], metrics: Sequence[Metric]) -> Evidence:
-    """Return the gang's evidence, sample by sample that of the rank which was slowest.
-
-    Other metrics are those of the rank that is worst in them; health is rank 0's. Raises
-    CaseError when the ranks did not launch equally often.
-    """
-    first = ranks[0]
-    if len(ranks) == 1:
-        return first
-    steps = {(len(each.blocks), each.launches, each.backend, each.sets) for each in ranks}
-    if len(steps) > 1:
-        raise CaseError(
-            f"the ranks launched differently: blocks, launches, backend, sets are {sorted(steps)}",
-            remedy="let the case do the same on all ranks",
-        )
-    worst = {m.name: min if m.better == "higher" else max for m in metrics}
-    exact = _by_name(each.exact for each in ranks)
-    phases_s = _by_name(each.phases_s for each in ranks)
-    blocks = []
-    for parts in zip(*(each.blocks for each in ranks), strict=True):
-        # The samples of a block are taken together, so that those at one place belong together.
-        has_cycles = all(len(part.cycles) == len(part.time_us) for part in parts)
-        samples = [zip(part.time_us, part.cycles or part.time_us, strict=False) for part in parts]
-        slowest = [max(each) for each in zip(*samples, strict=False)]
-        metrics_of = _by_name(part.metrics for part in parts)
-        blocks.append(
-            replace(
-                parts[0],
-                time_us=tuple(time_us for time_us, _ in slowest),
-                cycles=tuple(cycles for _, cycles in slowest) if has_cycles else (),
-                voided=max(part.voided for part in parts),
-                metrics={
-                    name: tuple(map(worst.get(name, max), zip(*columns, strict=False)))
-                    for name, columns in metrics_of.items()
-                },
-            )
-        )
-    return replace(
-        first,
-        settled=all(each.settled for each in ranks),
-        error=max((each.error for each in ranks if each.error is not None), default=None),
-        blocks=tuple(blocks),
-        exact={name: worst.get(name, max)(values) for name, values in exact.items()},
-        phases_s={name: max(values) for name, values in phases_s.items()},
-        notes=tuple(_notes_of([each.notes for each in ranks])),
-    )
-
-
-def _notes_of(found: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the notes of ranks: those that differ in figures alone once, others with their rank."""
-    kinds = [{NUMBER.sub("#", note): note for note in notes} for notes in found]
-    for kind in dict.fromkeys(kind for each in kinds for kind in each):
-        ranks = [rank for rank, each in enumerate(kinds) if kind in each]
-        note = kinds[ranks[0]][kind]
-        yield note if len(ranks) == len(found) else f"rank {', '.join(map(str, ranks))}: {note}"
-
-
-def _by_name(found: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    values: dict[str, list[Any]] = defaultdict(list)
-    for each in found:
-        for name, value in each.items():
-            values[name].append(value)
-    return values
-
-
-def gang_unit(units: Iterable[str]) -> str:
-    """Return the unit of several GPUs together, whatever their order; one alone is itself."""
-    distinct = sorted(set(units))
-    if len(distinct) == 1:
-        return distinct[0]
-    return hashlib.sha256(f"perfsuite:{','.join(distinct)}".encode()).hexdigest()[:12]

@@ -1,23 +1,28 @@
-"""One rank of a variant that torchrun starts, on one node or several; run as ``python -m``."""
+"""Ranks of a variant: what a gang measured as one, and one that torchrun starts (``python -m``)."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
+import re
 import statistics
 import sys
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
-from perfsuite.boundary import PerfError, UsageError, from_environment
+from perfsuite.boundary import CaseError, PerfError, UsageError, from_environment
 from perfsuite.devices.protocol import Device, Gang, join_elastic, open_device
 from perfsuite.engine.measure import Session
 from perfsuite.model import (
     GPU_DEVICE,
     HOST_DEVICE,
     Evidence,
+    Metric,
     Result,
     Settings,
     Stage,
@@ -30,8 +35,87 @@ from perfsuite.packs.load import load_pack
 from perfsuite.packs.select import missing_need
 from perfsuite.store.codec import decode, encode
 from perfsuite.workers.catalogue import load_catalogue
-from perfsuite.workers.panel import gang_unit, merged
 from perfsuite.workers.process import inventory
+
+NUMBER = re.compile(r"\d[\d.]*")
+
+# What the ranks of a gang measured together is one evidence: the slowest rank counts.
+
+
+def merged(ranks: Sequence[Evidence], metrics: Sequence[Metric]) -> Evidence:
+    """Return the gang's evidence, sample by sample that of the rank which was slowest.
+
+    Other metrics are those of the rank that is worst in them; health is rank 0's. Raises
+    CaseError when the ranks did not launch equally often.
+    """
+    first = ranks[0]
+    if len(ranks) == 1:
+        return first
+    steps = {(len(each.blocks), each.launches, each.backend, each.sets) for each in ranks}
+    if len(steps) > 1:
+        raise CaseError(
+            f"the ranks launched differently: blocks, launches, backend, sets are {sorted(steps)}",
+            remedy="let the case do the same on all ranks",
+        )
+    worst = {m.name: min if m.better == "higher" else max for m in metrics}
+    exact = _by_name(each.exact for each in ranks)
+    phases_s = _by_name(each.phases_s for each in ranks)
+    blocks = []
+    for parts in zip(*(each.blocks for each in ranks), strict=True):
+        # The samples of a block are taken together, so that those at one place belong together.
+        has_cycles = all(len(part.cycles) == len(part.time_us) for part in parts)
+        samples = [zip(part.time_us, part.cycles or part.time_us, strict=False) for part in parts]
+        slowest = [max(each) for each in zip(*samples, strict=False)]
+        metrics_of = _by_name(part.metrics for part in parts)
+        blocks.append(
+            replace(
+                parts[0],
+                time_us=tuple(time_us for time_us, _ in slowest),
+                cycles=tuple(cycles for _, cycles in slowest) if has_cycles else (),
+                voided=max(part.voided for part in parts),
+                metrics={
+                    name: tuple(map(worst.get(name, max), zip(*columns, strict=False)))
+                    for name, columns in metrics_of.items()
+                },
+            )
+        )
+    return replace(
+        first,
+        settled=all(each.settled for each in ranks),
+        error=max((each.error for each in ranks if each.error is not None), default=None),
+        blocks=tuple(blocks),
+        exact={name: worst.get(name, max)(values) for name, values in exact.items()},
+        phases_s={name: max(values) for name, values in phases_s.items()},
+        notes=tuple(_notes_of([each.notes for each in ranks])),
+    )
+
+
+def _notes_of(found: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the notes of ranks: those that differ in figures alone once, others with their rank."""
+    kinds = [{NUMBER.sub("#", note): note for note in notes} for notes in found]
+    for kind in dict.fromkeys(kind for each in kinds for kind in each):
+        ranks = [rank for rank, each in enumerate(kinds) if kind in each]
+        note = kinds[ranks[0]][kind]
+        yield note if len(ranks) == len(found) else f"rank {', '.join(map(str, ranks))}: {note}"
+
+
+def _by_name(found: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    values: dict[str, list[Any]] = defaultdict(list)
+    for each in found:
+        for name, value in each.items():
+            values[name].append(value)
+    return values
+
+
+def gang_unit(units: Iterable[str]) -> str:
+    """Return the unit of several GPUs together, whatever their order; one alone is itself."""
+    distinct = sorted(set(units))
+    if len(distinct) == 1:
+        return distinct[0]
+    return hashlib.sha256(f"perfsuite:{','.join(distinct)}".encode()).hexdigest()[:12]
+
+
+# One rank that torchrun starts, on one node or several.
 
 
 def measure(variant: Variant, origin: str, device_name: str, seed: int = 0) -> Result | None:
@@ -76,7 +160,9 @@ def refuse_misfit(variant: Variant, gang: Gang, device: Device) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Measure as the command line says; return the exit status."""
     prog = "torchrun ... -m perfsuite.workers.rank"
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog=prog, description="One rank of a variant, on one node or several."
+    )
     parser.add_argument("variant", help="its id, as perfsuite list shows it")
     parser.add_argument("--pack", action="append", type=Path, default=[], help="a file or folder")
     parser.add_argument("--device", default="auto", choices=["auto", GPU_DEVICE, HOST_DEVICE])

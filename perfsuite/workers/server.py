@@ -32,9 +32,8 @@ from perfsuite.devices.protocol import Device, Gang
 from perfsuite.devices.sass import forget_compiled
 from perfsuite.engine.measure import Session
 from perfsuite.engine.trace import Anatomy, dissect, show_once
-from perfsuite.model import Accelerator, DeviceFacts, Evidence, Sampling, Status, Tree
-from perfsuite.packs.listing import Listed, Listing, list_pack
-from perfsuite.packs.load import load_pack
+from perfsuite.model import Accelerator, DeviceFacts, Evidence, Pack, Sampling, Status, Tree
+from perfsuite.packs.load import Listing, list_pack, load_pack
 from perfsuite.workers import messages
 from perfsuite.workers.messages import STEPS, Call, Channel, Done, Ending, Failed, Job, raw
 
@@ -167,7 +166,7 @@ def serve(connection: Channel) -> NoReturn:
     worker = Worker(connection)
     code = 0
     try:
-        worker.run()
+        attend(connection, worker)
     except BaseException as error:  # noqa: BLE001 - whatever a case raises is its result
         # The reason first: its output may be closed, full, or a pipe that nobody reads.
         try:
@@ -200,10 +199,6 @@ class Worker:
         self._order = random.Random()  # noqa: S311 - an order, not a secret
         self._start_s = 0.0
 
-    def run(self) -> None:
-        """Do what the panel asks, until it lets go; raises what the variant raises."""
-        attend(self._connection, self)
-
     def failure(self, error: BaseException) -> Failed:
         """Say how the variant ended that raised this."""
         status, reason = STATUSES.get(type(error), Status.ERROR), _reason(error)
@@ -227,7 +222,7 @@ class Worker:
         name, accelerator = device
         return protocol.open_device(name, accelerator=accelerator).facts()
 
-    def do_list(self, asked: Listing) -> Listed | str:
+    def do_list(self, asked: Listing) -> Pack | str:
         """List a pack, or say why it has nothing: its data may be of any type."""
         own, source = os.getpid(), asked.source
         sys.path += [path for path in asked.paths if path not in sys.path]
@@ -237,8 +232,8 @@ class Worker:
             least = min({*resource.getrlimit(limit), most} - {resource.RLIM_INFINITY})
             resource.setrlimit(limit, (least, least))
         try:
-            listed = list_pack(source, load_pack(source.name, source.origin, asked.kernels), asked)
-            msgspec.json.decode(msgspec.json.encode(listed), type=Listed)
+            listed = list_pack(asked, load_pack(source.name, source.origin, asked.kernels))
+            msgspec.json.decode(msgspec.json.encode(listed), type=Pack)
         except PackError as refused:
             return str(refused)
         except (TypeError, msgspec.MsgspecError) as odd:

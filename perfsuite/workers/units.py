@@ -30,8 +30,9 @@ from perfsuite.model import (
 )
 from perfsuite.packs.load import chosen_accelerator
 from perfsuite.store.files import Closable
-from perfsuite.workers.panel import Panel, gang_unit
+from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Code, Setup
+from perfsuite.workers.rank import gang_unit
 
 # Runs with another word here do not see each other's locks: for tests that measure nothing real.
 VARIABLE = "PERFSUITE_LOCKS"
@@ -73,7 +74,7 @@ def open_panels(
         panel = stack.enter_context(Panel(each))
         # A server sees its own unit only: how many there are is known here.
         panel.facts = structs.replace(panel.facts, gpus=len(setups))
-        stack.enter_context(UnitLock(panel.facts.unit))
+        stack.enter_context(lock(panel.facts.unit))
         panels.append(panel)
     return tuple(panels)
 
@@ -205,46 +206,42 @@ def share_out(
             raise
 
 
-class UnitLock(Closable):
-    """Holds a unit (a GPU's or a machine's short key) for this process until closed.
+def lock(unit: str) -> socket.socket:
+    """Hold a unit (a GPU's or a machine's short key) for this process until the socket is closed.
 
-    The lock is the name of a socket: no file is in its way, TMPDIR and users make no difference,
-    and the kernel gives it back when the process dies, however it dies. Containers with a network
-    of their own do not see it. Raises ``UsageError`` naming the holder when the unit is taken.
+    The lock is its name: no file is in its way, TMPDIR and users make no difference, and the
+    kernel gives it back when the process dies, however it dies. Containers with a network of their
+    own do not see it. Raises ``UsageError`` naming the holder when the unit is taken.
     """
+    key = hashlib.sha256(f"{from_environment(VARIABLE)}/{unit}".encode()).hexdigest()[:24]
+    name = f"\0perfsuite-{key}"
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        held.bind(name)
+        held.listen(_QUEUE)
+    except OSError as error:
+        held.close()
+        what = f"unit {unit!r} cannot be locked: {error.strerror}"
+        remedy = "let this user make Unix sockets; a sandbox may forbid them"
+        if error.errno == errno.EADDRINUSE:
+            what = f"unit {unit!r} is being measured by process {_holder(name)}"
+            remedy = "wait until that run ends, stop it, or choose another device"
+        where = f"the socket @{name[1:]} in /proc/net/unix"
+        raise UsageError(what, where=where, remedy=remedy) from error
+    return held
 
-    def __init__(self, unit: str) -> None:
-        key = hashlib.sha256(f"{from_environment(VARIABLE)}/{unit}".encode()).hexdigest()[:24]
-        self._name = f"\0perfsuite-{key}"
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._socket.bind(self._name)
-            self._socket.listen(_QUEUE)
-        except OSError as error:
-            self._socket.close()
-            what = f"unit {unit!r} cannot be locked: {error.strerror}"
-            remedy = "let this user make Unix sockets; a sandbox may forbid them"
-            if error.errno == errno.EADDRINUSE:
-                what = f"unit {unit!r} is being measured by process {self._holder()}"
-                remedy = "wait until that run ends, stop it, or choose another device"
-            where = f"the socket @{self._name[1:]} in /proc/net/unix"
-            raise UsageError(what, where=where, remedy=remedy) from error
 
-    def close(self) -> None:
-        """Give the unit back."""
-        self._socket.close()
-
-    def _holder(self) -> str:
-        """Return the id of the process that holds the name; a container may hide it."""
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-                asking.settimeout(1.0)
-                asking.connect(self._name)
-                told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        except OSError:
-            return "unknown"
-        process, user, _ = _PEER.unpack(told)
-        return f"{process or 'unknown'}{'' if user == os.getuid() else f' of user {user}'}"
+def _holder(name: str) -> str:
+    """Return the id of the process that holds the name; a container may hide it."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.settimeout(1.0)
+            asking.connect(name)
+            told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    except OSError:
+        return "unknown"
+    process, user, _ = _PEER.unpack(told)
+    return f"{process or 'unknown'}{'' if user == os.getuid() else f' of user {user}'}"
 
 
 class Panels(Closable):

@@ -218,7 +218,7 @@ def bindings(case: perfsuite.Case, tier: str) -> list[dict[str, Any]]:
     """Return the axes of the variants that a tier lists."""
     import itertools
 
-    from perfsuite.packs.listing import is_full_only
+    from perfsuite.packs.load import is_full_only
 
     axes = {**case.axes, **{"smoke": case.smoke, "nightly": {}, "full": case.full}[tier]}
     every = [dict(zip(axes, v, strict=True)) for v in itertools.product(*axes.values())]
