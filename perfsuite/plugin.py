@@ -291,21 +291,17 @@ class PerfSession:
                 session, path=ITEMS, name=MODULE, nodeid=MODULE
             )
             found = list(session.genitems(module))
-            chosen = [
-                item
-                for item in found
-                if not self.ids or any(_is_item(item.nodeid, name) for name in self.ids)
-            ]
+            chosen = set() if self.ids else set(found)
             for name in self.ids:
-                if not any(_is_item(item.nodeid, name) for item in chosen):
-                    error = UsageError(
-                        f"not found: {name}",
-                        remedy="list the ids: pytest --perf --collect-only -q (of another tier: "
-                        "--perf-tier nightly or full)",
+                named = [item for item in found if _is_item(item.nodeid, name)]
+                if not named:
+                    raise pytest.UsageError(
+                        f"not found: {name}\n  do: list the ids: pytest --perf --collect-only -q "
+                        "(of another tier: --perf-tier nightly or full)"
                     )
-                    raise pytest.UsageError(str(error))
-            items.extend(chosen)
-            if others := set(found) - set(chosen):
+                chosen.update(named)
+            items.extend(item for item in found if item in chosen)
+            if others := set(found) - chosen:
                 config.hook.pytest_deselected(items=list(others))
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:
