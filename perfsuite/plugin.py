@@ -55,8 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("perf"):
         for arg in config.args:
             path = config.invocation_params.dir / arg.partition("::")[0]
-            if is_module_id(arg, config) or (path.is_file() and is_case(path, config)):
-                raise pytest.UsageError(f"{arg} is measured, not tested\n  do: pytest --perf {arg}")
+            is_module = path.is_file() and is_case(path, config)
+            if is_module or is_module_id(arg, config):
+                what = "a case module" if is_module else "a variant"
+                raise pytest.UsageError(f"{arg} is {what}\n  do: add --perf")
         return
     _refuse_other_root(config)
     config.pluginmanager.register(PerfSession(config), "perfsuite-session")
