@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module  # noqa: TID251 - features are packages of ours
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -193,16 +192,13 @@ class Feature:
     def perf_commands(self, app: typer.Typer, baseline: typer.Typer) -> None:
         """Add commands to ``perfsuite`` and to ``perfsuite baseline``."""
 
-    @hookspec
-    def perf_finished(self, run: model.Run, config: Config, steps: Steps) -> Kept:  # type: ignore[empty-body]
-        """Keep a run that is measured and judged; return what is known of its variants.
+    @hookspec(firstresult=True)
+    def perf_past(self, run: model.Run, config: Config, steps: Steps | None) -> Kept:  # type: ignore[empty-body]
+        """Return what is known of the variants of a run, which is kept first if it is new.
 
-        Called again once the run was accepted. What fails is a step that costs nothing else.
+        A new run has ``steps``: what fails is one of them, and costs nothing else. Called again
+        once the run was accepted.
         """
-
-    @hookspec
-    def perf_past(self, run: model.Run, root: Path) -> Kept:  # type: ignore[empty-body]
-        """Return what is known of the variants of a run that a command reports."""
 
     @hookspec
     def perf_files(self) -> Mapping[str, Callable[[RunView], str]]:  # type: ignore[empty-body]

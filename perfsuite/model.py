@@ -96,7 +96,7 @@ class Accelerator(Record, frozen=True, kw_only=True):
             raise ValueError(f"device {self.name!r}: opens={self.opens!r} is no module:callable")
 
 
-# What two arms are: another revision of the code under test, against the working tree.
+# The two sides of a comparison: another revision of the code, and the working tree.
 
 
 SHORT_COMMIT = 7
@@ -122,7 +122,7 @@ class Revision(Record, frozen=True):
 
 
 class Tree(Record, frozen=True):
-    """Where an arm's code lies: ``root`` is a checkout of ``repository``, or is it itself.
+    """Where a side's code lies: ``root`` is a checkout of ``repository``, or is it itself.
 
     ``front`` are the folders that code is imported from by name, first of all.
     """
@@ -1191,7 +1191,7 @@ class VariantRun(Record, frozen=True, kw_only=True):
     """All that a run knows of one variant.
 
     ``results`` are in the order they were measured, those of the revision that it is compared with
-    and of quads for claims among them. ``left_out`` says why the run's time had no room for it.
+    and those for claims among them. ``left_out`` says why the run's time had no room for it.
     """
 
     variant: Variant
@@ -1269,7 +1269,7 @@ class Run(Record, frozen=True, kw_only=True):
 
     @property
     def aside(self) -> tuple[Result, ...]:
-        """The results of the revision that it is compared with, and of quads for claims.
+        """The results of the revision that it is compared with, and those for claims.
 
         No other run is ever compared with them.
         """

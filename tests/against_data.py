@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +66,25 @@ def repository_at(folder: Path) -> Path:
     return folder
 
 
+@cache
+def listed(pack: Path, text: str) -> Config:
+    """Return what asks for all of a pack of this text."""
+    del text
+    return Config(root=pack.parent, device="fake", only=("acme",), pack=(pack,)).chosen()
+
+
 def asked(folder: Path, *, against: str = "", build: str = "", **fields: Any) -> Config:
     """Return what measures the repository's pack, beside a revision if one is named."""
-    given = {"pack": (folder / "acme.py",), "settings": Settings(samples=8), **fields}
-    config = Config(
+    pack = fields.pop("pack", folder / "acme.py")
+    found = listed(pack, pack.read_text(encoding="utf-8"))
+    config = replace(
+        found,
         root=folder,
-        device="fake",
-        only=("acme",),
         against=against or None,
         against_build=build,
         baselines=(folder / "baselines",),
-        **given,
-    ).chosen()
+        **{"settings": Settings(samples=8), **fields},
+    )
     return config.narrowed(config.variants, config.claims)
 
 

@@ -21,7 +21,6 @@ from perfsuite.model import (
     Health,
     Metric,
     Reason,
-    Regime,
     Result,
     Run,
     Settings,
@@ -48,11 +47,8 @@ WOBBLE = [0.0004, -0.0007, 0.0002, 0.0009, -0.0008, 0.0001, -0.0003, 0.0002, 0.0
 
 
 def variant(work: Work | None = GEMM, name: str = "p.c[]", **info: Any) -> Variant:
-    fields: dict[str, Any] = {
-        "pack": "p", "name": "c", "doc": "", "file": "", "line": 1, "source": "", "version": 1,
-        "regime": Regime.PACED, "cold": True, "needs": (), "budgets": (), "tags": (), "axes": (),
-    }  # fmt: skip
-    case = CaseInfo(**{**fields, **info})
+    plain: dict[str, Any] = {"pack": "p", "name": "c", "doc": "", "file": "", "line": 1, "axes": ()}
+    case = CaseInfo(**plain, **info)
     return Variant(id=name, case=case, axes={}, tier=Tier.SMOKE, work=work)
 
 

@@ -13,9 +13,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from perfsuite.cli import judged_against
-from perfsuite.judge.claims import judge_claims
 from perfsuite.judge.noise import entries_of
-from perfsuite.judge.verdict import judge
+from perfsuite.judge.verdict import judge, judge_claims
 from perfsuite.model import (
     Block,
     CaseInfo,
@@ -125,9 +124,9 @@ def _variant(sample: Mapping[str, Any]) -> Variant:
     pack, _, name = sample["variant"].partition("[")[0].partition(".")
     declared = {k: v for k, v in sample.get("metrics", {}).items() if k not in OWN}
     case = CaseInfo(
-        pack=pack, name=name, doc="", file="", line=1, source="", version=1,
-        regime=Regime(sample.get("regime", "paced")), cold=True, needs=(), budgets=(), tags=(),
-        axes=(), metrics=tuple(Metric(name, *each) for name, each in declared.items()),
+        pack=pack, name=name, doc="", file="", line=1, axes=(),
+        regime=Regime(sample.get("regime", "paced")),
+        metrics=tuple(Metric(name, *each) for name, each in declared.items()),
     )  # fmt: skip
     work = Work(**sample["work"]) if sample.get("work") else None
     return Variant(id=sample["variant"], case=case, axes={}, tier=Tier.SMOKE, work=work)

@@ -10,7 +10,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from perfsuite.model import (
-    BaselineEntry,
     BaselineMetric,
     Block,
     CaseInfo,
@@ -21,7 +20,6 @@ from perfsuite.model import (
     Expected,
     Health,
     Need,
-    Regime,
     Result,
     Run,
     Sampling,
@@ -41,6 +39,9 @@ from perfsuite.store.baselines import Acceptance, StoredEntry
 UNIT, OTHER_UNIT = "3f2a91c04d7e", "b07c55e1a290"
 RUN_ID = "20261121-103000-3f2a"
 SKU = Sku(slug="nvidia-h200", name="NVIDIA H200", facts={"pci": "10de:2335", "sms": "132"})
+TWICE = ClaimInstance(
+    id="memory.twice", pack="memory", name="twice", faster="a", than="b", by=2.0, source="s"
+)
 FACTS = DeviceFacts(
     device="cuda",
     name="NVIDIA H200",
@@ -63,11 +64,7 @@ def variant(case: str, n: int) -> Variant:
         file=f"plugins/{pack}/{name}.py",
         line=7,
         source="chapter 5",
-        version=1,
-        regime=Regime.PACED,
-        cold=True,
         needs=(Need("device", "cuda"), Need("arch", "sm_90", {"n": (1, 2.0)})),
-        budgets=(),
         tags=("quick",),
         axes=("n",),
     )
@@ -142,17 +139,7 @@ def planned(*variants: Variant, run_id: str = RUN_ID) -> Run:
         facts=FACTS,
         settings=Settings(),
         variants=ran(*variants),
-        instances=(
-            ClaimInstance(
-                id="memory.twice",
-                pack="memory",
-                name="twice",
-                faster="a",
-                than="b",
-                by=2.0,
-                source="s",
-            ),
-        ),
+        instances=(TWICE,),
         commit="0" * 40,
     )
 
@@ -186,7 +173,7 @@ def entry_of(variant_id: str) -> StoredEntry:
         "cycles": BaselineMetric(center=12.5, unit="", between=0.002, values=rows),
         "peak_bytes": BaselineMetric(center=134217729.0, unit="bytes"),
     }
-    entry = BaselineEntry(
+    return StoredEntry(
         variant=variant_id,
         case_version=1,
         run=RUN_ID,
@@ -194,8 +181,5 @@ def entry_of(variant_id: str) -> StoredEntry:
         sampling=Sampling(8, 1),
         kernels=(TracedKernel(name="copy", count=1.0, duration_us=12.0),),
         codes=(Code(name="copy", ptx="0" * 12),),
-    )
-    return StoredEntry(
-        entry=entry,
         accepted=Acceptance(by="Ann", when="2026-11-21T12:00:00+00:00", reason="first"),
     )

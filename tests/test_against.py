@@ -37,6 +37,7 @@ from perfsuite.model import (
     Confirmation,
     Revision,
     Run,
+    Settings,
     Shard,
     Status,
     Tree,
@@ -56,6 +57,7 @@ from perfsuite.workers.units import Panels
 
 # Opened by the first run and shared by all.
 SERVERS = Panels()
+FEW = Settings(samples=8, processes=2, confirm_processes=4)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +92,7 @@ def reset(folder: Path, commit: str) -> None:
 
 
 def measure(folder: Path, **fields: Any) -> Outcome:
-    return execute(asked(folder, **fields), Log(), SERVERS)
+    return execute(asked(folder, settings=FEW, **fields), Log(), SERVERS)
 
 
 def missing(folder: Path, **fields: Any) -> dict[str, str]:
@@ -119,12 +121,12 @@ def test_a_change_since_the_revision_is_found_and_what_did_not_change_is_the_sam
     assert (slower.source, slower.confirmation) == (f"revision {short} (main)", "A against B")
     assert slower.changes[0].theta == pytest.approx(0.3, abs=0.01)
     assert "elapsed_us" in slower.reason
-    assert "6 processes against 6 on the same unit" in slower.reason
+    assert "4 processes against 4 on the same unit" in slower.reason
     # Side A is nobody's baseline, and both sides are sampled alike.
     assert Counter(result.arm for result in run.aside) == {Arm.A: 3}
     times = next(e for n, e in entries_of(run).items() if "two" in n).metrics["time_us"]
     assert times.center == pytest.approx(130, rel=0.01)
-    assert len(times.values["fa4e00000000"]) == 9
+    assert len(times.values["fa4e00000000"]) == 6
     samplings = {(r.variant, p.sampling) for r in (*run.results, *run.aside) for p in r.evidence}
     assert len(samplings) == len(run.variants)
     run_view = run_view_of(outcome, (), history={})
@@ -208,7 +210,7 @@ def test_code_of_the_working_tree_is_refused_in_side_a(
 def test_sides_that_run_the_same_code_are_told(project: Path, tmp_path: Path) -> None:
     write(tmp_path, acme=PACK.replace("import speed", f"class speed: {BEFORE}"))
     (project / "acme.py").unlink()
-    run = measure(project, against="main", pack=(tmp_path / "acme.py",)).run
+    run = measure(project, against="main", pack=tmp_path / "acme.py").run
     assert "both sides ran the same code" in verdicts(run)["one"].reason
 
 

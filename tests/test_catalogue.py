@@ -52,6 +52,9 @@ def perf_kernels():
 ASKING = """
 @perfsuite.hookimpl
 def perf_cases(kernels):
+    if not kernels:
+        raise SystemExit("asked before the kernels are known")
+
     @case(axes={"kernel": [each.name for each in kernels]}, source="a book")
     def compiled(ctx, kernel):
         '''Compile.'''

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from against_data import PACK, commit, measure, repository_at
 
-from perfsuite.judge.claims import judge_quads
 from perfsuite.judge.compare import Policy
 from perfsuite.judge.noise import entries_of
+from perfsuite.judge.verdict import judge_quads
 from perfsuite.model import (
     Arm,
     Block,

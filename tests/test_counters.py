@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from explained_data import explained as explained_run
 from msgspec.structs import replace
+from report_data import explained as explained_run
 from store_data import SKU
 from test_runner import Log, request
 from test_tracing import COPY, KERNELS, entry_of, traced_run

@@ -6,8 +6,8 @@ import json
 import math
 
 import pytest
-from explained_data import explained
 from msgspec.structs import replace
+from report_data import explained
 
 from perfsuite.explain.why import Explanation, Kind, explain, headline, middle
 from perfsuite.model import Change, Code, Health, TracedKernel

@@ -399,7 +399,7 @@ def project(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def test_commands_say_what_is_known(perfsuite: Command) -> None:
-    level = "since 2026-01-26 02:00 UTC: +2.97 % (300.0 us to 308.9 us"
+    level = "2026-01-26 02:00 UTC: level shifted by +2.97 % (300.0 us to 308.9 us"
     commits = f"{24:012x}..{25:012x}"
     more = "also known, with --metric: cycles, peak_bytes"
     title = f"{COPY}: time_us on nvidia-h200 (paced)"

@@ -92,7 +92,7 @@ def test_ids_select_as_in_any_test_session(folder: pytest.Pytester) -> None:
     bare = folder.runpytest_inprocess("-p", "perfsuite.plugin", RIGHT)
     assert nothing.ret == bare.ret == USAGE_ERROR
     nothing.stderr.fnmatch_lines(["*not found: perf::test_variant?acme.double?n=3??"])
-    bare.stderr.fnmatch_lines(["*acme.double*is a variant", "*add --perf"])
+    bare.stderr.fnmatch_lines(["*acme.double*is measured, not tested", "*do: pytest --perf *"])
 
 
 def test_what_failed_last_runs_again(folder: pytest.Pytester) -> None:
@@ -154,8 +154,8 @@ def test_a_pack_s_own_baseline_is_used_until_the_project_has_one(folder: pytest.
     assert compared_with(folder) == "baseline fake"
     # A pack ships only its own numbers.
     sku = read_sku(shipped / "fake")
-    assert Baselines.load([Shipped("other", shipped)], sku).stored == {}
-    assert list(Baselines.load([Shipped("acme", shipped)], sku).stored) == ["acme.double[n=1]"]
+    assert Baselines.load([Shipped("other", shipped)], sku).entries == {}
+    assert list(Baselines.load([Shipped("acme", shipped)], sku).entries) == ["acme.double[n=1]"]
     # What it ships of another product is left out, what is damaged is named.
     shutil.rmtree(own)
     product = file.with_name("sku.json")

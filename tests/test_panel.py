@@ -257,24 +257,6 @@ def test_result_carries_stage_version_unit_and_slots(panel: Panel) -> None:
         assert all(earlier < later for earlier, later in pairwise(starts))
 
 
-@pytest.mark.parametrize(
-    ("stage", "is_paced", "check_only", "count"),
-    [
-        (Stage.SCREEN, True, False, 2),
-        (Stage.SCREEN, False, False, 3),
-        (Stage.CONFIRM, True, False, 3),
-        (Stage.CANARY_START, True, False, 3),
-        (Stage.CONFIRM, False, True, 0),
-    ],
-)
-def test_a_screen_of_what_is_paced_takes_fewer_blocks(
-    *, stage: Stage, is_paced: bool, check_only: bool, count: int
-) -> None:
-    settings = Settings(check_only=check_only)
-    assert settings.rounds_of(stage, is_paced=is_paced) == count
-    assert structs.replace(settings, rounds=1).rounds_of(stage, is_paced=is_paced) == min(count, 1)
-
-
 def test_what_confirms_is_the_host_s_or_of_two_sides_takes_all_blocks(
     panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

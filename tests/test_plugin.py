@@ -319,6 +319,7 @@ def configured(project: pytest.Pytester, *args: str) -> pytest.Config:
 
 
 def test_a_session_without_packs_says_so(project: pytest.Pytester) -> None:
-    session = PerfSession(project.parseconfig("-p", "perfsuite.plugin"))
+    session = PerfSession(configured(project, "--perf-threshold=5", "--perf-gate=10%"))
+    assert (session.asked.policy.threshold, session.asked.policy.gate) == (0.05, 0.1)
     session.chosen = Config(root=project.path)
     assert "no pack found" in str(session.pytest_report_collectionfinish([]))

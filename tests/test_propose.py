@@ -130,14 +130,14 @@ def test_nights_move_an_entry_or_say_why_not(
     before = memory(root).read_bytes()
     found = only(ask(runs, root, terms))
     assert (found.word, why in found.why) == (word, True), found.why
-    stored = load(root).stored[COPY]
+    stored = load(root).entries[COPY]
     if not found.is_proposed:
         assert memory(root).read_bytes() == before
     elif word == "faster":
         count = len(found.nights)
         assert center(root) == pytest.approx(99.0 if count > 1 else 97.0, rel=3e-4)
-        assert sum(map(len, stored.entry.metrics["time_us"].values.values())) == 3 * count
-        assert stored.entry.run == runs[-1].id
+        assert sum(map(len, stored.metrics["time_us"].values.values())) == 3 * count
+        assert stored.run == runs[-1].id
         assert stored.accepted.reason.startswith("faster: time_us -")
         days = "5 nights 2026-11-02 to 2026-11-06" if count > 1 else "confirmed, 1 night 2026-11-02"
         assert stored.accepted.reason.endswith(days)
@@ -157,7 +157,7 @@ def test_a_slower_level_needs_a_person_with_a_reason(root: Path) -> None:
     with pytest.raises(UsageError, match="not proposed without a reason"):
         ask(slower, root, replace(SLOWER, reason=" "))
     assert only(ask(slower, root, SLOWER)).is_proposed
-    assert load(root).stored[COPY].accepted.reason.startswith("the price of a fix; slower: ")
+    assert load(root).entries[COPY].accepted.reason.startswith("the price of a fix; slower: ")
 
 
 def test_nights_that_look_older_than_the_entry_are_named(root: Path) -> None:

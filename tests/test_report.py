@@ -15,7 +15,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import explained_data
 import pytest
 import report_data as data
 from judge_data import result as judged_result
@@ -248,7 +247,7 @@ def test_texts_are_as_they_were(tmp_path: Path) -> None:
         variants=(),
         fails=True,
     )
-    run_view = explained_data.explained()
+    run_view = data.explained()
     run_view = replace(run_view, run=replace(run_view.run, shift=shift))
     accounts = accounts_of(run_view, OPTIONS)
     told = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -123,3 +124,32 @@ def test_the_script_writes_the_table_between_its_marks(
     readme.write_text("# pack\n", encoding="utf-8")
     with pytest.raises(SystemExit, match=BEGIN):
         main(["steady"])
+
+
+# What the linters are told of the packs is what there is.
+
+
+def read(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def test_import_contracts_know_every_pack() -> None:
+    packs = {path.parent.name for path in ROOT.glob("plugins/*/perfsuite_*/__init__.py")}
+    linted = read(ROOT / "pyproject.toml")["tool"]["importlinter"]["root_packages"]
+    assert set(linted) == {"perfsuite", *packs}
+
+
+def test_every_pack_is_an_extra_and_has_one_entry_point() -> None:
+    extra = read(ROOT / "pyproject.toml")["project"]["optional-dependencies"]["packs"]
+    found = {
+        path.parent.name: read(path)["project"]
+        for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))
+    }
+    bad = [
+        folder
+        for folder, pack in found.items()
+        if pack["name"] not in extra
+        or pack["name"] != f"perfsuite-{folder}"
+        or len(pack["entry-points"]["perfsuite"]) != 1
+    ]
+    assert not bad

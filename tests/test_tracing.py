@@ -73,7 +73,7 @@ def traced_run(kernels: tuple[TracedKernel, ...] = KERNELS) -> Run:
 
 
 def entry_of(root: Path) -> Any:
-    return Baselines.load([root], SKU).entry(COPY)
+    return Baselines.load([root], SKU).entries[COPY]
 
 
 def dissected(fn: Callable[[Any], None]) -> Any:

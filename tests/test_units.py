@@ -19,7 +19,7 @@ from test_panel import changed
 from test_runner import QUICK, WATCHED, Log, request
 
 from perfsuite.boundary import UsageError
-from perfsuite.model import Gpu, Run, Settings, Stage, Status, Tier, Variant
+from perfsuite.model import Gpu, Settings, Stage, Status, Tier, Variant
 from perfsuite.packs.find import discover
 from perfsuite.run.run import execute
 from perfsuite.workers.catalogue import load_catalogue
@@ -33,37 +33,25 @@ from perfsuite.workers.units import (
     units_of,
 )
 
-UNITS = {f"fa4e0000000{index}" for index in range(3)}
 
-
-def run_on(gpus: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, Log]:
-    """Return a run of six variants and a canary on the GPUs named."""
-    monkeypatch.setenv("PERFSUITE_FAKE_GPUS", gpus)
+def test_gpus_of_one_product_share_the_work_and_the_others_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERFSUITE_FAKE_GPUS", "H,B,H,B,H")
     text = WATCHED.replace("[100, 200, 400, 50]", "[100, 200, 400, 500, 600, 700, 50]")
-    asked = request(folder, text, settings=structs.replace(QUICK, processes=1, confirm_processes=1))
+    settings = structs.replace(QUICK, processes=1, confirm_processes=1)
+    asked = request(tmp_path, text, settings=settings)
     log = Log()
-    return execute(replace(asked, variants=asked.variants[:6]), log).run, log
-
-
-def test_all_gpus_of_a_node_share_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, log = run_on("H,H,H", tmp_path, monkeypatch)
-    assert run.units.keys() == UNITS
-    assert run.facts.gpus == 3
+    run = execute(replace(asked, variants=asked.variants[:6]), log).run
+    units = {f"fa4e0000000{index}" for index in (0, 2, 4)}
+    assert ({*run.units}, run.facts.gpus) == (units, 3)
     where: dict[str, set[str]] = {}
     for result in run.results:
         kind = "canary" if result.stage is Stage.CANARY_START else result.variant
         where.setdefault(kind, set()).update(process.unit for process in result.evidence)
-    assert where.pop("canary") == UNITS
+    assert where.pop("canary") == units
     of_variants = [unit for variant in run.variants for unit in where[variant.id]]
-    assert sorted(of_variants) == sorted([*UNITS, *UNITS])
-    assert not any("not used" in note for note in (*run.notes, *log.notes))
-
-
-def test_a_node_of_two_products_measures_the_first_and_names_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, log = run_on("H,B,H,B", tmp_path, monkeypatch)
-    assert run.units.keys() == {"fa4e00000000", "fa4e00000002"}
+    assert sorted(of_variants) == sorted([*units, *units])
     (told,) = [note for note in run.notes if "not used" in note]
     assert told in log.notes
     assert told.startswith("2 x Fake B")

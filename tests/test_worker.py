@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,12 +34,11 @@ from perfsuite.model import (
 )
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import messages as wire
-from perfsuite.workers.server import Worker
+from perfsuite.workers.server import Worker, attend
 
 PACKS = Path(__file__).parent / "packs"
 LIMIT_S = 20
 SETTINGS = Settings(rounds=2, samples=4, settle_s=0.1)
-STEPS = ("prepare", "measure", "finish")
 
 
 def job(pack: str, case: str, **axes: str | int) -> wire.Job:
@@ -70,35 +68,9 @@ def conversation(*requests: wire.Message | str) -> Iterator[tuple[Worker, wire.C
         yield Worker(theirs), ours
 
 
-def ended(worker: Worker, link: wire.Channel) -> list[wire.Message]:
-    """Run a worker to the end of its requests, and return what it said."""
-    link._end.shutdown(socket.SHUT_WR)
-    worker.run()
-    said: list[wire.Message] = []
-    while (message := link.receive(0)) is not None:
-        said.append(message)
-    return said
-
-
 def value_of(message: wire.Message | None) -> Any:
     assert isinstance(message, wire.Done)
     return wire.read(message.value, wire.STEPS[message.step][1])
-
-
-def test_variant_is_answered_step_by_step() -> None:
-    check = wire.Call("check", wire.raw(True))
-    begun = start("steady", "double", n=100)
-    with conversation(begun, check, *STEPS) as (worker, link):
-        said = ended(worker, link)
-    done = [each.step for each in said if isinstance(each, wire.Done)]
-    assert done == ["start", "check", *STEPS]
-    assert said[1] == wire.Progress("build")
-    (evidence,) = value_of(said[-1])
-    assert isinstance(evidence, Evidence)
-    assert (evidence.slot, evidence.seed, len(evidence.blocks)) == (2, 11, 1)
-    assert evidence.phases_s["start"] > 0
-    with conversation(wire.Call("describe", wire.raw(("fake", None)))) as (worker, link):
-        assert value_of(*ended(worker, link)).device == "fake"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +87,7 @@ def test_what_a_worker_cannot_do_is_its_failure(
 ) -> None:
     with conversation(*requests) as (worker, _):
         with pytest.raises(error, match=said) as caught:
-            worker.run()
+            attend(worker._connection, worker)
         assert worker.failure(caught.value).status is status
 
 
@@ -150,23 +122,11 @@ def test_failure_is_one_line(
         assert worker.failure(error) == wire.Failed(status, reason)
 
 
-def rank(case: str, **axes: str | int) -> wire.Call:
-    own = replace(job("gang", case, **axes), rank=1, ranks=2, rendezvous="nowhere")
-    return wire.Call("start", wire.raw(own))
-
-
-def test_rank_serves_one_variant_after_the_other_and_stays_until_it_is_let_go() -> None:
-    begun = rank("lag", ranks=2, us=100)
-    with conversation(begun, *STEPS, begun, *STEPS) as (worker, link):
-        said = ended(worker, link)
-    phases = [each.phase for each in said if isinstance(each, wire.Progress)]
-    assert phases[:3] == ["join", "load", "build"]
-    assert phases.count("join") == 1
-    (evidence,) = value_of(said[-1])
-    assert min(min(evidence.samples("time_us"))) == pytest.approx(200, rel=0.05)
-    with conversation(rank("missing")) as (worker, link):
+def test_a_rank_that_failed_stays_until_it_is_let_go() -> None:
+    own = replace(job("gang", "missing"), rank=1, ranks=2, rendezvous="nowhere")
+    with conversation(wire.Call("start", wire.raw(own))) as (worker, link):
         with pytest.raises(PackError):
-            worker.run()
+            attend(worker._connection, worker)
         lingering = threading.Thread(target=worker.linger)
         lingering.start()
         lingering.join(0.1)

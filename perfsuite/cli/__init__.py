@@ -309,7 +309,7 @@ def diff(
                 )
         for each in differences(*folders):
             sides = (each.old, each.new)
-            times = [time_of(side.entry) if side else "" for side in sides]
+            times = [time_of(side) if side else "" for side in sides]
             reasons = [side.accepted.reason if side else "" for side in sides]
             change = view.percent(each.change) if each.change is not None else ""
             rows.append((each.sku, each.variant, *times, change, each.what, *reasons))
@@ -416,7 +416,7 @@ def say_skus(root: Path) -> None:
     for folder in folders:
         baselines = Baselines.load([root], read_sku(folder))
         packs = ", ".join(packs_in(folder))
-        rows.append((folder.name, baselines.sku.name, packs, str(len(baselines.stored))))
+        rows.append((folder.name, baselines.sku.name, packs, str(len(baselines.entries))))
     say_table(f"Baselines in {root}", ("SKU", "product", "packs", "variants"), rows)
 
 
@@ -427,11 +427,11 @@ def say_entries(roots: Sequence[Path], slug: str) -> None:
     rows = [
         (
             variant,
-            *estimate_words(stored.entry),
+            *estimate_words(stored),
             f"{stored.accepted.when.partition('T')[0]} by {stored.accepted.by}",
             stored.accepted.reason,
         )
-        for variant, stored in sorted(baselines.stored.items())
+        for variant, stored in sorted(baselines.entries.items())
     ]
     columns = ("variant", "time", "sd between", "processes", "units", "accepted", "reason")
     say_table(f"{sku.name} ({slug})", columns, rows)
@@ -442,14 +442,14 @@ def say_entries(roots: Sequence[Path], slug: str) -> None:
 def say_entry(roots: Sequence[Path], slug: str, variant: str) -> None:
     """Say all that is kept of one entry, and of the run that it comes from."""
     baselines = Baselines.load(roots, _known_sku(roots, slug))
-    stored = baselines.stored.get(variant)
-    if stored is None:
+    entry = baselines.entries.get(variant)
+    if entry is None:
         raise UsageError(
             f"{slug} has no entry of {variant!r}",
             where=", ".join(map(str, roots)),
             remedy=f"perfsuite baseline show {slug} lists them",
         )
-    entry, accepted, run = stored.entry, stored.accepted, baselines.runs.get(stored.entry.run)
+    accepted, run = entry.accepted, baselines.runs.get(entry.run)
 
     def cards(metric: BaselineMetric) -> list[tuple[str, str]]:
         return [(unit, " ".join(f"{v:.6g}" for v in row)) for unit, row in metric.values.items()]
@@ -489,7 +489,7 @@ def rendered(project: Config, names: Sequence[str], folder: Path) -> Path:
     project = project.chosen()
     basis = find_expected(project.baseline_roots, project.folder, run=run, packs=project.packs)
     outcome = Outcome(basis.hold(run), project.folder, basis)
-    run_view = run_view_of(outcome, project.packs, history=known_history(project, run))
+    run_view = run_view_of(outcome, project.packs, history=known_history(project, outcome))
     return write_report(run_view, folder)
 
 
@@ -610,8 +610,8 @@ def say_baselines(facts: DeviceFacts, roots: Sequence[Root]) -> None:
     baselines = Baselines.load(roots, sku)
     if baselines.fingerprint_problem:
         say(f"Baselines of {sku.slug} are of another product: {baselines.fingerprint_problem}")
-    elif baselines.stored:
-        say(f"Baselines: {len(baselines.stored)} variants of {sku.slug}")
+    elif baselines.entries:
+        say(f"Baselines: {len(baselines.entries)} variants of {sku.slug}")
     else:
         say(f"Baselines: none for {sku.slug}; a run is compared with the last one on this unit")
 

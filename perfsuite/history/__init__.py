@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -41,40 +40,33 @@ def perf_commands(app: typer.Typer) -> None:
 
 
 @hookimpl
-def perf_finished(run: Run, config: Config, steps: Steps) -> Kept:
-    """Store the run and what it is compared with; return the past of its variants."""
+def perf_past(run: Run, config: Config, steps: Steps | None) -> Kept:
+    """Store the run and what it is compared with, if it is new; return its variants' past."""
     from perfsuite.run.finish import Kept
 
-    def kept() -> Kept:
+    def known() -> Kept:
         from perfsuite.history.store import History, url_of
 
-        url = url_of(config.root, config.features[INI])
+        url = url_of(config.root, config.features.get(INI))
         if not url or run.settings.check_only:
             return Kept()
         shown = [variant.id for variant in run.variants]
         if len(shown) > MOST_SHOWN:
             shown = [each.variant for each in run.verdicts if each.word not in {"same", "new"}]
         with History(url, config.root) as history:
-            history.add(run, config.baselines)
+            if steps:
+                history.add(run, config.baselines)
             found = partial(history.recent, run, shown)
-            return Kept(steps.take("history not shown", found, {}), history.notes)
+            nothing: dict[str, Any] = {}
+            series = steps.take("history not shown", found, nothing) if steps else found()
+            return Kept(series, history.notes)
 
-    later = f"perfsuite history import {run.id} later"
-    return steps.take("history not stored", kept, Kept(), remedy=later)
-
-
-@hookimpl
-def perf_past(run: Run, root: Path) -> Kept:
-    """Return the past of the run's variants; nothing where there is no history to ask."""
-    from perfsuite.run.finish import Kept
-
+    if steps:
+        later = f"perfsuite history import {run.id} later"
+        return steps.take("history not stored", known, Kept(), remedy=later)
     try:
-        from perfsuite.history.pages import open_history
-
-        with open_history(root) as history:
-            found = history.recent(run, {variant.id for variant in run.variants})
-            return Kept(found, history.notes)
-    except (PerfError, ImportError):
+        return known()
+    except (PerfError, ImportError):  # a page is made without
         return Kept()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -156,7 +156,7 @@ def _say_series(series: Series, last: int) -> None:
     heights = [(center - low) / span if span else 1 / 2 for center in centers]
     bars = "".join(BARS[int(height * (len(BARS) - 1))] for height in heights)
     say(f"{bars}  of {view.count(len(shown), 'run')}")
-    columns = ("started", "run", "commit", key.metric, "sd between", "verdict", "what happened")
+    columns = ("started", "run", "commit", key.metric, "sd between", "verdict", "left out")
     rows = [
         (
             view.moment(point.started),
@@ -167,28 +167,30 @@ def _say_series(series: Series, last: int) -> None:
             else view.amount(point.center, key.unit, point.between or None),
             view.spread(point.between) if point.between else "",
             point.word,
-            "; ".join(_happened(series, point, shown)),
+            point.why_not,
         )
         for point in shown
     ]
     say_table("", columns, rows)
     if series.change_points is None:
         say("change points are not looked for: ruptures is not installed")
-    for change in series.change_points or ():
-        moved = shift(change, key.unit)
-        say(f"since {view.moment(change.started)}: {moved}; {commits(change)}")
+    for when, what in _events(series, shown):
+        say(f"{view.moment(when)}: {what}")
 
 
-def _happened(series: Series, point: Point, shown: Sequence[Point]) -> Iterator[str]:
-    if point.why_not:
-        yield f"left out: {point.why_not}"
-    for change in series.change_points or ():
-        if change.run == point.run:
-            yield f"change point: {shift(change, series.key.unit)}"
-    later = next((p.started for p in shown if p.started > point.started), "~")
-    for move in series.moves:
-        if point.started <= move.accepted < later:
-            yield f"baseline accepted by {move.by}: {move.reason}"
+def _events(series: Series, shown: Sequence[Point]) -> list[tuple[str, str]]:
+    """Say when a level shifted, and what was accepted, the newest first."""
+    found = [
+        (each.started, f"level shifted by {shift(each, series.key.unit)}; {commits(each)}")
+        for each in series.change_points or ()
+    ]
+    # The acceptances since the first point, and the one that held then.
+    earlier = [move for move in series.moves if move.accepted < shown[0].started]
+    for move in (*earlier[-1:], *series.moves[len(earlier) :]):
+        level = view.amount(move.center, series.key.unit)
+        told = f"baseline accepted at {level} by {move.by}: {move.reason}"
+        found.append((move.accepted, told))
+    return sorted(found, reverse=True)
 
 
 def shift(moved: ChangePoint, unit: str) -> str:
@@ -254,16 +256,6 @@ def past_of(variant_view: VariantView) -> Markup:
     if len(series.valid) <= 1:
         return Markup()
     shown = [point for point in series.points if point.center is not None]
-    earlier = [move for move in series.moves if move.accepted < shown[0].started]
-    events = [
-        (each.started, f"level shifted by {shift(each, series.key.unit)}; {commits(each)}")
-        for each in series.change_points or ()
-    ]
-    # The acceptances since the first point, and the one that held then.
-    for move in (*earlier[-1:], *series.moves[len(earlier) :]):
-        level = view.amount(move.center, series.key.unit)
-        told = f"baseline accepted at {level} by {move.by}: {move.reason}"
-        events.append((move.accepted, told))
     chart = _chart(series.key.metric, series, {each.run: at for at, each in enumerate(shown)}) | {
         "labels": [(each.run, each.started, view.commit(each.commit)) for each in shown],
         "levels": [
@@ -272,7 +264,7 @@ def past_of(variant_view: VariantView) -> Markup:
         ],
     }
     page = files.environment().get_template("past.html.j2")
-    text = page.render(series=series, shown=shown, events=sorted(events, reverse=True), chart=chart)
+    text = page.render(series=series, shown=shown, events=_events(series, shown), chart=chart)
     return Markup(text)  # noqa: S704 - the template escapes
 
 

@@ -292,17 +292,17 @@ def _moves(run: Run, roots: Sequence[Root]) -> Iterator[dict[str, Any]]:
     skus = {name: sku for name, sku in skus_of(run).items() if name in measured}
     baselines = Baselines.load_each(roots, skus.values())
     for name, sku in skus.items():
-        if (known := baselines[sku.slug].stored.get(name)) is None:
+        if (known := baselines[sku.slug].entries.get(name)) is None:
             continue
-        for metric, estimate in known.entry.metrics.items():
+        for metric, estimate in known.metrics.items():
             yield {
                 "sku": sku.slug,
                 "variant": name,
                 "metric": metric,
-                "regime": known.entry.regime,
-                "case_version": known.entry.case_version,
+                "regime": known.regime,
+                "case_version": known.case_version,
                 "accepted": known.accepted.when,
-                "run": known.entry.run,
+                "run": known.run,
                 "by": known.accepted.by,
                 "reason": known.accepted.reason,
                 "center": estimate.center,

@@ -89,7 +89,7 @@ def _of_folder(
         yield from (StoreError(what, where=path, remedy=remedy) for what, remedy in found)
     of_run: dict[str, dict[str, StoredEntry]] = {}
     for name, each in stored.items():
-        of_run.setdefault(each.entry.run, {})[name] = each
+        of_run.setdefault(each.run, {})[name] = each
     for run, entries in sorted(of_run.items()):
         try:
             if not read_runs(folder, entries):
@@ -119,7 +119,7 @@ def _of_pack(
         if variant not in known:
             remedy = "remove the entry, or accept the variant that took its place"
             yield f"{variant} is stale: no such variant is left", remedy
-        elif (was := stored.entry.case_version) != (version := known[variant].case.version):
+        elif (was := stored.case_version) != (version := known[variant].case.version):
             what = f"{variant} is of version {was} of its case, now {version}"
             yield what, "propose or accept a run of the new version"
     tiers = list(Tier)[: list(Tier).index(tier) + 1] if tier else []

@@ -203,7 +203,7 @@ def merge(
     outcome = conclude(
         whole, folder=project.folder, roots=roots, exceptions=exceptions, packs=packs
     )
-    known = known_history(project, outcome.run)
+    known = known_history(project, outcome)
     steps, run_view = outcome.steps, run_view_of(outcome, packs, history=known)
     lines = [*write(run_view, folder, steps), f"run: {outcome.run_file}"]
     annotations = tell_github(run_view, project.root, steps)

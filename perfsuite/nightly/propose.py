@@ -123,7 +123,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         runs = [run for night in self.nights for run in night.runs]
         told = [f"from {', '.join(run.id for run in runs)}"]
         if self.old is not None:
-            old, new = self.old.entry, self.nights[-1].entry
+            old, new = self.old, self.nights[-1].entry
             facts = before.get(old.run)
             was, now = facts.commit if facts else "", runs[0].commit
             if was and now and was != now:
@@ -193,8 +193,8 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
             if one.last is None or one.last.status is Status.SKIPPED:
                 continue
             baselines, entry = products[skus[one.id].slug].baselines, entries.get(one.id)
-            old = baselines.stored.get(one.id)
-            since = old.entry.run if old else ""
+            old = baselines.entries.get(one.id)
+            since = old.run if old else ""
             why = fingerprint_differs(skus[one.id], baselines.sku.facts) or _no_level(one)
             if why := str(away[one.id].excepted) if one.id in away else why:
                 left_out[one.id, run.id] = why
@@ -332,19 +332,18 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
             break
         level.insert(0, night)
     entries = [night.entry for night in level]
-    stored = product.baselines.stored.get(variant.id)
+    old = product.baselines.entries.get(variant.id)
     found = Finding(
         sku=product.baselines.sku.slug,
         variant=variant.id,
         word="new",
         why="it has no entry",
-        old=stored,
+        old=old,
         entry=pooled_entry(entries),
         nights=level,
     )
-    if stored is None:
+    if old is None:
         return found
-    old = stored.entry
     if why := blocked_by(old.state, last.runs[-1].facts):
         return replace(found, word="undecided", why=f"not comparable: {why}")
     # Other work has another time, which says nothing of the old one.
@@ -364,7 +363,7 @@ def _moved(found: Finding, old: BaselineEntry, terms: Terms) -> Finding:
     moved = [each for each in found.changes if _is_sure(each)]
     is_other_code = any(abs(each.theta) > each.threshold for each in moved)
     word = "slower" if any(each.theta > 0 for each in moved) else "faster"
-    entry = merge(old, found.entry, is_other_code=is_other_code).entry
+    entry, _ = merge(old, found.entry, is_other_code=is_other_code)
     verdict, nights = found.nights[-1].last.verdict, len(found.nights)
     found = replace(found, entry=entry, word=word, why=f"{nights} nights")
     # A faster level that was confirmed, or counted, needs no second night.
@@ -411,9 +410,7 @@ def _write(
     folder = sku_folder(root, sku.slug)
     with locked(folder):
         entries = {
-            each.variant: StoredEntry(
-                entry=each.entry, accepted=acceptance_of(_reason(each, terms), terms.by)
-            )
+            each.variant: StoredEntry.of(each.entry, acceptance_of(_reason(each, terms), terms.by))
             for each in proposed
         }
         runs = {each.nights[-1].runs[-1].id: each.nights[-1].runs[-1] for each in proposed}

@@ -123,13 +123,12 @@ def _unmet(requires: Iterable[str]) -> str:
     Pip looks at it when it installs, and never again; of a folder nobody else does.
     """
     for text in (each for each in requires if "perfsuite" in each.lower()):
-        from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
-        from packaging.requirements import InvalidRequirement, Requirement
+        from packaging.requirements import Requirement
 
         try:
             needed = Requirement(text)
             applies = needed.marker is None or needed.marker.evaluate({"extra": ""})
-        except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
+        except (ValueError, KeyError):
             return f"declares a dependency that is none: {text!r}"
         is_met = needed.specifier.contains(perfsuite.__version__, prereleases=True)
         if needed.name.lower() == GROUP and applies and not is_met:

@@ -103,34 +103,30 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
     source = Pack(name=name, origin=origin)
     hook = _hooks_of(source, _imported(source))
 
-    def returned(asked: Any, kind: Any, what: str, **arguments: Any) -> Any:
-        """Return what the pack's own implementation of a hook returns; None if it has none."""
+    def returned(asked: Any, kind: Any, what: str, *, many: bool = False, **arguments: Any) -> Any:
+        """Return what the pack's own implementation of a hook returns; nothing if it has none."""
         try:
-            found = asked(**arguments)
+            answers = asked(**arguments)
         except (Exception, SystemExit) as error:
             told_of = f"{asked.name}() raised {told(error)}"
             raise source.refuse(told_of, remedy="correct the hook or what it imports") from error
-        found = found[0] if found else None
-        if asked.get_hookimpls() and not isinstance(found, kind):
-            raise source.refuse(f"{asked.name}() returned {found!r}", remedy=f"return {what}")
+        if not asked.get_hookimpls():
+            return () if many else None
+        found: Any = answers[0] if answers else None
+        is_list = isinstance(found, list | tuple)
+        for each in found if many and is_list else (found,):
+            if not isinstance(each, kind) or is_list is not many:
+                told_of = f"{asked.name}() returned {each!r}, a {type(each).__name__}"
+                raise source.refuse(told_of, remedy=f"return {what}{', in a list' * many}")
         return found
 
-    def listed(asked: Any, kind: Any, what: str, **arguments: Any) -> Sequence[Any]:
-        declared = returned(asked, (list, tuple), f"{what}, in a list", **arguments) or ()
-        for each in declared:
-            if not isinstance(each, kind):
-                told_of = f"{each!r}, a {type(each).__name__}"
-                what = f"return {what} only, in a list"
-                raise source.refuse(f"{asked.name}() returned a list with {told_of}", remedy=what)
-        return declared
-
-    own = listed(hook.perf_kernels, Kernel, "perfsuite.Kernel objects")
+    own = returned(hook.perf_kernels, Kernel, "perfsuite.Kernel objects", many=True)
     _check_each(source, "kernel", own, _of_kernel)
     wants = any("kernels" in each.argnames for each in hook.perf_cases.get_hookimpls())
     declared: Sequence[Any] = ()
     if kernels is not None or not wants:
         what, given = "cases (builders decorated with @perfsuite.case) and claims", kernels or ()
-        declared = listed(hook.perf_cases, Case | Claim, what, kernels=tuple(given))
+        declared = returned(hook.perf_cases, Case | Claim, what, many=True, kernels=tuple(given))
     cases = {each.name: each for each in declared if isinstance(each, Case)}
     claims = tuple(each for each in declared if isinstance(each, Claim))
     _check_each(source, "case", (each for each in declared if isinstance(each, Case)), _of_case)

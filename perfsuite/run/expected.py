@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def find_expected(
     expected = {}
     for name, sku in skus.items():
         baselines = stored[sku.slug]
-        entry = baselines.entry(name) or latest.get(name)
+        entry = baselines.entries.get(name) or latest.get(name)
         environment, commit = facts.get(entry.run, ({}, "")) if entry else ({}, "")
         source = f"runs up to {previous.id}" if previous else ""
         covers, problem = baselines.covers(name), baselines.fingerprint_problem
@@ -104,16 +105,25 @@ def find_expected(
         ids = {one.id for one in previous.every}
         behind = [r for each in runs for r in each.results if of_run.get(r.variant) == each.id]
         previous = previous.having(results=[r for r in behind if r.variant in ids])
-    comparable = [each for each in stored.values() if not each.fingerprint_problem]
-    known = [entry for each in comparable for entry in each.entries.values()]
-    home = stored[run.sku.slug]
-    own = () if home.fingerprint_problem else tuple(home.entries.values())
+    notes = [note for sku in skus.values() for note in stored[sku.slug].notes]
+    whole = Counter(sku.slug for sku in skus.values())
+    for slug, count in sorted(Counter(skus[name].slug for name in uncovered).items()):
+        is_all = count == whole[slug]
+        what = slug if is_all else f"{count} of {whole[slug]} variants on {slug}"
+        instead = f" and no earlier run on this unit: {'all is' if is_all else 'they are'} new"
+        instead = ": compared with the last runs on this unit" if previous else instead
+        notes.append(f"no baseline for {what}{instead}")
+    known = {
+        slug: tuple(each.entries.values())
+        for slug, each in stored.items()
+        if not each.fingerprint_problem
+    }
     return Basis(
         expected=expected,
-        known=(*latest.values(), *known),
-        notes=tuple(_notes([stored[sku.slug] for sku in skus.values()], skus, uncovered, previous)),
+        known=(*latest.values(), *itertools.chain(*known.values())),
+        notes=tuple(dict.fromkeys(notes)),
         previous=previous,
-        reached=with_measured(peaks_of(run.sku.slug), own, packs),
+        reached=with_measured(peaks_of(run.sku.slug), known.get(run.sku.slug, ()), packs),
     )
 
 
@@ -151,26 +161,6 @@ def latest_entries(runs: Sequence[Run], variants: Collection[str]) -> dict[str, 
         if not latest[name].kernels:
             latest[name] = replace(latest[name], kernels=known.kernels, codes=known.codes)
     return latest
-
-
-def _notes(
-    baselines: Sequence[Baselines],
-    variants: Collection[str],
-    uncovered: Collection[str],
-    previous: Run | None,
-) -> Iterator[str]:
-    """Say what is compared with no baseline, once per SKU."""
-    yield from dict.fromkeys(note for each in baselines for note in each.notes)
-    slugs = dict(zip(variants, (each.sku.slug for each in baselines), strict=True))
-    whole, bare = Counter(slugs.values()), Counter(slugs[name] for name in uncovered)
-    for slug, count in sorted(bare.items()):
-        what, are = slug, "all is"
-        if count < whole[slug]:
-            what, are = f"{count} of {whole[slug]} variants on {slug}", "they are"
-        instead = f" and no earlier run on this unit: {are} new"
-        if previous:
-            instead = ": compared with the last runs on this unit"
-        yield f"no baseline for {what}{instead}"
 
 
 def beside(run: Run, stage: Stage | None = None) -> Run:

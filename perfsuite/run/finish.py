@@ -27,26 +27,17 @@ from perfsuite.store.files import refusing
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What features know of a run's variants by its past, and what of that was damaged."""
+    """What a feature knows of a run's variants by its past, and what of that was damaged."""
 
     series: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
-def keep(outcome: Outcome, config: Config) -> Kept:
-    """Hand the finished run to the features; return what they know of its variants."""
-    hook = features().hook
-    return _joined(hook.perf_finished(run=outcome.run, config=config, steps=outcome.steps))
-
-
-def past_of(run: Run, root: Path) -> Kept:
-    """Return what the features know of the variants of a run that was kept before."""
-    return _joined(features().hook.perf_past(run=run, root=root))
-
-
-def _joined(each: Sequence[Kept]) -> Kept:
-    series = {name: found for kept in each for name, found in kept.series.items()}
-    return Kept(series, tuple(note for kept in each for note in kept.notes))
+def past_of(outcome: Outcome, config: Config, *, is_new: bool = False) -> Kept:
+    """Return what a feature knows of the run's variants, after it kept the run if it is new."""
+    steps = outcome.steps if is_new else None
+    found: Kept | None = features().hook.perf_past(run=outcome.run, config=config, steps=steps)
+    return found or Kept()
 
 
 def run_view_of(
@@ -112,7 +103,7 @@ def close(outcome: Outcome, config: Config) -> Closing:
     run_view = steps.take("report not made", lambda: _run_view(run, basis, {}), None)
     if run_view is not None:
         write(run_view, folder, steps, [VERDICT])
-    kept = keep(outcome, config)
+    kept = past_of(outcome, config, is_new=True)
     if run_view is not None:
         whole = partial(run_view_of, outcome, config.packs, history=kept.series, is_new=True)
         run_view = steps.take("report without history and sections", whole, run_view)
@@ -126,7 +117,7 @@ def close(outcome: Outcome, config: Config) -> Closing:
             folders = {path.parent for path in accepted.written if path.parent.name != "runs"}
             places = ", ".join(sorted(map(short, folders)))
             lines.append(f"accepted: {accepted}{' in ' if places else ''}{places}")
-            keep(outcome, config)  # with what was accepted just now
+            past_of(outcome, config, is_new=True)  # with what was accepted just now
     elif run_view:
         lines += steps.take("advice left out", lambda: list(_next(run_view)), [])
     return Closing(run_view, tuple(lines), found, report_s)

@@ -21,6 +21,7 @@ from perfsuite.report import view
 from perfsuite.report.terminal import plain
 from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, Config, paths_of
 from perfsuite.run.finish import past_of
+from perfsuite.run.run import Outcome
 from perfsuite.store.files import refusing
 from perfsuite.store.runs import list_runs, load_run, run_path
 
@@ -131,9 +132,9 @@ def estimate_words(entry: BaselineEntry) -> tuple[str, str, str, str]:
     )
 
 
-def known_history(project: Config, run: Run) -> Mapping[str, Any]:
+def known_history(project: Config, outcome: Outcome) -> Mapping[str, Any]:
     """Return what is known of the past of a run's variants, saying what of it was damaged."""
-    kept = past_of(run, project.root)
+    kept = past_of(outcome, project)
     for note in kept.notes:
         say(f"note: {note}", stderr=True)
     return kept.series

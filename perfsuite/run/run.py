@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 import time
 import traceback
@@ -12,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -20,11 +20,10 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, StoreError, UsageError, plain
 from perfsuite.hooks import features
-from perfsuite.judge.claims import judge_claims, judge_quads
 from perfsuite.judge.compare import Grounds, Policy
 from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.peaks import peaks_of
-from perfsuite.judge.verdict import judge, wants_confirmation
+from perfsuite.judge.verdict import judge, judge_claims, judge_quads, wants_confirmation
 from perfsuite.model import (
     Arm,
     BaselineEntry,
@@ -428,7 +427,7 @@ class _Work:
         found = {r.variant: r.evidence[0].sampling for r in run.results if r.evidence}
         found |= {name: entry.sampling for name, entry in self.entries.items() if entry.sampling}
         self.samplings = {name: sampling for name, sampling in found.items() if sampling}
-        self._lock, self._done, self._total = threading.Lock(), 0, 0
+        self._lock = threading.Lock()
 
     def measured(self, notes: Sequence[str]) -> Run:
         """Go through the stages, judge, trace what moved, and end the run file."""
@@ -513,7 +512,6 @@ class _Work:
 
     def _measure(self, variants: Sequence[Variant], stage: Stage) -> None:
         """Measure the variants on all units; what has no noise in one process alone."""
-        self._done, self._total = 0, len(variants)
         if not variants:
             return
         is_screen = stage is Stage.SCREEN
@@ -530,8 +528,16 @@ class _Work:
         def unwelcome(variant: Variant, panel: Panel) -> int:
             return rank(runs[variant.id], panel.facts.unit)
 
+        done = itertools.count(1)
+
+        def take(result: Result) -> None:
+            with self._lock:
+                stored = self._store(result)
+                if not stored.is_aside:
+                    self.listener.finished(stored, next(done), len(variants))
+
         def measure(panel: Panel, share: Sequence[Variant], *, processes: int) -> None:
-            self._share(panel, share, stage, processes=processes, is_over=is_over, take=self._take)
+            self._share(panel, share, stage, processes=processes, is_over=is_over, take=take)
 
         measure_on(self.panels, timed, partial(measure, processes=processes), unwelcome)
         count_on(self.panels, counted, partial(measure, processes=1))
@@ -551,13 +557,6 @@ class _Work:
         panel.measure(
             share, stage, processes=processes, on_result=take, on_phase=self.listener.phase
         )
-
-    def _take(self, result: Result) -> None:
-        with self._lock:
-            stored = self._store(result)
-            if not stored.is_aside:
-                self._done += 1
-                self.listener.finished(stored, self._done, self._total)
 
     def _store(self, result: Result) -> Result:
         runs = (one for one in self.file.run.every if one.id == result.variant)
@@ -739,7 +738,9 @@ class _Work:
             else:
                 differs = because("card_differs", revision=revision)
                 # The limits of turns are not those of the verdict.
-                how_much = takewhile(lambda reason: reason.kind != "detectable", answer.reasons)
+                how_much = itertools.takewhile(
+                    lambda reason: reason.kind != "detectable", answer.reasons
+                )
                 told = (differs, *how_much, *reasons)
                 done = {"confirmation": Confirmation.IN_TURNS, "fails": False, "card": ""}
                 yield name, replace(mine, word=Word.SAME, reasons=told, **done)

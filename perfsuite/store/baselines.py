@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from perfsuite.boundary import StoreError, hidden, plain
 from perfsuite.model import CLOCKS, BaselineEntry, BaselineMetric, Pack, Record, Regime, Run, Sku
@@ -66,11 +66,15 @@ class RunFacts(Record, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
 
 
-class StoredEntry(Record, frozen=True, kw_only=True):
-    """A variant's baseline with its acceptance."""
+class StoredEntry(BaselineEntry, frozen=True, kw_only=True):
+    """A variant's baseline: an entry with its acceptance."""
 
-    entry: BaselineEntry
     accepted: Acceptance
+
+    @classmethod
+    def of(cls, entry: BaselineEntry, accepted: Acceptance) -> StoredEntry:
+        """Return an entry as accepted."""
+        return cls(**asdict(entry) | {"accepted": accepted})
 
 
 class _Sheet(Record, frozen=True):
@@ -172,11 +176,9 @@ def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
         place = f"{path}, variant {variant!r}"
         if not variant.startswith(f"{pack}."):
             raise damaged(f"the variant is not of pack {pack!r}", place)
-        accepted = value.pop("accepted", None)
-        whole = {"entry": {**value, "variant": variant}, "accepted": accepted}
-        stored = entries[variant] = convert(whole, StoredEntry, where=place)
-        checked_name(stored.entry.run, "run id", where=place)
-        metrics = stored.entry.metrics
+        entry = entries[variant] = convert({**value, "variant": variant}, StoredEntry, where=place)
+        checked_name(entry.run, "run id", where=place)
+        metrics = entry.metrics
         if not metrics or any(n in CLOCKS and not metrics[n].values for n in metrics):
             raise damaged("it has no metric, or a clock without values", place)
     return entries
@@ -190,7 +192,7 @@ def read_all(folder: Path) -> dict[str, StoredEntry]:
 
 def read_runs(folder: Path, stored: Mapping[str, StoredEntry]) -> dict[str, RunFacts]:
     """Return what is kept of the runs that entries, by variant, come from."""
-    paths = {run: run_path(folder, run) for run in {each.entry.run for each in stored.values()}}
+    paths = {run: run_path(folder, run) for run in {each.run for each in stored.values()}}
     found = {run: _object_in(path) for run, path in sorted(paths.items())}
     return {
         run: convert(value, RunFacts, where=str(paths[run]))
@@ -217,8 +219,8 @@ def baseline_text(sku: str, pack: str, entries: Mapping[str, StoredEntry]) -> by
     head = {"schema": BASELINE_SCHEMA, "sku": sku, "pack": pack}
     blocks = []
     for variant, stored in sorted(entries.items()):
-        accepted, entry = map(msgspec.to_builtins, (stored.accepted, stored.entry))
-        metrics = _short(msgspec.to_builtins(stored.entry.metrics, order="deterministic"))
+        entry = msgspec.to_builtins(stored)
+        metrics = _short(msgspec.to_builtins(stored.metrics, order="deterministic"))
         lists = {"kernels": entry["kernels"], "codes": entry["codes"]}
         for kernel in entry["kernels"]:
             if not kernel["counters"]:
@@ -226,6 +228,7 @@ def baseline_text(sku: str, pack: str, entries: Mapping[str, StoredEntry]) -> by
         for name in ("sampling", "work_class", "load"):  # no diff for what is not known
             if not entry[name]:
                 del entry[name]
+        accepted = entry.pop("accepted")
         for name in ("variant", "metrics", *lists):
             del entry[name]
         rows = ",\n".join(f"    {_json(name)}: {_json(row)}" for name, row in metrics.items())
@@ -288,7 +291,7 @@ def write_entries(
     for path, data in {**first, **files}.items():
         with _writing(path):
             written.append(replace_file(path, data))
-    used = {stored.entry.run for stored in read_all(folder).values()}
+    used = {entry.run for entry in read_all(folder).values()}
     for path in runs_in(folder):
         if path.stem not in used:
             path.unlink()
@@ -341,7 +344,7 @@ class Baselines:
     """
 
     sku: Sku
-    stored: Mapping[str, StoredEntry] = field(default_factory=dict)
+    entries: Mapping[str, StoredEntry] = field(default_factory=dict)
     shipped: frozenset[str] = frozenset()
     shippers: frozenset[str] = frozenset()
     fingerprint_problem: str = ""
@@ -379,7 +382,7 @@ class Baselines:
             notes.append(f"not compared with {', '.join(others)}: {what}")
         return cls(
             sku=sku,
-            stored=theirs | own,
+            entries=theirs | own,
             shipped=frozenset(theirs.keys() - own.keys()),
             shippers=frozenset(name.partition(".")[0] for name in theirs),
             fingerprint_problem="; ".join(problems),
@@ -393,18 +396,9 @@ class Baselines:
         several = {sku.slug: sku for sku in skus}
         return {slug: cls.load(roots, sku) for slug, sku in several.items()}
 
-    @property
-    def entries(self) -> dict[str, BaselineEntry]:
-        """The entries by variant."""
-        return {variant: stored.entry for variant, stored in self.stored.items()}
-
-    def entry(self, variant_id: str) -> BaselineEntry | None:
-        """Return a variant's entry, if it has one."""
-        return self.entries.get(variant_id)
-
     def covers(self, variant_id: str) -> bool:
         """Say whether the project has baselines of this SKU, or the variant's pack ships some."""
-        is_own = self.fingerprint_problem or len(self.stored) > len(self.shipped)
+        is_own = self.fingerprint_problem or len(self.entries) > len(self.shipped)
         return bool(is_own) or variant_id.partition(".")[0] in self.shippers
 
     def name_of(self, variant_id: str) -> str:
@@ -441,33 +435,28 @@ MOST_UNIT_DIFFERENCE = 0.03
 # Single kernels of short launches differ by more (6 % in both clocks, of 281 variants on cards of
 # one board), but kernels that are the same may also be launched more often, or otherwise.
 MOST_SAME_KERNELS_DIFFERENCE = 0.1
+ADDED = "added"  # what becomes of an entry that was not there
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """The entry to store, and in words what it changes; no words, no change."""
-
-    entry: BaselineEntry
-    what: str
-
-
-def merge(old: BaselineEntry, new: BaselineEntry, *, is_other_code: bool) -> Merged:
-    """Return what to store for a variant.
+def merge(
+    old: BaselineEntry | None, new: BaselineEntry, *, is_other_code: bool
+) -> tuple[BaselineEntry, str]:
+    """Return what to store for a variant, and in words what that changes: no words, no change.
 
     Values of the new run's units replace those of the same units. Those of other units stay as
     long as they are of the same code: not when ``is_other_code`` (a verdict found a change), when
     the artefact is another, or when both clocks moved by more than units differ, which is more
     where the artefact is known. What a host issues and awaits moves with the host.
     """
-    if reason := other_kind(old, new):
-        return Merged(new, reason)
+    if old is None or (reason := other_kind(old, new)):
+        return new, reason if old else ADDED
     moves = _moves(old, new)
     units = [{unit for m in entry.metrics.values() for unit in m.values} for entry in (old, new)]
     others = sorted(units[0] - units[1])
     if is_other_code or _is_other_code(old, new):
         dropped = [f"values of other units dropped: {', '.join(others)}"] if others else []
         changed = moves or (["other code"] if others or old.artefact != new.artefact else [])
-        return Merged(new, "; ".join(changed + dropped) if changed else "")
+        return new, "; ".join(changed + dropped) if changed else ""
     added = [f"unit {unit} added" for unit in sorted(units[1] - units[0])]
     counted = [any(kernel.counters for kernel in each.kernels) for each in (old, new)]
     added += [f"{name} recorded" for name in ("sampling", "kernels", "artefact")
@@ -486,7 +475,7 @@ def merge(old: BaselineEntry, new: BaselineEntry, *, is_other_code: bool) -> Mer
         kernels=new.kernels or old.kernels,
         codes=new.codes if new.kernels else old.codes,
     )
-    return Merged(entry, "; ".join(moves + added))
+    return entry, "; ".join(moves + added)
 
 
 def pooled_entry(entries: Sequence[BaselineEntry]) -> BaselineEntry:
@@ -589,7 +578,7 @@ class Difference:
         """The relative change of the first metric that both have, time if there is one."""
         if self.old is None or self.new is None:
             return None
-        before, now = self.old.entry.metrics, self.new.entry.metrics
+        before, now = self.old.metrics, self.new.metrics
         name = next((name for name in ("time_us", *sorted(before)) if name in before), "")
         if name not in now or not before[name].center:
             return None
@@ -603,8 +592,9 @@ def differences(before: Path, now: Path) -> Iterator[Difference]:
         for name in sorted(old.keys() | new.keys()):
             was, found = old.get(name), new.get(name)
             if was is None or found is None:
-                yield Difference(sku, name, "added" if was is None else "removed", was, found)
+                yield Difference(sku, name, ADDED if was is None else "removed", was, found)
             elif was != found:
-                moved = merge(was.entry, found.entry, is_other_code=False).what
-                told = "who and why" if was.entry == found.entry else "evidence alone"
+                _, moved = merge(was, found, is_other_code=False)
+                is_same = replace(was, accepted=found.accepted) == found
+                told = "who and why" if is_same else "evidence alone"
                 yield Difference(sku, name, moved or told, was, found)

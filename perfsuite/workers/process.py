@@ -412,16 +412,10 @@ def inventory() -> tuple[Gpu, ...]:
     A short-lived child asks, so that this process touches none.
     """
     command = [sys.executable, "-P", "-m", "perfsuite.devices.nvml"]
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     try:
-        child = subprocess.run(
-            command,
-            capture_output=True,
-            check=True,
-            stdin=subprocess.DEVNULL,
-            timeout=LIMIT_S,
-            env=child_environment(),
-        )
-        return msgspec.json.decode(child.stdout, type=tuple[Gpu, ...])
+        told = subprocess.check_output(command, timeout=LIMIT_S, env=child_environment(), **pipes)
+        return msgspec.json.decode(told, type=tuple[Gpu, ...])
     except (subprocess.SubprocessError, msgspec.MsgspecError) as error:
         said = (getattr(error, "stderr", b"") or b"").decode(errors="replace")
         last = said.strip().rpartition("\n")[2]

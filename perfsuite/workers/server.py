@@ -166,7 +166,7 @@ def serve(connection: Channel) -> NoReturn:
     worker = Worker(connection)
     code = 0
     try:
-        worker.run()
+        attend(connection, worker)
     except BaseException as error:  # noqa: BLE001 - whatever a case raises is its result
         # The reason first: its output may be closed, full, or a pipe that nobody reads.
         try:
@@ -198,10 +198,6 @@ class Worker:
         self._sides: list[Session] = []
         self._order = random.Random()  # noqa: S311 - an order, not a secret
         self._start_s = 0.0
-
-    def run(self) -> None:
-        """Do what the panel asks, until it lets go; raises what the variant raises."""
-        attend(self._connection, self)
 
     def failure(self, error: BaseException) -> Failed:
         """Say how the variant ended that raised this."""
