@@ -16,7 +16,7 @@ from typing import Any
 MAD_TO_SD = 1.4826
 # A process this many standard deviations from the others is another mode, not the tail of this
 # one. Low enough for a graph's node gap (0.35 us of 20 us: 7 sd), high enough that the noise
-# of an ordinary kernel is never trimmed (simulated in tests/test_calibration.py).
+# of an ordinary kernel is never trimmed (simulated in tests/test_judge_noise.py).
 APART = 6.0
 
 

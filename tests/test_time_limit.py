@@ -92,19 +92,19 @@ def test_over_several_nights_everything_has_its_turn_whatever_is_in_doubt() -> N
     costs = {each.id: 0.5 + index % 7 for index, each in enumerate(some)}
     doubts = {each.id: "unclear" if index < 20 else "" for index, each in enumerate(some)}
     known: dict[str, Past] = {}
-    turns: dict[str, int] = dict.fromkeys(costs, 0)
+    counts: dict[str, int] = dict.fromkeys(costs, 0)
     for number in range(25):
         chosen = fit(40, past=known, processes=1).chosen(some)
         spent = sum(costs[each.id] for each in chosen)
         assert len({each.id for each in chosen}) == len(chosen)
         assert number == 0 or spent <= 40 + 7  # what was never measured is guessed
         for each in chosen:
-            turns[each.id] += 1
+            counts[each.id] += 1
             name, doubt = f"2026{number:04}", doubts[each.id]
             known[each.id] = past(name, doubt or "same", cost_s=costs[each.id], doubt=doubt)
-    assert min(turns.values()) >= 2
-    doubted = sum(turns[name] for name, doubt in doubts.items() if doubt)
-    assert doubted > sum(turns.values()) - doubted
+    assert min(counts.values()) >= 2
+    doubted = sum(counts[name] for name, doubt in doubts.items() if doubt)
+    assert doubted > sum(counts.values()) - doubted
 
 
 def test_what_never_fits_says_so_and_keeps_nothing_else_out() -> None:

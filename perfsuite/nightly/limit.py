@@ -125,8 +125,7 @@ class Fit(Struct, frozen=True, kw_only=True):
         what was not measured for longest. So everything that fits by itself has its turn.
         """
         oldest = sorted(each for each in self._bundles(variants) if each.cost_s <= self.room_s)
-        urgent = sorted(each for each in oldest if each.urgency < CALM)
-        urgent.sort(key=lambda each: each.urgency)
+        urgent = sorted((one for one in oldest if one.urgency < CALM), key=lambda one: one.urgency)
         found: dict[str, _Bundle] = {}
         left_s = self.room_s
         for some, kept_s in ((oldest[:1], 0.0), (urgent, left_s * (1 - URGENT)), (oldest, 0.0)):
