@@ -55,8 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("perf"):
         for arg in config.args:
             path = config.invocation_params.dir / arg.partition("::")[0]
-            if is_module_id(arg, config) or (path.is_file() and is_case(path, config)):
-                raise pytest.UsageError(f"{arg} is measured, not tested\n  do: pytest --perf {arg}")
+            is_module = path.is_file() and is_case(path, config)
+            if is_module or is_module_id(arg, config):
+                what = "a case module" if is_module else "a variant"
+                raise pytest.UsageError(f"{arg} is {what}\n  do: add --perf")
         return
     _refuse_other_root(config)
     config.pluginmanager.register(PerfSession(config), "perfsuite-session")
@@ -291,21 +293,17 @@ class PerfSession:
                 session, path=ITEMS, name=MODULE, nodeid=MODULE
             )
             found = list(session.genitems(module))
-            chosen = [
-                item
-                for item in found
-                if not self.ids or any(_is_item(item.nodeid, name) for name in self.ids)
-            ]
+            chosen = set() if self.ids else set(found)
             for name in self.ids:
-                if not any(_is_item(item.nodeid, name) for item in chosen):
-                    error = UsageError(
-                        f"not found: {name}",
-                        remedy="list the ids: pytest --perf --collect-only -q (of another tier: "
-                        "--perf-tier nightly or full)",
+                named = [item for item in found if _is_item(item.nodeid, name)]
+                if not named:
+                    raise pytest.UsageError(
+                        f"not found: {name}\n  do: list the ids: pytest --perf --collect-only -q "
+                        "(of another tier: --perf-tier nightly or full)"
                     )
-                    raise pytest.UsageError(str(error))
-            items.extend(chosen)
-            if others := set(found) - set(chosen):
+                chosen.update(named)
+            items.extend(item for item in found if item in chosen)
+            if others := set(found) - chosen:
                 config.hook.pytest_deselected(items=list(others))
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:

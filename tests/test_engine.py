@@ -84,10 +84,10 @@ def session_of(chosen: Case, device: FakeDevice | None = None, **settings: Any) 
     return Session(device or FakeDevice(seed=1), chosen, {"n": 64}, Settings(**settings), 7)
 
 
-def measured(chosen: Case, device: FakeDevice | None = None, *, turns: int = 1) -> Evidence:
+def measured(chosen: Case, device: FakeDevice | None = None, *, blocks: int = 1) -> Evidence:
     session = session_of(chosen, device)
     session.prepare()
-    for _ in range(turns):
+    for _ in range(blocks):
         session.block()
     return session.finish()
 
@@ -137,7 +137,7 @@ def test_work_and_caches_decide_pace_and_cold_inputs(
 def test_awaited_launches_have_the_devices_own_time_beside(
     spend_us: float, times: int, beside: int
 ) -> None:
-    for block in measured(copying(spend_us, regime=AWAITED), turns=2).blocks:
+    for block in measured(copying(spend_us, regime=AWAITED), blocks=2).blocks:
         assert (len(block.time_us), len(block.metrics["device_us"])) == (times, beside)
         assert block.metrics["device_us"] == pytest.approx([spend_us] * beside, rel=0.05)
 
@@ -362,12 +362,12 @@ def test_an_inspection_is_counted_and_a_scenario_timed() -> None:
 @pytest.mark.parametrize(
     ("longest_us", "most_us", "blocks"), [(0.0, 1e9, 3), (0.0, -1.0, 1), (60e6, 2e6, 1)]
 )
-def test_long_plays_let_turns_pass_but_for_a_pair_s(
+def test_long_plays_take_no_further_block_but_for_a_pair_s(
     longest_us: float, most_us: float, blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "PLAYS_US", most_us)
     another = Scripted(agree=lambda value: max(value, longest_us))  # the slowest rank's plays
-    assert len(measured(served(), another, turns=3).blocks) == blocks
+    assert len(measured(served(), another, blocks=3).blocks) == blocks
     side = session_of(served())
     side.prepare()
     for _ in range(3):

@@ -163,8 +163,8 @@ def _compare_flat(flat: torch.Tensor, reference: torch.Tensor, limit: float) -> 
         excess = off.abs() - ELEMENT_FACTOR * limit * (should_be.abs() + typical)
         if float(excess.max()) > 0:
             worst = int(excess.argmax())
-            what, wanted = float(flat[start + worst]), float(reference[start + worst])
-            why = f"element {start + worst} is {what:.6g}, not {wanted:.6g}"
+            what, right = float(flat[start + worst]), float(reference[start + worst])
+            why = f"element {start + worst} is {what:.6g}, not {right:.6g}"
             return Comparison(error, limit, why)
     return Comparison(error, limit)
 

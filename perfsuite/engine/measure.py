@@ -34,7 +34,7 @@ VOIDED_MOST = 0.2
 BAD_REASONS = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "ecc_error"})
 # What disturbs often passes as soon as it came.
 NAP_S = 0.3
-# After another worker's turn a part of what heats the device up will do.
+# After another worker has measured, a part of what heats the device up will do.
 LEAD_IN_US = 2e5
 # NVML's counter of energy moves on in steps of up to a tenth of a second.
 ENERGY_S = 2.0
@@ -45,7 +45,7 @@ PLAYS_US = 2e6
 
 @dataclass(slots=True)
 class Session:
-    """One variant on one device in one worker: check, prepare, then block by turn, finish.
+    """One variant on one device in one worker: check, prepare, take blocks, finish.
 
     ``announce`` is called with the name of each phase that begins. The ranks of a gang agree on
     each step they take.
@@ -193,9 +193,9 @@ class Session:
     # Sampled.
 
     def block(self, *, is_paired: bool = False) -> None:
-        """Take one turn's samples, again if the device was disturbed meanwhile.
+        """Take a block of samples, again if the device was disturbed meanwhile.
 
-        A scenario that has enough lets its turn pass, unless another's block ``is_paired`` with it.
+        A scenario that has enough takes none, unless another's block ``is_paired`` with it.
         """
         if self.plan is not None:
             with self.timed("measure"):
@@ -210,7 +210,7 @@ class Session:
 
     def _take(self, plan: Plan) -> None:
         device = self.device
-        # Bring the clock to where it was before other workers had their turn.
+        # Bring the clock to where it was before other workers measured.
         left_us = LEAD_IN_US if self.case.regime is Regime.SUSTAINED else 0.0
         while device.agree(left_us) > 0:
             spent_us = sum(s.time_us for s in plan.sample(plan.samples) if s.time_us > 0)

@@ -363,7 +363,7 @@ def _moved(found: Finding, old: BaselineEntry, terms: Terms) -> Finding:
     moved = [each for each in found.changes if _is_sure(each)]
     is_other_code = any(abs(each.theta) > each.threshold for each in moved)
     word = "slower" if any(each.theta > 0 for each in moved) else "faster"
-    entry = merge(old, found.entry, is_other_code=is_other_code).entry
+    entry, _ = merge(old, found.entry, is_other_code=is_other_code)
     verdict, nights = found.nights[-1].last.verdict, len(found.nights)
     found = replace(found, entry=entry, word=word, why=f"{nights} nights")
     # A faster level that was confirmed, or counted, needs no second night.

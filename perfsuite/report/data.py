@@ -11,7 +11,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from markupsafe import Markup
@@ -361,18 +361,11 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     @property
     def command(self) -> str:
         """The command that measures the variant again as in this run, and accepts nothing."""
-        try:
-            words = iter(shlex.split(self.run.command))
-        except ValueError:  # typed by hand into a run file
-            words = iter(())
-        pairs = (word.partition("=") for word in words)
-        kept = [f"{name}={value if equals else next(words, '')}"
-                for name, equals, value in pairs if name in KEPT]  # fmt: skip
+        kept = list(_kept(self.run.command))
         if self.run.against:
             kept.append(f"--perf-against={self.run.against.name}")
         if self.variant.tier is not Tier.SMOKE:
             kept.append(f"--perf-tier={self.variant.tier.value}")
-        # With "=": pytest takes a path that stands alone for part of the project.
         return view.command(self.id, *kept)
 
     @cached_property
@@ -454,6 +447,21 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     def sections(self) -> Markup:
         """What features show of it on the page."""
         return Markup("").join(features().hook.perf_variant_section(variant_view=self))
+
+
+@cache
+def _kept(command: str) -> tuple[str, ...]:
+    try:
+        words = iter(shlex.split(command))
+    except ValueError:  # typed by hand into a run file
+        return ()
+    pairs = (word.partition("=") for word in words)
+    # With "=": pytest takes a path that stands alone for part of the project.
+    return tuple(
+        f"{name}={value if equals else next(words, '')}"
+        for name, equals, value in pairs
+        if name in KEPT
+    )
 
 
 def explained_by(change: Change | None, before: Side, now: Side) -> str:

@@ -21,8 +21,8 @@ from perfsuite.model import (
     Word,
 )
 from perfsuite.store.baselines import (
+    ADDED,
     Acceptance,
-    Merged,
     StoredEntry,
     has_sku,
     locked,
@@ -36,7 +36,6 @@ from perfsuite.store.baselines import (
 )
 from perfsuite.store.sku import fingerprint_differs, skus_of
 
-_ADDED = "added"
 # An error message names this many variants and counts the rest.
 _MOST_NAMED = 5
 
@@ -88,7 +87,8 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
     for slug, sku in skus.items():
         check_sku(sku, sku_folder(root, slug))
     # Against a revision the verdicts say nothing of what is replaced.
-    other_code = {verdict.variant for verdict in run.verdicts if verdict.word.moved}
+    moved = {verdict.variant for verdict in run.verdicts if verdict.word.moved}
+    other_code = chosen.keys() if run.against else moved
     written: list[Path] = []
     said: dict[str, str] = {}
     slower: dict[str, str] = {}
@@ -99,18 +99,14 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
             grounds = Grounds(facts=run.facts, slug=slug)
             grounds = grounds.learned(tuple(stored.values()), [*variants.values()])
             merged = {
-                name: merge(
-                    stored[name], entry, is_other_code=bool(run.against) or name in other_code
-                )
-                if name in stored
-                else Merged(entry, _ADDED)
+                name: merge(stored.get(name), entry, is_other_code=name in other_code)
                 for name, entry in new.items()
             }
-            said |= {name: each.what for name, each in merged.items()}
+            said |= {name: what for name, (_, what) in merged.items()}
             changed = {
-                name: StoredEntry.of(each.entry, acceptance)
-                for name, each in merged.items()
-                if each.what
+                name: StoredEntry.of(kept, acceptance)
+                for name, (kept, what) in merged.items()
+                if what
             }
             worse = {
                 name: _worse(variants[name], stored[name], new[name], grounds)
@@ -119,14 +115,14 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
             }
             slower |= {name: why for name, why in worse.items() if why}
             written += write_entries([run], skus[slug], folder, changed)
-    moved = [name for name, what in said.items() if what]
+    touched = [name for name, what in said.items() if what]
     return Accepted(
         written=tuple(written),
-        added=tuple(name for name in moved if said[name] == _ADDED),
-        changed={name: said[name] for name in moved if said[name] != _ADDED},
+        added=tuple(name for name in touched if said[name] == ADDED),
+        changed={name: said[name] for name in touched if said[name] != ADDED},
         unchanged=tuple(name for name, what in said.items() if not what),
         refused={n: why or "nothing was measured" for n, why in chosen.items() if n not in said},
-        caution=_caution(run, moved, slower),
+        caution=_caution(run, touched, slower),
         slower=slower,
     )
 

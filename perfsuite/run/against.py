@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from math import inf
 from pathlib import Path
 
@@ -176,23 +177,21 @@ def askable(verdicts: Iterable[Verdict], config: Config, run: Run, *, devices: i
     if devices > 1 or not is_whole:
         return set()
     held = {one.id: one.expected for one in run.variants}
-    there: dict[str, bool] = {}
-    found = []
-    for verdict in verdicts:
-        if not verdict.card or verdict.word is not Word.UNCLEAR:
-            continue
-        expected = held[verdict.variant]
-        commit = expected.commit
-        if commit not in there:
-            there[commit] = not unaskable(commit, run.commit) and _exists(config.root, commit)
-        if there[commit] and not any(differing(expected.environment, run.facts.environment)):
-            found.append(verdict)
-    return {verdict.variant for verdict in by_size(found)[:MOST]}
 
-
-def _exists(root: Path, commit: str) -> bool:
-    try:
-        revision_of(repository_of(root), commit)
-    except PerfError:
+    @cache
+    def is_there(commit: str) -> bool:
+        with suppress(PerfError):
+            revision_of(repository_of(config.root), commit)
+            return True
         return False
-    return True
+
+    found = [
+        verdict
+        for verdict in verdicts
+        if verdict.card
+        and verdict.word is Word.UNCLEAR
+        and not unaskable((expected := held[verdict.variant]).commit, run.commit)
+        and is_there(expected.commit)
+        and not any(differing(expected.environment, run.facts.environment))
+    ]
+    return {verdict.variant for verdict in by_size(found)[:MOST]}

@@ -435,33 +435,28 @@ MOST_UNIT_DIFFERENCE = 0.03
 # Single kernels of short launches differ by more (6 % in both clocks, of 281 variants on cards of
 # one board), but kernels that are the same may also be launched more often, or otherwise.
 MOST_SAME_KERNELS_DIFFERENCE = 0.1
+ADDED = "added"  # what becomes of an entry that was not there
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """The entry to store, and in words what it changes; no words, no change."""
-
-    entry: BaselineEntry
-    what: str
-
-
-def merge(old: BaselineEntry, new: BaselineEntry, *, is_other_code: bool) -> Merged:
-    """Return what to store for a variant.
+def merge(
+    old: BaselineEntry | None, new: BaselineEntry, *, is_other_code: bool
+) -> tuple[BaselineEntry, str]:
+    """Return what to store for a variant, and in words what that changes: no words, no change.
 
     Values of the new run's units replace those of the same units. Those of other units stay as
     long as they are of the same code: not when ``is_other_code`` (a verdict found a change), when
     the artefact is another, or when both clocks moved by more than units differ, which is more
     where the artefact is known. What a host issues and awaits moves with the host.
     """
-    if reason := other_kind(old, new):
-        return Merged(new, reason)
+    if old is None or (reason := other_kind(old, new)):
+        return new, reason if old else ADDED
     moves = _moves(old, new)
     units = [{unit for m in entry.metrics.values() for unit in m.values} for entry in (old, new)]
     others = sorted(units[0] - units[1])
     if is_other_code or _is_other_code(old, new):
         dropped = [f"values of other units dropped: {', '.join(others)}"] if others else []
         changed = moves or (["other code"] if others or old.artefact != new.artefact else [])
-        return Merged(new, "; ".join(changed + dropped) if changed else "")
+        return new, "; ".join(changed + dropped) if changed else ""
     added = [f"unit {unit} added" for unit in sorted(units[1] - units[0])]
     counted = [any(kernel.counters for kernel in each.kernels) for each in (old, new)]
     added += [f"{name} recorded" for name in ("sampling", "kernels", "artefact")
@@ -480,7 +475,7 @@ def merge(old: BaselineEntry, new: BaselineEntry, *, is_other_code: bool) -> Mer
         kernels=new.kernels or old.kernels,
         codes=new.codes if new.kernels else old.codes,
     )
-    return Merged(entry, "; ".join(moves + added))
+    return entry, "; ".join(moves + added)
 
 
 def pooled_entry(entries: Sequence[BaselineEntry]) -> BaselineEntry:
@@ -597,9 +592,9 @@ def differences(before: Path, now: Path) -> Iterator[Difference]:
         for name in sorted(old.keys() | new.keys()):
             was, found = old.get(name), new.get(name)
             if was is None or found is None:
-                yield Difference(sku, name, "added" if was is None else "removed", was, found)
+                yield Difference(sku, name, ADDED if was is None else "removed", was, found)
             elif was != found:
-                moved = merge(was, found, is_other_code=False).what
+                _, moved = merge(was, found, is_other_code=False)
                 is_same = replace(was, accepted=found.accepted) == found
                 told = "who and why" if is_same else "evidence alone"
                 yield Difference(sku, name, moved or told, was, found)

@@ -286,10 +286,10 @@ class Worker:
         return chosen[0]
 
     def do_measure(self, _: None) -> None:
-        """Take a block; of two variants four turns, ABBA or BAAB by the seed."""
+        """Take a block; of two variants four, ABBA or BAAB by the seed."""
         is_paired = len(self._sides) > 1
-        for turn in self._order.choice(ORDERS) if is_paired else (0,):
-            self._sides[turn].block(is_paired=is_paired)
+        for side in self._order.choice(ORDERS) if is_paired else (0,):
+            self._sides[side].block(is_paired=is_paired)
 
     def do_finish(self, _: None) -> tuple[Evidence, ...]:
         """Check once more, and say what was found."""
