@@ -218,9 +218,8 @@ def open_engine(url: str, root: Path) -> sa.Engine:
         if parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
         if parsed.get_backend_name() == "postgresql":
-            limit = {"connect_timeout": CONNECT_S}
-            is_set = "connect_timeout" in parsed.query
-            return sa.create_engine(parsed, connect_args={} if is_set else limit)
+            limit = {"connect_timeout": str(CONNECT_S)}
+            return sa.create_engine(parsed.set(query={**limit, **parsed.query}))
         if parsed.get_backend_name() == "sqlite":
             path = root / (parsed.database or "history.db")
             told = "cannot make the folder of the history"
