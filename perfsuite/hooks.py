@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from perfsuite import model
-    from perfsuite.report.data import RunView, Side, VariantView
+    from perfsuite.report.data import RunView, SideView, VariantView
     from perfsuite.run.config import Config, Exceptions, TimeLimit
     from perfsuite.run.finish import Kept
     from perfsuite.run.run import Steps
@@ -231,7 +231,7 @@ class Feature:
         """
 
     @hookspec
-    def perf_explained(self, change: model.Change | None, before: Side, now: Side) -> str:  # type: ignore[empty-body]
+    def perf_explained(self, change: model.Change | None, before: SideView, now: SideView) -> str:  # type: ignore[empty-body]
         """Say in one sentence what a change of a variant's time is made of; "" if unknown."""
 
     @hookspec

@@ -96,15 +96,12 @@ class Accelerator(Record, frozen=True, kw_only=True):
             raise ValueError(f"device {self.name!r}: opens={self.opens!r} is no module:callable")
 
 
-# The two sides of a comparison: another revision of the code, and the working tree.
-
-
 SHORT_COMMIT = 7
 # Ends the name of a commit whose tree was changed.
 DIRTY = "-dirty"
 
 
-class Arm(StrEnum):
+class Side(StrEnum):
     """A is the revision that is compared with, B the working tree: what every run measures."""
 
     A = "A"
@@ -743,7 +740,7 @@ class Evidence(Record, frozen=True, kw_only=True):
 class Result(Record, frozen=True, kw_only=True):
     """How one variant's measuring ended in one stage, with the evidence of each process.
 
-    ``arm`` is A for another revision's; ``claim`` is the id of one that it was measured for.
+    ``side`` is A for another revision's; ``claim`` is the id of one that it was measured for.
     """
 
     variant: str
@@ -754,13 +751,13 @@ class Result(Record, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...] = ()
     case_version: int = 1
     wall_s: float = 0.0
-    arm: Arm = Arm.B
+    side: Side = Side.B
     claim: str = ""
 
     @property
     def is_aside(self) -> bool:
         """Say whether it is no measuring of the run's own code as any run does it."""
-        return self.arm is Arm.A or bool(self.claim)
+        return self.side is Side.A or bool(self.claim)
 
 
 def foreign_share(evidence: Iterable[Evidence]) -> float:
@@ -945,7 +942,7 @@ class Trace(Record, frozen=True, kw_only=True):
     """The kernels of one launch of a variant; without any, ``reason`` says why."""
 
     variant: str
-    arm: Arm = Arm.B
+    side: Side = Side.B
     kernels: tuple[TracedKernel, ...] = ()
     codes: tuple[Code, ...] = ()
     reason: str = ""
@@ -1211,9 +1208,9 @@ class VariantRun(Record, frozen=True, kw_only=True):
         """The entry that it is compared with."""
         return self.expected.entry
 
-    def result(self, stage: Stage, arm: Arm = Arm.B) -> Result | None:
+    def result(self, stage: Stage, side: Side = Side.B) -> Result | None:
         """Return how a stage ended: of what was measured again, the last time."""
-        found = [r for r in self.results if r.stage is stage and r.arm is arm and not r.claim]
+        found = [r for r in self.results if r.stage is stage and r.side is side and not r.claim]
         return found[-1] if found else None
 
     @property
@@ -1221,9 +1218,9 @@ class VariantRun(Record, frozen=True, kw_only=True):
         """How it ended: its confirmation, if there was one, else its screen."""
         return self.result(Stage.CONFIRM) or self.result(Stage.SCREEN)
 
-    def trace(self, arm: Arm = Arm.B) -> Trace | None:
+    def trace(self, side: Side = Side.B) -> Trace | None:
         """Return the last trace of a side."""
-        return next((each for each in self.traces[::-1] if each.arm is arm), None)
+        return next((each for each in self.traces[::-1] if each.side is side), None)
 
 
 class Run(Record, frozen=True, kw_only=True):

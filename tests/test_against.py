@@ -33,12 +33,12 @@ from test_runner import Log
 from perfsuite.boundary import PackError, UsageError
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
-    Arm,
     Confirmation,
     Revision,
     Run,
     Settings,
     Shard,
+    Side,
     Status,
     Tree,
     Verdict,
@@ -123,7 +123,7 @@ def test_a_change_since_the_revision_is_found_and_what_did_not_change_is_the_sam
     assert "elapsed_us" in slower.reason
     assert "4 processes against 4 on the same unit" in slower.reason
     # Side A is nobody's baseline, and both sides are sampled alike.
-    assert Counter(result.arm for result in run.aside) == {Arm.A: 3}
+    assert Counter(result.side for result in run.aside) == {Side.A: 3}
     times = next(e for n, e in entries_of(run).items() if "two" in n).metrics["time_us"]
     assert times.center == pytest.approx(130, rel=0.01)
     assert len(times.values["fa4e00000000"]) == 6
@@ -144,8 +144,8 @@ def test_both_sides_are_traced_and_a_change_inside_the_gate_is_confirmed(project
     assert words(run) == {"one": "same", "two": "slower"}
     assert not verdicts(run)["two"].fails
     assert Counter(result.stage.value for result in run.results) == {"screen": 2, "confirm": 1}
-    found = [(trace.arm, [k.duration_us for k in trace.kernels]) for trace in run.traces]
-    assert found == [(Arm.A, [100.0]), (Arm.B, [100.5])]
+    found = [(trace.side, [k.duration_us for k in trace.kernels]) for trace in run.traces]
+    assert found == [(Side.A, [100.0]), (Side.B, [100.5])]
 
 
 def test_a_pack_that_the_revision_lacks_and_other_work_are_new(project: Path) -> None:

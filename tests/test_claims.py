@@ -13,9 +13,8 @@ from against_data import PACK, commit, measure, repository_at
 
 from perfsuite.judge.compare import Policy
 from perfsuite.judge.noise import entries_of
-from perfsuite.judge.verdict import judge_quads
+from perfsuite.judge.verdict import judge_abba
 from perfsuite.model import (
-    Arm,
     Block,
     ClaimInstance,
     ClaimVerdict,
@@ -24,6 +23,7 @@ from perfsuite.model import (
     Evidence,
     Result,
     Run,
+    Side,
     Status,
 )
 from perfsuite.workers.panel import seats_of
@@ -56,10 +56,10 @@ def claimed(
     return claim, run
 
 
-def test_a_claim_left_open_is_decided_by_quads(project: Path) -> None:
+def test_a_claim_left_open_is_decided_by_abba(project: Path) -> None:
     claim, run = claimed(project, "2.0", two=201.0)
     assert claim.word is ClaimWord.HELD
-    assert "decided by 18 quads inside 6 processes" in claim.reason
+    assert "decided by 18 groups of ABBA inside 6 processes" in claim.reason
     assert claim.ratio == pytest.approx(2.01, abs=0.003)
     assert {result.claim for result in run.aside} == {claim.claim}
     assert [len(result.evidence[0].blocks) for result in run.aside] == [6, 6]
@@ -71,22 +71,25 @@ def test_claims_past_the_limit_or_that_crash_stay_open_and_say_so(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim, _ = claimed(project, "1.0", PACK.replace("    def fn", f"{CRASH}    def fn"))
-    assert (claim.word, "quads ended error: AssertionError" in claim.reason) == ("unclear", True)
+    assert (claim.word, "ended as error: AssertionError" in claim.reason) == (
+        "unclear",
+        True,
+    )
     monkeypatch.setattr("perfsuite.run.run.LIMIT_S", 0.0)
     claim, _ = claimed(project, "1.0")
     assert claim.word is ClaimWord.UNCLEAR
-    assert claim.reason.endswith("no quads: the limit is 20 claims, 0 s")
+    assert claim.reason.endswith("not measured inside one process: the limit is 20 claims, 0 s")
 
 
-def test_legs_alternate_in_quads_of_random_order() -> None:
+def test_legs_alternate_by_abba_in_random_order() -> None:
     def legs(processes: int, seed: str) -> str:
         waves = seats_of(processes, together=1, slots=3, seed=seed)
-        return "".join(seat.arm for (seat,) in waves)
+        return "".join(seat.side for (seat,) in waves)
 
     found = [legs(4, str(seed)) for seed in range(50)]
-    quads = Counter(text[start : start + 4] for text in found for start in (0, 4))
-    assert set(quads) == {"ABBA", "BAAB"}
-    assert min(quads.values()) > 25
+    groups = Counter(text[start : start + 4] for text in found for start in (0, 4))
+    assert set(groups) == {"ABBA", "BAAB"}
+    assert min(groups.values()) > 25
     assert legs(3, "x") == legs(4, "x")[:6]
 
 
@@ -96,16 +99,16 @@ def test_each_slot_carries_both_arms_alike(together: int, slots: int) -> None:
     assert {len(wave) for wave in waves} == {min(together, 2)}
     assert all(len({seat.slot for seat in wave}) == len(wave) for wave in waves)
     seats = [seat for wave in waves for seat in wave]
-    count = Counter((seat.slot, seat.arm) for seat in seats)
-    assert all(count[slot, Arm.A] == count[slot, Arm.B] for slot, _ in count)
+    count = Counter((seat.slot, seat.side) for seat in seats)
+    assert all(count[slot, Side.A] == count[slot, Side.B] for slot, _ in count)
     assert [seat.process for seat in seats] == list(range(12))
 
 
 FACTS = DeviceFacts(device="fake", name="", unit="", identity={})
 
 
-def quads(ratios: Sequence[float], seed: int, within: float = 0.002) -> list[Result]:
-    """Return made-up quads of processes with these ratios, whose level drifts by 5 %."""
+def groups(ratios: Sequence[float], seed: int, within: float = 0.002) -> list[Result]:
+    """Return made-up groups of ABBA of processes with these ratios, whose level drifts by 5 %."""
     source = random.Random(seed)  # noqa: S311 - made-up samples
     sides: tuple[list[Evidence], list[Evidence]] = ([], [])
     for ratio in ratios:
@@ -124,12 +127,12 @@ def quads(ratios: Sequence[float], seed: int, within: float = 0.002) -> list[Res
 
 def word_of(ratios: Sequence[float], seed: int, by: float = 2.0) -> ClaimWord:
     claim = ClaimInstance(id="c", pack="p", name="n", faster="a", than="b", by=by, source="s")
-    verdict = judge_quads(claim, quads(ratios, seed), facts=FACTS, policy=Policy())
+    verdict = judge_abba(claim, groups(ratios, seed), facts=FACTS, policy=Policy())
     assert verdict is not None
     return verdict.word
 
 
-def test_quads_decide_what_drift_would_hide_and_not_what_is_on_the_edge() -> None:
+def test_abba_decides_what_drift_would_hide_and_not_what_is_on_the_edge() -> None:
     source = random.Random(7)  # noqa: S311 - made-up samples
 
     def ratios(center: float) -> list[float]:

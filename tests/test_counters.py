@@ -24,7 +24,7 @@ from perfsuite.explain import counters
 from perfsuite.explain.counters import METRICS, counted, joined, read
 from perfsuite.explain.why import explain
 from perfsuite.model import Trace, TracedKernel
-from perfsuite.report.data import Side
+from perfsuite.report.data import SideView
 from perfsuite.report.data import read as read_run
 from perfsuite.report.files import render_page
 from perfsuite.run.accept import accept
@@ -273,7 +273,7 @@ def test_counters_are_told_beyond_what_others_do_and_stand_in_the_table() -> Non
         # Of the other side bank conflicts are not known.
         counts = {"l2_sectors_read": new, "bank_conflicts": 9e9}
         now = replace(SCALE, duration_us=18.0, counters=counts)
-        (found,) = explain(None, Side(kernels=(before,)), Side(kernels=(now,))).kernels
+        (found,) = explain(None, SideView(kernels=(before,)), SideView(kernels=(now,))).kernels
         assert [name for name, _, _ in found.counters] == ["l2_sectors_read"] * told
     assert "Counted in one run of it" not in render_page(explained_run())
     page = render_page(explained_run(sectors=4_194_304))

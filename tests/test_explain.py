@@ -11,7 +11,7 @@ from report_data import explained
 
 from perfsuite.explain.why import Explanation, Kind, explain, headline, middle
 from perfsuite.model import Change, Code, Health, TracedKernel
-from perfsuite.report.data import RunView, Side
+from perfsuite.report.data import RunView, SideView
 from perfsuite.report.files import render_page, verdict_json
 from perfsuite.report.files import summary as markdown
 from perfsuite.report.terminal import summary
@@ -42,8 +42,8 @@ def change(
     )
 
 
-def side(*kernels: TracedKernel, **rest: object) -> Side:
-    return Side(kernels=kernels, **rest)  # type: ignore[arg-type]
+def side(*kernels: TracedKernel, **rest: object) -> SideView:
+    return SideView(kernels=kernels, **rest)  # type: ignore[arg-type]
 
 
 def said(explanation: Explanation) -> str:
@@ -87,12 +87,12 @@ BEFORE = {"driver": "575", "torch": "2.11", "new": "x"}
         (change(100.0, 100.4), side(SCALE, artefact="a"),
          side(replace(SCALE, duration_us=100.3), artefact="a"),
          f"{LETTER}this kernel; no kernel changed by as much as a trace can tell"),
-        (None, Side(), side(SCALE), ""),
-        (change(100.0, 130.0), Side(), Side(), ""),
+        (None, SideView(), side(SCALE), ""),
+        (change(100.0, 130.0), SideView(), SideView(), ""),
     ],
 )  # fmt: skip
 def test_a_change_is_told_by_what_it_is_made_of(
-    moved: Change | None, before: Side, now: Side, told: str
+    moved: Change | None, before: SideView, now: SideView, told: str
 ) -> None:
     found = said(explain(moved, before, now)).replace("\u2212", "-")
     assert found.endswith(told) if told else not found

@@ -18,12 +18,12 @@ from test_panel import is_idle, limited, make_variant, measure
 from perfsuite.boundary import CaseError, DeviceError, UsageError
 from perfsuite.devices.protocol import Gang, open_device, see_own_first
 from perfsuite.model import (
-    Arm,
     Block,
     Evidence,
     Metric,
     Result,
     Settings,
+    Side,
     Stage,
     Status,
     Variant,
@@ -160,14 +160,14 @@ def test_gangs_of_two_sides_measure_in_turns(fake: Panel, tmp_path: Path) -> Non
     text = PACK.read_text(encoding="utf-8").replace("ctx.spend(us *", "ctx.spend(1.5 * us *")
     (tmp_path / "gang.py").write_text(text, encoding="utf-8")
     compared, other = lag(2, 100), lag(2, 80)
-    fake.compare({Arm.A: Code(origins={"gang": f"file:{tmp_path}/gang.py"})})
+    fake.compare({Side.A: Code(origins={"gang": f"file:{tmp_path}/gang.py"})})
     fake.compared = frozenset({compared.id})
-    found = {(r.variant, r.arm): r for r in measure(fake, compared, other, processes=3)}
+    found = {(r.variant, r.side): r for r in measure(fake, compared, other, processes=3)}
     fake.compare({})
     assert {len(result.evidence) for result in found.values()} == {3}
-    assert set(found) == {(compared.id, Arm.A), (compared.id, Arm.B), (other.id, Arm.B)}
-    assert times(found[compared.id, Arm.A]) == pytest.approx([300] * 24, rel=0.02)
-    assert times(found[compared.id, Arm.B]) == pytest.approx([200] * 24, rel=0.02)
+    assert set(found) == {(compared.id, Side.A), (compared.id, Side.B), (other.id, Side.B)}
+    assert times(found[compared.id, Side.A]) == pytest.approx([300] * 24, rel=0.02)
+    assert times(found[compared.id, Side.B]) == pytest.approx([200] * 24, rel=0.02)
 
 
 def evidence(*times_us: float, **metrics: float) -> Evidence:

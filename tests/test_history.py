@@ -47,11 +47,11 @@ from perfsuite.history.store import (
     url_of,
 )
 from perfsuite.model import (
-    Arm,
     Change,
     MachineShift,
     Result,
     Run,
+    Side,
     Sku,
     Stage,
     Status,
@@ -199,7 +199,7 @@ def test_writers_at_the_same_time_store_every_run_once(url: str) -> None:
 
 def with_aside(run: Run) -> Run:
     """A run with what is no measuring of its own: another side's, a claim's and a canary's."""
-    side_a = replace(run.results[0], arm=Arm.A)
+    side_a = replace(run.results[0], side=Side.A)
     start = replace(run.results[0], stage=Stage.CANARY_START)
     aside = (side_a, replace(side_a, claim="memory.twice"), start)
     return replace(run, canaries=run.variants).having(results=(*run.results, *aside))

@@ -22,7 +22,6 @@ from msgspec import structs
 
 from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.model import (
-    Arm,
     Block,
     CaseInfo,
     Evidence,
@@ -32,6 +31,7 @@ from perfsuite.model import (
     Sampling,
     Scalar,
     Settings,
+    Side,
     Stage,
     Status,
     Tier,
@@ -274,7 +274,7 @@ def test_what_confirms_is_the_host_s_or_of_two_sides_takes_all_blocks(
         variant = changed(structs.replace(FIRST, memory_bytes=size), regime=regime)
         panel.compared = frozenset({variant.id} if is_compared else ())
         results = measure(panel, variant, stage=stage)
-        assert [each.arm for each in results] == [*Arm][0 if is_compared else 1 :]
+        assert [each.side for each in results] == [*Side][0 if is_compared else 1 :]
         assert {len(e.blocks) for each in results for e in each.evidence} == {count}
         assert {len(each.evidence) for each in results} == {3}
     panel.compared = frozenset()

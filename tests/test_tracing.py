@@ -18,7 +18,7 @@ from perfsuite.devices.protocol import Loaded, open_device
 from perfsuite.devices.sass import plain_ptx
 from perfsuite.engine.trace import MOST_KERNELS, Anatomy, artefact_of, dissect
 from perfsuite.explain.trace import Tracing, compared, put
-from perfsuite.model import Arm, Change, Code, Run, Trace, TracedKernel, Verdict, Word
+from perfsuite.model import Change, Code, Run, Side, Trace, TracedKernel, Verdict, Word
 from perfsuite.run.accept import accept
 from perfsuite.run.config import TimeLimit
 from perfsuite.store.baselines import Baselines
@@ -159,8 +159,8 @@ def test_a_hang_loses_one_trace_and_the_next_worker_goes_on(
 ) -> None:
     monkeypatch.setattr(tracer, "LIMIT_S", 1.0)
     with Panel(replace(SETUP, slots=1)) as panel:
-        hung = panel.trace(nasty("hang"), Arm.B, sets=1)
-        after = panel.trace(STEADY[0], Arm.B, sets=1)
+        hung = panel.trace(nasty("hang"), Side.B, sets=1)
+        after = panel.trace(STEADY[0], Side.B, sets=1)
     assert hung.reason.startswith("its tracing ended: trace took longer than its limit of 1 s")
     assert after.reason == "the profiler saw no kernel"
 

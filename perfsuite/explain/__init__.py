@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from perfsuite.model import Change, Run
-    from perfsuite.report.data import Side, VariantView
+    from perfsuite.report.data import SideView, VariantView
 
 
 @hookimpl
@@ -23,7 +23,7 @@ def perf_judged() -> Callable[..., Run]:
 
 
 @hookimpl
-def perf_explained(change: Change | None, before: Side, now: Side) -> str:
+def perf_explained(change: Change | None, before: SideView, now: SideView) -> str:
     """Say what a change is made of: kernels, their code, the clock, the environment."""
     from perfsuite.explain.why import explain, headline
 

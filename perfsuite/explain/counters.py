@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, PerfError, plain
-from perfsuite.model import Arm, Trace, TracedKernel, Variant, built_in, function_of
+from perfsuite.model import Side, Trace, TracedKernel, Variant, built_in, function_of
 from perfsuite.workers import messages
 from perfsuite.workers.panel import Seat, job_of
 from perfsuite.workers.process import Setup, tail
@@ -171,7 +171,7 @@ def counted(
         kernels, left_s = trace.kernels, deadline - time.monotonic()
         if not refused and left_s > 0:
             try:
-                rows = _rows(variants[trace.variant], trace.arm, setup, min(ONE_S, left_s))
+                rows = _rows(variants[trace.variant], trace.side, setup, min(ONE_S, left_s))
                 kernels = joined(kernels, rows)
             except (DeviceError, OSError) as error:
                 why = error.what if isinstance(error, DeviceError) else str(error)
@@ -189,13 +189,13 @@ def counted(
     return f"no counters of some variants: {'; '.join(told)}" if told else ""
 
 
-def _rows(variant: Variant, arm: Arm, setup: Setup, limit_s: float) -> list[TracedKernel]:
+def _rows(variant: Variant, side: Side, setup: Setup, limit_s: float) -> list[TracedKernel]:
     """Have ncu watch one launch of a variant; return its kernels."""
     limit_s = max(1.0, limit_s)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="perfsuite-"))
         log, asked = Path(folder, "ncu.csv"), Path(folder, "job.json")
-        asked.write_bytes(messages.raw(job_of(variant, setup, seat=Seat(0, 0, arm))))
+        asked.write_bytes(messages.raw(job_of(variant, setup, seat=Seat(0, 0, side))))
         words = [shutil.which("ncu") or "ncu", *OPTIONS, "--log-file", str(log)]
         words += [
             "--metrics",

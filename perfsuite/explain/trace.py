@@ -18,12 +18,12 @@ from msgspec.structs import replace
 from perfsuite.engine.trace import Anatomy
 from perfsuite.explain.counters import counted, refusal
 from perfsuite.model import (
-    Arm,
     BaselineEntry,
     Code,
     Regime,
     Run,
     Sampling,
+    Side,
     Trace,
     Variant,
     Word,
@@ -72,7 +72,7 @@ class Tracing(Struct, kw_only=True):
     def take(self, tell: Callable[[str], None]) -> Run:
         """Trace what the judged run needs; return it with what that took, and what was cut."""
         run = self.run
-        self._compared = {result.variant for result in run.aside if result.arm is Arm.A}
+        self._compared = {result.variant for result in run.aside if result.side is Side.A}
         self._kinds = dict(self._needed())
         if not self._kinds:
             return run
@@ -87,8 +87,8 @@ class Tracing(Struct, kw_only=True):
         kinds = list(LIMITS_S)
         variants = [one.variant for one in run.variants if one.id in self._kinds]
         variants.sort(key=lambda each: (kinds.index(self._kinds[each.id]), luck[each.id]))
-        self._trace_side([each for each in variants if each.id in self._compared], Arm.A)
-        self._trace_side(variants, Arm.B)
+        self._trace_side([each for each in variants if each.id in self._compared], Side.A)
+        self._trace_side(variants, Side.B)
         if self._left:
             limits = ", ".join(f"{most:g} s for what {kind}" for kind, most in LIMITS_S.items())
             within = f", within {self.limit}" if self.limit.is_set else ""
@@ -122,12 +122,12 @@ class Tracing(Struct, kw_only=True):
             is_stored = not shaped or any(kernel.counters for kernel in shaped)
         return is_stored or variant.id in self._compared or variant.is_gang
 
-    def _trace_side(self, variants: Sequence[Variant], arm: Arm) -> None:
-        known = {trace.variant for trace in self.run_file.run.traces if trace.arm is arm}
+    def _trace_side(self, variants: Sequence[Variant], side: Side) -> None:
+        known = {trace.variant for trace in self.run_file.run.traces if trace.side is side}
         left = {variant.id: variant for variant in variants if variant.id not in known}
         # The part of the time that is a side's.
         part = 1 / 2 if self._compared else 1.0
-        share_out(self.panels, list(left.values()), partial(self._trace_share, arm, part))
+        share_out(self.panels, list(left.values()), partial(self._trace_share, side, part))
         if self.config.counters:
             waiting = sorted(self._uncounted, key=lambda each: self._kinds[each.variant] != "moved")
             self._uncounted.clear()
@@ -135,7 +135,7 @@ class Tracing(Struct, kw_only=True):
             keep = self.run_file.append_trace
             self._notes.append(counted(self.panels[0].setup, left, waiting, limit_s, keep))
 
-    def _trace_share(self, arm: Arm, part: float, panel: Panel, share: Sequence[Variant]) -> None:
+    def _trace_share(self, side: Side, part: float, panel: Panel, share: Sequence[Variant]) -> None:
         whole_s = self.limit.left_s()
         # What is new is traced on one side alone.
         parts = {kind: 1.0 if kind == "is new" else part for kind in LIMITS_S}
@@ -146,12 +146,12 @@ class Tracing(Struct, kw_only=True):
                 self._left += 1
                 continue
             sampling = self.samplings.get(variant.id)
-            found = panel.trace(variant, arm, sets=sampling.sets if sampling else 1)
-            self._keep(variant, arm, found)
+            found = panel.trace(variant, side, sets=sampling.sets if sampling else 1)
+            self._keep(variant, side, found)
             left_s[kind] -= time.monotonic() - started
         panel.end_tracing()
 
-    def _keep(self, variant: Variant, arm: Arm, found: Anatomy) -> None:
+    def _keep(self, variant: Variant, side: Side, found: Anatomy) -> None:
         folder = self.run_file.path.parents[1] / "artefacts"
         entry = self.entries.get(variant.id)
         before = {code.name: code for code in entry.codes} if entry else {}
@@ -163,7 +163,7 @@ class Tracing(Struct, kw_only=True):
                 put(folder, name, text)
             trace = Trace(
                 variant=variant.id,
-                arm=arm,
+                side=side,
                 kernels=found.kernels,
                 codes=tuple(compared(folder, code, before.get(code.name)) for code in found.codes),
                 reason=found.reason,

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from perfsuite.model import Change, Code, TracedKernel
 from perfsuite.report import view
-from perfsuite.report.data import Side, VariantView
+from perfsuite.report.data import SideView, VariantView
 
 # A kernel whose time moved by less than both is taken as it was: 30 launches say no more.
 LEAST_SHARE, LEAST_US = 0.01, 0.05
@@ -161,7 +161,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
         return self.rest_us / self.change_us > 1 / 2
 
 
-def explain(change: Change | None, before: Side, now: Side) -> Explanation:
+def explain(change: Change | None, before: SideView, now: SideView) -> Explanation:
     """Return what the change of a variant's time is made of."""
     change_us = change.current - change.baseline if change else None
     codes = tuple(_codes(before.codes, now.codes))
@@ -191,7 +191,7 @@ def explain(change: Change | None, before: Side, now: Side) -> Explanation:
 
 
 def _matched(
-    before: Side, now: Side
+    before: SideView, now: SideView
 ) -> Iterator[tuple[Kind, TracedKernel | None, TracedKernel | None]]:
     """Pair kernels by name and shape, then by name alone, then by role; the rest came or went."""
     left, right = list(before.kernels), list(now.kernels)
@@ -240,7 +240,7 @@ def _codes(before: Sequence[Code], now: Sequence[Code]) -> Iterator[CodeChange]:
             yield CodeChange(old[code.name], code, differing)
 
 
-def _clock(change: Change, before: Side, now: Side) -> Clock | None:
+def _clock(change: Change, before: SideView, now: SideView) -> Clock | None:
     """Return the clock's part where it moved, or where it is held back as it was not before."""
     held, was = (Counter(r for h in side.health for r in h.reasons) for side in (now, before))
     clock, time = math.expm1(change.clock_change), math.expm1(change.time_change)

@@ -1,7 +1,7 @@
 """How much a metric varies by itself, by class; the estimates of a run.
 
 The H200 priors are from units of several hosts, all processes of a variant sampled alike. Between
-processes: four units of one host, 13 processes each, six kernels with two arms, and seven of five
+processes: four units of one host, 13 processes each, six kernels with two sides, and seven of five
 short kernels (tests/data). Between units: 274 variants on one unit of one host and one of another
 (baselines/nvidia-h200), less what their processes explain, as the median and the worst difference
 of two. Standard deviations of y = (1-beta) ln time + beta ln cycles, in percent:
@@ -193,7 +193,7 @@ def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, Bas
     All processes of all stages count; a stage that was measured again counts once, as it ended.
     Of the run all results that are its own count, if none are ``given``.
     """
-    traces = {(trace.variant, trace.arm): trace for trace in run.traces}
+    traces = {(trace.variant, trace.side): trace for trace in run.traces}
     variants = {one.id: one.variant for one in run.every}
     own = run.results if given is None else given
     last = {(result.variant, result.stage): result for result in own}
@@ -207,7 +207,7 @@ def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, Bas
         metrics = _metrics(evidence, run.facts.unit, variant.case.metrics)
         if not metrics or any(each.status is not Status.OK for each in results):
             continue
-        trace = traces.get((name, result.arm)) or Trace(variant=name)
+        trace = traces.get((name, result.side)) or Trace(variant=name)
         samplings = {process.sampling for process in evidence}
         time = metrics.get(TIME.name)
         entries[name] = BaselineEntry(

@@ -402,10 +402,10 @@ def judge_claims(
     return tuple(found)
 
 
-def judge_quads(
+def judge_abba(
     claim: ClaimInstance, results: Sequence[Result], *, facts: DeviceFacts, policy: Policy
 ) -> ClaimVerdict | None:
-    """Return the verdict by quads of the faster and the other variant; None if they did not end.
+    """Return a claim's verdict by groups of ABBA of its two variants; None if they did not end.
 
     A quad is two blocks of either. Each process is one value: what it does to both variants is
     not in it.
@@ -420,9 +420,9 @@ def judge_quads(
                 for process in processes
             )
             ratios = [one - other for one, other in zip(than, faster, strict=False)]
-            quads = [sum(ratios[at : at + 2]) / 2 for at in range(0, len(ratios) - 1, 2)]
-            values.append(hodges_lehmann(quads))
-            count += len(quads)
+            groups = [sum(ratios[at : at + 2]) / 2 for at in range(0, len(ratios) - 1, 2)]
+            values.append(hodges_lehmann(groups))
+            count += len(groups)
         theta = hodges_lehmann(values)
     except ValueError:
         return None
@@ -432,8 +432,8 @@ def judge_quads(
     lifted = moderated(own, Variance(between**2, 6))
     variance = max(own, lifted, key=lambda each: each.value).times(1 / len(values))
     verdict = _by_time(claim, Difference(theta, (variance,)), policy)
-    kind = "open_by_quads" if verdict.word is ClaimWord.UNCLEAR else "decided_by_quads"
-    how = because(kind, quads=count, processes=len(values))
+    kind = "open_by_abba" if verdict.word is ClaimWord.UNCLEAR else "decided_by_abba"
+    how = because(kind, groups=count, processes=len(values))
     return structs.replace(verdict, reasons=(*verdict.reasons, how))
 
 

@@ -29,7 +29,7 @@ from perfsuite.model import (
 )
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report import view
-from perfsuite.report.data import Side, explained_by
+from perfsuite.report.data import SideView, explained_by
 from perfsuite.report.files import markdown_templates
 from perfsuite.run.accept import acceptance_of
 from perfsuite.run.project import (
@@ -129,8 +129,8 @@ class Finding(Struct, frozen=True, kw_only=True):
             if was and now and was != now:
                 told.append(f"commits {view.commit(was)}..{view.commit(now)}")
             time = next((each for each in self.changes if each.metric == "time_us"), None)
-            then = Side.of(old, facts.environment if facts else {})
-            told.append(explained_by(time, then, Side.of(new, runs[-1].facts.environment)))
+            then = SideView.of(old, facts.environment if facts else {})
+            told.append(explained_by(time, then, SideView.of(new, runs[-1].facts.environment)))
         return "; ".join(filter(None, told))
 
 

@@ -105,7 +105,7 @@ class Process(NamedTuple):
     middles: Sequence[float]
 
 
-class Side(Struct, frozen=True, kw_only=True):
+class SideView(Struct, frozen=True, kw_only=True):
     """A variant before or now, as far as that is known; ``health`` is that of each block."""
 
     kernels: tuple[TracedKernel, ...] = ()
@@ -117,7 +117,7 @@ class Side(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(
         cls, entry: BaselineEntry, environment: Mapping[str, str], result: Result | None = None
-    ) -> Side:
+    ) -> SideView:
         """Return what an entry knows, and the health of the result that it is of."""
         return cls(
             kernels=entry.kernels,
@@ -398,20 +398,20 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         )
 
     @property
-    def sides(self) -> tuple[Side, Side] | None:
+    def sides(self) -> tuple[SideView, SideView] | None:
         """The variant before and now, where it may have moved; None where it did not."""
         entry, trace = self.entry, self.trace()
         word = self.verdict.word if self.verdict else Word.SAME
         if entry is None or not (word.asks_why or word is Word.UNCLEAR):
             return None
-        now = Side(
+        now = SideView(
             kernels=trace.kernels if trace else (),
             codes=trace.codes if trace else (),
             artefact=next((one.artefact for one in self.evidence if one.artefact), ""),
             environment=self.run.facts.environment,
             health=self.health,
         )
-        return Side.of(entry, self.expected.environment, self.before), now
+        return SideView.of(entry, self.expected.environment, self.before), now
 
     @cached_property
     def explained(self) -> str:
@@ -464,7 +464,7 @@ def _kept(command: str) -> tuple[str, ...]:
     )
 
 
-def explained_by(change: Change | None, before: Side, now: Side) -> str:
+def explained_by(change: Change | None, before: SideView, now: SideView) -> str:
     """Return what a change from one side to the other is made of, as a feature tells it."""
     told = features().hook.perf_explained(change=change, before=before, now=now)
     return "; ".join(filter(None, told))

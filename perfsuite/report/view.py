@@ -386,13 +386,13 @@ SENTENCES: Mapping[str, str] = {
         "baseline has never seen: the card itself, its driver or libraries differ"
     ),
     # Claims.
-    "decided_by_quads": "decided by {quads} quads inside {processes} processes",
+    "decided_by_abba": "decided by {groups} groups of ABBA inside {processes} processes",
     "ended": "{variant} ended {status}: {why}",
     "excepted": "{text}",
     "no_metric": "{variant} has no {metric}",
-    "no_quads": "{why}",
+    "no_abba": "{why}",
     "not_in_run": "{variant} was not part of the run",
-    "open_by_quads": "still open by {quads} quads inside {processes} processes",
+    "open_by_abba": "still open by {groups} groups of ABBA inside {processes} processes",
     "ratio": "{ratio:.3g}x ({level:.0%} interval {low:.3g} to {high:.3g}), {by:g}x claimed",
     "unmet": "{text}",
     "ratio_of_values": "{ratio:.3g}x: {metric} {than:.6g} -> {now:.6g}, {by:g}x claimed",

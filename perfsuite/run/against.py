@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from perfsuite.boundary import PerfError
 from perfsuite.model import (
     DIRTY,
-    Arm,
     Pack,
     Revision,
     Run,
+    Side,
     Status,
     Tier,
     Tree,
@@ -42,7 +42,7 @@ class Sides:
     """
 
     revision: Revision | None = None
-    code: Mapping[Arm, Code] = field(default_factory=dict)
+    code: Mapping[Side, Code] = field(default_factory=dict)
     compared: frozenset[str] = frozenset()
     missing: Mapping[str, str] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class Sides:
         """Return the variants of which the revision had nothing to say, and why."""
         found = dict(self.missing)
         for result in run.aside if self.revision else ():
-            if result.arm is Arm.A and result.status is not Status.OK:
+            if result.side is Side.A and result.status is not Status.OK:
                 found[result.variant] = f"it ended {result.status.value}: {result.reason}"
         return found | dict(of_one_code(run)) if self.revision else {}
 
@@ -84,7 +84,7 @@ def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) ->
     missing = {v.id: why for v in known if (why := _difference(v, listed[v.pack], theirs))}
     return Sides(
         revision=revision,
-        code={Arm.A: _code([*listed.values()], theirs), Arm.B: _code(usable, ours)},
+        code={Side.A: _code([*listed.values()], theirs), Side.B: _code(usable, ours)},
         compared=frozenset(variant.id for variant in known) - missing.keys(),
         missing=missing,
     )

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.peaks import Peaks, efficiency, peaks_of, with_measured
 from perfsuite.model import (
-    Arm,
     BaselineEntry,
     Expected,
     Pack,
     Result,
     Run,
+    Side,
     Stage,
     Status,
     Variant,
@@ -167,7 +167,7 @@ def beside(run: Run, stage: Stage | None = None) -> Run:
     """Return the run with what side A did in a stage, or last, as what is expected of its code."""
     if run.against is None:
         return run
-    of_a = [r for r in run.aside if r.arm is Arm.A and stage in {None, r.stage}]
+    of_a = [r for r in run.aside if r.side is Side.A and stage in {None, r.stage}]
     entries = entries_of(run, {r.variant: r for r in of_a}.values())
     variants = []
     for one in run.variants:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import from_environment, user_name
 from perfsuite.hooks import features
-from perfsuite.model import Arm, Pack, Run, Section, Word
+from perfsuite.model import Pack, Run, Section, Side, Word
 from perfsuite.packs.load import Listeners
 from perfsuite.report.data import RunView, read
 from perfsuite.report.files import PAGE, VERDICT, append_summary, commands_of, files, write_report
@@ -64,7 +64,7 @@ def _run_view(
 ) -> RunView:
     held, previous = beside(run), basis.previous
     if run.against and any(one.expected.in_turns for one in held.variants):
-        of_a = [replace(result, arm=Arm.B) for result in run.aside if result.arm is Arm.A]
+        of_a = [replace(result, side=Side.B) for result in run.aside if result.side is Side.A]
         previous = replace(run.having(results=of_a), commit=run.against.commit)
     # Baselines may have been accepted since: what a run was compared with, its verdicts know.
     told = {verdict.source for verdict in run.verdicts if verdict.source}

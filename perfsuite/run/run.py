@@ -23,9 +23,8 @@ from perfsuite.hooks import features
 from perfsuite.judge.compare import Grounds, Policy
 from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.peaks import peaks_of
-from perfsuite.judge.verdict import judge, judge_claims, judge_quads, wants_confirmation
+from perfsuite.judge.verdict import judge, judge_abba, judge_claims, wants_confirmation
 from perfsuite.model import (
-    Arm,
     BaselineEntry,
     ClaimInstance,
     ClaimVerdict,
@@ -36,6 +35,7 @@ from perfsuite.model import (
     Result,
     Revision,
     Run,
+    Side,
     Stage,
     Status,
     Variant,
@@ -480,7 +480,7 @@ class _Work:
         kept = {
             one.id
             for one in runs
-            if one.result(stage) and (one.id not in compared or one.result(stage, Arm.A))
+            if one.result(stage) and (one.id not in compared or one.result(stage, Side.A))
         }
         variants = [one.variant for one in runs]
         return [variant for variant in variants if variant.id not in kept]
@@ -619,7 +619,7 @@ class _Work:
                     decided[claim.id] = self._decided(panel, claim, told[claim.id])
 
         share_out(self.panels, taken, decide)
-        limit = f"no quads: the limit is {MOST_CLAIMS} claims, {LIMIT_S:g} s"
+        limit = f"not measured inside one process: the limit is {MOST_CLAIMS} claims, {LIMIT_S:g} s"
         limit += f", within {self.limit}" if self.limit.is_set else ""
         undecided = {claim.id: _undecided(told[claim.id], limit) for claim in left}
         return tuple({**told, **undecided, **decided}.values())
@@ -635,10 +635,12 @@ class _Work:
         )
         with self._lock:
             both = [self.file.append(replace(result, claim=claim.id)) for result in results]
-        if verdict := judge_quads(claim, both, facts=self.facts, policy=self.judging.policy):
+        if verdict := judge_abba(claim, both, facts=self.facts, policy=self.judging.policy):
             return verdict
         ended = [*(r for r in both if r.status is not Status.OK), *both]
-        told = [f"quads ended {each.status.value}: {each.reason}" for each in ended[:1]]
+        told = [
+            f"a process with both ended as {each.status.value}: {each.reason}" for each in ended[:1]
+        ]
         return _undecided(open_one, *told) if told else open_one
 
     def _asked(self, run: Run) -> Run:
@@ -709,7 +711,7 @@ class _Work:
         # What was found slower or faster, the run that asks saw no cause to trace. A trace that
         # failed must not take the place of what that run has.
         for trace in found.traces:
-            if trace.arm is Arm.B and (trace.kernels or trace.variant not in known):
+            if trace.side is Side.B and (trace.kernels or trace.variant not in known):
                 self.file.append_trace(trace)
         said = {verdict.variant: verdict for verdict in found.verdicts}
         of_one = dict(of_one_code(found))
@@ -747,4 +749,4 @@ class _Work:
 
 
 def _undecided(verdict: ClaimVerdict, why: str) -> ClaimVerdict:
-    return replace(verdict, reasons=(*verdict.reasons, because("no_quads", why=why)))
+    return replace(verdict, reasons=(*verdict.reasons, because("no_abba", why=why)))

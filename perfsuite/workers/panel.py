@@ -24,12 +24,12 @@ from msgspec.structs import replace
 from perfsuite.boundary import CaseError, DeviceError
 from perfsuite.engine.trace import Anatomy
 from perfsuite.model import (
-    Arm,
     DeviceFacts,
     Evidence,
     Regime,
     Result,
     Sampling,
+    Side,
     Stage,
     Status,
     Variant,
@@ -77,7 +77,7 @@ class Seat:
 
     process: int
     slot: int
-    arm: Arm = Arm.B
+    side: Side = Side.B
 
 
 def seats_of(
@@ -95,7 +95,7 @@ def seats_of(
         chosen = random.Random(seed)  # noqa: S311 - an order, not a secret
         sides = "".join(chosen.choice(ORDERS) for _ in range((processes + 1) // 2))
         seats = [
-            Seat(number, (2 * (number // 4) + number % 2) % slots, Arm(side))
+            Seat(number, (2 * (number // 4) + number % 2) % slots, Side(side))
             for number, side in enumerate(sides[: 2 * processes])
         ]
     return [tuple(seats[first : first + together]) for first in range(0, len(seats), together)]
@@ -117,8 +117,8 @@ class Work:
     waves: int = 0
     sides: int = 1
     wall_s: float = 0.0
-    found: dict[tuple[str, Arm], list[Evidence]] = field(default_factory=lambda: defaultdict(list))
-    failed: dict[Arm, EndedError] = field(default_factory=dict)
+    found: dict[tuple[str, Side], list[Evidence]] = field(default_factory=lambda: defaultdict(list))
+    failed: dict[Side, EndedError] = field(default_factory=dict)
 
     @property
     def memory_bytes(self) -> int:
@@ -141,15 +141,15 @@ class Work:
             wall_s=round(self.wall_s / max(1, len(self.found)), 6),
         )
         results = [
-            replace(blank, arm=arm, status=end.status, reason=end.reason, output=end.output)
-            for arm, end in self.failed.items()
+            replace(blank, side=side, status=end.status, reason=end.reason, output=end.output)
+            for side, end in self.failed.items()
         ]
         results += [
-            doubted(replace(blank, variant=name, arm=arm, evidence=tuple(evidence)))
-            for (name, arm), evidence in self.found.items()
-            if not {arm, Arm.B} & self.failed.keys()
+            doubted(replace(blank, variant=name, side=side, evidence=tuple(evidence)))
+            for (name, side), evidence in self.found.items()
+            if not {side, Side.B} & self.failed.keys()
         ]
-        for result in sorted(results, key=lambda each: each.arm):
+        for result in sorted(results, key=lambda each: each.side):
             on_result(result)
 
 
@@ -165,7 +165,7 @@ class Wave:
     def seats(self) -> tuple[Seat, ...]:
         """The seats that are still to be taken: side B goes on without A, A not without B."""
         failed = self.work.failed
-        return () if Arm.B in failed else tuple(s for s in self.planned if s.arm not in failed)
+        return () if Side.B in failed else tuple(s for s in self.planned if s.side not in failed)
 
     @property
     def crews(self) -> list[list[Process]]:
@@ -201,7 +201,7 @@ def job_of(
     **more: Any,
 ) -> Job:
     """Return the job of one process of a variant."""
-    code = setup.code(seat.arm)
+    code = setup.code(seat.side)
     # From names only: a variant measured alone gets the seeds it has in the whole suite.
     text = f"{setup.settings.seed}/{stage}/{variant.id}/{seat.process}"
     return Job(
@@ -245,7 +245,7 @@ class Panel(Closable):
         self.slots = [Slot(index, setup) for index in range(setup.slots)]
         self._folder = tempfile.TemporaryDirectory(prefix="perfsuite-")
 
-    def compare(self, sides: Mapping[Arm, Code]) -> None:
+    def compare(self, sides: Mapping[Side, Code]) -> None:
         """Begin anew with the code of these sides, or of none; also where ``stop`` was called."""
         self.setup, self.compared = changed(self.setup, sides=sides), frozenset()
         self._is_stopped.clear()
@@ -297,7 +297,7 @@ class Panel(Closable):
         self._run([Work(variant, Stage.CONFIRM, rival=rival)], processes, results.append)
         return results
 
-    def trace(self, variant: Variant, arm: Arm, *, sets: int) -> Anatomy:
+    def trace(self, variant: Variant, side: Side, *, sets: int) -> Anatomy:
         """Return what a launch of a variant is made of, or why that is not known.
 
         One worker traces the variants of a side, one after the other, until something else is
@@ -306,11 +306,11 @@ class Panel(Closable):
         if variant.is_gang:
             return Anatomy((), reason="ranks are not traced")
         try:
-            if self._tracing is None or self._tracing.arm is not arm:
+            if self._tracing is None or self._tracing.side is not side:
                 self.end_tracing()
                 self._tracing = self.slots[0].fork()
-                self._tracing.arm = arm
-            self._tracing.tell("trace", (job_of(variant, self.setup, seat=Seat(0, 0, arm)), sets))
+                self._tracing.side = side
+            self._tracing.tell("trace", (job_of(variant, self.setup, seat=Seat(0, 0, side)), sets))
             found: Anatomy = hear([self._tracing], "trace", LIMIT_S, self._watch)[0]
         except (EndedError, StoppedError, DeviceError) as ended:
             self.end_tracing()
@@ -382,7 +382,7 @@ class Panel(Closable):
                 Wave(work, each)
                 for each in seats
                 for work in group
-                if work.is_compared or not is_compared or each[0].arm is Arm.B
+                if work.is_compared or not is_compared or each[0].side is Side.B
             ]
             for wave in waves:
                 wave.work.waves += 1
@@ -415,7 +415,7 @@ class Panel(Closable):
                     following.close()
                 self._conduct(wave, None)
         except EndedError as ended:
-            work.failed[ended.process.arm] = ended
+            work.failed[ended.process.side] = ended
             if following and following.work is work:
                 following.close()
             if wave.seats:
@@ -497,7 +497,7 @@ class Panel(Closable):
         for seat in () if wave.workers else wave.seats:
             for slot in self.slots[: variant.ranks] if is_gang else [self.slots[seat.slot]]:
                 wave.workers.append(slot.fork())
-                wave.workers[-1].arm = seat.arm
+                wave.workers[-1].side = seat.side
         more: dict[str, Any] = {}
         if work.rival is not None:
             more |= {"rival": work.rival.axes}
@@ -559,7 +559,7 @@ class Panel(Closable):
             except CaseError as error:
                 raise EndedError(crew[0], Status.ERROR, error.what) from error
             unit = gang_unit(units[: len(parts)])
-            work.found[name, crew[0].arm].append(replace(whole, unit=unit))
+            work.found[name, crew[0].side].append(replace(whole, unit=unit))
 
     def _see_out(self) -> None:
         """Wait until the wave that was told to leave is gone."""

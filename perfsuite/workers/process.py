@@ -21,7 +21,7 @@ import msgspec
 
 import perfsuite
 from perfsuite.boundary import NAME_CHARACTERS, DeviceError, PerfError, plain, python_path
-from perfsuite.model import Accelerator, Arm, Gpu, Kernel, Settings, Status, Tree, built_in
+from perfsuite.model import Accelerator, Gpu, Kernel, Settings, Side, Status, Tree, built_in
 from perfsuite.store.files import Closable
 from perfsuite.workers import messages
 from perfsuite.workers.messages import UNTOLD, Channel, Done, Ending
@@ -130,13 +130,13 @@ class Setup:
     settings: Settings = field(default_factory=Settings)
     origins: Mapping[str, str] = field(default_factory=dict)
     kernels: tuple[Kernel, ...] = ()
-    sides: Mapping[Arm, Code] = field(default_factory=dict)
+    sides: Mapping[Side, Code] = field(default_factory=dict)
     accelerator: Accelerator | None = None
     memory_limit_bytes: int = 0
 
-    def code(self, arm: Arm) -> Code:
+    def code(self, side: Side) -> Code:
         """Return what workers of a side load."""
-        return self.sides.get(arm) or Code(origins=self.origins, kernels=self.kernels)
+        return self.sides.get(side) or Code(origins=self.origins, kernels=self.kernels)
 
     @property
     def is_host_measured(self) -> bool:
@@ -186,7 +186,7 @@ class Process(Closable):
         self, channel: Channel, output: IO[bytes], pid: int, end: Callable[[float], Ending]
     ) -> None:
         self.channel, self.output, self.pid = channel, output, pid
-        self.arm, self.phase = Arm.B, "start"
+        self.side, self.phase = Side.B, "start"
         self.on_phase: Callable[[str], object] = str
         self.answers: dict[str, Any] = {}
         self.told_at = time.monotonic()

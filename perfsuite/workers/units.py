@@ -21,10 +21,10 @@ from perfsuite.model import (
     GPU_DEVICE,
     HOST_DEVICE,
     Accelerator,
-    Arm,
     Gpu,
     Pack,
     Settings,
+    Side,
     Variant,
     built_in,
 )
@@ -253,7 +253,7 @@ class Panels(Closable):
         self._settings: Settings | None = None
 
     def of(
-        self, device: str, packs: Sequence[Pack], settings: Settings, sides: Mapping[Arm, Code]
+        self, device: str, packs: Sequence[Pack], settings: Settings, sides: Mapping[Side, Code]
     ) -> tuple[Panel, ...]:
         """Return the panels, for a run that compares these sides, or none; raises DeviceError.
 
