@@ -1043,7 +1043,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
     variant: str
     case_version: int
     run: str
-    metrics: Mapping[MetricName, BaselineMetric]
+    metrics: Mapping[str, BaselineMetric]
     regime: str = "paced"
     state: Mapping[str, str] = {}
     artefact: str = ""
@@ -1054,6 +1054,8 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
     codes: tuple[Code, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in self.metrics:
+            Metric(name)  # refuses a bad name, and says which
         rows = [metric.values for metric in self.metrics.values() if metric.values]
         counts = [{unit: len(row) for unit, row in values.items()} for values in rows]
         if any(each != counts[0] for each in counts):

@@ -92,7 +92,7 @@ def test_ids_select_as_in_any_test_session(folder: pytest.Pytester) -> None:
     bare = folder.runpytest_inprocess("-p", "perfsuite.plugin", RIGHT)
     assert nothing.ret == bare.ret == USAGE_ERROR
     nothing.stderr.fnmatch_lines(["*not found: perf::test_variant?acme.double?n=3??"])
-    bare.stderr.fnmatch_lines(["*acme.double*is measured, not tested", "*do: pytest --perf *"])
+    bare.stderr.fnmatch_lines(["*acme.double*is a variant", "*do: add --perf"])
 
 
 def test_what_failed_last_runs_again(folder: pytest.Pytester) -> None:

@@ -33,7 +33,7 @@ def case_pages(sources: Sequence[Pack]) -> dict[str, str]:
 def own_packs(root: Path) -> list[Pack]:
     """Return the packs of the repository, installed or not."""
     return [
-        source for folder in sorted((root / "plugins").iterdir()) for source in packs_at(folder)
+        source for folder in sorted((root / "plugins").glob("*/")) for source in packs_at(folder)
     ]
 
 

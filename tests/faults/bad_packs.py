@@ -70,7 +70,7 @@ PACKS = (
       "class Mute(Exception):\n    def __str__(self): raise ValueError\nraise Mute"),
     P("raises KeyboardInterrupt", "refused: KeyboardInterrupt", "raise KeyboardInterrupt"),
     P("sys.exit(0)", "refused: SystemExit", "import sys; sys.exit(0)"),
-    P("os._exit(0)", "refused: exit status 0", "import os; os._exit(0)"),
+    P("os._exit(0)", "refused: exit code 0", "import os; os._exit(0)"),
     P("kills itself", "refused: SIGKILL|signal", "import os; os.kill(os.getpid(), 9)"),
     P("reads address zero", "refused: SIGSEGV|signal", "import ctypes; ctypes.string_at(0)"),
     P("endless recursion", "refused: RecursionError", "f = lambda: f(); f()"),
