@@ -180,7 +180,7 @@ METRICS = (
     # The allocator rounds and keeps blocks of its own.
     CoreMetric("peak_bytes", "bytes", threshold=0.01),
 )
-TIME, CYCLES, DEVICE_TIME, ENERGY, PEAK_BYTES = METRICS
+TIME, CYCLES, DEVICE_TIME, ENERGY, PEAK_BYTES, *_ = METRICS
 NOISY = tuple(metric.name for metric in METRICS if metric.noise)
 CLOCKS = tuple(metric.name for metric in METRICS if metric.is_clock)
 OWN_METRICS = tuple(metric.name for metric in METRICS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import statistics
 import sys
 import time
@@ -54,7 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[looks_key] = []
     if not config.getoption("perf"):
         for arg in config.args:
-            path = config.invocation_params.dir / arg.partition("::")[0]
+            # As pytest does: a link stays, ".." goes.
+            path = Path(
+                os.path.abspath(config.invocation_params.dir / arg.partition("::")[0])  # noqa: PTH100
+            )
             is_module = path.is_file() and is_case(path, config)
             if is_module or is_module_id(arg, config):
                 what = "a case module" if is_module else "a variant"

@@ -33,7 +33,9 @@ def case_pages(sources: Sequence[Pack]) -> dict[str, str]:
 def own_packs(root: Path) -> list[Pack]:
     """Return the packs of the repository, installed or not."""
     return [
-        source for folder in sorted((root / "plugins").glob("*/")) for source in packs_at(folder)
+        source
+        for project in sorted(root.glob("plugins/*/pyproject.toml"))
+        for source in packs_at(project.parent)
     ]
 
 

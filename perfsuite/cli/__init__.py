@@ -105,9 +105,9 @@ def doctor(
     strict: Annotated[bool, typer.Option("--strict", help="Exit 20 if it is in use")] = False,
 ) -> None:
     """Say what this machine is, what would spoil a comparison, and what cannot run here."""
-    project = find_project(pack, tier=tier, device=device).chosen()
-    packs = project.packs
     say_software()
+    project = find_project(pack, tier=tier).chosen()
+    packs = project.packs
     say_broken(packs)
     for own, name in ((each.accelerator, each.name) for each in packs if each.accelerator):
         has = f"has {', '.join(own.units)}" if own.units else "has none"

@@ -17,8 +17,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+import cuda.core as core  # noqa: PLR0402 - names cuda.core where it is missing
 import torch
-from cuda import core
 from cuda.bindings import driver
 from msgspec.structs import replace
 

@@ -535,7 +535,7 @@ def join(device: str, *, rank: int, ranks: int, rendezvous: str) -> Gang:
 
 def join_elastic(device: str) -> JoinedGang:
     """Join the group that torchrun's environment describes, on one node or several."""
-    own = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    own = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return JoinedGang(device_class(device).backend, own)
 
 

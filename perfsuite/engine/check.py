@@ -208,6 +208,11 @@ class Recheck:
             return
         comparison = _compared(device, self.workload, returned, data, self._expected)
         if not comparison.is_right:
+            if self.is_fresh and not self.workload.in_place:
+                seed = self.session.seed * SEEDS + RECHECK_SEED
+                made = given(device, self.workload, seed, is_kept=True)
+                if device.digest(data.arguments, data.outputs) != made.digest:
+                    raise self._wrong("launches changed their input")
             raise self._wrong(DIFFERS, f": {comparison.reason}")
         if comparison.limit > self.session.limit:
             raise self._wrong("output is less precise than it was when it was checked")

@@ -218,7 +218,8 @@ def open_engine(url: str, root: Path) -> sa.Engine:
         if parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
         if parsed.get_backend_name() == "postgresql":
-            limit = {"connect_timeout": str(CONNECT_S)}
+            has_limit = parsed.get_driver_name() in {"psycopg", "psycopg2"}
+            limit = {"connect_timeout": str(CONNECT_S)} if has_limit else {}
             return sa.create_engine(parsed.set(query={**limit, **parsed.query}))
         if parsed.get_backend_name() == "sqlite":
             path = root / (parsed.database or "history.db")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import threading
@@ -676,8 +677,9 @@ class _Work:
                 self.steps.take("the rest was not measured in turns", ask, None)
             except KeyboardInterrupt:
                 self.is_interrupted = True
-                self.place.close()  # a second Ctrl-C may have left a thread that still measures
                 notes.append("interrupted while the baseline's code was measured in turns")
+                with contextlib.suppress(KeyboardInterrupt):  # the verdicts are still to be stored
+                    self.place.close()  # there may be a thread that still measures
         if left := len(doubted[MOST:]):
             notes.append(NOT_IN_TURNS.format(left, f"{MOST} at most are"))
         found = run.having(verdicts=answers.values())

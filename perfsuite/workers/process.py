@@ -100,7 +100,9 @@ def resident_bytes(pid: int) -> int:
         fields = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
     except OSError:
         return 0
-    return int(fields[1]) * _PAGE_BYTES
+    # Linux 6.2 to 6.15 count resident pages by CPU: a young process may show none, but has a size.
+    size, resident = map(int, fields[:2])
+    return max(min(size, 1), resident) * _PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

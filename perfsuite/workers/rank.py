@@ -21,6 +21,7 @@ from perfsuite.engine.measure import Session
 from perfsuite.model import (
     GPU_DEVICE,
     HOST_DEVICE,
+    METRICS,
     Evidence,
     Metric,
     Result,
@@ -57,7 +58,7 @@ def merged(ranks: Sequence[Evidence], metrics: Sequence[Metric]) -> Evidence:
             f"the ranks launched differently: blocks, launches, backend, sets are {sorted(steps)}",
             remedy="let the case do the same on all ranks",
         )
-    worst = {m.name: min if m.better == "higher" else max for m in metrics}
+    worst = {m.name: min if m.better == "higher" else max for m in (*METRICS, *metrics)}
     exact = _by_name(each.exact for each in ranks)
     phases_s = _by_name(each.phases_s for each in ranks)
     blocks = []
