@@ -96,7 +96,7 @@ def add_cases(project: pytest.Pytester, *names: str) -> None:
 
 
 def test_an_ordinary_session_runs_ordinary_tests_and_imports_nothing_heavy(
-    project: pytest.Pytester,
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_cases(project, "test_other")
     heavy = "torch numpy scipy jinja2 rich sqlalchemy perfsuite.packs.load"
@@ -110,9 +110,12 @@ def test_an_ordinary_session_runs_ordinary_tests_and_imports_nothing_heavy(
         """
     )
     project.runpytest_subprocess("-p", "perfsuite.plugin").assert_outcomes(passed=2)
-    result = run(project, "cases/test_other.py")
-    assert result.ret == USAGE_ERROR
-    result.stderr.fnmatch_lines(["*cases/test_other.py is a case module", "*add --perf"])
+    project.mkdir("sub")
+    for named, start in (("cases/test_other.py", "."), ("../cases/test_other.py", "sub")):
+        monkeypatch.chdir(project.path / start)
+        result = run(project, named)
+        assert result.ret == USAGE_ERROR
+        result.stderr.fnmatch_lines(["*cases/test_other.py is a case module", "*add --perf"])
 
 
 def test_collecting_takes_variants_only_and_measures_nothing(project: pytest.Pytester) -> None:

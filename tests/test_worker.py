@@ -34,6 +34,7 @@ from perfsuite.model import (
 )
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import messages as wire
+from perfsuite.workers import process
 from perfsuite.workers.server import Worker, attend
 
 PACKS = Path(__file__).parent / "packs"
@@ -230,3 +231,11 @@ def test_values_travel_as_plain_ones_or_not_at_all() -> None:
 )
 def test_text_of_cases_is_made_plain(text: str, most: int, kept: str) -> None:
     assert plain(text, most=most) == kept
+
+
+def test_a_process_whose_pages_are_not_counted_yet_is_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for fields, is_alive in (("3000 0 0 1 0 40 0", True), ("0 0 0 0 0 0 0", False)):
+        monkeypatch.setattr(Path, "read_text", lambda *_, said=fields, **__: said)
+        assert bool(process.resident_bytes(1)) == is_alive
