@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -105,6 +106,8 @@ def missing(folder: Path, **fields: Any) -> dict[str, str]:
 def write(folder: Path, **files: str) -> None:
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    # A file of the same second and size would count as the one that was compiled.
+    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
 
 
 # Beside a revision that was asked for.
