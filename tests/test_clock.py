@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import os
+import math
 import sys
 import time
 from pathlib import Path
@@ -76,7 +76,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     """A folder whose conftest has a clock of a device that takes what it is told."""
     for name in [name for name in os.environ if name.startswith("PYTEST_XDIST")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeini("[pytest]\nfilterwarnings = error\naddopts = --strict-markers\n")
     pytester.makeconftest(CONFTEST)

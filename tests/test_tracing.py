@@ -157,9 +157,10 @@ def test_what_is_cut_of_a_long_launch_is_said() -> None:
 def test_a_hang_loses_one_trace_and_the_next_worker_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tracer, "LIMIT_S", 1.0)
     with Panel(replace(SETUP, slots=1)) as panel:
-        hung = panel.trace(nasty("hang"), Side.B, sets=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(tracer, "LIMIT_S", 1.0)
+            hung = panel.trace(nasty("hang"), Side.B, sets=1)
         after = panel.trace(STEADY[0], Side.B, sets=1)
     assert hung.reason.startswith("its tracing ended: trace took longer than its limit of 1 s")
     assert after.reason == "the profiler saw no kernel"
