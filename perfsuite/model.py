@@ -1215,10 +1215,25 @@ class VariantRun(Record, frozen=True, kw_only=True):
         found = [r for r in self.results if r.stage is stage and r.side is side and not r.claim]
         return found[-1] if found else None
 
+    def ended(self, side: Side = Side.B) -> Result | None:
+        """Return how a side ended: its confirmation, if there was one, else its screen.
+
+        Of sides that took turns a confirmation goes on where the screen ended: all count.
+        """
+        screen, confirm = self.result(Stage.SCREEN, side), self.result(Stage.CONFIRM, side)
+        if screen and confirm and self.is_paired and confirm.status is Status.OK:
+            return replace(confirm, evidence=(*screen.evidence, *confirm.evidence))
+        return confirm or screen
+
     @property
     def last(self) -> Result | None:
-        """How it ended: its confirmation, if there was one, else its screen."""
-        return self.result(Stage.CONFIRM) or self.result(Stage.SCREEN)
+        """How it ended."""
+        return self.ended()
+
+    @property
+    def is_paired(self) -> bool:
+        """Say whether side A of the same run was measured with it."""
+        return any(each.side is Side.A and not each.claim for each in self.results)
 
     def trace(self, side: Side = Side.B) -> Trace | None:
         """Return the last trace of a side."""

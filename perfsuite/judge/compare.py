@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import fmean, linear_regression, median, stdev
+from typing import Any
 
 from msgspec import structs
 
@@ -21,6 +22,7 @@ from perfsuite.judge.noise import (
     time_prior,
     values_of_entry,
 )
+from perfsuite.judge.pairs import CALL, MISS, Looks, difference
 from perfsuite.judge.peaks import class_of
 from perfsuite.model import (
     DEVICE_TIME,
@@ -32,7 +34,6 @@ from perfsuite.model import (
     Budget,
     Change,
     DeviceFacts,
-    Expected,
     Metric,
     Reason,
     Regime,
@@ -106,7 +107,7 @@ class Grounds:
     """What all variants of a run are judged by.
 
     ``priors`` are what entries taught of noise, by the prior of a class. ``clocks`` are the compute
-    canary's SM clock in MHz by unit, before and now.
+    canary's SM clock in MHz by unit, before and now. ``looks`` say how many pairs a call needs.
     """
 
     facts: DeviceFacts
@@ -114,20 +115,20 @@ class Grounds:
     policy: Policy = Policy()
     priors: Mapping[NoisePrior, NoisePrior] = field(default_factory=dict)
     clocks: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {})
+    looks: Looks = Looks(3, 6, 12)
 
     def learned(self, known: Sequence[BaselineEntry], variants: Sequence[Variant]) -> Grounds:
         """Return the same with what a SKU's entries tell of noise, measured in this run or not."""
         return replace(self, priors=priors_of(known, variants, self.facts, self.slug))
 
-    def prior(self, of_class: NoisePrior, held: Expected) -> NoisePrior:
-        """Return a class's prior as it was learned; sides in turns are of one run."""
-        prior = self.priors.get(of_class, of_class)
-        return replace(prior, run=0.0) if held.in_turns else prior
+    def prior(self, of_class: NoisePrior) -> NoisePrior:
+        """Return a class's prior as it was learned."""
+        return self.priors.get(of_class, of_class)
 
     def time_prior(self, one: VariantRun, entry: BaselineEntry) -> NoisePrior:
         """Return the prior of a variant's time, as it was learned."""
         work_class = class_of(one.variant, self.slug, entry.metrics[TIME.name].center)
-        return self.prior(time_prior(work_class, entry, self.facts), one.expected)
+        return self.prior(time_prior(work_class, entry, self.facts))
 
 
 # The change of a metric with noise, from the processes of both sides.
@@ -139,8 +140,8 @@ class Shift:
 
     ``strict`` is the change with every process and decides what moved, ``lenient`` that without
     those which stand apart and decides what did not. ``least`` is the log change that is sure.
-    ``strays`` counts processes that stand apart from the others of their side, out of
-    ``processes`` (before, now). ``has_clock`` says whether the SM clock is known beside time,
+    ``levels`` are those of their intervals. ``strays`` counts processes that stand apart from the
+    others of their side, out of ``processes`` (before, now). ``has_clock`` says whether the SM clock is known beside time,
     ``is_clock_lost`` whether it moved further than ``beta`` is known for.
     """
 
@@ -149,6 +150,7 @@ class Shift:
     strict: Change
     lenient: Change
     least: float
+    levels: tuple[float, float]
     processes: tuple[int, int]
     strays: int
     same_unit: bool
@@ -233,11 +235,76 @@ def shift_of(
             degrees=min(each.degrees for each in lenient),
         ),
         least=max(low, -high),
+        levels=(1 - policy.alpha, 1 - 2 * policy.alpha_same),
         processes=(len(pair.before), len(pair.now)),
         strays=sum(map(len, sides)) - sum(len(unit) for side in modes for unit in side),
         same_unit=pair.same_unit,
         has_clock=all(one.cycles for one in (*before, *now)),
         is_clock_lost=is_clock_lost,
+    )
+
+
+def pair_shift_of(
+    a: Sequence[Timing],
+    b: Sequence[Timing],
+    *,
+    prior: NoisePrior,
+    policy: Policy,
+    call: int,
+    metric: Metric = TIME,
+) -> Shift:
+    """Return how far side B is from side A, by pairs on one card; ``call`` pairs make a call."""
+    has_clock = all(one.cycles for one in (*a, *b))
+    clocks = [median(one.y(1.0) - one.y(0.0) for one in side) for side in (a, b)]
+    clock = clocks[1] - clocks[0] if has_clock else 0.0
+    # Sides that took turns have one clock, but where their code draws more of the power.
+    beta = prior.beta if has_clock and abs(clock) <= CLOCK_LIMIT else 0.0
+    found = difference([one.y(beta) for one in a], [one.y(beta) for one in b], prior)
+    center = [median(one.time_us for one in side) for side in (a, b)]
+    own = max(prior.threshold, metric.threshold) if policy.threshold is None else policy.threshold
+    floor = policy.floor_us / center[0] if metric in {TIME, ELAPSED} else 0.0
+    worth = max(own, floor)
+    # What scatters more than that has its spread for the smallest change.
+    threshold = max(worth, math.expm1(found.spread))
+    gate = max(prior.gate, 2 * worth) if policy.gate is None else policy.gate
+    reach, still = found.reach(CALL), found.reach(MISS)
+    word = Word.UNCLEAR
+    if min(len(a), len(b)) >= call and abs(found.theta) > max(math.log1p(threshold), reach):
+        word = Word.SLOWER if found.theta > 0 else Word.FASTER
+    elif abs(found.theta) + still < math.log1p(gate):
+        word = Word.SAME
+    is_reciprocal = metric.better == "higher"
+    change = Change(
+        metric=metric.name,
+        unit=metric.unit,
+        baseline=1 / center[0] if is_reciprocal else center[0],
+        current=1 / center[1] if is_reciprocal else center[1],
+        theta=_share(found.theta),
+        low=_share(found.theta - reach),
+        high=_share(found.theta + reach),
+        threshold=threshold,
+        gate=gate,
+        detectable=_share(max(math.log1p(threshold), reach) + found.error),
+        # Each is judged by itself: looks and sides are in the error of a call.
+        p_value=0.0 if word.moved else 1.0,
+        time_change=math.log(center[1] / center[0]),
+        clock_change=clock,
+        beta=beta,
+        degrees=found.degrees,
+    )
+    low, high = _share(found.theta - still), _share(found.theta + still)
+    return Shift(
+        metric=metric,
+        word=word,
+        strict=change,
+        lenient=structs.replace(change, low=low, high=high),
+        least=abs(found.theta) - reach,
+        levels=(1 - 2 * CALL, 1 - 2 * MISS),
+        processes=(len(a), len(b)),
+        strays=0,
+        same_unit=True,
+        has_clock=has_clock,
+        is_clock_lost=False,
     )
 
 
@@ -399,8 +466,11 @@ def shifts_of(
     reasons: list[Reason] = []
 
     def add(sides: Sequence[Sequence[Timing]], prior: NoisePrior, metric: Metric) -> None:
-        if all(sides):
-            shifts.append(shift_of(*sides, prior=prior, policy=grounds.policy, metric=metric))
+        given: dict[str, Any] = {"prior": prior, "policy": grounds.policy, "metric": metric}
+        if all(sides) and held.in_turns:
+            shifts.append(pair_shift_of(*sides, call=grounds.looks.call, **given))
+        elif all(sides):
+            shifts.append(shift_of(*sides, **given))
 
     before, values = values_of_entry(entry), now(TIME)
     if before and values:
@@ -410,7 +480,7 @@ def shifts_of(
         at_home = {each.unit for each in before} & {each.unit for each in fresh} - {""}
         if case.regime is Regime.END_TO_END and all(awaited) and not at_home:
             # Host time is another host's there.
-            add(awaited, grounds.prior(PRIORS["awaited"], held), DEVICE_TIME)
+            add(awaited, grounds.prior(PRIORS["awaited"]), DEVICE_TIME)
             was, is_now = (median(each.time_us for each in side) for side in (before, fresh))
             reasons.append(because("another_host", theta=is_now / was - 1))
         else:
@@ -419,7 +489,7 @@ def shifts_of(
         if held.in_turns and has_clock:
             # In turns time itself counts as well, with what the clock did to it.
             add((before, fresh), replace(prior, beta=0.0, beta_sd=0.0), ELAPSED)
-    service = grounds.prior(service_prior(grounds.facts.device), held)
+    service = grounds.prior(service_prior(grounds.facts.device))
     for metric in case.metrics:
         try:
             add((values_of_entry(entry, metric), now(metric)), service, metric)
@@ -432,9 +502,9 @@ def shifts_of(
             _ratios(before, grounds.clocks[0]),
             _ratios([each for each in values if each.is_fresh], grounds.clocks[1]),
         )
-        add(clocks, grounds.prior(PRIORS["clock"], held), CLOCK)
+        add(clocks, grounds.prior(PRIORS["clock"]), CLOCK)
         energies = values_of_entry(entry, ENERGY), now(ENERGY)
-        add(energies, grounds.prior(PRIORS["energy"], held), ENERGY)
+        add(energies, grounds.prior(PRIORS["energy"]), ENERGY)
     return shifts, reasons
 
 

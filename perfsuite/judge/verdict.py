@@ -30,6 +30,7 @@ from perfsuite.judge.noise import (
     values_of,
     values_of_entry,
 )
+from perfsuite.judge.pairs import looks_of, needs_pairs, within
 from perfsuite.model import (
     CYCLES,
     ENERGY,
@@ -123,7 +124,7 @@ def judge(
     """Return a verdict for each variant that ended ok, by what the run expects of it, in order.
 
     The results are of one ``stage``, or the last of each variant: evidence of two is never mixed,
-    and a stage's comparisons are one family for the false discovery rate. ``known`` are all entries
+    but of sides that took turns all pairs count. A stage's comparisons are one family for the false discovery rate. ``known`` are all entries
     of the SKU, measured or not: they tell of noise.
     """
     known = known or [one.entry for one in run.every if one.entry]
@@ -132,9 +133,10 @@ def judge(
         slug=run.sku.slug,
         policy=policy or Policy(),
         clocks=canary_clocks(run),
+        looks=looks_of(run.settings),
     ).learned(known, [one.variant for one in run.variants])
     drafts = [
-        draft_of(one, result, grounds)
+        draft_of(one, one.last if one.expected.in_turns else result, grounds)
         for one in run.variants
         if (result := one.result(stage) if stage else one.last) and result.status is Status.OK
     ]
@@ -147,13 +149,14 @@ def judge(
     )
 
 
-def wants_confirmation(verdict: Verdict, *, is_brief: bool = False) -> bool:
+def wants_confirmation(verdict: Verdict) -> bool:
     """Say whether fresh processes should measure this variant again.
 
-    What seems to have moved beyond the threshold is, although it may be inside the gate. If it
-    ``is_brief``, what is unclear is not, unless it seems to have moved.
+    What seems to have moved beyond the threshold is, although it may be inside the gate.
     """
-    if verdict.word is Word.SAME or (is_brief and verdict.word is Word.UNCLEAR):
+    if verdict.in_turns:
+        return needs_pairs(verdict)
+    if verdict.word is Word.SAME:
         return any(is_suspect(change) for change in verdict.changes)
     return verdict.word is Word.UNCLEAR or verdict.word.moved
 
@@ -215,7 +218,8 @@ def _draft(one: VariantRun, result: Result, grounds: Grounds) -> Draft:
     if not is_timed:
         return replace(draft, reasons=tuple(reasons))
     # The processes of a confirmation's screen were chosen, and are no evidence.
-    screen = one.result(Stage.SCREEN) if result.stage is Stage.CONFIRM else None
+    is_confirmed = result.stage is Stage.CONFIRM and not held.in_turns
+    screen = one.result(Stage.SCREEN) if is_confirmed else None
     screened = [replace(each, is_fresh=False) for each in usable_of(screen)] if screen else []
 
     def now(metric: Metric) -> list[Timing]:
@@ -282,7 +286,7 @@ def _verdict(draft: Draft, kept: Sequence[bool], comparisons: int, policy: Polic
         change = shift.lenient if word is Word.SAME else shift.strict
         changes.append(change)
         if shift.metric in TIMES or word is not Word.SAME:
-            reasons += _reasons(shift, change, word, policy)
+            reasons += _reasons(shift, change, word, is_pair=one.expected.in_turns)
         reasons += [doubt] if doubt else []
     said = {shift.metric: word for shift, word in zip(draft.shifts, words, strict=True)}
     if said.get(TIME) is Word.SAME:
@@ -313,7 +317,7 @@ def _verdict(draft: Draft, kept: Sequence[bool], comparisons: int, policy: Polic
     )
 
 
-def _reasons(shift: Shift, change: Change, word: Word, policy: Policy) -> list[Reason]:
+def _reasons(shift: Shift, change: Change, word: Word, *, is_pair: bool) -> list[Reason]:
     """Return what moved, how surely, what the limit was and what both clocks did."""
     is_time, is_same = shift.metric is TIME, word is Word.SAME
     time, clock = change.time_change, change.clock_change
@@ -334,13 +338,15 @@ def _reasons(shift: Shift, change: Change, word: Word, policy: Policy) -> list[R
         theta=change.theta,
         low=change.low,
         high=change.high,
-        level=1 - (2 * policy.alpha_same if is_same else policy.alpha),
+        level=shift.levels[is_same],
         limit=change.gate if is_same else change.threshold,
     )
     found.append(interval)
     if word is Word.UNCLEAR and shift.is_clock_lost:
         found.append(because("clock_lost"))
-    if not word.moved:
+    if is_same and is_pair:
+        found.append(because("within", share=within(change)))
+    elif not word.moved:
         found.append(because("detectable", share=change.detectable))
     if is_time:
         kind = "processes" if shift.same_unit else "processes_elsewhere"
@@ -350,10 +356,10 @@ def _reasons(shift: Shift, change: Change, word: Word, policy: Policy) -> list[R
 
 
 def _confirmation(one: VariantRun, result: Result) -> Confirmation:
-    if result.stage is not Stage.CONFIRM:
-        return Confirmation.NONE
     if one.expected.in_turns:
         return Confirmation.IN_TURNS
+    if result.stage is not Stage.CONFIRM:
+        return Confirmation.NONE
     now, screened = (
         {process.unit for process in each.evidence} if each else set()
         for each in (result, one.result(Stage.SCREEN))

@@ -345,7 +345,8 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     def processes(self) -> list[Process]:
         """Those that counted, those that only screened, and what they are compared with."""
         screen, confirm = self.result(Stage.SCREEN), self.result(Stage.CONFIRM)
-        stages = {"now": self.last, "screen": screen if confirm else None, "before": self.before}
+        screen = screen if confirm and not self.is_paired else None
+        stages = {"now": self.last, "screen": screen, "before": self.before}
         found = []
         for tone, result in stages.items():
             for index, one in enumerate(result.evidence if result else (), start=1):

@@ -364,6 +364,7 @@ SENTENCES: Mapping[str, str] = {
     "time": "time {time:log}",
     "unusable": "unusable samples: {error}",
     "version": "the case's version was {before} and is {now}: it does other work now",
+    "within": "the same within {share:limit}",
     "weak": "one of {comparisons} comparisons, too weak to stand out",
     # What the run did about it.
     "card_differs": "{revision} is the same in turns on this card, which is what differs",

@@ -312,8 +312,8 @@ class Config:
 
     ``packs``, ``variants`` and ``claims`` are there once they were chosen; until then ``only`` are
     the names of the packs that are allowed, and ``share`` is the K/N of a shard. ``baselines`` are
-    the project's folders, the first of which is written to. If it ``is_brief``, what is unclear is
-    measured again only if it seems to have moved, and nothing is traced but what has.
+    the project's folders, the first of which is written to. If it ``is_brief``, nothing is traced
+    but what has moved.
     """
 
     root: Path

@@ -163,12 +163,11 @@ def latest_entries(runs: Sequence[Run], variants: Collection[str]) -> dict[str, 
     return latest
 
 
-def beside(run: Run, stage: Stage | None = None) -> Run:
-    """Return the run with what side A did in a stage, or last, as what is expected of its code."""
+def beside(run: Run) -> Run:
+    """Return the run with what side A did as what is expected of its code."""
     if run.against is None:
         return run
-    of_a = [r for r in run.aside if r.side is Side.A and stage in {None, r.stage}]
-    entries = entries_of(run, {r.variant: r for r in of_a}.values())
+    entries = entries_of(run, [r for r in run.aside if r.side is Side.A and not r.claim])
     variants = []
     for one in run.variants:
         if entry := entries.get(one.id):

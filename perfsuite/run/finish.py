@@ -64,7 +64,8 @@ def _run_view(
 ) -> RunView:
     held, previous = beside(run), basis.previous
     if run.against and any(one.expected.in_turns for one in held.variants):
-        of_a = [replace(result, side=Side.B) for result in run.aside if result.side is Side.A]
+        ended = filter(None, (one.ended(Side.A) for one in run.variants))
+        of_a = [replace(result, side=Side.B) for result in ended]
         previous = replace(run.having(results=of_a), commit=run.against.commit)
     # Baselines may have been accepted since: what a run was compared with, its verdicts know.
     told = {verdict.source for verdict in run.verdicts if verdict.source}

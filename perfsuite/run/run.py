@@ -24,6 +24,7 @@ from perfsuite.hooks import features
 from perfsuite.judge.compare import Grounds, Policy
 from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.peaks import peaks_of
+from perfsuite.judge.pairs import looks_of
 from perfsuite.judge.verdict import judge, judge_abba, judge_claims, wants_confirmation
 from perfsuite.model import (
     BaselineEntry,
@@ -204,8 +205,7 @@ class Judging:
             return {}
         doubts, revision = self.sides.doubts(run), str(self.sides.revision)
         found = {}
-        held = beside(run, stage)
-        for verdict in judge(held, stage, policy=self.policy, known=self.basis.known):
+        for verdict in judge(beside(run), stage, policy=self.policy, known=self.basis.known):
             if why := doubts.get(verdict.variant):
                 told = because("other_side", revision=revision, why=why)
                 verdict = replace(verdict, reasons=(*verdict.reasons, told))  # noqa: PLW2901
@@ -442,7 +442,7 @@ class _Work:
         )
         self._watch(Stage.CANARY_START)
         chosen = fit.chosen(runnable) if fit else order(runnable, self.settings.seed)
-        self._measure(chosen, Stage.SCREEN)
+        self._measure(chosen, Stage.SCREEN, self.settings.processes)
         verdicts = self._confirmed(self._judged(Stage.SCREEN))
         self._watch(Stage.CANARY_END)
         claims = self._claims()
@@ -511,12 +511,11 @@ class _Work:
         for results in found.values():
             self._store(joined(results))
 
-    def _measure(self, variants: Sequence[Variant], stage: Stage) -> None:
+    def _measure(self, variants: Sequence[Variant], stage: Stage, processes: int) -> None:
         """Measure the variants on all units; what has no noise in one process alone."""
         if not variants:
             return
         is_screen = stage is Stage.SCREEN
-        processes = self.settings.processes if is_screen else self.settings.confirm_processes
         counted = [v for v in variants if v.case.regime is Regime.EXACT]
         timed = [v for v in variants if v.case.regime is not Regime.EXACT]
         twice = sum(variant.id in self.judging.sides.compared for variant in timed)
@@ -555,13 +554,18 @@ class _Work:
     ) -> None:
         panel.samplings, panel.is_over = self.samplings, is_over
         panel.compared = self.judging.sides.compared
+        runs = [one for one in self.file.run.variants if stage is Stage.CONFIRM and one.is_paired]
+        panel.begun = {one.id: 2 * _pairs(one) for one in runs}
         panel.measure(
             share, stage, processes=processes, on_result=take, on_phase=self.listener.phase
         )
 
     def _store(self, result: Result) -> Result:
-        runs = (one for one in self.file.run.every if one.id == result.variant)
-        return self.file.append(plausible(result, next(runs).variant, self.peaks))
+        one = next(one for one in self.file.run.every if one.id == result.variant)
+        before = one.result(result.stage, result.side) if result.stage is Stage.CONFIRM else None
+        if before and one.is_paired:  # more pairs of the same stage
+            result = replace(result, evidence=(*before.evidence, *result.evidence))
+        return self.file.append(plausible(result, one.variant, self.peaks))
 
     def _judged(self, stage: Stage) -> dict[str, Verdict]:
         with self._timed("judge"):
@@ -574,26 +578,41 @@ class _Work:
         self.phases_s[phase] += time.monotonic() - started
 
     def _confirmed(self, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:
-        """Replace doubtful verdicts by those on fresh data; what failed then has none."""
-        config, run = self.config, self.file.run
-        asked = askable(verdicts.values(), config, run, devices=len(self.panels))
-        doubtful = [
-            one
-            for one in run.variants
-            if one.id in verdicts.keys() - asked
-            and wants_confirmation(verdicts[one.id], is_brief=config.is_brief)
-        ]
-        if not doubtful or self.settings.check_only:
+        """Replace doubtful verdicts by those on fresh data; what failed then has none.
+
+        Beside a revision these are more pairs, until all is plain or there are enough.
+        """
+        if self.settings.check_only:
             return verdicts
-        self.listener.note(f"confirming {len(doubtful)} of {len(verdicts)} in fresh processes")
-        left = self._left(doubtful, Stage.CONFIRM)
-        self._measure(order(left, self.settings.seed), Stage.CONFIRM)
-        confirmed = self._judged(Stage.CONFIRM)
-        gone = results_of(self.file.run, Stage.CONFIRM).keys()
-        found = {name: verdict for name, verdict in verdicts.items() if name not in gone}
-        for name in {one.id for one in doubtful} & found.keys():
-            found[name] = self.judging.unconfirmed(found[name], f"{self.limit} left no time")
-        return found | confirmed
+        run, settings, looks = self.file.run, self.settings, looks_of(self.settings)
+        asked = askable(verdicts.values(), self.config, run, devices=len(self.panels))
+        screened = verdicts
+        while True:
+            run = self.file.run
+            doubtful = [
+                one
+                for one in run.variants
+                if one.id in verdicts.keys() - asked and wants_confirmation(verdicts[one.id])
+            ]
+            paired = [o for o in doubtful if o.is_paired and _pairs(o) + looks.step <= looks.most]
+            single = [one for one in doubtful if not (one.is_paired or one.result(Stage.CONFIRM))]
+            if single:
+                told = f"confirming {len(single)} of {len(verdicts)} in fresh processes"
+                self.listener.note(told)
+            if paired:
+                told = f"taking {looks.step} more pairs of {len(paired)} of {len(verdicts)}"
+                self.listener.note(told)
+            for some, processes in ((single, settings.confirm_processes), (paired, looks.step)):
+                chosen = order([one.variant for one in some], settings.seed)
+                self._measure(chosen, Stage.CONFIRM, processes)
+            if gone := results_of(self.file.run, Stage.CONFIRM).keys():
+                kept = {name: one for name, one in screened.items() if name not in gone}
+                verdicts = kept | self._judged(Stage.CONFIRM)
+            if len(run.results) == len(self.file.run.results):  # no time is left, or no doubt
+                break
+        for name in {one.id for one in single} & verdicts.keys():
+            verdicts[name] = self.judging.unconfirmed(verdicts[name], f"{self.limit} left no time")
+        return verdicts
 
     def _claims(self) -> tuple[ClaimVerdict, ...]:
         """Judge the claims by the screen; decide those left open by blocks inside one process."""
@@ -743,11 +762,16 @@ class _Work:
                 differs = because("card_differs", revision=revision)
                 # The limits of turns are not those of the verdict.
                 how_much = itertools.takewhile(
-                    lambda reason: reason.kind != "detectable", answer.reasons
+                    lambda reason: reason.kind != "within", answer.reasons
                 )
                 told = (differs, *how_much, *reasons)
                 done = {"confirmation": Confirmation.IN_TURNS, "fails": False, "card": ""}
                 yield name, replace(mine, word=Word.SAME, reasons=told, **done)
+
+
+def _pairs(one: VariantRun) -> int:
+    """Return how many processes side B of a variant has that counts in pairs."""
+    return len(one.last.evidence) if one.last else 0
 
 
 def _undecided(verdict: ClaimVerdict, why: str) -> ClaimVerdict:

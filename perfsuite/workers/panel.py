@@ -81,21 +81,23 @@ class Seat:
 
 
 def seats_of(
-    processes: int, *, together: int, slots: int, seed: str = ""
+    processes: int, *, together: int, slots: int, seed: str = "", first: int = 0
 ) -> list[tuple[Seat, ...]]:
     """Return the seats of ``processes``, by wave; with a seed, as many of each of both sides.
+
+    Numbers go on from the ``first``.
 
     Sides alternate in an order that the seed chooses, in pairs if two fit. Both pairs of four take
     the same two slots: what a server hands on to its workers, its address space among it, weighs on
     both sides alike. The next four take the next two.
     """
-    seats = [Seat(number, number % slots) for number in range(processes)]
+    seats = [Seat(first + number, number % slots) for number in range(processes)]
     if seed:
         together = min(together, 2)
-        chosen = random.Random(seed)  # noqa: S311 - an order, not a secret
+        chosen = random.Random(f"{seed}{first or ''}")  # noqa: S311 - an order, not a secret
         sides = "".join(chosen.choice(ORDERS) for _ in range((processes + 1) // 2))
         seats = [
-            Seat(number, (2 * (number // 4) + number % 2) % slots, Side(side))
+            Seat(first + number, (2 * (number // 4) + number % 2) % slots, Side(side))
             for number, side in enumerate(sides[: 2 * processes])
         ]
     return [tuple(seats[first : first + together]) for first in range(0, len(seats), together)]
@@ -226,13 +228,15 @@ class Panel(Closable):
     Only ``stop`` may be called from another thread. ``units`` are the ranks' units, by rank, where
     gangs are measured. ``samplings`` says how variants are to be sampled; what a first process
     chooses is added, so that all others sample alike. Variants in ``compared`` (ids) are measured
-    on both sides of the setup; none begins when ``is_over`` says so.
+    on both sides of the setup; ``begun`` has how many processes of a variant's stage there are
+    already. None begins when ``is_over`` says so.
     """
 
     def __init__(self, setup: Setup, units: Sequence[str] = ()) -> None:
         self.setup = setup
         self.samplings: dict[str, Sampling] = {}
         self.compared: frozenset[str] = frozenset()
+        self.begun: Mapping[str, int] = {}
         self.is_over: Callable[[], bool] = bool
         self._units = units
         self._on_phase: Callable[[str, str], object] = _tell_nobody
@@ -377,6 +381,7 @@ class Panel(Closable):
                 together=1 if is_alone else slots,
                 slots=sys.maxsize if variant.is_gang else slots,
                 seed=f"{self.setup.settings.seed}/{stage}/{variant.id}" if is_compared else "",
+                first=self.begun.get(variant.id, 0),
             )
             waves = [
                 Wave(work, each)
