@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from perfsuite.judge.noise import NoisePrior
 from perfsuite.model import Change, Settings, Verdict
-from perfsuite.stats import Variance
+from perfsuite.stats import Variance, pooled
 
 # One-sided error of a call at one look. Three looks, two sides and processes that are not normal
 # make about 0.05 % of it (simulated nights of 500 variants).
@@ -51,7 +51,7 @@ def looks_of(settings: Settings) -> Looks:
 class Difference:
     """The change of log durations from side A to side B, and how well it is known.
 
-    ``spread`` is what processes of a side scatter by, ``error`` that of the change.
+    ``spread`` is what all processes of a side scatter by, ``error`` that of the change.
     """
 
     theta: float
@@ -67,11 +67,14 @@ class Difference:
 def difference(a: Sequence[float], b: Sequence[float], prior: NoisePrior) -> Difference:
     """Return the change between both sides' processes, log durations."""
     (level_a, squares_a, kept_a), (level_b, squares_b, kept_b) = _trimmed(a), _trimmed(b)
+    squares, degrees = squares_a + squares_b, float(kept_a + kept_b - 2)
+    # The class lifts a spread that is small by luck, and calms none that is large.
     known = min(prior.degrees, CLASS_DEGREES)
-    degrees = known + kept_a + kept_b - 2
-    variance = (known * prior.between**2 + squares_a + squares_b) / degrees
-    spread = max(LEAST_SPREAD, math.sqrt(variance))
-    error = spread * math.sqrt(1 / kept_a + 1 / kept_b)
+    if not degrees or squares / degrees < prior.between**2:
+        squares, degrees = squares + known * prior.between**2, degrees + known
+    variance = max(LEAST_SPREAD**2, squares / degrees)
+    error = math.sqrt(variance * (1 / kept_a + 1 / kept_b))
+    spread = math.sqrt(pooled([a, b]).value)
     return Difference(level_b - level_a, spread, error, degrees)
 
 
