@@ -64,20 +64,22 @@ def kernels() -> Iterator[tuple[str, Any]]:
         # 3 processes screen, 6 confirm; units of the baseline and the one that is measured; arms.
         many = product((3, 6), (("0", "0"), ("1", "0"), ("123", "0"), ("0123", "2")), ARMS)
         for count, (before, unit), (was, now) in many:
-            found = [
-                {
-                    "variant": f"recorded.{name}[]",
-                    "work": recorded[name]["work"],
-                    "before": {f"unit{each}": sides[was][f"unit{each}"][-3:] for each in before},
-                    "now": {f"unit{unit}": sides[now][f"unit{unit}"][:count]},
-                }
-                for name, sides in arms.items()
-                if {was, now} <= sides.keys()
-            ]
             title = f"{mode}: {count} of {now} on {unit} by {was} on {before}"
-            yield title, judge_samples(found, slug=SLUG)
-            if before == unit:
-                yield f"{title}, in turns", judge_samples(found, slug=SLUG, in_turns=True)
+            # Of pairs there are as many processes of either side.
+            for in_turns in (False, True) if before == unit else (False,):
+                kept = count if in_turns else 3
+                found = [
+                    {
+                        "variant": f"recorded.{name}[]",
+                        "work": recorded[name]["work"],
+                        "before": {f"unit{i}": sides[was][f"unit{i}"][-kept:] for i in before},
+                        "now": {f"unit{unit}": sides[now][f"unit{unit}"][:count]},
+                    }
+                    for name, sides in arms.items()
+                    if {was, now} <= sides.keys()
+                ]
+                told = f"{title}, in turns" if in_turns else title
+                yield told, judge_samples(found, slug=SLUG, in_turns=in_turns)
 
 
 def processes(row: Mapping[str, Any]) -> list[dict[str, Any]]:

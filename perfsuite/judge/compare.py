@@ -267,11 +267,13 @@ def pair_shift_of(
     # What scatters more than that has its spread for the smallest change.
     threshold = max(worth, math.expm1(found.spread))
     gate = max(prior.gate, 2 * worth) if policy.gate is None else policy.gate
+    limit, size = math.log1p(threshold), abs(found.theta)
     reach, still = found.reach(CALL), found.reach(MISS)
     word = Word.UNCLEAR
-    if min(len(a), len(b)) >= call and abs(found.theta) > max(math.log1p(threshold), reach):
+    if min(len(a), len(b)) >= call and size > max(limit, reach):
         word = Word.SLOWER if found.theta > 0 else Word.FASTER
-    elif abs(found.theta) + still < math.log1p(gate):
+    # What lies beyond the threshold as a whole is not the same, though it is inside the gate.
+    elif size - still < limit and size + still < math.log1p(gate):
         word = Word.SAME
     is_reciprocal = metric.better == "higher"
     change = Change(
@@ -284,7 +286,7 @@ def pair_shift_of(
         high=_share(found.theta + reach),
         threshold=threshold,
         gate=gate,
-        detectable=_share(max(math.log1p(threshold), reach) + found.error),
+        detectable=_share(max(limit, reach) + found.error),
         # Each is judged by itself: looks and sides are in the error of a call.
         p_value=0.0 if word.moved else 1.0,
         time_change=math.log(center[1] / center[0]),

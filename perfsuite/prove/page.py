@@ -21,6 +21,7 @@ from scipy.stats import binomtest
 from perfsuite.boundary import UsageError
 from perfsuite.judge.compare import CLOCK_LIMIT
 from perfsuite.judge.noise import entries_of
+from perfsuite.judge.pairs import looks_of
 from perfsuite.judge.verdict import judge, wants_confirmation
 from perfsuite.model import (
     BaselineEntry,
@@ -143,7 +144,7 @@ def _round(raw: Raw, waves: Waves, before: tuple[str, ...], unit: str) -> list[C
     """
     needed = 1 + raw.header.confirming
     entries: dict[str, BaselineEntry] = {}
-    here: dict[str, Wave] = {}
+    here: dict[str, Sequence[Wave]] = {}
     cases = []
     for ladder in ladders_of(raw.variants.values()):
         home = waves[ladder.base.id, unit]
@@ -152,7 +153,7 @@ def _round(raw: Raw, waves: Waves, before: tuple[str, ...], unit: str) -> list[C
         if not all(there) or len(home) < needed + (unit in before):
             continue
         entry = entry_of(raw, ladder.base, [each.pop(0) for each in there])
-        here[ladder.base.id] = home[0]
+        here[ladder.base.id] = home[1:needed]
         for change, variant in ladder.variants.items():
             if len(waves[variant.id, unit]) >= needed:
                 entries[variant.id] = replace(entry, variant=variant.id)
@@ -192,7 +193,7 @@ def _round(raw: Raw, waves: Waves, before: tuple[str, ...], unit: str) -> list[C
                 family = [variant, *(each for each in doubtful if each is not base)]
                 verdict = judged(Stage.CONFIRM, family, base.id)[name]
             if verdict.card:
-                entry = replace(entry_of(raw, base, [here[base.id]]), variant=name)
+                entry = replace(entry_of(raw, base, here[base.id]), variant=name)
                 verdict = _decided(raw, results[name, Stage.CONFIRM], variant, entry) or verdict
         # Whether a wave is used depends on what was seen before it only.
         del waves[name, unit][: needed if used else 1]
@@ -203,17 +204,18 @@ def _round(raw: Raw, waves: Waves, before: tuple[str, ...], unit: str) -> list[C
 def _decided(raw: Raw, result: Result, variant: Variant, entry: BaselineEntry) -> Verdict | None:
     """Return what A against B says of a variant, None where it cannot tell.
 
-    As a run does, by one wave of each side, then by as many as confirm where something seems to
-    have moved. A run takes fresh ones for these; here the first is among them.
+    As a run does, by a few processes of each side, then by more until the answer is plain. A run
+    takes fresh ones for these; here those of the confirmation serve again.
     """
-    for most in (raw.header.settings.processes, None):
+    step, _, most = looks_of(raw.header.settings)
+    for count in range(step, most + 1, step):
         one = VariantRun(
             variant=variant,
             expected=Expected(entry=entry, in_turns=True),
-            results=(replace(result, evidence=result.evidence[:most]),),
+            results=(replace(result, evidence=result.evidence[:count]),),
         )
         (found,) = judge(run_of(raw, one))
-        if not wants_confirmation(found, is_brief=True):
+        if not wants_confirmation(found) or count >= len(result.evidence):
             break
     return found if found.word.moved else None
 

@@ -1,0 +1,89 @@
+"""Sides A and B by pairs: what is found, how often wrongly, and when no more pairs are needed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from perfsuite.judge.compare import Policy, pair_shift_of
+from perfsuite.judge.noise import PRIORS, Timing
+from perfsuite.judge.pairs import Looks, looks_of, needs_pairs, within
+from perfsuite.model import Settings, Verdict, Word
+
+LOOKS = looks_of(Settings())
+TRIALS = 300
+US = 444.0
+
+
+def play(process: Callable[[], float], by: float) -> tuple[Word, int, float]:
+    """Take pairs as a run does: the word, how many pairs, and what a *same* may hide."""
+    a: list[Timing] = []
+    b: list[Timing] = []
+    while True:
+        for _ in range(LOOKS.step):
+            for side, more in ((a, 0.0), (b, by)):
+                time_us = US * (1 + more) * (1 + process())
+                side.append(Timing("gpu", time_us, time_us * 1900))
+        shift = pair_shift_of(a, b, prior=PRIORS["mixed"], policy=Policy(), call=LOOKS.call)
+        change = shift.lenient if shift.word is Word.SAME else shift.strict
+        verdict = Verdict(variant="one", word=shift.word, changes=(change,))
+        if not needs_pairs(verdict) or len(a) + LOOKS.step > LOOKS.most:
+            return shift.word, len(a), within(change)
+
+
+def words(process: Callable[[], float], by: float) -> tuple[Counter[Word], float, list[float]]:
+    found = [play(process, by) for _ in range(TRIALS)]
+    pairs = sum(count for _, count, _ in found) / TRIALS
+    return Counter(word for word, _, _ in found), pairs, sorted(x for *_, x in found)
+
+
+def test_a_quiet_kernel_s_half_percent_is_found_and_nothing_else() -> None:
+    chosen = random.Random(1)  # noqa: S311 - noise, not a secret
+
+    def process() -> float:
+        return chosen.gauss(0.0, 0.001)
+
+    unchanged, pairs, size = words(process, 0.0)
+    assert unchanged == {Word.SAME: TRIALS}
+    assert pairs < 5
+    assert size[int(0.9 * TRIALS)] <= 0.005  # of nine in ten no more may be hidden
+    for by, word in ((0.005, Word.SLOWER), (-0.005, Word.FASTER)):
+        assert words(process, by)[0][word] >= 0.9 * TRIALS
+    assert words(process, 0.01)[0][Word.SLOWER] >= 0.99 * TRIALS
+
+
+def test_a_kernel_of_two_modes_is_called_by_none_of_them() -> None:
+    chosen = random.Random(2)  # noqa: S311 - noise, not a secret
+
+    def process() -> float:
+        return chosen.gauss(0.0, 0.0005) - (0.018 if chosen.random() < 1 / 8 else 0.0)
+
+    found, _, _ = words(process, 0.0)
+    assert found[Word.SLOWER] + found[Word.FASTER] <= 0.01 * TRIALS
+    assert words(process, 0.02)[0][Word.SLOWER] >= 0.95 * TRIALS
+
+
+def test_what_is_unclear_gets_all_pairs_and_no_word_says_more_than_its_interval() -> None:
+    chosen = random.Random(3)  # noqa: S311 - noise, not a secret
+
+    def process() -> float:
+        return chosen.gauss(0.0, 0.02)
+
+    for _ in range(50):
+        word, count, size = play(process, 0.0)
+        assert word is not Word.SAME or size < PRIORS["mixed"].gate
+        assert word is not Word.UNCLEAR or count == LOOKS.most
+
+
+@pytest.mark.parametrize(
+    ("processes", "confirm", "looks"),
+    [(3, 6, (3, 6, 12)), (2, 4, (2, 4, 8)), (9, 3, (9, 3, 9)), (1, 1, (1, 1, 2))],
+)
+def test_settings_say_how_many_pairs(
+    processes: int, confirm: int, looks: tuple[int, int, int]
+) -> None:
+    settings = Settings(processes=processes, confirm_processes=confirm)
+    assert looks_of(settings) == Looks(*looks)
