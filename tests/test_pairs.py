@@ -78,6 +78,15 @@ def test_what_is_unclear_gets_all_pairs_and_no_word_says_more_than_its_interval(
         assert word is not Word.UNCLEAR or count == LOOKS.most
 
 
+def test_what_lies_beyond_the_threshold_is_not_the_same() -> None:
+    steady = [Timing("gpu", 100.0 + 0.01 * n, 190_000.0 + 19 * n) for n in range(3)]
+    moved = [Timing("gpu", 1.006 * one.time_us, 1.006 * (one.cycles or 0.0)) for one in steady]
+    found = pair_shift_of(steady, moved, prior=PRIORS["memory"], policy=Policy(), call=LOOKS.call)
+    assert found.lenient.low > found.lenient.threshold
+    assert found.lenient.high < found.lenient.gate
+    assert found.word is Word.UNCLEAR  # three pairs make no call
+
+
 @pytest.mark.parametrize(
     ("processes", "confirm", "looks"),
     [(3, 6, (3, 6, 12)), (2, 4, (2, 4, 8)), (9, 3, (9, 3, 9)), (1, 1, (1, 1, 2))],

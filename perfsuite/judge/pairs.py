@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from perfsuite.judge.noise import NoisePrior
-from perfsuite.model import Change, Settings, Verdict
+from perfsuite.model import Change, Settings, Verdict, Word
 from perfsuite.stats import Variance, pooled
 
 # One-sided error of a call at one look. Three looks, two sides and processes that are not normal
@@ -96,7 +96,7 @@ def within(change: Change) -> float:
 def needs_pairs(verdict: Verdict) -> bool:
     """Say whether more pairs may tell more of a variant: nothing moved, and not all is plain."""
     noisy = [change for change in verdict.changes if change.degrees]
-    return not verdict.word.moved and any(
+    return verdict.word in {Word.SAME, Word.UNCLEAR} and any(
         abs(each.theta) > each.threshold or within(each) >= min(2 * each.threshold, each.gate)
         for each in noisy
     )
