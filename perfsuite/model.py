@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import msgspec
 from msgspec import Meta
@@ -161,9 +161,10 @@ class Metric(Record, frozen=True):
 
 
 class CoreMetric(Metric, frozen=True):
-    """A metric of perfsuite itself; ``noise`` names its priors, and is empty if it has no noise.
+    """A metric of perfsuite itself, judged by the priors that ``noise`` names in ``judge.noise``.
 
-    A clock is shown as the time of a variant, other metrics beside it.
+    Without noise it is judged exactly. A clock is shown as the time of a variant, other metrics
+    beside it. One named like a field of ``Health`` is read from there.
     """
 
     noise: str = ""
@@ -184,6 +185,11 @@ TIME, CYCLES, DEVICE_TIME, ENERGY, PEAK_BYTES, *_ = METRICS
 NOISY = tuple(metric.name for metric in METRICS if metric.noise)
 CLOCKS = tuple(metric.name for metric in METRICS if metric.is_clock)
 OWN_METRICS = tuple(metric.name for metric in METRICS)
+
+
+def metrics_by_name(declared: Iterable[Metric]) -> dict[str, Metric]:
+    """Return the metrics of perfsuite itself, and those that a case declares."""
+    return {metric.name: metric for metric in (*METRICS, *declared)}
 
 
 class Kernel(Record, frozen=True, kw_only=True):
@@ -954,18 +960,35 @@ class Trace(Record, frozen=True, kw_only=True):
 class Word(StrEnum):
     """The verdict on a variant that ended ok; unclear is never forced into one of the others."""
 
-    OVER_BUDGET = "over-budget"
-    SLOWER = "slower"
-    UNCLEAR = "unclear"
-    INCOMPARABLE = "incomparable"
-    FASTER = "faster"
-    NEW = "new"
-    SAME = "same"
+    # A glyph, a tone of report.view.TONES, and its meaning; what needs a reader most stands first.
+    OVER_BUDGET = "over-budget", "!", "budget", "above the limit set by the case's author"
+    SLOWER = "slower", "▲", "slower", "slower by more than the threshold"
+    UNCLEAR = "unclear", "?", "unclear", "the evidence does not decide"
+    INCOMPARABLE = "incomparable", "≠", "other", "the baseline is of another kind"
+    FASTER = "faster", "▼", "faster", "faster by more than the threshold"
+    NEW = "new", "+", "new", "nothing to compare with yet"
+    SAME = "same", "=", "same", "no change that matters"
+
+    glyph: str
+    tone: str
+    meaning: str
+
+    def __new__(cls, word: str, glyph: str = "", tone: str = "", meaning: str = "") -> Self:
+        """Return a word with how it looks."""
+        self = str.__new__(cls, word)
+        self._value_ = word
+        self.glyph, self.tone, self.meaning = glyph, tone, meaning
+        return self
 
     @property
     def moved(self) -> bool:
         """Say whether a change was found."""
         return self in {Word.SLOWER, Word.FASTER}
+
+    @property
+    def stayed(self) -> bool:
+        """Say whether no change that matters was found."""
+        return self is Word.SAME
 
     @property
     def asks_why(self) -> bool:
