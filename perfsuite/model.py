@@ -960,24 +960,21 @@ class Trace(Record, frozen=True, kw_only=True):
 class Word(StrEnum):
     """The verdict on a variant that ended ok; unclear is never forced into one of the others."""
 
-    # A glyph, a tone of report.view.TONES, and its meaning; what needs a reader most stands first.
-    OVER_BUDGET = "over-budget", "!", "budget", "above the limit set by the case's author"
-    SLOWER = "slower", "▲", "slower", "slower by more than the threshold"
-    UNCLEAR = "unclear", "?", "unclear", "the evidence does not decide"
-    INCOMPARABLE = "incomparable", "≠", "other", "the baseline is of another kind"
-    FASTER = "faster", "▼", "faster", "faster by more than the threshold"
-    NEW = "new", "+", "new", "nothing to compare with yet"
-    SAME = "same", "=", "same", "no change that matters"
+    # Glyph, tone (of report.view.TONES) and meaning; what needs a reader most stands first.
+    OVER_BUDGET = "over-budget", ("!", "budget", "above the limit set by the case's author")
+    SLOWER = "slower", ("▲", "slower", "slower by more than the threshold")
+    UNCLEAR = "unclear", ("?", "unclear", "the evidence does not decide")
+    INCOMPARABLE = "incomparable", ("≠", "other", "the baseline is of another kind")
+    FASTER = "faster", ("▼", "faster", "faster by more than the threshold")
+    NEW = "new", ("+", "new", "nothing to compare with yet")
+    SAME = "same", ("=", "same", "no change that matters")
 
-    glyph: str
-    tone: str
-    meaning: str
+    look: tuple[str, str, str]
 
-    def __new__(cls, word: str, glyph: str = "", tone: str = "", meaning: str = "") -> Self:
+    def __new__(cls, word: str, look: tuple[str, str, str] = ("", "", "")) -> Self:
         """Return a word with how it looks."""
         self = str.__new__(cls, word)
-        self._value_ = word
-        self.glyph, self.tone, self.meaning = glyph, tone, meaning
+        self._value_, self.look = word, look
         return self
 
     @property

@@ -428,13 +428,12 @@ def shifts_of(
         )
         add(clocks, grounds.prior(PRIORS["clock"], held), CLOCK)
     # What the core takes besides time tells of one run's machine, and is no level of the code.
-    for metric in (*(() if by_night else METRICS), *case.metrics):
-        of_class = None if metric in TIMES else prior_of(metric, grounds.facts.device)
-        if of_class is None:
-            continue
+    others = [m for m in (*(() if by_night else METRICS), *case.metrics) if m not in TIMES]
+    priors = {m: prior for m in others if (prior := prior_of(m, grounds.facts.device))}
+    for metric, prior in priors.items():
         try:
             sides = values_of_entry(entry, metric), now(metric)
-            add(sides, grounds.prior(of_class, held), metric)
+            add(sides, grounds.prior(prior, held), metric)
         except ValueError as error:
             if metric not in case.metrics:
                 raise

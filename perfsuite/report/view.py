@@ -82,7 +82,7 @@ _MARKS = (
     ("error", "✕", "fail", "the case's own code failed"),
     ("broken", "✕", "fail", "the ratio asked for was not reached"),
     ("disturbed", "~", "unclear", "the device was disturbed too often to judge"),
-    *((word.value, word.glyph, word.tone, word.meaning) for word in Word),
+    *((word.value, *word.look) for word in Word),
     ("held", "✓", "new", "the ratio asked for was reached"),
     ("measured", "•", "same", "the run ended before it was judged"),
     ("checked", "✓", "same", "correct; speed was not measured"),
