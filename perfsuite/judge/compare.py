@@ -429,11 +429,11 @@ def shifts_of(
         add(clocks, grounds.prior(PRIORS["clock"], held), CLOCK)
     # What the core takes besides time tells of one run's machine, and is no level of the code.
     others = [m for m in (*(() if by_night else METRICS), *case.metrics) if m not in TIMES]
-    priors = {m: prior for m in others if (prior := prior_of(m, grounds.facts.device))}
-    for metric, prior in priors.items():
+    priors = {m: found for m in others if (found := prior_of(m, grounds.facts.device))}
+    for metric, of_class in priors.items():
         try:
             sides = values_of_entry(entry, metric), now(metric)
-            add(sides, grounds.prior(prior, held), metric)
+            add(sides, grounds.prior(of_class, held), metric)
         except ValueError as error:
             if metric not in case.metrics:
                 raise
