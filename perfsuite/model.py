@@ -26,35 +26,53 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BuiltIn(Record, frozen=True):
     """What is known of a device of the core before it is opened, and by those who never open it.
 
-    ``opens`` and ``lists`` are ``module:callable``; the latter returns the GPUs of this machine
-    that the device may be. What ``is_host`` are the cores that everything else runs on. Of what
-    ``is_nvidia`` each rank takes a GPU. ``process_s`` is about how long a process of a variant
-    takes, ``slug`` its product's where the name says nothing.
+    Four are ``module:callable``: ``opens`` is its class. ``lists`` returns the units of this
+    machine that it may be. ``watches`` takes one's uuid and reads its state, as ``nvml.Nvml`` does.
+    ``guest`` opens the device in a process that is not ours, where that takes more than its class.
+    ``unit`` is what people call one, for a device that cannot be without: ``auto`` takes it where
+    there is one. ``visible`` is the environment variable by which a process is given its own; where
+    ``ranks_take_units`` each rank of a gang has one to itself.
+    What ``is_host`` are the cores that everything else runs on; ``has_counters`` says that ncu
+    counts there. ``process_s`` is about how long a process of a variant takes, ``slug`` its
+    product's where the name says nothing, ``software`` what it needs by distribution, and for what.
     """
 
     opens: str
     lists: str = ""
+    watches: str = ""
+    guest: str = ""
+    unit: str = ""
+    visible: str = ""
+    ranks_take_units: bool = False
     is_host: bool = False
-    is_nvidia: bool = False
     has_counters: bool = False
     process_s: float = 0.0
     slug: str = ""
+    software: Mapping[str, str] = {}
 
 
-# Devices of the core by name; what "auto" takes where there are GPUs, and where nothing else is.
-GPU_DEVICE, HOST_DEVICE = "cuda", "cpu"
+# Devices of the core by name: "auto" takes the first that has units here, the host where none has.
 BUILT_IN_DEVICES = {
-    GPU_DEVICE: BuiltIn(
+    "cuda": BuiltIn(
         "perfsuite.devices.cuda:CudaDevice",
         lists="perfsuite.workers.process:inventory",
-        is_nvidia=True,
+        watches="perfsuite.devices.nvml:Nvml",
+        guest="perfsuite.devices.tensors:open_guest",
+        unit="NVIDIA GPU",
+        visible="CUDA_VISIBLE_DEVICES",
+        ranks_take_units=True,
         has_counters=True,
         process_s=0.5,  # on a warm H200
+        software={
+            "cuda-core": "timing on NVIDIA GPUs, and variants in CUDA C++",
+            "nvidia-ml-py": "finding GPUs and reading their state",
+        },
     ),
-    HOST_DEVICE: BuiltIn("perfsuite.devices.cpu:CpuDevice", is_host=True, process_s=2.0),
+    "cpu": BuiltIn("perfsuite.devices.cpu:CpuDevice", is_host=True, process_s=2.0),
     "fake": BuiltIn(
         "perfsuite.testing.fake:FakeDevice",
         lists="perfsuite.testing.fake:fake_gpus",
+        visible="CUDA_VISIBLE_DEVICES",
         has_counters=True,
         slug="fake",
     ),
