@@ -365,6 +365,7 @@ class CudaDevice(tensors.TensorDevice):
     # asked for later, by an environment variable that it reads when it is imported.
     preload: ClassVar[tuple[str, ...]] = ("triton", "torch._dynamo")
     backend: ClassVar[str] = "nccl"
+    rank_place: ClassVar[str] = "cuda"
     name = "cuda"
     has_cycles = True
     settle_tolerance = 0.002
@@ -403,12 +404,6 @@ class CudaDevice(tensors.TensorDevice):
     def wake(cls) -> None:
         """Let the driver make this process's context."""
         torch.cuda.synchronize()
-
-    @classmethod
-    def rank_place(cls) -> torch.device:
-        """Make the first GPU that this process sees torch's current one."""
-        torch.cuda.set_device(0)
-        return torch.device("cuda", 0)
 
     def facts(self) -> DeviceFacts:
         """Describe the GPU, its state and the software on it."""

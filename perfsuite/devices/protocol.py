@@ -187,11 +187,13 @@ class Device(ABC):
     percent of what a workload uses, that a block may bear; ``untimed`` says why a sample has no
     time. ``busy_s`` and ``spun_s`` are how long samples and their pacing have taken so far.
     ``preload`` names what a server imports for its workers besides the device's own module, and
-    ``backend`` torch's way for its ranks to meet, if they do.
+    ``backend`` torch's way for its ranks to meet, if they do, ``rank_place`` torch's name for what
+    each of them has one of to itself, if they have.
     """
 
     preload: ClassVar[tuple[str, ...]] = ()
     backend: ClassVar[str] = ""
+    rank_place: ClassVar[str] = ""
     name: str
     cache_bytes: int = 0
     has_cycles: bool = False
@@ -213,11 +215,6 @@ class Device(ABC):
     @classmethod
     def wake(cls) -> None:
         """Begin what opening the device waits for; what fails here fails again then."""
-
-    @classmethod
-    def rank_place(cls) -> Any:
-        """Make the first unit that a rank sees torch's current one; return it, None without any."""
-        return None
 
     @abstractmethod
     def facts(self) -> DeviceFacts:
@@ -484,7 +481,9 @@ class JoinedGang(Gang):
         import torch.distributed as dist
 
         self._torch, self._dist = torch, dist
-        self._place = kind.rank_place()
+        self._place = torch.device(kind.rank_place, 0) if kind.rank_place else None
+        if self._place:
+            torch.get_device_module(self._place).set_device(0)
         dist.init_process_group(kind.backend, timeout=TIMEOUT, device_id=self._place, **where)
         # A group of its own: agreeing launches nothing on a GPU, and works while NCCL is stuck.
         self._control = dist.new_group(backend="gloo", timeout=TIMEOUT)
