@@ -75,6 +75,7 @@ def test_a_device_of_the_core_is_known_by_its_row(
         resolved("rocm", ())
     monkeypatch.setenv("PERFSUITE_FAKE_GPUS", "A,B")
     name, cards, _ = resolved("auto", ())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-0")
     for device, gpus, seen in ((name, cards, ("FAKE-0,FAKE-1", "")), ("cpu", (), ("", ""))):
         env = Setup(device=device, gpus=gpus).environment()
         assert (env["CARDS"], env["CUDA_VISIBLE_DEVICES"]) == seen
