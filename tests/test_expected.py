@@ -122,6 +122,7 @@ def held(folder: Path, *, version: int = 1, now: Run | None = None) -> tuple[flo
 
 
 def test_the_reference_is_the_first_run_whatever_later_ones_were(tmp_path: Path) -> None:
+    keep(tmp_path, "20251231-000000-aaaa", 140.0, Word.SLOWER)  # than a revision
     for number, word in enumerate((Word.UNCLEAR, Word.SAME, Word.FASTER)):
         keep(tmp_path, f"20260101-00000{number}-aaaa", 100.0 + number, word)
     assert held(tmp_path) == (100, f"first run {FIRST}")
@@ -140,7 +141,7 @@ def test_the_reference_is_comparable_or_the_last_run_says_why_not(tmp_path: Path
 
 def test_reset_moves_the_reference_of_what_a_run_measured(tmp_path: Path) -> None:
     runs = [keep(tmp_path, name, 100.0 + n) for n, name in enumerate((FIRST, SECOND, THIRD))]
-    with pytest.raises(UsageError, match="has no result of 'memory.fill'"):
+    with pytest.raises(UsageError, match=r"has no result of 'memory\.fill'"):
         reset(runs[1], tmp_path, [], select=["memory.fill"])
     assert reset(runs[1], tmp_path, [], select=["memory.copy"]) == (COPY,)
     assert held(tmp_path) == (101, f"run {SECOND}, named by baseline reset")

@@ -36,7 +36,7 @@ from perfsuite.report.terminal import summary
 from perfsuite.run.config import TimeLimit
 from perfsuite.run.run import entries_in, execute
 from perfsuite.store.git import touched_since
-from perfsuite.store.runs import RunFile, list_runs, load_run
+from perfsuite.store.runs import RunFile, load_run
 
 MANY = PACK.replace("[100, 200]", "[100, 110, 120, 130, 140, 150, 160, 170]")
 ONE = structs.replace(QUICK, processes=1, confirm_processes=1)

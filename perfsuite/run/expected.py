@@ -171,20 +171,29 @@ def find_reference(
     paths = (path for path in reversed(list_runs(folder)) if path.stem <= last.id)
     asked = (path for _, path in itertools.takewhile(is_open, enumerate(paths)))
     for each in ended_runs(asked, sku=run.sku.slug, unit=run.facts.unit, needs=needs):
-        words = {verdict.variant: verdict.word for verdict in each.verdicts}
+        words = _words(each)
         for name, entry in entries_of(each).items():
             is_named = named.get(name) == each.id
             if name in found and words.get(name) is Word.SAME:
                 found[name] = replace(found[name], kernels=entry.kernels, codes=entry.codes)
-            # What another machine measured counts if somebody said so.
-            elif name not in found and (is_named or each.shift is None):
+            elif name not in found and (is_named or _is_usual(each, words.get(name))):
                 found[name] = entry
                 how = "run {}, named by baseline reset" if is_named else "first run {}"
                 sources[name] = how.format(each.id)
-    for name, entry in entries_of(last).items() if last.shift is None else ():
-        if name in kinds.keys() - found.keys():
+    words = _words(last)
+    for name, entry in entries_of(last).items():
+        if name in kinds.keys() - found.keys() and _is_usual(last, words.get(name)):
             found[name], sources[name] = entry, f"last run {last.id}"
     return {name: Expected(entry=entry, source=sources[name]) for name, entry in found.items()}
+
+
+def _words(run: Run) -> dict[str, Word]:
+    return {verdict.variant: verdict.word for verdict in run.verdicts}
+
+
+def _is_usual(run: Run, word: Word | None) -> bool:
+    """Say whether it counts without being named: no other machine, nor slower than a revision."""
+    return run.shift is None and word is not Word.SLOWER
 
 
 def _kind(variant: Variant) -> tuple[int, Regime]:
