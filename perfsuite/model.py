@@ -26,35 +26,53 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BuiltIn(Record, frozen=True):
     """What is known of a device of the core before it is opened, and by those who never open it.
 
-    ``opens`` and ``lists`` are ``module:callable``; the latter returns the GPUs of this machine
-    that the device may be. What ``is_host`` are the cores that everything else runs on. Of what
-    ``is_nvidia`` each rank takes a GPU. ``process_s`` is about how long a process of a variant
-    takes, ``slug`` its product's where the name says nothing.
+    Four are ``module:callable``: ``opens`` is its class. ``lists`` returns the units of this
+    machine that it may be. ``watches`` takes one's uuid and reads its state, as ``nvml.Nvml`` does.
+    ``guest`` opens the device in a process that is not ours, where that takes more than its class.
+    ``unit`` is what people call one, for a device that cannot be without: ``auto`` takes it where
+    there is one. ``visible`` is the environment variable by which a process is given its own; where
+    ``ranks_take_units`` each rank of a gang has one to itself.
+    What ``is_host`` are the cores that everything else runs on; ``has_counters`` says that ncu
+    counts there. ``process_s`` is about how long a process of a variant takes, ``slug`` its
+    product's where the name says nothing, ``software`` what it needs by distribution, and for what.
     """
 
     opens: str
     lists: str = ""
+    watches: str = ""
+    guest: str = ""
+    unit: str = ""
+    visible: str = ""
+    ranks_take_units: bool = False
     is_host: bool = False
-    is_nvidia: bool = False
     has_counters: bool = False
     process_s: float = 0.0
     slug: str = ""
+    software: Mapping[str, str] = {}
 
 
-# Devices of the core by name; what "auto" takes where there are GPUs, and where nothing else is.
-GPU_DEVICE, HOST_DEVICE = "cuda", "cpu"
+# Devices of the core by name: "auto" takes the first that has units here, the host where none has.
 BUILT_IN_DEVICES = {
-    GPU_DEVICE: BuiltIn(
+    "cuda": BuiltIn(
         "perfsuite.devices.cuda:CudaDevice",
         lists="perfsuite.workers.process:inventory",
-        is_nvidia=True,
+        watches="perfsuite.devices.nvml:Nvml",
+        guest="perfsuite.devices.tensors:open_guest",
+        unit="NVIDIA GPU",
+        visible="CUDA_VISIBLE_DEVICES",
+        ranks_take_units=True,
         has_counters=True,
         process_s=0.5,  # on a warm H200
+        software={
+            "cuda-core": "timing on NVIDIA GPUs, and variants in CUDA C++",
+            "nvidia-ml-py": "finding GPUs and reading their state",
+        },
     ),
-    HOST_DEVICE: BuiltIn("perfsuite.devices.cpu:CpuDevice", is_host=True, process_s=2.0),
+    "cpu": BuiltIn("perfsuite.devices.cpu:CpuDevice", is_host=True, process_s=2.0),
     "fake": BuiltIn(
         "perfsuite.testing.fake:FakeDevice",
         lists="perfsuite.testing.fake:fake_gpus",
+        visible="CUDA_VISIBLE_DEVICES",
         has_counters=True,
         slug="fake",
     ),
@@ -1145,7 +1163,7 @@ class Judged(Record, frozen=True, kw_only=True):
 class Verdict(Judged, frozen=True, kw_only=True):
     """The word on one variant with its reasons.
 
-    ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."), or the
+    ``source`` is what it was compared with ("baseline nvidia-h200", "first run 2026..."), or the
     other side of the same run if ``in_turns``. ``card`` is the unit that alone was measured, where
     the baseline has never seen it and that leaves the verdict unclear. ``excepted`` is the waiver
     or quarantine by which it fails nothing.
@@ -1189,7 +1207,7 @@ class ClaimVerdict(Judged, frozen=True, kw_only=True):
 
 
 class Expected(Record, frozen=True, kw_only=True):
-    """What a variant is held against: an accepted entry, or else that of the last run.
+    """What a variant is held against: an accepted entry, or else that of the first run.
 
     ``source`` says in words where the entry comes from; ``commit`` and ``environment`` are those of
     its run. ``why_not`` says why it may not be compared. ``slug`` is the SKU whose baselines it may
