@@ -96,7 +96,7 @@ def within(change: Change) -> float:
 def needs_pairs(verdict: Verdict) -> bool:
     """Say whether more pairs may tell more of a variant: nothing moved, and not all is plain."""
     noisy = [change for change in verdict.changes if change.degrees]
-    return verdict.word in {Word.SAME, Word.UNCLEAR} and any(
+    return (verdict.word.stayed or verdict.word is Word.UNCLEAR) and any(
         abs(each.theta) > each.threshold or within(each) >= min(2 * each.threshold, each.gate)
         for each in noisy
     )
