@@ -15,7 +15,7 @@ import pytest
 from judge_data import GROUNDS, variant
 from msgspec import structs
 
-from perfsuite.judge.compare import Policy, Shift, is_one_level, level_changes, shift_of
+from perfsuite.judge.compare import Shift, is_one_level, level_changes, shift_of
 from perfsuite.judge.noise import CPU_PRIORS, PRIORS, NoisePrior, Timing, prior_for
 from perfsuite.judge.verdict import is_suspect
 from perfsuite.model import BaselineEntry, BaselineMetric, Change, Metric, Regime, Word
@@ -123,7 +123,7 @@ def test_what_an_entry_teaches(fields: Any, metrics: Any, taught: list[str]) -> 
 def compared(
     before: Sequence[Timing], now: Sequence[Timing], prior: NoisePrior = MEMORY, **more: Any
 ) -> Shift:
-    return shift_of(before, now, prior=prior, policy=Policy(), **more)
+    return shift_of(before, now, prior=prior, grounds=GROUNDS, **more)
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.9, 1.2])
@@ -309,7 +309,7 @@ def decide(
     """What a run says: the screen's word if it is plainly same, else that of fresh processes."""
     stale = [replace(one, is_fresh=False) for one in screen]
     for now in (screen, [*confirm, *stale]):
-        shift = shift_of(before, now, prior=prior, policy=Policy())
+        shift = shift_of(before, now, prior=prior, grounds=GROUNDS)
         if shift.word is Word.SAME and not is_suspect(shift.lenient):
             break
     return shift.word.value

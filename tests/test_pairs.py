@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from judge_data import FACTS
 
-from perfsuite.judge.compare import Policy, pair_shift_of
+from perfsuite.judge.compare import Grounds, pair_shift_of
 from perfsuite.judge.noise import PRIORS, Timing
 from perfsuite.judge.pairs import Looks, looks_of, needs_pairs, within
 from perfsuite.model import Settings, Verdict, Word
 
 LOOKS = looks_of(Settings())
+GROUNDS = Grounds(facts=FACTS, slug="nvidia-h200", call=LOOKS.call)
 TRIALS = 300
 US = 444.0
 
@@ -27,7 +29,7 @@ def play(process: Callable[[], float], by: float) -> tuple[Word, int, float]:
             for side, more in ((a, 0.0), (b, by)):
                 time_us = US * (1 + more) * (1 + process())
                 side.append(Timing("gpu", time_us, time_us * 1900))
-        shift = pair_shift_of(a, b, prior=PRIORS["mixed"], policy=Policy(), call=LOOKS.call)
+        shift = pair_shift_of(a, b, prior=PRIORS["mixed"], grounds=GROUNDS)
         change = shift.lenient if shift.word is Word.SAME else shift.strict
         verdict = Verdict(variant="one", word=shift.word, changes=(change,))
         if not needs_pairs(verdict) or len(a) + LOOKS.step > LOOKS.most:
@@ -81,7 +83,7 @@ def test_what_is_unclear_gets_all_pairs_and_no_word_says_more_than_its_interval(
 def test_what_lies_beyond_the_threshold_is_not_the_same() -> None:
     steady = [Timing("gpu", 100.0 + 0.01 * n, 190_000.0 + 19 * n) for n in range(3)]
     moved = [Timing("gpu", 1.006 * one.time_us, 1.006 * (one.cycles or 0.0)) for one in steady]
-    found = pair_shift_of(steady, moved, prior=PRIORS["memory"], policy=Policy(), call=LOOKS.call)
+    found = pair_shift_of(steady, moved, prior=PRIORS["memory"], grounds=GROUNDS)
     assert found.lenient.low > found.lenient.threshold
     assert found.lenient.high < found.lenient.gate
     assert found.word is Word.UNCLEAR  # three pairs make no call

@@ -357,9 +357,10 @@ def test_the_metric_that_was_judged_stands_in_the_row() -> None:
     both = replace(verdict, variant=bare.id, changes=(data.change_of(COPY), change))
     assert "tokens_per_s \u221250.00" in render_page(alone(COPY, verdicts=(both,)))
     now = {
-        one.name: one.unit for one in view_of(results=(counted(n_bytes=5, device_us=12),)).measured
+        one.name: (one.unit, one.better)
+        for one in view_of(results=(counted(other=5, energy_j=12),)).measured
     }
-    assert now == {"n_bytes": "bytes", "device_us": "us"}
+    assert now == {"other": ("", ""), "energy_j": ("J", "lower")}
 
 
 def test_a_variant_is_measured_again_as_it_was() -> None:

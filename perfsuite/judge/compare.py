@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import fmean, linear_regression, median, stdev
-from typing import Any
 
 from msgspec import structs
 
@@ -22,7 +21,7 @@ from perfsuite.judge.noise import (
     time_prior,
     values_of_entry,
 )
-from perfsuite.judge.pairs import CALL, MISS, Looks, difference
+from perfsuite.judge.pairs import CALL, MISS, difference
 from perfsuite.judge.peaks import class_of
 from perfsuite.model import (
     DEVICE_TIME,
@@ -107,7 +106,7 @@ class Grounds:
     """What all variants of a run are judged by.
 
     ``priors`` are what entries taught of noise, by the prior of a class. ``clocks`` are the compute
-    canary's SM clock in MHz by unit, before and now. ``looks`` say how many pairs a call needs.
+    canary's SM clock in MHz by unit, before and now. ``call`` is how many pairs a call needs.
     """
 
     facts: DeviceFacts
@@ -115,7 +114,7 @@ class Grounds:
     policy: Policy = Policy()
     priors: Mapping[NoisePrior, NoisePrior] = field(default_factory=dict)
     clocks: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {})
-    looks: Looks = Looks(3, 6, 12)
+    call: int = 6
 
     def learned(self, known: Sequence[BaselineEntry], variants: Sequence[Variant]) -> Grounds:
         """Return the same with what a SKU's entries tell of noise, measured in this run or not."""
@@ -141,8 +140,9 @@ class Shift:
     ``strict`` is the change with every process and decides what moved, ``lenient`` that without
     those which stand apart and decides what did not. ``least`` is the log change that is sure.
     ``levels`` are those of their intervals. ``strays`` counts processes that stand apart from the
-    others of their side, out of ``processes`` (before, now). ``has_clock`` says whether the SM clock is known beside time,
-    ``is_clock_lost`` whether it moved further than ``beta`` is known for.
+    others of their side, out of ``processes`` (before, now). ``has_clock`` says whether the SM
+    clock is known beside time, ``is_clock_lost`` whether it moved further than ``beta`` is known
+    for.
     """
 
     metric: Metric
@@ -163,7 +163,7 @@ def shift_of(
     now: Sequence[Timing],
     *,
     prior: NoisePrior,
-    policy: Policy,
+    grounds: Grounds,
     metric: Metric = TIME,
 ) -> Shift:
     """Return how far the code moved from ``before`` to ``now``.
@@ -171,6 +171,7 @@ def shift_of(
     Processes of units that both sides have are compared alone: a unit's own level cancels then.
     Those of ``now`` that are not fresh only tell how far units differ.
     """
+    policy = grounds.policy
     pair = _paired(before, now, prior)
     pairs = [pair]
     if is_clock_lost := abs(pair.clock) > CLOCK_LIMIT:
@@ -249,11 +250,11 @@ def pair_shift_of(
     b: Sequence[Timing],
     *,
     prior: NoisePrior,
-    policy: Policy,
-    call: int,
+    grounds: Grounds,
     metric: Metric = TIME,
 ) -> Shift:
-    """Return how far side B is from side A, by pairs on one card; ``call`` pairs make a call."""
+    """Return how far side B is from side A, by pairs on one card."""
+    policy = grounds.policy
     has_clock = all(one.cycles for one in (*a, *b))
     clocks = [median(one.y(1.0) - one.y(0.0) for one in side) for side in (a, b)]
     clock = clocks[1] - clocks[0] if has_clock else 0.0
@@ -270,7 +271,7 @@ def pair_shift_of(
     limit, size = math.log1p(threshold), abs(found.theta)
     reach, still = found.reach(CALL), found.reach(MISS)
     word = Word.UNCLEAR
-    if min(len(a), len(b)) >= call and size > max(limit, reach):
+    if min(len(a), len(b)) >= grounds.call and size > max(limit, reach):
         word = Word.SLOWER if found.theta > 0 else Word.FASTER
     # What lies beyond the threshold as a whole is not the same, though it is inside the gate.
     elif size - still < limit and size + still < math.log1p(gate):
@@ -467,12 +468,11 @@ def shifts_of(
     shifts: list[Shift] = []
     reasons: list[Reason] = []
 
+    shift = pair_shift_of if held.in_turns else shift_of
+
     def add(sides: Sequence[Sequence[Timing]], prior: NoisePrior, metric: Metric) -> None:
-        given: dict[str, Any] = {"prior": prior, "policy": grounds.policy, "metric": metric}
-        if all(sides) and held.in_turns:
-            shifts.append(pair_shift_of(*sides, call=grounds.looks.call, **given))
-        elif all(sides):
-            shifts.append(shift_of(*sides, **given))
+        if all(sides):
+            shifts.append(shift(*sides, prior=prior, grounds=grounds, metric=metric))
 
     before, values = values_of_entry(entry), now(TIME)
     if before and values:

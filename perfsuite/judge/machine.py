@@ -215,7 +215,7 @@ def _drifts(run: Run, grounds: Grounds) -> Iterator[Reason]:
             try:
                 sides = values_of(start[unit]), values_of(end[unit])
                 prior = grounds.time_prior(canary, entry)
-                drift = shift_of(*sides, prior=prior, policy=grounds.policy)
+                drift = shift_of(*sides, prior=prior, grounds=grounds)
             except (ValueError, KeyError):  # an entry of no time, or of a regime not known here
                 continue
             if drift.word.moved:

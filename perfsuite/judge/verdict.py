@@ -124,8 +124,8 @@ def judge(
     """Return a verdict for each variant that ended ok, by what the run expects of it, in order.
 
     The results are of one ``stage``, or the last of each variant: evidence of two is never mixed,
-    but of sides that took turns all pairs count. A stage's comparisons are one family for the false discovery rate. ``known`` are all entries
-    of the SKU, measured or not: they tell of noise.
+    but of sides that took turns all pairs count. A stage's comparisons are one family for the false
+    discovery rate. ``known`` are all entries of the SKU, measured or not: they tell of noise.
     """
     known = known or [one.entry for one in run.every if one.entry]
     grounds = Grounds(
@@ -133,12 +133,12 @@ def judge(
         slug=run.sku.slug,
         policy=policy or Policy(),
         clocks=canary_clocks(run),
-        looks=looks_of(run.settings),
+        call=looks_of(run.settings).call,
     ).learned(known, [one.variant for one in run.variants])
     drafts = [
-        draft_of(one, one.last if one.expected.in_turns else result, grounds)
+        draft_of(one, result, grounds)
         for one in run.variants
-        if (result := one.result(stage) if stage else one.last) and result.status is Status.OK
+        if (result := _judged(one, stage)) and result.status is Status.OK
     ]
     p_values = [shift.strict.p_value for draft in drafts for shift in draft.shifts]
     family = accepted(p_values, grounds.policy.false_discovery_rate)
@@ -147,6 +147,11 @@ def judge(
         _verdict(draft, list(islice(kept, len(draft.shifts))), len(family), grounds.policy)
         for draft in drafts
     )
+
+
+def _judged(one: VariantRun, stage: Stage | None) -> Result | None:
+    found = one.result(stage) if stage else one.last
+    return one.last if found and one.expected.in_turns else found
 
 
 def wants_confirmation(verdict: Verdict) -> bool:

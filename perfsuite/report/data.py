@@ -24,6 +24,7 @@ from perfsuite.judge.peaks import Peaks, Rate, peaks_of
 from perfsuite.model import (
     CLOCKS,
     BaselineEntry,
+    CaseInfo,
     Change,
     ClaimInstance,
     ClaimVerdict,
@@ -42,6 +43,7 @@ from perfsuite.model import (
     VariantRun,
     Word,
     Work,
+    metrics_by_name,
 )
 from perfsuite.report import view
 from perfsuite.report.view import Mark, mark, tallies
@@ -87,7 +89,7 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A metric that is no clock; ``better`` is empty where the case does not declare it."""
+    """A metric that is no clock; ``better`` is empty where nobody declares it."""
 
     name: str
     unit: str
@@ -317,15 +319,15 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     def measured(self) -> tuple[Measured, ...]:
         """The metrics that are no clock, of this run and of the baseline."""
         now = {name: value for one in self.evidence for name, value in one.exact.items()}
-        noisy = {name: self.now(name) for name in self.middles if name not in CLOCKS}
-        now |= {name: value for name, value in noisy.items() if value is not None}
+        noisy = {name: found for name, found in self.middles.items() if name not in CLOCKS}
+        now |= {name: statistics.median(found) for name, found in noisy.items() if found}
         changes = {change.metric: change for change in self.others}
-        declared = {metric.name: metric for metric in self.variant.case.metrics}
+        declared = metrics_by_name(self.variant.case.metrics)
         lines = []
         for name in dict.fromkeys((*now, *changes)):
             change, own = changes.get(name), declared.get(name)
             stored = self.entry.metrics.get(name) if self.entry else None
-            unit = (own.unit if own else "") or (change.unit if change else view.unit_of(name))
+            unit = (own.unit if own else "") or (change.unit if change else "")
             # What was judged, where something was: of an exact metric the worst process counts.
             value = change.current if change else now.get(name)
             before = change.baseline if change else stored.center if stored else None
@@ -475,6 +477,12 @@ def middle(evidence: Evidence, metric: str) -> float | None:
     """Return the estimate of one process, as it is judged."""
     blocks = evidence.samples(metric)
     return estimate(blocks) if any(blocks) else None
+
+
+def unit_of(metric: str, case: CaseInfo) -> str:
+    """Return the unit of a metric that perfsuite takes or a case declares."""
+    own = metrics_by_name(case.metrics).get(metric)
+    return own.unit if own else ""
 
 
 def rates_of(

@@ -215,11 +215,6 @@ def p_value(value: float) -> str:
     return f"<{SPACE}{FINEST_P_VALUE}" if below else number(value, 3)
 
 
-def unit_of(metric: str) -> str:
-    """Return the unit that a metric's name ends with, if that says one."""
-    return {"us": "us", "bytes": "bytes"}.get(metric.rpartition("_")[2], "")
-
-
 def flow(value: float | None, unit: str) -> str:
     """Return a rate or an amount of any size to three digits, its unit's prefix chosen by it."""
     if value is None:

@@ -23,8 +23,8 @@ from perfsuite.boundary import PerfError, StoreError, UsageError, plain
 from perfsuite.hooks import features
 from perfsuite.judge.compare import Grounds, Policy
 from perfsuite.judge.machine import judge_machine
-from perfsuite.judge.peaks import peaks_of
 from perfsuite.judge.pairs import looks_of
+from perfsuite.judge.peaks import peaks_of
 from perfsuite.judge.verdict import judge, judge_abba, judge_claims, wants_confirmation
 from perfsuite.model import (
     BaselineEntry,
