@@ -638,14 +638,14 @@ class RunView:
     def unmeasured(self) -> str:
         """How much of a revision that was asked for was not measured, why, and what to do."""
         left = [one.unmeasured for one in self.variants if one.unmeasured]
-        kinds = [{each.kind for each in verdict.reasons} for verdict in self.run.verdicts]
-        total = sum("other_side" not in each for each in kinds)  # what is new is not there
+        kinds = ({each.kind for each in verdict.reasons} for verdict in self.run.verdicts)
+        measured = sum(each.isdisjoint({"unmeasured", "other_side"}) for each in kinds)
         # The commonest cause: each variant says its own.
         causes = Counter(tuple(map(str, each.facts.values())) for each in left)
         for (revision, why, remedy), _ in causes.most_common(1):
             told = {"revision": revision, "why": plain(why, most=MOST_WHY), "remedy": remedy}
-            measured = because("measured", **told, count=total - len(left), total=total)
-            return view.sentence(measured)
+            total = measured + len(left)
+            return view.sentence(because("measured", **told, count=measured, total=total))
         return ""
 
     @property
