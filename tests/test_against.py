@@ -216,7 +216,10 @@ def test_code_of_the_working_tree_is_refused_in_side_a(
     outcome = measure(project, against="main")
     assert "imported from the working tree" in verdicts(outcome.run)["two"].reason
     assert words(outcome.run)["two"] != "same"
-    assert " was measured for 0 of 2 variants" in run_view_of(outcome, (), history={}).headline
+    stored = replace(outcome, run=load_run(outcome.run_file))
+    headline = run_view_of(stored, (), history={}).headline
+    assert " was measured for 0 of 2 variants: it ended error: '/" in headline
+    assert "; do: name another revision, or make it there" in headline
 
 
 @pytest.mark.usefixtures("fresh_servers")

@@ -44,7 +44,6 @@ from perfsuite.model import (
     VariantRun,
     Word,
     Work,
-    because,
 )
 from perfsuite.report import view
 from perfsuite.report.view import Mark, mark, tallies
@@ -640,13 +639,12 @@ class RunView:
         left = [one.unmeasured for one in self.variants if one.unmeasured]
         kinds = ({each.kind for each in verdict.reasons} for verdict in self.run.verdicts)
         measured = sum(each.isdisjoint({"unmeasured", "other_side"}) for each in kinds)
-        # The commonest cause: each variant says its own.
-        causes = Counter(tuple(map(str, each.facts.values())) for each in left)
-        for (revision, why, remedy), _ in causes.most_common(1):
-            told = {"revision": revision, "why": plain(why, most=MOST_WHY), "remedy": remedy}
-            total = measured + len(left)
-            return view.sentence(because("measured", **told, count=measured, total=total))
-        return ""
+        if not left:
+            return ""
+        first = max(left, key=left.count)  # the commonest: each variant says its own
+        counts = {"count": measured, "total": measured + len(left)}
+        why = plain(str(first.facts["why"]), most=MOST_WHY)
+        return view.sentence(Reason("measured", {**first.facts, **counts, "why": why}))
 
     @property
     def gaps(self) -> list[str]:
