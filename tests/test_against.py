@@ -218,7 +218,7 @@ def test_code_of_the_working_tree_is_refused_in_side_a(
     assert words(outcome.run)["two"] != "same"
     stored = replace(outcome, run=load_run(outcome.run_file))
     headline = run_view_of(stored, (), history={}).headline
-    assert " was measured for 0 of 2 variants: it ended error: '/" in headline
+    assert " was measured for 0 of 2 variants: its pack: '/" in headline
     assert "; do: name another revision, or make it there" in headline
 
 
