@@ -262,17 +262,22 @@ def accept(
     select: Selected = None,
     baselines: BaselinesOption = None,
 ) -> None:
-    """Make the numbers of a run the baseline of its SKU; what gets slower by it is listed."""
+    """Make what ended ok of a run the baseline of its SKU; list what gets slower, and the rest.
+
+    Exit code 1 if nothing of it ended ok.
+    """
+    from perfsuite.run.accept import NothingAcceptedError
     from perfsuite.run.accept import accept as make_baseline
 
     project = with_baselines(find_project(), baselines)
-    accepted = make_baseline(
-        stored_run(project, run),
-        project.baselines[0],
-        reason=reason,
-        by=user_name(),
-        select=select or (),
-    )
+    found = stored_run(project, run)
+    try:
+        accepted = make_baseline(
+            found, project.baselines[0], reason=reason, by=user_name(), select=select or ()
+        )
+    except NothingAcceptedError as error:
+        say_error(error)
+        raise typer.Exit(1) from error
     changed = {**accepted.changed, **{n: f"SLOWER: {why}" for n, why in accepted.slower.items()}}
     rows = [
         *((name, "added", "") for name in accepted.added),

@@ -18,7 +18,7 @@ from perfsuite.model import Pack, Run, Section, Side, Word
 from perfsuite.packs.load import Listeners
 from perfsuite.report.data import RunView, read
 from perfsuite.report.files import PAGE, VERDICT, append_summary, commands_of, files, write_report
-from perfsuite.run.accept import accept
+from perfsuite.run.accept import accept, named
 from perfsuite.run.config import Config
 from perfsuite.run.expected import Basis, beside, source_of
 from perfsuite.run.run import Outcome, Steps, entries_in
@@ -118,6 +118,7 @@ def close(outcome: Outcome, config: Config) -> Closing:
             folders = {path.parent for path in accepted.written if path.parent.name != "runs"}
             places = ", ".join(sorted(map(short, folders)))
             lines.append(f"accepted: {accepted}{' in ' if places else ''}{places}")
+            lines += [f"not accepted: {each}" for each in named(accepted.refused)]
             past_of(outcome, config, is_new=True)  # with what was accepted just now
     elif run_view:
         lines += steps.take("advice left out", lambda: list(_next(run_view)), [])
@@ -160,7 +161,10 @@ def _next(run_view: RunView) -> Iterator[str]:
         yield f"  {run.command}"
     if not words:
         return
-    if Word.UNCLEAR in words and run.against is None:
+    if run.against:
+        yield from _next_beside(run_view)
+        return
+    if Word.UNCLEAR in words:
         yield "next: to decide what is unclear, measure the revision before and this tree in turns:"
         yield f"  {run.command} --perf-against=REV"
     if run_view.counts["disturbed"]:  # such a run is not accepted whole
@@ -176,6 +180,17 @@ def _next(run_view: RunView) -> Iterator[str]:
     else:
         yield "next: to accept these numbers for this SKU:"
     yield f'  perfsuite baseline accept {run.id} --reason "..."'
+
+
+def _next_beside(run_view: RunView) -> Iterator[str]:
+    """Say what helps beside a revision; nobody accepts one side of a comparison."""
+    run = run_view.run
+    if any(verdict.word is Word.UNCLEAR for verdict in run.verdicts):
+        more = 2 * max(run.settings.processes, run.settings.confirm_processes)
+        yield "next: to decide what is unclear, measure both sides in more processes:"
+        yield f"  {run.command} --perf-processes={more}"
+    if any(one.fails and not one.unmeasured for one in run_view.variants):
+        yield "next: repair what fails"
 
 
 def short(path: Path) -> str:
