@@ -38,6 +38,7 @@ from perfsuite.model import (
     Need,
     Regime,
     Result,
+    Sampling,
     Stage,
     Status,
     VariantRun,
@@ -483,6 +484,52 @@ def test_reasons_name_units_and_canaries() -> None:
     assert strange.shift is not None
     assert kinds(strange.shift.reasons) == ["shifted_card", "shifted_card"]
     assert "one_card" in kinds(strange.verdicts[0].reasons)
+
+
+ONE_WAY, OTHER_WAY = Sampling(45, 45), Sampling(2, 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "screen", "confirm", "said"),
+    [
+        (ONE_WAY, [ONE_WAY] * 3, [ONE_WAY] * 6, None),
+        (None, [OTHER_WAY] * 3, [OTHER_WAY] * 6, None),
+        (ONE_WAY, [None] * 3, [None] * 6, None),
+        (ONE_WAY, [OTHER_WAY] * 3, [OTHER_WAY] * 6, (ONE_WAY, [OTHER_WAY])),
+        (ONE_WAY, [OTHER_WAY] * 3, [ONE_WAY] * 6, (ONE_WAY, [OTHER_WAY, ONE_WAY])),
+        (ONE_WAY, [ONE_WAY] * 3, [ONE_WAY] * 5 + [OTHER_WAY], (ONE_WAY, [OTHER_WAY, ONE_WAY])),
+        (None, [ONE_WAY] * 3, [OTHER_WAY] * 6, ("unknown", [OTHER_WAY, ONE_WAY])),
+    ],
+)
+def test_times_of_two_samplings_are_never_compared(
+    before: Sampling | None,
+    screen: list[Sampling | None],
+    confirm: list[Sampling | None],
+    said: tuple[object, list[Sampling]] | None,
+) -> None:
+    def sampled(ways: list[Sampling | None], **fields: Any) -> Result:
+        plain = result(clocks(0.5), len(ways), **fields)
+        told = [
+            structs.replace(each, backend="graph", launches=way.launches, sets=way.sets)
+            if way
+            else each
+            for each, way in zip(plain.evidence, ways, strict=True)
+        ]
+        return structs.replace(plain, evidence=tuple(told))
+
+    for exact, word in (({}, INCOMPARABLE), ({LAUNCHES: 3}, SLOWER)):
+        told = {metric.name: 4.0 for metric in exact}
+        found = verdict(
+            sampled(confirm, exact=told),
+            entry(exact=exact, sampling=before),
+            screen=sampled(screen, stage=Stage.SCREEN, exact=told),
+        )
+        if said is None:
+            assert (found.word, facts(found.reasons, "sampling")) == (SLOWER, [])
+            continue
+        facts_said = {"before": str(said[0]), "now": ", ".join(map(str, said[1]))}
+        assert (found.word, facts(found.reasons, "sampling")) == (word, [facts_said])
+        assert [each.metric for each in found.changes] == list(told), "no time among them"
 
 
 @pytest.mark.parametrize(

@@ -224,8 +224,8 @@ class Panel(Closable):
     """The servers of one device, or of the ranks of gangs; from one thread at a time.
 
     Only ``stop`` may be called from another thread. ``units`` are the ranks' units, by rank, where
-    gangs are measured. ``samplings`` says how variants are to be sampled; what a first process
-    chooses is added, so that all others sample alike. Variants in ``compared`` (ids) are measured
+    gangs are measured. ``samplings`` says how variants are to be sampled; what a process chooses
+    is kept, so that all others sample alike. Variants in ``compared`` (ids) are measured
     on both sides of the setup; none begins when ``is_over`` says so.
     """
 
@@ -484,7 +484,7 @@ class Panel(Closable):
             known = self.samplings.get(work.variant.id)
             ((sampling, *_),) = self._all("prepare", [crew], [known], is_alone=True)
             if sampling is not None:
-                self.samplings.setdefault(work.variant.id, sampling)
+                self.samplings[work.variant.id] = sampling
         self._await_started(following)
 
     def _start(self, wave: Wave) -> None:
