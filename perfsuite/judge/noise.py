@@ -188,17 +188,16 @@ def _clocks(timings: Sequence[Timing]) -> dict[str, float]:
     return {unit: median(values) for unit, values in found.items()}
 
 
-def samplings_of(results: Iterable[Result]) -> set[Sampling]:
-    """Return how the samples of results were made, as far as they say."""
-    found = (process.sampling for each in results for process in each.evidence)
-    return {each for each in found if each}
+def sampling_of(evidence: Iterable[Evidence]) -> Sampling | None:
+    """Return how all processes were sampled, None where they differ or do not say."""
+    found = {process.sampling for process in evidence}
+    return found.pop() if len(found) == 1 else None
 
 
 def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, BaselineEntry]:
     """Return the estimate of each variant whose every stage ended ok and yielded a number.
 
     All processes of all stages count; a stage that was measured again counts once, as it ended.
-    Where they were not sampled alike there is none.
     Of the run all results that are its own count, if none are ``given``.
     """
     traces = {(trace.variant, trace.side): trace for trace in run.traces}
@@ -213,10 +212,7 @@ def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, Bas
         variant, result = variants[name], results[-1]
         evidence = [process for each in results for process in each.evidence]
         metrics = _metrics(evidence, run.facts.unit, variant.case.metrics)
-        samplings = samplings_of(results)
         if not metrics or any(each.status is not Status.OK for each in results):
-            continue
-        if len(samplings) > 1:  # their times are not those of one thing
             continue
         trace = traces.get((name, result.side)) or Trace(variant=name)
         time = metrics.get(TIME.name)
@@ -228,7 +224,7 @@ def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, Bas
             regime=variant.case.regime.value,
             state={} if variant.target else dict(run.facts.state),
             artefact=next((process.artefact for process in evidence if process.artefact), ""),
-            sampling=next(iter(samplings), None),
+            sampling=sampling_of(evidence),
             work_class=class_of(variant, run.sku.slug, time.center) if time else "",
             load=round_digits(foreign_share(evidence)),
             kernels=trace.kernels,

@@ -26,7 +26,7 @@ from perfsuite.judge.noise import (
     PRIORS,
     Timing,
     canary_clocks,
-    samplings_of,
+    sampling_of,
     usable_of,
     values_of,
     values_of_entry,
@@ -208,10 +208,11 @@ def _draft(one: VariantRun, result: Result, grounds: Grounds) -> Draft:
         return replace(bare, word=Word.NEW, reasons=tuple(reasons), exact=exact)
     # The case's own metrics that the baseline has and this run lacks.
     lost = tuple(m.name for m in case.metrics if m.name in entry.metrics and not told[m.name])
-    sampled = _other_sampling(one, result, entry)
-    if sampled:
+    sampling = sampling_of(result.evidence)
+    if entry.sampling and sampling and sampling != entry.sampling:
+        why = because("sampling", before=str(entry.sampling), now=str(sampling))
         draft = replace(bare, word=Word.INCOMPARABLE, exact=exact)
-        return replace(draft, reasons=(*reasons, sampled))
+        return replace(draft, reasons=(*reasons, why))
     if lost:
         reasons.append(because("lost", metrics=lost))
     elif not is_timed and not exact:
@@ -221,7 +222,9 @@ def _draft(one: VariantRun, result: Result, grounds: Grounds) -> Draft:
         return replace(draft, reasons=tuple(reasons))
     # The processes of a confirmation's screen were chosen, and are no evidence.
     screen = one.result(Stage.SCREEN) if result.stage is Stage.CONFIRM else None
-    screened = [replace(each, is_fresh=False) for each in usable_of(screen)] if screen else []
+    is_sampled_alike = screen and sampling_of(screen.evidence) in {sampling, None}
+    chosen = usable_of(screen) if screen and is_sampled_alike else []
+    screened = [replace(each, is_fresh=False) for each in chosen]
 
     def now(metric: Metric) -> list[Timing]:
         return values_of(result, metric) + (screened if metric is TIME else [])
@@ -267,20 +270,6 @@ def _unrelated(one: VariantRun, result: Result, facts: DeviceFacts) -> tuple[Wor
         return Word.INCOMPARABLE, because("regime", before=entry.regime, now=regime)
     blocked = blocked_by(entry.state, facts)
     return (Word.INCOMPARABLE, because("other_kind", text=blocked)) if blocked else None
-
-
-def _other_sampling(one: VariantRun, result: Result, entry: BaselineEntry) -> Reason | None:
-    """Return how samples were made otherwise than those of an entry, if they were.
-
-    Where that is not known of either, nothing is said of it.
-    """
-    results = [each for each in (one.result(Stage.SCREEN), result) if each]
-    now = samplings_of(results)
-    first = entry.sampling or next(iter(now), None)
-    if now <= {first}:
-        return None
-    told = ", ".join(sorted(map(str, now)))
-    return because("sampling", before=str(entry.sampling or "unknown"), now=told)
 
 
 # The verdict, in the light of all other comparisons of the run.

@@ -181,7 +181,13 @@ class Wave:
 
 
 def doubted(result: Result) -> Result:
-    """Return the result, as disturbed where too many of its samples were voided."""
+    """Return the result, as disturbed where too many samples were voided, or its processes differ.
+
+    Those that were not sampled alike took times of two kinds.
+    """
+    if len(ways := {str(each.sampling) for each in result.evidence}) > 1:
+        reason = f"its processes were not sampled alike: {', '.join(sorted(ways))}"
+        return replace(result, status=Status.DISTURBED, reason=reason)
     blocks = [block for process in result.evidence for block in process.blocks]
     voided = sum(block.voided for block in blocks)
     taken = voided + sum(len(block.time_us) for block in blocks)
