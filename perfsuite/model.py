@@ -1128,7 +1128,7 @@ class Judged(Record, frozen=True, kw_only=True):
 class Verdict(Judged, frozen=True, kw_only=True):
     """The word on one variant with its reasons.
 
-    ``source`` is what it was compared with ("baseline nvidia-h200", "last run 2026..."), or the
+    ``source`` is what it was compared with ("baseline nvidia-h200", "first run 2026..."), or the
     other side of the same run if ``in_turns``. ``card`` is the unit that alone was measured, where
     the baseline has never seen it and that leaves the verdict unclear. ``excepted`` is the waiver
     or quarantine by which it fails nothing.
@@ -1172,7 +1172,7 @@ class ClaimVerdict(Judged, frozen=True, kw_only=True):
 
 
 class Expected(Record, frozen=True, kw_only=True):
-    """What a variant is held against: an accepted entry, or else that of the last run.
+    """What a variant is held against: an accepted entry, or else that of the first run.
 
     ``source`` says in words where the entry comes from; ``commit`` and ``environment`` are those of
     its run. ``why_not`` says why it may not be compared. ``slug`` is the SKU whose baselines it may

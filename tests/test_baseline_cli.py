@@ -42,6 +42,19 @@ def test_accept_lists_what_gets_slower(perfsuite: Command) -> None:
     assert "1 of them slower than before" in said
 
 
+def test_reset_takes_the_newest_run_that_ended_or_the_one_named(
+    perfsuite: Command, project: Path
+) -> None:
+    RunFile.create(project / ".perfsuite", night({"copy": 100.0}, 30)).close()
+    for words, run, count in (((), B, 2), ((A, "--select", "memory"), A, 1)):
+        code, said = perfsuite("baseline", "reset", *words)
+        assert (code, said) == (0, f"run {run} is the reference of {count} variants from now on\n")
+    kept = json.loads((project / ".perfsuite" / "reference.json").read_text("utf-8"))
+    assert [*kept["units"].values()] == [{"compute.softmax[n=1024]": B, COPY.id: A}]
+    code, said = perfsuite("baseline", "reset", "nowhere")
+    assert (code, "there is no run 'nowhere'" in said) == (2, True)
+
+
 def test_accept_says_what_was_decided_in_turns_or_not_at_all(tmp_path: Path) -> None:
     runs = [night({"copy": 100.0, "add": 9.0}, 1), night({"copy": 98.0, "add": 8.9}, 2)]
     accept(runs[0], tmp_path, reason="first", by="Ann")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import store_data as data
 from msgspec.structs import replace
 
+from perfsuite.boundary import StoreError, UsageError
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.peaks import peaks_of
 from perfsuite.model import (
@@ -16,13 +18,16 @@ from perfsuite.model import (
     ClaimWord,
     Expected,
     Result,
+    Run,
     Status,
+    Trace,
+    TracedKernel,
     VariantRun,
     Verdict,
     Word,
     Work,
 )
-from perfsuite.run.accept import accept
+from perfsuite.run.accept import accept, reset
 from perfsuite.run.expected import Basis, find_expected, plausible, rank, source_of, unaccepted
 from perfsuite.run.run import Judging, entries_in
 from perfsuite.store.runs import RunFile
@@ -87,35 +92,113 @@ def test_without_baseline_and_earlier_run_all_is_new(tmp_path: Path) -> None:
     assert "no earlier run" in basis.notes[0]
 
 
-def keep(folder: Path, run_id: str, time_us: float, word: Word) -> None:
-    """Store a finished run of one variant that was given this word."""
+FIRST, SECOND, THIRD = (f"20260101-00000{second}-aaaa" for second in range(3))
+
+
+def keep(folder: Path, run_id: str, time_us: float, word: Word = Word.SAME, **facts: Any) -> Run:
+    """Store a finished run of one variant that was given this word, on a device of these facts."""
     run = data.finished({"copy": time_us}, run_id=run_id)
-    file = RunFile.create(folder, run)
-    for result in run.results:
-        file.append(result)
-    file.finish(run.having(verdicts=[Verdict(variant=COPY, word=word)]))
+    run = replace(run, facts=replace(run.facts, **facts))
+    run = run.having(verdicts=[Verdict(variant=COPY, word=word)])
+    with RunFile.create(folder, run) as file:
+        for result in run.results:
+            file.append(result)
+        return file.finish(run)
 
 
-def center_of(folder: Path) -> float:
-    """Return the time that a run of now would be compared with."""
-    run = data.finished(TIMES)
-    (entry,) = entries_in(find_expected([folder / "none"], folder, run=run).hold(run)).values()
-    return entry.metrics["time_us"].center
-
-
-def test_what_was_slower_or_unclear_counts_only_where_no_other_run_does(tmp_path: Path) -> None:
-    keep(tmp_path, "20260101-000000-aaaa", 130.0, Word.UNCLEAR)
-    unclear_alone = center_of(tmp_path)
-    keep(tmp_path, "20260101-000001-aaaa", 100.0, Word.SAME)
-    decided = center_of(tmp_path)
-    keep(tmp_path, "20260101-000002-aaaa", 140.0, Word.SLOWER)
-    keep(tmp_path, "20260101-000003-aaaa", 130.0, Word.UNCLEAR)
-    assert unclear_alone > decided == center_of(tmp_path)
-    basis = find_expected([tmp_path / "none"], tmp_path, run=data.finished(TIMES))
-    assert source_of(basis.hold(data.finished(TIMES))) == "runs up to 20260101-000003-aaaa"
-    assert basis.previous is not None
+def held(folder: Path, *, version: int = 1, now: Run | None = None) -> tuple[float, str]:
+    """Return the time that a run of now is compared with, and in words of which run."""
+    run = now or data.finished(TIMES)
+    (one,) = run.variants
+    of_version = replace(one.variant, case=replace(one.variant.case, version=version))
+    run = replace(run, variants=data.ran(of_version))
+    basis = find_expected([folder / "none"], folder, run=run)
+    run = basis.hold(run)
+    (entry,) = entries_in(run).values()
     # What a report draws as before is what was compared with.
-    assert entries_of(basis.previous)[COPY].metrics["time_us"].center == decided
+    assert basis.previous is not None
+    assert entries_of(basis.previous) == {COPY: entry}
+    return round(entry.metrics["time_us"].center), source_of(run)
+
+
+def test_the_reference_is_the_first_run_whatever_later_ones_were(tmp_path: Path) -> None:
+    keep(tmp_path, "20251231-000000-aaaa", 140.0, Word.SLOWER)  # than a revision
+    for number, word in enumerate((Word.UNCLEAR, Word.SAME, Word.FASTER)):
+        keep(tmp_path, f"20260101-00000{number}-aaaa", 100.0 + number, word)
+    assert held(tmp_path) == (100, f"first run {FIRST}")
+    (tmp_path / "runs" / f"{FIRST}.jsonl").unlink()
+    assert held(tmp_path) == (101, f"first run {SECOND}")
+
+
+def test_the_reference_is_comparable_or_the_last_run_says_why_not(tmp_path: Path) -> None:
+    keep(tmp_path, FIRST, 100.0, state={"ecc": "off", "power_limit_w": "700"})
+    assert held(tmp_path) == (100, f"last run {FIRST}")
+    keep(tmp_path, SECOND, 110.0)
+    keep(tmp_path, THIRD, 120.0)
+    assert held(tmp_path) == (110, f"first run {SECOND}")
+    assert held(tmp_path, version=2) == (120, f"last run {THIRD}")
+
+
+def test_reset_moves_the_reference_of_what_a_run_measured(tmp_path: Path) -> None:
+    runs = [keep(tmp_path, name, 100.0 + n) for n, name in enumerate((FIRST, SECOND, THIRD))]
+    with pytest.raises(UsageError, match=r"has no result of 'memory\.fill'"):
+        reset(runs[1], tmp_path, [], select=["memory.fill"])
+    assert reset(runs[1], tmp_path, [], select=["memory.copy"]) == (COPY,)
+    assert held(tmp_path) == (101, f"run {SECOND}, named by baseline reset")
+    assert held(tmp_path, now=replace(data.finished(TIMES), id=SECOND))[0] == 100, "of before"
+    other = replace(data.finished(TIMES), facts=replace(data.FACTS, unit=data.OTHER_UNIT))
+    keep(tmp_path, "20260101-000003-aaaa", 130.0, unit=data.OTHER_UNIT)
+    assert held(tmp_path, now=other)[0] == 130
+    # A run that is gone leaves what followed it, not what was before.
+    (tmp_path / "runs" / f"{SECOND}.jsonl").unlink()
+    assert held(tmp_path) == (102, f"first run {THIRD}")
+    for bad, what in ((runs[1], "is not there"), (replace(runs[2], finished=""), "interrupted")):
+        with pytest.raises(UsageError, match=what):
+            reset(bad, tmp_path, [])
+    with pytest.raises(UsageError, match="nothing of it ended ok"):
+        reset(runs[2].having(results=()), tmp_path, [])
+    accept(runs[2], tmp_path / "baselines", reason="first numbers", by="Ann")
+    with pytest.raises(UsageError, match="what was selected of it has baselines"):
+        reset(runs[2], tmp_path, [tmp_path / "baselines"])
+    (tmp_path / "reference.json").write_text('{"schema": "perfsuite.reference/1", "units": 7}')
+    with pytest.raises(StoreError, match="not a sound References"):
+        held(tmp_path)
+
+
+def test_a_variant_that_the_first_run_lacks_takes_the_first_that_has_it(tmp_path: Path) -> None:
+    keep(tmp_path, FIRST, 100.0)
+    cases = {"copy": 100.0}
+    for number, case in enumerate(("fill", "gather", "scan", "scatter"), 1):
+        cases[case] = 50.0 + number
+        run = data.finished(cases, run_id=f"20260101-00000{number}-aaaa")
+        with RunFile.create(tmp_path, run) as file:
+            for result in run.results:
+                file.append(result)
+            file.finish(run)
+    now = data.finished(cases)
+    run = find_expected([tmp_path / "none"], tmp_path, run=now).hold(now)
+    runs = [entry.run for entry in entries_in(run).values()]
+    assert runs == [f"20260101-00000{number}-aaaa" for number in range(5)]
+    assert source_of(run).endswith("first run 20260101-000002-aaaa; 2 more")
+
+
+def test_kernels_that_the_reference_lacks_are_of_a_later_run_that_was_the_same(
+    tmp_path: Path,
+) -> None:
+    for number, word in enumerate((Word.NEW, Word.SLOWER, Word.SAME, Word.SAME)):
+        run = data.finished(TIMES, run_id=f"20260101-00000{number}-aaaa")
+        run = run.having(verdicts=[Verdict(variant=COPY, word=word)])
+        kernels = (TracedKernel(name=f"of_{number}", count=1.0, duration_us=9.0),)
+        with RunFile.create(tmp_path, run) as file:
+            for result in run.results:
+                file.append(result)
+            if number:
+                file.append_trace(Trace(variant=COPY, kernels=kernels))
+            file.finish(run)
+    basis = find_expected([tmp_path / "none"], tmp_path, run=data.finished(TIMES))
+    entry = basis.expected[COPY].entry
+    assert entry
+    assert (entry.run, entry.kernels[0].name) == (FIRST, "of_2")
 
 
 def test_only_what_was_measured_is_to_be_accepted_as_well(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
         whole_of([first, second], tmp_path)
     again = [structs.replace(each, id=f"2999{each.id}") for each in (first, second)]
     (tmp_path / "baselines").rename(tmp_path / "old")
-    assert source_of(whole_of(again, tmp_path).run) == f"runs up to {found.id}"
+    assert source_of(whole_of(again, tmp_path).run) == f"first run {found.id}"
 
 
 def test_a_missing_shard_is_named_and_makes_the_run_partial(

@@ -33,7 +33,7 @@ from perfsuite.model import (
     Word,
 )
 from perfsuite.packs.find import discover
-from perfsuite.run.accept import accept
+from perfsuite.run.accept import accept, reset
 from perfsuite.run.config import Config
 from perfsuite.run.expected import source_of
 from perfsuite.run.run import Outcome, execute, refusal
@@ -179,7 +179,7 @@ def test_a_second_run_is_compared_and_a_change_confirmed_on_fresh_data(place: Pl
     assert found.changes[0].theta == pytest.approx(0.03, abs=0.003)
     ours = [result for result in outcome.run.results if result.variant == found.variant]
     assert [result.stage for result in ours] == [Stage.SCREEN, Stage.CONFIRM]
-    assert source_of(outcome.run).startswith("runs up to ")
+    assert source_of(outcome.run).startswith("first run ")
     # A later run samples as the earlier one did.
     (sampling,) = {process.sampling for process in first[1].evidence}
     assert {process.sampling for result in ours for process in result.evidence} == {sampling}
@@ -252,6 +252,26 @@ def test_a_run_that_cannot_sample_as_before_is_incomparable_until_it_is_accepted
     accept(other, place.root / "baselines", reason="another cache", by="a")
     (again,) = place.execute(place.request(FLIPPING)).run.verdicts
     assert again.word is Word.SAME
+
+
+def test_small_steps_are_slower_than_the_first_run_until_the_reference_is_moved(
+    place: Place,
+) -> None:
+    place.execute()
+    found = []
+    for step in range(1, 6):
+        slow_down(place.folder, 200, by=1.003**step)
+        found.append(place.execute())
+    assert words(found[0])[1] == "same"
+    assert words(found[4]) == ["same", "slower"]
+    assert (
+        found[4].run.verdicts[1].source
+        == f"first run {list_runs(found[0].run_file.parents[1])[-1].stem}"
+    )
+    reset(found[4].run, place.root / ".perfsuite", [])
+    moved = place.execute()
+    assert words(moved) == ["same", "same"]
+    assert source_of(moved.run) == f"run {found[4].run.id}, named by baseline reset"
 
 
 def test_a_clock_that_was_set_back_hides_no_earlier_run(place: Place) -> None:

@@ -28,16 +28,15 @@ from perfsuite.model import (
     seconds_of,
     words_of,
 )
-from perfsuite.nightly.limit import Fit, Past, fit_of, past_of
+from perfsuite.nightly.limit import Fit, Past, earlier_runs, fit_of, past_of
 from perfsuite.report.data import read
 from perfsuite.report.files import render_page, verdict_json
 from perfsuite.report.files import summary as markdown
 from perfsuite.report.terminal import summary
 from perfsuite.run.config import TimeLimit
-from perfsuite.run.expected import earlier_runs
 from perfsuite.run.run import entries_in, execute
 from perfsuite.store.git import touched_since
-from perfsuite.store.runs import RunFile, list_runs, load_run
+from perfsuite.store.runs import RunFile, load_run
 
 MANY = PACK.replace("[100, 200]", "[100, 110, 120, 130, 140, 150, 160, 170]")
 ONE = structs.replace(QUICK, processes=1, confirm_processes=1)
@@ -209,7 +208,7 @@ def test_earlier_runs_tell_costs_and_doubts_and_hide_no_earlier_one(tmp_path: Pa
     assert {name: each.doubt for name, each in found.items()} == {ids[0]: "slower", ids[1]: "wrong"}
     assert found[ids[0]].costs_s == [14.0, 13.0, 12.0]  # a process, the newest first
     # Nights with little room do not count among those that are looked back at.
-    assert len(list(earlier_runs(tmp_path, load_run(list_runs(tmp_path)[0])))) == 14
+    assert len(list(earlier_runs(tmp_path, more))) == 14
 
 
 def test_a_change_of_a_cases_file_makes_its_variants_urgent(tmp_path: Path) -> None:

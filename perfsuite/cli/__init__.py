@@ -76,6 +76,7 @@ from perfsuite.store.baselines import (
     skus_in,
 )
 from perfsuite.store.files import refusing
+from perfsuite.store.runs import last_run
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
 from perfsuite.workers.process import inventory
 from perfsuite.workers.units import open_panels, products_of, resolved
@@ -91,6 +92,10 @@ app.add_typer(baseline_commands, name="baseline")
 
 Select = Annotated[
     str, typer.Option("--select", metavar="EXPR", help="As --perf-select: 'impl=triton,n>=1e6'")
+]
+Selected = Annotated[
+    list[str] | None,
+    typer.Option("--select", metavar="WORD", help="A pack, pack.case or variant; repeatable"),
 ]
 TierOption = Annotated[Tier, typer.Option(help="How many values of each axis")]
 
@@ -252,10 +257,7 @@ def compare(
 def accept(
     run: Annotated[str, typer.Argument(help="A run file or id")],
     reason: Annotated[str, typer.Option(help="Why; stored with the numbers")],
-    select: Annotated[
-        list[str] | None,
-        typer.Option("--select", metavar="WORD", help="A pack, pack.case or variant; repeatable"),
-    ] = None,
+    select: Selected = None,
     baselines: BaselinesOption = None,
 ) -> None:
     """Make the numbers of a run the baseline of its SKU; what gets slower by it is listed."""
@@ -280,6 +282,24 @@ def accept(
     say(f"accepted: {accepted}")
     for path in accepted.written:
         say(f"wrote {path}")
+
+
+@baseline_commands.command()
+def reset(
+    run: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="A run's id; the newest that ended if left out")
+    ] = "",
+    select: Selected = None,
+    baselines: BaselinesOption = None,
+) -> None:
+    """Compare later runs with this one, where there is no baseline: else the first run counts."""
+    from perfsuite.run.accept import reset as refer
+
+    project = with_baselines(find_project(), baselines)
+    newest = None if run else last_run(project.folder)
+    found = newest or stored_run(project, run)
+    names = refer(found, project.folder, project.baselines, select=select or ())
+    say(f"run {found.id} is the reference of {len(names)} variants from now on")
 
 
 @baseline_commands.command()
@@ -613,7 +633,7 @@ def say_baselines(facts: DeviceFacts, roots: Sequence[Root]) -> None:
     elif baselines.entries:
         say(f"Baselines: {len(baselines.entries)} variants of {sku.slug}")
     else:
-        say(f"Baselines: none for {sku.slug}; a run is compared with the last one on this unit")
+        say(f"Baselines: none for {sku.slug}; a run is compared with the first one on this unit")
 
 
 def say_spoilers(facts: DeviceFacts) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
@@ -27,10 +28,12 @@ from perfsuite.model import (
 )
 from perfsuite.packs.select import bundles_of
 from perfsuite.run.config import Config, TimeLimit
-from perfsuite.run.expected import earlier_runs
 from perfsuite.store.git import touched_since
-from perfsuite.store.runs import last_run
+from perfsuite.store.runs import ended_runs, list_runs
 
+# A variant that none of this many runs has measured is new; one that had no room for
+# all does not count among them, up to so many.
+RUNS_BACK, MOST_BACK = 10, 30
 # Of a variant's last runs: what a machine does on one night is no estimate.
 COSTS = 3
 # Of the whole time: what is planned for the screen.
@@ -60,9 +63,8 @@ class Past(Struct, frozen=True, kw_only=True):
 def past_of(run: Run, folder: Path) -> dict[str, Past]:
     """Return what the runs before one say of its variants; those never measured are left out."""
     ids = {one.id for one in run.every}
-    before = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=run.id)
     found: dict[str, Past] = {}
-    for earlier in earlier_runs(folder, before):
+    for earlier in earlier_runs(folder, run):
         for one in earlier.variants:
             last, screen = one.last, one.result(Stage.SCREEN)
             if one.id not in ids or last is None or last.status is Status.SKIPPED:
@@ -76,6 +78,18 @@ def past_of(run: Run, folder: Path) -> dict[str, Past]:
         if found.keys() >= ids:
             break
     return found
+
+
+def earlier_runs(folder: Path, run: Run) -> Iterator[Run]:
+    """Yield the last runs on a unit before this one, newest first."""
+    paths = (path for path in list_runs(folder) if path.stem < run.id)
+    whole = 0
+    found = ended_runs(paths, sku=run.sku.slug, unit=run.facts.unit)
+    for earlier in itertools.islice(found, MOST_BACK):
+        yield earlier
+        whole += not earlier.left_out
+        if whole == RUNS_BACK:
+            return
 
 
 def _doubt(status: Status, verdict: Verdict | None) -> str:

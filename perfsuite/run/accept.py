@@ -1,4 +1,4 @@
-"""Accepts a run as baseline, and warns of what would be accepted with it."""
+"""Accepts a run as baseline, and warns of what would be accepted with it; or as the reference."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from perfsuite.model import (
 from perfsuite.store.baselines import (
     ADDED,
     Acceptance,
+    Baselines,
     StoredEntry,
     has_sku,
     locked,
@@ -34,6 +35,7 @@ from perfsuite.store.baselines import (
     sku_folder,
     write_entries,
 )
+from perfsuite.store.runs import list_runs, run_path, write_references
 from perfsuite.store.sku import fingerprint_differs, skus_of
 
 # An error message names this many variants and counts the rest.
@@ -151,6 +153,30 @@ def _worse(variant: Variant, old: BaselineEntry, new: BaselineEntry, grounds: Gr
         for c in changes
         if c.theta > c.threshold
     )
+
+
+def reset(
+    run: Run, folder: Path, roots: Sequence[Path], *, select: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Compare later runs with this one in what it measured and has no baseline; return that."""
+    if not run.finished or run_path(folder, run.id) not in list_runs(folder):
+        raise UsageError(
+            f"run {run.id!r} {'is not there' if run.finished else 'was interrupted'}",
+            where=str(folder / "runs"),
+            remedy="finish it with --perf-resume, or copy its file there",
+        )
+    measured = [name for name in entries_of(run) if name in _chosen(run, select)]
+    skus = skus_of(run)
+    stored = Baselines.load_each(roots, skus.values())
+    names = tuple(name for name in measured if not stored[skus[name].slug].covers(name))
+    if not names:
+        told = "what was selected of it has baselines" if measured else "nothing of it ended ok"
+        raise UsageError(
+            f"run {run.id!r} cannot be the reference: {told}",
+            remedy="perfsuite baseline accept changes baselines" if measured else "measure again",
+        )
+    write_references(folder, run, names)
+    return names
 
 
 def acceptance_of(reason: str, by: str) -> Acceptance:

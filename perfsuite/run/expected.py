@@ -1,4 +1,4 @@
-"""What results are compared with: accepted entries, or else the last runs on this unit."""
+"""What results are compared with: accepted entries, or else the first run on this unit."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from perfsuite.model import (
     BaselineEntry,
     Expected,
     Pack,
+    Regime,
     Result,
     Run,
     Side,
@@ -26,14 +27,16 @@ from perfsuite.model import (
     Word,
     because,
 )
+from perfsuite.packs.select import missing_need
 from perfsuite.stats import estimate
 from perfsuite.store.baselines import Baselines, Root
-from perfsuite.store.runs import last_run
-from perfsuite.store.sku import skus_of
+from perfsuite.store.runs import ended_runs, last_run, list_runs, read_references
+from perfsuite.store.sku import blocked_by, skus_of
 
-# A variant that none of this many runs has measured is new; one that had no room for
-# all does not count among them, up to so many.
-RUNS_BACK, MOST_BACK = 10, 30
+# Kernels that the reference had no time to trace are looked for in so many runs.
+TRACED_WITHIN = 30
+# So many of a run's references are named, the others are counted.
+MOST_SOURCES = 3
 # More than this share of a measured ceiling is a mistake of the case, not a record.
 PLAUSIBLE = 1.05
 
@@ -42,9 +45,9 @@ PLAUSIBLE = 1.05
 class Basis:
     """What a run is compared with: what is ``expected`` of each variant, and of all together.
 
-    ``known`` are all entries of the run's SKUs, of which it may hold a few. ``previous`` is the
-    last run, with the results that entries come from. ``reached`` are the peaks that the baselines
-    know.
+    ``known`` are all entries of the run's SKUs, of which it may hold a few. ``previous`` is the run
+    that is most variants' reference, else the last one, with the results that entries come from.
+    ``reached`` are the peaks that the baselines know.
     """
 
     expected: Mapping[str, Expected]
@@ -65,45 +68,48 @@ class Basis:
 def find_expected(
     roots: Sequence[Root], folder: Path, *, run: Run, packs: Sequence[Pack] = (), before: str = ""
 ) -> Basis:
-    """Return the baselines of each variant's SKU; where a SKU has none, the last runs on this unit.
+    """Return the baselines of each variant's SKU; where a SKU has none, the reference on this unit.
 
     A run has several SKUs when it holds gangs or compilation targets. ``packs`` say which variants
     are ceilings. Only runs ``before`` an id count, or before this one.
     """
-    skus = skus_of(run)
+    skus, before = skus_of(run), before or run.id
     stored = Baselines.load_each(roots, (run.sku, *skus.values()))
-    previous = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=before or run.id)
-    runs = list(earlier_runs(folder, previous))
     uncovered = [name for name, sku in skus.items() if not stored[sku.slug].covers(name)]
-    latest = latest_entries(runs, uncovered)
+    last = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=before)
+    reference = find_reference(folder, run, uncovered, last) if last else {}
+    entries: dict[str, BaselineEntry | None] = {
+        name: stored[sku.slug].entries.get(name) for name, sku in skus.items()
+    }
+    entries |= {name: each.entry for name, each in reference.items()}
+    runs = runs_behind(folder, run, [e for e in entries.values() if e and e.run < before])
     # Of runs by their id: what is stored of one that was accepted counts.
-    facts = {each.id: (each.facts.environment, each.commit) for each in runs}
+    facts = {each.id: (each.facts.environment, each.commit) for each in runs.values()}
     for each in (known for baselines in stored.values() for known in baselines.runs.values()):
         facts[each.run] = (each.environment, each.commit)
     # What comes with a pack was measured in the pack's repository.
     shipped = {each.entries[name].run for each in stored.values() for name in each.shipped}
     expected = {}
     for name, sku in skus.items():
-        baselines = stored[sku.slug]
-        entry = baselines.entries.get(name) or latest.get(name)
+        baselines, entry = stored[sku.slug], entries[name]
         environment, commit = facts.get(entry.run, ({}, "")) if entry else ({}, "")
-        source = f"runs up to {previous.id}" if previous else ""
         covers, problem = baselines.covers(name), baselines.fingerprint_problem
         expected[name] = Expected(
             entry=entry,
-            source=baselines.name_of(name) if covers else source,
+            source=baselines.name_of(name) if covers else reference.get(name, Expected()).source,
             commit="" if entry and entry.run in shipped else commit,
             environment=environment,
             why_not=because("other_kind", text=problem) if problem else None,
             slug=sku.slug if covers and not problem else "",
         )
+    most = Counter(each.entry.run for each in reference.values() if each.entry).most_common(1)
+    previous = runs.get(most[0][0]) if most else last
     if previous:  # a report draws the results that entries come from as before
-        of_run = {name: each.entry.run for name, each in expected.items() if each.entry}
         there = {one.id for one in previous.variants}
         more = [VariantRun(variant=one.variant) for one in run.variants if one.id not in there]
         previous = replace(previous, variants=(*previous.variants, *more))
         ids = {one.id for one in previous.every}
-        behind = [r for each in runs for r in each.results if of_run.get(r.variant) == each.id]
+        behind = [result for each in runs.values() for result in each.results]
         previous = previous.having(results=[r for r in behind if r.variant in ids])
     notes = [note for sku in skus.values() for note in stored[sku.slug].notes]
     whole = Counter(sku.slug for sku in skus.values())
@@ -111,7 +117,8 @@ def find_expected(
         is_all = count == whole[slug]
         what = slug if is_all else f"{count} of {whole[slug]} variants on {slug}"
         instead = f" and no earlier run on this unit: {'all is' if is_all else 'they are'} new"
-        instead = ": compared with the last runs on this unit" if previous else instead
+        told = ": compared with the reference on this unit, which perfsuite baseline reset moves"
+        instead = told if last else instead
         notes.append(f"no baseline for {what}{instead}")
     known = {
         slug: tuple(each.entries.values())
@@ -120,47 +127,89 @@ def find_expected(
     }
     return Basis(
         expected=expected,
-        known=(*latest.values(), *itertools.chain(*known.values())),
+        known=(
+            *(each.entry for each in reference.values() if each.entry),
+            *itertools.chain(*known.values()),
+        ),
         notes=tuple(dict.fromkeys(notes)),
         previous=previous,
         reached=with_measured(peaks_of(run.sku.slug), known.get(run.sku.slug, ()), packs),
     )
 
 
-def earlier_runs(folder: Path, newest: Run | None) -> Iterator[Run]:
-    """Yield the last runs on a unit, newest first."""
-    run, whole, back = newest, 0, 0
-    while run is not None and whole < RUNS_BACK and back < MOST_BACK:
-        yield run
-        whole, back = whole + (not run.left_out), back + 1
-        run = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=run.id)
+def find_reference(
+    folder: Path, run: Run, names: Collection[str], last: Run
+) -> dict[str, Expected]:
+    """Return each variant's entry of its first run on this unit, or of the one that was named.
 
-
-def latest_entries(runs: Sequence[Run], variants: Collection[str]) -> dict[str, BaselineEntry]:
-    """Return each variant's newest entry; what was found slower is no measure later.
-
-    Nor is what was unclear, where anything else is: code would be compared with itself. Kernels
-    may be of an older entry: what did not move was not traced again.
+    It is of the same version, regime and state as the variant now. Where no run up to the ``last``
+    is, the last one tells what differs. Kernels may be of a later run that was the same: there is
+    no time to trace all at once.
     """
     found: dict[str, BaselineEntry] = {}
-    unclear: dict[str, BaselineEntry] = {}
-    traced: dict[str, BaselineEntry] = {}
-    for run in (each for each in runs if each.shift is None):  # else another machine measured
-        words = {verdict.variant: verdict.word for verdict in run.verdicts}
-        for name, entry in entries_of(run).items():
-            if name not in variants or words.get(name) is Word.SLOWER:
-                continue
-            if words.get(name) is Word.UNCLEAR:
-                unclear.setdefault(name, entry)
-                continue
-            found.setdefault(name, entry)
-            if entry.kernels:
-                traced.setdefault(name, entry)
-    latest = {**unclear, **found}
-    for name, known in traced.items():
-        if not latest[name].kernels:
-            latest[name] = replace(latest[name], kernels=known.kernels, codes=known.codes)
-    return latest
+    sources: dict[str, str] = {}
+    named = {name: i for name, i in read_references(folder, run).items() if i <= last.id}
+    # What cannot run here has an entry in no run.
+    able = [one for one in run.every if not missing_need(one.variant, run.facts)]
+    kinds = {one.id: _kind(one.variant) for one in able if one.id in names}
+
+    def needs(plan: Run) -> list[str]:
+        state = blocked_by(plan.facts.state, run.facts)
+        return [
+            one.id
+            for one in plan.every
+            if _kind(one.variant) == kinds.get(one.id)
+            and (one.variant.target or not state)
+            and named.get(one.id, "") <= plan.id
+            and not (one.id in found and found[one.id].kernels)
+        ]
+
+    def is_open(place: tuple[int, Path]) -> bool:
+        is_traced = all(entry.kernels for entry in found.values())
+        return kinds.keys() > found.keys() or (place[0] < TRACED_WITHIN and not is_traced)
+
+    paths = (path for path in reversed(list_runs(folder)) if path.stem <= last.id)
+    asked = (path for _, path in itertools.takewhile(is_open, enumerate(paths)))
+    for each in ended_runs(asked, sku=run.sku.slug, unit=run.facts.unit, needs=needs):
+        words = _words(each)
+        for name, entry in entries_of(each).items():
+            is_named = named.get(name) == each.id
+            if name in found and words.get(name) is Word.SAME:
+                found[name] = replace(found[name], kernels=entry.kernels, codes=entry.codes)
+            elif name not in found and (is_named or _is_usual(each, words.get(name))):
+                found[name] = entry
+                how = "run {}, named by baseline reset" if is_named else "first run {}"
+                sources[name] = how.format(each.id)
+    words = _words(last)
+    for name, entry in entries_of(last).items():
+        if name in kinds.keys() - found.keys() and _is_usual(last, words.get(name)):
+            found[name], sources[name] = entry, f"last run {last.id}"
+    return {name: Expected(entry=entry, source=sources[name]) for name, entry in found.items()}
+
+
+def _words(run: Run) -> dict[str, Word]:
+    return {verdict.variant: verdict.word for verdict in run.verdicts}
+
+
+def _is_usual(run: Run, word: Word | None) -> bool:
+    """Say whether it counts without being named: no other machine, nor slower than a revision."""
+    return run.shift is None and word is not Word.SLOWER
+
+
+def _kind(variant: Variant) -> tuple[int, Regime]:
+    return variant.case.version, variant.case.regime
+
+
+def runs_behind(folder: Path, run: Run, entries: Sequence[BaselineEntry]) -> dict[str, Run]:
+    """Return the runs on this unit that entries come from, with the results of these alone."""
+    of_run = {entry.variant: entry.run for entry in entries}
+    paths = [path for path in list_runs(folder) if path.stem in of_run.values()]
+
+    def needs(plan: Run) -> list[str]:
+        return [name for name, run_id in of_run.items() if run_id == plan.id]
+
+    found = ended_runs(paths, sku=run.sku.slug, unit=run.facts.unit, needs=needs)
+    return {each.id: each for each in found}
 
 
 def beside(run: Run, stage: Stage | None = None) -> Run:
@@ -191,7 +240,9 @@ def source_of(run: Run) -> str:
         is_ok = {result.variant for result in run.results if result.status is Status.OK}
         held = [one for one in held if one.expected.in_turns or one.id in is_ok]
         held.sort(key=lambda one: not one.expected.in_turns)
-    return "; ".join(dict.fromkeys(one.expected.source for one in held if one.expected.source))
+    sources = list(dict.fromkeys(one.expected.source for one in held if one.expected.source))
+    more = [f"{len(sources) - MOST_SOURCES} more"] if len(sources) > MOST_SOURCES else []
+    return "; ".join([*sources[:MOST_SOURCES], *more])
 
 
 def plausible(result: Result, variant: Variant, peaks: Peaks) -> Result:

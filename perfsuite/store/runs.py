@@ -9,9 +9,11 @@ was judged again later.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -42,9 +44,23 @@ from perfsuite.store.codec import (
     round_digits,
     take_schema,
 )
-from perfsuite.store.files import Closable, checked_name, listed, opened, read, refusing, unpacked
+from perfsuite.store.files import (
+    Closable,
+    checked_name,
+    is_absent,
+    listed,
+    locked,
+    opened,
+    read,
+    refusing,
+    replace_file,
+    unpacked,
+)
 
-RUN_SCHEMA = "perfsuite.run/1"
+RUN_SCHEMA, REFERENCES_SCHEMA = "perfsuite.run/1", "perfsuite.reference/1"
+_REFERENCES = "reference.json"
+# The lines of a variant, and which one it is.
+_OF_VARIANT = re.compile(rb'\{"kind":"(?:result|trace)","variant":("(?:[^"\\]|\\.)*")')
 # The end line is shorter than this, so that whether a run is finished is read from its tail.
 TAIL_BYTES = 256
 _START_DIGITS = 4  # of a second: finer than any block
@@ -77,6 +93,12 @@ class End(Record, frozen=True):
 
     finished: str
     wall_s: float
+
+
+class References(Record, frozen=True):
+    """By SKU and unit: the run that each variant is compared with, where one was named."""
+
+    units: Mapping[str, Mapping[str, str]] = {}
 
 
 PARTS: dict[str, type[Record]] = {"plan": Plan, "judged": Judged, "end": End}
@@ -383,25 +405,76 @@ def unfinished(folder: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def last_run(folder: Path, *, sku: str, unit: str, before: str = "") -> Run | None:
-    """Return the newest finished and measured run of this SKU (its slug) on this unit, or None.
+def ended_runs(
+    paths: Iterable[Path],
+    *,
+    sku: str = "",
+    unit: str = "",
+    needs: Callable[[Run], Collection[str]] | None = None,
+) -> Iterator[Run]:
+    """Yield the finished and measured runs among files, of a SKU (its slug) and unit if given.
 
-    A merged run is of all its shards' units.
-
-    ``before`` is a run id: only older runs count. A file that cannot be read is passed over, since
-    any older run answers as well; ``load_run`` says what is wrong with it.
+    A merged run is of all its shards' units. ``needs`` says of a run that has a plan alone which
+    variants' results are read; where that is none, the run is passed over. So is a file that cannot
+    be read, since others answer as well; ``load_run`` says what is wrong with it.
     """
-    for path in list_runs(folder):
-        if before and path.stem >= before:
-            continue
+    for path in paths:
         with suppress(StoreError, OSError), opened(path) as file:
-            first = file.readline()
-            header = read_run(first, where=str(path))
+            head, where = file.readline(), str(path)
+            header = read_run(head, where=where)
             units = {header.facts.unit, *(name for part in header.parts for name in part.units)}
-            is_alike = header.sku.slug == sku and unit in units
+            is_alike = sku in {"", header.sku.slug} and unit in {"", *units}
             if not is_alike or header.settings.check_only:
                 continue
-            data = first + file.read()
+            head += file.readline()
+            names = needs(read_run(head, where=where)) if needs else None
+            if names is not None and not names:
+                continue
+            data = head + file.read()
             if is_finished(data):
-                return read_run(data, where=str(path))
-    return None
+                yield read_run(data if names is None else _part(data, names), where=where)
+
+
+def _part(data: bytes, names: Collection[str]) -> bytes:
+    """Return a run's lines without other variants' results: reading those takes seconds a night."""
+    wanted = {encode(name) for name in names}
+    lines = ((_OF_VARIANT.match(line), line) for line in data.splitlines(keepends=True))
+    return b"".join(line for found, line in lines if not found or found[1] in wanted)
+
+
+def last_run(folder: Path, *, sku: str = "", unit: str = "", before: str = "") -> Run | None:
+    """Return the newest run that ended, of a SKU (its slug) and unit if given, or None.
+
+    ``before`` is a run id: only older runs count.
+    """
+    paths = (path for path in list_runs(folder) if not before or path.stem < before)
+    return next(ended_runs(paths, sku=sku, unit=unit), None)
+
+
+def read_references(folder: Path, run: Run) -> Mapping[str, str]:
+    """Return which runs ``write_references`` made those that a run's variants are compared with."""
+    return _references(folder).units.get(f"{run.sku.slug}/{run.facts.unit}", {})
+
+
+def write_references(folder: Path, run: Run, names: Iterable[str]) -> None:
+    """Compare these variants with this run from now on, on its SKU and unit."""
+    path, unit = folder / _REFERENCES, f"{run.sku.slug}/{run.facts.unit}"
+    remedy = "make the folder writable; the reference is as it was"
+    with refusing("cannot keep the reference", path, remedy=remedy), locked(folder):
+        units = dict(_references(folder).units)
+        units[unit] = {**units.get(unit, {}), **dict.fromkeys(names, run.id)}
+        whole = {"schema": REFERENCES_SCHEMA, "units": units}
+        text = json.dumps(whole, indent=2, sort_keys=True)
+        replace_file(path, text.encode("utf-8", "replace") + b"\n")
+
+
+def _references(folder: Path) -> References:
+    path = folder / _REFERENCES
+    remedy = "remove it, and name the reference again: perfsuite baseline reset"
+    with refusing("cannot read which runs are the reference", path, remedy=remedy):
+        if is_absent(path):
+            return References()
+        data = read(path)
+    found = read_json(data, where=str(path))
+    take_schema(found, REFERENCES_SCHEMA, where=str(path))
+    return convert(found, References, where=str(path))
