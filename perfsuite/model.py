@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import msgspec
 from msgspec import Meta
@@ -26,35 +26,53 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BuiltIn(Record, frozen=True):
     """What is known of a device of the core before it is opened, and by those who never open it.
 
-    ``opens`` and ``lists`` are ``module:callable``; the latter returns the GPUs of this machine
-    that the device may be. What ``is_host`` are the cores that everything else runs on. Of what
-    ``is_nvidia`` each rank takes a GPU. ``process_s`` is about how long a process of a variant
-    takes, ``slug`` its product's where the name says nothing.
+    Four are ``module:callable``: ``opens`` is its class. ``lists`` returns the units of this
+    machine that it may be. ``watches`` takes one's uuid and reads its state, as ``nvml.Nvml`` does.
+    ``guest`` opens the device in a process that is not ours, where that takes more than its class.
+    ``unit`` is what people call one, for a device that cannot be without: ``auto`` takes it where
+    there is one. ``visible`` is the environment variable by which a process is given its own; where
+    ``ranks_take_units`` each rank of a gang has one to itself.
+    What ``is_host`` are the cores that everything else runs on; ``has_counters`` says that ncu
+    counts there. ``process_s`` is about how long a process of a variant takes, ``slug`` its
+    product's where the name says nothing, ``software`` what it needs by distribution, and for what.
     """
 
     opens: str
     lists: str = ""
+    watches: str = ""
+    guest: str = ""
+    unit: str = ""
+    visible: str = ""
+    ranks_take_units: bool = False
     is_host: bool = False
-    is_nvidia: bool = False
     has_counters: bool = False
     process_s: float = 0.0
     slug: str = ""
+    software: Mapping[str, str] = {}
 
 
-# Devices of the core by name; what "auto" takes where there are GPUs, and where nothing else is.
-GPU_DEVICE, HOST_DEVICE = "cuda", "cpu"
+# Devices of the core by name: "auto" takes the first that has units here, the host where none has.
 BUILT_IN_DEVICES = {
-    GPU_DEVICE: BuiltIn(
+    "cuda": BuiltIn(
         "perfsuite.devices.cuda:CudaDevice",
         lists="perfsuite.workers.process:inventory",
-        is_nvidia=True,
+        watches="perfsuite.devices.nvml:Nvml",
+        guest="perfsuite.devices.tensors:open_guest",
+        unit="NVIDIA GPU",
+        visible="CUDA_VISIBLE_DEVICES",
+        ranks_take_units=True,
         has_counters=True,
         process_s=0.5,  # on a warm H200
+        software={
+            "cuda-core": "timing on NVIDIA GPUs, and variants in CUDA C++",
+            "nvidia-ml-py": "finding GPUs and reading their state",
+        },
     ),
-    HOST_DEVICE: BuiltIn("perfsuite.devices.cpu:CpuDevice", is_host=True, process_s=2.0),
+    "cpu": BuiltIn("perfsuite.devices.cpu:CpuDevice", is_host=True, process_s=2.0),
     "fake": BuiltIn(
         "perfsuite.testing.fake:FakeDevice",
         lists="perfsuite.testing.fake:fake_gpus",
+        visible="CUDA_VISIBLE_DEVICES",
         has_counters=True,
         slug="fake",
     ),
@@ -161,9 +179,10 @@ class Metric(Record, frozen=True):
 
 
 class CoreMetric(Metric, frozen=True):
-    """A metric of perfsuite itself; ``noise`` names its priors, and is empty if it has no noise.
+    """A metric of perfsuite itself, judged by the priors that ``noise`` names in ``judge.noise``.
 
-    A clock is shown as the time of a variant, other metrics beside it.
+    Without noise it is judged exactly. A clock is shown as the time of a variant, other metrics
+    beside it. One named like a field of ``Health`` is read from there.
     """
 
     noise: str = ""
@@ -184,6 +203,11 @@ TIME, CYCLES, DEVICE_TIME, ENERGY, PEAK_BYTES, *_ = METRICS
 NOISY = tuple(metric.name for metric in METRICS if metric.noise)
 CLOCKS = tuple(metric.name for metric in METRICS if metric.is_clock)
 OWN_METRICS = tuple(metric.name for metric in METRICS)
+
+
+def metrics_by_name(declared: Iterable[Metric]) -> dict[str, Metric]:
+    """Return the metrics of perfsuite itself, and those that a case declares."""
+    return {metric.name: metric for metric in (*METRICS, *declared)}
 
 
 class Kernel(Record, frozen=True, kw_only=True):
@@ -957,18 +981,32 @@ class Trace(Record, frozen=True, kw_only=True):
 class Word(StrEnum):
     """The verdict on a variant that ended ok; unclear is never forced into one of the others."""
 
-    OVER_BUDGET = "over-budget"
-    SLOWER = "slower"
-    UNCLEAR = "unclear"
-    INCOMPARABLE = "incomparable"
-    FASTER = "faster"
-    NEW = "new"
-    SAME = "same"
+    # Glyph, tone (of report.view.TONES) and meaning; what needs a reader most stands first.
+    OVER_BUDGET = "over-budget", ("!", "budget", "above the limit set by the case's author")
+    SLOWER = "slower", ("▲", "slower", "slower by more than the threshold")
+    UNCLEAR = "unclear", ("?", "unclear", "the evidence does not decide")
+    INCOMPARABLE = "incomparable", ("≠", "other", "the baseline is of another kind")
+    FASTER = "faster", ("▼", "faster", "faster by more than the threshold")
+    NEW = "new", ("+", "new", "nothing to compare with yet")
+    SAME = "same", ("=", "same", "no change that matters")
+
+    look: tuple[str, str, str]
+
+    def __new__(cls, word: str, look: tuple[str, str, str] = ("", "", "")) -> Self:
+        """Return a word with how it looks."""
+        self = str.__new__(cls, word)
+        self._value_, self.look = word, look
+        return self
 
     @property
     def moved(self) -> bool:
         """Say whether a change was found."""
         return self in {Word.SLOWER, Word.FASTER}
+
+    @property
+    def stayed(self) -> bool:
+        """Say whether no change that matters was found."""
+        return self is Word.SAME
 
     @property
     def asks_why(self) -> bool:

@@ -35,12 +35,13 @@ from perfsuite.model import (
     Revision,
     Run,
     Sampling,
+    Stage,
     Status,
     Verdict,
     Word,
     variant_id,
 )
-from perfsuite.run.accept import Accepted, accept
+from perfsuite.run.accept import Accepted, NothingAcceptedError, accept
 from perfsuite.store.baselines import Baselines, baseline_text
 
 GOLD = Path(__file__).parent / "gold" / "baselines"
@@ -197,7 +198,7 @@ def test_a_slower_or_uncommitted_run_is_accepted_and_says_so(tmp_path: Path) -> 
     take(finished({"copy": 12.5, "add": 3.0}), tmp_path)
     run = judged(finished({"copy": 13.0, "add": 3.0}, run_id=LATER), Word.SLOWER)
     assert str(take(replace(run, commit="9c1e-dirty"), tmp_path)) == (
-        "0 added, 1 changed, 1 unchanged, 0 without a measurement; "
+        "0 added, 1 changed, 1 unchanged, 0 not accepted; "
         "1 of them slower than before, of code that is in no commit (9c1e-dirty)"
     )
     assert take(replace(again(12.0), commit="9c1e"), tmp_path).caution == ""
@@ -232,26 +233,28 @@ def test_selection_is_by_pack_case_or_variant(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", ["wrong", "crashed", "timed-out", "disturbed", "error"])
-def test_a_failed_variant_refuses_the_whole(tmp_path: Path, status: str) -> None:
-    run = finished({"copy": 1.0, "add": 2.0})
-    bad = run.having(results=(run.results[0], result(ADD, 2.0, status=Status(status))))
-    with pytest.raises(UsageError, match=rf"did not end ok: memory\.add.*\({status}\)"):
-        take(bad, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    assert take(bad, tmp_path, COPY).added == (COPY,)
+def test_what_ended_ok_is_accepted_and_the_rest_is_named(tmp_path: Path, status: str) -> None:
+    run = finished({"skipped": 1.0, "copy": 1.0, "add": 2.0, "bare": 1.0})
+    ids = [one.id for one in run.variants]
+    skipped = Result(variant=ids[0], status=Status.SKIPPED, reason="needs sm_100")
+    bad = replace(result(ADD, 2.0, status=Status(status)), reason="differs\nby much")
+    again = replace(bad, stage=Stage.CONFIRM, status=Status.OK)
+    bare = Result(variant=ids[3], status=Status.OK)
+    run = run.having(results=(skipped, run.results[1], bad, again, bare))
+    done = take(run, tmp_path)
+    assert done.added == tuple(load(tmp_path).entries) == (COPY,)
+    told = {
+        ADD: f"{status}: differs",
+        ids[3]: "nothing was measured",
+        ids[0]: "skipped: needs sm_100",
+    }
+    assert [*done.refused.items()] == [*told.items()], "what was skipped is last"
+    assert str(done) == "1 added, 0 changed, 0 unchanged, 3 not accepted"
     many = finished({f"case{n}": 1.0 for n in range(8)})
-    results = tuple(replace(each, status=Status(status)) for each in many.results)
-    with pytest.raises(UsageError, match="and 3 more"):
-        take(many.having(results=results), tmp_path)
-
-
-def test_what_has_no_measurement_says_so(tmp_path: Path) -> None:
-    skipped = Result(variant=ADD, status=Status.SKIPPED, reason="needs sm_100")
-    run = finished({"copy": 1.0, "add": 1.0, "bare": 1.0})
-    bare = Result(variant=run.variants[2].id, status=Status.OK)
-    done = take(run.having(results=(run.results[0], skipped, bare)), tmp_path)
-    assert done.refused == {ADD: "needs sm_100", bare.variant: "nothing was measured"}
-    assert str(done) == "1 added, 0 changed, 0 unchanged, 2 without a measurement"
+    results = [replace(each, status=Status(status)) for each in many.results]
+    with pytest.raises(NothingAcceptedError, match=rf"case0.*\({status}\), .*, 3 more"):
+        take(many.having(results=results), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_another_fingerprint_is_told_and_not_overwritten(tmp_path: Path) -> None:

@@ -71,14 +71,19 @@ def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     assert not any("--perf-against" in line for line in lines)
 
 
-def test_what_is_not_right_keeps_a_run_from_being_accepted(tmp_path: Path) -> None:
+def test_what_ended_ok_is_accepted_beside_what_did_not(tmp_path: Path) -> None:
     options = replace(OPTIONS, report=tmp_path, accept=True, reason="try", baselines=(tmp_path,))
     outcome = outcome_of(tmp_path, Word.SAME, Status.CRASHED)
-    assert closed(outcome, options).lines[0].startswith("report: ")
-    (note,) = outcome.steps.notes
-    assert note.startswith("not accepted: ")
-    assert "compute.softmax" in note
-    assert not list(tmp_path.rglob("sku.json"))
+    lines = closed(outcome, options).lines
+    assert outcome.steps.notes == ()
+    accepted, refused = (line for line in lines if "accepted: " in line)
+    assert ("added" in accepted, "1 not accepted" in accepted) == (True, True)
+    assert refused.startswith("not accepted: compute.softmax")
+    assert "(crashed: " in refused
+    none = outcome_of(tmp_path, Status.CRASHED)
+    closed(none, options)
+    (note,) = none.steps.notes
+    assert note.startswith("not accepted: nothing was accepted of run ")
 
 
 @pytest.mark.parametrize("error", [KeyError("uid not found"), OSError("no name")])

@@ -28,6 +28,8 @@ from docs_data import (
 )
 
 from perfsuite.cli import main
+from perfsuite.model import ClaimWord, Word
+from perfsuite.report.view import MARKS
 
 CI = os.environ.get("CI") == "true"
 SITE = ROOT / "docs" / "site"
@@ -205,6 +207,25 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) 
         r"<(?:script|img|iframe)[^>]*\ssrc=\"?https?:[^\s>]*|<link[^>]*stylesheet[^>]*https?:[^>]*"
     )
     assert {found for page in pages for found in re.findall(asked, page)} == set()
+
+
+def _named(page: str, row: str) -> set[str]:
+    """Return what stands as code in the first cells of a table, or in the one row that is named."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    cells = re.findall(row, text, re.MULTILINE)
+    return set(re.findall(r"`([^`]+)`", " ".join(cells)))
+
+
+def test_every_word_is_in_the_lists_of_words() -> None:
+    verdicts, claims = {word.value for word in Word}, {word.value for word in ClaimWord}
+    of_variants = {*verdicts, *(MARKS.keys() - claims)}
+    assert _named("verdict.md", r"^\| `word` \| (the verdict.*)") == of_variants
+    failed = {word for word, mark in MARKS.items() if mark.tone in {"fail", "unclear"}} - claims
+    told = _named("how-to/read-a-report.md", r"^\| (`[^|]*) \|")
+    assert told == {*verdicts, *failed, "machine-shift"}
+    index = (ROOT / "docs" / "index.md").read_text("utf-8")
+    (row,) = re.findall(r"^\| verdict \| (.*) \|$", index, re.MULTILINE)
+    assert set(re.split(", | or ", row)) == verdicts
 
 
 def test_every_environment_variable_that_the_code_names_is_explained() -> None:

@@ -368,6 +368,23 @@ def test_noise_settles_soon_and_a_drift_does_not(
         assert least <= len(levels) <= most
 
 
+def test_what_a_health_field_says_of_a_metric_is_its_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("time_us", "sm_clock_mhz", "power_w", "temperature_c")
+    monkeypatch.setattr(measure, "OWN_METRICS", names)
+
+    class Cold(Scripted):
+        def health(self) -> Health:
+            return Health(sm_clock_mhz=1500.0, power_w=NAN, temperature_c=-3.0)
+
+    evidence = measured(copying(10.0), Cold(), blocks=2)
+    assert evidence.samples("sm_clock_mhz") == [[1500.0], [1500.0]]
+    (served_block,) = measured(served(), Cold()).blocks
+    assert served_block.metrics == {"sm_clock_mhz": (1500.0,), "ttft_ms": (5.0,)}
+    assert {name for block in evidence.blocks for name in block.metrics} == {"sm_clock_mhz"}
+
+
 def test_an_inspection_is_counted_and_a_scenario_timed() -> None:
     counted = measured(inspected(40, 40, 39))
     assert (counted.exact, counted.blocks) == ({"registers": 40.0}, ())

@@ -202,11 +202,11 @@ def test_unit_of_a_gang_knows_no_order() -> None:
 
 def test_own_gpu_comes_first_and_the_next_rank_s_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c,GPU-d")
-    see_own_first(1, 3)
+    see_own_first("cuda", 1, 3)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-c,GPU-a"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
     with pytest.raises(DeviceError, match="rank 1 of 2 has no GPU of its own: 1 are visible"):
-        see_own_first(1, 2)
+        see_own_first("cuda", 1, 2)
 
 
 def test_two_nodes_measure_one_variant_and_the_first_rank_writes_the_result(

@@ -23,16 +23,20 @@ from judge_data import (
 )
 from msgspec import structs
 
+from perfsuite.judge import compare
 from perfsuite.judge.compare import Policy
 from perfsuite.judge.machine import Machine, judge_machine
-from perfsuite.judge.noise import canary_clocks
+from perfsuite.judge.noise import canary_clocks, prior_of
 from perfsuite.judge.verdict import judge, judge_claims, wants_confirmation
 from perfsuite.model import (
+    CLOCKS,
+    METRICS,
     Budget,
     ClaimInstance,
     ClaimVerdict,
     ClaimWord,
     Confirmation,
+    CoreMetric,
     Expected,
     Metric,
     Need,
@@ -224,6 +228,23 @@ def test_every_metric_has_one_reason_of_its_own() -> None:
     assert [said[name] for name in names] == ["time", "same", 0.8, 0.01]
     both = verdict(result(clocks(0.02, -0.02)), entry(count=6), in_turns=True)
     assert [each["metric"] for each in facts(both.reasons, "interval")] == ["time_us", "elapsed_us"]
+
+
+@pytest.mark.parametrize(("noise", "word"), [("clock", SLOWER), ("", SAME)])
+def test_a_metric_of_the_core_is_judged_where_its_row_names_a_noise(
+    monkeypatch: pytest.MonkeyPatch, noise: str, word: Word
+) -> None:
+    row = CoreMetric("requests_rps", "1/s", better="higher", noise=noise)
+    monkeypatch.setattr(compare, "METRICS", (*METRICS, row))
+    before, now = ({**clocks(), "requests_rps": rate} for rate in (20.0, 10.0))
+    found = verdict(result(now), entry(before))
+    assert found.word is word
+    assert [change.unit for change in found.changes] == (["us", "1/s"] if noise else ["us"])
+
+
+def test_what_the_rows_name_as_noise_is_known() -> None:
+    known = {metric.name: prior_of(metric, "cuda") for metric in METRICS if metric.noise}
+    assert {name for name, prior in known.items() if prior is None} == set(CLOCKS)
 
 
 def test_in_turns_less_is_found_and_load_is_no_doubt() -> None:

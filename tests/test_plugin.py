@@ -167,12 +167,14 @@ def test_a_run_reports_each_variant_as_it_ended(
             "4 variants on *: 1 wrong, 0 unclear, 2 new, 1 skipped",
             "  wrong *acme.wrong?n=1?: output differs *",
             "report: reports/*/index.html",
-            "not accepted*",
+            "accepted: 2 added, *, 2 not accepted in *",
+            "not accepted: acme.wrong?n=1? (wrong: output differs *",
             # The line of the case's decorator, in the pack's file.
             "::error file=acme.py,line=20,title=wrong%3A acme.wrong[[]n=1[]]::*",
         ]
     )
-    assert not (project.path / "baselines").exists()
+    accepted = project.path / "baselines" / "fake" / "acme.json"
+    assert "acme.wrong" not in accepted.read_text("utf-8")
     assert step.read_text("utf-8").startswith("### ❌ 1 failed")
     cases = ET.parse(project.path / "junit.xml").iter("testcase")  # noqa: S314 - our own file
     told = {

@@ -18,18 +18,23 @@ from test_gang import PACK, SETTINGS, lag
 from test_panel import changed
 from test_runner import QUICK, WATCHED, Log, request
 
-from perfsuite.boundary import UsageError
-from perfsuite.model import Gpu, Settings, Stage, Status, Tier, Variant
+from perfsuite.boundary import DeviceError, UsageError
+from perfsuite.cli import say_software
+from perfsuite.model import BUILT_IN_DEVICES, Gpu, Settings, Stage, Status, Tier, Variant, built_in
 from perfsuite.packs.find import discover
+from perfsuite.packs.select import missing_need
 from perfsuite.run.run import execute
+from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
+from perfsuite.workers.process import Setup
 from perfsuite.workers.units import (
     Panels,
     lock,
     measure_on,
     open_panels,
     products_of,
+    resolved,
     units_of,
 )
 
@@ -58,6 +63,26 @@ def test_gpus_of_one_product_share_the_work_and_the_others_are_named(
     assert told.endswith("run with CUDA_VISIBLE_DEVICES=FAKE-1,FAKE-3")
     cards = [Gpu(index=n, uuid=str(n), name="H", board=board) for n, board in enumerate("aab")]
     assert [[gpu.index for gpu in group] for group in products_of(cards)] == [[0, 1], [2]]
+
+
+def test_a_device_of_the_core_is_known_by_its_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = structs.replace(built_in("fake"), unit="card", visible="CARDS", ranks_take_units=True)
+    monkeypatch.setitem(BUILT_IN_DEVICES, "rocm", row)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(DeviceError, match="there is no card on this machine"):
+        resolved("rocm", ())
+    monkeypatch.setenv("PERFSUITE_FAKE_GPUS", "A,B")
+    name, cards, _ = resolved("auto", ())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-0")
+    for device, gpus, seen in ((name, cards, ("FAKE-0,FAKE-1", "")), ("cpu", (), ("", ""))):
+        env = Setup(device=device, gpus=gpus).environment()
+        assert (env["CARDS"], env["CUDA_VISIBLE_DEVICES"]) == seen
+    facts = structs.replace(FakeDevice().facts(), device="rocm", gpus=2)
+    assert missing_need(lag(3, 100), facts) == "needs 3 GPUs, this run has 2"
+    say_software()
+    assert "these with CARDS=FAKE-1\n" in capsys.readouterr().out
 
 
 def test_panels_are_kept_for_runs_of_the_same_settings(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from pkgutil import resolve_name
 from string import Template
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -23,11 +24,13 @@ from msgspec.structs import replace
 
 import perfsuite
 from perfsuite.boundary import PerfError, UsageError, user_name
+from perfsuite.devices.protocol import listed
 from perfsuite.hooks import features
 from perfsuite.judge.compare import Policy as Policy
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge
 from perfsuite.model import (
+    BUILT_IN_DEVICES,
     BaselineMetric,
     DeviceFacts,
     Expected,
@@ -78,7 +81,6 @@ from perfsuite.store.baselines import (
 from perfsuite.store.files import refusing
 from perfsuite.store.runs import last_run
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
-from perfsuite.workers.process import inventory
 from perfsuite.workers.units import open_panels, products_of, resolved
 
 app = typer.Typer(
@@ -260,17 +262,22 @@ def accept(
     select: Selected = None,
     baselines: BaselinesOption = None,
 ) -> None:
-    """Make the numbers of a run the baseline of its SKU; what gets slower by it is listed."""
+    """Make what ended ok of a run the baseline of its SKU; list what gets slower, and the rest.
+
+    Exit code 1 if nothing of it ended ok.
+    """
+    from perfsuite.run.accept import NothingAcceptedError
     from perfsuite.run.accept import accept as make_baseline
 
     project = with_baselines(find_project(), baselines)
-    accepted = make_baseline(
-        stored_run(project, run),
-        project.baselines[0],
-        reason=reason,
-        by=user_name(),
-        select=select or (),
-    )
+    found = stored_run(project, run)
+    try:
+        accepted = make_baseline(
+            found, project.baselines[0], reason=reason, by=user_name(), select=select or ()
+        )
+    except NothingAcceptedError as error:
+        say_error(error)
+        raise typer.Exit(1) from error
     changed = {**accepted.changed, **{n: f"SLOWER: {why}" for n, why in accepted.slower.items()}}
     rows = [
         *((name, "added", "") for name in accepted.added),
@@ -571,8 +578,6 @@ GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 SOFTWARE = {
     "torch": "inputs, references and most implementations, on every device",
     "triton": "variants written in Triton",
-    "cuda-core": "timing on NVIDIA GPUs, and variants in CUDA C++",
-    "nvidia-ml-py": "finding GPUs and reading their state",
 }
 BUSY_LOAD = 0.25  # of the cores; a run of our own adds about one
 BUSY_PERCENT = 5.0
@@ -581,17 +586,21 @@ WARM_C = 80.0
 
 def say_software() -> None:
     """Say what of the software that measuring needs is here, and which GPUs its driver shows."""
-    rows = [(name, _version(name), purpose) for name, purpose in SOFTWARE.items()]
+    known = [SOFTWARE, *(each.software for each in BUILT_IN_DEVICES.values())]
+    rows = [(name, _version(name), purpose) for each in known for name, purpose in each.items()]
     say_table("Software", ("package", "version", "for"), rows)
-    products = products_of(inventory())
-    for gpu in (gpu for group in products for gpu in group):
-        say(f"GPU {gpu.index}: {gpu.name} ({gpu.uuid})")
-    for others in products[1:]:
-        uuids = ",".join(gpu.uuid for gpu in others)
-        say(f"A run takes the GPUs of one product; these with CUDA_VISIBLE_DEVICES={uuids}")
-    if not products:
-        say("No NVIDIA GPU, or its driver does not answer: runs use the CPU")
-    for told in features().hook.perf_doctor() if products else ():
+    own = {name: each for name, each in BUILT_IN_DEVICES.items() if each.unit}
+    found = {name: products_of(listed(name)) for name in own}
+    for name, products in found.items():
+        for gpu in (gpu for group in products for gpu in group):
+            say(f"GPU {gpu.index}: {gpu.name} ({gpu.uuid})")
+        for others in products[1:]:
+            uuids = ",".join(gpu.uuid for gpu in others)
+            say(f"A run takes the GPUs of one product; these with {own[name].visible}={uuids}")
+    if not any(found.values()):
+        units = " or ".join(each.unit for each in own.values())
+        say(f"No {units}, or its driver does not answer: runs use the CPU")
+    for told in features().hook.perf_doctor() if any(found.values()) else ():
         for text in told:
             say(text)
 
@@ -649,14 +658,13 @@ def say_spoilers(facts: DeviceFacts) -> bool:
     governor = GOVERNOR.read_text("ascii").strip() if GOVERNOR.is_file() else "performance"
     if governor != "performance":
         lasting.append(f"CPU frequency governor {governor!r}; set it to 'performance'")
-    for gpu in inventory() if built_in(facts.device).is_nvidia else ():
-        from perfsuite.devices.nvml import Nvml
-
-        nvml = Nvml(gpu.uuid)
-        lasting += [f"GPU {gpu.index}: {each}" for each in _limited(nvml.identity(), nvml.state())]
-        doubts = _busy(nvml.health(), nvml.foreign_percent())
+    watches = built_in(facts.device).watches
+    for gpu in listed(facts.device) if watches else ():
+        seen = resolve_name(watches)(gpu.uuid)
+        lasting += [f"GPU {gpu.index}: {each}" for each in _limited(seen.identity(), seen.state())]
+        doubts = _busy(seen.health(), seen.foreign_percent())
         passing += [f"GPU {gpu.index}: {each}" for each in doubts]
-        nvml.close()
+        seen.close()
     for text in (*passing, *lasting):
         say(f"Would spoil a comparison: {text}")
     if not passing and not lasting:

@@ -26,7 +26,6 @@ from perfsuite.boundary import DeviceError, PerfError
 from perfsuite.devices import tensors
 from perfsuite.devices.nvml import HealthWatch, Nvml, arch_of, together, visible_arch
 from perfsuite.devices.protocol import (
-    NCCL,
     Arguments,
     Fn,
     Gang,
@@ -35,6 +34,8 @@ from perfsuite.devices.protocol import (
     PlainContext,
     Sample,
     Sets,
+    capture,
+    graph_kernels,
 )
 from perfsuite.devices.sass import plain_ptx, triton_kernels, triton_loaded
 from perfsuite.model import DeviceFacts, Health, Regime
@@ -69,6 +70,10 @@ class CudaContext(PlainContext):
         if RELOCATABLE not in options:  # nvcc's code is not compiled a second time to be explained
             self.loaded.append(partial(_loaded, *asked))
         return _kernel(*asked)
+
+    def count_kernels(self, launch: Callable[[], Any]) -> float:
+        """Return the kernels, copies and fills in a graph of one launch."""
+        return graph_kernels(capture(launch))
 
 
 class CudaKernel:
@@ -359,7 +364,8 @@ class CudaDevice(tensors.TensorDevice):
     # seconds in each process. Triton only where there is a GPU: without one its interpreter may be
     # asked for later, by an environment variable that it reads when it is imported.
     preload: ClassVar[tuple[str, ...]] = ("triton", "torch._dynamo")
-    backend: ClassVar[str] = NCCL
+    backend: ClassVar[str] = "nccl"
+    rank_place: ClassVar[str] = "cuda"
     name = "cuda"
     has_cycles = True
     settle_tolerance = 0.002

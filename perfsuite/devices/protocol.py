@@ -26,10 +26,12 @@ from perfsuite.model import (
     BUILT_IN_DEVICES,
     Accelerator,
     DeviceFacts,
+    Gpu,
     Health,
     Metric,
     Regime,
     TracedKernel,
+    built_in,
 )
 
 Fn = Callable[..., Any]
@@ -185,11 +187,13 @@ class Device(ABC):
     percent of what a workload uses, that a block may bear; ``untimed`` says why a sample has no
     time. ``busy_s`` and ``spun_s`` are how long samples and their pacing have taken so far.
     ``preload`` names what a server imports for its workers besides the device's own module, and
-    ``backend`` torch's way for its ranks to meet, if they do.
+    ``backend`` torch's way for its ranks to meet, if they do, ``rank_place`` torch's name for what
+    each of them has one of to itself, if they have.
     """
 
     preload: ClassVar[tuple[str, ...]] = ()
     backend: ClassVar[str] = ""
+    rank_place: ClassVar[str] = ""
     name: str
     cache_bytes: int = 0
     has_cycles: bool = False
@@ -388,13 +392,13 @@ KERNELS = Metric("kernels", better="lower")
 def count_kernels(ctx: Any, launch: Callable[[], Any]) -> float:
     """Return the kernels, copies and fills one launch starts; torch's operators on a CPU.
 
-    A CUDA graph that the launch replays is one node of another kind, and counts for nothing: ask
-    ``graph_kernels`` about it.
+    A device whose context has a ``count_kernels(launch)`` of its own is asked. A CUDA graph that
+    the launch replays is one node of another kind, and counts for nothing: ask ``graph_kernels``
+    about it.
     It is a number for ``Workload.exact`` of a case that declares the metric ``KERNELS``.
     """
-    if ctx.device == "cuda":
-        return graph_kernels(capture(launch))
-    return float(count_operators(launch).total())
+    counts: Callable[[Callable[[], Any]], float] | None = getattr(ctx, "count_kernels", None)
+    return counts(launch) if counts else float(count_operators(launch).total())
 
 
 def count_operators(launch: Callable[[], Any]) -> Counter[str]:
@@ -448,7 +452,6 @@ def graph_kernels(graph: Any) -> float:
 # The panel ends ranks that wait too long, and knows whom to blame; this is for a lost panel.
 TIMEOUT = timedelta(hours=1)
 LOOPBACK = "lo"
-NCCL = "nccl"
 
 
 @dataclass(slots=True)
@@ -471,18 +474,17 @@ class Gang:
 
 
 class JoinedGang(Gang):
-    """A gang whose ranks meet by torch.distributed; ``own`` is rank and ranks on this machine."""
+    """A gang whose ranks, each with a device of this ``kind``, meet by torch.distributed."""
 
-    def __init__(self, backend: str, own: tuple[int, int], **where: Any) -> None:
+    def __init__(self, kind: type[Device], **where: Any) -> None:
         import torch
         import torch.distributed as dist
 
         self._torch, self._dist = torch, dist
-        if backend == NCCL:
-            see_own_first(*own)
-            where["device_id"] = torch.device("cuda", 0)
-            torch.cuda.set_device(0)
-        dist.init_process_group(backend, timeout=TIMEOUT, **where)
+        self._place = torch.device(kind.rank_place, 0) if kind.rank_place else None
+        if self._place:
+            torch.get_device_module(self._place).set_device(0)
+        dist.init_process_group(kind.backend, timeout=TIMEOUT, device_id=self._place, **where)
         # A group of its own: agreeing launches nothing on a GPU, and works while NCCL is stuck.
         self._control = dist.new_group(backend="gloo", timeout=TIMEOUT)
         self._token: Any = None
@@ -512,7 +514,7 @@ class JoinedGang(Gang):
     def line_up(self) -> None:
         """Let the current CUDA stream wait for every rank's."""
         if self._token is None:
-            self._token = self._torch.zeros(1, device="cuda")
+            self._token = self._torch.zeros(1, device=self._place)
         self._dist.all_reduce(self._token)
 
 
@@ -521,8 +523,9 @@ def join(device: str, *, rank: int, ranks: int, rendezvous: str) -> Gang:
 
     Must come before CUDA is initialised: it puts the rank's own GPU first and its peers' behind.
     """
-    backend = device_class(device).backend
-    if not backend:
+    see_own_first(device, rank, ranks)
+    kind = device_class(device)
+    if not kind.backend:
         return Gang(rank, ranks)
     if LOOPBACK in {name for _, name in socket.if_nameindex()}:
         # All ranks are on this machine: neither its name nor a network need work.
@@ -530,30 +533,62 @@ def join(device: str, *, rank: int, ranks: int, rendezvous: str) -> Gang:
     from torch.distributed import FileStore
 
     store = FileStore(rendezvous, ranks)
-    return JoinedGang(backend, (rank, ranks), store=store, rank=rank, world_size=ranks)
+    return JoinedGang(kind, store=store, rank=rank, world_size=ranks)
 
 
 def join_elastic(device: str) -> JoinedGang:
     """Join the group that torchrun's environment describes, on one node or several."""
     own = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return JoinedGang(device_class(device).backend, own)
+    see_own_first(device, *own)
+    kind = device_class(device)
+    if not kind.backend:
+        remedy = "choose a device whose ranks meet by torch.distributed"
+        raise DeviceError(f"ranks of device {device!r} cannot meet", remedy=remedy)
+    return JoinedGang(kind)
 
 
-def see_own_first(rank: int, ranks: int) -> None:
-    """Reorder CUDA_VISIBLE_DEVICES: GPU ``rank``, then the next ranks' in turn, and no other."""
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    visible = listed.split(",") if listed else [str(index) for index in range(ranks)]
+def see_own_first(device: str, rank: int, ranks: int) -> None:
+    """Reorder the units that a process sees: ``rank``'s, then the next ranks' in turn, no other.
+
+    Nothing on a device whose ranks share one.
+    """
+    variable = built_in(device).visible
+    if not built_in(device).ranks_take_units:
+        return
+    given = os.environ.get(variable)
+    visible = given.split(",") if given else [str(index) for index in range(ranks)]
     if ranks > len(visible):
         raise DeviceError(
             f"rank {rank} of {ranks} has no GPU of its own: {len(visible)} are visible",
-            where=f"CUDA_VISIBLE_DEVICES={listed}",
+            where=f"{variable}={given}",
             remedy="choose a variant with fewer ranks",
         )
     own = visible[:ranks]
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own[rank:] + own[:rank])
+    os.environ[variable] = ",".join(own[rank:] + own[:rank])
 
 
-# Opens devices by name: those of the core, and those that packs bring.
+# Finds and opens devices by name: those of the core, and those that packs bring.
+
+
+def listed(device: str) -> tuple[Gpu, ...]:
+    """Return the units of this machine that a device of the core may be."""
+    lists = built_in(device).lists
+    return tuple(resolve_name(lists)()) if lists else ()
+
+
+def automatic() -> tuple[str, tuple[Gpu, ...]]:
+    """Return the first device of the core that has units here, with them; else the host."""
+    for name, each in BUILT_IN_DEVICES.items():
+        if each.unit and (found := listed(name)):
+            return name, found
+    return next(name for name, each in BUILT_IN_DEVICES.items() if each.is_host), ()
+
+
+def seeing(device: str, units: Sequence[Gpu]) -> dict[str, str]:
+    """Return the environment in which a process sees these units of a device, and no other's."""
+    hidden = {each.visible: "" for each in BUILT_IN_DEVICES.values() if each.visible}
+    own = built_in(device).visible
+    return {**hidden, own: ",".join(gpu.uuid for gpu in units)} if own else hidden
 
 
 def device_class(name: str) -> type[Device]:

@@ -17,11 +17,16 @@ from perfsuite.engine.calibrate import Plan, planned, settle
 from perfsuite.engine.check import SEEDS, Recheck, check, play
 from perfsuite.engine.trace import artefact_of
 from perfsuite.model import (
+    DEVICE_TIME,
+    ENERGY,
+    OWN_METRICS,
+    PEAK_BYTES,
     Axes,
     Block,
     Buildable,
     Case,
     Evidence,
+    Health,
     Inspection,
     Regime,
     Sampling,
@@ -68,7 +73,8 @@ class Session:
     # What the check allowed, and what a scenario is expected to serve.
     limit: float = math.inf
     _expected: Any = None
-    _joules: float | None = None
+    # What is measured once, and told with the next block.
+    _once: dict[str, tuple[float, ...]] = field(default_factory=dict)
     _is_first: bool = False
 
     # Built and checked.
@@ -99,7 +105,7 @@ class Session:
             inputs = built.make_inputs(self.device.rng(seed * SEEDS))
             peak = self.device.peak_bytes(built.fn, inputs)
             if peak is not None:
-                self.exact["peak_bytes"] = float(peak)
+                self.exact[PEAK_BYTES.name] = float(peak)
             if built.exact is not None:
                 self.exact.update(self._declared(built.exact()))
 
@@ -187,7 +193,8 @@ class Session:
             self.told["settled"] = settle(self, plan)
         if self.case.regime is Regime.SUSTAINED and not self.case.ranks:
             with self.phase("energy"):
-                self._joules = self.device.energy_j(plan.group, ENERGY_S)
+                if joules := self.device.energy_j(plan.group, ENERGY_S):
+                    self._once[ENERGY.name] = (joules,)
         return chosen
 
     # Sampled.
@@ -243,21 +250,18 @@ class Session:
             time.sleep(NAP_S)
 
         launches = plan.group.launches
-        metrics: dict[str, tuple[float, ...]] = {}
+        metrics, self._once = self._once, {}
         if plan.beside is not None:
             own = plan.beside.sample(plan.beside.samples)
             times = tuple(s.time_us / plan.beside.group.launches for s in own if s.time_us > 0)
-            metrics |= {"device_us": times} if times else {}
-        if self._joules:
-            metrics["energy_j"] = (self._joules,)
-        self._joules = None
+            metrics |= {DEVICE_TIME.name: times} if times else {}
         block = Block(
             time_us=tuple(s.time_us / launches for s in good),
             cycles=tuple(s.cycles / launches for s in good if 0 < s.cycles < math.inf),
             voided=voided + len(samples) - len(good),
             start_s=started,
             health=health,
-            metrics=metrics,
+            metrics=_told(health) | metrics,
         )
         self.blocks.append(block)
 
@@ -270,8 +274,8 @@ class Session:
             self.device, scenario, seed, self._expected
         )
         self.told["error"] = comparison.known_error
-        metrics = {name: (value,) for name, value in self._declared(found).items()}
         health = self.device.health()
+        metrics = _told(health) | {name: (value,) for name, value in self._declared(found).items()}
         block = Block(time_us=(time_us,), start_s=started, health=health, metrics=metrics)
         self.blocks.append(block)
 
@@ -321,6 +325,12 @@ class Session:
             total_s = self.phases_s.get(name, 0.0) + max(0.0, seconds)
             if total_s or name == phase:
                 self.phases_s[name] = round(total_s, 6)
+
+
+def _told(health: Health) -> dict[str, tuple[float, ...]]:
+    """Return what a device's health says of the core's metrics, each in the field of its name."""
+    told = {name: getattr(health, name, None) or 0.0 for name in OWN_METRICS}
+    return {name: (value,) for name, value in told.items() if 0 < value < math.inf}
 
 
 def _differences(found: Mapping[str, float], expected: Mapping[str, float]) -> str:

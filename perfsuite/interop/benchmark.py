@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.devices.protocol import Device, least_us, open_device, own_ns, sampled
 from perfsuite.engine.calibrate import ISSUE_MARGIN
-from perfsuite.model import TIME, Regime, Run, Status
+from perfsuite.model import TIME, Regime, Run, Status, built_in
 from perfsuite.store.codec import encode
 from perfsuite.store.sku import sku_of
 
@@ -33,7 +33,6 @@ VERSION = "5.3.1"
 US = 1e-6
 QUARTILES = (0.25, 0.5, 0.75)
 FENCE = 1.5  # Tukey's, of the distance between the quartiles
-CPU, CUDA = "cpu", "cuda"
 # Until a call was issued faster: a first one, which may compile for seconds, waits no longer.
 MOST_ISSUE_US = 20_000.0
 # What the clock was last asked for within a round of pytest-benchmark.
@@ -173,14 +172,15 @@ class DeviceClock:
 
     def extra_info(self) -> dict[str, str]:
         """Return ``sku``, ``unit`` and ``clock``: "host", or the device's name."""
-        is_host = self._name == CPU
-        facts = _needed(CPU, "cpu:cpu_facts")() if is_host else self._opened().facts()
-        clock = "host" if is_host else self._name
+        own = built_in(self._name)
+        # The class of the host knows them: opened, it would limit torch's threads.
+        facts = (_needed(self._name, own.opens) if own.is_host else self._opened()).facts()
+        clock = "host" if own.is_host else self._name
         return {"sku": sku_of(facts).slug, "unit": facts.unit, "clock": clock}
 
     def _time_us(self, issue: Callable[[], None], spin_us: float) -> float:
         # As the CPU's Device does, which also limits torch's threads and may call again.
-        if self._name == CPU:
+        if built_in(self._name).is_host:
             return own_ns(issue) / 1e3
         device = self._opened()
         with self._stream:
@@ -197,19 +197,20 @@ class DeviceClock:
         return sample.time_us
 
     def _opened(self) -> Device:
-        if self._device == CUDA:
+        if isinstance(self._device, str):
             opened: Device
-            opened, self._stream = _needed(CUDA, "tensors:open_guest")()
+            if guest := built_in(self._name).guest:
+                opened, self._stream = _needed(self._name, guest)()
+            else:
+                opened = open_device(self._name)
             self._device = opened
-        elif isinstance(self._device, str):
-            self._device = open_device(self._device)
         return self._device
 
 
-def _needed(name: str, function: str) -> Any:
-    """Return a function of the core by its place, which needs a device's libraries."""
+def _needed(name: str, place: str) -> Any:
+    """Return what is at a place in the core, which needs a device's libraries."""
     try:
-        return resolve_name(f"perfsuite.devices.{function}")
+        return resolve_name(place)
     except ImportError as error:
         raise DeviceError(
             f"device {name!r} needs {error.name}", remedy="pip install 'perfsuite[torch]'"

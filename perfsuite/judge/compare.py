@@ -16,16 +16,15 @@ from perfsuite.judge.noise import (
     PRIORS,
     NoisePrior,
     Timing,
+    prior_of,
     priors_of,
-    service_prior,
     time_prior,
     values_of_entry,
 )
 from perfsuite.judge.peaks import class_of
 from perfsuite.model import (
     DEVICE_TIME,
-    ENERGY,
-    PEAK_BYTES,
+    METRICS,
     TIME,
     BaselineEntry,
     BaselineMetric,
@@ -41,6 +40,7 @@ from perfsuite.model import (
     VariantRun,
     Word,
     because,
+    metrics_by_name,
 )
 
 # Time with what the SM clock did to it, beside the code's own change: in A against B both count.
@@ -50,7 +50,7 @@ CLOCK = Metric("clock_ratio", "x", better="higher")
 TIMES = frozenset({TIME, DEVICE_TIME, ELAPSED})
 # What --perf-fail-on may name besides words of variants.
 BROKEN, SHIFTED = "broken", "machine-shift"
-FAIL_WORDS = (*(word.value for word in Word if word is not Word.SAME), BROKEN, SHIFTED)
+FAIL_WORDS = (*(word.value for word in Word if not word.stayed), BROKEN, SHIFTED)
 # Below this the SM clock has not moved: its noise, shared with time, would set the slope to 0.5.
 CLOCK_MOVED = 0.01
 # Processes from which a slope and a residual can be told.
@@ -419,22 +419,25 @@ def shifts_of(
         if held.in_turns and has_clock:
             # In turns time itself counts as well, with what the clock did to it.
             add((before, fresh), replace(prior, beta=0.0, beta_sd=0.0), ELAPSED)
-    service = grounds.prior(service_prior(grounds.facts.device), held)
-    for metric in case.metrics:
-        try:
-            add((values_of_entry(entry, metric), now(metric)), service, metric)
-        except ValueError as error:
-            reasons.append(because("not_judged", error=str(error)))
     by_night = any(each.night is not None for each in values)
     if case.regime is Regime.SUSTAINED and not by_night:
-        # What back-to-back launches do to the machine.
+        # What back-to-back launches do to the SM clock.
         clocks = (
             _ratios(before, grounds.clocks[0]),
             _ratios([each for each in values if each.is_fresh], grounds.clocks[1]),
         )
         add(clocks, grounds.prior(PRIORS["clock"], held), CLOCK)
-        energies = values_of_entry(entry, ENERGY), now(ENERGY)
-        add(energies, grounds.prior(PRIORS["energy"], held), ENERGY)
+    # What the core takes besides time tells of one run's machine, and is no level of the code.
+    others = [m for m in (*(() if by_night else METRICS), *case.metrics) if m not in TIMES]
+    priors = {m: found for m in others if (found := prior_of(m, grounds.facts.device))}
+    for metric, of_class in priors.items():
+        try:
+            sides = values_of_entry(entry, metric), now(metric)
+            add(sides, grounds.prior(of_class, held), metric)
+        except ValueError as error:
+            if metric not in case.metrics:
+                raise
+            reasons.append(because("not_judged", error=str(error)))
     return shifts, reasons
 
 
@@ -498,13 +501,13 @@ def exact_changes(
     logarithm, so that no interval can be told; none is needed.
     """
     changes = []
-    tolerances = {metric.name: metric.threshold for metric in (PEAK_BYTES, *declared)}
+    known = metrics_by_name(declared)
     for name, metric in sorted(entry.metrics.items()):
         values = sorted(found.get(name, ()))
         is_gone = metric.better == "higher" and values and values[-1] <= 0
         if not values or (metric.values and not is_gone):
             continue
-        tolerance = 0.0 if metric.values else tolerances.get(name, 0.0)
+        tolerance = 0.0 if metric.values or name not in known else known[name].threshold
         worse = [_worsening(metric, value) for value in values]
         if max(worse) < -tolerance or min(worse) > tolerance:
             current = values[len(values) // 2]

@@ -59,10 +59,10 @@ from perfsuite import stats
 from perfsuite.judge.peaks import COLLECTIVE, HOST_COPY, TRANSFER, class_of
 from perfsuite.model import (
     CYCLES,
-    METRICS,
     TIME,
     BaselineEntry,
     BaselineMetric,
+    CoreMetric,
     DeviceFacts,
     Evidence,
     Metric,
@@ -77,6 +77,7 @@ from perfsuite.model import (
     VariantRun,
     built_in,
     foreign_share,
+    metrics_by_name,
 )
 from perfsuite.store.codec import round_digits
 
@@ -243,7 +244,8 @@ def _metrics(
     """
     found = {}
     timed = [process for process in evidence if any(process.samples(TIME.name))]
-    for metric in (*METRICS, *declared):
+    known = metrics_by_name(declared)
+    for metric in known.values():
         sampled = [process.samples(metric.name) for process in timed]
         # No logarithm can be taken of nothing.
         if not timed or any(min(chain(*blocks), default=0) <= 0 for blocks in sampled):
@@ -263,11 +265,10 @@ def _metrics(
             between=round_digits(math.sqrt(stats.pooled([centers]).value)),
             values=values,
         )
-    own, exact = {metric.name: metric for metric in declared}, dict[str, BaselineMetric]()
+    exact = dict[str, BaselineMetric]()
     for process in evidence:
         for name, value in process.exact.items():
-            counted = Metric(name, "bytes" if name.endswith("bytes") else "count")
-            metric = own.get(name, counted)
+            metric = known.get(name) or Metric(name, "count")
             choose = min if metric.better == "higher" else max
             worst = choose(value, exact[name].center) if name in exact else value
             exact[name] = BaselineMetric(center=worst, unit=metric.unit, better=metric.better)
@@ -368,9 +369,11 @@ def prior_for(
     )
 
 
-def service_prior(device: str) -> NoisePrior:
-    """Return the prior of a scenario's own metrics."""
-    return (CPU_PRIORS if built_in(device).is_host else PRIORS)["service"]
+def prior_of(metric: Metric, device: str) -> NoisePrior | None:
+    """Return the prior of a metric, a scenario's where a case declares it; of clocks none."""
+    noise = metric.noise if isinstance(metric, CoreMetric) else "service"
+    own = CPU_PRIORS.get(noise) if noise and built_in(device).is_host else None
+    return own or PRIORS.get(noise)
 
 
 def time_prior(work_class: str, entry: BaselineEntry, facts: DeviceFacts) -> NoisePrior:
@@ -414,11 +417,10 @@ def _samples(
     work_class = class_of(variant, slug, time_us) if variant else entry.work_class
     if work_class:
         yield time_prior(work_class, entry, facts), values_of_entry(entry)
-    own = {metric.name: metric for metric in METRICS}
+    own = metrics_by_name(())
     for name, stored in entry.metrics.items():
         metric = own.get(name) or Metric(name, stored.unit, stored.better)
-        prior = PRIORS.get(own[name].noise) if name in own else service_prior(facts.device)
-        if prior and stored.values:
+        if stored.values and (prior := prior_of(metric, facts.device)):
             yield prior, values_of_entry(entry, metric)
 
 

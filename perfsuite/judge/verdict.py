@@ -154,7 +154,7 @@ def wants_confirmation(verdict: Verdict, *, is_brief: bool = False) -> bool:
     What seems to have moved beyond the threshold is, although it may be inside the gate. If it
     ``is_brief``, what is unclear is not, unless it seems to have moved.
     """
-    if verdict.word is Word.SAME or (is_brief and verdict.word is Word.UNCLEAR):
+    if verdict.word.stayed or (is_brief and verdict.word is Word.UNCLEAR):
         return any(is_suspect(change) for change in verdict.changes)
     return verdict.word is Word.UNCLEAR or verdict.word.moved
 
@@ -287,22 +287,23 @@ def _verdict(draft: Draft, kept: Sequence[bool], comparisons: int, policy: Polic
             doubt = because("weak", comparisons=comparisons)
         word = Word.UNCLEAR if doubt else shift.word
         words.append(word)
-        change = shift.lenient if word is Word.SAME else shift.strict
+        change = shift.lenient if word.stayed else shift.strict
         changes.append(change)
-        if shift.metric in TIMES or word is not Word.SAME:
+        if shift.metric in TIMES or not word.stayed:
             reasons += _reasons(shift, change, word, policy)
         reasons += [doubt] if doubt else []
     said = {shift.metric: word for shift, word in zip(draft.shifts, words, strict=True)}
-    if said.get(TIME) is Word.SAME:
+    if said.get(TIME, Word.UNCLEAR).stayed:
         power = {ENERGY: "more_power", CLOCK: "lower_clock"}
         slower = [kind for metric, kind in power.items() if said.get(metric) is Word.SLOWER]
         reasons += [because(kind) for kind in slower[:1]]
     is_worse = any(change.theta > 0 for change in draft.exact)
-    ranked = (Word.SLOWER, Word.FASTER, Word.UNCLEAR, Word.SAME, draft.word)
-    word = next(word for word in ranked if word in (*words, draft.word))
+    # What moved counts before what did not, and then what needs a reader most.
+    ranked = sorted(Word, key=lambda each: not each.moved)
+    word = min((*words, draft.word), key=ranked.index)
     if any(reason.kind == "over_budget" for reason in reasons):
         word = Word.OVER_BUDGET
-    elif draft.exact and (is_worse or word is Word.SAME):
+    elif draft.exact and (is_worse or word.stayed):
         word = Word.SLOWER if is_worse else Word.FASTER
     is_past_gate = is_worse or any(
         each is Word.SLOWER and change.theta > change.gate
@@ -323,7 +324,7 @@ def _verdict(draft: Draft, kept: Sequence[bool], comparisons: int, policy: Polic
 
 def _reasons(shift: Shift, change: Change, word: Word, policy: Policy) -> list[Reason]:
     """Return what moved, how surely, what the limit was and what both clocks did."""
-    is_time, is_same = shift.metric is TIME, word is Word.SAME
+    is_time, is_same = shift.metric is TIME, word.stayed
     time, clock = change.time_change, change.clock_change
     found = []
     if is_time and shift.has_clock:

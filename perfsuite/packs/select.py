@@ -149,7 +149,7 @@ def missing_need(variant: Variant, facts: DeviceFacts) -> str:
         told = f"is run by ranks, which device {facts.device} has none of"
     elif is_of_a_pack and not is_named and "torch" not in facts.features:
         told = f"needs torch tensors, which device {facts.device} does not make"
-    elif built_in(facts.device).is_nvidia and ranks > facts.gpus:
+    elif built_in(facts.device).ranks_take_units and ranks > facts.gpus:
         told = f"needs {ranks} GPUs, this run has {facts.gpus}"
     elif 0 < RANKS_PER_CORE * cores < ranks:
         told = f"needs {ranks} ranks, too many for {cores} cores"

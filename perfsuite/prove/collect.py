@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from io import FileIO
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import msgspec
@@ -23,9 +24,9 @@ import numpy as np
 from msgspec import structs
 
 from perfsuite.boundary import UsageError
-from perfsuite.devices.protocol import Device, open_device
+from perfsuite.devices.protocol import Device, automatic, open_device
 from perfsuite.engine.measure import Session
-from perfsuite.model import GPU_DEVICE, Result, Settings, Stage, Tier, Variant
+from perfsuite.model import Result, Settings, Stage, Tier, Variant, built_in
 from perfsuite.packs.find import packs_at
 from perfsuite.packs.load import load_pack
 from perfsuite.packs.select import missing_need
@@ -48,7 +49,7 @@ from perfsuite.store.sku import sku_of
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.messages import read
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import EndedError, Setup, Slot, inventory
+from perfsuite.workers.process import EndedError, Setup, Slot
 from perfsuite.workers.units import open_panels
 
 # NVML's utilisation is that of a window of 0.17 s or more.
@@ -57,11 +58,8 @@ POLL_S = 0.2
 SHARES = {"panel": 0.75, "tools": 0.25}
 # The other tools see every other ladder, this many in a turn.
 ASKED = 4
-# Those that are asked on each device; CUPTI is no rival.
-RIVALS = {
-    "cuda": ("do_bench", "torch.utils.benchmark", "nvbench"),
-    "cpu": ("torch.utils.benchmark",),
-}
+# Those that are asked on devices with units, and on the host; CUPTI is no rival.
+RIVALS, HOST_RIVALS = ("do_bench", "torch.utils.benchmark", "nvbench"), ("torch.utils.benchmark",)
 PROFILED = 30
 FEWEST_ROUNDS = 5
 # nvbench and the profiler start slowly; a tool that hangs is given up after this.
@@ -84,6 +82,8 @@ class Unit:
         self.turns = dict.fromkeys(SHARES, 0)
         self.waves: dict[str, Wave] = {}
         self.asked = 0
+        self.has_units = bool(built_in(self.facts.device).unit)
+        self.rivals = RIVALS if self.has_units else HOST_RIVALS if self.facts.is_host else ()
         self.stopped = threading.Event()
 
     def stop(self) -> None:
@@ -95,7 +95,7 @@ class Unit:
         """Take turns by their shares of the time until none fits before the deadline."""
         with closing(Slot(0, self.panel.setup)) as slot:
             acts = {"panel": self.measure}
-            if self.facts.device in RIVALS:
+            if self.rivals:
                 acts["tools"] = partial(self.ask_tools, slot)
             spent, last = dict.fromkeys(acts, 0.0), dict.fromkeys(acts, 0.0)
             while not self.stopped.is_set():
@@ -157,15 +157,15 @@ class Unit:
 
     def ask_tools(self, slot: Slot) -> None:
         """Ask the other tools about some ladders, base and change in turn, CUPTI about one."""
-        turn, device = self.turns["tools"], self.facts.device
+        turn = self.turns["tools"]
         chosen = [each for each in self.ladders if not each.is_structural][::2]
         for index in range(turn * ASKED, turn * ASKED + min(ASKED, len(chosen))):
             ladder = chosen[index % len(chosen)]
             both = [ladder.base, ladder.compared]
             for variant in both if index // len(chosen) % 2 else reversed(both):
-                self._ask(slot, ladder, variant, RIVALS[device])
+                self._ask(slot, ladder, variant, self.rivals)
         profiled = turn * self.units + self.place
-        if profiled < len(self.ladders) and device == GPU_DEVICE:
+        if profiled < len(self.ladders) and self.has_units:
             ladder = self.ladders[profiled]
             self._ask(slot, ladder, ladder.base, (CUPTI,))
 
@@ -190,18 +190,17 @@ class Unit:
 
 @contextmanager
 def _polled(setup: Setup) -> Iterator[list[float]]:
-    """Poll a GPU's utilisation meanwhile; the list is of shares of 1, and empty of none."""
+    """Poll a unit's utilisation meanwhile; the list is of shares of 1, and empty of none."""
     polls: list[float] = []
-    if not setup.gpus or not setup.gpus[0].uuid:
+    watches = built_in(setup.device).watches
+    if not watches or not setup.gpus or not setup.gpus[0].uuid:
         yield polls
         return
-    from perfsuite.devices.nvml import Nvml
-
-    nvml, done = Nvml(setup.gpus[0].uuid), threading.Event()
+    watched, done = resolve_name(watches)(setup.gpus[0].uuid), threading.Event()
 
     def poll() -> None:
         while not done.wait(POLL_S):
-            polls.append(nvml.foreign_percent() / 100)
+            polls.append(watched.foreign_percent() / 100)
 
     thread = threading.Thread(target=poll, daemon=True)
     thread.start()
@@ -210,14 +209,14 @@ def _polled(setup: Setup) -> Iterator[list[float]]:
     finally:
         done.set()
         thread.join()
-        nvml.close()
+        watched.close()
 
 
 def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -> None:
     """Measure until the time is over or Ctrl-C; what was measured is in the file either way."""
     deadline = time.monotonic() + budget_s
-    is_cuda = device == GPU_DEVICE or (device == "auto" and bool(inventory()))
-    tier = Tier.NIGHTLY if is_cuda else Tier.SMOKE
+    has_units = bool(built_in(automatic()[0] if device == "auto" else device).unit)
+    tier = Tier.NIGHTLY if has_units else Tier.SMOKE
     (pack,) = load_catalogue(packs_at(Path(planted.__file__)), tier=tier)
     if pack.error:
         raise UsageError(f"the planted pack cannot be listed: {pack.error}")
@@ -225,7 +224,7 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
         panels = open_panels(device, [pack], Settings(), stack)
         facts = panels[0].facts
         variants = [each for each in pack.variants if not missing_need(each, facts)]
-        if is_cuda:
+        if has_units:
             variants = [each for each in variants if each.axes[CHANGE] != planted.COARSE_CHANGE]
         header = Header(
             started=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -88,9 +88,9 @@ def _chain_work(us: float, change: float) -> Work:
 )
 def fma(ctx: Any, us: int, change: float) -> Workload:
     """Bound by compute: chains of fused multiply-adds of about ``us`` microseconds."""
-    if ctx.device == "fake":
+    if hasattr(ctx, "spend"):
         return _spending(ctx, us * (1 + change))
-    if ctx.device == "cpu":
+    if ctx.device != "cuda":
         return _chain(ctx, 1 << 12, round(us * (1 + change) / 4))
     return _chain(ctx, BLOCKS * THREADS, _trips(us, change))
 
@@ -104,7 +104,7 @@ def fma(ctx: Any, us: int, change: float) -> Workload:
 )
 def stream(ctx: Any, us: int, change: float) -> Workload:
     """Bound by memory: one float read and written for each element."""
-    if ctx.device == "fake":
+    if hasattr(ctx, "spend"):
         return _spending(ctx, us * (1 + change))
     import torch
 

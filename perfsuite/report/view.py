@@ -69,25 +69,21 @@ class Mark(NamedTuple):
     @property
     def is_quiet(self) -> bool:
         """Say whether nobody has to look at this at all."""
-        return self.word in {"same", "new", "measured", "checked"}
+        return self.tone in {"new", "same"}
 
 
-# Every word, what needs a reader first; words of claims that are no verdict's are among them.
+# What needs a reader first.
+TONES = ("fail", "budget", "slower", "unclear", "other", "faster", "new", "same", "skip")
+# Every word, in this order within its tone; those of claims that are no verdict's are among them.
 _MARKS = (
     ("wrong", "✕", "fail", "the output differs from the reference"),
     ("crashed", "✕", "fail", "the worker died"),
     ("timed-out", "✕", "fail", "the worker had to be killed"),
     ("error", "✕", "fail", "the case's own code failed"),
     ("broken", "✕", "fail", "the ratio asked for was not reached"),
-    ("over-budget", "!", "budget", "above the limit set by the case's author"),
-    ("slower", "▲", "slower", "slower by more than the threshold"),
     ("disturbed", "~", "unclear", "the device was disturbed too often to judge"),
-    ("unclear", "?", "unclear", "the evidence does not decide"),
-    ("incomparable", "≠", "other", "the baseline is of another kind"),
-    ("faster", "▼", "faster", "faster by more than the threshold"),
-    ("new", "+", "new", "nothing to compare with yet"),
+    *((word.value, *word.look) for word in Word),
     ("held", "✓", "new", "the ratio asked for was reached"),
-    ("same", "=", "same", "no change that matters"),
     ("measured", "•", "same", "the run ended before it was judged"),
     ("checked", "✓", "same", "correct; speed was not measured"),
     ("not applicable", NOTHING, "skip", "this device cannot show it"),
@@ -95,7 +91,8 @@ _MARKS = (
     ("left out", "○", "skip", "the run's time limit had no room for it"),
     ("skipped", "○", "skip", "cannot run here"),
 )
-MARKS: Mapping[str, Mark] = {mark[0]: Mark(*mark, rank) for rank, mark in enumerate(_MARKS)}
+_RANKED = sorted(_MARKS, key=lambda mark: TONES.index(mark[2]))
+MARKS: Mapping[str, Mark] = {mark[0]: Mark(*mark, rank) for rank, mark in enumerate(_RANKED)}
 
 
 def mark(word: str) -> Mark:
@@ -434,7 +431,8 @@ def sentence(reason: Reason) -> str:
     facts["worse"] = " worse" if facts["better"] == "higher" else ""
     found = words.vformat(INTERVAL, (), facts)
     if facts["word"] != Word.UNCLEAR:
-        inside = "inside the gate of" if facts["word"] == Word.SAME else "threshold"
+        has_stayed = any(word.stayed for word in Word if word == facts["word"])
+        inside = "inside the gate of" if has_stayed else "threshold"
         found += f", {inside} {limit(facts['limit'])}"
     if facts["of"]:
         return f"{facts['of']} {found})"

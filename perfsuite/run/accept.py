@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from perfsuite.boundary import UsageError, is_plain
+from perfsuite.boundary import UsageError, is_plain, plain
 from perfsuite.judge.compare import Grounds, level_changes
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     BaselineEntry,
     Confirmation,
+    Result,
     Run,
     Sku,
     Status,
@@ -38,8 +39,12 @@ from perfsuite.store.baselines import (
 from perfsuite.store.runs import list_runs, run_path, write_references
 from perfsuite.store.sku import fingerprint_differs, skus_of
 
-# An error message names this many variants and counts the rest.
-_MOST_NAMED = 5
+# So many variants are named in a line and the rest counted, each with so much of its reason.
+_MOST_NAMED, _MOST_REASON = 5, 200
+
+
+class NothingAcceptedError(UsageError):
+    """None of what was selected ended ok."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +52,8 @@ class Accepted:
     """What an acceptance did: files written, and variants by what became of them.
 
     ``changed`` says what changed, ``slower`` which of that is worse by more than its threshold,
-    ``refused`` why a selected variant has nothing to accept. ``caution`` says what a reader of the
-    diff should know of the run.
+    ``refused`` how a selected variant ended that has nothing to accept. ``caution`` says what a
+    reader of the diff should know of the run.
     """
 
     written: tuple[Path, ...]
@@ -62,7 +67,7 @@ class Accepted:
     def __str__(self) -> str:
         return (
             f"{len(self.added)} added, {len(self.changed)} changed, "
-            f"{len(self.unchanged)} unchanged, {len(self.refused)} without a measurement"
+            f"{len(self.unchanged)} unchanged, {len(self.refused)} not accepted"
             f"{'; ' if self.caution else ''}{self.caution}"
         )
 
@@ -70,10 +75,9 @@ class Accepted:
 def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] = ()) -> Accepted:
     """Store the estimates of a run in ``root``, each for its variant's SKU.
 
-    ``select`` narrows it to variants (ids), cases (``pack.case``) or packs. A selected variant that
-    failed or was disturbed refuses the whole; of an interrupted run something must be selected.
-    Entries of other variants stay as they are, and so do those that did not move by more than
-    noise.
+    ``select`` narrows it to variants (ids), cases (``pack.case``) or packs; of an interrupted run
+    something must be selected. Entries of other variants, and of those that did not end ok, stay as
+    they are, and so do those that did not move by more than noise.
     """
     acceptance = acceptance_of(reason, by)
     chosen = _chosen(run, select)
@@ -86,6 +90,12 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
             sku = of_variant[name]
             skus[sku.slug] = sku
             entries.setdefault(sku.slug, {})[name] = entry
+    if not entries:
+        ended = ", ".join(named(_refused(chosen.values())))
+        raise NothingAcceptedError(
+            f"nothing was accepted of run {run.id!r}: {ended or 'it has no result'}",
+            remedy="measure it again, or select what ended ok by pack, pack.case or variant id",
+        )
     for slug, sku in skus.items():
         check_sku(sku, sku_folder(root, slug))
     # Against a revision the verdicts say nothing of what is replaced.
@@ -123,7 +133,7 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
         added=tuple(name for name in touched if said[name] == ADDED),
         changed={name: said[name] for name in touched if said[name] != ADDED},
         unchanged=tuple(name for name, what in said.items() if not what),
-        refused={n: why or "nothing was measured" for n, why in chosen.items() if n not in said},
+        refused=_refused(result for name, result in chosen.items() if name not in said),
         caution=_caution(run, touched, slower),
         slower=slower,
     )
@@ -165,7 +175,8 @@ def reset(
             where=str(folder / "runs"),
             remedy="finish it with --perf-resume, or copy its file there",
         )
-    measured = [name for name in entries_of(run) if name in _chosen(run, select)]
+    chosen = _chosen(run, select)
+    measured = [name for name in entries_of(run) if name in chosen]
     skus = skus_of(run)
     stored = Baselines.load_each(roots, skus.values())
     names = tuple(name for name in measured if not stored[skus[name].slug].covers(name))
@@ -196,33 +207,44 @@ def acceptance_of(reason: str, by: str) -> Acceptance:
     return Acceptance(**words, when=datetime.now(UTC).isoformat(timespec="seconds"))
 
 
-def _chosen(run: Run, select: Sequence[str]) -> dict[str, str]:
-    """Return the selected variants that have a result, each with the reason it gave."""
+def _chosen(run: Run, select: Sequence[str]) -> dict[str, Result]:
+    """Return the selected variants that have a result, each with the one that tells most."""
     if not run.finished and not select:
         raise UsageError(
             f"run {run.id!r} was interrupted",
             remedy="finish it with --perf-resume, or name the packs or variants to accept of it",
         )
-    names = {result.variant: result.reason for result in run.results}
+    names = {result.variant for result in run.results}
     for word in select:
         if not any(_is_selected(name, word) for name in names):
             raise UsageError(
                 f"run {run.id!r} has no result of {word!r}",
                 remedy="select by pack, by pack.case or by a whole variant id of this run",
             )
-    words = select or list(names)
-    chosen = {n: why for n, why in names.items() if any(_is_selected(n, word) for word in words)}
-    # By stage, the last of each.
-    ended = {(r.variant, r.stage): r.status for r in run.asked if r.variant in chosen}
-    failed = {n: s.value for (n, _), s in ended.items() if s not in {Status.OK, Status.SKIPPED}}
-    if failed:
-        named = [f"{name} ({status})" for name, status in list(failed.items())[:_MOST_NAMED]]
-        rest = f" and {len(failed) - len(named)} more" if len(failed) > len(named) else ""
-        raise UsageError(
-            f"run {run.id!r} has selected variants that did not end ok: {', '.join(named)}{rest}",
-            remedy="measure them again, or select the others by pack, pack.case or variant id",
-        )
-    return chosen
+    words = select or names
+    # By stage, the last of each; what did not end ok tells why.
+    ended = {(result.variant, result.stage): result for result in run.results}
+    worst_last = sorted(ended.values(), key=lambda result: result.status is not Status.OK)
+    chosen = {result.variant: result for result in worst_last}
+    return {n: r for n, r in chosen.items() if any(_is_selected(n, word) for word in words)}
+
+
+def _refused(results: Iterable[Result]) -> dict[str, str]:
+    """Say how variants ended that have nothing to accept; what was skipped is last."""
+    found = {}
+    for result in sorted(results, key=lambda result: result.status is Status.SKIPPED):
+        told = [result.status.value, *result.reason.splitlines()[:1]]
+        told = ["nothing was measured"] if result.status is Status.OK else told
+        found[result.variant] = plain(": ".join(told), most=_MOST_REASON)
+    return found
+
+
+def named(refused: Mapping[str, str]) -> Iterator[str]:
+    """Yield variants with the reason, a handful at most, and how many more there are."""
+    for name in list(refused)[:_MOST_NAMED]:
+        yield f"{name} ({refused[name]})"
+    if len(refused) > _MOST_NAMED:
+        yield f"{len(refused) - _MOST_NAMED} more"
 
 
 def _is_selected(name: str, word: str) -> bool:

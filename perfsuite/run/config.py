@@ -22,6 +22,7 @@ from perfsuite.boundary import UsageError, hidden, is_plain
 from perfsuite.hooks import added, features
 from perfsuite.judge.compare import FAIL_WORDS, Policy
 from perfsuite.model import (
+    BUILT_IN_DEVICES,
     ClaimInstance,
     ClaimVerdict,
     Pack,
@@ -188,7 +189,7 @@ OPTIONS: Mapping[str, Option] = {
     "--perf-device": _value(
         "NAME",
         "where to measure: auto (the GPUs if there are any, else a device that a pack brings, "
-        "else the CPU), cuda, cpu, fake, or a pack's",
+        f"else the CPU), {', '.join(BUILT_IN_DEVICES)}, or a pack's",
         default="auto",
     ),
     "--perf-packs": _value(

@@ -18,7 +18,7 @@ from perfsuite.model import Pack, Run, Section, Side, Word
 from perfsuite.packs.load import Listeners
 from perfsuite.report.data import RunView, read
 from perfsuite.report.files import PAGE, VERDICT, append_summary, commands_of, files, write_report
-from perfsuite.run.accept import accept
+from perfsuite.run.accept import accept, named
 from perfsuite.run.config import Config
 from perfsuite.run.expected import Basis, beside, source_of
 from perfsuite.run.run import Outcome, Steps, entries_in
@@ -117,6 +117,7 @@ def close(outcome: Outcome, config: Config) -> Closing:
             folders = {path.parent for path in accepted.written if path.parent.name != "runs"}
             places = ", ".join(sorted(map(short, folders)))
             lines.append(f"accepted: {accepted}{' in ' if places else ''}{places}")
+            lines += [f"not accepted: {each}" for each in named(accepted.refused)]
             past_of(outcome, config, is_new=True)  # with what was accepted just now
     elif run_view:
         lines += steps.take("advice left out", lambda: list(_next(run_view)), [])

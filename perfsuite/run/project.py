@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfsuite.boundary import PerfError, UsageError
-from perfsuite.model import BaselineEntry, Run
+from perfsuite.model import BUILT_IN_DEVICES, BaselineEntry, Run
 from perfsuite.report import view
 from perfsuite.report.terminal import plain
 from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, Config, paths_of
@@ -35,7 +35,8 @@ Packs = Annotated[
     list[Path] | None,
     typer.Option("--pack", metavar="FILE_OR_FOLDER", help="One more pack; repeatable"),
 ]
-Device = Annotated[str, typer.Option(help="auto, cuda, cpu or a pack's; auto takes GPUs if any")]
+_KNOWN = ", ".join(("auto", *BUILT_IN_DEVICES))
+Device = Annotated[str, typer.Option(help=f"{_KNOWN} or a pack's; auto takes GPUs if any")]
 BaselinesOption = Annotated[
     Path | None,
     typer.Option("--baselines", metavar="DIR", help="Default: perf_baselines of pyproject.toml"),

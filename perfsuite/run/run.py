@@ -727,12 +727,12 @@ class _Work:
                     more = [because("in_turns", revision=commit), *answer.reasons]
                 # Against the baseline fresh processes may be clear, as in a confirmation; that
                 # code is the same as itself says nothing.
-                is_clear = answer and not answer.in_turns and answer.word is Word.SAME
+                is_clear = answer and not answer.in_turns and answer.word.stayed
                 kept = answer if answer and is_clear else mine
                 yield name, replace(kept, reasons=(*kept.reasons, *more))
             elif answer.word.moved:
                 yield name, self.config.exceptions.applied([answer], run)[0]
-            elif answer.word is not Word.SAME:
+            elif not answer.word.stayed:
                 beside = because("in_turns", revision=revision)
                 yield name, replace(mine, reasons=(*reasons, beside, *answer.reasons))
             elif others := tuple(differing(held[name].environment, run.facts.environment)):

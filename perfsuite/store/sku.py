@@ -75,7 +75,7 @@ def sku_for(variant: Variant, facts: DeviceFacts, *, own: Sku) -> Sku:
         compilers = {key: facts.environment[key] for key in COMPILERS if key in facts.environment}
         slug = slugify(variant.target.replace("_", "-")).replace("-", "_")
         return Sku(slug=slug, name=variant.target, facts={"target": variant.target, **compilers})
-    is_shared = built_in(facts.device).is_nvidia and variant.ranks > 1
+    is_shared = built_in(facts.device).ranks_take_units and variant.ranks > 1
     return sku_of(facts, gpus=variant.ranks) if is_shared else own
 
 

@@ -24,7 +24,7 @@ from perfsuite.devices.protocol import (
     Sample,
     Sets,
 )
-from perfsuite.model import DeviceFacts, Gpu, Health, TracedKernel
+from perfsuite.model import BUILT_IN_DEVICES, DeviceFacts, Gpu, Health, TracedKernel
 
 POISON = float("nan")
 CLOCK_MHZ = 2000.0
@@ -115,9 +115,9 @@ class FakeDevice(Device):
 
     def facts(self) -> DeviceFacts:
         """Describe a device that does not exist."""
-        card = re.match(r"FAKE-(\d+)", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        card = re.match(r"FAKE-(\d+)", os.environ.get(BUILT_IN_DEVICES[self.name].visible, ""))
         return DeviceFacts(
-            device="fake",
+            device=self.name,
             name="Fake Device",
             unit=f"fa4e{int(card[1]) if card else 0:08}",
             identity={"vendor": "perfsuite", "name": "Fake Device"},
@@ -129,7 +129,7 @@ class FakeDevice(Device):
 
     def context(self, seed: int) -> FakeContext:
         """Return a builder's context."""
-        names = ("fake", "fake", "fake_1")
+        names = (self.name, "fake", "fake_1")
         return FakeContext(seed, *names, self._gang.rank, self._gang.ranks, owner=self)
 
     def rng(self, seed: int) -> FakeRng:

@@ -21,6 +21,7 @@ import msgspec
 
 import perfsuite
 from perfsuite.boundary import NAME_CHARACTERS, DeviceError, PerfError, plain, python_path
+from perfsuite.devices.protocol import seeing
 from perfsuite.model import Accelerator, Gpu, Kernel, Settings, Side, Status, Tree, built_in
 from perfsuite.store.files import Closable
 from perfsuite.workers import messages
@@ -118,7 +119,7 @@ class Code:
 class Setup:
     """One device to measure on, with what its workers need to know.
 
-    ``gpus`` are those its workers see, none where the device is no GPU: one, or all of a gang's,
+    ``gpus`` are the units its workers see, none where the device has none: one, or all of a gang's,
     by rank. ``kernels`` are all packs' kernels. ``origins`` gives each pack's origin by name.
     ``sides`` is the code of both sides where two are compared. ``accelerator`` is the device that a
     pack brings, with the one unit that is meant.
@@ -151,10 +152,10 @@ class Setup:
         return self.memory_limit_bytes or int(MEMORY_SHARE * host_bytes() / self.slots)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of a server: its GPUs or none, and its own hash seed."""
+        """Return the environment of a server: its units or none, and its own hash seed."""
         values = child_environment()
         if self.device:
-            values["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in self.gpus)
+            values |= seeing(self.device, self.gpus)
             # Processes are the unit of evidence: they must not share what a fresh start would vary.
             values.pop("PYTHONHASHSEED", None)
         # What is measured is not traced, also where coverage is asked to follow subprocesses.
@@ -409,7 +410,7 @@ class Slot(Closable):
 
 
 def inventory() -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible; empty where there is none.
+    """Return the NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves visible; empty where there is none.
 
     A short-lived child asks, so that this process touches none.
     """

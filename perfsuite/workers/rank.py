@@ -16,11 +16,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from perfsuite.boundary import CaseError, PerfError, UsageError, from_environment
-from perfsuite.devices.protocol import Device, Gang, join_elastic, open_device
+from perfsuite.devices.protocol import Device, Gang, automatic, join_elastic, open_device
 from perfsuite.engine.measure import Session
 from perfsuite.model import (
-    GPU_DEVICE,
-    HOST_DEVICE,
+    BUILT_IN_DEVICES,
     METRICS,
     Evidence,
     Metric,
@@ -36,7 +35,6 @@ from perfsuite.packs.load import load_pack
 from perfsuite.packs.select import missing_need
 from perfsuite.store.codec import decode, encode
 from perfsuite.workers.catalogue import load_catalogue
-from perfsuite.workers.process import inventory
 
 NUMBER = re.compile(r"\d[\d.]*")
 
@@ -166,15 +164,13 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("variant", help="its id, as perfsuite list shows it")
     parser.add_argument("--pack", action="append", type=Path, default=[], help="a file or folder")
-    parser.add_argument("--device", default="auto", choices=["auto", GPU_DEVICE, HOST_DEVICE])
+    parser.add_argument("--device", default="auto", choices=["auto", *BUILT_IN_DEVICES])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the result to this file")
     given = parser.parse_args(arguments)
     try:
         variant, origin = _found(given.variant, given.pack)
-        device = (
-            given.device if given.device != "auto" else GPU_DEVICE if inventory() else HOST_DEVICE
-        )
+        device = automatic()[0] if given.device == "auto" else given.device
         result = measure(variant, origin, device, given.seed)
     except PerfError as error:
         sys.stderr.write(f"rank {from_environment('RANK') or '?'}: {error}\n")

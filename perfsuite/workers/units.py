@@ -11,23 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import replace
-from pkgutil import resolve_name
 from typing import TypeVar
 
 from msgspec import structs
 
 from perfsuite.boundary import DeviceError, UsageError, from_environment
-from perfsuite.model import (
-    GPU_DEVICE,
-    HOST_DEVICE,
-    Accelerator,
-    Gpu,
-    Pack,
-    Settings,
-    Side,
-    Variant,
-    built_in,
-)
+from perfsuite.devices.protocol import automatic, listed
+from perfsuite.model import Accelerator, Gpu, Pack, Settings, Side, Variant, built_in
 from perfsuite.packs.load import chosen_accelerator
 from perfsuite.store.files import Closable
 from perfsuite.workers.panel import Panel
@@ -85,26 +75,18 @@ def resolved(device: str, packs: Sequence[Pack]) -> tuple[str, tuple[Gpu, ...], 
     ``auto`` takes the GPUs, else a device that a pack brings, else the CPU: a pack that is
     installed changes nothing where there are GPUs. Raises DeviceError where there is none.
     """
-    gpus = _gpus(device)
-    if device == GPU_DEVICE and not gpus:
+    name, gpus = automatic() if device == "auto" else (device, listed(device))
+    if (unit := built_in(name).unit) and not gpus:
         raise DeviceError(
-            "there is no NVIDIA GPU on this machine, or its driver does not answer",
-            where="--perf-device cuda",
+            f"there is no {unit} on this machine, or its driver does not answer",
+            where=f"--perf-device {name}",
             remedy="leave --perf-device out to measure on the CPU, or run perfsuite doctor",
         )
     own = None if gpus else chosen_accelerator(device, packs)
     if own and not own.units:
         what = f"this machine has no {own.name}, says the pack that brings it"
         raise DeviceError(what, where=f"--perf-device {own.name}", remedy="run perfsuite doctor")
-    if device == "auto":
-        device = GPU_DEVICE if gpus else own.name if own else HOST_DEVICE
-    return device, gpus, own
-
-
-def _gpus(device: str) -> tuple[Gpu, ...]:
-    lists = built_in(GPU_DEVICE if device == "auto" else device).lists
-    found: tuple[Gpu, ...] = resolve_name(lists)() if lists else ()
-    return found
+    return own.name if own else name, gpus, own
 
 
 def products_of(gpus: Sequence[Gpu]) -> tuple[tuple[Gpu, ...], ...]:
@@ -118,13 +100,14 @@ def products_of(gpus: Sequence[Gpu]) -> tuple[tuple[Gpu, ...], ...]:
 def idle_gpus(panels: Sequence[Panel]) -> Iterator[str]:
     """Yield which GPUs of this node the run does not use: one run is of one SKU."""
     used = [gpu for panel in panels for gpu in panel.setup.gpus]
-    for others in products_of(_gpus(panels[0].setup.device)) if used else ():
+    device = panels[0].setup.device
+    for others in products_of(listed(device)) if used else ():
         if others[0] not in used:
             uuids = ",".join(gpu.uuid for gpu in others)
             yield (
                 f"{len(others)} x {others[0].name} ({others[0].board or 'board unknown'}) not "
                 "used: a run is of one SKU; for the other, run with "
-                f"CUDA_VISIBLE_DEVICES={uuids}"
+                f"{built_in(device).visible}={uuids}"
             )
 
 
