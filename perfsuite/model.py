@@ -722,6 +722,9 @@ class Sampling(Record, frozen=True):
     launches: Count
     sets: Sets
 
+    def __str__(self) -> str:
+        return f"{self.launches} launches over {self.sets} input sets"
+
 
 class Evidence(Record, frozen=True, kw_only=True):
     """What one process has to say about a variant: the unit of evidence.

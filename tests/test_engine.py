@@ -142,19 +142,37 @@ def test_awaited_launches_have_the_devices_own_time_beside(
         assert block.metrics["device_us"] == pytest.approx([spend_us] * beside, rel=0.05)
 
 
+# Three caches hold 45 input sets of two lists of 64 numbers.
+CACHE = 45 * 1024 // 3
+
+
 @pytest.mark.parametrize(
-    ("stretch", "more_sets", "is_taken"),
-    [(2, 0, True), (9, 0, False), (1 / 9, 0, False), (1, 1, 0)],
+    ("known", "spend_us", "fields", "why"),
+    [
+        (Sampling(45, 45), 453.0, {}, ""),
+        (Sampling(2, 1), 443.0, {}, ""),
+        (Sampling(90, 45), 1.0, {}, ""),
+        (Sampling(46, 46), 10.0, {}, ""),
+        (Sampling(45, 45), 22_000.0, {}, ""),
+        (Sampling(45, 45), 23_000.0, {}, "a sample would take 1.0"),
+        (Sampling(1, 1), 2e6, {}, ""),
+        (Sampling(44, 44), 10.0, {}, "its inputs are cold in another way now"),
+        (Sampling(45, 45), 10.0, {"cold": False}, "its inputs are cold in another way now"),
+        (Sampling(45, 45), 10.0, {"parts": {"rotates": False}}, "its inputs are cold in another"),
+    ],
 )
-def test_sampling_of_another_process_is_taken_over_where_it_is_near(
-    stretch: float, more_sets: int, is_taken: object
+def test_a_known_sampling_is_kept_unless_that_cannot_be(
+    known: Sampling, spend_us: float, fields: dict[str, Any], why: str
 ) -> None:
-    usual = session_of(copying(10.0)).prepare()
-    assert usual is not None
-    other = Sampling(round(stretch * usual.launches), usual.sets + more_sets)
-    session = session_of(copying(10.0))
-    taken = session.prepare(other)
-    assert taken == session.finish().sampling == (other if is_taken else usual)
+    def session() -> Session:
+        return session_of(copying(spend_us, **fields), Scripted(cache_bytes=CACHE), sample_us=600.0)
+
+    own, kept = session(), session()
+    chosen = own.prepare()
+    assert chosen != known or spend_us == 2e6
+    assert kept.prepare(known) == kept.finish().sampling == (chosen if why else known)
+    told = [note for note in kept.notes if note.startswith(f"not sampled as before ({known}): ")]
+    assert [why in note for note in told] == ([True] if why else [])
 
 
 def test_ranks_take_the_slowest_ones_launches() -> None:

@@ -42,6 +42,7 @@ from perfsuite.model import (
     Need,
     Regime,
     Result,
+    Sampling,
     Stage,
     Status,
     VariantRun,
@@ -501,6 +502,54 @@ def test_reasons_name_units_and_canaries() -> None:
     assert strange.shift is not None
     assert kinds(strange.shift.reasons) == ["shifted_card", "shifted_card"]
     assert "one_card" in kinds(strange.verdicts[0].reasons)
+
+
+ONE_WAY, OTHER_WAY = Sampling(45, 45), Sampling(2, 1)
+
+
+def sampled(ways: list[Sampling | None], levels: Mapping[str, float], **fields: Any) -> Result:
+    """Return a result whose processes were sampled in these ways."""
+    plain = result(levels, len(ways), **fields)
+    evidence = [
+        structs.replace(each, backend="graph", launches=way.launches, sets=way.sets)
+        if way
+        else each
+        for each, way in zip(plain.evidence, ways, strict=True)
+    ]
+    return structs.replace(plain, evidence=tuple(evidence))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_other"),
+    [
+        (ONE_WAY, [ONE_WAY] * 6, False),
+        (ONE_WAY, [OTHER_WAY] * 6, True),
+        # What files of earlier versions do not say, or say in two ways, is not known.
+        (None, [OTHER_WAY] * 6, False),
+        (ONE_WAY, [None] * 6, False),
+        (ONE_WAY, [OTHER_WAY] * 5 + [ONE_WAY], False),
+    ],
+)
+def test_times_of_two_samplings_are_never_compared(
+    before: Sampling | None, now: list[Sampling | None], is_other: object
+) -> None:
+    for exact, word in ({}, INCOMPARABLE), ({LAUNCHES: 3}, SLOWER):
+        told = {metric.name: 4.0 for metric in exact}
+        known = entry(exact=exact, sampling=before)
+        found = verdict(sampled(now, clocks(0.5), exact=told), known)
+        if not is_other:
+            assert (found.word, facts(found.reasons, "sampling")) == (SLOWER, [])
+            continue
+        said = {"before": str(ONE_WAY), "now": str(OTHER_WAY)}
+        assert (found.word, facts(found.reasons, "sampling")) == (word, [said])
+        assert [each.metric for each in found.changes] == list(told), "no time among them"
+
+
+@pytest.mark.parametrize(("way", "word"), [(ONE_WAY, UNCLEAR), (OTHER_WAY, SLOWER)])
+def test_a_screen_of_another_sampling_is_no_evidence(way: Sampling, word: Word) -> None:
+    now = sampled([ONE_WAY] * 6, clocks(0.022), unit="b")
+    screen = sampled([way] * 3, clocks(-0.008), unit="c", stage=Stage.SCREEN)
+    assert verdict(now, entry(sampling=ONE_WAY), screen=screen).word is word
 
 
 @pytest.mark.parametrize(

@@ -518,3 +518,13 @@ def test_a_variant_is_disturbed_when_more_than_a_fifth_was_voided() -> None:
     assert doubted(result).reason == "4 of 12 samples voided (a block was voided: hw_thermal)"
     both = structs.replace(result, evidence=(calm, bad))  # 4 of 20: just bearable
     assert doubted(both) is both
+
+
+def test_a_variant_is_disturbed_when_its_processes_were_not_sampled_alike() -> None:
+    one, two = (Evidence(slot=0, seed=0, backend="graph", sets=sets) for sets in (1, 2))
+    result = Result(variant="v", status=Status.OK, evidence=(one, one))
+    assert doubted(result) is result
+    other = doubted(structs.replace(result, evidence=(one, two)))
+    told = "1 launches over 1 input sets, 1 launches over 2 input sets"
+    assert other.status is Status.DISTURBED
+    assert other.reason == f"its processes were not sampled alike: {told}"

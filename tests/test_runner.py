@@ -20,7 +20,18 @@ from store_data import stored
 
 from perfsuite.boundary import DeviceError, StoreError, UsageError
 from perfsuite.judge.peaks import PEAKS, Peaks
-from perfsuite.model import DeviceFacts, Pack, Result, Revision, Settings, Stage, Status, Tier
+from perfsuite.model import (
+    DeviceFacts,
+    Pack,
+    Result,
+    Revision,
+    Sampling,
+    Settings,
+    Stage,
+    Status,
+    Tier,
+    Word,
+)
 from perfsuite.packs.find import discover
 from perfsuite.run.accept import accept, reset
 from perfsuite.run.config import Config
@@ -172,6 +183,75 @@ def test_a_second_run_is_compared_and_a_change_confirmed_on_fresh_data(place: Pl
     # A later run samples as the earlier one did.
     (sampling,) = {process.sampling for process in first[1].evidence}
     assert {process.sampling for result in ours for process in result.evidence} == {sampling}
+
+
+# 45 sets of inputs are cold. Of 445 us they fill a sample; of more one set is flushed instead, and
+# what has its inputs to itself for long then takes two thirds longer.
+FLIPPING = """
+    import json, pathlib, perfsuite
+
+    SPEEDS = pathlib.Path(__file__).with_name("speeds.json")
+
+    @perfsuite.case(axes={"us": [445]}, source="made up")
+    def near(ctx, us):
+        "Take 445 us, a hundredth less than what makes another sampling, times what is written."
+        speeds = json.loads(SPEEDS.read_text()) if SPEEDS.exists() else {}
+        ctx.owner.cache_bytes = int(15 * 128 * speeds.get("cache", 1))
+        last = [None, 0]
+
+        def fn(x):
+            last[:] = [x, last[1] + 1 if last[0] is x else 1]
+            ctx.spend(0.99 * us * speeds.get("445", 1) * (1.66 if last[1] > 12 else 1))
+            return [2 * value for value in x]
+
+        return perfsuite.Workload(
+            fn=fn,
+            make_inputs=lambda rng: (rng.randn(16),),
+            reference=lambda x: [value + value for value in x],
+            wrong=lambda x: list(x),
+        )
+
+    @perfsuite.hookimpl
+    def perf_cases():
+        return [near]
+"""
+
+
+@pytest.mark.parametrize(("before", "now", "sampling"), [(1, 1.02, (45, 45)), (1.02, 1, (1, 1))])
+def test_a_change_that_crosses_a_limit_of_sampling_is_judged_as_it_is(
+    place: Place, before: float, now: float, sampling: tuple[int, int]
+) -> None:
+    ways = []
+    for factor in (before, now):
+        slow_down(place.folder, 445, by=factor)
+        run = place.execute(place.request(FLIPPING)).run
+        ways += [process.sampling for each in run.results for process in each.evidence]
+    assert set(ways) == {Sampling(*sampling)}
+    (found,) = run.verdicts
+    assert found.word is (Word.SLOWER if now > before else Word.FASTER)
+    assert found.changes[0].theta == pytest.approx(now / before - 1, abs=0.003)
+
+
+def test_a_run_that_cannot_sample_as_before_is_incomparable_until_it_is_accepted(
+    place: Place,
+) -> None:
+    first = place.execute(place.request(FLIPPING)).run
+    accept(first, place.root / "baselines", reason="first", by="a")
+    (place.folder / "speeds.json").write_text('{"cache": 1.1}', encoding="utf-8")
+    other = place.execute(place.request(FLIPPING)).run
+    (found,) = other.verdicts
+    ways = {process.sampling for each in other.results for process in each.evidence}
+    assert (found.word, found.reasons[-1].kind, found.fails) == (
+        Word.INCOMPARABLE,
+        "sampling",
+        False,
+    )
+    assert [found.reasons[-1].facts["before"], found.reasons[-1].facts["now"]] == [
+        "45 launches over 45 input sets", *map(str, ways)
+    ]  # fmt: skip
+    accept(other, place.root / "baselines", reason="another cache", by="a")
+    (again,) = place.execute(place.request(FLIPPING)).run.verdicts
+    assert again.word is Word.SAME
 
 
 def test_small_steps_are_slower_than_the_first_run_until_the_reference_is_moved(

@@ -35,9 +35,10 @@ BLOCK_US, OWN_CLOCK_BLOCK_US = 150_000.0, 60_000.0
 FEWEST_SAMPLES = 3
 # Launches of a group by which one is estimated: alone, then as many as a sample will have, at most.
 ESTIMATE_LAUNCHES = (1, 32)
-# How far a sample may be from the length asked for before another process's sampling is not taken
-# over: launches that follow each other closely overlap, so their number is part of what is timed.
-MOST_STRETCH = 4.0
+# A known sampling is kept up to this length of a sample: launches that follow each other closely
+# overlap, so their number is part of what is timed. Three samples of a block with their spin take
+# 15 s then, a quarter of a block's limit.
+LONGEST_KEPT_US = 1e6
 ESTIMATE_SAMPLES = 3
 ESTIMATE_SPIN_US = 200.0
 # The device's own time stands beside the host's, which is what is judged: a few will do.
@@ -96,7 +97,7 @@ class Plan:
 
 
 def planned(session: Session, workload: Workload, known: Sampling | None) -> Plan:
-    """Return how to sample, as ``known`` says where samples are not far too long by it.
+    """Return how to sample, as ``known`` says unless that cannot be.
 
     Raises CaseError when a launch leaves streams running.
     """
@@ -148,7 +149,8 @@ def _rotation(
 ) -> tuple[int, int, bool]:
     """Return launches of a sample, the input sets they rotate over, and whether to flush a cache.
 
-    As many input sets as are cold, and launches for a sample of the length asked for or more.
+    As ``known`` says; without it as many input sets as are cold, and launches for a sample of the
+    length asked for or more. Notes why what is known cannot be kept.
     """
     device, is_cold = session.device, session.case.cold
     cold = 1
@@ -160,9 +162,15 @@ def _rotation(
     if rotated > fewest and rotated * launch_us > LONGEST_SAMPLE_US:
         count = 1
     launches = count * math.ceil(fewest / count)
-    is_near = known and 1 / MOST_STRETCH <= known.launches / launches <= MOST_STRETCH
-    if known and is_near and known.sets in {1, rotated}:
-        launches, count = known.launches, known.sets
+    if known:
+        sample_us = known.launches * launch_us
+        if known.sets > 1 and (known.sets < rotated or not (is_cold and workload.rotates)):
+            why = "its inputs are cold in another way now"
+        elif known.launches > 1 and sample_us > LONGEST_KEPT_US:
+            why = f"a sample would take {sample_us / 1e6:.3g} s"
+        else:
+            why, launches, count = "", known.launches, known.sets
+        session.notes += [f"not sampled as before ({known}): {why}"] if why else []
     return launches, count, is_cold and (not workload.rotates or count < rotated)
 
 

@@ -177,8 +177,8 @@ class Session:
     def prepare(self, known: Sampling | None = None) -> Sampling | None:
         """Calibrate and settle, after a check if there was none; raises as that does.
 
-        Samples as ``known`` says where samples are not far too long by it, and returns how. None
-        where that is no choice.
+        Samples as ``known`` says unless that cannot be, and returns how. None where that is no
+        choice.
         """
         if self.built is None:
             self.check()

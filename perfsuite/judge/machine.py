@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from perfsuite.judge.compare import SHIFTED, Grounds, shift_of
-from perfsuite.judge.noise import ENDS, by_unit, values_of
+from perfsuite.judge.noise import ENDS, by_unit, sampling_of, values_of
 from perfsuite.judge.verdict import draft_of
 from perfsuite.model import (
     Change,
@@ -212,6 +212,9 @@ def _drifts(run: Run, grounds: Grounds) -> Iterator[Reason]:
     for canary, entry in ((one, one.entry) for one in run.canaries if one.entry):
         start, end = (by_unit(canary, stage) for stage in ENDS)
         for unit in (unit for unit in start if unit in end):
+            ways = {sampling_of(each[unit].evidence) for each in (start, end)} - {None}
+            if len(ways) > 1:
+                continue
             try:
                 sides = values_of(start[unit]), values_of(end[unit])
                 prior = grounds.time_prior(canary, entry)

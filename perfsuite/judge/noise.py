@@ -69,6 +69,7 @@ from perfsuite.model import (
     Regime,
     Result,
     Run,
+    Sampling,
     Stage,
     Status,
     Trace,
@@ -188,6 +189,12 @@ def _clocks(timings: Sequence[Timing]) -> dict[str, float]:
     return {unit: median(values) for unit, values in found.items()}
 
 
+def sampling_of(evidence: Iterable[Evidence]) -> Sampling | None:
+    """Return how all processes were sampled, None where they differ or do not say."""
+    found = {process.sampling for process in evidence}
+    return found.pop() if len(found) == 1 else None
+
+
 def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, BaselineEntry]:
     """Return the estimate of each variant whose every stage ended ok and yielded a number.
 
@@ -209,7 +216,6 @@ def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, Bas
         if not metrics or any(each.status is not Status.OK for each in results):
             continue
         trace = traces.get((name, result.side)) or Trace(variant=name)
-        samplings = {process.sampling for process in evidence}
         time = metrics.get(TIME.name)
         entries[name] = BaselineEntry(
             variant=name,
@@ -219,7 +225,7 @@ def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, Bas
             regime=variant.case.regime.value,
             state={} if variant.target else dict(run.facts.state),
             artefact=next((process.artefact for process in evidence if process.artefact), ""),
-            sampling=samplings.pop() if len(samplings) == 1 else None,
+            sampling=sampling_of(evidence),
             work_class=class_of(variant, run.sku.slug, time.center) if time else "",
             load=round_digits(foreign_share(evidence)),
             kernels=trace.kernels,

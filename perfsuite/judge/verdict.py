@@ -26,6 +26,7 @@ from perfsuite.judge.noise import (
     PRIORS,
     Timing,
     canary_clocks,
+    sampling_of,
     usable_of,
     values_of,
     values_of_entry,
@@ -215,6 +216,11 @@ def _draft(one: VariantRun, result: Result, grounds: Grounds) -> Draft:
         return replace(bare, word=Word.NEW, reasons=tuple(reasons), exact=exact)
     # The case's own metrics that the baseline has and this run lacks.
     lost = tuple(m.name for m in case.metrics if m.name in entry.metrics and not told[m.name])
+    sampling = sampling_of(result.evidence)
+    if entry.sampling and sampling and sampling != entry.sampling:
+        why = because("sampling", before=str(entry.sampling), now=str(sampling))
+        draft = replace(bare, word=Word.INCOMPARABLE, exact=exact)
+        return replace(draft, reasons=(*reasons, why))
     if lost:
         reasons.append(because("lost", metrics=lost))
     elif not is_timed and not exact:
@@ -225,7 +231,9 @@ def _draft(one: VariantRun, result: Result, grounds: Grounds) -> Draft:
     # The processes of a confirmation's screen were chosen, and are no evidence.
     is_confirmed = result.stage is Stage.CONFIRM and not held.in_turns
     screen = one.result(Stage.SCREEN) if is_confirmed else None
-    screened = [replace(each, is_fresh=False) for each in usable_of(screen)] if screen else []
+    is_sampled_alike = screen and sampling_of(screen.evidence) in {sampling, None}
+    chosen = usable_of(screen) if screen and is_sampled_alike else []
+    screened = [replace(each, is_fresh=False) for each in chosen]
 
     def now(metric: Metric) -> list[Timing]:
         return values_of(result, metric) + (screened if metric is TIME else [])

@@ -48,6 +48,7 @@ from perfsuite.store.baselines import (
     locked,
     merge,
     other_kind,
+    other_sampling,
     pooled_entry,
     read_sku,
     sku_folder,
@@ -349,6 +350,8 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
     # Other work has another time, which says nothing of the old one.
     if (was := old.case_version) != (version := last.entry.case_version):
         return replace(found, why=f"case version was {was} and is {version}")
+    if why := other_sampling(old, last.entry):
+        return replace(found, why=why)
     found = replace(found, changes=level_changes(variant, old, entries, grounds))
     if stay := _stay(found.changes, old, entries):
         # Metrics that came or went are recorded where nothing else moves with them.

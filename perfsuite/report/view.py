@@ -350,6 +350,10 @@ SENTENCES: Mapping[str, str] = {
     "processes": "{now} processes against {before} on the same unit",
     "processes_elsewhere": "{now} processes against {before} on another unit",
     "regime": "regime was {before} and is {now}",
+    "sampling": (
+        "sampling was {before} and is {now}, and their times are not compared: accept this "
+        "run, so that later ones are"
+    ),
     "strange_card": "machine-shift: {moved} of {comparable} variants moved on a card never seen",
     "machine_shift": "machine-shift: {moved} of {comparable} variants moved alike, canaries too",
     "strays": "{count:processes} apart from the others",

@@ -423,9 +423,9 @@ class _Work:
         self.started = time.monotonic()
         self.phases_s: defaultdict[str, float] = defaultdict(float)
         self.phases_s["open"] = self.started - self.limit.started
-        # As variants were sampled in the baseline, else earlier in this run.
-        found = {r.variant: r.evidence[0].sampling for r in run.results if r.evidence}
-        found |= {name: entry.sampling for name, entry in self.entries.items() if entry.sampling}
+        # As variants were sampled earlier in this run, else in the baseline.
+        found = {name: entry.sampling for name, entry in self.entries.items()}
+        found |= {r.variant: r.evidence[0].sampling for r in run.results if r.evidence}
         self.samplings = {name: sampling for name, sampling in found.items() if sampling}
         self._lock = threading.Lock()
 

@@ -513,14 +513,17 @@ def other_kind(old: BaselineEntry, new: BaselineEntry) -> str:
         before, now = getattr(old, name), getattr(new, name)
         if before != now:
             return f"{name.replace('_', ' ')} was {before} and is {now}"
-    if old.sampling and old.sampling != new.sampling:
-        before, now = (
-            f"{each.launches} launches over {each.sets} input sets" if each else "unknown"
-            for each in (old.sampling, new.sampling)
-        )
-        return f"sampling was {before} and is {now}"
+    if why := other_sampling(old, new):
+        return why
     before, now = (", ".join(sorted(each.metrics)) for each in (old, new))
     return f"metrics were {before}; are {now}" if before != now else ""
+
+
+def other_sampling(old: BaselineEntry, new: BaselineEntry) -> str:
+    """Say how the times of two entries were taken differently; nothing where they were not."""
+    if not old.sampling or old.sampling == new.sampling:
+        return ""
+    return f"sampling was {old.sampling} and is {new.sampling or 'unknown'}"
 
 
 def _clocks(entry: BaselineEntry) -> dict[str, BaselineMetric]:

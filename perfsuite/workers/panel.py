@@ -183,7 +183,13 @@ class Wave:
 
 
 def doubted(result: Result) -> Result:
-    """Return the result, as disturbed where too many of its samples were voided."""
+    """Return the result, as disturbed where too many samples were voided, or its processes differ.
+
+    Those that were not sampled alike took times of two kinds.
+    """
+    if len(ways := {str(each.sampling) for each in result.evidence}) > 1:
+        reason = f"its processes were not sampled alike: {', '.join(sorted(ways))}"
+        return replace(result, status=Status.DISTURBED, reason=reason)
     blocks = [block for process in result.evidence for block in process.blocks]
     voided = sum(block.voided for block in blocks)
     taken = voided + sum(len(block.time_us) for block in blocks)
@@ -226,8 +232,8 @@ class Panel(Closable):
     """The servers of one device, or of the ranks of gangs; from one thread at a time.
 
     Only ``stop`` may be called from another thread. ``units`` are the ranks' units, by rank, where
-    gangs are measured. ``samplings`` says how variants are to be sampled; what a first process
-    chooses is added, so that all others sample alike. Variants in ``compared`` (ids) are measured
+    gangs are measured. ``samplings`` says how variants are to be sampled; what a process
+    chooses is kept, so that all others sample alike. Variants in ``compared`` (ids) are measured
     on both sides of the setup; ``begun`` has how many processes of a variant's stage there are
     already. None begins when ``is_over`` says so.
     """
@@ -489,7 +495,7 @@ class Panel(Closable):
             known = self.samplings.get(work.variant.id)
             ((sampling, *_),) = self._all("prepare", [crew], [known], is_alone=True)
             if sampling is not None:
-                self.samplings.setdefault(work.variant.id, sampling)
+                self.samplings[work.variant.id] = sampling
         self._await_started(following)
 
     def _start(self, wave: Wave) -> None:
