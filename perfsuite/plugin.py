@@ -380,6 +380,10 @@ class PerfSession:
             for name, value in self.outcome.steps.take(lacks, told, nothing):
                 record(name, value)
         self.told_suite = True
+        for each in reported_by(request.node):
+            # Where a fixture fails, pytest and JUnit call it an error.
+            if (account := self.accounts.get(getattr(each, "id", ""))) and account.is_error:
+                self._report(request.node, each)
         return functools.partial(self._report, request.node)
 
     def _report(self, item: pytest.Item, reported: Reported) -> None:

@@ -100,7 +100,8 @@ def missing(folder: Path, **fields: Any) -> dict[str, str]:
     """Return why variants cannot be measured beside the revision."""
     config = asked(folder, **fields)
     with ExitStack() as stack:
-        return dict(open_sides(config, config.variants, stack).missing)
+        found = open_sides(config, config.variants, stack).missing
+    return {name: str(reason.facts["why"]) for name, reason in found.items()}
 
 
 def write(folder: Path, **files: str) -> None:
@@ -172,7 +173,7 @@ def test_a_revision_that_fails_leaves_the_working_tree_judged(project: Path) -> 
     run = measure(project, against="HEAD").run
     assert {result.status for result in run.aside} == {Status.WRONG}
     assert {result.status for result in run.results} == {Status.OK}
-    assert "(HEAD): it ended wrong" in verdicts(run)["one"].reason
+    assert "(HEAD) was not measured: it ended wrong" in verdicts(run)["one"].reason
 
 
 def test_what_both_sides_share_needs_no_canary(project: Path) -> None:
@@ -185,6 +186,14 @@ def test_what_both_sides_share_needs_no_canary(project: Path) -> None:
     assert new_run(config, facts, Revision("a" * 40, "main")).canaries == ()
 
 
+BY_PATH = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("speed", "{}")
+speed = sys.modules["speed"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(speed)
+"""
+
+
 @pytest.mark.usefixtures("fresh_servers")
 @pytest.mark.parametrize("kind", ["stubborn", "ignored"])
 def test_code_of_the_working_tree_is_refused_in_side_a(
@@ -192,7 +201,7 @@ def test_code_of_the_working_tree_is_refused_in_side_a(
 ) -> None:
     """What is built there, or checked out as a submodule, is not in a checkout."""
     if kind == "stubborn":
-        commit(project, acme=f"import sys\nsys.path.insert(0, {str(project)!r})\n{PACK}")
+        commit(project, acme=PACK.replace("import speed", BY_PATH.format(project / "speed.py")))
     else:
         built = project / "built"
         built.mkdir()
@@ -204,17 +213,23 @@ def test_code_of_the_working_tree_is_refused_in_side_a(
         git(project, "commit", "--quiet", "-m", "made up")
         write(built, speed=PLANTED)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(built)]))
-    run = measure(project, against="main").run
-    assert "imported from the working tree" in verdicts(run)["two"].reason
-    assert words(run)["two"] != "same"
+    outcome = measure(project, against="main")
+    assert "imported from the working tree" in verdicts(outcome.run)["two"].reason
+    assert words(outcome.run)["two"] != "same"
+    stored = replace(outcome, run=load_run(outcome.run_file))
+    headline = run_view_of(stored, (), history={}).headline
+    assert " was measured for 0 of 2 variants: its pack: '/" in headline
+    assert "; do: name another revision, or make it there" in headline
 
 
 @pytest.mark.usefixtures("fresh_servers")
 def test_sides_that_run_the_same_code_are_told(project: Path, tmp_path: Path) -> None:
     write(tmp_path, acme=PACK.replace("import speed", f"class speed: {BEFORE}"))
     (project / "acme.py").unlink()
-    run = measure(project, against="main", pack=tmp_path / "acme.py").run
-    assert "both sides ran the same code" in verdicts(run)["one"].reason
+    outcome = measure(project, against="main", pack=tmp_path / "acme.py")
+    assert "both sides ran the same code" in verdicts(outcome.run)["one"].reason
+    (gap,) = run_view_of(outcome, (), history={}).gaps
+    assert " was measured for 0 of 2 variants" in gap
 
 
 def test_the_instrument_stays_where_its_own_repository_is_under_test(project: Path) -> None:

@@ -68,7 +68,8 @@ def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     assert f"  {outcome.run.command} --perf-against=REV" in lines
     against = structs.replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
     lines = closed(replace(outcome, run=against), replace(OPTIONS, report=tmp_path)).lines
-    assert not any("--perf-against" in line for line in lines)
+    assert lines[-1] == f"  {outcome.run.command} --perf-processes=12"
+    assert not any("--perf-against" in line or "accept" in line for line in lines)
 
 
 def test_what_ended_ok_is_accepted_beside_what_did_not(tmp_path: Path) -> None:

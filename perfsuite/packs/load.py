@@ -60,6 +60,7 @@ from perfsuite.model import (
     Scalar,
     Section,
     Tier,
+    Tree,
     Variant,
     Work,
     format_value,
@@ -383,7 +384,7 @@ def _of_kernel(kernel: Kernel) -> Iterator[Fault]:
 
 
 class Listing(Struct, frozen=True):
-    """A pack to be listed; ``paths`` is the asker's ``sys.path``, ``front`` stands before it.
+    """A pack to be listed, from a tree if one is named; ``paths`` is the asker's ``sys.path``.
 
     A pack whose import brings in a module of ``heavy`` is refused. ``kernels`` are those of all
     packs, None as long as they are not known.
@@ -393,7 +394,7 @@ class Listing(Struct, frozen=True):
     tier: Tier
     heavy: tuple[str, ...]
     paths: tuple[str, ...]
-    front: tuple[str, ...] = ()
+    tree: Tree | None = None
     kernels: tuple[Kernel, ...] | None = None
 
 

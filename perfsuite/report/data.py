@@ -18,6 +18,7 @@ from markupsafe import Markup
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from perfsuite.boundary import plain
 from perfsuite.hooks import features
 from perfsuite.judge import peaks as roofline
 from perfsuite.judge.peaks import Peaks, Rate, peaks_of
@@ -32,6 +33,7 @@ from perfsuite.model import (
     DeviceFacts,
     Evidence,
     Health,
+    Reason,
     Result,
     Run,
     Section,
@@ -59,6 +61,8 @@ TIME, CYCLES = CLOCKS
 FULL_DETAIL = 1000
 # Below this what others take of a device is workers' own ends and starts, as in judge.verdict.
 NOTABLE_LOAD_PERCENT = 10
+# A headline has room for so much of a cause.
+MOST_WHY = 300
 # Reasons that say why the evidence does not decide.
 DOUBTS = {"clock_lost", "load", "load_before", "lost", "unusable", "weak"}
 
@@ -202,7 +206,15 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     @property
     def fails(self) -> bool:
         """Say whether the variant alone fails the run."""
-        return self.mark.tone == "fail" or bool(self.verdict and self.verdict.fails)
+        is_bad = self.mark.tone == "fail" or self.unmeasured is not None
+        return is_bad or bool(self.verdict and self.verdict.fails)
+
+    @property
+    def unmeasured(self) -> Reason | None:
+        """Why the revision that the run was to be compared with has nothing to say of it."""
+        asked = self.verdict if self.run.against else None
+        reasons = asked.reasons if asked and not asked.excepted else ()
+        return next((each for each in reasons if each.kind == "unmeasured"), None)
 
     @property
     def axes(self) -> list[str]:
@@ -622,6 +634,24 @@ class RunView:
         return self.is_broken or self.has_shifted
 
     @cached_property
+    def unmeasured(self) -> str:
+        """How much of a revision that was asked for was not measured, why, and what to do."""
+        left = [one.unmeasured for one in self.variants if one.unmeasured]
+        kinds = ({each.kind for each in verdict.reasons} for verdict in self.run.verdicts)
+        measured = sum(each.isdisjoint({"unmeasured", "other_side"}) for each in kinds)
+        if not left:
+            return ""
+        first = max(left, key=left.count)  # the commonest: each variant says its own
+        counts = {"count": measured, "total": measured + len(left)}
+        why = plain(str(first.facts["why"]), most=MOST_WHY)
+        return view.sentence(Reason("measured", {**first.facts, **counts, "why": why}))
+
+    @property
+    def gaps(self) -> list[str]:
+        """What of all that was asked for the run lacks."""
+        return [*self.run.gaps, *filter(None, [self.unmeasured])]
+
+    @cached_property
     def headline(self) -> str:
         """The outcome of the run in one sentence, what needs a reader first."""
         failed = sum(number for one, number in self.tallies if one.tone == "fail")
@@ -643,7 +673,7 @@ class RunView:
         broken = sum(claim.fails for claim in self.run.claims)
         rest = [f"{view.count(broken, 'claim')} broken", *rest] if broken else rest
         shifted = ["machine-shift"] if self.run.shift else []
-        return "; ".join([*shifted, *self.run.gaps, first, *filter(None, [", ".join(rest)])])
+        return "; ".join([*shifted, *self.gaps, first, *filter(None, [", ".join(rest)])])
 
     @property
     def tone(self) -> str:
@@ -651,7 +681,7 @@ class RunView:
         if self.fails:
             return "slower"
         is_unclear = any(one.tone == "unclear" for one, _ in self.tallies)
-        if is_unclear or self.run.shift or self.run.gaps or not self.run.finished:
+        if is_unclear or self.run.shift or self.gaps or not self.run.finished:
             return "unclear"
         return "faster" if self.ran else "other"
 

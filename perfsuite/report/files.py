@@ -24,7 +24,7 @@ from perfsuite.boundary import plain
 from perfsuite.hooks import added
 from perfsuite.model import ClaimVerdict, MachineShift, Result, Run, Section, Verdict
 from perfsuite.report import data, view
-from perfsuite.report.data import Measured, RunView, VariantView, read
+from perfsuite.report.data import MOST_WHY, Measured, RunView, VariantView, read
 from perfsuite.store.codec import encode, schema_of
 from perfsuite.store.files import inside, opened, refusing, replace_file
 
@@ -32,7 +32,6 @@ from perfsuite.store.files import inside, opened, refusing, replace_file
 SCHEMA = 1
 # A summary has as many rows as are read; the page has all.
 MOST_ROWS = 10
-MOST_WHY = 300
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>@$])")
 # A character of no width keeps these from becoming links, mentions, references and pictures.
 _ACTIVE = re.compile(r"://|@|#|www(?=\.)|:(?=[\w+-]+:)")
@@ -254,7 +253,7 @@ def verdict_json(run_view: RunView) -> str:
         claims=run.claims,
         machine_shift=run.shift,
         notes=run.notes,
-        gaps=run.gaps,
+        gaps=tuple(run_view.gaps),
         sections=run_view.sections,
     )
     return encode(decision).decode() + "\n"
@@ -414,6 +413,8 @@ def _annotations(run_view: RunView) -> Iterator[tuple[bool, str, str, str, int]]
     """Yield whether it fails, title, message, file and line of all that needs a reader."""
     if shift := run_view.run.shift:
         yield shift.fails, "machine-shift", shift.reason, "", 0
+    if run_view.unmeasured:
+        yield True, "not measured", run_view.unmeasured, "", 0
     yield from map(_annotation, (one for one in run_view.variants if one.fails))
     for verdict, mark, declared, *_ in run_view.claims:
         if mark.word == "broken":

@@ -46,9 +46,13 @@ def plain(text: str, *, most: int = boundary.TEXT_CHARACTERS) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What one pytest item reports; ``properties`` are JUnit's, of plain types."""
+    """What one pytest item reports; ``properties`` are JUnit's, of plain types.
+
+    What a revision that was asked for did not measure fails as an error: ``is_error``.
+    """
 
     fails: bool = False
+    is_error: bool = False
     skipped: bool = False
     text: str = ""
     properties: tuple[Property, ...] = ()
@@ -61,10 +65,13 @@ def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
     for one in run_view.variants:
         status = one.last.status if one.last else None
         fails = one.verdict.fails if one.verdict else status in failing
-        skipped = not fails and status is not Status.OK
+        is_error = one.unmeasured is not None
+        skipped = not (fails or is_error) and status is not Status.OK
         text = plain(one.reason) if skipped else str(texts.variant(one))
         told = tuple(properties(one.last, one.verdict))
-        found[one.id] = Account(fails=fails, skipped=skipped, text=text, properties=told)
+        found[one.id] = Account(
+            fails=fails or is_error, is_error=is_error, skipped=skipped, text=text, properties=told
+        )
     tier = f"--perf-tier {config.tier} " if config.tier != "smoke" else ""
     for each in run_view.claims:
         verdict, claim = each.verdict, each.instance
@@ -103,8 +110,9 @@ def first_line(run_view: RunView) -> str:
 
 
 def summary(run_view: RunView) -> list[str]:
-    """Return the counts, the items that need a reader most, reasons of skips, and notes."""
-    return [first_line(run_view), *str(_texts().summary(run_view)).splitlines()]
+    """Return what was not measured, the counts, what needs a reader most, skips, and notes."""
+    first = [plain(run_view.unmeasured)] if run_view.unmeasured else []
+    return [*first, first_line(run_view), *str(_texts().summary(run_view)).splitlines()]
 
 
 def skip_lines(run_view: RunView) -> list[str]:

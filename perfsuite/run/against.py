@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -17,42 +17,54 @@ from perfsuite.boundary import PerfError
 from perfsuite.model import (
     DIRTY,
     Pack,
+    Reason,
     Revision,
     Run,
     Side,
+    Stage,
     Status,
     Tier,
     Tree,
     Variant,
     Verdict,
     Word,
+    because,
 )
 from perfsuite.run.config import Config
-from perfsuite.store.git import check_out, repository_of, revision_of
+from perfsuite.store.git import check_out, knows, repository_of, revision_of
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.process import Code
-from perfsuite.workers.server import NOTHING_OF_IT, entries, moved, moved_origin
+from perfsuite.workers.server import FROM_THERE, NOTHING_OF_IT, moved, moved_origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
     """The code of both sides, none where a run has one; what is ``compared``, and what is not.
 
-    ``missing`` says by variant why it is judged as in any run.
+    ``missing`` says by variant why it is judged as in any run: because it is new, or is not
+    measured there although it could be.
     """
 
     revision: Revision | None = None
     code: Mapping[Side, Code] = field(default_factory=dict)
     compared: frozenset[str] = frozenset()
-    missing: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, Reason] = field(default_factory=dict)
 
-    def doubts(self, run: Run) -> dict[str, str]:
-        """Return the variants of which the revision had nothing to say, and why."""
-        found = dict(self.missing)
-        for result in run.aside if self.revision else ():
-            if result.side is Side.A and result.status is not Status.OK:
-                found[result.variant] = f"it ended {result.status.value}: {result.reason}"
-        return found | dict(of_one_code(run)) if self.revision else {}
+    def doubts(self, run: Run, verdicts: Iterable[Verdict], stage: Stage) -> dict[str, Reason]:
+        """Return the verdicts of a stage about which the revision had nothing to say, and why."""
+        found, revision = dict(self.missing), str(self.revision)
+        of_a = {r.variant: r for r in run.aside if r.side is Side.A and r.stage is stage}
+        for name in {v.variant for v in verdicts if not v.in_turns} & self.compared:
+            ended, why, remedy = of_a.get(name), "it has no usable samples", QUIET
+            if ended and ended.status is not Status.OK:
+                why = f"it ended {ended.status.value}: {ended.reason}"
+                remedy = QUIET if ended.status is Status.DISTURBED else MAKE
+            found[name] = because("unmeasured", revision=revision, why=why, remedy=remedy)
+        of_one = dict(of_one_code(run)) if self.revision else {}
+        return found | {
+            name: because("unmeasured", revision=revision, why=why, remedy=INSTALL)
+            for name, why in of_one.items()
+        }
 
     def notes(self) -> Iterator[str]:
         """Say how much of the run is not compared with the revision."""
@@ -78,10 +90,18 @@ def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) ->
         Pack(name=each.name, origin=moved_origin(each.origin, theirs), version=each.version)
         for each in usable
     ]
-    front = entries(theirs, sys.path)
-    listed = {pack.name: pack for pack in load_catalogue(sources, tier=tier, front=front)}
+    listed = {pack.name: pack for pack in load_catalogue(sources, tier=tier, tree=theirs)}
+    new = {pack.name for pack in usable if _is_new(pack, theirs)}
     known = [variant for variant in variants if variant.pack in listed]
-    missing = {v.id: why for v in known if (why := _difference(v, listed[v.pack], theirs))}
+    missing = {}
+    for one in known:
+        pack = listed[one.pack]
+        if why := "its pack is new" if one.pack in new else _difference(one, pack):
+            missing[one.id] = because("other_side", revision=str(revision), why=why)
+        elif pack.error:
+            why = f"its pack: {pack.error.splitlines()[0]}"
+            facts = {"revision": str(revision), "why": why, "remedy": MAKE}
+            missing[one.id] = because("unmeasured", **facts)
     return Sides(
         revision=revision,
         code={Side.A: _code([*listed.values()], theirs), Side.B: _code(usable, ours)},
@@ -105,12 +125,25 @@ def _code(packs: Sequence[Pack], tree: Tree) -> Code:
     )
 
 
-def _difference(variant: Variant, theirs: Pack, tree: Tree) -> str:
-    """Say why a variant cannot be compared with the revision's, or nothing."""
+def _is_new(pack: Pack, tree: Tree) -> bool:
+    """Say whether a pack is code of the repository that the tree does not have yet.
+
+    What git does not know of is built, or is another repository's: the tree lacks it all the same.
+    """
+    place = pack.place
+    if not place:  # installed, perhaps from the repository
+        name = pack.origin.partition(":")[2]
+        with suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(re.split(r"[.:@]", name)[0])
+            place = (spec and spec.has_location and spec.origin) or ""
+    twin = moved(place, tree)
+    return twin != place and not Path(twin).exists() and knows(Path(tree.repository), Path(place))
+
+
+def _difference(variant: Variant, theirs: Pack) -> str:
+    """Say why a variant is not the revision's; nothing if it is, or its pack cannot be listed."""
     if theirs.error:
-        place = Path(theirs.origin.partition("@")[2] or theirs.origin.partition(":")[2])
-        is_new = place.is_relative_to(tree.root) and not place.exists()
-        return "its pack is new" if is_new else f"its pack: {theirs.error.splitlines()[0]}"
+        return ""
     other = next((each for each in theirs.variants if each.id == variant.id), None)
     if other is None:
         return "it is new"
@@ -128,6 +161,13 @@ def of_one_code(run: Run) -> Iterator[tuple[str, str]]:
             yield result.variant, NOTHING_OF_IT
 
 
+# What helps where a revision was asked for and not measured.
+MAKE = f"name another revision, or {FROM_THERE}"
+INSTALL = (
+    "install the code under test from the repository (pip install -e), or name its repository "
+    "(--perf-repo), or the packs that are of it (--perf-packs)"
+)
+QUIET = "end other work on this machine and measure again"
 # What is measured in turns at most; of more, those that moved furthest. Of a night of 489 variants
 # on a card never seen 46 were doubted at first (H200, docs/measured.md).
 MOST = 40

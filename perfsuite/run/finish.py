@@ -160,7 +160,10 @@ def _next(run_view: RunView) -> Iterator[str]:
         yield f"  {run.command}"
     if not words:
         return
-    if Word.UNCLEAR in words and run.against is None:
+    if run.against:
+        yield from _next_beside(run_view)
+        return
+    if Word.UNCLEAR in words:
         yield "next: to decide what is unclear, measure the revision before and this tree in turns:"
         yield f"  {run.command} --perf-against=REV"
     if run_view.counts["disturbed"]:  # such a run is not accepted whole
@@ -176,6 +179,17 @@ def _next(run_view: RunView) -> Iterator[str]:
     else:
         yield "next: to accept these numbers for this SKU:"
     yield f'  perfsuite baseline accept {run.id} --reason "..."'
+
+
+def _next_beside(run_view: RunView) -> Iterator[str]:
+    """Say what helps beside a revision; nobody accepts one side of a comparison."""
+    run = run_view.run
+    if any(verdict.word is Word.UNCLEAR for verdict in run.verdicts):
+        more = 2 * max(run.settings.processes, run.settings.confirm_processes)
+        yield "next: to decide what is unclear, measure both sides in more processes:"
+        yield f"  {run.command} --perf-processes={more}"
+    if any(one.fails and not one.unmeasured for one in run_view.variants):
+        yield "next: repair what fails"
 
 
 def short(path: Path) -> str:

@@ -202,15 +202,14 @@ class Judging:
         """Return the verdicts on one stage's results; none where nothing was timed."""
         if run.settings.check_only:
             return {}
-        doubts, revision = self.sides.doubts(run), str(self.sides.revision)
-        found = {}
         held = beside(run, stage)
-        for verdict in judge(held, stage, policy=self.policy, known=self.basis.known):
-            if why := doubts.get(verdict.variant):
-                told = because("other_side", revision=revision, why=why)
-                verdict = replace(verdict, reasons=(*verdict.reasons, told))  # noqa: PLW2901
-            found[verdict.variant] = verdict
-        return found
+        found = judge(held, stage, policy=self.policy, known=self.basis.known)
+        doubts = self.sides.doubts(run, found, stage)
+        told = {name: (reason,) for name, reason in doubts.items()}
+        return {
+            one.variant: replace(one, reasons=(*one.reasons, *told.get(one.variant, ())))
+            for one in found
+        }
 
     def whole(
         self, run: Run, verdicts: Mapping[str, Verdict], claims: Sequence[ClaimVerdict]

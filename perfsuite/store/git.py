@@ -140,6 +140,12 @@ def touched_since(
     )
 
 
+def knows(repository: Path, place: Path) -> bool:
+    """Say whether something is code of a repository, committed or not yet: not what git ignores."""
+    names = ("ls-files", "--cached", "--others", "--exclude-standard", "--", str(place.resolve()))
+    return bool(_asked(repository, *names))
+
+
 def repository_of(project: Path) -> Path:
     """Return the top folder of the repository around a folder; raises UsageError."""
     try:

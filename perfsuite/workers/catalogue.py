@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, UsageError, plain
-from perfsuite.model import Kernel, Pack, Tier
+from perfsuite.model import Kernel, Pack, Tier, Tree
 from perfsuite.packs.load import Listing
 from perfsuite.store.files import refuse_few_files
 from perfsuite.workers.messages import raw
@@ -24,15 +24,15 @@ def load_catalogue(
     tier: Tier,
     time_limit_s: float = 20.0,
     heavy: Sequence[str] = ("torch",),
-    front: Sequence[str] = (),
+    tree: Tree | None = None,
 ) -> tuple[Pack, ...]:
     """List the variants and claims of each pack; one that cannot be listed has an ``error``.
 
     A pack that wants the kernels of all packs is listed again with them in its ``kernels``; no
     other pack has any. Each time all may take ``time_limit_s`` together. Packs must not import a
-    module of ``heavy``. ``front`` stands first on their ``sys.path``.
+    module of ``heavy``. They are imported from a ``tree`` if one is given.
     """
-    given = (tier, tuple(heavy), tuple(sys.path), tuple(front))
+    given = (tier, tuple(heavy), tuple(sys.path), tree)
     asked = {source.name: Listing(source, *given) for source in sources if not source.error}
     refuse_few_files(FILES + FILES_PER_PACK * len(asked))
     try:

@@ -17,7 +17,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -226,13 +227,14 @@ class Worker:
         """List a pack, or say why it has nothing: its data may be of any type."""
         own, source = os.getpid(), asked.source
         sys.path += [path for path in asked.paths if path not in sys.path]
-        sys.path[:0] = asked.front
+        move_into(asked.tree)
         # Neither the disk nor the memory of this machine is a pack's: it gets an error instead.
         for limit, most in MOST.items():
             least = min({*resource.getrlimit(limit), most} - {resource.RLIM_INFINITY})
             resource.setrlimit(limit, (least, least))
         try:
             listed = list_pack(asked, load_pack(source.name, source.origin, asked.kernels))
+            refuse_strangers(asked.tree, sys.modules.values())
             msgspec.json.decode(msgspec.json.encode(listed), type=Pack)
         except PackError as refused:
             return str(refused)
@@ -347,8 +349,7 @@ def opened(job: Job, gang: Gang | None = None) -> Session:
     with contextlib.suppress(OSError):  # the folder may be gone
         # Last: a file of the project that is named as a module of Python's is not that module.
         sys.path += {str(Path.cwd())} - set(sys.path)
-    if job.tree is not None:
-        sys.path[:] = dict.fromkeys((*entries(job.tree, sys.path), *sys.path))
+    move_into(job.tree)
     with protocol.waking(job.device, gang=gang):
         cases = load_pack(job.pack, job.origin, job.kernels).cases
         if job.case not in cases:
@@ -379,8 +380,7 @@ INSTRUMENT = Path(perfsuite.__file__).resolve().parent
 # What is installed inside the repository, such as a virtual environment, is both sides' own.
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 FROM_THERE = (
-    "let sys.path alone decide where it is imported from (an editable install with a finder of its "
-    "own does not), or make it there: --perf-against-build (make, git submodule update --init)"
+    "make it there: --perf-against-build (make, git submodule update --init), or import it by name"
 )
 NOTHING_OF_IT = "no Python module came from there: both sides ran the same code"
 
@@ -409,6 +409,46 @@ def entries(tree: Tree, paths: Iterable[str]) -> list[str]:
     """
     twins = [twin for path in paths if (twin := moved(path, tree)) != path]
     return [path for path in dict.fromkeys((*tree.front, *twins)) if Path(path).is_dir()]
+
+
+class Mover:
+    """Has modules of the repository imported from another tree, whoever finds them.
+
+    An editable install may bring a finder of its own, which knows the working tree alone. What the
+    tree lacks is left where it was found.
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return what the other finders find, in the tree if it is there."""
+        others = (each for each in sys.meta_path if each is not self)
+        found = (o.find_spec(name, path, target) for o in others if hasattr(o, "find_spec"))
+        spec = next(filter(None, found), None)
+        if spec is None or (spec.origin and not spec.has_location):  # built in, or frozen
+            return spec
+        if spec.origin:
+            twin = moved(spec.origin, self._tree)
+            is_there = twin != spec.origin and Path(twin).is_file()
+            return (is_there and importlib.util.spec_from_file_location(name, twin)) or spec
+        # A namespace: several folders may have a part of it.
+        parts = [*(spec.submodule_search_locations or ())]
+        twins = [twin if Path(twin := moved(part, self._tree)).is_dir() else part for part in parts]
+        if twins != parts:
+            spec.submodule_search_locations = list(dict.fromkeys(twins))
+        return spec
+
+
+def move_into(tree: Tree | None) -> None:
+    """Import from a tree what is of its repository, from now on."""
+    if tree is None:
+        return
+    sys.path[:] = dict.fromkeys((*entries(tree, sys.path), *sys.path))
+    if tree.root != tree.repository and not any(isinstance(one, Mover) for one in sys.meta_path):
+        sys.meta_path.insert(0, Mover(tree))
 
 
 def refuse_strangers(tree: Tree | None, modules: Iterable[ModuleType]) -> bool:
