@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -172,6 +174,34 @@ def test_a_night_measures_what_fits_and_says_what_it_left_out(
     assert "not confirmed: --perf-time 2m left no time" in moved.reason
     later = structs.replace(run, id="29990101-000000-00000000")
     assert past_of(later, asked.folder)[moved.variant].doubt == "unclear"
+
+
+@pytest.mark.parametrize(
+    ("guess_s", "takes_s", "measured"), [(100.0, 50.0, 11), (20.0, 50.0, 11), (100.0, 20.0, 24)]
+)
+def test_what_was_left_out_is_measured_while_the_time_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guess_s: float, takes_s: float, measured: int
+) -> None:
+    asked = request(tmp_path, PACK.replace("[100, 200]", str([*range(100, 124)])), settings=ONE)
+    first = execute(asked, Log())
+    first.run_file.unlink()
+    store(asked.folder, costing(first.run, guess_s))
+    now_s = [0.0]
+
+    def taken(result: Result, *_: object) -> Result:
+        now_s[0] += takes_s
+        return structs.replace(result, wall_s=takes_s)
+
+    # The clock moves on with each variant alone: how busy this machine is makes no difference.
+    monkeypatch.setattr("perfsuite.run.run.plausible", taken)
+    monkeypatch.setattr("perfsuite.run.run.TimeLimit", partial(TimeLimit, started=0.0))
+    monkeypatch.setattr("perfsuite.run.config.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    run = execute(replace(asked, time_s=600.0), Log()).run
+    screened = [result for result in run.asked if result.stage is Stage.SCREEN]
+    assert (len(screened), len(run.left_out)) == (measured, 24 - measured)
+    assert len({result.variant for result in screened}) == measured
+    assert now_s[0] <= 600.0
+    assert not run.left_out or now_s[0] >= 0.85 * 600.0
 
 
 def test_what_has_no_room_after_a_resume_is_not_said_to_be_too_long(tmp_path: Path) -> None:

@@ -118,7 +118,8 @@ class Fit(Struct, frozen=True, kw_only=True):
 
     ``whole_s`` is the room of a run that was not interrupted, where that is another. Of variants
     ``past``, their ``entries`` and what a change ``touched`` are known. Each is measured by so many
-    ``processes`` on one of so many ``devices``, all of which a gang takes.
+    ``processes`` on one of so many ``devices``, all of which a gang takes. Canaries take
+    ``canaries_s`` at both ends.
     """
 
     limit: TimeLimit
@@ -130,6 +131,7 @@ class Fit(Struct, frozen=True, kw_only=True):
     touched: frozenset[str] = frozenset()
     processes: int = 3
     devices: int = 1
+    canaries_s: float = 0.0
 
     def chosen(self, variants: Sequence[Variant]) -> tuple[Variant, ...]:
         """Return what fits, in the order it is to be measured: the most valuable first.
@@ -148,6 +150,19 @@ class Fit(Struct, frozen=True, kw_only=True):
                     found[each.name] = each
                     left_s -= each.cost_s
         return tuple(variant for each in found.values() for variant in each.variants)
+
+    def still(self, run: Run) -> Fit:
+        """Return what the time that is left has room for, if all cost as what was screened did."""
+        screened = [one for one in run.variants if one.result(Stage.SCREEN)]
+        costs_s = self.costs_s([one.variant for one in screened])
+        took_s = [
+            result.wall_s * (self.devices if one.variant.is_gang else 1)
+            for one in screened
+            if (result := one.result(Stage.SCREEN))
+        ]
+        ratio = sum(took_s) / sum(costs_s.values()) if sum(took_s) else 1.0
+        left_s = max(0.0, self.limit.left_s() * PLANNED - self.canaries_s / 2)
+        return replace(self, room_s=self.devices * left_s / ratio)
 
     def cut(self, run: Run) -> Run:
         """Return a run that is through with its screen, with what it left out, and a note of it."""
@@ -251,7 +266,7 @@ def fit_of(
         devices * max(0.0, each.left_s(PLANNED) - canaries_s)
         for each in (limit, TimeLimit(limit.seconds, started=limit.started))
     )
-    return replace(fit, room_s=room_s, whole_s=whole_s)
+    return replace(fit, room_s=room_s, whole_s=whole_s, canaries_s=canaries_s)
 
 
 def _kinds(variant: Variant) -> tuple[str, ...]:

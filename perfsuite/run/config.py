@@ -51,8 +51,8 @@ FAILING = frozenset({"wrong", "crashed", "timed-out", "error"})
 FAIL_ON = ",".join((*Policy().fail_on, *sorted(FAILING)))
 
 
-# Of a time limit: when no variant begins to be screened any more, and none to be confirmed. The
-# rest is for claims, traces and what takes longer than before.
+# Of a time limit: when no variant of a round begins to be screened any more, of what was left when
+# the round began; and when none is confirmed. The rest is for claims, traces and the unforeseen.
 SCREEN_END, CONFIRM_END = 0.75, 0.9
 
 
@@ -74,6 +74,11 @@ class TimeLimit(msgspec.Struct, frozen=True):
     def left_s(self, share: float = 1.0) -> float:
         """Return the seconds until this share of the time is over."""
         return max(0.0, self.seconds * share - self.spent_s - (time.monotonic() - self.started))
+
+    def until(self, share: float) -> Callable[[], bool]:
+        """Return what says whether this share of the time that is left now is over."""
+        kept_s = (1 - share) * self.left_s() if self.is_set else -1.0
+        return lambda: self.left_s() <= kept_s
 
     def is_over(self, share: float = 1.0) -> bool:
         """Say whether this share of the time is over."""

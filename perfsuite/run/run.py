@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -440,9 +440,10 @@ class _Work:
             devices=len(self.panels),
         )
         self._watch(Stage.CANARY_START)
-        chosen = fit.chosen(runnable) if fit else order(runnable, self.settings.seed)
-        self._measure(chosen, Stage.SCREEN, self.settings.processes)
-        verdicts = self._confirmed(self._judged(Stage.SCREEN))
+        verdicts: dict[str, Verdict] = {}
+        for chosen in self._rounds(fit, runnable):
+            self._measure(chosen, Stage.SCREEN, self.settings.processes)
+            verdicts = self._confirmed(self._judged(Stage.SCREEN))
         self._watch(Stage.CANARY_END)
         claims = self._claims()
         with self._timed("judge"):
@@ -473,6 +474,17 @@ class _Work:
         whole = replace(run, finished=datetime.now(UTC).isoformat(timespec="seconds"))
         lacks = "the run's file has no verdicts"
         return self.steps.take(lacks, partial(self.file.finish, run), whole)
+
+    def _rounds(self, fit: Any, runnable: list[Variant]) -> Iterator[Sequence[Variant]]:
+        """Yield what is to be screened and confirmed: all, or what fits, then what still does."""
+        yield fit.chosen(runnable) if fit else order(runnable, self.settings.seed)
+        while fit and not self.limit.is_over(CONFIRM_END):
+            before, screened = len(runnable), results_of(self.file.run, Stage.SCREEN)
+            runnable = [variant for variant in runnable if variant.id not in screened]
+            chosen = fit.still(self.file.run).chosen(runnable)
+            if not chosen or len(runnable) == before:  # nothing is left, or nothing begins any more
+                return
+            yield chosen
 
     def _left(self, runs: Iterable[VariantRun], stage: Stage) -> list[Variant]:
         """Return the variants that a stage has not measured yet, on both sides if there are two."""
@@ -522,7 +534,8 @@ class _Work:
         estimate_s = built_in(self.facts.device).process_s * count
         self.listener.planned(len(variants), self.facts, estimate_s)
         runs = {one.id: one for one in self.file.run.variants}
-        is_over = partial(self.limit.is_over, SCREEN_END if is_screen else CONFIRM_END)
+        confirming = partial(self.limit.is_over, CONFIRM_END)
+        is_over = self.limit.until(SCREEN_END) if is_screen else confirming
 
         def unwelcome(variant: Variant, panel: Panel) -> int:
             return rank(runs[variant.id], panel.facts.unit)
