@@ -314,6 +314,8 @@ def _verdict(draft: Draft, kept: Sequence[bool], comparisons: int, policy: Polic
         word = Word.OVER_BUDGET
     elif draft.exact and (is_worse or word.stayed):
         word = Word.SLOWER if is_worse else Word.FASTER
+    # A launch of many times its length can no longer be sampled as it was: not to be passed over.
+    is_unheld = any(reason.kind == "sampling" for reason in reasons)
     is_past_gate = is_worse or any(
         each is Word.SLOWER and change.theta > change.gate
         for each, change in zip(words, changes, strict=True)
@@ -326,7 +328,8 @@ def _verdict(draft: Draft, kept: Sequence[bool], comparisons: int, policy: Polic
         source=one.expected.source,
         in_turns=one.expected.in_turns,
         confirmation=_confirmation(one, draft.result) if word.moved else Confirmation.NONE,
-        fails=word.value in policy.fail_on and (word is not Word.SLOWER or is_past_gate),
+        fails=is_unheld
+        or (word.value in policy.fail_on and (word is not Word.SLOWER or is_past_gate)),
         card=draft.card if Word.UNCLEAR in words else "",
     )
 
