@@ -543,6 +543,7 @@ def test_times_of_two_samplings_are_never_compared(
         said = {"before": str(ONE_WAY), "now": str(OTHER_WAY)}
         assert (found.word, facts(found.reasons, "sampling")) == (word, [said])
         assert [each.metric for each in found.changes] == list(told), "no time among them"
+        assert found.fails, "what got so slow must not be passed over"
 
 
 @pytest.mark.parametrize(("way", "word"), [(ONE_WAY, UNCLEAR), (OTHER_WAY, SLOWER)])
