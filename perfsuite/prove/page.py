@@ -102,9 +102,13 @@ def run_of(raw: Raw, *variants: VariantRun) -> Run:
 
 
 def entry_of(raw: Raw, variant: Variant, waves: Sequence[Wave]) -> BaselineEntry:
-    """Return waves as the product would store them as a baseline."""
+    """Return waves as the product would store them as a baseline, but for their sampling.
+
+    A planted change is a variant of its own, which chose its own.
+    """
     result = result_of(variant, Stage.SCREEN, waves)
-    return entries_of(run_of(raw, VariantRun(variant=variant, results=(result,))))[variant.id]
+    entries = entries_of(run_of(raw, VariantRun(variant=variant, results=(result,))))
+    return replace(entries[variant.id], sampling=None)
 
 
 def comparisons(raw: Raw, *, known: int) -> Iterator[Comparison]:
