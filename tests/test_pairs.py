@@ -89,6 +89,14 @@ def test_what_lies_beyond_the_threshold_is_not_the_same() -> None:
     assert found.word is Word.UNCLEAR  # three pairs make no call
 
 
+def test_one_process_far_away_hides_no_change() -> None:
+    steady = [Timing("gpu", 100.0 + 0.02 * n, 190_000.0 + 38 * n) for n in range(6)]
+    moved = [Timing("gpu", 1.008 * one.time_us, 1.008 * (one.cycles or 0.0)) for one in steady]
+    astray = [*steady[:5], Timing("gpu", 110.0, 209_000.0)]
+    found = pair_shift_of(astray, moved, prior=PRIORS["memory"], grounds=GROUNDS)
+    assert (found.word, found.strict.threshold) == (Word.SLOWER, 0.0025)
+
+
 @pytest.mark.parametrize(
     ("processes", "confirm", "looks"),
     [(3, 6, (3, 6, 12)), (2, 4, (2, 4, 8)), (9, 3, (9, 3, 9)), (1, 1, (1, 1, 2))],

@@ -274,7 +274,7 @@ def pair_shift_of(
     if min(len(a), len(b)) >= grounds.call and size > max(limit, reach):
         word = Word.SLOWER if found.theta > 0 else Word.FASTER
     # What lies beyond the threshold as a whole is not the same, though it is inside the gate.
-    elif size - still < limit and size + still < math.log1p(gate):
+    elif size - still < math.log1p(worth) and size + still < math.log1p(gate):
         word = Word.SAME
     is_reciprocal = metric.better == "higher"
     change = Change(

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from perfsuite.judge.noise import NoisePrior
 from perfsuite.model import Change, Settings, Verdict, Word
-from perfsuite.stats import Variance, pooled
+from perfsuite.stats import Variance
 
 # One-sided error of a call at one look. Three looks, two sides and processes that are not normal
 # make about 0.05 % of it (simulated nights of 500 variants).
@@ -51,7 +51,7 @@ def looks_of(settings: Settings) -> Looks:
 class Difference:
     """The change of log durations from side A to side B, and how well it is known.
 
-    ``spread`` is what all processes of a side scatter by, ``error`` that of the change.
+    ``spread`` is what processes of a side scatter by, ``error`` that of the change.
     """
 
     theta: float
@@ -74,7 +74,7 @@ def difference(a: Sequence[float], b: Sequence[float], prior: NoisePrior) -> Dif
         squares, degrees = squares + known * prior.between**2, degrees + known
     variance = max(LEAST_SPREAD**2, squares / degrees)
     error = math.sqrt(variance * (1 / kept_a + 1 / kept_b))
-    spread = math.sqrt(pooled([a, b]).value)
+    spread = math.sqrt(variance)
     return Difference(level_b - level_a, spread, error, degrees)
 
 

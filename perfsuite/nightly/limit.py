@@ -19,6 +19,7 @@ from perfsuite.model import (
     LeftOut,
     Regime,
     Run,
+    Side,
     Stage,
     Status,
     Variant,
@@ -153,12 +154,17 @@ class Fit(Struct, frozen=True, kw_only=True):
 
     def still(self, run: Run) -> Fit:
         """Return what the time that is left has room for, if all cost as what was screened did."""
-        screened = [one for one in run.variants if one.result(Stage.SCREEN)]
+        screened = [
+            one
+            for one in run.variants
+            if (own := one.result(Stage.SCREEN)) and own.status is not Status.SKIPPED
+        ]
         costs_s = self.costs_s([one.variant for one in screened])
         took_s = [
             result.wall_s * (self.devices if one.variant.is_gang else 1)
             for one in screened
-            if (result := one.result(Stage.SCREEN))
+            for side in Side
+            if (result := one.result(Stage.SCREEN, side))
         ]
         ratio = sum(took_s) / sum(costs_s.values()) if sum(took_s) else 1.0
         left_s = max(0.0, self.limit.left_s() * PLANNED - self.canaries_s / 2)

@@ -575,8 +575,15 @@ class _Work:
     def _store(self, result: Result) -> Result:
         one = next(one for one in self.file.run.every if one.id == result.variant)
         before = one.result(result.stage, result.side) if result.stage is Stage.CONFIRM else None
-        if before and one.is_paired:  # more pairs of the same stage
-            result = replace(result, evidence=(*before.evidence, *result.evidence))
+        if before and one.is_paired:  # more pairs of the same stage; what went bad stays so
+            bad = before if before.status is not Status.OK else result
+            result = replace(
+                result,
+                status=bad.status,
+                reason=bad.reason,
+                output=bad.output,
+                evidence=(*before.evidence, *result.evidence),
+            )
         return self.file.append(plausible(result, one.variant, self.peaks))
 
     def _judged(self, stage: Stage) -> dict[str, Verdict]:
@@ -606,8 +613,14 @@ class _Work:
                 for one in run.variants
                 if one.id in verdicts.keys() - asked and wants_confirmation(verdicts[one.id])
             ]
-            paired = [o for o in doubtful if o.is_paired and _pairs(o) + looks.step <= looks.most]
-            single = [one for one in doubtful if not (one.is_paired or one.result(Stage.CONFIRM))]
+            beside_a = {one.id for one in doubtful if verdicts[one.id].in_turns}
+            paired = [
+                one
+                for one in doubtful
+                if one.id in beside_a and _pairs(one) + looks.step <= looks.most
+            ]
+            left = [one for one in doubtful if one.id not in beside_a]
+            single = [one for one in left if not one.result(Stage.CONFIRM)]
             if single:
                 told = f"confirming {len(single)} of {len(verdicts)} in fresh processes"
                 self.listener.note(told)
@@ -624,6 +637,10 @@ class _Work:
                 break
         for name in {one.id for one in single} & verdicts.keys():
             verdicts[name] = self.judging.unconfirmed(verdicts[name], f"{self.limit} left no time")
+        for name in {one.id for one in paired} & verdicts.keys():
+            why = because("unconfirmed", why=f"{self.limit} left no time for more pairs")
+            reasons = (*verdicts[name].reasons, why)
+            verdicts[name] = replace(verdicts[name], reasons=reasons)
         return verdicts
 
     def _claims(self) -> tuple[ClaimVerdict, ...]:

@@ -457,12 +457,14 @@ def read_references(folder: Path, run: Run) -> Mapping[str, str]:
 
 
 def write_references(folder: Path, run: Run, names: Iterable[str]) -> None:
-    """Compare these variants with this run from now on, on its SKU and unit."""
-    path, unit = folder / _REFERENCES, f"{run.sku.slug}/{run.facts.unit}"
+    """Compare these variants with this run from now on, on its SKU and its shards' units."""
+    path, own = folder / _REFERENCES, {run.facts.unit, *(part.facts.unit for part in run.parts)}
     remedy = "make the folder writable; the reference is as it was"
     with refusing("cannot keep the reference", path, remedy=remedy), locked(folder):
         units = dict(_references(folder).units)
-        units[unit] = {**units.get(unit, {}), **dict.fromkeys(names, run.id)}
+        chosen = dict.fromkeys(names, run.id)
+        for unit in (f"{run.sku.slug}/{each}" for each in own):
+            units[unit] = {**units.get(unit, {}), **chosen}
         whole = {"schema": REFERENCES_SCHEMA, "units": units}
         text = json.dumps(whole, indent=2, sort_keys=True)
         replace_file(path, text.encode("utf-8", "replace") + b"\n")
