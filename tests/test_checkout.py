@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -11,8 +12,11 @@ from pathlib import Path
 import pytest
 from against_data import BEFORE, ROOT, commit, git, repository_at
 
+import perfsuite
 from perfsuite.boundary import UsageError
+from perfsuite.model import Tree
 from perfsuite.store.git import KEPT, check_out, repository_of, revision_of
+from perfsuite.workers.server import Mover
 
 
 @pytest.fixture
@@ -99,3 +103,9 @@ def test_a_repository_is_found_from_inside_it_and_only_there(
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match="git cannot be run"):
         repository_of(repository)
+
+
+def test_the_instrument_is_not_imported_from_a_checkout(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "perfsuite", tmp_path / "perfsuite", ignore=shutil.ignore_patterns("*c"))
+    mover = Mover(Tree(str(tmp_path), str(ROOT)))
+    assert mover.find_spec("perfsuite.stats", perfsuite.__path__) is None

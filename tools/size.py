@@ -55,7 +55,7 @@ TODAY = {
     "core": 13_570,
     "features": 3_860,
     "core path": 5_200,
-    "tests": 16_220,
+    "tests": 16_230,
     "modules": 83,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

@@ -425,6 +425,8 @@ class Mover:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return what the other finders find, in the tree if it is there."""
+        if name.partition(".")[0] == perfsuite.__name__:
+            return None  # the instrument, which is the same on both sides, stays where it is
         others = (each for each in sys.meta_path if each is not self)
         found = (o.find_spec(name, path, target) for o in others if hasattr(o, "find_spec"))
         spec = next(filter(None, found), None)
