@@ -127,13 +127,47 @@ class Side(StrEnum):
 
 
 class Revision(Record, frozen=True):
-    """A commit, and the name it was asked for by."""
+    """A commit, and the name it was asked for by; a wheel has a name alone."""
 
     commit: str
     name: str
 
     def __str__(self) -> str:
-        return f"revision {self.commit[:SHORT_COMMIT]} ({self.name})"
+        short = self.commit[:SHORT_COMMIT]
+        named = f" ({self.name})" if self.name else ""
+        return f"revision {short}{named}" if short else self.name
+
+
+class Wheel(Record, frozen=True):
+    """An installed distribution; ``record`` is a hash of the files that its RECORD lists."""
+
+    name: str
+    version: str
+    record: str
+
+
+class Source(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a pack's code comes from: a commit of its own repository, or an installed wheel.
+
+    ``tree`` is git's id of all that the commit holds. What ``is_changed`` is in no commit of the
+    user's: ``commit`` is one of ours then, under refs/perfsuite, or nothing if none could be kept.
+    """
+
+    commit: str = ""
+    tree: str = ""
+    is_changed: bool = False
+    wheel: Wheel | None = None
+
+    @classmethod
+    def at(cls, commit: str) -> Source:
+        """Return what the commit that a run names says, if that is all that is known."""
+        is_changed = commit.endswith(DIRTY)
+        return cls(commit="" if is_changed else commit, is_changed=is_changed)
+
+    def __str__(self) -> str:
+        if self.wheel:
+            return f"{self.wheel.name} {self.wheel.version}"
+        return f"commit {self.commit[:SHORT_COMMIT]}" if self.commit else "a changed tree"
 
 
 class Tree(Record, frozen=True):
@@ -1213,15 +1247,16 @@ class Expected(Record, frozen=True, kw_only=True):
     """What a variant is held against: an accepted entry, or else that of the first run.
 
     ``source`` says in words where the entry comes from; ``commit`` and ``environment`` are those of
-    its run. ``why_not`` says why it may not be compared. ``slug`` is the SKU whose baselines it may
-    be compared with, "" if there are none. What is ``in_turns`` was measured in the same run: A
-    against B.
+    its run, ``source_a`` is the code that was measured, which can be side A again. ``why_not`` says
+    why it may not be compared. ``slug`` is the SKU whose baselines it may be compared with, "" if
+    there are none. What is ``in_turns`` was measured in the same run: A against B.
     """
 
     entry: BaselineEntry | None = None
     source: str = ""
     commit: str = ""
     environment: Mapping[str, str] = {}
+    source_a: Source | None = None
     why_not: Reason | None = None
     slug: str = ""
     in_turns: bool = False
@@ -1286,8 +1321,9 @@ class Run(Record, frozen=True, kw_only=True):
 
     ``canaries`` watch the machine: they are measured but no part of what was asked for, unless
     ``variants`` has them too. ``phases_s`` is the controller's own wall time. ``code`` is a digest
-    of the code that ran, which a resumed run must share. ``shard`` is the share of a whole that it
-    measured, ``parts`` are the shards that it was put together from.
+    of the code that ran, which a resumed run must share; ``sources`` say by pack where it came
+    from. ``shard`` is the share of a whole that it measured, ``parts`` are the shards that it was
+    put together from.
     """
 
     id: str
@@ -1304,6 +1340,7 @@ class Run(Record, frozen=True, kw_only=True):
     wall_s: float = 0.0
     commit: str = ""
     code: str = ""
+    sources: Mapping[str, Source] = {}
     units: Mapping[str, str] = {}
     against: Revision | None = None
     canaries: tuple[VariantRun, ...] = ()

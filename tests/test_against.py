@@ -35,6 +35,7 @@ from perfsuite.boundary import PackError, UsageError
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     Confirmation,
+    Pack,
     Revision,
     Run,
     Settings,
@@ -169,13 +170,48 @@ def test_a_pack_that_the_revision_lacks_and_other_work_are_new(project: Path) ->
     assert any("1 of 3 variants are not compared" in note for note in run.notes)
 
 
-def test_a_revision_that_fails_leaves_the_working_tree_judged(project: Path) -> None:
-    commit(project, acme=PACK.replace("[2 * value", "[7 * value"))
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_pack_may_be_a_new_module_of_a_package(
+    project: Path, monkeypatch: pytest.MonkeyPatch, *, folder: bool
+) -> None:
+    package = project / "parts"
+    package.mkdir()
+    write(package, __init__="")
+    commit(project)
+    monkeypatch.delitem(sys.modules, "parts", raising=False)
+    module = package / "extra" / "__init__.py"
+    module.parent.mkdir()
+    module.write_text(PACK, encoding="utf-8")
+    pack = Pack(name="acme", origin=f"module:parts.extra@{project if folder else ''}")
+    config = replace(asked(project, against="HEAD"), packs=(pack,))
+    with ExitStack() as stack:
+        found = open_sides(config, config.variants, stack).missing
+        assert {each.facts["why"] for each in found.values()} == {"its pack is new"}
+        commit(project)
+        module.rename(package / "extra.py")  # the same module
+        module.parent.rmdir()
+        assert not open_sides(config, config.variants, stack).missing
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "told", "gaps"),
+    [
+        (("[2 * value", "[7 * value"), Status.WRONG, "(HEAD): it is wrong there: output", 0),
+        (("[2 * value", "[broken * value"), Status.ERROR, "was not measured: it ended error", 1),
+    ],
+)
+def test_a_revision_that_fails_leaves_the_working_tree_judged(
+    project: Path, fault: tuple[str, str], status: Status, told: str, gaps: int
+) -> None:
+    """What was wrong and is repaired is compared with nothing; that is no error of the run."""
+    commit(project, acme=PACK.replace(*fault))
     write(project, acme=PACK)
-    run = measure(project, against="HEAD").run
-    assert {result.status for result in run.aside} == {Status.WRONG}
-    assert {result.status for result in run.results} == {Status.OK}
-    assert "(HEAD) was not measured: it ended wrong" in verdicts(run)["one"].reason
+    outcome = measure(project, against="HEAD")
+    assert {result.status for result in outcome.run.aside} == {status}
+    assert {result.status for result in outcome.run.results} == {Status.OK}
+    assert words(outcome.run) == {"one": "new", "two": "new"}
+    assert told in verdicts(outcome.run)["one"].reason
+    assert len(run_view_of(outcome, (), history={}).gaps) == gaps
 
 
 def test_what_both_sides_share_needs_no_canary(project: Path) -> None:

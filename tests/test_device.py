@@ -17,6 +17,7 @@ from perfsuite import count_operators
 from perfsuite.boundary import CaseError, DeviceError, PerfError
 from perfsuite.devices import protocol
 from perfsuite.devices.nvml import HealthWatch, together, visible
+from perfsuite.devices.plain import compilers
 from perfsuite.devices.protocol import Sample, graph_kernels, open_device
 from perfsuite.model import Health, Regime
 from perfsuite.workers.process import inventory
@@ -223,13 +224,13 @@ def test_nvcc_is_asked_for_a_cubin_and_quoted_when_it_fails(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PerfError, match="cannot be run"):
         cuda.linked("x.cu", "sm_90a", options)
-    assert "nvcc" not in tensors.compilers()
+    assert "nvcc" not in compilers()
     # The last argument is where to write; what it was asked is what it writes.
     nvcc.write_text('#!/bin/sh\nfor last; do :; done; printf "%s " "$@" > "$last"\n')
     nvcc.chmod(0o755)
     asked = cuda.linked("x.cu", "sm_90a", options).decode().split()
     assert {"-arch=sm_90a", "-dlink", *options, "x.cu", "-lcudadevrt"} <= set(asked)
-    assert "nvcc" in tensors.compilers()
+    assert "nvcc" in compilers()
     nvcc.write_text("#!/bin/sh\necho 'x.cu(3): error: no such thing' >&2; exit 2\n")
     with pytest.raises(PerfError, match="no such thing") as told:
         cuda.linked("x.cu", "sm_90a", options)

@@ -156,7 +156,8 @@ CACHE = 45 * 1024 // 3
         (Sampling(45, 45), 22_000.0, {}, ""),
         (Sampling(45, 45), 23_000.0, {}, "a sample would take 1.0"),
         (Sampling(1, 1), 2e6, {}, ""),
-        (Sampling(44, 44), 10.0, {}, "its inputs are cold in another way now"),
+        (Sampling(30, 30), 10.0, {}, ""),
+        (Sampling(29, 29), 10.0, {}, "its inputs are cold in another way now"),
         (Sampling(45, 45), 10.0, {"cold": False}, "its inputs are cold in another way now"),
         (Sampling(45, 45), 10.0, {"parts": {"rotates": False}}, "its inputs are cold in another"),
     ],
@@ -171,6 +172,8 @@ def test_a_known_sampling_is_kept_unless_that_cannot_be(
     chosen = own.prepare()
     assert chosen != known or spend_us == 2e6
     assert kept.prepare(known) == kept.finish().sampling == (chosen if why else known)
+    assert kept.plan
+    assert why or kept.plan.flush == (known.sets == 1)
     told = [note for note in kept.notes if note.startswith(f"not sampled as before ({known}): ")]
     assert [why in note for note in told] == ([True] if why else [])
 

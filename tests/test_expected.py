@@ -19,11 +19,13 @@ from perfsuite.model import (
     Expected,
     Result,
     Run,
+    Source,
     Status,
     Trace,
     TracedKernel,
     VariantRun,
     Verdict,
+    Wheel,
     Word,
     Work,
 )
@@ -128,6 +130,31 @@ def test_the_reference_is_the_first_run_whatever_later_ones_were(tmp_path: Path)
     assert held(tmp_path) == (100, f"first run {FIRST}")
     (tmp_path / "runs" / f"{FIRST}.jsonl").unlink()
     assert held(tmp_path) == (101, f"first run {SECOND}")
+
+
+@pytest.mark.parametrize("is_accepted", [False, True])
+def test_an_entry_knows_the_code_that_was_measured(tmp_path: Path, *, is_accepted: bool) -> None:
+    wheel = Source(wheel=Wheel("memory", "1.2", "c0ffee"))
+    kept = Source(commit="c" * 40, tree="d" * 40, is_changed=True)
+    for name, sources, commit, known in (
+        ("wheel", {"memory": wheel, "other": kept}, "abc1234", wheel),
+        ("changed", {"memory": kept}, "abc1234-dirty", kept),
+        ("old", {}, "abc1234", Source(commit="abc1234")),
+        ("old and changed", {}, "abc1234-dirty", Source(is_changed=True)),
+        ("no git", {"memory": Source()}, "abc1234", Source()),
+        ("old, no git", {}, "", None),
+    ):
+        run = replace(data.finished(TIMES, run_id=FIRST), sources=sources, commit=commit)
+        folder = tmp_path / name
+        with RunFile.create(folder, run) as file:
+            for result in run.results:
+                file.append(result)
+            file.finish(run)
+        if is_accepted:
+            accept(run, folder / "baselines", reason="first", by="Ann")
+            (folder / "runs" / f"{FIRST}.jsonl").unlink()
+        found = find_expected([folder / "baselines"], folder, run=data.finished(TIMES))
+        assert found.expected[COPY].source_a == known
 
 
 def test_the_reference_is_comparable_or_the_last_run_says_why_not(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_a_claim_brings_the_variants_it_needs(project: pytest.Pytester) -> None:
         (["--perf-gate", "lots"], "'lots'"),
         (["--perf-tier", "huge"], "nightly"),
         (["--perf-device", "tpu"], "unknown device 'tpu'"),
-        (["--perf-repo=."], "--perf-repo and --perf-against-build say nothing by themselves"),
+        (["--perf-repo=."], "--perf-repo says nothing by itself"),
         (["--perf-against=HEAD", "--perf-check"], "--perf-against cannot go with --perf-check"),
         (["--perf-against=HEAD", "--perf-accept", "--perf-reason=x"], "cannot go with --perf-acc"),
     ],

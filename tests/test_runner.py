@@ -237,7 +237,7 @@ def test_a_run_that_cannot_sample_as_before_is_incomparable_until_it_is_accepted
 ) -> None:
     first = place.execute(place.request(FLIPPING)).run
     accept(first, place.root / "baselines", reason="first", by="a")
-    (place.folder / "speeds.json").write_text('{"cache": 1.1}', encoding="utf-8")
+    (place.folder / "speeds.json").write_text('{"cache": 2}', encoding="utf-8")
     other = place.execute(place.request(FLIPPING)).run
     (found,) = other.verdicts
     ways = {process.sampling for each in other.results for process in each.evidence}

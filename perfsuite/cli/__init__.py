@@ -261,16 +261,22 @@ def accept(
     reason: Annotated[str, typer.Option(help="Why; stored with the numbers")],
     select: Selected = None,
     baselines: BaselinesOption = None,
+    *,
+    allow_dirty: Annotated[
+        bool, typer.Option("--allow-dirty", help="Also of a changed tree: code in no commit")
+    ] = False,
 ) -> None:
     """Make what ended ok of a run the baseline of its SKU; list what gets slower, and the rest.
 
     Exit code 1 if nothing of it ended ok.
     """
-    from perfsuite.run.accept import NothingAcceptedError
+    from perfsuite.run.accept import NothingAcceptedError, refuse_changed
     from perfsuite.run.accept import accept as make_baseline
 
     project = with_baselines(find_project(), baselines)
     found = stored_run(project, run)
+    if not allow_dirty:
+        refuse_changed(found, select or ())
     try:
         accepted = make_baseline(
             found, project.baselines[0], reason=reason, by=user_name(), select=select or ()

@@ -9,15 +9,20 @@ import platform
 import time
 import zlib
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-
+from perfsuite.devices.plain import compilers
 from perfsuite.devices.protocol import Fn, Gang, Group, Loop, PlainContext, Sample, Sets, own_ns
-from perfsuite.devices.tensors import TensorDevice, compilers, cpu_operators, software
 from perfsuite.model import DeviceFacts, Health
+
+# Workloads of plain Python need no torch.
+if TYPE_CHECKING or find_spec("torch"):
+    from perfsuite.devices.tensors import TensorDevice as Data
+else:
+    from perfsuite.devices.plain import PlainDevice as Data
 
 PROC = Path("/proc")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -50,7 +55,7 @@ def cpu_facts() -> DeviceFacts:
         name=model,
         unit=hashlib.sha256(f"perfsuite:{machine}".encode()).hexdigest()[:12],
         identity={"vendor": "cpu", "name": model, "cores": str(cores)},
-        environment={**software(), "os": system},
+        environment={**Data.software(), "os": system},
         arch="cpu",
         features=compilers(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -162,7 +167,7 @@ SPEED = Speed(lambda: own_ns(lambda: zlib.compress(_TEXT, 6)))
 # The device.
 
 
-class CpuDevice(TensorDevice):
+class CpuDevice(Data):
     """Times calls with perf_counter_ns; time is its only clock.
 
     What the measuring thread spends ready to run but without a core is taken off: it belongs to
@@ -178,7 +183,6 @@ class CpuDevice(TensorDevice):
     # taken off, and a GEMM of 26 ms still takes 33. Beyond four, nothing is left to compare.
     foreign_most = 60.0
     facts = staticmethod(cpu_facts)
-    traced = staticmethod(cpu_operators)
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         super().__init__(gang, min(CACHE_MOST, last_level_cache()))
@@ -186,7 +190,7 @@ class CpuDevice(TensorDevice):
         # one interrupted (a copy by two of two: 2 to 8 ms). A gang's ranks share the rest.
         cores = frozenset(os.sched_getaffinity(0))
         threads = max(1, (len(cores) - 1) // self._gang.ranks)
-        torch.set_num_threads(threads)
+        self.limit_threads(threads)
         self._load = Load(cores, used=threads * self._gang.ranks)
         self._health = Health()
         self._slowed: Callable[[], float] = SPEED.slowed

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from perfsuite.boundary import DeviceError, PerfError
 from perfsuite.devices import tensors
 from perfsuite.devices.nvml import HealthWatch, Nvml, arch_of, together, visible_arch
+from perfsuite.devices.plain import compilers
 from perfsuite.devices.protocol import (
     Arguments,
     Fn,
@@ -427,7 +428,7 @@ class CudaDevice(tensors.TensorDevice):
             gpus=torch.cuda.device_count(),
             memory_bytes=int(gpu.total_memory),
             clocks=("time_us", "cycles"),
-            features=(*tensors.features(self.arch), *tensors.compilers(), *ways),
+            features=(*tensors.features(self.arch), *compilers(), *ways),
         )
 
     def context(self, seed: int) -> CudaContext:

@@ -91,7 +91,9 @@ class Loaded:
 class Rng(Protocol):
     """Makes the inputs of one launch from a seed; what ``empty`` hands out are outputs.
 
-    ``dtype`` is a torch dtype name; ``place`` is "device", "host" or "pinned".
+    ``dtype`` is a torch dtype name; ``place`` is "device", "host" or "pinned". That of a core's
+    device has its ``seed`` too, from which data without torch are made; what of them the launch
+    shall write goes into ``outputs``.
     """
 
     outputs: list[Any]
@@ -230,7 +232,7 @@ class Device(ABC):
 
     @abstractmethod
     def bytes_of(self, values: Sequence[Any]) -> int:
-        """Return the size in bytes of the tensors among ``values``."""
+        """Return the size in bytes of the tensors among ``values``, or of all data without one."""
 
     @abstractmethod
     def poison(self, outputs: Sequence[Any]) -> None:
@@ -238,7 +240,7 @@ class Device(ABC):
 
     @abstractmethod
     def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
-        """Compare an output (tensor or tuple of tensors) with its reference."""
+        """Compare an output (tensor, tuple of tensors, or plain data) with its reference."""
 
     def synchronize(self) -> None:
         """Wait for all work; raises what the device reports, sticky errors included."""
@@ -477,8 +479,12 @@ class JoinedGang(Gang):
     """A gang whose ranks, each with a device of this ``kind``, meet by torch.distributed."""
 
     def __init__(self, kind: type[Device], **where: Any) -> None:
-        import torch
-        import torch.distributed as dist
+        try:
+            import torch
+            import torch.distributed as dist
+        except ModuleNotFoundError as error:
+            what = f"ranks meet by torch.distributed, and {error.name} is not installed"
+            raise DeviceError(what, remedy="pip install 'perfsuite[torch]'") from error
 
         self._torch, self._dist = torch, dist
         self._place = torch.device(kind.rank_place, 0) if kind.rank_place else None

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import math
 import os
-import platform
-import re
-import shutil
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from perfsuite.boundary import CaseError, DeviceError
-from perfsuite.devices.protocol import Comparison, Device, Gang, open_device
+from perfsuite.devices import plain
+from perfsuite.devices.plain import ELEMENT_FACTOR, POISON_BYTE, PlainDevice, pairs
+from perfsuite.devices.protocol import Comparison, Device, Rng, open_device
 from perfsuite.model import TracedKernel
 
 # Relative L2 error by output dtype: rounding of the format times the growth of a long sum.
@@ -34,11 +29,7 @@ TOLERANCES = {
     torch.float8_e4m3fn: 6e-2,
     torch.float8_e5m2: 6e-2,
 }
-# One wrong element hides in the L2 norm of a million: no element may be off by more than this
-# many tolerances, relative to its own size and the typical size of all.
-ELEMENT_FACTOR = 32.0
 CHUNK = 1 << 26
-POISON_BYTE = 0x7F
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -46,6 +37,7 @@ class TensorRng:
     """Makes tensors of one device from a seed; ``outputs`` are those made by ``empty``."""
 
     def __init__(self, place: str, seed: int) -> None:
+        self.seed = seed
         self.outputs: list[Any] = []
         self._place = place
         self._generator = torch.Generator(device=place).manual_seed(seed)
@@ -98,13 +90,20 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 
 def bytes_of(values: Iterable[Any]) -> int:
-    """Return the bytes of the tensors in ``values``, shared storage counted once."""
-    storages = [tensor.untyped_storage() for tensor in tensors_of(list(values))]
+    """Return the bytes of the tensors in ``values``, shared storage counted once.
+
+    Where there is no tensor, they are those of all values.
+    """
+    given = list(values)
+    storages = [tensor.untyped_storage() for tensor in tensors_of(given)]
+    if not storages:
+        return plain.bytes_of(given)
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def poison(outputs: Sequence[Any]) -> None:
     """Fill outputs with NaN (floats) or 0x7f bytes (all else)."""
+    plain.poison([output for output in outputs if not tensors_of(output)])
     for tensor in tensors_of(list(outputs)):
         with torch.inference_mode(tensor.is_inference()):
             if tensor.is_complex() or tensor.dtype in FLOATS:
@@ -118,12 +117,11 @@ def poison(outputs: Sequence[Any]) -> None:
 def compare(actual: Any, expected: Any, tolerance: float | None) -> Comparison:
     """Compare outputs with references by shape, relative L2 error and worst element."""
     got, want = tensors_of(actual), tensors_of(expected)
+    if not got and not want:
+        return plain.compare(actual, expected, tolerance)
     if len(got) != len(want) or not want:
         return Comparison(math.inf, 0.0, f"{len(got)} tensors instead of {len(want)}")
-    comparisons = [_compare_one(a, b, tolerance) for a, b in zip(got, want, strict=True)]
-    worst = max(comparisons, key=lambda c: (bool(c.reason), c.error))
-    # Which output is the worst is chance; what is allowed at most is not.
-    return replace(worst, limit=max(each.limit for each in comparisons))
+    return plain.worst(_compare_one(a, b, tolerance) for a, b in zip(got, want, strict=True))
 
 
 def _compare_one(got: torch.Tensor, want: torch.Tensor, tolerance: float | None) -> Comparison:
@@ -187,9 +185,7 @@ def _parts(
 # Words that are summed at once, which takes four times their room.
 SUMMED = 1 << 21
 # Values that say all there is to say of them.
-PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
-# Objects inside objects are opened so far.
-MOST_DEEP = 8
+PLAIN = (torch.dtype, torch.device)
 # An odd number without a pattern: each bit of a word counts in many of the product.
 MIXER = 0x2545F4914F6CDD1D
 
@@ -202,17 +198,16 @@ def digest(arguments: Any, outputs: Sequence[Any]) -> tuple[Any, ...]:
     stored: dict[int, torch.Tensor] = {}
     others: list[Any] = []
     written = _places(outputs)
-    for value, _ in pairs(arguments, arguments):
+    for value, _, _ in pairs(arguments, arguments, _inside):
         if _is_stored(value):
             stored[value.untyped_storage().data_ptr()] = value
-        elif isinstance(value, (np.ndarray, bytearray)):
-            others.append(zlib.crc32(np.asarray(value).tobytes()))
-        elif isinstance(value, PLAIN):
-            others.append(repr(value))
+        elif not isinstance(value, torch.Tensor):
+            others.append(repr(value) if isinstance(value, PLAIN) else value)
     where = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")
     kept = [tensor for place, tensor in stored.items() if place not in written]
     sums = [_sum(_bytes(tensor), where) for tensor in kept]
-    return (*others, *(torch.stack(sums).tolist() if sums else ()))
+    marks = plain.digest(others, outputs)
+    return (*marks, *(torch.stack(sums).tolist() if sums else ()))
 
 
 def refill(arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
@@ -224,8 +219,11 @@ def refill(arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
     """
     written = _places(outputs)
     has_gpu = torch.cuda.is_initialized()
+    both_sides = list(pairs(arguments, fresh, _inside))
+    if not has_gpu and not any(isinstance(old, torch.Tensor) for old, _, _ in both_sides):
+        return plain.refill(arguments, fresh, outputs)
     found: dict[int, tuple[Any, Any]] = {}
-    for old, new in pairs(arguments, fresh):
+    for old, new, _ in both_sides:
         if _is_stored(old) and _is_stored(new) and _layout(old) == _layout(new):
             storage = old.untyped_storage()
             if storage.data_ptr() in written:
@@ -238,38 +236,26 @@ def refill(arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
             is_read_by_host = has_gpu and not (old.is_cuda or is_pinned)
             if is_read_by_host and not torch.equal(*both):
                 return False
-        elif not (old is new or (isinstance(old, PLAIN) and old == new)):
+        elif not (old is new or (_tells_all(old) and old == new)):
             return False
     for old, new in found.values():
         old.copy_(new)
     return True
 
 
-def pairs(one: Any, other: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
-    """Yield the values in two arguments by twos; what holds others is opened."""
-    ours, theirs = _inside(one), _inside(other)
-    is_alike = type(one) is type(other) and depth < MOST_DEEP
-    if ours is None or theirs is None or not is_alike or ours.keys() != theirs.keys():
-        yield one, other
-        return
-    for key in ours:
-        yield from pairs(ours[key], theirs[key], depth + 1)
-
-
 def _inside(value: Any) -> dict[Any, Any] | None:
     """Return the parts of a value that holds others by names or places, None of other values."""
-    if isinstance(value, (tuple, list)):
-        return dict(enumerate(value))
-    if isinstance(value, dict):
-        return value
     if isinstance(value, torch.Tensor):
         if value.layout is torch.sparse_coo:
             return {0: value._indices(), 1: value._values()}  # noqa: SLF001 - coalesced or not
         if value.layout in (torch.sparse_csr, torch.sparse_bsr):
             return {0: value.crow_indices(), 1: value.col_indices(), 2: value.values()}
         return None
-    is_module = isinstance(value, torch.nn.Module)
-    return getattr(value, "__dict__", None) or None if is_module or not callable(value) else None
+    return vars(value) if isinstance(value, torch.nn.Module) else plain.parts(value)
+
+
+def _tells_all(value: Any) -> bool:
+    return isinstance(value, PLAIN) or plain.is_frozen(value) or plain.is_flat(value)
 
 
 def _is_stored(value: Any) -> bool:
@@ -307,7 +293,6 @@ def _sum(stored: torch.Tensor, where: torch.device) -> torch.Tensor:
 
 # Which software a device is driven by, and what a GPU can do.
 
-PACKAGES = ("triton", "cuda-core", "cuda-bindings", "nvidia-cublas", "nvidia-cuda-nvrtc")
 WGMMA_ARCH = 90
 # CUDA 12.4 has contexts with a part of the multiprocessors; this is its first driver.
 GREEN_DRIVER = 550
@@ -315,30 +300,11 @@ GREEN_DRIVER = 550
 
 def software() -> dict[str, str]:
     """Return the versions whose change a comparison may be about."""
-    found = {
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "kernel": re.split(r"[^\d.]", platform.release())[0],  # its build is the provider's
-    }
+    found = {"torch": str(torch.__version__), **plain.software()}
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
         found["cudnn"] = str(torch.backends.cudnn.version())
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
     return found
-
-
-def compilers() -> tuple[str, ...]:
-    """Return the compilers that are here, as features: none needs a GPU."""
-    nvcc = ("nvcc",) if shutil.which("nvcc") else ()
-    try:
-        from cuda.bindings import nvrtc
-
-        nvrtc.nvrtcVersion()
-    except Exception:  # noqa: BLE001 - a missing library is told in many ways
-        return nvcc
-    return ("nvrtc", *nvcc)
 
 
 def features(arch: str) -> tuple[str, ...]:
@@ -420,7 +386,7 @@ def cpu_operators(issue: Callable[[], object]) -> list[TracedKernel]:
     ]
 
 
-class TensorDevice(Device):
+class TensorDevice(PlainDevice):
     """What devices with tensors have in common; torch's name of their memory is their own."""
 
     bytes_of = staticmethod(bytes_of)
@@ -428,22 +394,15 @@ class TensorDevice(Device):
     compare = staticmethod(compare)
     digest = staticmethod(digest)
     refill = staticmethod(refill)
+    software = staticmethod(software)
+    traced = staticmethod(cpu_operators)
+    limit_threads = staticmethod(torch.set_num_threads)
 
-    def __init__(self, gang: Gang | None, cache_bytes: int) -> None:
-        self._gang = gang or Gang()
-        self.cache_bytes = cache_bytes
-        self._flushing: torch.Tensor | None = None
-
-    def rng(self, seed: int) -> TensorRng:
+    def rng(self, seed: int) -> Rng:
         """Return a maker of tensors."""
         return TensorRng(self.name, seed)
 
-    def agree(self, value: float) -> float:
-        """Return the largest value among the ranks."""
-        return self._gang.agree(value)
-
     def _flush(self) -> None:
-        """Write, then read twice the last cache: no line of the inputs, no dirty line is left."""
         if self._flushing is None:
             size = 2 * self.cache_bytes // 8
             self._flushing = torch.empty(size, dtype=torch.int64, device=self.name)

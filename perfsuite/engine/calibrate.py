@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 # A working set this many times the last-level cache makes each launch find its inputs cold.
 COLD_CACHES = 3
+# Sizes that depend on the seed may ask for some more input sets than the process before had. What
+# its sets held still makes inputs cold if two caches' worth lies between two uses of one.
+STILL_COLD = 1.5
 # Samples longer than this buy nothing: coldness then comes from a flush instead of more sets.
 LONGEST_SAMPLE_US = 20_000.0
 # Heat, not time, is what the spin is for. Compute-heavy kernels reach the power cap and need four
@@ -164,6 +167,8 @@ def _rotation(
     launches = count * math.ceil(fewest / count)
     if known:
         sample_us = known.launches * launch_us
+        if known.sets < rotated <= STILL_COLD * known.sets:
+            rotated = known.sets
         if known.sets > 1 and (known.sets < rotated or not (is_cold and workload.rotates)):
             why = "its inputs are cold in another way now"
         elif known.launches > 1 and sample_us > LONGEST_KEPT_US:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import importlib.util
+import re
+import shutil
 import tomllib
+import zipfile
 from collections.abc import Iterable, Sequence
-from importlib.metadata import entry_points
+from contextlib import suppress
+from importlib.machinery import PathFinder
+from importlib.metadata import Distribution, distributions, entry_points
 from pathlib import Path
 
 from msgspec.structs import replace
 
 import perfsuite
-from perfsuite.boundary import PackError, UsageError
-from perfsuite.model import NAME, Pack
-from perfsuite.store.files import read
+from perfsuite.boundary import FILE_BYTES, PackError, UsageError
+from perfsuite.model import NAME, Pack, Wheel
+from perfsuite.store.files import locked, read
 
 GROUP = "perfsuite"
 # sku.json lies beside the packs' files of accepted numbers.
 TAKEN_NAMES = frozenset({"sku"})
 # What is wrong, and what to do about it.
 Fault = tuple[str, str]
+# Of a wheel's place for what is installed elsewhere than where it is unpacked.
+DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
 
 
 def discover(
@@ -134,3 +144,80 @@ def _unmet(requires: Iterable[str]) -> str:
         if needed.name.lower() == GROUP and applies and not is_met:
             return f"requires perfsuite {needed.specifier}, and this is {perfsuite.__version__}"
     return ""
+
+
+def modules_of(pack: Pack) -> list[str]:
+    """Return the names of a pack's module: its package's first."""
+    return re.split(r"[:@\[ ]", pack.origin.partition(":")[2])[0].split(".")
+
+
+def file_of(pack: Pack) -> Path | None:
+    """Return the file of a pack's module, wherever it is installed; None where there is none."""
+    if pack.origin.startswith("file:"):
+        return Path(pack.place)
+    top, *inner = modules_of(pack)
+    with suppress(ImportError, ValueError):
+        spec = PathFinder.find_spec(top, [pack.folder]) if pack.folder else None
+        spec = spec or importlib.util.find_spec(top)
+        for name in inner:  # not as Python does it, which imports each package
+            places = spec and spec.submodule_search_locations
+            spec = PathFinder.find_spec(name, [*places]) if places else None
+        if spec and spec.has_location and spec.origin:
+            return Path(spec.origin).resolve()
+    return None
+
+
+def wheels_of(packs: Iterable[Pack]) -> dict[str, Wheel]:
+    """Return by pack the wheel that it was installed from; what is installed editable has none."""
+    asked = {(pack.name, pack.origin): pack for pack in packs if not pack.place}
+    found = {}
+    for entry in entry_points(group=GROUP) if asked else ():
+        pack = asked.get((entry.name, f"module:{entry.value}@"))
+        file = file_of(pack) if pack else None
+        if file and entry.dist:
+            root = Path(str(entry.dist.locate_file(""))).resolve()
+            if file.is_relative_to(root) and str(file.relative_to(root)) in _files(entry.dist):
+                found[entry.name] = _wheel(entry.dist)
+    return found
+
+
+def _wheel(dist: Distribution) -> Wheel:
+    lines = "".join(f"{name},{digest}\n" for name, digest in sorted(_files(dist).items()))
+    return Wheel(dist.name, dist.version, hashlib.sha256(lines.encode()).hexdigest())
+
+
+def _files(dist: Distribution) -> dict[str, str]:
+    """Return the hashes of a distribution's files: those that are the same however installed."""
+    rows = csv.reader((dist.read_text("RECORD") or "").splitlines())
+    files = {DATA.sub("", row[0]): row[1] for row in rows if row[1:] and row[1]}
+    own = re.compile(r"\.\./|/|[^/]+\.(?:dist-info|data)/|.*\.pyc\Z")
+    return {name: digest for name, digest in files.items() if not own.match(name)}
+
+
+def unpacked(wheel: Wheel, folders: Iterable[Path], home: Path) -> Path | None:
+    """Return where a wheel's code can be imported from, if a folder has it, packed or not.
+
+    What is packed is unpacked below ``home``, once. UsageError for what may not be unpacked.
+    """
+    there = [folder for folder in folders if folder.is_dir()]
+    for place in (place for folder in there for place in (folder, *sorted(folder.iterdir()))):
+        for dist in distributions(name=wheel.name, path=[str(place)]):
+            if (dist.version, _wheel(dist).record) == (wheel.version, wheel.record):
+                return place if place.is_dir() else _unzipped(place, home / wheel.record)
+    return None
+
+
+def _unzipped(file: Path, place: Path) -> Path:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = place.with_suffix(".part")
+    with locked(place.parent), zipfile.ZipFile(file) as packed:
+        names = packed.namelist()
+        size = sum(each.file_size for each in packed.infolist())
+        if size > FILE_BYTES or any(n.startswith("/") or ".." in n.split("/") for n in names):
+            what = "the wheel holds a file of another folder, or too much"
+            raise UsageError(what, where=str(file), remedy="download it again")
+        if not place.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+            packed.extractall(part)
+            part.rename(place)
+    return place

@@ -372,6 +372,16 @@ SENTENCES: Mapping[str, str] = {
     "unmeasured": "{revision} was not measured: {why}; do: {remedy}",
     "same_in_turns": "{revision} is the same in turns on this card",
     "unconfirmed": "not confirmed: {why}",
+    # Why there is no side A.
+    "shallow": "no side A: this clone is shallow and lacks {code}; do: {remedy}",
+    "squashed": (
+        "no side A: {code} is not in this repository (squashed, rebased, or kept on another "
+        "machine); do: {remedy}"
+    ),
+    "no_git": "no side A: the code of {pack} is in no git repository here; do: {remedy}",
+    "no_wheel": "no side A: {code} is not at hand; do: {remedy}",
+    "no_build": "no side A: {code} cannot be made ready: {why}; do: {remedy}",
+    "old_front_door": "no side A: {code} needs another perfsuite: {why}; do: {remedy}",
     "worse_than_waived": "worse than what is waived, {theta:+.2%} of {up_to:+.2%} ({issue})",
     # The machine.
     "canary": "canary {name} {word} {stage:stage} ({theta:signed} against {source}) on {unit:unit}",

@@ -17,6 +17,7 @@ from perfsuite.model import (
     Result,
     Run,
     Sku,
+    Source,
     Status,
     Variant,
     Word,
@@ -139,6 +140,24 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
     )
 
 
+def refuse_changed(run: Run, select: Sequence[str] = ()) -> None:
+    """Raise UsageError if what is selected of a run is of code that is in no commit."""
+    names = [n.id for n in run.variants if not select or any(_is_selected(n.id, w) for w in select)]
+    if changed := sorted({name.partition(".")[0] for name in names if _is_changed(run, name)}):
+        raise UsageError(
+            f"the code of {', '.join(changed)} is changed since {run.commit}, and in no commit",
+            where=f"run {run.id}",
+            remedy="commit it and measure again; or accept it as it is: --allow-dirty, with "
+            "--perf-accept --perf-allow-dirty",
+        )
+
+
+def _is_changed(run: Run, name: str) -> bool:
+    """Say whether a variant's code is in no commit; of what is in no repository the project's."""
+    source = run.sources.get(name.partition(".")[0], Source())
+    return source.is_changed or (source == Source() and run.is_dirty)
+
+
 def _caution(run: Run, moved: Sequence[str], slower: Collection[str]) -> str:
     """Say what a reader of the diff should know of the run that the moved entries come from."""
     verdicts = [v for v in run.verdicts if v.variant in moved and not run.against]
@@ -151,7 +170,8 @@ def _caution(run: Run, moved: Sequence[str], slower: Collection[str]) -> str:
     }
     told = [f"{count} {what}" for what, count in counts.items() if count]
     told += [f"measured in turns with {run.against}"] if run.against and moved else []
-    told += [f"of code that is in no commit ({run.commit})"] if run.is_dirty else []
+    is_changed = any(_is_changed(run, name) for name in moved)
+    told += [f"of code that is in no commit ({run.commit})"] if is_changed else []
     return ", ".join(told)
 
 

@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.machinery import PathFinder
 from math import inf
 from pathlib import Path
+from typing import NamedTuple
+from zipfile import BadZipFile
 
 from msgspec.structs import replace
 
-from perfsuite.boundary import PerfError
+from perfsuite.boundary import PerfError, UsageError
 from perfsuite.model import (
     DIRTY,
+    SHORT_COMMIT,
     Pack,
     Reason,
     Revision,
     Run,
     Side,
+    Source,
     Stage,
     Status,
     Tier,
     Tree,
     Variant,
     Verdict,
+    Wheel,
     Word,
     because,
 )
-from perfsuite.run.config import Config
-from perfsuite.store.git import check_out, knows, repository_of, revision_of
+from perfsuite.packs.find import file_of, modules_of, unpacked, wheels_of
+from perfsuite.report import view
+from perfsuite.run.config import STATE_FOLDER, Config
+from perfsuite.store.baselines import folders_in, runs_in
+from perfsuite.store.git import (
+    FOLDER,
+    check_out,
+    hold,
+    is_shallow,
+    knows,
+    repository_of,
+    revision_of,
+    source_in,
+    worktrees_of,
+)
+from perfsuite.store.runs import is_reference
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.process import Code
-from perfsuite.workers.server import FROM_THERE, NOTHING_OF_IT, moved, moved_origin
+from perfsuite.workers.server import FROM_THERE, INSTALLED, NOTHING_OF_IT, moved, moved_origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +76,10 @@ class Sides:
         of_a = {r.variant: r for r in run.aside if r.side is Side.A and r.stage is stage}
         for name in {v.variant for v in verdicts if not v.in_turns} & self.compared:
             ended, why, remedy = of_a.get(name), "it has no usable samples", QUIET
+            if ended and ended.status is Status.WRONG:  # and repaired since
+                why = f"it is wrong there: {ended.reason}"
+                found[name] = because("other_side", revision=revision, why=why)
+                continue
             if ended and ended.status is not Status.OK:
                 why = f"it ended {ended.status.value}: {ended.reason}"
                 remedy = QUIET if ended.status is Status.DISTURBED else MAKE
@@ -73,17 +97,37 @@ class Sides:
             yield f"{len(self.missing)} of {total} variants are not compared with {self.revision}"
 
 
-def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) -> Sides:
-    """Check the revision out and list its packs; raises UsageError, nothing without a revision."""
-    if config.against is None:
+class NoSideAError(PerfError):
+    """The code that an entry comes from cannot be measured; ``reason`` says why, by its kind."""
+
+    def __init__(self, reason: Reason) -> None:
+        self.reason = reason
+        super().__init__(view.sentence(reason))
+
+
+class _Trees(NamedTuple):
+    revision: Revision
+    theirs: Tree
+    ours: Tree
+
+
+def open_sides(
+    config: Config,
+    variants: Sequence[Variant],
+    stack: ExitStack,
+    *,
+    source: Source | None = None,
+) -> Sides:
+    """Make side A's code ready and list its packs: that of the revision, or of a source.
+
+    Nothing without either. Raises UsageError, and NoSideAError where a source can be none of the
+    variants' side A; where it can be that of some, ``missing`` has its reason for the others.
+    """
+    if source is None and config.against is None:
         return Sides()
-    project = config.project
-    repository = repository_of(project)
-    revision = revision_of(repository, config.against)
-    root = check_out(
-        repository, revision, folder=config.folder, build=config.against_build, stack=stack
+    revision, theirs, ours = (
+        _trees_of(config, variants, stack, source) if source else _checked_out(config, stack)
     )
-    theirs, ours = (_tree(place, repository, project) for place in (root, repository))
     usable = [pack for pack in config.packs if not pack.error]
     tier = max((each.tier for each in variants), key=list(Tier).index, default=Tier.SMOKE)
     sources = [
@@ -91,7 +135,7 @@ def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) ->
         for each in usable
     ]
     listed = {pack.name: pack for pack in load_catalogue(sources, tier=tier, tree=theirs)}
-    new = {pack.name for pack in usable if _is_new(pack, theirs)}
+    new = {pack.name for pack in usable if _is_new(pack, theirs, source)}
     known = [variant for variant in variants if variant.pack in listed]
     missing = {}
     for one in known:
@@ -101,12 +145,27 @@ def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) ->
         elif pack.error:
             why = f"its pack: {pack.error.splitlines()[0]}"
             facts = {"revision": str(revision), "why": why, "remedy": MAKE}
-            missing[one.id] = because("unmeasured", **facts)
+            missing[one.id] = _unlisted(pack, source) if source else because("unmeasured", **facts)
+    if source and known and all(listed[one.pack].error for one in known):
+        raise NoSideAError(_unlisted(listed[known[0].pack], source))
     return Sides(
         revision=revision,
         code={Side.A: _code([*listed.values()], theirs), Side.B: _code(usable, ours)},
         compared=frozenset(variant.id for variant in known) - missing.keys(),
         missing=missing,
+    )
+
+
+def _checked_out(config: Config, stack: ExitStack) -> _Trees:
+    repository = repository_of(config.project)
+    revision = revision_of(repository, str(config.against))
+    root = check_out(
+        repository, revision, folder=config.folder, build=config.against_build, stack=stack
+    )
+    return _Trees(
+        revision,
+        _tree(root, repository, config.project),
+        _tree(repository, repository, config.project),
     )
 
 
@@ -125,19 +184,185 @@ def _code(packs: Sequence[Pack], tree: Tree) -> Code:
     )
 
 
-def _is_new(pack: Pack, tree: Tree) -> bool:
-    """Say whether a pack is code of the repository that the tree does not have yet.
+def _is_new(pack: Pack, tree: Tree, source: Source | None) -> bool:
+    """Say whether a pack's module is code of the repository that the tree does not have yet.
 
     What git does not know of is built, or is another repository's: the tree lacks it all the same.
     """
-    place = pack.place
-    if not place:  # installed, perhaps from the repository
-        name = pack.origin.partition(":")[2]
-        with suppress(ImportError, ValueError):
-            spec = importlib.util.find_spec(re.split(r"[.:@]", name)[0])
-            place = (spec and spec.has_location and spec.origin) or ""
-    twin = moved(place, tree)
-    return twin != place and not Path(twin).exists() and knows(Path(tree.repository), Path(place))
+    if not (file := file_of(pack)) or (twin := Path(moved(str(file), tree))) == file:
+        return False
+    # It may have been a file, and be a package now.
+    stem = twin.parent if twin.stem == "__init__" else twin.with_name(twin.name.partition(".")[0])
+    is_there = twin.exists() or PathFinder.find_spec(stem.name, [str(stem.parent)])
+    is_wheel = source is not None and source.wheel is not None
+    return not is_there and (is_wheel or knows(Path(tree.repository), file))
+
+
+def _unlisted(pack: Pack, source: Source) -> Reason:
+    """Say why side A's pack cannot be listed."""
+    why, is_old = pack.error.partition("\n")[0], OTHER_DOOR.search(pack.error)
+    kind, remedy = ("old_front_door", AGAIN) if is_old else ("no_build", BUILD)
+    return because(kind, code=str(source), why=why, remedy=remedy)
+
+
+def _trees_of(
+    config: Config, variants: Sequence[Variant], stack: ExitStack, source: Source
+) -> _Trees:
+    """Make the code of a source ready; all of the variants' packs have it as theirs."""
+    own = {variant.pack for variant in variants}
+    pack = next(pack for pack in config.packs if pack.name in own)
+    if source.wheel:
+        return _of_wheel(config, pack, source.wheel)
+    code, repository = str(source), _repository_of(pack)
+    if repository is None or not (source.commit or source.is_changed):
+        raise NoSideAError(because("no_git", pack=pack.name, remedy=GIT))
+    try:
+        named = source.commit if COMMIT.fullmatch(source.commit) else ""
+        commit = revision_of(repository, named).commit
+    except UsageError as error:
+        is_cut = is_shallow(repository) and not source.is_changed
+        kind, remedy = ("shallow", DEEPEN) if is_cut else ("squashed", FETCH)
+        raise NoSideAError(because(kind, code=code, remedy=remedy)) from error
+    revision = Revision(commit, "a changed tree" if source.is_changed else "")
+    with _readying(code):
+        root = check_out(
+            repository, revision, folder=config.folder, build=config.against_build, stack=stack
+        )
+    project = config.project.resolve()
+    project = project if project.is_relative_to(repository) else repository
+    theirs, ours = (_tree(place, repository, project) for place in (root, repository))
+    return _Trees(revision, theirs, ours)
+
+
+def _of_wheel(config: Config, pack: Pack, wheel: Wheel) -> _Trees:
+    code, name = f"{wheel.name} {wheel.version}", f"{wheel.name}=={wheel.version}"
+    file, names = file_of(pack), modules_of(pack)
+    depth = len(names) - (file is not None and file.stem != "__init__")
+    home = Path(pack.folder) if pack.place or not file else file.parents[depth]
+    root: Path | None = home
+    if wheels_of([pack]).get(pack.name) != wheel:
+        with _readying(code):
+            root = unpacked(wheel, config.wheels, config.folder / FOLDER)
+    if root is None:
+        folder = next(iter(config.wheels), Path("wheels"))
+        remedy = shlex.join(["pip", "download", "--no-deps", name, "-d", str(folder)])
+        remedy += ", and name the folder in perf_wheels of pyproject.toml"
+        raise NoSideAError(because("no_wheel", code=code, remedy=remedy))
+    front = (str(root),) if root != home else ()
+    theirs, ours = Tree(str(root), str(home), front), Tree(str(home), str(home))
+    return _Trees(Revision("", code), theirs, ours)
+
+
+@contextmanager
+def _readying(code: str) -> Iterator[None]:
+    try:
+        yield
+    except (PerfError, OSError, BadZipFile) as error:
+        why = str(error).partition("\n")[0].removesuffix(":")
+        raise NoSideAError(because("no_build", code=code, why=why, remedy=BUILD)) from error
+
+
+def _repository_of(pack: Pack) -> Path | None:
+    """Return the repository that a pack's module is code of; None where it is in none."""
+    file = file_of(pack)
+    with suppress(UsageError):
+        if file and INSTALLED.isdisjoint(file.parts):
+            repository = repository_of(file.parent)
+            return repository if knows(repository, file) else None
+    return None
+
+
+# Where packs' code comes from.
+
+
+def source_of(pack: Pack, config: Config) -> Source:
+    """Return where a pack's code comes from now; nothing known where it is in no repository."""
+    return sources_of(config, [pack])[0][pack.name]
+
+
+def sources_of(config: Config, packs: Iterable[Pack]) -> tuple[dict[str, Source], list[str]]:
+    """Return where the code of packs comes from now, by name, and what of it cannot be kept."""
+    usable, notes = [pack for pack in packs if not pack.error], []
+    # What runs write there says nothing of the code.
+    written = (config.root / STATE_FOLDER, config.report, *config.baselines)
+    apart = [path.resolve() for path in written]
+    wheels, by_repository = wheels_of(usable), dict[Path | None, Source]()
+    by_repository[None] = Source()
+    found = {}
+    for pack in usable:
+        if wheel := wheels.get(pack.name):
+            found[pack.name] = Source(wheel=wheel)
+            continue
+        repository = _repository_of(pack)
+        if repository and repository not in by_repository:
+            try:
+                by_repository[repository] = source_in(repository, apart)
+            except (PerfError, OSError) as error:
+                by_repository[repository] = Source(is_changed=True)
+                why = str(error).replace("\n ", ";")
+                notes.append(f"its changed tree is not kept, and cannot be side A later: {why}")
+        found[pack.name] = by_repository[repository]
+    return found, notes
+
+
+def keep_sources(config: Config, run: Run) -> list[str]:
+    """Keep the changed trees that a run is of, so that they can be side A; say what failed."""
+    commits = {name: each.commit for name, each in run.sources.items() if each.is_changed}
+    packs = [pack for pack in config.packs if commits.get(pack.name)]
+    try:
+        for repository, commit in {
+            _repository_of(pack): commits[pack.name] for pack in packs
+        }.items():
+            if repository:
+                hold(repository, run.id, commit, _needed(config, repository))
+    except (PerfError, OSError) as error:
+        why = str(error).replace("\n ", ";")
+        return [f"its changed tree is not kept, and cannot be side A later: {why}"]
+    return []
+
+
+def _needed(config: Config, repository: Path) -> Callable[[str], bool]:
+    """Return what says whether a run's tree may be compared with: by baselines, or as reference.
+
+    Worktrees share their refs. Of a repository that the project lies outside of, what this
+    project does not know is another's.
+    """
+    here = (config.root / STATE_FOLDER).resolve()
+    is_outside, folders = not here.is_relative_to(repository), {here}
+    if not is_outside:
+        inner = here.relative_to(repository)
+        folders |= {worktree / inner for worktree in worktrees_of(repository)}
+    slugs = [root / slug for root in config.baselines for slug in folders_in(root)]
+    accepted = {path.stem for folder in slugs for path in runs_in(folder)}
+
+    def is_needed(run: str) -> bool:
+        own = [folder for folder in folders if (folder / "runs" / f"{run}.jsonl").is_file()]
+        is_known = run in accepted or any(is_reference(folder, run) for folder in own)
+        return is_known or (is_outside and not own)
+
+    return is_needed
+
+
+def is_same_code(one: Source, other: Source) -> bool:
+    """Say whether two sources are known to be the same code."""
+    if one.wheel or other.wheel:
+        return one.wheel == other.wheel
+    short, long = sorted((one.commit, other.commit), key=len)
+    is_one_commit = len(short) >= SHORT_COMMIT and long.startswith(short)
+    return is_one_commit or (bool(one.tree) and one.tree == other.tree)
+
+
+def by_source(run: Run) -> list[tuple[Source, list[Variant]]]:
+    """Return the variants by the code that their entries come from, the most of one first."""
+    groups: list[tuple[Source, list[Variant]]] = []
+    for one in (each for each in run.variants if each.expected.source_a):
+        source = one.expected.source_a or Source()
+        same = (own for known, own in groups if known == source or is_same_code(known, source))
+        if (own := next(same, None)) is not None:
+            own.append(one.variant)
+        else:
+            groups.append((source, [one.variant]))
+    return sorted(groups, key=lambda group: -len(group[1]))
 
 
 def _difference(variant: Variant, theirs: Pack) -> str:
@@ -168,6 +393,18 @@ INSTALL = (
     "(--perf-repo), or the packs that are of it (--perf-packs)"
 )
 QUIET = "end other work on this machine and measure again"
+# What helps where the code that an entry comes from cannot be side A.
+AGAIN = "measure and accept it again"
+BUILD = f"{FROM_THERE}; or {AGAIN}"
+DEEPEN = "git fetch --unshallow; in a workflow fetch-depth: 0 of actions/checkout"
+FETCH = f"fetch the branch or tag that has it, or {AGAIN}"
+GIT = f"install the pack from its repository (pip install -e), or {AGAIN} under git or as a wheel"
+# What a pack of another perfsuite fails by when it is listed. What it declares are Structs.
+OTHER_DOOR = re.compile(
+    r"(?:ImportError|ModuleNotFoundError|AttributeError): .*'perfsuite(?:\.[\w.]+)?'"
+    r"|TypeError: (?:Unexpected|Missing required) [a-z ]*argument"
+    r"|a hook is not as specified|declares something of a wrong type"
+)
 # What is measured in turns at most; of more, those that moved furthest. Of a night of 489 variants
 # on a card never seen 46 were doubted at first (H200, docs/measured.md).
 MOST = 40

@@ -214,7 +214,8 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "--perf-against-build": _value(
         "CMD",
-        "shell command that builds the revision in its checkout; needed for what is compiled",
+        "shell command that builds the revision, or the commit that a baseline comes from, in its "
+        "checkout; needed for what is compiled",
         default="",
     ),
     "--perf-repo": _value(
@@ -248,6 +249,9 @@ OPTIONS: Mapping[str, Option] = {
         "make this run's numbers the baseline, if every variant that ran is right; "
         "its changes then fail nothing (needs --perf-reason)"
     ),
+    "--perf-allow-dirty": _flag(
+        "accept numbers of a changed tree too: of code that is in no commit"
+    ),
     "--perf-reason": _value("TEXT", "why the numbers are accepted; stored with them", default=""),
     "--perf-fail-on": _value(
         "WORDS",
@@ -267,6 +271,11 @@ INI: Mapping[str, Option] = {
         "help": "folders of accepted numbers; the first is written to",
         "type": "paths",
         "default": list(BASELINES_DEFAULT),
+    },
+    "perf_wheels": {
+        "help": "folders of wheels (pip download) that baselines may come from: side A of pairs",
+        "type": "paths",
+        "default": [],
     },
     "perf_counters": {
         "help": "count what traced kernels do in each run, as --perf-counters has it",
@@ -318,7 +327,8 @@ class Config:
 
     ``packs``, ``variants`` and ``claims`` are there once they were chosen; until then ``only`` are
     the names of the packs that are allowed, and ``share`` is the K/N of a shard. ``baselines`` are
-    the project's folders, the first of which is written to. If it ``is_brief``, nothing is traced
+    the project's folders, the first of which is written to, and ``wheels`` those that have wheels
+    that can be side A. If it ``is_brief``, nothing is traced
     but what has moved.
     """
 
@@ -342,8 +352,10 @@ class Config:
     profile: bool = False
     accept: bool = False
     reason: str = ""
+    allow_dirty: bool = False
     report: Path = Path("reports")
     baselines: tuple[Path, ...] = ()
+    wheels: tuple[Path, ...] = ()
     command: str = ""
     features: Mapping[str, Any] = field(default_factory=dict)
     packs: tuple[Pack, ...] = ()
@@ -447,6 +459,7 @@ def config_of(config: pytest.Config) -> Config:
         report=root / values["report"],
         # The default comes as text, what a project sets as paths.
         baselines=tuple(root / path for path in config.getini(BASELINES)),
+        wheels=tuple(root / path for path in config.getini("perf_wheels")),
         command=shlex.join(["pytest", *kept_words(given, config.option.file_or_dir)]),
         features={
             name: config.getoption(name) if name.startswith("--") else config.getini(name)
@@ -459,7 +472,7 @@ def config_of(config: pytest.Config) -> Config:
 # Options that are taken as they are.
 _PLAIN = (
     *("device", "tier", "select", "resume", "resume_if_any", "profile"),
-    *("accept", "reason", "against", "against_build", "repo"),
+    *("accept", "reason", "allow_dirty", "against", "against_build", "repo"),
 )
 
 
@@ -485,9 +498,9 @@ def _refuse(values: Mapping[str, Any], unknown: Collection[str]) -> None:
         (is_beside and is_checked, "--perf-against cannot go with --perf-check", other),
         (is_beside and is_accepted, "--perf-against cannot go with --perf-accept", other),
         (
-            not is_beside and (values["repo"] or values["against_build"]),
-            "--perf-repo and --perf-against-build say nothing by themselves",
-            "name a revision with --perf-against=REV, or leave them out",
+            not is_beside and values["repo"],
+            "--perf-repo says nothing by itself",
+            "name a revision with --perf-against=REV, or leave it out",
         ),
     ):
         if is_odd:

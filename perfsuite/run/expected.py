@@ -20,6 +20,7 @@ from perfsuite.model import (
     Result,
     Run,
     Side,
+    Source,
     Stage,
     Status,
     Variant,
@@ -84,21 +85,23 @@ def find_expected(
     entries |= {name: each.entry for name, each in reference.items()}
     runs = runs_behind(folder, run, [e for e in entries.values() if e and e.run < before])
     # Of runs by their id: what is stored of one that was accepted counts.
-    facts = {each.id: (each.facts.environment, each.commit) for each in runs.values()}
+    facts = {each.id: (each.facts.environment, each.commit, each.sources) for each in runs.values()}
     for each in (known for baselines in stored.values() for known in baselines.runs.values()):
-        facts[each.run] = (each.environment, each.commit)
+        facts[each.run] = (each.environment, each.commit, each.sources)
     # What comes with a pack was measured in the pack's repository.
     shipped = {each.entries[name].run for each in stored.values() for name in each.shipped}
     expected = {}
     for name, sku in skus.items():
         baselines, entry = stored[sku.slug], entries[name]
-        environment, commit = facts.get(entry.run, ({}, "")) if entry else ({}, "")
+        environment, commit, sources = facts.get(entry.run if entry else "", ({}, "", {}))
+        source = Source.at(commit) if commit else None  # of files that say no more
         covers, problem = baselines.covers(name), baselines.fingerprint_problem
         expected[name] = Expected(
             entry=entry,
             source=baselines.name_of(name) if covers else reference.get(name, Expected()).source,
             commit="" if entry and entry.run in shipped else commit,
             environment=environment,
+            source_a=sources.get(name.partition(".")[0], source),
             why_not=because("other_kind", text=problem) if problem else None,
             slug=sku.slug if covers and not problem else "",
         )

@@ -49,14 +49,17 @@ from perfsuite.model import (
 )
 from perfsuite.packs.select import missing_need, order
 from perfsuite.report import view
+from perfsuite.run.accept import refuse_changed
 from perfsuite.run.against import (
     MOST,
     Sides,
     askable,
     by_size,
     differing,
+    keep_sources,
     of_one_code,
     open_sides,
+    sources_of,
     unaskable,
 )
 from perfsuite.run.config import CONFIRM_END, SCREEN_END, Config, Exceptions, TimeLimit
@@ -298,8 +301,11 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
         sides = open_sides(config, variants, stack)
         place = panels or stack.enter_context(Panels())
         opened = place.of(config.device, config.packs, settings, sides.code)
-        run = new_run(config, opened[0].facts, sides.revision)
-        notes = [*idle_gpus(opened), *filter(None, [commit_of(config.root)[1]])]
+        sources, told = sources_of(config, config.packs)
+        run = replace(new_run(config, opened[0].facts, sides.revision), sources=sources)
+        if config.accept and not config.allow_dirty:
+            refuse_changed(run)
+        notes = [*idle_gpus(opened), *filter(None, [commit_of(config.root)[1]]), *told]
         notes += () if interrupted else clock_notes(run)
         if interrupted and (refused := refusal(run, interrupted)):
             what, remedy = refused
@@ -318,6 +324,7 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
             limit = replace(limit, spent_s=spent_s / len(opened))
         else:
             file = stack.enter_context(RunFile.create(config.folder, run))
+            notes += keep_sources(config, run)
         file.run = basis.hold(file.run)
         for note in notes:
             listener.note(note)

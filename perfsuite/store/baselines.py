@@ -25,7 +25,17 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from perfsuite.boundary import StoreError, hidden, plain
-from perfsuite.model import CLOCKS, BaselineEntry, BaselineMetric, Pack, Record, Regime, Run, Sku
+from perfsuite.model import (
+    CLOCKS,
+    BaselineEntry,
+    BaselineMetric,
+    Pack,
+    Record,
+    Regime,
+    Run,
+    Sku,
+    Source,
+)
 from perfsuite.stats import hodges_lehmann, pooled
 from perfsuite.store import files
 from perfsuite.store.codec import convert, damaged, read_json, round_digits, take_schema
@@ -57,13 +67,14 @@ class Acceptance(Record, frozen=True, kw_only=True):
 
 
 class RunFacts(Record, frozen=True, kw_only=True):
-    """What a baseline keeps of a run its entries come from."""
+    """What a baseline keeps of a run its entries come from; ``sources`` are by pack."""
 
     run: str
     started: str
     commit: str = ""
     command: str = ""
     environment: Mapping[str, str] = {}
+    sources: Mapping[str, Source] = {}
 
 
 class StoredEntry(BaselineEntry, frozen=True, kw_only=True):
@@ -283,6 +294,7 @@ def write_entries(
             commit=run.commit,
             command=hidden(plain(run.command)),
             environment=run.facts.environment,
+            sources=run.sources,
         )
         first[run_path(folder, run.id)] = _flat_text(facts)
     if not has_sku(folder):

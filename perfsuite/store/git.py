@@ -1,5 +1,8 @@
 """Asks git: which code runs, what it was changed by, and the tree of another commit.
 
+A changed tree that was measured is kept as a commit of ours. The user's index, HEAD, branches and
+stash stay as they are.
+
 The folder decides which repository is meant, not the environment.
 """
 
@@ -11,13 +14,14 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 
 from perfsuite.boundary import UsageError, plain
-from perfsuite.model import Pack, Revision, Variant
+from perfsuite.model import Pack, Revision, Source, Variant
 from perfsuite.store.files import locked
 
 # In the environment of git's hooks these name the repository that the hook is of.
@@ -35,20 +39,39 @@ OPTION = "--perf-against"
 # Neither what is written while a run goes on (reports, logs) nor what is built of sources is code.
 CODE = frozenset({".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".py", ".pyx"})
 DIGITS = 12
+# Changed trees that were measured, by run. No push takes them along but one of --mirror.
+REFS, MOST_REFS = "refs/perfsuite", 20
+# Of more in files that git does not know no tree is kept: it would never leave the repository.
+MOST_UNKNOWN_BYTES = 64 << 20
+# Ours, so that the same tree is the same commit whoever measures it, and whenever.
+OURS = {
+    f"GIT_{who}_{what}": value
+    for who in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "perfsuite"), ("EMAIL", "none"), ("DATE", "@0 +0000"))
+}
+# No hooks; and what is written to an index is written there alone, and is all that there is.
+SET_SO = [
+    "core.hooksPath=/dev/null", "core.splitIndex=false", "core.safecrlf=false",
+    "add.ignoreErrors=false",
+]  # fmt: skip
 
 
-def git(folder: Path, *words: str) -> str:
-    """Return what git says, without the hooks of the repository; raises UsageError."""
+def git(folder: Path, *words: str, **variables: str) -> str:
+    """Return what git says, without the hooks of the repository; raises UsageError.
+
+    It is asked in an environment with these ``variables``.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in REPOSITORY_NAMES}
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), "-c", "core.hooksPath=/dev/null", *words],
+            ["git", "-C", str(folder), *(w for each in SET_SO for w in ("-c", each)), *words],
             capture_output=True,
             text=True,
             errors="surrogateescape",  # names of files, as Python has them
             check=False,
             timeout=GIT_LIMIT_S,
-            env={**kept, "LC_ALL": "C"},
+            # It does not even refresh the user's index.
+            env={**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", **variables},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"git cannot be run: {error}", where=str(folder)) from error
@@ -144,6 +167,68 @@ def knows(repository: Path, place: Path) -> bool:
     """Say whether something is code of a repository, committed or not yet: not what git ignores."""
     names = ("ls-files", "--cached", "--others", "--exclude-standard", "--", str(place.resolve()))
     return bool(_asked(repository, *names))
+
+
+def source_in(repository: Path, apart: Sequence[Path]) -> Source:
+    """Return the commit that a repository's files are of; of changed ones a commit of ours.
+
+    What lies in folders ``apart``, such as those that runs write to, counts for nothing. Raises
+    UsageError where files are changed that cannot be kept. No ref holds the commit yet.
+    """
+    head = _asked(repository, "rev-parse", "--verify", "--quiet", "HEAD")
+    inside = (each.relative_to(repository) for each in apart if repository in each.parents)
+    code = ("--", ".", *(f":(exclude,literal){each}" for each in inside))
+    listed = git(repository, "ls-files", "-z", "--others", "--exclude-standard", *code)
+    # A folder is another repository.
+    names = [name for name in listed.split("\0") if name and not name.endswith("/")]
+    unknown = [repository / name for name in names]
+    # Of what git does not know only code makes a tree another one: a run may leave any file.
+    is_changed = not head or any(file.suffix in CODE for file in unknown)
+    if not is_changed and not git(repository, "diff", "--name-only", "HEAD", *code):
+        return Source(commit=head, tree=git(repository, "rev-parse", "HEAD^{tree}"))
+    size = sum(file.lstat().st_size for file in unknown if file.is_file())
+    if size > MOST_UNKNOWN_BYTES:
+        told = f"{size >> 20} MiB are in files that git does not know"
+        raise UsageError(told, where=str(repository), remedy="let git ignore them: .gitignore")
+    with tempfile.TemporaryDirectory() as folder:
+        index = Path(folder, "index")
+        # With what git knows of files that it need not read, and when it knew it: what changed in
+        # the same moment is read.
+        with suppress(FileNotFoundError):
+            shutil.copy2(repository / git(repository, "rev-parse", "--git-path", "index"), index)
+        own = {"GIT_INDEX_FILE": str(index), **OURS}
+        git(repository, "add", "--update", *code, **own)
+        new = Path(folder, "new")
+        new.write_bytes(os.fsencode("\0".join(names)))
+        from_file = (f"--pathspec-from-file={new}", "--pathspec-file-nul")
+        git(repository, "add", *from_file, **own, GIT_LITERAL_PATHSPECS="1")
+        tree = git(repository, "write-tree", **own)
+        parent = ("-p", head) if head else ()
+        commit = git(repository, "commit-tree", tree, *parent, "-m", "Measured", **own)
+    if head and tree == git(repository, "rev-parse", "HEAD^{tree}"):
+        told = "what is changed lies in a submodule"
+        raise UsageError(told, where=str(repository), remedy="commit it there")
+    return Source(commit=commit, tree=tree, is_changed=True)
+
+
+def hold(repository: Path, run: str, commit: str, is_needed: Callable[[str], bool]) -> None:
+    """Keep a commit of ours for a run; of older ones' the newest stay, and those needed."""
+    git(repository, "update-ref", f"{REFS}/{run}", commit)
+    names = git(repository, "for-each-ref", "--format=%(refname:lstrip=2)", REFS).split()
+    for name in sorted(names, reverse=True)[MOST_REFS:]:
+        if not is_needed(name):
+            git(repository, "update-ref", "-d", f"{REFS}/{name}")
+
+
+def worktrees_of(repository: Path) -> list[Path]:
+    """Return the folders of all worktrees of a repository, which share its refs."""
+    words = git(repository, "worktree", "list", "--porcelain", "-z").split("\0")
+    return [Path(each[len("worktree ") :]) for each in words if each.startswith("worktree ")]
+
+
+def is_shallow(repository: Path) -> bool:
+    """Say whether a clone lacks old commits."""
+    return _asked(repository, "rev-parse", "--is-shallow-repository") == "true"
 
 
 def repository_of(project: Path) -> Path:

@@ -1,9 +1,9 @@
 """Run files: append-only JSON lines, the folder of them, and their ids.
 
 A run file has a JSON object a line, tagged with its kind: ``header`` (what ran where), ``plan``
-(variants and claims), a ``result`` or ``trace`` for each as it ends, and once it is finished
-``judged`` (verdicts, claims, notes) and a short ``end``. The last two may follow once more: what
-was judged again later.
+(variants and claims, and where their code comes from), a ``result`` or ``trace`` for each as it
+ends, and once it is finished ``judged`` (verdicts, claims, notes) and a short ``end``. The last two
+may follow once more: what was judged again later.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ from perfsuite.model import (
     Record,
     Result,
     Run,
+    Source,
     Trace,
     Variant,
     VariantRun,
     Verdict,
+    Word,
 )
 from perfsuite.store.codec import (
     convert,
@@ -73,6 +75,7 @@ class Plan(Record, frozen=True):
     variants: tuple[Variant, ...]
     instances: tuple[ClaimInstance, ...]
     canaries: tuple[Variant, ...]
+    sources: Mapping[str, Source] = {}
 
 
 class Judged(Record, frozen=True):
@@ -125,6 +128,7 @@ def _start_lines(run: Run) -> bytes:
         "variants": [without_case(each.variant) for each in run.variants],
         "instances": run.instances,
         "canaries": [without_case(each.variant) for each in run.canaries],
+        "sources": run.sources,
     }
     return _line("header", {"schema": RUN_SCHEMA, **header}) + _line("plan", plan)
 
@@ -170,7 +174,8 @@ def read_run(data: bytes, *, where: str) -> Run:
                 tuple(VariantRun(variant=each) for each in some)
                 for some in (plan.variants, plan.canaries)
             )
-            run = replace(run, variants=variants, instances=plan.instances, canaries=canaries)
+            run = replace(run, variants=variants, canaries=canaries)
+            run = replace(run, instances=plan.instances, sources=plan.sources)
         elif kind == "judged":
             judged = asdict(convert(values, Judged, where=place))
         elif kind == "end":
@@ -454,6 +459,19 @@ def last_run(folder: Path, *, sku: str = "", unit: str = "", before: str = "") -
 def read_references(folder: Path, run: Run) -> Mapping[str, str]:
     """Return which runs ``write_references`` made those that a run's variants are compared with."""
     return _references(folder).units.get(f"{run.sku.slug}/{run.facts.unit}", {})
+
+
+def is_reference(folder: Path, run_id: str) -> bool:
+    """Say whether later runs may be compared with a run: something was new in it, or it was named.
+
+    An interrupted one may be by the time that it ends.
+    """
+    if any(run_id in chosen.values() for chosen in _references(folder).units.values()):
+        return True
+    with suppress(StoreError):
+        run = load_run(run_path(folder, run_id))
+        return not run.finished or any(verdict.word is Word.NEW for verdict in run.verdicts)
+    return False
 
 
 def write_references(folder: Path, run: Run, names: Iterable[str]) -> None:

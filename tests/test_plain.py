@@ -1,0 +1,236 @@
+"""Workloads of plain Python, without torch: their data are compared, refilled and counted."""
+
+from __future__ import annotations
+
+import array
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfsuite.boundary import CaseError
+from perfsuite.devices import plain
+from perfsuite.devices.plain import PlainRng, bytes_of, compare, digest, poison, refill
+
+ROOT = Path(__file__).parents[1]
+PACK = Path(__file__).parent / "packs" / "plain.py"
+# Finds no module of these names, as if they were not installed; the second only in workers.
+BLOCKER = """
+import sys
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+gone = {"torch", *GONE} if "perfsuite.workers.server" in sys.orig_argv else {"torch"}
+
+def find_others(cls, name, path=None, target=None):
+    return None if name.partition(".")[0] in gone else find(name, path, target)
+
+PathFinder.find_spec = classmethod(find_others)
+"""
+
+
+def shown(place: Path, *words: str, gone: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Measure the pack where torch is not installed; return its verdicts by variant."""
+    blocker = BLOCKER.replace("GONE", repr(gone))
+    (place / "sitecustomize.py").write_text(blocker, encoding="utf-8")
+    before = set(place.glob("reports/*/verdict.json"))
+    # A change of the machine's speed is to cost no second stage.
+    own = ("--perf-device=cpu", "--perf-processes=1", "--perf-threshold=99", *words)
+    only = (f"--perf-pack={PACK}", "--perf-packs=plain")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "perfsuite.plugin", "--perf"]
+    environment = {"PYTHONPATH": f"{place}:{ROOT}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    subprocess.run([*command, *only, *own], check=False, cwd=place, env=os.environ | environment)
+    (new,) = set(place.glob("reports/*/verdict.json")) - before
+    assert new.with_name("index.html").is_file()
+    told = json.loads(new.read_text("utf-8"))
+    return {each["variant"].partition("=")[2].rstrip("]"): each for each in told["variants"]}
+
+
+def test_plain_python_is_measured_twice_where_no_torch_is(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    first = shown(tmp_path)
+    words = {way: each["word"] for way, each in first.items()}
+    right = {"bytes", "records", "arrays"}
+    assert words == dict.fromkeys(right, "new") | {"kept": "wrong", "torch": "error"}
+    assert "after" in first["kept"]["reason"]
+    assert "torch is not installed" in first["torch"]["reason"]
+    second = shown(tmp_path, "--perf-select=way!=arrays,way!=kept,way!=torch", gone=("numpy",))
+    # How fast this machine is then must not matter: each has a verdict on time.
+    assert {each["word"] for each in second.values()} <= {"same", "unclear", "slower", "faster"}
+    assert second.keys() == right - {"arrays"}
+
+
+# Results.
+
+HALVES = np.arange(8, dtype=np.float32) / 2
+MANY = [math.sin(n) for n in range(1 << 17)]
+ONE_OFF = [*MANY[:-1], MANY[-1] + 2e-10]
+BIG = 2**53
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "why"),
+    [
+        (b"abc", bytearray(b"abc"), ""),
+        (b"abd", b"abc", "place 2 is b'd', not b'c'"),
+        (b"abc", b"abcd", "3 long, not 4"),
+        ("abc", b"abc", "'abc', not b'abc'"),
+        ([1, 2, 3], (1, 2, 3), ""),
+        ([1, 2, 4], [1, 2, 3], "relative error"),
+        ([1, 2], [1, 2, 3], "shape"),
+        # As floats these are the same.
+        ([BIG + 1], [BIG], "relative error"),
+        ([10**400], [10**400 + 1], "integers differ"),
+        ([10**400, 1], [10**400, 1], ""),
+        (MANY, [each * (1 + 1e-14) for each in MANY], ""),
+        (ONE_OFF, MANY, f"element {len(MANY) - 1} is"),
+        (MANY, [each * (1 + 1e-9) for each in MANY], "relative error"),
+        ([math.nan], [math.nan], "NaN"),
+        ([1 + 2j], [1 + 2j], ""),
+        ([1 + 2j], [1 - 2j], "relative error"),
+        ((HALVES,), HALVES.tolist(), ""),
+        (HALVES[::2], HALVES[::2].astype(np.float64), ""),
+        (HALVES.reshape(2, 4), HALVES, "shape (2, 4) not (8,)"),
+        (HALVES * np.float32(1.001), HALVES, "relative error"),
+        (HALVES.astype(np.float16) * np.float16(1.001), HALVES, ""),
+        (HALVES * 1j, HALVES * 1j, ""),
+        (HALVES * 1j, HALVES * 2j, "relative error"),
+        (array.array("q", [BIG + 1]), array.array("q", [BIG]), "relative error"),
+        ({"a": [1.0], "b": None}, {"a": [1.0], "b": None}, ""),
+        ({"a": [1.0]}, {"a": [2.0]}, "at ['a']"),
+        ({"a": 1}, {"b": 1}, "or others"),
+        ([{"x": "one"}, 2], [{"x": "two"}, 2], "at [0]['x']"),
+        ({1, 2}, {2, 1}, ""),
+        ({1, 2}, {1, 3}, "not {1, 3}"),
+        ([None, "a"], [None, "a"], ""),
+        (1.0, 1.0, ""),
+        (np.array([{}], object), np.array([{1: 2}], object), "{1: 2}"),
+        (np.array([{}, 1], object), np.array([{}, 1], object), "cannot be compared"),
+        ([1], None, "nothing to compare with"),
+        ((), (), "nothing to compare with"),
+    ],
+)
+def test_what_differs_is_seen_and_said(got: Any, want: Any, why: str) -> None:
+    comparison = compare(got, want, None)
+    assert comparison.is_right == (not why)
+    assert why in comparison.reason
+
+
+def test_a_tolerance_is_for_numbers_alone() -> None:
+    assert compare([1.0, 2.0], [1.001, 2.0], 0.01).is_right
+    assert compare({"a": [1, 2]}, {"a": [1.001, 2]}, 0.01).limit == 0.01
+    assert not compare(b"ab", b"ac", 0.1).is_right
+
+
+# Data.
+
+
+def box(*values: Any) -> SimpleNamespace:
+    return SimpleNamespace(held=list(values))
+
+
+LAYOUTS = [
+    lambda n: ([n, n + 1],),
+    lambda n: (bytearray([n]), 3),
+    lambda n: (np.full((2, 3), n)[:, ::2],),
+    lambda n: (array.array("d", [n]),),
+    lambda n: ([{"name": f"n{n}"}, {"name": "x", "all": (n,)}],),
+    lambda n: ({"a": {"b": [bytearray([n]), n]}},),
+    lambda n: (box([n], f"n{n}"),),
+    lambda n: ({n, n + 7}, {n: "key"}),
+    lambda n: ([n] * n,),
+    lambda n: ([10**5000 + n],),
+]
+
+
+@pytest.mark.parametrize("made", LAYOUTS)
+def test_other_data_come_to_where_the_arguments_lie(made: Any) -> None:
+    old, fresh = made(1), made(2)
+    first = digest(old, [])
+    assert first == digest(made(1), []) != digest(fresh, [])
+    assert refill(old, fresh, [])
+    assert digest(old, []) == digest(fresh, [])
+    # What they came from is not what they lie in.
+    assert refill(old, made(1), [])
+    assert digest(fresh, []) == digest(made(2), [])
+    assert digest(old, []) == first
+
+
+@pytest.mark.parametrize(
+    ("old", "fresh"),
+    [
+        (([1], b"a"), ([2], b"b")),
+        (([1], 3), ([2], 4)),
+        (([1], bytearray(b"a")), ([2], bytearray(b"ab"))),
+        (([1], np.ones(3)), ([2], np.ones(3, np.float32))),
+        (([1], iter("a")), ([2], iter("a"))),
+        (([1], np.frombuffer(b"abcd", np.uint8)), ([2], np.ones(4, np.uint8))),
+    ],
+)
+def test_what_cannot_be_refilled_stays_as_it_is(old: Any, fresh: Any) -> None:
+    assert not refill(old, fresh, [])
+    assert old[0] == [1]
+
+
+def test_outputs_are_filled_with_what_is_no_result_and_are_no_input() -> None:
+    own: list[Any] = [
+        [1.0, 2],
+        {"a": "b"},
+        bytearray(2),
+        np.zeros((2, 2))[:, 0],
+        array.array("i", [0]),
+        [[1]],
+    ]
+    arguments = (*own, [5])
+    before = digest(arguments, own)
+    poison([*own, None])
+    assert digest(arguments, own) == before == digest(([5],), [])
+    numbers, named, raw, floats, ints, nested = own
+    assert all(map(math.isnan, [*numbers, named["a"], *floats, *nested[0]]))
+    assert (raw, ints[0]) == (b"\x7f\x7f", 0x7F7F7F7F)
+    assert refill((numbers, [1]), ([3.0, 3.0], [2]), own)
+    assert math.isnan(numbers[0])
+    for each in (b"read only", {1}, np.array([None])):
+        with pytest.raises(CaseError, match="cannot be filled"):
+            poison([each])
+
+
+def test_bytes_are_those_of_all_data_and_of_what_is_shared_once() -> None:
+    values = np.zeros(1000)
+    assert bytes_of([values, values[:10], memoryview(values[3:].data)]) == values.nbytes
+    assert bytes_of([b"abc", bytearray(5)]) == 8
+    numbers = [float(n) for n in range(1000)]
+    assert 30_000 < bytes_of([numbers, {"same": numbers}, 0]) < 35_000
+    # Two results in the same memory are known by that.
+    assert bytes_of([(numbers, 1.5), (numbers, 2.5)]) < 2 * bytes_of([(numbers, 1.5)])
+
+
+def test_without_torch_a_seed_makes_the_data() -> None:
+    rng = PlainRng(7)
+    assert (rng.seed, rng.outputs) == (7, [])
+    for make in (rng.randn, rng.rand, rng.randint, rng.empty):
+        with pytest.raises(CaseError, match="torch is not installed"):
+            make(3, dtype="float32")
+
+
+def test_where_torch_is_the_same_code_has_the_plain_data() -> None:
+    pytest.importorskip("torch")
+    from perfsuite.devices import tensors
+
+    old, fresh = ([1.0, 2.0], {"a": bytearray(b"x")}), ([3.0, 4.0], {"a": bytearray(b"y")})
+    assert tensors.bytes_of(old) == bytes_of(old)
+    assert tensors.digest(old, []) == digest(old, [])
+    assert tensors.compare([1.0], [2.0], None) == compare([1.0], [2.0], None)
+    assert tensors.refill(old, fresh, [])
+    assert old == fresh
+    tensors.poison(old)
+    assert math.isnan(old[0][0])
+    assert tensors.TensorRng("cpu", 7).seed == 7
+    assert plain.software().items() < tensors.software().items()

@@ -1,0 +1,546 @@
+"""Where packs' code comes from, what is kept of it, and why it cannot be side A any more."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from against_data import BEFORE, PACK, PLANTED, ROOT, asked, commit, git, repository_at, words
+from msgspec import structs
+from test_runner import Log
+
+from perfsuite.boundary import UsageError
+from perfsuite.model import Pack, Run, Settings, Side, Source, Wheel
+from perfsuite.run.accept import accept, refuse_changed
+from perfsuite.run.against import (
+    NoSideAError,
+    Sides,
+    _needed,
+    by_source,
+    is_same_code,
+    open_sides,
+    source_of,
+    sources_of,
+)
+from perfsuite.run.config import Config
+from perfsuite.run.expected import find_expected
+from perfsuite.run.run import Outcome, execute
+from perfsuite.store import git as store
+from perfsuite.store.baselines import RunFacts, read_all, read_runs
+from perfsuite.store.runs import write_references
+from perfsuite.workers.units import Panels
+
+SERVERS = Panels()
+FEW = Settings(samples=8, processes=1, confirm_processes=1)
+PAIRS = Settings(samples=8, processes=2, confirm_processes=4)
+REFS = "refs/perfsuite"
+
+
+@pytest.fixture(autouse=True)
+def _servers() -> Iterator[None]:
+    """Servers know where modules were when they began: each test has its own."""
+    with SERVERS:
+        yield
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = repository_at(tmp_path / "project")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def measure(folder: Path, **fields: Any) -> Outcome:
+    return execute(asked(folder, **{"settings": FEW, **fields}), Log(), SERVERS)
+
+
+def now(folder: Path, **fields: Any) -> Source:
+    config = asked(folder, **fields)
+    return source_of(config.packs[0], config)
+
+
+def refs(folder: Path) -> dict[str, str]:
+    lines = git(folder, "for-each-ref", "--format=%(refname) %(objectname)", REFS).splitlines()
+    return {
+        name.rpartition("/")[2]: sha for name, _, sha in (each.partition(" ") for each in lines)
+    }
+
+
+def sides(config: Config, source: Source) -> Sides:
+    with ExitStack() as stack:
+        return open_sides(config, config.variants, stack, source=source)
+
+
+def measured_beside(config: Config, source: Source) -> Run:
+    """Measure the tree beside a source, as beside a revision."""
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        found = open_sides(config, config.variants, stack, source=source)
+        patch.setattr("perfsuite.run.run.open_sides", lambda *_: found)
+        return execute(config, Log(), SERVERS).run
+
+
+def refused(config: Config, source: Source) -> dict[str, Any]:
+    """Return the kind and facts of why a source can be nobody's side A."""
+    with pytest.raises(NoSideAError) as caught:
+        sides(config, source)
+    reason = caught.value.reason
+    assert str(reason.facts["remedy"]) in str(caught.value)
+    return {"kind": reason.kind, **reason.facts}
+
+
+# What is known of the code.
+
+
+def test_a_clean_commit_and_a_changed_tree_are_told_apart(project: Path) -> None:
+    clean = now(project)
+    assert clean == Source(
+        commit=git(project, "rev-parse", "HEAD"), tree=git(project, "rev-parse", "HEAD^{tree}")
+    )
+    # What a run writes, or any file that is no code, is no change.
+    (project / ".gitignore").write_text("__pycache__/\n", encoding="utf-8")
+    (project / "baselines" / "cpu").mkdir(parents=True)
+    (project / "baselines/cpu/acme.json").touch()
+    clean = Source.at(commit(project))
+    for name in ("reports/index.html", ".perfsuite/x.py", "baselines/new.py", "notes.txt"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).touch()
+    (project / "baselines/cpu/acme.json").write_text("{}", encoding="utf-8")
+    assert not now(project, report=project / "reports").is_changed
+    (project / "speed.py").write_text(PLANTED, encoding="utf-8")
+    (project / "new.py").write_text("x = 1\n", encoding="utf-8")
+    (project / "odd *[name]\n.py").touch()
+    repository_at(project / "nested")
+    found = now(project, report=project / "reports")
+    names = {*git(project, "ls-tree", "-rz", "--name-only", found.commit).split("\0")[:-1]}
+    assert found.is_changed
+    tracked = {".gitignore", "acme.py", "baselines/cpu/acme.json", "speed.py"}
+    assert names == {*tracked, "new.py", "notes.txt", "odd *[name]\n.py"}
+    assert git(project, "show", f"{found.commit}:speed.py") == PLANTED.strip()
+    assert git(project, "rev-parse", f"{found.commit}^") == git(project, "rev-parse", "HEAD")
+    assert git(project, "rev-parse", f"{found.commit}^{{tree}}") == found.tree
+    # The same tree is the same commit, and the same code as a commit of it.
+    assert now(project, report=project / "reports") == found
+    git(project, "checkout", "--quiet", "baselines")
+    git(project, "--literal-pathspecs", "add", *names)
+    git(project, "commit", "--quiet", "-m", "made up")
+    assert not now(project).is_changed
+    report = project / "reports"
+    assert not now(project, report=report).is_changed
+    assert is_same_code(now(project, report=report), found)
+    assert not is_same_code(now(project, report=report), clean)
+
+
+def test_a_code_file_alone_that_git_does_not_know_changes_the_tree(project: Path) -> None:
+    (project / "new.py").touch()
+    assert now(project).is_changed
+    (project / "new.py").rename(project / "new.txt")
+    assert not now(project).is_changed
+
+
+def test_keeping_a_tree_leaves_all_of_the_user_s_as_it_is(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "speed.py").write_text(PLANTED, encoding="utf-8")
+    git(project, "stash")
+    (project / "staged.py").write_text("x = 1\n", encoding="utf-8")
+    git(project, "add", "staged.py")
+    (project / "staged.py").write_text("x = 2\n", encoding="utf-8")
+    (project / "speed.py").write_text("# later\n", encoding="utf-8")
+    for name in ("pre-commit", "post-commit", "reference-transaction", "post-index-change"):
+        hook = project / ".git" / "hooks" / name
+        hook.write_text(f"#!/bin/sh\ntouch {project}/ran\nexit 1\n", encoding="utf-8")
+        hook.chmod(0o755)
+    monkeypatch.setenv("GIT_INDEX_FILE", str(project / "other-index"))
+    names = ("HEAD", "index", "logs/HEAD", "refs/stash", "refs/heads/main")
+    before = {name: (project / ".git" / name).read_bytes() for name in names}
+    times = (project / ".git" / "index").stat().st_mtime_ns
+    source = now(project)
+    store.hold(project, "20260101-000000-aaaa", source.commit, bool)
+    assert {name: (project / ".git" / name).read_bytes() for name in names} == before
+    assert (project / ".git" / "index").stat().st_mtime_ns == times
+    monkeypatch.delenv("GIT_INDEX_FILE")
+    assert refs(project) == {"20260101-000000-aaaa": source.commit}
+    assert not (project / "ran").exists()
+    assert git(project, "show", f"{source.commit}:staged.py") == "x = 2"
+
+
+def test_a_repository_without_a_commit_has_a_changed_tree(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    git(folder, "init", "--quiet", "-b", "main")
+    (folder / "acme.py").write_text(PACK, encoding="utf-8")
+    (folder / "speed.py").write_text(BEFORE, encoding="utf-8")
+    found = store.source_in(folder, ())
+    assert found.is_changed
+    assert git(folder, "ls-tree", "--name-only", found.commit).split() == ["acme.py", "speed.py"]
+
+
+def test_what_cannot_be_kept_is_noted_and_costs_no_verdict(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MOST_UNKNOWN_BYTES", (1 << 20) - 1)
+    (project / "weights.bin").write_bytes(b"0" * (1 << 20))
+    assert not measure(project).run.sources["acme"].is_changed
+    (project / "speed.py").write_text(PLANTED, encoding="utf-8")
+    run = measure(project).run
+    assert run.sources["acme"] == Source(is_changed=True)
+    assert run.verdicts
+    (note,) = (note for note in run.notes if "is not kept" in note)
+    assert "1 MiB are in files that git does not know" in note
+    assert ".gitignore" in note
+    assert refs(project) == {}
+    config = asked(project)
+    assert refused(config, run.sources["acme"])["kind"] == "squashed"
+
+
+def test_a_change_in_a_submodule_is_a_change_that_cannot_be_kept(project: Path) -> None:
+    inner = repository_at(project.parent / "inner")
+    allowed = ("-c", "protocol.file.allow=always")
+    git(project, *allowed, "submodule", "--quiet", "add", str(inner), "part")
+    commit(project)
+    assert not now(project).is_changed
+    (project / "part" / "speed.py").write_text(PLANTED, encoding="utf-8")
+    config = asked(project)
+    found, notes = sources_of(config, config.packs)
+    assert found == {"acme": Source(is_changed=True)}
+    assert "lies in a submodule" in notes[0]
+
+
+def test_refs_of_old_runs_go_unless_something_needs_them(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MOST_REFS", 2)
+    outcomes = []
+    for number in range(7):
+        (project / "speed.py").write_text(f"{BEFORE}# {number}\n", encoding="utf-8")
+        outcomes.append(measure(project))
+        if number == 1:
+            accept(outcomes[1].run, project / "elsewhere", reason="made up", by="t")
+        if number == 2:
+            write_references(project / ".perfsuite", outcomes[2].run, ["acme.double[impl=one]"])
+    ids = [outcome.run.id for outcome in outcomes]
+    # The first one has what was new in it; the third was named.
+    assert [ids.index(name) for name in refs(project)] == [0, 2, 5, 6]
+    other = project.parent / "worktree"
+    git(project, "worktree", "add", "--quiet", str(other))
+    plain = asked(project)
+    for config, repository, needed in (
+        (replace(plain, baselines=(project / "elsewhere",)), project, [0, 1, 2]),
+        (plain, project, [0, 2]),
+        # Another worktree of the repository shares its refs, and has no runs of its own yet.
+        (replace(plain, root=other, baselines=()), other, [0, 2]),
+        # What another project does not know is not its own.
+        (replace(plain, root=project.parent, baselines=()), project, [*range(7)]),
+    ):
+        is_needed = _needed(config, repository)
+        assert [number for number, run in enumerate(ids) if is_needed(run)] == needed
+
+
+# What is accepted.
+
+
+def test_a_changed_tree_is_accepted_only_by_who_says_so(project: Path) -> None:
+    baselines = project / "baselines"
+    measure(project, accept=True)
+    (project / "speed.py").write_text(PLANTED, encoding="utf-8")
+    with pytest.raises(UsageError, match="in no commit") as caught:
+        measure(project, accept=True)
+    assert "--allow-dirty" in caught.value.remedy
+    run = measure(project, accept=True, allow_dirty=True).run
+    with pytest.raises(UsageError, match=f"since {run.commit}, and in no commit"):
+        refuse_changed(run, ["acme"])
+    refuse_changed(structs.replace(run, sources={"acme": Source(wheel=Wheel("a", "1", "c"))}))
+    with pytest.raises(UsageError, match="in no commit"):  # of before, or of no repository
+        refuse_changed(structs.replace(run, sources={}))
+    accept(run, baselines, reason="made up", by="t")
+    (folder,) = baselines.iterdir()
+    facts: RunFacts = read_runs(folder, read_all(folder))[run.id]
+    assert facts.sources["acme"].commit == refs(project)[run.id]
+    # Accepted numbers that are not committed yet change no code.
+    git(project, "checkout", "--quiet", "speed.py")
+    refuse_changed(measure(project).run)
+
+
+# Side A.
+
+
+def test_side_a_is_the_code_that_an_entry_comes_from(project: Path) -> None:
+    first = measure(project).run
+    (project / "speed.py").write_text(BEFORE.replace('"two": 100', '"two": 120'), encoding="utf-8")
+    changed = measure(project).run
+    (project / "speed.py").write_text(PLANTED, encoding="utf-8")
+    config = asked(project)
+    for run in (first, changed):
+        source = run.sources["acme"]
+        found = sides(config, source)
+        assert len(found.compared) == 2
+        tree = found.code[Side.A].tree
+        assert tree
+        assert ("120" in Path(tree.root, "speed.py").read_text("utf-8")) is (run is changed)
+        assert git(Path(tree.root), "status", "--porcelain") == ""
+    assert str(found.revision) == f"revision {source.commit[:7]} (a changed tree)"
+    run = measure(project).run
+    held = find_expected((), config.folder, run=run).hold(run)
+    assert {one.expected.source_a for one in held.variants} == {first.sources["acme"]}
+    ((source, own),) = by_source(held)
+    assert (source, len(own)) == (first.sources["acme"], 2)
+    one, two = held.variants
+    short = structs.replace(one.expected, source_a=Source.at(source.commit[:12]))
+    none = structs.replace(one.expected, source_a=None)
+    other = structs.replace(one.expected, source_a=changed.sources["acme"])
+    for expected, counts in ((short, [2]), (none, [1]), (other, [1, 1])):
+        mixed = structs.replace(held, variants=(structs.replace(one, expected=expected), two))
+        assert [len(variants) for _, variants in by_source(mixed)] == counts
+
+
+def test_a_change_beside_a_changed_tree_that_was_kept_is_found(project: Path) -> None:
+    (project / "speed.py").write_text(BEFORE.replace('"two": 100', '"two": 120'), encoding="utf-8")
+    source = measure(project).run.sources["acme"]
+    (project / "speed.py").write_text(PLANTED, encoding="utf-8")
+    assert words(measured_beside(asked(project, settings=PAIRS), source)) == {
+        "one": "same",
+        "two": "slower",
+    }
+
+
+def test_short_commits_of_old_files_are_found_and_names_are_none(project: Path) -> None:
+    config, sha = asked(project), git(project, "rev-parse", "HEAD")
+    found = sides(config, Source.at(sha[:12]))
+    assert found.revision
+    assert found.revision.commit == sha
+    for name in ("main", "HEAD", "--upload-pack=x", "\x1b[2J", "f" * 40, f"{sha[:12]}-dirty"):
+        assert refused(config, Source.at(name))["kind"] == "squashed"
+
+
+def test_a_shallow_clone_and_one_that_lacks_the_commit_differ(project: Path) -> None:
+    old = Source.at(git(project, "rev-parse", "HEAD"))
+    commit(project, speed=PLANTED)
+    for name, depth, kind, remedy in (
+        ("shallow", ("--depth=1",), "shallow", "git fetch --unshallow"),
+        ("whole", (), "", ""),
+    ):
+        clone = project.parent / name
+        git(project.parent, "clone", "--quiet", *depth, f"file://{project}", str(clone))
+        config = asked(clone)
+        if kind:
+            told = refused(config, old)
+            assert (told["kind"], told["code"]) == (kind, str(old))
+            assert remedy in told["remedy"]
+            assert "fetch-depth: 0" in told["remedy"]
+            # A changed tree is in no other clone: nothing deeper has it.
+            kept = Source(commit="c" * 40, is_changed=True)
+            assert refused(config, kept)["kind"] == "squashed"
+        else:
+            assert sides(config, old).compared
+            told = refused(config, Source.at("c" * 40))
+            assert (told["kind"], told["code"]) == ("squashed", "commit ccccccc")
+            assert "fetch the branch" in told["remedy"]
+
+
+def test_what_lies_in_no_repository_is_told(project: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    shutil.copy(project / "acme.py", plain)
+    config = asked(project, pack=plain / "acme.py")
+    assert source_of(config.packs[0], config) == Source()
+    known = Source.at(git(project, "rev-parse", "HEAD"))
+    for source in (known, Source()):
+        told = refused(config, source)
+        assert (told["kind"], told["pack"]) == ("no_git", "acme")
+        assert "pip install -e" in told["remedy"]
+    assert refused(asked(project), Source())["kind"] == "no_git"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "told"),
+    [
+        ("from perfsuite import Gone\n", "old_front_door", "cannot import name 'Gone' from"),
+        ("import perfsuite\nperfsuite.gone\n", "old_front_door", "has no attribute 'gone'"),
+        ("import perfsuite.gone\n", "old_front_door", "No module named 'perfsuite.gone'"),
+        (PACK.replace('source="', 'gone=1, source="'), "old_front_door", "argument 'gone'"),
+        (PACK.replace("def perf_cases():", "def perf_cases(gone):"), "old_front_door", "hook"),
+        ("import perfsuite_gone\n", "no_build", "No module named 'perfsuite_gone'"),
+        ("raise ValueError('not today')\n", "no_build", "not today"),
+    ],
+)
+def test_a_pack_that_cannot_be_listed_there_says_why(
+    project: Path, text: str, kind: str, told: str
+) -> None:
+    old = Source.at(commit(project, acme=text))
+    (project / "acme.py").write_text(PACK, encoding="utf-8")
+    found = refused(asked(project), old)
+    assert (found["kind"], told in found["why"]) == (kind, True)
+    assert found["code"] == str(old)
+    assert "\n" not in found["why"]
+
+
+def test_a_build_that_fails_is_told_by_its_first_line(project: Path) -> None:
+    source = Source.at(git(project, "rev-parse", "HEAD"))
+    found = refused(asked(project, build="echo no compiler; exit 3"), source)
+    assert found["kind"] == "no_build"
+    assert found["why"].endswith("'echo no compiler; exit 3' ended with 3")
+    assert "--perf-against-build" in found["remedy"]
+
+
+def test_of_several_packs_one_that_cannot_be_listed_stays_out(project: Path) -> None:
+    second = PACK.replace("def double(", "def twice(").replace("[double]", "[twice]")
+    old = Source.at(commit(project, other=f"import gone\n{second}"))
+    (project / "other.py").write_text(second, encoding="utf-8")
+    both = (project / "acme.py", project / "other.py")
+    config = Config(root=project, device="fake", pack=both, only=("acme", "other")).chosen()
+    found = sides(config, old)
+    assert {name.partition(".")[0] for name in found.compared} == {"acme"}
+    assert {each.kind for each in found.missing.values()} == {"no_build"}
+    assert {name.partition(".")[0] for name in found.missing} == {"other"}
+
+
+# Wheels.
+
+
+def wheel_at(folder: Path, version: str, **modules: str) -> Path:
+    """Write a wheel of a pack as ``pip wheel`` does."""
+    info = f"acme_perf-{version}.dist-info"
+    files = {f"{name.replace('__in__', '/')}.py": text for name, text in modules.items()}
+    files[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: acme-perf\nVersion: {version}\n"
+    files[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files[f"{info}/entry_points.txt"] = "[perfsuite]\nacme = acme_perf\n"
+    rows = []
+    for name, text in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=")
+        rows.append(f"{name},sha256={digest.decode()},{len(text)}")
+    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""])
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"acme_perf-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, text in files.items():
+            packed.writestr(name, text)
+    return path
+
+
+PACKAGE = {"acme_perf": PACK.replace("import speed", "import acme_speed as speed")}
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that wheels are installed into, as pip does it."""
+    folder = tmp_path / "lib" / "site-packages"
+    folder.mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(folder)]))
+    return folder
+
+
+def install(site: Path, wheel: Path) -> None:
+    for old in site.iterdir():
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(site)
+
+
+def installed(folder: Path, **fields: Any) -> Config:
+    config = Config(root=folder, device="fake", only=("acme",), settings=FEW, **fields).chosen()
+    return config.narrowed(config.variants, config.claims)
+
+
+def test_a_wheel_is_known_by_its_record_and_another_is_unpacked_from_a_folder(
+    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wheels = tmp_path / "wheels"
+    old = wheel_at(wheels, "1.0", **PACKAGE, acme_speed=BEFORE)
+    install(site, old)
+    config = installed(tmp_path)
+    (pack,) = config.packs
+    before = source_of(pack, config)
+    assert before.wheel
+    assert (before.wheel.name, before.wheel.version) == ("acme-perf", "1.0")
+    # Identical code needs no folder.
+    assert sides(config, before).compared
+    # Nor do pip's own files make a difference.
+    pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--upgrade"]
+    subprocess.run([*pip, "--quiet", "--target", site, old], check=True)
+    assert "INSTALLER" in next(site.glob("*.dist-info/RECORD")).read_text("utf-8")
+    assert is_same_code(source_of(pack, config), before)
+    install(site, wheel_at(tmp_path / "new", "1.1", **PACKAGE, acme_speed=PLANTED))
+    config = installed(tmp_path)
+    after = source_of(config.packs[0], config)
+    assert not is_same_code(before, after)
+    told = refused(config, before)
+    assert (told["kind"], told["code"]) == ("no_wheel", "acme-perf 1.0")
+    assert "pip download --no-deps acme-perf==1.0 -d wheels" in told["remedy"]
+    # The same version, built anew of other files, is another wheel.
+    wheel_at(tmp_path / "rebuilt", "1.0", **PACKAGE, acme_speed=PLANTED)
+    rebuilt = installed(tmp_path, wheels=(tmp_path / "none", tmp_path / "rebuilt"))
+    assert refused(rebuilt, before)["kind"] == "no_wheel"
+    unzipped = tmp_path / "folders" / "acme_perf-1.0"
+    with zipfile.ZipFile(old) as packed:
+        packed.extractall(unzipped)
+    for folder in (wheels, unzipped.parent, unzipped):
+        found = sides(installed(tmp_path, wheels=(folder,)), before)
+        assert str(found.revision) == "acme-perf 1.0"
+        assert len(found.compared) == 2
+    config = replace(installed(tmp_path, wheels=(wheels,)), settings=PAIRS)
+    assert words(measured_beside(config, before)) == {"one": "same", "two": "slower"}
+
+
+def test_a_wheel_that_leads_elsewhere_is_not_unpacked(tmp_path: Path, site: Path) -> None:
+    config = None
+    for number, name in enumerate(("../evil.py", "/evil.py", "a/../../evil.py")):
+        wheels = tmp_path / f"wheels{number}"
+        bad = wheel_at(wheels, "1.0", **PACKAGE, acme_speed=BEFORE)
+        install(site, bad)
+        config = config or installed(tmp_path)
+        source = source_of(config.packs[0], config)
+        install(site, wheel_at(tmp_path / "new", "1.1", **PACKAGE, acme_speed=PLANTED))
+        with zipfile.ZipFile(bad, "a") as packed:
+            packed.writestr(name, "raise SystemExit")
+        told = refused(replace(config, wheels=(wheels,)), source)
+        assert told["kind"] == "no_build"
+        assert "a file of another folder" in told["why"]
+        assert not [*tmp_path.rglob("evil.py")]
+
+
+def test_what_is_installed_editable_is_no_wheel(project: Path, site: Path) -> None:
+    """Its distribution lists other files, such as a finder."""
+    install(site, wheel_at(project.parent / "w", "1.0", acme_speed=BEFORE))
+    commit(project, acme_perf=PACKAGE["acme_perf"])
+    config = Config(root=project, device="fake")
+    pack = Pack(name="acme", origin="module:acme_perf@")
+    assert source_of(pack, config).commit == git(project, "rev-parse", "HEAD")
+
+
+# One code or another.
+
+
+def test_sources_are_the_same_code_by_commit_tree_or_wheel() -> None:
+    one = Source(commit="a" * 40, tree="1" * 40)
+    wheel = Source(wheel=Wheel("acme", "1.0", "c0ffee"))
+    for other, is_same in (
+        (one, True),
+        (Source.at("a" * 12), True),
+        (Source.at("a" * 6), False),
+        (Source.at("a" * 11 + "b"), False),
+        (Source(commit="b" * 40, tree="1" * 40, is_changed=True), True),
+        (Source(commit="b" * 40, tree="2" * 40), False),
+        (Source(is_changed=True), False),
+        (Source(), False),
+        (wheel, False),
+    ):
+        assert is_same_code(one, other) is is_same
+        assert is_same_code(other, one) is is_same
+    assert is_same_code(wheel, structs.replace(wheel))
+    for changed in (("beta", "1.0", "c0ffee"), ("acme", "1.1", "c0ffee"), ("acme", "1.0", "")):
+        assert not is_same_code(wheel, Source(wheel=Wheel(*changed)))
+    assert not is_same_code(Source(), Source())
