@@ -1018,10 +1018,12 @@ class Word(StrEnum):
     # Glyph, tone (of report.view.TONES) and meaning; what needs a reader most stands first.
     OVER_BUDGET = "over-budget", ("!", "budget", "above the limit set by the case's author")
     SLOWER = "slower", ("▲", "slower", "slower by more than the threshold")
+    ENVIRONMENT = "environment", ("≈", "budget", "the same code, and not what it measured before")
     UNCLEAR = "unclear", ("?", "unclear", "the evidence does not decide")
     INCOMPARABLE = "incomparable", ("≠", "other", "the baseline is of another kind")
     FASTER = "faster", ("▼", "faster", "faster by more than the threshold")
     NEW = "new", ("+", "new", "nothing to compare with yet")
+    SAME_CODE = "same-code", ("=", "same", "the same code; its environment is not judged")
     SAME = "same", ("=", "same", "no change that matters")
 
     look: tuple[str, str, str]
@@ -1040,7 +1042,7 @@ class Word(StrEnum):
     @property
     def stayed(self) -> bool:
         """Say whether no change that matters was found."""
-        return self is Word.SAME
+        return self in {Word.SAME, Word.SAME_CODE}
 
     @property
     def asks_why(self) -> bool:
@@ -1216,21 +1218,6 @@ class Verdict(Judged, frozen=True, kw_only=True):
     excepted: Excepted | None = None
 
 
-class MachineShift(Judged, frozen=True, kw_only=True):
-    """The verdict on a whole run whose machine changed: variants and a canary moved alike.
-
-    ``word`` says which way, ``moved`` of ``comparable`` variants did on the units named, and
-    ``variants`` are those whose own verdict this one replaces.
-    """
-
-    word: Word
-    moved: int
-    comparable: int
-    units: tuple[str, ...]
-    canaries: tuple[str, ...]
-    variants: tuple[str, ...]
-
-
 class ClaimVerdict(Judged, frozen=True, kw_only=True):
     """What became of a claim: the time ratio found, with its interval, and the ratio asked for."""
 
@@ -1285,6 +1272,12 @@ class VariantRun(Record, frozen=True, kw_only=True):
     def entry(self) -> BaselineEntry | None:
         """The entry that it is compared with."""
         return self.expected.entry
+
+    @property
+    def is_built_anew(self) -> bool:
+        """Say whether what it was compiled to is known to be another than its entry's."""
+        artefacts = {process.artefact for process in self.last.evidence} if self.last else set()
+        return bool(self.entry and self.entry.artefact and artefacts - {self.entry.artefact, ""})
 
     def result(self, stage: Stage, side: Side = Side.B) -> Result | None:
         """Return how a stage ended: of what was measured again, the last time."""
@@ -1344,7 +1337,6 @@ class Run(Record, frozen=True, kw_only=True):
     units: Mapping[str, str] = {}
     against: Revision | None = None
     canaries: tuple[VariantRun, ...] = ()
-    shift: MachineShift | None = None
     phases_s: Mapping[str, float] = {}
     shard: Shard | None = None
     parts: tuple[Part, ...] = ()

@@ -354,8 +354,6 @@ class PerfSession:
         if run_view := self.run_view:
             told = functools.partial(accounts_of, run_view, self.asked)
             self.accounts = outcome.steps.take("items say less", told, self.accounts)
-        if outcome.is_interrupted:
-            raise KeyboardInterrupt
 
     @property
     def run_view(self) -> RunView | None:
@@ -457,9 +455,9 @@ class PerfSession:
         is_empty = self.chosen and self.chosen.shard and not self.chosen.variants
         if is_empty and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = pytest.ExitCode.OK
-        shift = self.outcome.run.shift if self.outcome else None
-        if shift and shift.fails and not session.exitstatus:
-            session.exitstatus = EXIT_MACHINE
+        if self.run_view and self.run_view.is_environment:
+            others = session.testsfailed - sum(one.fails for one in self.run_view.variants)
+            session.exitstatus = session.exitstatus if others else EXIT_MACHINE
         if self.outcome and not self.outcome.steps.are_done and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -60,8 +60,6 @@ def judge_file(path: Path, baselines: Path, empty: Path) -> dict[str, Any]:
         **{stage.value: _told(verdicts.values()) for stage, verdicts in stages.items()},
         "whole": _told(whole.verdicts),
         "claims": {claim.claim: _claim(claim) for claim in whole.claims},
-        "shift": whole.shift
-        and [whole.shift.word.value, whole.shift.moved, whole.shift.comparable],
     }
 
 

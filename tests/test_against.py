@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from store_data import FACTS
 from test_runner import Log
 
 from perfsuite.boundary import PackError, UsageError
+from perfsuite.judge.compare import Policy
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     Confirmation,
@@ -39,7 +40,6 @@ from perfsuite.model import (
     Revision,
     Run,
     Settings,
-    Shard,
     Side,
     Status,
     Tree,
@@ -48,12 +48,10 @@ from perfsuite.model import (
 )
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.run.accept import accept
-from perfsuite.run.against import askable, differing, open_sides, unaskable
-from perfsuite.run.config import Config
-from perfsuite.run.expected import Basis
+from perfsuite.run.against import differing, open_sides
 from perfsuite.run.finish import run_view_of
 from perfsuite.run.run import Outcome, execute, new_run
-from perfsuite.store.runs import end_lines, list_runs, load_run, read_run
+from perfsuite.store.runs import end_lines, list_runs, load_run, read_run, write_references
 from perfsuite.workers.server import entries, moved_origin, refuse_strangers
 from perfsuite.workers.units import Panels
 
@@ -364,55 +362,16 @@ def test_a_change_of_the_code_is_found_on_a_card_never_seen(
     slower = verdicts(run)["two"]
     assert (slower.confirmation, slower.card) == ("A against B", "")
     assert slower.changes[0].theta == pytest.approx(0.04, abs=0.005)
-    # What turns decide is not confirmed before, and is traced although the run saw no cause to.
+    # What pairs decide needs no other processes, and is traced.
     assert not confirmed(run)
     assert sum("impl=two" in trace.variant for trace in run.traces) == 1
-    # Turns are part of what the run took; what was measured for it is nobody's last run.
-    assert run.wall_s > run.phases_s["turns"] > 0
+    # Pairs are part of what the run took; what was measured for it is nobody's last run.
+    assert run.wall_s > run.phases_s["pairs"] > 0
     assert len(list_runs(elsewhere / ".perfsuite")) == 1
     assert words(load_run(outcome.run_file)) == words(run)
     text = outcome.run_file.read_bytes()
     later = structs.replace(run, notes=("judged again",))
     assert read_run(text + end_lines(later), where="made up").notes == later.notes
-
-
-def test_only_what_turns_come_to_needs_no_confirmation(elsewhere: Path) -> None:
-    config = asked(elsewhere)
-    run = measure(elsewhere).run
-    verdicts = [
-        Verdict(variant=one.id, word=word, card="c")
-        for one, word in zip(run.variants, (Word.SAME, Word.UNCLEAR), strict=True)
-    ]
-    assert askable(verdicts, config, run, devices=1) == {run.variants[1].id}
-    no_card = [structs.replace(each, card="") for each in verdicts]
-    environment = {**run.facts.environment, "driver": "fake 0.9"}
-    other = structs.replace(run, facts=structs.replace(run.facts, environment=environment))
-    for told, of, in_run, devices in (
-        (verdicts, config, run, 2),
-        (no_card, config, run, 1),
-        (verdicts, config, other, 1),
-        (verdicts, replace(config, time_s=600.0), run, 1),
-        (verdicts, replace(config, shard=Shard(index=1, count=1)), run, 1),
-        (verdicts, replace(config, against="main"), run, 1),
-    ):
-        assert askable(told, of, in_run, devices=devices) == set()
-
-
-@pytest.mark.parametrize(("in_turns", "word"), [(False, "same"), (True, "unclear")])
-def test_without_the_other_revision_only_the_baseline_can_say_same(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, word: str, *, in_turns: bool
-) -> None:
-    def says_same(config: Config, *_: object) -> Any:
-        found = [Verdict(variant=v.id, word=Word.SAME, in_turns=in_turns) for v in config.variants]
-        run = new_run(config, FACTS, Revision("a" * 40, "main")).having(verdicts=found)
-        return Outcome(run, elsewhere, Basis(expected={}))
-
-    monkeypatch.setattr("perfsuite.run.run.execute", says_same)
-    nothing: Callable[[Run], Any] = lambda run: [(v.variant, "nothing") for v in run.verdicts]  # noqa: E731
-    monkeypatch.setattr("perfsuite.run.run.of_one_code", nothing)
-    write(elsewhere, speed=A_LITTLE_SLOWER)
-    two = verdicts(measure(elsewhere).run)["two"]
-    assert (two.word.value, "nothing" in two.reason) == (word, True)
 
 
 WAIVER = """[[waiver]]
@@ -448,84 +407,124 @@ def scaled(project: Path, factor: float) -> None:
     commit(project)
 
 
-def test_a_card_that_differs_is_no_change_of_the_code(
+def kinds(verdict: Verdict) -> set[str]:
+    return {reason.kind for reason in verdict.reasons}
+
+
+def test_the_same_code_on_a_card_never_seen_has_an_environment_that_nobody_judged(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scaled(elsewhere, 0.96)
     run = measure(elsewhere).run
-    assert set(words(run).values()) == {"same"}
-    two = verdicts(run)["two"]
-    assert (two.confirmation, two.card, two.fails) == (Confirmation.IN_TURNS, "", False)
-    assert {"same_in_turns", "card_differs"} & {reason.kind for reason in two.reasons}
-    monkeypatch.setattr("perfsuite.run.run.MOST", 1)
+    assert set(words(run).values()) == {"same-code"}
+    for each in run.verdicts:
+        assert (each.in_turns, each.card, each.fails) == (True, "", False)
+        assert "same_in_turns" in kinds(each)
+    monkeypatch.setattr("perfsuite.run.against.MOST_PAIRED", 1)
     run = measure(elsewhere).run
-    assert sorted(" in turns " in each.reason for each in run.verdicts) == [False, True]
-    told = "1 not measured in turns with the baseline's code: 1 at most are"
-    assert told in run.notes
+    assert sorted(words(run).values()) == ["same-code", "unclear"]
+    (left,) = (each for each in run.verdicts if each.word is Word.UNCLEAR)
+    assert "pairs are taken of 1 at most" in left.reason
 
 
-@pytest.mark.parametrize("is_known", [True, False])
-def test_other_software_may_be_the_cause_and_is_named(elsewhere: Path, *, is_known: bool) -> None:
-    scaled(elsewhere, 0.96)
-    for file in (elsewhere / "baselines").rglob("runs/*.json"):
+@pytest.mark.parametrize("kind", ["environment", "environment_unknown"])
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_what_moved_although_its_code_is_the_same_is_the_environment_s(
+    project: Path, kind: str, *, is_committed: bool
+) -> None:
+    """With the entry's own commit, and in pairs with it."""
+    accept(measure(project).run, project / "baselines", reason="made up", by="t")
+    for file in (project / "baselines").rglob("runs/*.json"):
         facts = json.loads(file.read_text(encoding="utf-8"))
-        environment = {**facts["environment"], "driver": "fake 0.9"} if is_known else {}
+        environment = {**facts["environment"], "driver": "fake 0.9"}
+        environment = environment if kind == "environment" else {}
         file.write_text(json.dumps({**facts, "environment": environment}), encoding="utf-8")
-    commit(elsewhere)
-    run = measure(elsewhere).run
-    assert words(run) == {"one": "unclear", "two": "unclear"}
-    told = "(this card, driver)" if is_known else "of which no facts are stored"
-    assert told in verdicts(run)["two"].reason
-
-
-def test_what_comes_with_the_card_is_no_other_software() -> None:
-    before = {"driver": "580", "vbios": "96.00", "nvlinks": "18"}
-    assert [*differing(before, {"driver": "580", "vbios": "97.00", "nvlinks": "0"})] == []
-    assert [*differing(before, {**before, "driver": "590", "torch": "2.13"})] == ["driver"]
+    scaled(project, 0.96)
+    if not is_committed:
+        git(project, "reset", "--quiet", "--soft", "HEAD~")
+    for fail_on, fails in (((), False), (("environment",), True)):
+        run = measure(project, policy=Policy(fail_on=fail_on)).run
+        assert set(words(run).values()) == {"environment"}
+        for each in run.verdicts:
+            assert each.fails is fails
+            assert each.changes[0].theta == pytest.approx(1 / 0.96 - 1, abs=0.005)
+            assert (each.confirmation is Confirmation.IN_TURNS) is is_committed
+            (reason,) = (one for one in each.reasons if one.kind == kind)
+            assert reason.facts["differing"] == (("driver",) if kind == "environment" else ())
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("ffffffffffff", ""),
-        ("ffffffffffff-dirty", "it is in no commit"),
-        ("HEAD", "it names no commit of this repository"),
-        ("--upload-pack=x", "it names no commit of this repository"),
-        ("\x1b[2Jffffffffff", "it names no commit of this repository"),
-        ("0123456789ab", "it is this very commit"),
-    ],
+    ("us", "slower", "paired"), [(100.0, 0, 2), (110.0, 1, 6)], ids=["machine", "code"]
 )
-def test_what_is_no_commit_is_not_asked(name: str, told: str) -> None:
-    assert unaskable(name, "0123456789ab").startswith(told)
-    assert bool(unaskable(name, "0123456789ab")) is bool(told)
+def test_where_everything_moved_some_speak_for_all_if_they_say_same(
+    project: Path, monkeypatch: pytest.MonkeyPatch, us: float, slower: int, paired: int
+) -> None:
+    names = ("one", "two", "three", "four", "five", "six")
+    speed = dict.fromkeys(names, 100.0)
+    pack = PACK.replace('["one", "two"]', repr([*names]))
+    commit(project, acme=pack, speed=f"US = {speed}\n")
+    accept(measure(project).run, project / "baselines", reason="made up", by="t")
+    scaled(project, 0.96)
+    commit(project, speed=f"US = { {**speed, 'two': us} }  # later\n")
+    monkeypatch.setattr("perfsuite.run.against.MOST_PAIRED", 2)
+    run = measure(project).run
+    assert Counter(words(run).values()) == Counter(environment=6 - slower, slower=slower)
+    assert sum(each.confirmation is Confirmation.IN_TURNS for each in run.verdicts) == paired
+    told = [one.facts for each in run.verdicts for one in each.reasons if one.kind == "paired"]
+    assert told == [{"count": 2, "total": 6}] * (6 - paired)
 
 
-def test_what_is_no_commit_here_is_not_asked_and_fresh_processes_confirm(elsewhere: Path) -> None:
-    known = git(elsewhere, "rev-parse", "--short=12", "HEAD~")
-    edit(elsewhere, "runs/*.json", f'"{known}"', '"ffffffffffff"')
+def test_what_differs_is_named_and_that_nothing_is_known() -> None:
+    before = {"driver": "580", "gone": "1"}
+    assert differing(before, {"driver": "580", "new": "1"}) == ()
+    assert differing(before, {"driver": "590"}) == ("driver",)
+    assert differing({}, before) == ()
+
+
+def test_without_side_a_fresh_processes_confirm(elsewhere: Path) -> None:
+    known = git(elsewhere, "rev-parse", "HEAD~")
+    edit(elsewhere, "runs/*.json", known, "f" * 40)
+    commit(elsewhere)
     write(elsewhere, speed=A_LITTLE_SLOWER)
     run = measure(elsewhere).run
     assert words(run)["two"] == "unclear"
     assert any("impl=two" in each for each in confirmed(run))
-    assert "does not know" in "; ".join(run.notes)
+    assert "squashed" in kinds(verdicts(run)["two"])
 
 
-def test_what_cannot_be_asked_leaves_the_rest_unclear(
+def test_what_fails_beside_a_run_costs_it_no_verdict(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(elsewhere, speed=A_LITTLE_SLOWER)
     (elsewhere / ".perfsuite").mkdir()
     (elsewhere / ".perfsuite" / "settled").touch()
-    outcome = measure(elsewhere)
-    unclear = {"one": "same", "two": "unclear"}
-    assert words(outcome.run) == unclear
-    assert any(note.startswith("1 not measured in turns with") for note in outcome.run.notes)
+    unclear = verdicts(measure(elsewhere).run)["two"]
+    assert unclear.word is Word.UNCLEAR
+    assert "no_build" in kinds(unclear)
+    (elsewhere / ".perfsuite" / "settled").unlink()
+    monkeypatch.setattr("perfsuite.run.run.by_source", _stop)
+    with pytest.raises(KeyboardInterrupt):
+        measure(elsewhere)
+    monkeypatch.undo()
+    resumed = measure(elsewhere, resume=True)
+    assert words(resumed.run)["two"] == "slower"
 
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr("perfsuite.run.run.unaskable", stop)
-    stopped = measure(elsewhere)
-    assert stopped.is_interrupted
-    assert words(load_run(stopped.run_file)) == unclear
-    assert stopped.run.notes[-1].startswith("interrupted while")
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_of_many_codes_the_newest_are_side_a(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = "acme.double[impl=one]", "acme.double[impl=two]"
+    for name in (one, two):
+        commit(project, speed=f"{BEFORE}# {name}\n")
+        run = measure(project).run
+        write_references(project / ".perfsuite", run, [name])
+    monkeypatch.setattr("perfsuite.run.run.MOST_SOURCES", 1)
+    commit(project, speed='US = {"one": 110.0, "two": 110.0}\n')
+    run = measure(project).run
+    assert words(run) == {"one": "slower", "two": "slower"}
+    told = {name: "too_many" in kinds(each) for name, each in verdicts(run).items()}
+    assert told == {"one": True, "two": False}

@@ -48,7 +48,6 @@ from perfsuite.history.store import (
 )
 from perfsuite.model import (
     Change,
-    MachineShift,
     Result,
     Run,
     Side,
@@ -71,9 +70,6 @@ CHANGE = Change(
     metric="time_us", unit="us", baseline=294.0, current=300.0, theta=0.02, low=0.01, high=0.03,
     threshold=0.0025, gate=0.01, detectable=0.002,
 )  # fmt: skip
-SHIFT = MachineShift(
-    word=Word.SLOWER, reason="all", moved=3, comparable=3, units=("u",), canaries=(), variants=()
-)
 
 
 def commit_of(index: int) -> str:
@@ -209,16 +205,12 @@ def as_status(status: Status) -> Callable[[Run], Run]:
     return lambda run: run.having(results=(replace(run.results[0], status=status),))
 
 
-def shifted(run: Run) -> Run:
-    return replace(run, shift=SHIFT)
-
-
 def test_what_does_not_count_is_stored_with_its_reason(lite: History) -> None:
-    changes = (with_aside, as_status(Status.DISTURBED), as_status(Status.WRONG), shifted)
+    changes = (with_aside, as_status(Status.DISTURBED), as_status(Status.WRONG))
     store(lite, *(change(night(n)) for n, change in enumerate(changes)))
     series = time_of(lite)
     told = [point.why_not for point in series.points]
-    assert told == ["", "disturbed", "wrong", "machine-shift"]
+    assert told == ["", "disturbed", "wrong"]
     assert all(point.center for point in series.points)
     assert len(series.valid) == 1
 
@@ -253,7 +245,8 @@ def test_a_change_point_says_since_when_and_between_which_commits(history: Histo
 
 
 def test_bad_nights_make_no_change_point_and_another_card_says_so(lite: History) -> None:
-    bad = [shifted(night(n, {"copy": 330.0 + n / 100})) for n in range(10, 20)]
+    wrong = as_status(Status.WRONG)
+    bad = [wrong(night(n, {"copy": 330.0 + n / 100})) for n in range(10, 20)]
     store(lite, *(bad[n - 10] if 10 <= n < 20 else each for n, each in enumerate(nights(30))))
     assert time_of(lite).change_points == ()
     store(lite, *(night(n, {"copy": 310.0 + n / 50}, unit=OTHER_UNIT) for n in range(30, 40)))

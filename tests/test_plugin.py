@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import scipy.special
+from against_data import commit, git
 
 from perfsuite import plugin
 from perfsuite.explain import trace
@@ -21,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 # An inner session in this process forgets what it is the first to import, and numpy can be
 # imported only once.
 KEPT = (scipy.special, trace, store)
-USAGE_ERROR, SHIFTED = 4, 14
+USAGE_ERROR, CHANGED = 4, 14
 
 PACK = '''
 import perfsuite
@@ -231,27 +232,23 @@ def test_a_second_run_is_compared_with_the_first(
         float(found[f"perf_time_us{name}"] or "")
 
 
-def test_a_shifted_machine_fails_the_run_once(project: pytest.Pytester) -> None:
-    pack = PACK.replace('["naive", "good"]}', '["naive", "good", "best", "canary"]}').replace(
-        'source="made up")\ndef double',
-        'source="made up", canary={"fake": {"impl": "canary"}})\ndef double',
-    )
-    select = ("--perf-select", "case=double,impl!=canary", "-k", "test_variant")
-    project.makepyfile(acme=pack)
-    perf(project, *select).assert_outcomes(passed=3)
-    project.makepyfile(acme=pack.replace("ctx.spend(time_us)", "ctx.spend(1.05 * time_us)"))
-    result = perf(project, *select, "--perf-profile")
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(
-        [
-            "3 variants on *: 3 unclear, 0 skipped",
-            "machine-shift: 3 of 3 comparable variants are slower on unit fa4e*canary*",
-            "profile: * on 1 device",
-            "  measure *",
-            "  device busy *",
-        ]
-    )
-    assert result.ret == SHIFTED
+def test_an_environment_that_changed_fails_with_a_code_of_its_own(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slower = "ctx.spend(time_us * float(os.environ.get('SLOWER', '1')))"
+    pack = PACK.replace("ctx.spend(time_us)", slower)
+    project.makepyfile(acme=f"import os\n{pack}")
+    (project.path / ".gitignore").write_text("*\n!acme.py\n", encoding="utf-8")
+    git(project.path, "init", "--quiet", "-b", "main")
+    commit(project.path)
+    select = ("--perf-select", "case=double", "-k", "test_variant")
+    perf(project, *select).assert_outcomes(passed=2)
+    monkeypatch.setenv("SLOWER", "1.1")
+    perf(project, *select).assert_outcomes(passed=2)
+    failing = perf(project, *select, "--perf-fail-on=environment")
+    failing.assert_outcomes(failed=2)
+    failing.stdout.fnmatch_lines(["2 environment of 2 variants on *"])
+    assert failing.ret == CHANGED
 
 
 def test_a_broken_pack_fails_one_item_and_the_others_run(project: pytest.Pytester) -> None:

@@ -29,7 +29,6 @@ from perfsuite.model import (
     ClaimWord,
     DeviceFacts,
     Evidence,
-    MachineShift,
     Metric,
     Reason,
     Result,
@@ -239,18 +238,7 @@ def test_the_committed_example_is_rendered_from_its_run(tmp_path: Path) -> None:
 
 
 def test_texts_are_as_they_were(tmp_path: Path) -> None:
-    shift = MachineShift(
-        word=Word.SLOWER,
-        reason="5 of 6 comparable variants are slower",
-        moved=5,
-        comparable=6,
-        units=("a",),
-        canaries=("memory.copy[]",),
-        variants=(),
-        fails=True,
-    )
     run_view = data.explained()
-    run_view = replace(run_view, run=replace(run_view.run, shift=shift))
     accounts = accounts_of(run_view, OPTIONS)
     told = {
         "terminal": "\n".join(terminal.summary(run_view)),
@@ -264,8 +252,10 @@ def test_texts_are_as_they_were(tmp_path: Path) -> None:
     assert all(line.isascii() for line in terminal.summary(run_view))
     # In Markdown a table ends at a blank line.
     assert not re.search(r"\n\n\|(?! verdict| claim| pack| batch)", told["step"])
-    quiet = read_of(told_of(Word.UNCLEAR), shift=shift, claims=())
-    assert (quiet.fails, quiet.is_broken) == (True, False)
+    moved = [replace(told_of(Word.ENVIRONMENT), fails=fails) for fails in (True, False)]
+    assert read_of(*moved, claims=()).is_environment
+    assert not read_of(moved[1], claims=()).is_environment
+    assert not read_of(moved[0], SLOWER, claims=()).is_environment
     huge = [replace(SLOWER, axes={"op": "copy" * 150, "n": n}) for n in range(90)]
     assert len(files.summary(read_of(*huge)).encode()) < 20_000
 

@@ -373,19 +373,6 @@ def test_a_run_of_other_code_is_not_resumed(place: Place) -> None:
     assert place.execute(replace(place.request(), resume=True)).run.id == part.id
 
 
-def test_a_shifted_machine_is_one_verdict_and_no_later_baseline(place: Place) -> None:
-    asked = watched(place.folder, root=place.root)
-    place.execute(asked)
-    slow_down(place.folder, 50, 100, 200, 400, by=1.03)
-    for _ in range(2):  # the shifted run itself is nothing to compare the next one with
-        outcome = place.execute(asked)
-        assert outcome.run.shift is not None
-        assert (outcome.run.shift.moved, outcome.run.shift.comparable) == (3, 3)
-        assert words(outcome) == ["unclear"] * 3
-        assert not any(verdict.fails for verdict in outcome.run.verdicts)
-        assert load_run(outcome.run_file).shift == outcome.run.shift
-
-
 class Stopped:
     """A panel that remembers that it was stopped."""
 

@@ -82,15 +82,12 @@ def refs(folder: Path) -> dict[str, str]:
 
 def sides(config: Config, source: Source) -> Sides:
     with ExitStack() as stack:
-        return open_sides(config, config.variants, stack, source=source)
+        return open_sides(replace(config, source=source), config.variants, stack)
 
 
 def measured_beside(config: Config, source: Source) -> Run:
     """Measure the tree beside a source, as beside a revision."""
-    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        found = open_sides(config, config.variants, stack, source=source)
-        patch.setattr("perfsuite.run.run.open_sides", lambda *_: found)
-        return execute(config, Log(), SERVERS).run
+    return execute(replace(config, source=source), Log(), SERVERS).run
 
 
 def refused(config: Config, source: Source) -> dict[str, Any]:
@@ -296,7 +293,7 @@ def test_side_a_is_the_code_that_an_entry_comes_from(project: Path) -> None:
     run = measure(project).run
     held = find_expected((), config.folder, run=run).hold(run)
     assert {one.expected.source_a for one in held.variants} == {first.sources["acme"]}
-    ((source, own),) = by_source(held)
+    ((source, own),) = by_source(held.variants)
     assert (source, len(own)) == (first.sources["acme"], 2)
     one, two = held.variants
     short = structs.replace(one.expected, source_a=Source.at(source.commit[:12]))
@@ -304,7 +301,7 @@ def test_side_a_is_the_code_that_an_entry_comes_from(project: Path) -> None:
     other = structs.replace(one.expected, source_a=changed.sources["acme"])
     for expected, counts in ((short, [2]), (none, [1]), (other, [1, 1])):
         mixed = structs.replace(held, variants=(structs.replace(one, expected=expected), two))
-        assert [len(variants) for _, variants in by_source(mixed)] == counts
+        assert [len(variants) for _, variants in by_source(mixed.variants)] == counts
 
 
 def test_a_change_beside_a_changed_tree_that_was_kept_is_found(project: Path) -> None:
@@ -474,8 +471,8 @@ def test_a_wheel_is_known_by_its_record_and_another_is_unpacked_from_a_folder(
     # Identical code needs no folder.
     assert sides(config, before).compared
     # Nor do pip's own files make a difference.
-    pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--upgrade"]
-    subprocess.run([*pip, "--quiet", "--target", site, old], check=True)
+    pip = [sys.executable, "-m", "pip", "--isolated", "install", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--upgrade", "--quiet", "--target", site, old], check=True)
     assert "INSTALLER" in next(site.glob("*.dist-info/RECORD")).read_text("utf-8")
     assert is_same_code(source_of(pack, config), before)
     install(site, wheel_at(tmp_path / "new", "1.1", **PACKAGE, acme_speed=PLANTED))

@@ -136,7 +136,7 @@ def _exit_rows() -> Iterator[tuple[str, str]]:
     for each in pytest.ExitCode:
         # Newer ones of pytest's own are known by their names.
         yield str(int(each)), EXITS.get(each.name, f"pytest's {code(each.name)}")
-    yield str(EXIT_MACHINE), "the machine changed, and nothing else fails"
+    yield str(EXIT_MACHINE), "the environment changed, and nothing else fails"
 
 
 def variables_in(root: Path) -> set[str]:

@@ -254,11 +254,10 @@ def _points(run: Run) -> Iterator[dict[str, Any]]:
     # What failed is kept as far as it was measured: only its mark tells it from the rest.
     ended = [replace(each, status=Status.OK) for own in ran.values() for each in own.values()]
     entries, skus = entries_of(run, ended), skus_of(run)
-    shifted = ["machine-shift"] if run.shift is not None else []
     for one in run.variants:
         own = ran[one.id]
         failed = [each.status.value for each in own.values() if each.status is not Status.OK]
-        why_not = ", ".join([*failed, *shifted])
+        why_not = ", ".join(failed)
         metrics: Mapping[str, BaselineMetric | None] = {}
         if entry := entries.get(one.id):
             metrics = entry.metrics

@@ -49,8 +49,8 @@ ELAPSED = Metric("elapsed_us", "us")
 CLOCK = Metric("clock_ratio", "x", better="higher")
 TIMES = frozenset({TIME, DEVICE_TIME, ELAPSED})
 # What --perf-fail-on may name besides words of variants.
-BROKEN, SHIFTED = "broken", "machine-shift"
-FAIL_WORDS = (*(word.value for word in Word if not word.stayed), BROKEN, SHIFTED)
+BROKEN = "broken"
+FAIL_WORDS = (*(word.value for word in Word if not word.stayed), BROKEN)
 # Below this the SM clock has not moved: its noise, shared with time, would set the slope to 0.5.
 CLOCK_MOVED = 0.01
 # Processes from which a slope and a residual can be told.
@@ -77,8 +77,7 @@ class Policy:
     as large as the gate costs one night, so ``alpha_same`` on each side is enough for it: with
     5 % instead of 10 %, a quarter of unchanged GEMMs are unclear against another unit (H200).
 
-    Slower fails beyond the gate only. A shifted machine fails a run once, whichever way it went: a
-    night that judged nothing must not look like one that found nothing.
+    Slower and environment fail beyond the gate only.
     """
 
     threshold: float | None = None
@@ -87,7 +86,7 @@ class Policy:
     alpha: float = 0.01
     alpha_same: float = 0.1
     false_discovery_rate: float = 0.05
-    fail_on: tuple[str, ...] = (*(w.value for w in Word if w.fails_by_default), BROKEN, SHIFTED)
+    fail_on: tuple[str, ...] = (*(w.value for w in Word if w.fails_by_default), BROKEN)
 
     def __post_init__(self) -> None:
         for name in ("threshold", "gate", "floor_us"):

@@ -34,6 +34,8 @@ from perfsuite.store.files import is_absent, read, refusing
 from perfsuite.store.sku import sku_for
 
 FILE = "exceptions.toml"
+# What a waiver may excuse: new code, or a new driver.
+WAIVED = frozenset({Word.SLOWER, Word.ENVIRONMENT})
 # What stands before a dot is a pack: conditions on axes have their operator first.
 _GLOB = re.compile(r"[\w*?-]+\.")
 _REMEDY = (
@@ -139,7 +141,7 @@ class Exceptions(config.Exceptions):
         Of a case in quarantine nothing is claimed; what a waived one breaks fails nothing.
         """
         away = self.quarantined(run)
-        slower = [each for each in run.verdicts if each.word is Word.SLOWER]
+        slower = [each for each in run.verdicts if each.word in WAIVED]
         waived = {each.variant: each.excepted for each in slower if each.excepted}
         sides = {each.id: (each.faster, each.than) for each in run.instances}
         found: list[ClaimVerdict] = []
@@ -177,7 +179,7 @@ class Exceptions(config.Exceptions):
 def _excused(verdict: Verdict, excepted: Excepted) -> Verdict:
     """Return the verdict as a rule has it: of a waiver's only a slower one, and to its limit."""
     if excepted.up_to is not None:
-        if verdict.word is not Word.SLOWER:
+        if verdict.word not in WAIVED:
             return verdict
         sure = [change.theta for change in verdict.changes if change.low > change.threshold]
         worst = max(sure or [change.theta for change in verdict.changes], default=0.0)

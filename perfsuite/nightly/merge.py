@@ -84,7 +84,6 @@ def merged(runs: Sequence[Run]) -> Run:
         units={unit: name for run in runs for unit, name in run.units.items()},
         wall_s=max(run.wall_s for run in runs),
         phases_s={},
-        shift=None,
         shard=None,
         parts=tuple(
             Part(
@@ -213,5 +212,5 @@ def merge(
         console().print(line, soft_wrap=True)
     for text in steps.tracebacks:
         say(text)
-    is_machine = run_view.has_shifted and not run_view.is_broken
-    raise typer.Exit(EXIT_MACHINE if is_machine else int(run_view.is_broken or not steps.are_done))
+    is_machine = run_view.is_environment and steps.are_done
+    raise typer.Exit(EXIT_MACHINE if is_machine else int(run_view.fails or not steps.are_done))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,13 +13,11 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, UsageError, user_name
 from perfsuite.judge.compare import Grounds, is_one_level, level_changes
-from perfsuite.judge.machine import judge_machine
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     BaselineEntry,
     Change,
     Confirmation,
-    Expected,
     Run,
     Stage,
     Status,
@@ -182,7 +179,7 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
     # A run that is named twice is no more evidence than once.
     runs = sorted({run.id: run for run in runs}.values(), key=lambda run: run.id)
     products = _products(runs, root)
-    broken = _refused(runs, products, exceptions)
+    broken = _refused(runs)
     left_out: dict[tuple[str, str], str] = {}
     earlier: dict[str, set[str]] = {}
     seen: dict[tuple[str, str], list[_Row]] = {}
@@ -238,9 +235,7 @@ def _products(runs: Sequence[Run], root: Path) -> dict[str, _Product]:
     return products
 
 
-def _refused(
-    runs: Sequence[Run], products: Mapping[str, _Product], exceptions: Exceptions
-) -> dict[str, str]:
+def _refused(runs: Sequence[Run]) -> dict[str, str]:
     """Say why runs count for nothing, by run.
 
     Shards hold nothing of their own where their merged run is there; of merged runs that share a
@@ -254,13 +249,11 @@ def _refused(
             held[run.id] = f"of its shards {shared} counts already: {held[shared]}"
         else:
             held |= dict.fromkeys(parts, f"it is part of {run.id}")
-    whys = {
-        run.id: held.get(run.id) or _broken(run, products[run.sku.slug], exceptions) for run in runs
-    }
+    whys = {run.id: held.get(run.id) or _broken(run) for run in runs}
     return {name: why for name, why in whys.items() if why}
 
 
-def _broken(run: Run, product: _Product, exceptions: Exceptions) -> str:
+def _broken(run: Run) -> str:
     """Say why nothing of a run counts; nothing where it is a whole and quiet night.
 
     What was measured with changes that are in no commit cannot be measured again by anybody.
@@ -270,23 +263,8 @@ def _broken(run: Run, product: _Product, exceptions: Exceptions) -> str:
         "it only checked": run.settings.check_only,
         f"it was a comparison with {run.against}": run.against is not None,
         f"its code is in no commit ({run.commit})": run.is_dirty,
-        f"machine-shift: {run.shift.reason if run.shift else ''}": run.shift is not None,
     }
-    if found := next((why for why, is_so in simple.items() if is_so), ""):
-        return found
-    for result in run.results:
-        if result.stage.is_canary and result.status not in {Status.OK, Status.SKIPPED}:
-            return f"canary {result.variant} {result.status}"
-    away = exceptions.quarantined(run)
-    entries, source = product.baselines.entries, f"baseline {product.baselines.sku.slug}"
-    canaries = [
-        replace(one, expected=Expected(entry=entries.get(one.id), source=source))
-        for one in run.canaries
-        if one.id not in away
-    ]
-    quiet = replace(run, canaries=tuple(canaries))
-    grounds = dataclasses.replace(product.grounds, facts=run.facts)
-    return view.told(judge_machine(quiet, (), grounds).notes)
+    return next((why for why, is_so in simple.items() if is_so), "")
 
 
 def _no_level(one: VariantRun) -> str:

@@ -627,20 +627,16 @@ class RunView:
         return [one.verdict for one in self.claims if one.verdict.word is ClaimWord.BROKEN]
 
     @cached_property
-    def is_broken(self) -> bool:
+    def fails(self) -> bool:
         """Say whether a variant or a claim fails the run."""
         variants = any(one.fails for one in self.variants)
         return variants or any(one.fails for one in self.run.claims)
 
     @property
-    def has_shifted(self) -> bool:
-        """Say whether a change of the machine fails the run."""
-        return self.run.shift is not None and self.run.shift.fails
-
-    @property
-    def fails(self) -> bool:
-        """Say whether anything in the run fails it."""
-        return self.is_broken or self.has_shifted
+    def is_environment(self) -> bool:
+        """Say whether all that fails the run is its environment."""
+        words = {one.mark.word for one in self.variants if one.fails}
+        return words == {Word.ENVIRONMENT.value} and not any(one.fails for one in self.run.claims)
 
     @cached_property
     def unmeasured(self) -> str:
@@ -681,8 +677,7 @@ class RunView:
             first = f"{view.count(len(self.ran), 'new variant')}, nothing to compare with yet"
         broken = sum(claim.fails for claim in self.run.claims)
         rest = [f"{view.count(broken, 'claim')} broken", *rest] if broken else rest
-        shifted = ["machine-shift"] if self.run.shift else []
-        return "; ".join([*shifted, *self.gaps, first, *filter(None, [", ".join(rest)])])
+        return "; ".join([*self.gaps, first, *filter(None, [", ".join(rest)])])
 
     @property
     def tone(self) -> str:
@@ -690,7 +685,7 @@ class RunView:
         if self.fails:
             return "slower"
         is_unclear = any(one.tone == "unclear" for one, _ in self.tallies)
-        if is_unclear or self.run.shift or self.gaps or not self.run.finished:
+        if is_unclear or self.gaps or not self.run.finished:
             return "unclear"
         return "faster" if self.ran else "other"
 

@@ -22,14 +22,14 @@ from markupsafe import Markup, escape
 
 from perfsuite.boundary import plain
 from perfsuite.hooks import added
-from perfsuite.model import ClaimVerdict, MachineShift, Result, Run, Section, Verdict
+from perfsuite.model import ClaimVerdict, Result, Run, Section, Verdict
 from perfsuite.report import data, view
 from perfsuite.report.data import MOST_WHY, Measured, RunView, VariantView, read
 from perfsuite.store.codec import encode, schema_of
 from perfsuite.store.files import inside, opened, refusing, replace_file
 
 # Of verdict.json: a new key is no new schema, another meaning is.
-SCHEMA = 1
+SCHEMA = 2
 # A summary has as many rows as are read; the page has all.
 MOST_ROWS = 10
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>@$])")
@@ -219,7 +219,6 @@ class Decision:
     counts: Mapping[str, int]
     variants: tuple[Decided, ...]
     claims: tuple[ClaimVerdict, ...]
-    machine_shift: MachineShift | None
     notes: tuple[str, ...]
     gaps: tuple[str, ...]
     sections: tuple[Section, ...] = ()
@@ -251,7 +250,6 @@ def verdict_json(run_view: RunView) -> str:
             for one in run_view.variants
         ),
         claims=run.claims,
-        machine_shift=run.shift,
         notes=run.notes,
         gaps=tuple(run_view.gaps),
         sections=run_view.sections,
@@ -380,7 +378,6 @@ def suite_properties(run_view: RunView) -> list[Property]:
         ("perf_commit", run.commit),
         ("perf_compared_with", run_view.source),
         ("perf_outcome", run_view.headline),
-        ("perf_machine_shift", run.shift.word.value if run.shift else ""),
         *((f"perf_count_{mark.word}", count) for mark, count in run_view.tallies),
     ]
 
@@ -411,8 +408,6 @@ def commands_of(run_view: RunView, *, here: Path, workspace: Path) -> Iterator[s
 
 def _annotations(run_view: RunView) -> Iterator[tuple[bool, str, str, str, int]]:
     """Yield whether it fails, title, message, file and line of all that needs a reader."""
-    if shift := run_view.run.shift:
-        yield shift.fails, "machine-shift", shift.reason, "", 0
     if run_view.unmeasured:
         yield True, "not measured", run_view.unmeasured, "", 0
     yield from map(_annotation, (one for one in run_view.variants if one.fails))

@@ -17,7 +17,6 @@ from perfsuite.boundary import plain
 from perfsuite.model import (
     Change,
     ClaimVerdict,
-    MachineShift,
     Reason,
     Run,
     Verdict,
@@ -354,8 +353,6 @@ SENTENCES: Mapping[str, str] = {
         "sampling was {before} and is {now}, and their times are not compared: accept this "
         "run, so that later ones are"
     ),
-    "strange_card": "machine-shift: {moved} of {comparable} variants moved on a card never seen",
-    "machine_shift": "machine-shift: {moved} of {comparable} variants moved alike, canaries too",
     "strays": "{count:processes} apart from the others",
     "time": "time {time:log}",
     "unusable": "unusable samples: {error}",
@@ -363,14 +360,16 @@ SENTENCES: Mapping[str, str] = {
     "within": "the same within {share:limit}",
     "weak": "one of {comparisons} comparisons, too weak to stand out",
     # What the run did about it.
-    "card_differs": "{revision} is the same in turns on this card, which is what differs",
-    "in_turns": "in turns with {revision}",
-    "no_turns": "in turns with {commit}: {why}",
+    "environment": "the code is that of {code}; what changed is {differing:list}",
+    "environment_unknown": "the code is that of {code}; no stored fact says what changed",
+    "no_turns": "no pairs with {code}: {why}",
+    "paired": "pairs of {count} of {total} that moved say that the code is the same",
+    "same_code": "its entry is of the same code, {code}, on other cards",
+    "too_many": "no pairs with {code}: {most} other codes were newer",
     "measured": "{revision} was measured for {count} of {total} variants: {why}; do: {remedy}",
-    "not_the_code": "not the repository's code, but what it runs on (this card, {differing:list})",
     "other_side": "{revision}: {why}",
     "unmeasured": "{revision} was not measured: {why}; do: {remedy}",
-    "same_in_turns": "{revision} is the same in turns on this card",
+    "same_in_turns": "in pairs on this card {revision} is the same",
     "unconfirmed": "not confirmed: {why}",
     # Why there is no side A.
     "shallow": "no side A: this clone is shallow and lacks {code}; do: {remedy}",
@@ -383,17 +382,6 @@ SENTENCES: Mapping[str, str] = {
     "no_build": "no side A: {code} cannot be made ready: {why}; do: {remedy}",
     "old_front_door": "no side A: {code} needs another perfsuite: {why}; do: {remedy}",
     "worse_than_waived": "worse than what is waived, {theta:+.2%} of {up_to:+.2%} ({issue})",
-    # The machine.
-    "canary": "canary {name} {word} {stage:stage} ({theta:signed} against {source}) on {unit:unit}",
-    "drift": "canary {name} drifted by {theta:signed} from start to end on {unit:unit}",
-    "shifted": (
-        "{moved} of {comparable} comparable variants are {word} on {units:units}, and so is the "
-        "machine itself (hardware, driver or libraries)"
-    ),
-    "shifted_card": (
-        "{moved} of {comparable} comparable variants are {word} on {units:units}, which the "
-        "baseline has never seen: the card itself, its driver or libraries differ"
-    ),
     # Claims.
     "decided_by_abba": "decided by {groups} groups of ABBA inside {processes} processes",
     "ended": "{variant} ended {status}: {why}",
@@ -455,7 +443,7 @@ def told(reasons: Iterable[Reason]) -> str:
     return plain("; ".join(map(sentence, reasons)))
 
 
-_Judged = TypeVar("_Judged", Verdict, ClaimVerdict, MachineShift)
+_Judged = TypeVar("_Judged", Verdict, ClaimVerdict)
 
 
 def worded(run: Run) -> Run:
@@ -463,7 +451,6 @@ def worded(run: Run) -> Run:
     return replace(
         run.having(verdicts=map(_worded, run.verdicts)),
         claims=tuple(map(_worded, run.claims)),
-        shift=_worded(run.shift) if run.shift else None,
     )
 
 

@@ -7,10 +7,9 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from importlib.machinery import PathFinder
-from math import inf
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 from zipfile import BadZipFile
 
@@ -18,7 +17,6 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, UsageError
 from perfsuite.model import (
-    DIRTY,
     SHORT_COMMIT,
     Pack,
     Reason,
@@ -31,9 +29,9 @@ from perfsuite.model import (
     Tier,
     Tree,
     Variant,
+    VariantRun,
     Verdict,
     Wheel,
-    Word,
     because,
 )
 from perfsuite.packs.find import file_of, modules_of, unpacked, wheels_of
@@ -111,18 +109,13 @@ class _Trees(NamedTuple):
     ours: Tree
 
 
-def open_sides(
-    config: Config,
-    variants: Sequence[Variant],
-    stack: ExitStack,
-    *,
-    source: Source | None = None,
-) -> Sides:
+def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) -> Sides:
     """Make side A's code ready and list its packs: that of the revision, or of a source.
 
     Nothing without either. Raises UsageError, and NoSideAError where a source can be none of the
     variants' side A; where it can be that of some, ``missing`` has its reason for the others.
     """
+    source = config.source
     if source is None and config.against is None:
         return Sides()
     revision, theirs, ours = (
@@ -352,17 +345,24 @@ def is_same_code(one: Source, other: Source) -> bool:
     return is_one_commit or (bool(one.tree) and one.tree == other.tree)
 
 
-def by_source(run: Run) -> list[tuple[Source, list[Variant]]]:
-    """Return the variants by the code that their entries come from, the most of one first."""
-    groups: list[tuple[Source, list[Variant]]] = []
-    for one in (each for each in run.variants if each.expected.source_a):
-        source = one.expected.source_a or Source()
-        same = (own for known, own in groups if known == source or is_same_code(known, source))
-        if (own := next(same, None)) is not None:
-            own.append(one.variant)
-        else:
-            groups.append((source, [one.variant]))
-    return sorted(groups, key=lambda group: -len(group[1]))
+def by_source(some: Iterable[VariantRun]) -> list[tuple[Source, list[VariantRun]]]:
+    """Return variants by the code that their entries come from, the newest entry's first."""
+    groups: list[tuple[Source, list[VariantRun]]] = []
+    for one in some:
+        if source := one.expected.source_a:
+            same = (own for known, own in groups if known == source or is_same_code(known, source))
+            if (own := next(same, None)) is not None:
+                own.append(one)
+            else:
+                groups.append((source, [one]))
+    newest = {id(own): max(one.entry.run for one in own if one.entry) for _, own in groups}
+    return sorted(groups, key=lambda group: newest[id(group[1])], reverse=True)
+
+
+def is_one_code(one: VariantRun, run: Run) -> bool:
+    """Say whether a variant's code is known to be what its entry was measured with."""
+    then, now = one.expected.source_a, run.sources.get(one.variant.pack)
+    return then is not None and now is not None and is_same_code(then, now)
 
 
 def _difference(variant: Variant, theirs: Pack) -> str:
@@ -405,22 +405,27 @@ OTHER_DOOR = re.compile(
     r"|TypeError: (?:Unexpected|Missing required) [a-z ]*argument"
     r"|a hook is not as specified|declares something of a wrong type"
 )
-# What is measured in turns at most; of more, those that moved furthest. Of a night of 489 variants
-# on a card never seen 46 were doubted at first (H200, docs/measured.md).
-MOST = 40
-# Facts of a run's environment that turns on one card hold still and that nobody installs.
-OF_THE_CARD = frozenset({"vbios", "nvlinks"})
+# Where more have moved, so many speak for all. Of a night of 489 variants on a card never seen 46
+# were doubted at first (H200, docs/measured.md).
+MOST_PAIRED = 40
+# Pairs are taken with the code of so many commits: each is checked out, built and listed.
+MOST_SOURCES = 3
 # As runs and baselines name it; a name, which anything may have, is none.
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
-def unaskable(commit: str, own: str) -> str:
-    """Say why a commit cannot be measured beside the tree of commit ``own``, or nothing."""
-    if not COMMIT.fullmatch(commit.removesuffix(DIRTY)):
-        return "it names no commit of this repository"
-    if commit.endswith(DIRTY):
-        return f"it is in no commit ({commit})"
-    return f"it is this very commit, {commit}" if commit == own else ""
+def chosen_of(some: Sequence[VariantRun], seed: int) -> list[VariantRun]:
+    """Return those of variants, sorted by size, that pairs are taken of next: all, if they are few.
+
+    Else those that were compiled to something else, the largest changes, and as many by chance.
+    """
+    if len(some) <= MOST_PAIRED:
+        return [*some]
+    others = [one for one in some if one.is_built_anew]
+    rest = [one for one in some if not one.is_built_anew]
+    largest, rest = rest[: MOST_PAIRED // 2], rest[MOST_PAIRED // 2 :]
+    by_chance = Random(seed).sample(rest, min(len(rest), MOST_PAIRED // 2))  # noqa: S311 - no secret
+    return [*others, *largest, *by_chance]
 
 
 def by_size(verdicts: Iterable[Verdict]) -> list[Verdict]:
@@ -432,43 +437,6 @@ def by_size(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return sorted(verdicts, key=size, reverse=True)
 
 
-def differing(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """Yield what of the software is another than when the baseline was measured.
-
-    Not what comes with the card, or with its place: that is a card never seen.
-    """
-    if not before:
-        yield "software of which no facts are stored"
-    known = before.keys() & now.keys() - OF_THE_CARD
-    yield from sorted(key for key in known if before[key] != now[key])
-
-
-def askable(verdicts: Iterable[Verdict], config: Config, run: Run, *, devices: int) -> set[str]:
-    """Return the variants that are unclear for a card's sake, which a commit can be asked about.
-
-    More processes on that card would not tell the card from the code, so that these need none. Of
-    several ``devices`` another is asked by a confirmation. A shard's are confirmed, for it is
-    judged anew when it is merged; and where time is limited, for turns come last.
-    """
-    is_whole = config.against is None and config.shard is None and config.time_s == inf
-    if devices > 1 or not is_whole:
-        return set()
-    held = {one.id: one.expected for one in run.variants}
-
-    @cache
-    def is_there(commit: str) -> bool:
-        with suppress(PerfError):
-            revision_of(repository_of(config.root), commit)
-            return True
-        return False
-
-    found = [
-        verdict
-        for verdict in verdicts
-        if verdict.card
-        and verdict.word is Word.UNCLEAR
-        and not unaskable((expected := held[verdict.variant]).commit, run.commit)
-        and is_there(expected.commit)
-        and not any(differing(expected.environment, run.facts.environment))
-    ]
-    return {verdict.variant for verdict in by_size(found)[:MOST]}
+def differing(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what of the environment is another than when the baseline was measured."""
+    return tuple(sorted(key for key in before.keys() & now.keys() if before[key] != now[key]))

@@ -29,6 +29,7 @@ from perfsuite.model import (
     Run,
     Settings,
     Shard,
+    Source,
     Status,
     Tier,
     Variant,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 
 TIERS = ("smoke", "nightly", "full")
-# The machine changed, and nothing else fails. 0 to 5 are pytest's.
+# The environment changed, and nothing else fails. 0 to 5 are pytest's.
 EXIT_MACHINE = 14
 # What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
 FAILING = frozenset({"wrong", "crashed", "timed-out", "error"})
@@ -255,9 +256,9 @@ OPTIONS: Mapping[str, Option] = {
     "--perf-reason": _value("TEXT", "why the numbers are accepted; stored with them", default=""),
     "--perf-fail-on": _value(
         "WORDS",
-        f"verdicts, statuses and claims that fail a test (default: {FAIL_ON})",
+        f"verdicts, statuses and claims that fail a test (default: {FAIL_ON}; in the tiers nightly "
+        "and full environment too)",
         kind=_words,
-        default=_words(FAIL_ON),
     ),
     "--perf-threshold": _value("PCT", "smallest change called slower or faster", kind=_percent),
     "--perf-gate": _value("PCT", "smallest slower change that fails a run", kind=_percent),
@@ -328,8 +329,8 @@ class Config:
     ``packs``, ``variants`` and ``claims`` are there once they were chosen; until then ``only`` are
     the names of the packs that are allowed, and ``share`` is the K/N of a shard. ``baselines`` are
     the project's folders, the first of which is written to, and ``wheels`` those that have wheels
-    that can be side A. If it ``is_brief``, nothing is traced
-    but what has moved.
+    that can be side A. ``source`` is the code that is side A, where no revision ``against`` is
+    named. If it ``is_brief``, nothing is traced but what has moved.
     """
 
     root: Path
@@ -342,6 +343,7 @@ class Config:
     policy: Policy = field(default_factory=Policy)
     failing: frozenset[str] = FAILING
     against: str | None = None
+    source: Source | None = None
     against_build: str = ""
     repo: str = ""
     time_s: float = inf
@@ -429,7 +431,8 @@ def config_of(config: pytest.Config) -> Config:
     """Return what pytest's options and settings ask for; ``UsageError`` where they cannot be."""
     names = (name.partition("--perf-")[2].replace("-", "_") for name in OPTIONS)
     values = {name: config.getoption(f"perf_{name}") for name in names if name}
-    failing = frozenset(values["fail_on"])
+    usual = _words(FAIL_ON if values["tier"] == TIERS[0] else f"{FAIL_ON},environment")
+    failing = frozenset(usual if values["fail_on"] is None else values["fail_on"])
     _refuse(values, failing - {*FAIL_WORDS, *STATUS_WORDS})
     try:
         counters = values["counters"] or bool(config.getini("perf_counters"))

@@ -38,6 +38,8 @@ from perfsuite.store.sku import blocked_by, skus_of
 TRACED_WITHIN = 30
 # So many of a run's references are named, the others are counted.
 MOST_SOURCES = 3
+# What was measured so is nothing to compare later runs with, unless somebody names it.
+AWAY = frozenset({Word.SLOWER, Word.ENVIRONMENT})
 # More than this share of a measured ceiling is a mistake of the case, not a record.
 PLAUSIBLE = 1.05
 
@@ -179,24 +181,19 @@ def find_reference(
             is_named = named.get(name) == each.id
             if name in found and words.get(name) is Word.SAME:
                 found[name] = replace(found[name], kernels=entry.kernels, codes=entry.codes)
-            elif name not in found and (is_named or _is_usual(each, words.get(name))):
+            elif name not in found and (is_named or words.get(name) not in AWAY):
                 found[name] = entry
                 how = "run {}, named by baseline reset" if is_named else "first run {}"
                 sources[name] = how.format(each.id)
     words = _words(last)
     for name, entry in entries_of(last).items():
-        if name in kinds.keys() - found.keys() and _is_usual(last, words.get(name)):
+        if name in kinds.keys() - found.keys() and words.get(name) not in AWAY:
             found[name], sources[name] = entry, f"last run {last.id}"
     return {name: Expected(entry=entry, source=sources[name]) for name, entry in found.items()}
 
 
 def _words(run: Run) -> dict[str, Word]:
     return {verdict.variant: verdict.word for verdict in run.verdicts}
-
-
-def _is_usual(run: Run, word: Word | None) -> bool:
-    """Say whether it counts without being named: no other machine, nor slower than a revision."""
-    return run.shift is None and word is not Word.SLOWER
 
 
 def _kind(variant: Variant) -> tuple[int, Regime]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import threading
@@ -21,23 +20,25 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, StoreError, UsageError, plain
 from perfsuite.hooks import features
-from perfsuite.judge.compare import Grounds, Policy
-from perfsuite.judge.machine import judge_machine
+from perfsuite.judge.compare import Policy
 from perfsuite.judge.pairs import looks_of
 from perfsuite.judge.peaks import peaks_of
 from perfsuite.judge.verdict import judge, judge_abba, judge_claims, wants_confirmation
 from perfsuite.model import (
+    TIME,
     BaselineEntry,
     ClaimInstance,
     ClaimVerdict,
     ClaimWord,
     Confirmation,
     DeviceFacts,
+    Reason,
     Regime,
     Result,
     Revision,
     Run,
     Side,
+    Source,
     Stage,
     Status,
     Variant,
@@ -51,16 +52,18 @@ from perfsuite.packs.select import missing_need, order
 from perfsuite.report import view
 from perfsuite.run.accept import refuse_changed
 from perfsuite.run.against import (
-    MOST,
+    MOST_SOURCES,
+    NoSideAError,
     Sides,
-    askable,
     by_size,
+    by_source,
+    chosen_of,
     differing,
+    is_one_code,
     keep_sources,
     of_one_code,
     open_sides,
     sources_of,
-    unaskable,
 )
 from perfsuite.run.config import CONFIRM_END, SCREEN_END, Config, Exceptions, TimeLimit
 from perfsuite.run.expected import Basis, beside, find_expected, plausible, rank, unaccepted
@@ -94,10 +97,8 @@ HOST_PROCESSES, PROCESSES = 1, 2
 MOST_CLAIMS, LIMIT_S = 20, 60.0
 # Of an unexpected error's first line: its traceback has it whole.
 MOST_FIRST = 300
-# Runs and checkouts that ask a baseline's commit: nobody's earlier run, none to resume.
+# Where runs are that take pairs for another: nobody's earlier run, none to resume.
 FOLDER = "settled"
-NOT_IN_TURNS = "{} not measured in turns with the baseline's code: {}"
-NOT_MEASURED = "it was not measured"
 
 
 class Listener(Protocol):
@@ -189,7 +190,6 @@ class Outcome:
     run: Run
     run_file: Path
     basis: Basis
-    is_interrupted: bool = False
     steps: Steps = field(default_factory=Steps)
 
 
@@ -217,17 +217,9 @@ class Judging:
     def whole(
         self, run: Run, verdicts: Mapping[str, Verdict], claims: Sequence[ClaimVerdict]
     ) -> Run:
-        """Return the run with its verdicts in the light of the machine, claims and notes."""
+        """Return the run with its verdicts, claims and notes."""
         run = beside(run)
-        away = self.exceptions.quarantined(run)
-        watched = replace(run, canaries=tuple(one for one in run.canaries if one.id not in away))
-        machine = judge_machine(
-            watched,
-            [verdicts[v.id] for v in run.variants if v.id in verdicts and v.id not in away],
-            Grounds(facts=run.facts, slug=run.sku.slug, policy=self.policy),
-        )
-        found = {**verdicts, **{verdict.variant: verdict for verdict in machine.verdicts}}
-        told = [found[one.id] for one in run.variants if one.id in found]
+        told = [verdicts[one.id] for one in run.variants if one.id in verdicts]
         judged = run.having(verdicts=self.exceptions.applied(told, run))
         # A broken claim fails the run only if it held in what the run is compared with.
         sides, entries = {each.id: each for each in run.instances}, entries_in(run)
@@ -241,11 +233,10 @@ class Judging:
             *(self.basis.notes if not in_turns or is_ok - in_turns else ()),
             *unaccepted(run),
             *self.sides.notes(),
-            *map(view.sentence, machine.notes),
             *self.exceptions.notes(run),
         ]
         claims = self.exceptions.claims(excused, judged)
-        return view.worded(replace(judged, shift=machine.shift, claims=claims, notes=tuple(notes)))
+        return view.worded(replace(judged, claims=claims, notes=tuple(notes)))
 
     def unconfirmed(self, verdict: Verdict, why: str) -> Verdict:
         """Return the verdict on one screen alone: a change that nothing confirmed is unclear.
@@ -331,7 +322,7 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
         judging = Judging(basis, config.policy, sides, config.exceptions)
         work = _Work(config, listener, place, opened, file, judging, limit)
         run = work.measured(notes)
-        return Outcome(run, file.path, basis, work.is_interrupted, work.steps)
+        return Outcome(run, file.path, basis, work.steps)
 
 
 def new_run(config: Config, facts: DeviceFacts, revision: Revision | None) -> Run:
@@ -421,7 +412,10 @@ class _Work:
     judging: Judging
     limit: TimeLimit
     steps: Steps = field(default_factory=Steps)
-    is_interrupted: bool = False
+    # What pairs with the baseline's code said, and why there are none; by variant.
+    answers: dict[str, Verdict] = field(default_factory=dict)
+    unanswered: dict[str, Reason] = field(default_factory=dict)
+    sources: set[Source] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         run = self.file.run
@@ -470,7 +464,6 @@ class _Work:
                 config=self.config,
             )
             run = self.steps.take("kernels not traced", traced, run)
-        run = self._asked(run)
         run = replace(
             run.having(traces=self.file.run.traces),
             # With what was measured before an interruption.
@@ -606,19 +599,23 @@ class _Work:
     def _confirmed(self, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:
         """Replace doubtful verdicts by those on fresh data; what failed then has none.
 
-        Beside a revision these are more pairs, until all is plain or there are enough.
+        These are pairs with the baseline's code. Where it is the same code, or cannot be had, they
+        are fresh processes. Beside a revision they are more pairs, until all is plain or there are
+        enough.
         """
         if self.settings.check_only:
             return verdicts
         run, settings, looks = self.file.run, self.settings, looks_of(self.settings)
-        asked = askable(verdicts.values(), self.config, run, devices=len(self.panels))
+        with self._timed("pairs"):
+            self._ask(verdicts)
         screened = verdicts
         while True:
             run = self.file.run
             doubtful = [
                 one
                 for one in run.variants
-                if one.id in verdicts.keys() - asked and wants_confirmation(verdicts[one.id])
+                if one.id in verdicts.keys() - self.answers.keys()
+                and wants_confirmation(verdicts[one.id])
             ]
             beside_a = {one.id for one in doubtful if verdicts[one.id].in_turns}
             paired = [
@@ -648,7 +645,9 @@ class _Work:
             why = because("unconfirmed", why=f"{self.limit} left no time for more pairs")
             reasons = (*verdicts[name].reasons, why)
             verdicts[name] = replace(verdicts[name], reasons=reasons)
-        return verdicts
+        found = {**verdicts, **self.answers}
+        runs = {one.id: one for one in self.file.run.variants}
+        return {name: self._settled(verdict, runs[name]) for name, verdict in found.items()}
 
     def _claims(self) -> tuple[ClaimVerdict, ...]:
         """Judge the claims by the screen; decide those left open by blocks inside one process."""
@@ -699,110 +698,136 @@ class _Work:
         ]
         return _undecided(open_one, *told) if told else open_one
 
-    def _asked(self, run: Run) -> Run:
-        """Return the run with what older commits say where one card never seen leaves it unclear.
+    def _ask(self, verdicts: Mapping[str, Verdict]) -> None:
+        """Take pairs with the code that entries come from, where stored numbers say no *same*.
 
-        The commit that a baseline comes from is measured beside the tree, on that card. Ctrl-C
-        leaves the rest unclear.
+        Where everything moved at once some speak for the others, if all of these say *same*. Of a
+        shard none are taken: it is judged anew when it is merged.
         """
-        # First those that were not confirmed, since this is to decide them.
-        confirmed = results_of(run, Stage.CONFIRM)
-        doubted = by_size(verdict for verdict in run.verdicts if verdict.card)
-        doubted.sort(key=lambda verdict: verdict.variant in confirmed)
-        if self.config.against is not None or not doubted:
-            return run
-        commits = {one.id: one.expected.commit for one in run.variants}
-        answers = {verdict.variant: verdict for verdict in run.verdicts}
-        notes: list[str] = []
+        if self.config.against is not None or self.config.source or self.config.shard:
+            return
+        run, told = self.file.run, self.answers.keys() | self.unanswered.keys()
+        runs = {one.id: one for one in run.variants}
+        doubted = [runs[v.variant] for v in by_size(verdicts.values()) if wants_confirmation(v)]
+        left = [o for o in doubted if o.id not in told and o.entry and not is_one_code(o, run)]
+        total, paired = len(left), 0
+        while left and not self.limit.is_over(CONFIRM_END):
+            chosen = chosen_of(left, run.settings.seed)
+            for source, some in by_source(chosen):
+                if why := self._tried(source, some, verdicts):
+                    self.unanswered |= dict.fromkeys((one.id for one in some), why)
+            names = {one.id for one in chosen}
+            left, paired = [one for one in left if one.id not in names], paired + len(names)
+            found = [self.answers.get(name) for name in names]
+            if all(each and (each.word.stayed or each.word is Word.ENVIRONMENT) for each in found):
+                self._spare(left, verdicts, because("paired", count=paired, total=total))
+                return
+        no_time = because("unconfirmed", why=f"{self.limit} left no time")
+        self.unanswered |= dict.fromkeys((one.id for one in left), no_time)
 
-        def ask() -> None:
-            for commit in sorted({commits[verdict.variant] for verdict in doubted[:MOST]}):
-                asked = {v.variant: v for v in doubted[:MOST] if commits[v.variant] == commit}
-                why = unaskable(commit, run.commit)
-                why = f"{self.limit} left no time" if self.limit.is_over() else why
-                try:
-                    if not why:
-                        answers.update(self._answers(run, commit, asked))
-                except (PerfError, OSError) as error:
-                    why = str(error).partition("\n")[0]
-                notes.extend([NOT_IN_TURNS.format(len(asked), why)] if why else [])
+    def _spare(
+        self, left: Sequence[VariantRun], verdicts: Mapping[str, Verdict], why: Reason
+    ) -> None:
+        """Call the environment's what moved as others did, of which pairs were taken."""
+        for one in left:
+            mine = verdicts[one.id]
+            if mine.word.moved and self._is_known(one):
+                mine = replace(mine, reasons=(why, *mine.reasons))
+                self.answers[one.id] = self._environment(mine, one, mine.confirmation)
+            else:
+                self.unanswered[one.id] = why
 
-        with self._timed("turns"):
-            try:
-                self.steps.take("the rest was not measured in turns", ask, None)
-            except KeyboardInterrupt:
-                self.is_interrupted = True
-                notes.append("interrupted while the baseline's code was measured in turns")
-                with contextlib.suppress(KeyboardInterrupt):  # the verdicts are still to be stored
-                    self.place.close()  # there may be a thread that still measures
-        if left := len(doubted[MOST:]):
-            notes.append(NOT_IN_TURNS.format(left, f"{MOST} at most are"))
-        found = run.having(verdicts=answers.values())
-        return view.worded(replace(found, notes=(*run.notes, *notes)))
+    def _tried(
+        self, source: Source, some: Sequence[VariantRun], verdicts: Mapping[str, Verdict]
+    ) -> Reason | None:
+        """Take pairs with a source if it can be had; return why not."""
+        if source not in self.sources and len(self.sources) == MOST_SOURCES:
+            return because("too_many", code=str(source), most=MOST_SOURCES)
+        self.sources.add(source)
+        try:
+            self._take_pairs(source, some, verdicts)
+        except NoSideAError as error:
+            return error.reason
+        except (PerfError, OSError) as error:
+            why = str(error).partition("\n")[0]
+            return because("no_turns", code=str(source), why=why)
+        return None
 
-    def _answers(
-        self, run: Run, commit: str, asked: Mapping[str, Verdict]
-    ) -> Iterator[tuple[str, Verdict]]:
-        """Measure a commit beside the tree; yield a change of the code, *same*, or why unclear.
-
-        What is no change of the repository's code may be one of what it uses from outside: where
-        that is known to be another, it is named and left unclear.
-        """
-        about = f"{len(asked)} unclear on a card never seen: measuring {commit} in turns"
-        self.listener.note(about)
+    def _take_pairs(
+        self, source: Source, some: Sequence[VariantRun], verdicts: Mapping[str, Verdict]
+    ) -> None:
+        """Measure a source beside the tree in a run of its own; keep what it says of each."""
+        total = len(verdicts)
+        self.listener.note(f"taking pairs of {len(some)} of {total} with the code of {source}")
         question = dataclasses.replace(
             self.config,
-            variants=tuple(one.variant for one in run.variants if one.id in asked),
+            variants=tuple(one.variant for one in some),
             claims=(),
             resume=False,
             resume_if_any=False,
+            accept=False,
             time_s=self.limit.left_s(),
-            shard=None,
-            # A night may have forty of these to ask.
             is_brief=True,
-            against=commit,
+            source=source,
             state=f"{self.config.state}/{FOLDER}",
         )
         found = execute(question, self.listener, self.place).run
-        known = {trace.variant for trace in run.traces}
-        # What was found slower or faster, the run that asks saw no cause to trace. A trace that
-        # failed must not take the place of what that run has.
-        for trace in found.traces:
-            if trace.side is Side.B and (trace.kernels or trace.variant not in known):
-                self.file.append_trace(trace)
-        said = {verdict.variant: verdict for verdict in found.verdicts}
-        of_one = dict(of_one_code(found))
-        held = {one.id: one.expected for one in run.variants}
-        revision = str(found.against)
-        for name, mine in asked.items():
-            answer, reasons = said.get(name), mine.reasons
-            if answer is None or not answer.in_turns or name in of_one:
-                more = [because("no_turns", commit=commit, why=of_one.get(name, NOT_MEASURED))]
-                if answer and name not in of_one:
-                    more = [because("in_turns", revision=commit), *answer.reasons]
-                # Against the baseline fresh processes may be clear, as in a confirmation; that
-                # code is the same as itself says nothing.
-                is_clear = answer and not answer.in_turns and answer.word.stayed
-                kept = answer if answer and is_clear else mine
-                yield name, replace(kept, reasons=(*kept.reasons, *more))
-            elif answer.word.moved:
-                yield name, self.config.exceptions.applied([answer], run)[0]
-            elif not answer.word.stayed:
-                beside = because("in_turns", revision=revision)
-                yield name, replace(mine, reasons=(*reasons, beside, *answer.reasons))
-            elif others := tuple(differing(held[name].environment, run.facts.environment)):
-                same = because("same_in_turns", revision=revision)
-                causes = because("not_the_code", differing=others)
-                yield name, replace(mine, reasons=(same, causes, *reasons))
+        said, of_one = {each.variant: each for each in found.verdicts}, dict(of_one_code(found))
+        for one in some:
+            answer = said.get(one.id)
+            if answer is None or not answer.in_turns or one.id in of_one:
+                ended = answer.reasons[-1:] if answer else ()
+                why = of_one.get(one.id, "it was not measured")
+                reason = because("no_turns", code=str(source), why=why)
+                self.unanswered[one.id] = reason if one.id in of_one or not ended else ended[0]
             else:
-                differs = because("card_differs", revision=revision)
-                # The limits of turns are not those of the verdict.
-                how_much = itertools.takewhile(
-                    lambda reason: reason.kind != "within", answer.reasons
-                )
-                told = (differs, *how_much, *reasons)
-                done = {"confirmation": Confirmation.IN_TURNS, "fails": False, "card": ""}
-                yield name, replace(mine, word=Word.SAME, reasons=told, **done)
+                self.answers[one.id] = self._answer(answer, verdicts[one.id], one)
+
+    def _answer(self, answer: Verdict, mine: Verdict, one: VariantRun) -> Verdict:
+        """Return what pairs say of the code and stored numbers of its environment."""
+        if not answer.word.stayed:
+            return answer
+        if mine.word.moved and self._is_known(one):
+            return self._environment(mine, one, Confirmation.IN_TURNS)
+        same = because("same_in_turns", revision=answer.source)
+        if self._is_known(one):
+            return replace(answer, reasons=(same, *answer.reasons))
+        return replace(answer, word=Word.SAME_CODE, reasons=(same, *answer.reasons))
+
+    def _settled(self, verdict: Verdict, one: VariantRun) -> Verdict:
+        """Return the verdict, knowing whether the code is the same and why no pairs were taken."""
+        if verdict.in_turns or verdict.word.stayed:
+            return verdict
+        if why := self.unanswered.get(one.id):
+            return replace(verdict, reasons=(*verdict.reasons, why))
+        if not is_one_code(one, self.file.run) or not verdict.changes:
+            return verdict
+        if self._is_known(one):
+            is_moved = verdict.word.moved
+            return self._environment(verdict, one, verdict.confirmation) if is_moved else verdict
+        same = because("same_code", code=str(one.expected.source_a))
+        return replace(verdict, word=Word.SAME_CODE, reasons=(same, *verdict.reasons), fails=False)
+
+    def _environment(self, verdict: Verdict, one: VariantRun, how: Confirmation) -> Verdict:
+        """Return what moved although its code is the same."""
+        others = differing(one.expected.environment, self.facts.environment)
+        code = str(one.expected.source_a)
+        kind = "environment" if others else "environment_unknown"
+        reason = because(kind, code=code, differing=others)
+        is_past_gate = any(change.theta > change.gate for change in verdict.changes)
+        return replace(
+            verdict,
+            word=Word.ENVIRONMENT,
+            confirmation=how,
+            reasons=(reason, *verdict.reasons),
+            fails=is_past_gate and Word.ENVIRONMENT.value in self.config.policy.fail_on,
+        )
+
+    def _is_known(self, one: VariantRun) -> bool:
+        """Say whether the card has a level of its own; what is counted has it on any."""
+        time = one.entry.metrics.get(TIME.name) if one.entry else None
+        units = {process.unit for process in one.last.evidence} if one.last else set()
+        return time is None or not units.isdisjoint(time.values)
 
 
 def _pairs(one: VariantRun) -> int:

@@ -27,7 +27,6 @@ from perfsuite.model import (
     ClaimInstance,
     ClaimVerdict,
     LeftOut,
-    MachineShift,
     Record,
     Result,
     Run,
@@ -85,7 +84,6 @@ class Judged(Record, frozen=True):
     claims: tuple[ClaimVerdict, ...]
     notes: tuple[str, ...]
     units: Mapping[str, str]
-    shift: MachineShift | None
     phases_s: Mapping[str, float]
     environments: Mapping[str, Mapping[str, str]]
     left_out: tuple[LeftOut, ...]
@@ -177,6 +175,7 @@ def read_run(data: bytes, *, where: str) -> Run:
             run = replace(run, variants=variants, canaries=canaries)
             run = replace(run, instances=plan.instances, sources=plan.sources)
         elif kind == "judged":
+            values.pop("shift", None)  # of files before 1.1: the machine had a verdict of its own
             judged = asdict(convert(values, Judged, where=place))
         elif kind == "end":
             run = replace(run, **asdict(convert(values, End, where=place)))
