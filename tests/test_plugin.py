@@ -247,7 +247,7 @@ def test_an_environment_that_changed_fails_with_a_code_of_its_own(
     perf(project, *select).assert_outcomes(passed=2)
     failing = perf(project, *select, "--perf-fail-on=environment")
     failing.assert_outcomes(failed=2)
-    failing.stdout.fnmatch_lines(["2 environment of 2 variants on *"])
+    failing.stdout.fnmatch_lines(["2 variants on *: 2 environment, *"])
     assert failing.ret == CHANGED
 
 

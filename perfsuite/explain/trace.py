@@ -105,8 +105,6 @@ class Tracing(Struct, kw_only=True):
                 continue
             if one.verdict.word.asks_why:
                 yield one.id, "moved"
-            elif self.config.is_brief:
-                continue
             elif one.verdict.word is Word.UNCLEAR:
                 yield one.id, "is unclear"
             elif not self._is_known(one.variant):

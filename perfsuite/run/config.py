@@ -330,7 +330,7 @@ class Config:
     the names of the packs that are allowed, and ``share`` is the K/N of a shard. ``baselines`` are
     the project's folders, the first of which is written to, and ``wheels`` those that have wheels
     that can be side A. ``source`` is the code that is side A, where no revision ``against`` is
-    named. If it ``is_brief``, nothing is traced but what has moved.
+    named: of a run that another one asks for.
     """
 
     root: Path
@@ -365,7 +365,6 @@ class Config:
     claims: tuple[ClaimInstance, ...] = ()
     shard: Shard | None = None
     exceptions: Exceptions = field(default_factory=Exceptions)
-    is_brief: bool = False
     state: str = STATE_FOLDER
 
     @property

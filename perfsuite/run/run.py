@@ -219,7 +219,7 @@ class Judging:
     ) -> Run:
         """Return the run with its verdicts, claims and notes."""
         run = beside(run)
-        told = [verdicts[one.id] for one in run.variants if one.id in verdicts]
+        told = [self._settled(verdicts[o.id], o, run) for o in run.variants if o.id in verdicts]
         judged = run.having(verdicts=self.exceptions.applied(told, run))
         # A broken claim fails the run only if it held in what the run is compared with.
         sides, entries = {each.id: each for each in run.instances}, entries_in(run)
@@ -237,6 +237,31 @@ class Judging:
         ]
         claims = self.exceptions.claims(excused, judged)
         return view.worded(replace(judged, claims=claims, notes=tuple(notes)))
+
+    def _settled(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
+        """Return the verdict, knowing whether the code is the very same."""
+        is_open = (
+            verdict.changes and not verdict.word.stayed and verdict.word is not Word.ENVIRONMENT
+        )
+        if verdict.in_turns or not is_open or not is_one_code(one, run):
+            return verdict
+        if is_known(one):
+            return self.environment(verdict, one, run) if verdict.word.moved else verdict
+        same = because("same_code", code=str(one.expected.source_a))
+        return replace(verdict, word=Word.SAME_CODE, reasons=(same, *verdict.reasons), fails=False)
+
+    def environment(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
+        """Return what moved although its code is the same."""
+        others = differing(one.expected.environment, run.facts.environment)
+        kind = "environment" if others else "environment_unknown"
+        reason = because(kind, code=str(one.expected.source_a), differing=others)
+        is_past_gate = any(change.theta > change.gate for change in verdict.changes)
+        return replace(
+            verdict,
+            word=Word.ENVIRONMENT,
+            reasons=(reason, *verdict.reasons),
+            fails=is_past_gate and Word.ENVIRONMENT.value in self.policy.fail_on,
+        )
 
     def unconfirmed(self, verdict: Verdict, why: str) -> Verdict:
         """Return the verdict on one screen alone: a change that nothing confirmed is unclear.
@@ -451,7 +476,7 @@ class _Work:
             run = self.judging.whole(self.file.run, verdicts, claims)
         run = replace(run, notes=(*notes, *run.notes))
         run = fit.cut(run) if fit else run
-        for look in features().hook.perf_judged():
+        for look in () if self.config.source else features().hook.perf_judged():
             traced = partial(
                 look,
                 run,
@@ -645,9 +670,16 @@ class _Work:
             why = because("unconfirmed", why=f"{self.limit} left no time for more pairs")
             reasons = (*verdicts[name].reasons, why)
             verdicts[name] = replace(verdicts[name], reasons=reasons)
-        found = {**verdicts, **self.answers}
-        runs = {one.id: one for one in self.file.run.variants}
-        return {name: self._settled(verdict, runs[name]) for name, verdict in found.items()}
+        return {**self._with_why(verdicts), **self.answers}
+
+    def _with_why(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+        """Return the verdicts; what did not stay says why no pairs were taken, if none were."""
+        found = dict(verdicts)
+        for name in self.unanswered.keys() & found.keys():
+            if not found[name].word.stayed:
+                reasons = (*found[name].reasons, self.unanswered[name])
+                found[name] = replace(found[name], reasons=reasons)
+        return found
 
     def _claims(self) -> tuple[ClaimVerdict, ...]:
         """Judge the claims by the screen; decide those left open by blocks inside one process."""
@@ -710,20 +742,21 @@ class _Work:
         runs = {one.id: one for one in run.variants}
         doubted = [runs[v.variant] for v in by_size(verdicts.values()) if wants_confirmation(v)]
         left = [o for o in doubted if o.id not in told and o.entry and not is_one_code(o, run)]
-        total, paired = len(left), 0
-        while left and not self.limit.is_over(CONFIRM_END):
-            chosen = chosen_of(left, run.settings.seed)
-            for source, some in by_source(chosen):
-                if why := self._tried(source, some, verdicts):
-                    self.unanswered |= dict.fromkeys((one.id for one in some), why)
-            names = {one.id for one in chosen}
-            left, paired = [one for one in left if one.id not in names], paired + len(names)
-            found = [self.answers.get(name) for name in names]
-            if all(each and (each.word.stayed or each.word is Word.ENVIRONMENT) for each in found):
-                self._spare(left, verdicts, because("paired", count=paired, total=total))
-                return
-        no_time = because("unconfirmed", why=f"{self.limit} left no time")
-        self.unanswered |= dict.fromkeys((one.id for one in left), no_time)
+        chosen = chosen_of(left, run.settings.seed)
+        self._pair(chosen, verdicts)
+        found = [self.answers.get(one.id) for one in chosen]
+        left = [one for one in left if one not in chosen]
+        if all(each and (each.word.stayed or each.word is Word.ENVIRONMENT) for each in found):
+            total = len(chosen) + len(left)
+            self._spare(left, verdicts, because("paired", count=len(chosen), total=total))
+        else:
+            self._pair(left, verdicts)
+
+    def _pair(self, some: Sequence[VariantRun], verdicts: Mapping[str, Verdict]) -> None:
+        """Take pairs of variants, by the code of their entries; note of which there are none."""
+        for source, own in by_source(some):
+            if why := self._tried(source, own, verdicts):
+                self.unanswered |= dict.fromkeys((one.id for one in own), why)
 
     def _spare(
         self, left: Sequence[VariantRun], verdicts: Mapping[str, Verdict], why: Reason
@@ -731,9 +764,9 @@ class _Work:
         """Call the environment's what moved as others did, of which pairs were taken."""
         for one in left:
             mine = verdicts[one.id]
-            if mine.word.moved and self._is_known(one):
+            if mine.word.moved and is_known(one):
                 mine = replace(mine, reasons=(why, *mine.reasons))
-                self.answers[one.id] = self._environment(mine, one, mine.confirmation)
+                self.answers[one.id] = self.judging.environment(mine, one, self.file.run)
             else:
                 self.unanswered[one.id] = why
 
@@ -741,6 +774,8 @@ class _Work:
         self, source: Source, some: Sequence[VariantRun], verdicts: Mapping[str, Verdict]
     ) -> Reason | None:
         """Take pairs with a source if it can be had; return why not."""
+        if self.limit.is_over(CONFIRM_END):
+            return because("unconfirmed", why=f"{self.limit} left no time")
         if source not in self.sources and len(self.sources) == MOST_SOURCES:
             return because("too_many", code=str(source), most=MOST_SOURCES)
         self.sources.add(source)
@@ -767,7 +802,6 @@ class _Work:
             resume_if_any=False,
             accept=False,
             time_s=self.limit.left_s(),
-            is_brief=True,
             source=source,
             state=f"{self.config.state}/{FOLDER}",
         )
@@ -785,49 +819,22 @@ class _Work:
 
     def _answer(self, answer: Verdict, mine: Verdict, one: VariantRun) -> Verdict:
         """Return what pairs say of the code and stored numbers of its environment."""
+        same = because("same_in_turns", revision=answer.source)
         if not answer.word.stayed:
             return answer
-        if mine.word.moved and self._is_known(one):
-            return self._environment(mine, one, Confirmation.IN_TURNS)
-        same = because("same_in_turns", revision=answer.source)
-        if self._is_known(one):
+        if not is_known(one):
+            return replace(answer, word=Word.SAME_CODE, reasons=(same, *answer.reasons))
+        if not mine.word.moved:
             return replace(answer, reasons=(same, *answer.reasons))
-        return replace(answer, word=Word.SAME_CODE, reasons=(same, *answer.reasons))
+        mine = replace(mine, confirmation=Confirmation.IN_TURNS)
+        return self.judging.environment(mine, one, self.file.run)
 
-    def _settled(self, verdict: Verdict, one: VariantRun) -> Verdict:
-        """Return the verdict, knowing whether the code is the same and why no pairs were taken."""
-        if verdict.in_turns or verdict.word.stayed:
-            return verdict
-        if why := self.unanswered.get(one.id):
-            return replace(verdict, reasons=(*verdict.reasons, why))
-        if not is_one_code(one, self.file.run) or not verdict.changes:
-            return verdict
-        if self._is_known(one):
-            is_moved = verdict.word.moved
-            return self._environment(verdict, one, verdict.confirmation) if is_moved else verdict
-        same = because("same_code", code=str(one.expected.source_a))
-        return replace(verdict, word=Word.SAME_CODE, reasons=(same, *verdict.reasons), fails=False)
 
-    def _environment(self, verdict: Verdict, one: VariantRun, how: Confirmation) -> Verdict:
-        """Return what moved although its code is the same."""
-        others = differing(one.expected.environment, self.facts.environment)
-        code = str(one.expected.source_a)
-        kind = "environment" if others else "environment_unknown"
-        reason = because(kind, code=code, differing=others)
-        is_past_gate = any(change.theta > change.gate for change in verdict.changes)
-        return replace(
-            verdict,
-            word=Word.ENVIRONMENT,
-            confirmation=how,
-            reasons=(reason, *verdict.reasons),
-            fails=is_past_gate and Word.ENVIRONMENT.value in self.config.policy.fail_on,
-        )
-
-    def _is_known(self, one: VariantRun) -> bool:
-        """Say whether the card has a level of its own; what is counted has it on any."""
-        time = one.entry.metrics.get(TIME.name) if one.entry else None
-        units = {process.unit for process in one.last.evidence} if one.last else set()
-        return time is None or not units.isdisjoint(time.values)
+def is_known(one: VariantRun) -> bool:
+    """Say whether the card has a level of its own; what is counted has it on any."""
+    time = one.entry.metrics.get(TIME.name) if one.entry else None
+    units = {process.unit for process in one.last.evidence} if one.last else set()
+    return time is None or not units.isdisjoint(time.values)
 
 
 def _pairs(one: VariantRun) -> int:
