@@ -252,12 +252,21 @@ def test_texts_are_as_they_were(tmp_path: Path) -> None:
     assert all(line.isascii() for line in terminal.summary(run_view))
     # In Markdown a table ends at a blank line.
     assert not re.search(r"\n\n\|(?! verdict| claim| pack| batch)", told["step"])
-    moved = [replace(told_of(Word.ENVIRONMENT), fails=fails) for fails in (True, False)]
-    assert read_of(*moved, claims=()).is_environment
-    assert not read_of(moved[1], claims=()).is_environment
-    assert not read_of(moved[0], SLOWER, claims=()).is_environment
     huge = [replace(SLOWER, axes={"op": "copy" * 150, "n": n}) for n in range(90)]
     assert len(files.summary(read_of(*huge)).encode()) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("word", "fails", "is_so"),
+    [(Word.ENVIRONMENT, True, True), (Word.ENVIRONMENT, False, False), (Word.SLOWER, True, False)],
+)
+def test_a_run_that_only_its_environment_fails_says_so(
+    word: Word, *, fails: bool, is_so: bool
+) -> None:
+    (verdict,) = data.run_of((SLOWER,)).verdicts
+    verdicts = (replace(verdict, word=word, fails=fails),)
+    run_view = read_of(SLOWER, claims=(), verdicts=verdicts)
+    assert (run_view.is_environment, run_view.fails) == (is_so, fails)
 
 
 def test_page_is_well_formed_and_loads_nothing(shown: str) -> None:
@@ -585,7 +594,7 @@ def test_verdict_json_is_as_its_schema_and_docs_say() -> None:
     written = json.loads(files.verdict_json(read_of()))
     validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text("utf-8")))
     assert list(validator.iter_errors(written)) == []
-    wrong = {"schema": 2, "fails": "yes", "counts": {"same": "all"}, "run": None}
+    wrong = {"schema": 1, "fails": "yes", "counts": {"same": "all"}, "run": None}
     assert all(list(validator.iter_errors({**written, key: wrong[key]})) for key in wrong)
     judged = next(one for one in written["variants"] if (one["verdict"] or {}).get("changes"))
     told = (written, judged, judged["verdict"], judged["verdict"]["changes"][0], *written["claims"])
