@@ -270,10 +270,10 @@ def test_common_units_are_compared_alone() -> None:
     assert verdict(result(), structs.replace(both, metrics=metrics)).word is SAME
 
 
-@pytest.mark.parametrize(("p_value", "is_wanted"), [(0.05, True), (0.5, False)])
-def test_what_is_measured_again(p_value: float, *, is_wanted: bool) -> None:
+@pytest.mark.parametrize(("theta", "is_wanted"), [(0.003, True), (-0.003, True), (0.002, False)])
+def test_what_is_measured_again(theta: float, *, is_wanted: bool) -> None:
     found = verdict(result(clocks(0.05, -0.05)), entry())
-    change = structs.replace(found.changes[0], threshold=0.0025, gate=0.01, p_value=p_value)
+    change = structs.replace(found.changes[0], threshold=0.0025, gate=0.01, theta=theta)
     for word, is_asked in ((UNCLEAR, True), (SAME, is_wanted), (SLOWER, True)):
         one = structs.replace(found, word=word, changes=(change,))
         assert wants_confirmation(one) is is_asked

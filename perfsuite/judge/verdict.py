@@ -74,8 +74,6 @@ from perfsuite.store.sku import blocked_by
 ONE_CARD, AGREEING_CARDS = 0.1, 3
 # What others take of a device is no reason for doubt up to here: workers' own ends and starts.
 QUIET = 0.1
-# Of unchanged code fewer than this share are measured again for nothing.
-SUSPECT = 0.1
 # Below this a movement of the SM clock is not worth a word.
 NOTABLE_CLOCK = 0.002
 # A claim is about time, and both of its sides ran on one unit in one run: what differs between
@@ -168,8 +166,8 @@ def wants_confirmation(verdict: Verdict) -> bool:
 
 
 def is_suspect(change: Change) -> bool:
-    """Say whether a change that no verdict calls is likely enough to be looked at again."""
-    return change.threshold < change.gate and change.p_value < SUSPECT
+    """Say whether a change that no verdict calls is beyond the threshold all the same."""
+    return change.threshold < min(change.gate, abs(change.theta))
 
 
 # One variant by itself, before the rest of the run is known.
