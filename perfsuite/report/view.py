@@ -361,7 +361,7 @@ SENTENCES: Mapping[str, str] = {
     "weak": "one of {comparisons} comparisons, too weak to stand out",
     # What the run did about it.
     "environment": "the code is as fast as that of {code}; what changed is {differing:list}",
-    "environment_unknown": "the code is as fast as that of {code}; no stored fact says what changed",
+    "environment_unknown": "the code is as fast as that of {code}; no fact says what changed",
     "no_turns": "no pairs with {code}: {why}",
     "paired": "pairs of {count} of {total} that moved say that the code is the same",
     "same_code": "its entry is of the same code, {code}, on other cards",
