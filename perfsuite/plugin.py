@@ -455,9 +455,11 @@ class PerfSession:
         is_empty = self.chosen and self.chosen.shard and not self.chosen.variants
         if is_empty and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = pytest.ExitCode.OK
-        if self.run_view and self.run_view.is_environment:
+        if self.run_view and self.run_view.is_environment and not session.shouldfail:
             others = session.testsfailed - sum(one.fails for one in self.run_view.variants)
-            session.exitstatus = session.exitstatus if others else EXIT_MACHINE
+            is_alone = not others and session.exitstatus == pytest.ExitCode.TESTS_FAILED
+            is_alone = is_alone and self.outcome is not None and self.outcome.steps.are_done
+            session.exitstatus = EXIT_MACHINE if is_alone else session.exitstatus
         if self.outcome and not self.outcome.steps.are_done and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -469,6 +469,16 @@ def test_where_everything_moved_some_speak_for_all_if_they_say_same(
     assert told == [{"count": 2, "total": 6}] * (6 - paired)
 
 
+def test_a_crowd_on_a_card_never_seen_is_not_called_slower(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaled(elsewhere, 0.85)
+    monkeypatch.setattr("perfsuite.run.run.chosen_of", lambda some, _: [*some[:1]])
+    run = measure(elsewhere).run
+    assert {each.word for each in run.verdicts} == {Word.SAME_CODE}
+    assert not any(each.fails for each in run.verdicts)
+
+
 def test_what_differs_is_named_and_that_nothing_is_known() -> None:
     before = {"driver": "580", "gone": "1"}
     assert differing(before, {"driver": "580", "new": "1"}) == ()

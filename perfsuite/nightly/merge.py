@@ -12,11 +12,12 @@ import typer
 from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError
+from perfsuite.judge.compare import Policy
 from perfsuite.judge.noise import ENDS
 from perfsuite.judge.verdict import wants_confirmation
-from perfsuite.model import Pack, Part, Run, Stage, VariantRun
+from perfsuite.model import Pack, Part, Run, Stage, VariantRun, Word
 from perfsuite.nightly.exceptions import Exceptions
-from perfsuite.run.config import EXIT_MACHINE
+from perfsuite.run.config import EXIT_MACHINE, TIERS
 from perfsuite.run.expected import find_expected
 from perfsuite.run.project import (
     BaselinesOption,
@@ -126,7 +127,10 @@ def conclude(
     # Its own shards may lie in the folder.
     first = min(part.run for part in run.parts)
     basis = find_expected(roots, folder, run=run, packs=packs, before=first)
-    judging, run = Judging(basis, exceptions=exceptions), basis.hold(run)
+    tier = run.parts[0].shard.tier
+    more = () if tier == TIERS[0] else (Word.ENVIRONMENT.value,)
+    policy = Policy(fail_on=(*Policy().fail_on, *more))
+    judging, run = Judging(basis, policy, exceptions=exceptions), basis.hold(run)
     verdicts = judging.stage(run, Stage.SCREEN)
     again = {result.variant for result in run.results if result.stage is Stage.CONFIRM}
     for name, verdict in list(verdicts.items()):

@@ -240,12 +240,10 @@ class Judging:
 
     def _settled(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
         """Return the verdict, knowing whether the code is the very same."""
-        is_open = (
-            verdict.changes and not verdict.word.stayed and verdict.word is not Word.ENVIRONMENT
-        )
+        is_open = verdict.changes and (verdict.word.moved or verdict.word is Word.UNCLEAR)
         if verdict.in_turns or not is_open or not is_one_code(one, run):
             return verdict
-        if is_known(one):
+        if is_known(one, verdict):
             return self.environment(verdict, one, run) if verdict.word.moved else verdict
         same = because("same_code", code=str(one.expected.source_a))
         return replace(verdict, word=Word.SAME_CODE, reasons=(same, *verdict.reasons), fails=False)
@@ -255,7 +253,9 @@ class Judging:
         others = differing(one.expected.environment, run.facts.environment)
         kind = "environment" if others else "environment_unknown"
         reason = because(kind, code=str(one.expected.source_a), differing=others)
-        is_past_gate = any(change.theta > change.gate for change in verdict.changes)
+        is_past_gate = any(
+            each.low > each.threshold and each.theta > each.gate for each in verdict.changes
+        )
         return replace(
             verdict,
             word=Word.ENVIRONMENT,
@@ -764,9 +764,11 @@ class _Work:
         """Call the environment's what moved as others did, of which pairs were taken."""
         for one in left:
             mine = verdicts[one.id]
-            if mine.word.moved and is_known(one):
-                mine = replace(mine, reasons=(why, *mine.reasons))
-                self.answers[one.id] = self.judging.environment(mine, one, self.file.run)
+            told = replace(mine, reasons=(why, *mine.reasons))
+            if mine.word.moved and is_known(one, mine):
+                self.answers[one.id] = self.judging.environment(told, one, self.file.run)
+            elif mine.word.moved:
+                self.answers[one.id] = replace(told, word=Word.SAME_CODE, fails=False)
             else:
                 self.unanswered[one.id] = why
 
@@ -782,10 +784,14 @@ class _Work:
         try:
             self._take_pairs(source, some, verdicts)
         except NoSideAError as error:
+            self.sources.discard(source)
             return error.reason
-        except (PerfError, OSError) as error:
-            why = str(error).partition("\n")[0]
-            return because("no_turns", code=str(source), why=why)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the verdicts are worth more
+            self.steps.add("pairs not taken", why(error))
+            return because("no_turns", code=str(source), why=why(error))
+        finally:  # these panels have one side again
+            for panel in self.panels:
+                panel.compare({})
         return None
 
     def _take_pairs(
@@ -801,6 +807,7 @@ class _Work:
             resume=False,
             resume_if_any=False,
             accept=False,
+            settings=self.settings,
             time_s=self.limit.left_s(),
             source=source,
             state=f"{self.config.state}/{FOLDER}",
@@ -822,7 +829,9 @@ class _Work:
         same = because("same_in_turns", revision=answer.source)
         if not answer.word.stayed:
             return answer
-        if not is_known(one):
+        if any(reason.kind == "lost" for reason in mine.reasons):
+            return replace(mine, reasons=(same, *mine.reasons))
+        if not is_known(one, mine):
             return replace(answer, word=Word.SAME_CODE, reasons=(same, *answer.reasons))
         if not mine.word.moved:
             return replace(answer, reasons=(same, *answer.reasons))
@@ -830,8 +839,10 @@ class _Work:
         return self.judging.environment(mine, one, self.file.run)
 
 
-def is_known(one: VariantRun) -> bool:
-    """Say whether the card has a level of its own; what is counted has it on any."""
+def is_known(one: VariantRun, verdict: Verdict) -> bool:
+    """Say whether the card has a level of its own; what is counted, or was lost, has it on any."""
+    if any(change.theta and not change.degrees for change in verdict.changes):
+        return True
     time = one.entry.metrics.get(TIME.name) if one.entry else None
     units = {process.unit for process in one.last.evidence} if one.last else set()
     return time is None or not units.isdisjoint(time.values)
