@@ -448,6 +448,29 @@ def test_what_moved_although_its_code_is_the_same_is_the_environment_s(
             assert reason.facts["differing"] == (("driver",) if kind == "environment" else ())
 
 
+def test_a_burst_while_the_screen_was_taken_is_no_environment(project: Path) -> None:
+    """What side B takes in pairs is compared with the entry, not the samples that were doubted."""
+
+    class Calms(Log):
+        def note(self, text: str) -> None:
+            if text.startswith("taking pairs"):
+                (project / "tmp" / "burst").unlink(missing_ok=True)
+
+    pack = PACK.replace("ctx.spend(speed.US[impl])", "ctx.spend(speed.US[impl] * held_up())")
+    burst = project / "tmp" / "burst"
+    burst.parent.mkdir(exist_ok=True)
+    held = f"from pathlib import Path\nBURST = Path({str(burst)!r})\n"
+    held += "def held_up():\n    return 1.05 if BURST.exists() else 1\n"
+    commit(project, acme=held + pack)
+    accept(measure(project).run, project / "baselines", reason="made up", by="t")
+    commit(project, speed=BEFORE + "# later\n")
+    burst.touch()
+    run = execute(asked(project, settings=FEW), Calms(), SERVERS).run
+    assert not burst.exists()
+    assert words(run) == {"one": "same", "two": "same"}
+    assert all("same_in_turns" in kinds(each) for each in run.verdicts)
+
+
 @pytest.mark.parametrize(
     ("us", "slower", "paired"), [(100.0, 0, 2), (110.0, 1, 6)], ids=["machine", "code"]
 )

@@ -56,7 +56,7 @@ CODES = [
     for ptx, facts in (("a", (500, 64, 0, 16)), ("b", (900, 128, 16, 0)), ("a", (500, 80, 0, 16)))
 ]
 LOST = "registers 64 → 128, spill bytes 0 → 16, tensor core ops 16 → 0, instructions 500 → 900"
-LETTER = "the code compiled here is the same to the letter: the machine or a library changed, not "
+LETTER = "the code compiled here is the same to the letter"
 CAP = "power cap active"
 SLOWER = replace(SCALE, duration_us=130.0)
 BEFORE = {"driver": "575", "torch": "2.11", "new": "x"}
@@ -86,7 +86,7 @@ BEFORE = {"driver": "575", "torch": "2.11", "new": "x"}
         # A change finer than a trace is not pinned on a kernel.
         (change(100.0, 100.4), side(SCALE, artefact="a"),
          side(replace(SCALE, duration_us=100.3), artefact="a"),
-         f"{LETTER}this kernel; no kernel changed by as much as a trace can tell"),
+         f"{LETTER}; no kernel changed by as much as a trace can tell"),
         (None, SideView(), side(SCALE), ""),
         (change(100.0, 130.0), SideView(), SideView(), ""),
     ],

@@ -284,10 +284,7 @@ def _parts(explanation: Explanation) -> Iterator[str]:
     if not (causes or is_clock or is_between):
         # Neither a kernel nor the clock explains anything.
         if explanation.same_artefact:
-            yield (
-                "the code compiled here is the same to the letter: the machine or a library "
-                "changed, not this kernel"
-            )
+            yield "the code compiled here is the same to the letter"
         elif explanation.same_artefact is False:
             yield "the code compiled here is another than before"
         if explanation.is_fine:
@@ -344,7 +341,7 @@ def _code(cause: KernelChange) -> str:
         return f", its code changed: {differing or 'in its PTX alone'}"
     if differing:
         return f", the same PTX otherwise assembled or launched: {differing}"
-    return ", by the same code to the letter: the machine or a library changed, not this kernel"
+    return ", by the same code to the letter"
 
 
 def _between(explanation: Explanation) -> str:

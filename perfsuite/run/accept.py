@@ -164,7 +164,7 @@ def _caution(run: Run, moved: Sequence[str], slower: Collection[str]) -> str:
     counts = {
         "of them slower than before": len(slower),
         "unclear": sum(verdict.word is Word.UNCLEAR for verdict in verdicts),
-        "decided in turns on a card that no entry knew": sum(
+        "decided in pairs": sum(
             verdict.confirmation is Confirmation.IN_TURNS for verdict in verdicts
         ),
     }

@@ -814,15 +814,27 @@ class _Work:
         )
         found = execute(question, self.listener, self.place).run
         said, of_one = {each.variant: each for each in found.verdicts}, dict(of_one_code(found))
-        for one in some:
+        fresh = self._fresh(found)
+        for one, ended in zip(some, found.variants, strict=True):
             answer = said.get(one.id)
-            if answer is None or not answer.in_turns or one.id in of_one:
-                ended = answer.reasons[-1:] if answer else ()
-                why = of_one.get(one.id, "it was not measured")
-                reason = because("no_turns", code=str(source), why=why)
-                self.unanswered[one.id] = reason if one.id in of_one or not ended else ended[0]
+            if answer is not None and answer.in_turns and one.id not in of_one:
+                mine = fresh.get(one.id, verdicts[one.id])
+                self.answers[one.id] = self._answer(answer, mine, one)
+            elif answer and answer.reasons and one.id not in of_one:
+                self.unanswered[one.id] = answer.reasons[-1]
             else:
-                self.answers[one.id] = self._answer(answer, verdicts[one.id], one)
+                why = of_one.get(one.id) or _ended(ended)
+                self.unanswered[one.id] = because("no_turns", code=str(source), why=why)
+
+    def _fresh(self, pairs: Run) -> dict[str, Verdict]:
+        """Judge by stored numbers what side B took in pairs: the screen was chosen for its time."""
+        last = {one.id: one.last for one in pairs.variants}
+        variants = [
+            replace(one, results=(replace(found, stage=Stage.SCREEN),))
+            for one in self.file.run.variants
+            if (found := last.get(one.id))
+        ]
+        return self.judging.stage(replace(self.file.run, variants=tuple(variants)), Stage.SCREEN)
 
     def _answer(self, answer: Verdict, mine: Verdict, one: VariantRun) -> Verdict:
         """Return what pairs say of the code and stored numbers of its environment."""
@@ -851,6 +863,13 @@ def is_known(one: VariantRun, verdict: Verdict) -> bool:
 def _pairs(one: VariantRun) -> int:
     """Return how many processes side B of a variant has that counts in pairs."""
     return len(one.last.evidence) if one.last else 0
+
+
+def _ended(one: VariantRun) -> str:
+    """Say how a variant ended of which there are no pairs."""
+    if (last := one.last) is None:
+        return "it was not measured"
+    return f"it ended as {last.status.value}" + (f": {last.reason}" if last.reason else "")
 
 
 def _undecided(verdict: ClaimVerdict, why: str) -> ClaimVerdict:
