@@ -60,16 +60,6 @@ def rank_interval(
     return float(differences[left_out - 1]), float(differences[-left_out])
 
 
-def accepted(p_values: Sequence[float], rate: float) -> list[bool]:
-    """Say which hypotheses are rejected at this false discovery rate (Benjamini-Hochberg).
-
-    By hand: importing scipy.stats for it takes longer than judging a run.
-    """
-    share = rate / max(len(p_values), 1)
-    passed = [p for count, p in enumerate(sorted(p_values), 1) if p <= count * share]
-    return [p <= max(passed, default=-1.0) for p in p_values]
-
-
 # Variances that are known to some degree: by their own samples, and by their class.
 
 # A class's standard deviation and degrees of freedom before any was measured are guesses: half or

@@ -294,19 +294,10 @@ def test_how_a_change_was_confirmed(stage: Stage, more: Spec, confirmation: Conf
     assert (found.word, found.confirmation) == (SLOWER, confirmation)
 
 
-def test_weak_change_among_many_comparisons_is_unclear() -> None:
-    ids = [f"p.c[n={i}]" for i in range(200)]
-    now = [result(clocks(0.006 if name == ids[0] else 0.0)) for name in ids]
-    held = Expected(entry=entry())
-    ones = [
-        VariantRun(variant=variant(name=name), expected=held, results=(each,))
-        for name, each in zip(ids, now, strict=True)
-    ]
-    many = judge(run_of(*ones))
-    assert verdict(now[0], entry()).word is SLOWER
-    assert (many[0].word, kinds(many[0].reasons)[-1]) == (UNCLEAR, "weak")
-    failed = structs.replace(ones[0], results=(structs.replace(now[0], status=Status.CRASHED),))
-    assert judge(run_of(failed)) == ()
+def test_what_did_not_end_ok_is_not_judged() -> None:
+    failed = structs.replace(result(), status=Status.CRASHED)
+    one = VariantRun(variant=variant(), expected=Expected(entry=entry()), results=(failed,))
+    assert judge(run_of(one)) == ()
 
 
 def test_policy_says_what_fails_and_what_moved() -> None:

@@ -7,7 +7,6 @@ import random
 
 import numpy as np
 import pytest
-from scipy.stats import false_discovery_control
 
 from perfsuite import stats
 from perfsuite.stats import Difference, Variance
@@ -124,16 +123,6 @@ def test_a_class_is_learned_from_squares_of_many_degrees(degrees: float, factor:
     found = math.sqrt(stats.learned(squares, Variance(0.001**2, 6)).value)
     middle, _ = stats.scattered(squares, 0.001, 0.5)
     assert [found, middle] == pytest.approx([0.001 * factor] * 2, rel=0.2)
-
-
-def test_false_discovery_rate_follows_benjamini_and_hochberg() -> None:
-    assert stats.accepted([0.03, 0.9, 0.02, 0.01], 0.05) == [True, False, True, True]
-    assert stats.accepted([0.04, 0.9, 0.9, 0.9], 0.05) == [False] * 4
-    assert stats.accepted([], 0.05) == []
-    drawn = np.random.default_rng(5).random((50, 20)) ** 3
-    for row in drawn:
-        expected = false_discovery_control(row) <= 0.1
-        assert stats.accepted(row.tolist(), 0.1) == expected.tolist()
 
 
 def test_rank_interval_is_that_of_the_exact_test_and_covers_a_skewed_distribution() -> None:

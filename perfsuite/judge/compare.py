@@ -85,7 +85,6 @@ class Policy:
     floor_us: float = 0.02
     alpha: float = 0.01
     alpha_same: float = 0.1
-    false_discovery_rate: float = 0.05
     fail_on: tuple[str, ...] = (*(w.value for w in Word if w.fails_by_default), BROKEN)
 
     def __post_init__(self) -> None:
@@ -93,7 +92,7 @@ class Policy:
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ValueError(f"Policy.{name} must be a share >= 0, not {value!r}")
-        for name in ("alpha", "alpha_same", "false_discovery_rate"):
+        for name in ("alpha", "alpha_same"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"Policy.{name} must be in (0, 1), not {getattr(self, name)!r}")
         if unknown := sorted(set(self.fail_on) - set(FAIL_WORDS)):

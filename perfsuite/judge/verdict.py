@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 from statistics import median
 
 from msgspec import structs
@@ -60,7 +60,6 @@ from perfsuite.packs.select import missing_of
 from perfsuite.stats import (
     Difference,
     Variance,
-    accepted,
     hodges_lehmann,
     main_mode,
     moderated,
@@ -87,7 +86,7 @@ QUADS_BETWEEN = 0.003
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """One variant with what is known of it before the run's other variants are.
+    """One variant with what is known of it.
 
     ``word`` is final where no ``shifts`` are to be judged. ``loads`` are the shares of the device
     that others took now, and when the entry was measured. ``card`` is the unit that alone was
@@ -123,8 +122,8 @@ def judge(
     """Return a verdict for each variant that ended ok, by what the run expects of it, in order.
 
     The results are of one ``stage``, or the last of each variant: evidence of two is never mixed,
-    but of sides that took turns all pairs count. A stage's comparisons are one family for the false
-    discovery rate. ``known`` are all entries of the SKU, measured or not: they tell of noise.
+    but of sides that took turns all pairs count. ``known`` are all entries of the SKU, measured or
+    not: they tell of noise.
     """
     known = known or [one.entry for one in run.every if one.entry]
     grounds = Grounds(
@@ -139,13 +138,7 @@ def judge(
         for one in run.variants
         if (result := _judged(one, stage)) and result.status is Status.OK
     ]
-    p_values = [shift.strict.p_value for draft in drafts for shift in draft.shifts]
-    family = accepted(p_values, grounds.policy.false_discovery_rate)
-    kept = iter(family)
-    return tuple(
-        _verdict(draft, list(islice(kept, len(draft.shifts))), len(family), grounds.policy)
-        for draft in drafts
-    )
+    return tuple(_verdict(draft, grounds.policy) for draft in drafts)
 
 
 def _judged(one: VariantRun, stage: Stage | None) -> Result | None:
@@ -170,7 +163,7 @@ def is_suspect(change: Change) -> bool:
     return change.threshold < min(change.gate, abs(change.theta))
 
 
-# One variant by itself, before the rest of the run is known.
+# One variant, metric by metric.
 
 
 def draft_of(one: VariantRun, result: Result, grounds: Grounds) -> Draft:
@@ -279,19 +272,17 @@ def _unrelated(one: VariantRun, result: Result, facts: DeviceFacts) -> tuple[Wor
     return (Word.INCOMPARABLE, because("other_kind", text=blocked)) if blocked else None
 
 
-# The verdict, in the light of all other comparisons of the run.
+# The verdict on all metrics of a variant.
 
 
-def _verdict(draft: Draft, kept: Sequence[bool], comparisons: int, policy: Policy) -> Verdict:
-    """Return the verdict of a draft, of whose changes some are ``kept`` among all of the run's."""
+def _verdict(draft: Draft, policy: Policy) -> Verdict:
+    """Return the verdict of a draft."""
     one = draft.one
     reasons = list(draft.reasons)
     words: list[Word] = []
     changes: list[Change] = []
-    for shift, is_kept in zip(draft.shifts, kept, strict=True):
+    for shift in draft.shifts:
         doubt = draft.doubt(shift) if shift.word.moved else None
-        if shift.word.moved and not doubt and not is_kept:
-            doubt = because("weak", comparisons=comparisons)
         word = Word.UNCLEAR if doubt else shift.word
         words.append(word)
         change = shift.lenient if word.stayed else shift.strict

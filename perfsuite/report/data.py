@@ -66,7 +66,7 @@ NOTABLE_LOAD_PERCENT = 10
 # A headline has room for so much of a cause.
 MOST_WHY = 300
 # Reasons that say why the evidence does not decide.
-DOUBTS = {"clock_lost", "load", "load_before", "lost", "unusable", "weak"}
+DOUBTS = {"clock_lost", "load", "load_before", "lost", "unusable"}
 
 T = TypeVar("T")
 Key = TypeVar("Key", bound=Hashable)

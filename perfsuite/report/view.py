@@ -358,7 +358,6 @@ SENTENCES: Mapping[str, str] = {
     "unusable": "unusable samples: {error}",
     "version": "the case's version was {before} and is {now}: it does other work now",
     "within": "the same within {share:limit}",
-    "weak": "one of {comparisons} comparisons, too weak to stand out",
     # What the run did about it.
     "environment": "the code is as fast as that of {code}; what changed is {differing:list}",
     "environment_unknown": "the code is as fast as that of {code}; no fact says what changed",
