@@ -4,43 +4,42 @@ from __future__ import annotations
 
 import importlib
 import random
-import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from io import FileIO
 from pathlib import Path
-from pkgutil import resolve_name
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec import structs
 
 from perfsuite.boundary import UsageError
 from perfsuite.devices.protocol import Device, automatic, open_device
 from perfsuite.engine.measure import Session
-from perfsuite.model import Result, Settings, Stage, Tier, Variant, built_in
-from perfsuite.packs.find import packs_at
+from perfsuite.judge.pairs import Looks, looks_of
+from perfsuite.judge.verdict import wants_confirmation
+from perfsuite.model import Pack, Result, Settings, Side, Stage, Tier, Variant, built_in
 from perfsuite.packs.load import load_pack
 from perfsuite.packs.select import missing_need
 from perfsuite.prove import planted
 from perfsuite.prove.raw import (
     CHANGE,
-    CUPTI,
     Header,
     Ladder,
     Reading,
-    Stretch,
     Wave,
     append,
+    code_of,
     ladders_of,
+    verdict_of_pairs,
     wave_of,
 )
 from perfsuite.store.files import refusing
@@ -49,21 +48,24 @@ from perfsuite.store.sku import sku_of
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.messages import read
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import EndedError, Setup, Slot
+from perfsuite.workers.process import Code, EndedError, Slot
 from perfsuite.workers.units import open_panels
 
-# NVML's utilisation is that of a window of 0.17 s or more.
-POLL_S = 0.2
-# How a unit's time is shared out. Most of it decides how surely the false alarms are counted.
-SHARES = {"panel": 0.75, "tools": 0.25}
-# The other tools see every other ladder, this many in a turn.
-ASKED = 4
-# Those that are asked on devices with units, and on the host; CUPTI is no rival.
-RIVALS, HOST_RIVALS = ("do_bench", "torch.utils.benchmark", "nvbench"), ("torch.utils.benchmark",)
-PROFILED = 30
+# How a unit's time is shared out: a tenth of it sees what other tools say.
+SHARES = {"triage": 0.45, "pairs": 0.45, "tools": 0.1}
+# In so many waves of a ladder's triage one is of a change: false alarms are the rarest.
+ROUND, CHANGED = 9, 2
+RIVALS = ("do_bench", "torch.utils.benchmark", "pytest-benchmark", "nvbench")
 FEWEST_ROUNDS = 5
-# nvbench and the profiler start slowly; a tool that hangs is given up after this.
+# nvbench starts slowly; a tool that hangs is given up after this.
 ANSWER_LIMIT_S = 120.0
+
+# The planted pack, and the same without a change: what pairs have for side A.
+PACK = Pack(name="planted", origin=f"module:{planted.__name__}")
+SIDES = {
+    Side.A: Code(origins={PACK.name: f"{PACK.origin}:unchanged"}),
+    Side.B: Code(origins={PACK.name: PACK.origin}),
+}
 
 Say = Callable[[str], None]
 
@@ -71,19 +73,15 @@ Say = Callable[[str], None]
 class Unit:
     """One unit: its panel, it and the other tools measure there in turn.
 
-    ``place`` is which of the ``units`` it is: each starts with other changes.
+    ``place`` is which of the units it is: each starts with other changes.
     """
 
-    def __init__(
-        self, panel: Panel, ladders: Sequence[Ladder], file: FileIO, *, place: int, units: int
-    ) -> None:
-        self.panel, self.facts = panel, panel.facts
-        self.ladders, self.file, self.place, self.units = ladders, file, place, units
+    def __init__(self, panel: Panel, header: Header, file: FileIO, place: int) -> None:
+        self.panel, self.facts, self.header = panel, panel.facts, header
+        self.ladders = ladders_of(header.variants)
+        self.file, self.place = file, place
         self.turns = dict.fromkeys(SHARES, 0)
         self.waves: dict[str, Wave] = {}
-        self.asked = 0
-        self.has_units = bool(built_in(self.facts.device).unit)
-        self.rivals = RIVALS if self.has_units else HOST_RIVALS if self.facts.is_host else ()
         self.stopped = threading.Event()
 
     def stop(self) -> None:
@@ -94,8 +92,8 @@ class Unit:
     def run(self, deadline: float, say: Say) -> None:
         """Take turns by their shares of the time until none fits before the deadline."""
         with closing(Slot(0, self.panel.setup)) as slot:
-            acts = {"panel": self.measure}
-            if self.rivals:
+            acts = {"triage": self.triage, "pairs": self.pairs}
+            if self.facts.is_host or built_in(self.facts.device).unit:
                 acts["tools"] = partial(self.ask_tools, slot)
             spent, last = dict.fromkeys(acts, 0.0), dict.fromkeys(acts, 0.0)
             while not self.stopped.is_set():
@@ -112,104 +110,105 @@ class Unit:
                 took = f"{name} turn {self.turns[name]} took {last[name]:.0f} s"
                 say(f"unit {self.facts.unit}: {took}")
 
-    def measure(self) -> None:
-        """Measure each ladder once, at another of its variants each turn.
+    def triage(self) -> None:
+        """Measure each ladder once, as a screen does, at its base or at a change.
 
-        The waves of one comparison follow each other, so that a short session has whole ones: the
-        base twice, then a change as often as a screen and its confirmation need it; then the next
-        change, of which other ladders and units start with others.
+        The base comes twice before a change, so that a short session has whole comparisons.
         """
-        turn, settings = self.turns["panel"], self.panel.setup.settings
-        confirming = -(-settings.confirm_processes // settings.processes)
-        round_, step = divmod(turn, 3 + confirming)
-        chosen = []
-        for index, ladder in enumerate(self.ladders):
-            base, *changes = ladder.variants.values()
-            change = changes[(index + self.place + round_) % len(changes)]
-            chosen.append(base if step in {0, 1} else change)
-        random.Random(turn).shuffle(chosen)  # noqa: S311 - an order: what runs before what
-        # Other processes than in any other turn: their seeds come from the run's.
-        setup = self.panel.setup
-        self.panel.setup = replace(setup, settings=structs.replace(settings, seed=1 + turn))
+        round_, step = divmod(self.turns["triage"], ROUND)
+        chosen = [
+            self._change(ladder, index + round_) if step == CHANGED else ladder.base
+            for index, ladder in enumerate(self.ladders)
+        ]
         waves: list[Wave] = []
 
         def take(result: Result) -> None:
             waves.append(wave_of(result, self.facts.unit))
             append(self.file, waves[-1])
 
-        started = time.monotonic()
-        # Of what confirms a run takes a block more: what is found here is found there.
-        with _polled(self.panel.setup) as polls:
-            self.panel.measure(chosen, Stage.SCREEN, processes=settings.processes, on_result=take)
+        self._begin("triage", chosen)
+        processes = self.panel.setup.settings.processes
+        self.panel.measure(chosen, Stage.SCREEN, processes=processes, on_result=take)
         self.waves |= {wave.variant: wave for wave in waves if wave.processes}
-        timed_s = [wave.timed_s * len(wave.processes) for wave in waves]
-        spin_s = [wave.pace * each for wave, each in zip(waves, timed_s, strict=True)]
-        append(
-            self.file,
-            Stretch(
-                unit=self.facts.unit,
-                wall_s=round(time.monotonic() - started, 3),
-                timed_s=round(sum(timed_s), 3),
-                spin_s=0.0 if self.facts.is_host else round(sum(spin_s), 3),
-                busy=round(statistics.fmean(polls), 4) if polls else None,
-            ),
-        )
+
+    def pairs(self) -> None:
+        """Take pairs of each ladder once, at its base or at a change, until the answer is plain.
+
+        A call needs some, so that as many are taken of all.
+        """
+        turn = self.turns["pairs"]
+        chosen = [
+            self._change(ladder, index + turn) if (index + turn) % 3 else ladder.base
+            for index, ladder in enumerate(self.ladders)
+        ]
+        self._begin("pairs", chosen)
+        self.panel.compared = frozenset(variant.id for variant in chosen)
+        looks, left, taken = looks_of(self.panel.setup.settings), chosen, 0
+        waves, of_a = dict[str, Wave](), dict[str, Result]()
+
+        def take(result: Result) -> None:  # that of side A comes first
+            if result.side is Side.A:
+                of_a[result.variant] = result
+                return
+            name = result.variant
+            wave = wave_of(result, self.facts.unit, of_a=of_a.pop(name, None))
+            waves[name] = waves[name].with_more(wave) if name in waves else wave
+
+        while left and not self.stopped.is_set():
+            step = looks.step if taken else looks.call
+            self.panel.begun = dict.fromkeys(self.panel.compared, 2 * taken)
+            self.panel.measure(left, Stage.SCREEN, processes=step, on_result=take)
+            taken += step
+            left = [
+                each
+                for each in left
+                if each.id in waves and self._asks_more(each, waves[each.id], looks)
+            ]
+        self.panel.compared, self.panel.begun = frozenset(), {}
+
+    def _asks_more(self, variant: Variant, wave: Wave, looks: Looks) -> bool:
+        """Say whether more pairs are needed; keep those there are if not."""
+        found = verdict_of_pairs(self.header, variant, wave)
+        is_open = bool(found and wants_confirmation(found))
+        if is_open and len(wave.beside) + looks.step <= looks.most:
+            return True
+        append(self.file, wave)
+        return False
+
+    def _change(self, ladder: Ladder, turn: int) -> Variant:
+        """Return one of a ladder's changes; other units are at others."""
+        _, *changes = ladder.variants.values()
+        return changes[(turn + self.place) % len(changes)]
+
+    def _begin(self, act: str, chosen: list[Variant]) -> None:
+        """Mix what is measured, in processes of its own, sampled as the unchanged code is."""
+        turn, setup = self.turns[act], self.panel.setup
+        random.Random(f"{act} {turn}").shuffle(chosen)  # noqa: S311 - what runs before what
+        seed = 1 + 2 * turn + (act == "pairs")
+        self.panel.setup = replace(setup, settings=structs.replace(setup.settings, seed=seed))
+        known = self.panel.samplings
+        for ladder in self.ladders:
+            if sampling := known.get(ladder.base.id):
+                known |= dict.fromkeys((each.id for each in ladder.variants.values()), sampling)
 
     def ask_tools(self, slot: Slot) -> None:
-        """Ask the other tools about some ladders, base and change in turn, CUPTI about one."""
-        turn = self.turns["tools"]
-        chosen = [each for each in self.ladders if not each.is_structural][::2]
-        for index in range(turn * ASKED, turn * ASKED + min(ASKED, len(chosen))):
-            ladder = chosen[index % len(chosen)]
-            both = [ladder.base, ladder.compared]
-            for variant in both if index // len(chosen) % 2 else reversed(both):
-                self._ask(slot, ladder, variant, self.rivals)
-        profiled = turn * self.units + self.place
-        if profiled < len(self.ladders) and self.has_units:
-            ladder = self.ladders[profiled]
-            self._ask(slot, ladder, ladder.base, (CUPTI,))
-
-    def _ask(self, slot: Slot, ladder: Ladder, variant: Variant, tools: tuple[str, ...]) -> None:
+        """Ask the other tools about the base and a change of a ladder, the next turn of another."""
+        turns, place = divmod(self.turns["tools"], len(self.ladders))
+        ladder = self.ladders[place]
         wave = self.waves.get(ladder.base.id)
-        if not wave or self.stopped.is_set():
+        if wave is None:
             return
-        self.asked += 1
-        order = Order(
-            variant=variant,
-            origin=self.panel.setup.origins[variant.pack],
-            unit=self.facts.unit,
-            device=self.facts.device,
-            seed=self.asked + 10_000 * self.place,
-            seconds=wave.busy_s,
-            tools=tools,
-            wave=wave,
-        )
-        for reading in ask(slot, order):
-            append(self.file, reading)
-
-
-@contextmanager
-def _polled(setup: Setup) -> Iterator[list[float]]:
-    """Poll a unit's utilisation meanwhile; the list is of shares of 1, and empty of none."""
-    polls: list[float] = []
-    watches = built_in(setup.device).watches
-    if not watches or not setup.gpus or not setup.gpus[0].uuid:
-        yield polls
-        return
-    watched, done = resolve_name(watches)(setup.gpus[0].uuid), threading.Event()
-
-    def poll() -> None:
-        while not done.wait(POLL_S):
-            polls.append(watched.foreign_percent() / 100)
-
-    thread = threading.Thread(target=poll, daemon=True)
-    thread.start()
-    try:
-        yield polls
-    finally:
-        done.set()
-        thread.join()
-        watched.close()
+        for variant in (ladder.base, ladder.compared)[:: -1 if turns % 2 else 1]:
+            order = Order(
+                variant=variant,
+                unit=self.facts.unit,
+                device=self.facts.device,
+                seed=self.turns["tools"] + 10_000 * self.place,
+                seconds=wave.busy_s,
+                sets=wave.sets,
+            )
+            for reading in ask(slot, order):
+                append(self.file, reading)
 
 
 def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -> None:
@@ -217,7 +216,7 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
     deadline = time.monotonic() + budget_s
     has_units = bool(built_in(automatic()[0] if device == "auto" else device).unit)
     tier = Tier.NIGHTLY if has_units else Tier.SMOKE
-    (pack,) = load_catalogue(packs_at(Path(planted.__file__)), tier=tier)
+    (pack,) = load_catalogue([PACK], tier=tier)
     if pack.error:
         raise UsageError(f"the planted pack cannot be listed: {pack.error}")
     with ExitStack() as stack:
@@ -229,6 +228,7 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
         header = Header(
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             commit=commit_of(root)[0],
+            code=code_of(),
             sku=sku_of(facts),
             facts=facts,
             settings=Settings(),
@@ -239,12 +239,12 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
             path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(path.open("xb", buffering=0))
         append(file, header)
-        ladders = ladders_of(variants)
-        say(f"{len(panels)} x {facts.name}: {len(ladders)} ladders, {len(variants)} variants")
-        units = [
-            Unit(panel, ladders, file, place=place, units=len(panels))
-            for place, panel in enumerate(panels)
-        ]
+        count = len(ladders_of(variants))
+        say(f"{len(panels)} x {facts.name}: {count} ladders, {len(variants)} variants")
+        units = []
+        for place, panel in enumerate(panels):
+            panel.compare(SIDES)
+            units.append(Unit(panel, header, file, place))
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(units)))
         try:
             for future in as_completed(pool.submit(unit.run, deadline, say) for unit in units):
@@ -263,19 +263,15 @@ Launches = Sequence[Callable[[], object]]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """A variant, the tools to ask about it, and the seconds of GPU each has.
-
-    ``wave`` says how the panel sampled it: the profiler does alike.
-    """
+    """A variant, the tools to ask about it, and the seconds of GPU each has."""
 
     variant: Variant
-    origin: str
     unit: str
     device: str
     seed: int
     seconds: float
-    tools: tuple[str, ...]
-    wave: Wave
+    sets: int
+    tools: tuple[str, ...] = RIVALS
 
     def reading(self, tool: str, **said: Any) -> Reading:
         """Return what a tool said of it."""
@@ -296,6 +292,36 @@ def _torch_timer(order: Order, launches: Launches) -> float:
 
     timer = Timer("launch()", globals={"launch": launches[0]})
     return 1e6 * float(timer.blocked_autorange(min_run_time=order.seconds).median)
+
+
+def _pytest_benchmark(order: Order, launches: Launches, device: Device) -> float:
+    """Return pytest-benchmark's median of a launch that is awaited."""
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+    def silent(*_: Any, **__: Any) -> None: ...
+
+    def awaited() -> None:
+        launches[0]()
+        device.synchronize()
+
+    off = ("cprofile", "cprofile_loops", "cprofile_dump", "precision", "confidence", "warmup")
+    fixture = BenchmarkFixture(
+        node=SimpleNamespace(name="launch", nodeid="launch"),
+        timer=SimpleNamespace(target=time.perf_counter),
+        disable_gc=False,
+        min_rounds=FEWEST_ROUNDS,
+        min_time=5e-6,
+        max_time=order.seconds,
+        warmup_iterations=0,
+        calibration_precision=10,
+        add_stats=silent,
+        logger=SimpleNamespace(debug=silent, info=silent),
+        warner=silent,
+        disabled=False,
+        **dict.fromkeys(off),
+    )
+    fixture(awaited)
+    return 1e6 * float(fixture.stats.stats.median)
 
 
 def _nvbench(order: Order, launches: Launches) -> float:
@@ -323,43 +349,21 @@ def _nvbench(order: Order, launches: Launches) -> float:
     return 1e6 * float(summaries[median if median in summaries else mean].value)
 
 
-def _cupti(order: Order, launches: Launches, device: Device) -> float:
-    """Return the median over samples of CUPTI's kernel durations per launch.
-
-    Paced as the panel paces, and as many launches in a row: the first after a pause takes longer.
-    """
-    import torch
-
-    wave = order.wave
-    sample_us = wave.launches * statistics.fmean(wave.processes[0].time_us)
-    spin = int(1980 * max(100.0, wave.pace * sample_us))
-
-    def issue() -> None:
-        for _ in range(PROFILED):
-            torch.cuda._sleep(spin)  # noqa: SLF001 - as torch's own benchmarks do
-            for index in range(wave.launches):
-                launches[index % len(launches)]()
-
-    kernels = [each for each in device.traced(issue) if "spin" not in each.name]
-    samples = np.reshape([each.duration_us for each in kernels], (PROFILED, -1))
-    return float(np.median(samples.sum(axis=1))) / wave.launches
-
-
 def answers(given: msgspec.Raw) -> list[Reading]:
     """Return what each tool of an ``Order`` says, asked in random order; or why it failed."""
     order = read(given, Order)
     variant = order.variant
     device = open_device(order.device, seed=order.seed)
-    case = load_pack(variant.pack, order.origin).cases[variant.case.name]
+    case = load_pack(variant.pack, PACK.origin).cases[variant.case.name]
     session = Session(device, case, variant.axes, Settings(), order.seed)
-    launches = session.launches(order.wave.sets)
+    launches = session.launches(order.sets)
     launches[0]()
     device.synchronize()
     tools: dict[str, Callable[[Order, Launches], float]] = {
         "do_bench": _triton,
         "torch.utils.benchmark": _torch_timer,
+        "pytest-benchmark": partial(_pytest_benchmark, device=device),
         "nvbench": _nvbench,
-        CUPTI: partial(_cupti, device=device),
     }
     found = []
     for tool in random.Random(order.seed).sample(order.tools, len(order.tools)):  # noqa: S311

@@ -1,7 +1,11 @@
-"""The raw data of a proof: one JSON line for each thing measured, appended as it is measured."""
+"""The raw data of a proof, and what the product says of it.
+
+One JSON line for each thing measured, appended as it is measured.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from io import FileIO
@@ -14,35 +18,54 @@ from msgspec import Raw as Undecoded
 from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError
+from perfsuite.judge.noise import entries_of
+from perfsuite.judge.pairs import looks_of
+from perfsuite.judge.verdict import judge, wants_confirmation
 from perfsuite.model import (
+    CYCLES,
+    DEVICE_TIME,
+    TIME,
+    BaselineEntry,
+    Block,
     DeviceFacts,
+    Evidence,
+    Regime,
     Result,
+    Revision,
+    Run,
     Settings,
+    Side,
     Sku,
     Status,
     Variant,
+    VariantRun,
+    Verdict,
     format_value,
 )
-from perfsuite.prove.planted import STRUCTURAL
+from perfsuite.run.expected import beside
 from perfsuite.store.codec import encode, round_digits
 from perfsuite.store.files import refusing, unpacked
 
+PACKAGE = Path(__file__).parents[1]
 CHANGE = "change"
+# What older files have that nothing reads any more: a kind of line, what is no share of work, and
+# what the samples were held to.
+RETIRED, STRUCTURAL, CUPTI = "Stretch", "structural", "CUPTI"
 # What a wave keeps of how its processes were sampled.
 SAMPLED = ("launches", "backend", "pace", "sets")
 # The change that tools are compared at: the one nearest to this.
 COMPARED = 0.01
-# What the samples are held to; no tool that verdicts are compared with.
-CUPTI = "CUPTI"
+UNCHANGED = Revision("", "the unchanged code")
 NO_RAW = "name a file that perfsuite prove wrote"
 
 
 class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was measured where; the first line of a file."""
+    """What was measured where; the first line of a file. ``code`` is a digest of what ran."""
 
     schema: Literal["perfsuite.proof/1"] = "perfsuite.proof/1"
     started: str
     commit: str
+    code: str = ""
     sku: Sku
     facts: DeviceFacts
     settings: Settings
@@ -50,37 +73,54 @@ class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     notes: tuple[str, ...] = ()
 
     @property
-    def confirming(self) -> int:
-        """Return how many waves confirm a screen."""
-        return -(-self.settings.confirm_processes // self.settings.processes)
+    def version(self) -> str:
+        """The version of the code, as far as it is known."""
+        return self.code or self.commit
 
 
 class Process(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One process by the medians of its blocks, per launch: microseconds and SM cycles."""
+    """One process by the medians of its blocks, per launch: microseconds and SM cycles.
+
+    Where the host times, ``samples_us`` has all samples, and ``device_us`` the device's own time.
+    """
 
     time_us: tuple[float, ...]
     cycles: tuple[float, ...] = ()
+    device_us: tuple[float, ...] = ()
+    samples_us: tuple[tuple[float, ...], ...] = ()
 
 
-class Wave(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Wave(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The processes of a variant that one turn of the panel measured, ``reason`` if it failed.
 
-    ``timed_s`` are seconds inside samples, ``busy_s`` those of settling and sampling, both by
-    process. Some files have ``fresh`` ones, each from a server of its own, which are left out.
+    Those ``beside`` are of the unchanged code, side A of pairs: alive together, in turns.
+    ``busy_s`` are a process's seconds of settling and sampling. Older files have ``fresh`` ones,
+    each from a server of its own, which are left out.
     """
 
     variant: str
     unit: str
     fresh: bool = False
     wall_s: float = 0.0
-    timed_s: float = 0.0
     busy_s: float = 0.0
     launches: int = 1
     backend: str = ""
     pace: float = 0.0
     sets: int = 1
     processes: tuple[Process, ...] = ()
+    beside: tuple[Process, ...] = ()
     reason: str = ""
+
+    def with_more(self, other: Wave) -> Wave:
+        """Return the wave and more pairs of its variant."""
+        if self.reason or other.reason:
+            return self if self.reason else other
+        return replace(
+            self,
+            wall_s=self.wall_s + other.wall_s,
+            processes=self.processes + other.processes,
+            beside=self.beside + other.beside,
+        )
 
 
 class Reading(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,42 +134,61 @@ class Reading(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-class Stretch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A stretch of a warm panel's work; ``busy`` is the share of polls that found the GPU busy."""
-
-    unit: str
-    wall_s: float
-    timed_s: float
-    spin_s: float
-    busy: float | None = None
+Line = Header | Wave | Reading
+KINDS: dict[str, type[Line]] = {kind.__name__: kind for kind in (Header, Wave, Reading)}
 
 
-Line = Header | Wave | Reading | Stretch
-KINDS: dict[str, type[Line]] = {kind.__name__: kind for kind in (Header, Wave, Reading, Stretch)}
+class Night(Struct, frozen=True, kw_only=True):
+    """What one file holds."""
 
-
-class Raw(Struct, frozen=True, kw_only=True):
-    """All that was measured, of one file or of several of the same SKU."""
-
-    headers: tuple[Header, ...]
+    name: str
+    header: Header
     waves: tuple[Wave, ...] = ()
     readings: tuple[Reading, ...] = ()
-    stretches: tuple[Stretch, ...] = ()
-
-    @property
-    def header(self) -> Header:
-        """The first file's."""
-        return self.headers[0]
-
-    @property
-    def variants(self) -> dict[str, Variant]:
-        """The variants of all files by their ids."""
-        return {each.id: each for header in self.headers for each in header.variants}
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The units that were measured on."""
-        return tuple(dict.fromkeys(wave.unit for wave in self.waves if wave.unit))
+        """The cards that were measured."""
+        return tuple(dict.fromkeys(wave.unit for wave in self.waves))
+
+
+class Raw(Struct, frozen=True):
+    """All nights of one version of the code on one product, in their order."""
+
+    nights: tuple[Night, ...]
+
+    @property
+    def header(self) -> Header:
+        """The newest night's."""
+        return self.nights[-1].header
+
+    @property
+    def waves(self) -> list[Wave]:
+        """The waves of all nights."""
+        return [wave for night in self.nights for wave in night.waves]
+
+    @property
+    def readings(self) -> list[Reading]:
+        """What other tools said in all nights."""
+        return [reading for night in self.nights for reading in night.readings]
+
+    @property
+    def variants(self) -> dict[str, Variant]:
+        """The variants of all nights by their ids."""
+        return {each.id: each for night in self.nights for each in night.header.variants}
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The cards of all nights."""
+        return tuple(dict.fromkeys(unit for night in self.nights for unit in night.units))
+
+
+def code_of() -> str:
+    """Return a digest of perfsuite's own code: what is measured by another is not pooled."""
+    digest = hashlib.sha256()
+    for file in sorted(each for each in PACKAGE.rglob("*") if each.suffix in {".py", ".cu"}):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def append(file: FileIO, line: Line) -> None:
@@ -137,29 +196,41 @@ def append(file: FileIO, line: Line) -> None:
     file.write(encode((type(line).__name__, line)) + b"\n")
 
 
-def read_raw(paths: Sequence[Path]) -> Raw:
-    """Return what files hold; a last line without its end is what an interruption left.
+def read_raw(paths: Iterable[Path]) -> list[Raw]:
+    """Return what files hold, those of one code and product together; the newest are last.
 
-    One that is named twice is refused: its processes would be compared with themselves.
+    Of a folder all its raw files. A last line without its end is what an interruption left. What
+    is named twice is refused: its processes would be compared with themselves.
     """
-    lines = [line for path in paths for line in _lines(path)]
-    headers = tuple(line for line in lines if isinstance(line, Header))
-    where = ", ".join(map(str, paths))
+    files = [
+        file
+        for path in paths
+        for file in (sorted(path.glob("*.jsonl*")) if path.is_dir() else [path])
+    ]
+    nights = sorted(map(_night, files), key=lambda night: night.header.started)
+    headers = [night.header for night in nights]
     if any(header in headers[:place] for place, header in enumerate(headers)):
         raise StoreError(
             "the same data is named twice",
-            where=where,
+            where=", ".join(map(str, files)),
             remedy="name each raw file once, compressed or not",
         )
-    slugs = sorted({header.sku.slug for header in headers})
-    if len(slugs) > 1:
-        what = f"{len(paths)} files are of {len(slugs)} SKUs: {', '.join(slugs)}"
-        raise StoreError(what, where=where, remedy="name raw files of one SKU")
-    return Raw(
-        headers=headers,
-        waves=tuple(line for line in lines if isinstance(line, Wave)),
-        readings=tuple(line for line in lines if isinstance(line, Reading)),
-        stretches=tuple(line for line in lines if isinstance(line, Stretch)),
+    groups: dict[tuple[str, str], list[Night]] = defaultdict(list)
+    for night in nights:
+        groups[night.header.version, night.header.sku.slug].append(night)
+    found = [Raw(tuple(group)) for group in groups.values()]
+    return sorted(found, key=lambda raw: raw.header.started)
+
+
+def _night(path: Path) -> Night:
+    header, *lines = _lines(path)
+    if not isinstance(header, Header) or any(isinstance(line, Header) for line in lines):
+        raise StoreError("is no raw data of one night", where=str(path), remedy=NO_RAW)
+    return Night(
+        name=path.name.partition(".")[0],
+        header=header,
+        waves=tuple(each for each in lines if isinstance(each, Wave) and not each.fresh),
+        readings=tuple(each for each in lines if isinstance(each, Reading) and each.tool != CUPTI),
     )
 
 
@@ -172,6 +243,8 @@ def _lines(path: Path) -> Iterator[Line]:
         where = f"{path}:{number}"
         try:
             name, body = json.decode(row, type=tuple[str, Undecoded])
+            if name == RETIRED:
+                continue
             if name not in KINDS:
                 raise StoreError(f"has a line of unknown kind {name!r}", where=where)
             yield json.decode(body, type=KINDS[name])
@@ -179,28 +252,99 @@ def _lines(path: Path) -> Iterator[Line]:
             raise StoreError(f"has a damaged line: {error}", where=where) from error
 
 
-def wave_of(result: Result, unit: str) -> Wave:
-    """Return what is kept of a result: of each process the medians of its blocks."""
+def wave_of(result: Result, unit: str, *, of_a: Result | None = None) -> Wave:
+    """Return what is kept of a result, and of side A's beside it: medians of blocks."""
     wave = Wave(variant=result.variant, unit=unit, wall_s=result.wall_s)
-    if result.status is not Status.OK or not result.evidence:
-        return replace(wave, reason=f"{result.status.value}: {result.reason}")
-    timed_s, busy_s, processes = [], [], []
-    for each in result.evidence:
-        times_us, cycles = each.samples("time_us"), each.samples("cycles")
-        timed_s.append(sum(map(sum, times_us)) * each.launches / 1e6)
-        busy_s.append(each.phases_s.get("settle", 0.0) + each.phases_s.get("measure", 0.0))
-        processes.append(Process(time_us=_medians(times_us), cycles=_medians(cycles)))
+    for each in (of_a or result, result):
+        if each.status is not Status.OK or not each.evidence:
+            return replace(wave, reason=f"{each.status.value}: {each.reason}")
+    phases = [each.phases_s for each in result.evidence]
+    busy_s = [each.get("settle", 0.0) + each.get("measure", 0.0) for each in phases]
     return replace(
         wave,
-        timed_s=round(fmean(timed_s), 4),
         busy_s=round(fmean(busy_s), 4),
-        processes=tuple(processes),
+        processes=tuple(map(_process, result.evidence)),
+        beside=tuple(map(_process, of_a.evidence if of_a else ())),
         **{name: getattr(result.evidence[0], name) for name in SAMPLED},
+    )
+
+
+def _process(evidence: Evidence) -> Process:
+    times_us, cycles, device_us = map(evidence.samples, (TIME.name, CYCLES.name, DEVICE_TIME.name))
+    kept = [tuple(map(round_digits, block)) for block in times_us]
+    return Process(
+        time_us=_medians(times_us),
+        cycles=_medians(cycles),
+        device_us=_medians(device_us),
+        samples_us=tuple(kept) if evidence.backend == "host" else (),
     )
 
 
 def _medians(blocks: Sequence[Sequence[float]]) -> tuple[float, ...]:
     return tuple(round_digits(median(block)) for block in blocks if block)
+
+
+def result_of(variant: Variant, wave: Wave, side: Side = Side.B, most: int | None = None) -> Result:
+    """Return a recorded wave as the result of a screen, or the first so many of its processes."""
+    processes = wave.processes if side is Side.B else wave.beside
+    evidence = [
+        Evidence(
+            slot=0,
+            seed=0,
+            unit=wave.unit,
+            blocks=tuple(_block(process, index) for index in range(len(process.time_us))),
+            **{name: getattr(wave, name) for name in SAMPLED},
+        )
+        for process in processes[:most]
+    ]
+    return Result(
+        variant=variant.id,
+        status=Status.OK,
+        evidence=tuple(evidence),
+        case_version=variant.case.version,
+        side=side,
+    )
+
+
+def _block(process: Process, index: int) -> Block:
+    device_us = process.device_us[index : index + 1]
+    return Block(
+        time_us=process.samples_us[index] if process.samples_us else (process.time_us[index],),
+        cycles=process.cycles[index : index + 1],
+        metrics={DEVICE_TIME.name: device_us} if device_us else {},
+    )
+
+
+def run_of(header: Header, *variants: VariantRun) -> Run:
+    """Return variants as a run of the proof's device has them."""
+    return Run(
+        id="proof",
+        started="",
+        command="",
+        sku=header.sku,
+        facts=header.facts,
+        settings=header.settings,
+        variants=variants,
+    )
+
+
+def entry_of(header: Header, variant: Variant, waves: Sequence[Wave]) -> BaselineEntry:
+    """Return waves as the product would store them as a baseline."""
+    results = [result_of(variant, wave) for wave in waves]
+    whole = replace(results[0], evidence=tuple(e for each in results for e in each.evidence))
+    return entries_of(run_of(header, VariantRun(variant=variant, results=(whole,))))[variant.id]
+
+
+def verdict_of_pairs(header: Header, variant: Variant, wave: Wave) -> Verdict | None:
+    """Return what pairs come to, of which the product takes more until it is plain."""
+    step, found = looks_of(header.settings).step, None
+    for count in range(step, len(wave.beside) + 1, step):
+        sides = tuple(result_of(variant, wave, side, count) for side in Side)
+        run = run_of(header, VariantRun(variant=variant, results=sides))
+        found = next(iter(judge(beside(replace(run, against=UNCHANGED)))), None)
+        if found is None or not wants_confirmation(found):
+            break
+    return found
 
 
 class Ladder(NamedTuple):
@@ -221,16 +365,16 @@ class Ladder(NamedTuple):
         return self.variants[min(changes, key=lambda each: abs(each - COMPARED))]
 
     @property
-    def is_structural(self) -> bool:
-        """Say whether a change is something added, not a share of the work."""
-        return STRUCTURAL in self.base.case.tags
+    def is_host_timed(self) -> bool:
+        """Say whether the host takes its times."""
+        return self.base.case.regime is Regime.END_TO_END
 
 
 def ladders_of(variants: Iterable[Variant]) -> list[Ladder]:
     """Group variants; those without a base or without a change are left out."""
     groups: dict[str, dict[float, Variant]] = defaultdict(dict)
     for variant in variants:
-        if CHANGE in variant.axes:
+        if CHANGE in variant.axes and STRUCTURAL not in variant.case.tags:
             others = [format_value(v) for k, v in variant.axes.items() if k != CHANGE]
             name = " ".join((variant.case.name, *others))
             groups[name][float(variant.axes[CHANGE])] = variant
