@@ -21,8 +21,8 @@ from scipy.stats import binomtest
 from perfsuite.boundary import UsageError
 from perfsuite.judge.compare import CLOCK_LIMIT
 from perfsuite.judge.noise import entries_of
-from perfsuite.judge.pairs import looks_of
-from perfsuite.judge.verdict import judge, wants_confirmation
+from perfsuite.judge.rule import looks_of, needs_pairs
+from perfsuite.judge.verdict import judge
 from perfsuite.model import (
     BaselineEntry,
     Block,
@@ -184,7 +184,7 @@ def _round(raw: Raw, waves: Waves, before: tuple[str, ...], unit: str) -> list[C
         return {verdict.variant: verdict for verdict in judge(run_of(raw, *ones), stage)}
 
     screened = judged(Stage.SCREEN, list(bases.values()))
-    doubtful = [each for name, each in bases.items() if wants_confirmation(screened[name])]
+    doubtful = [each for name, each in bases.items() if needs_pairs(screened[name])]
     final = screened | judged(Stage.CONFIRM, doubtful)
     found = []
     for ladder, change, variant in cases:
@@ -193,7 +193,7 @@ def _round(raw: Raw, waves: Waves, before: tuple[str, ...], unit: str) -> list[C
             verdict, used = final[name], variant in doubtful
         else:
             verdict = judged(Stage.SCREEN, [variant], base.id)[name]
-            if used := wants_confirmation(verdict):
+            if used := needs_pairs(verdict):
                 family = [variant, *(each for each in doubtful if each is not base)]
                 verdict = judged(Stage.CONFIRM, family, base.id)[name]
             if verdict.card:
@@ -219,7 +219,7 @@ def _decided(raw: Raw, result: Result, variant: Variant, entry: BaselineEntry) -
             results=(replace(result, evidence=result.evidence[:count]),),
         )
         (found,) = judge(run_of(raw, one))
-        if not wants_confirmation(found) or count >= len(result.evidence):
+        if not needs_pairs(found) or count >= len(result.evidence):
             break
     return found if found.word.moved else None
 
@@ -236,7 +236,6 @@ def nights(runs: Sequence[Run]) -> Iterator[Comparison]:
         for is_home in (True, False):
             before = [one for one in earlier if (one.facts.unit == run.facts.unit) is is_home]
             entries = {name: entry for one in before for name, entry in entries_of(one).items()}
-            known = tuple(entries.values())
             variants = {one.id: one.variant for one in run.variants if one.id in entries}
             expected = [
                 replace(one, expected=Expected(entry=entries[one.id]))
@@ -244,10 +243,10 @@ def nights(runs: Sequence[Run]) -> Iterator[Comparison]:
                 if one.id in entries
             ]
             held = replace(run, variants=tuple(expected), canaries=())
-            found = judge(held, Stage.SCREEN, known=known)
-            doubtful = {each.variant for each in found if wants_confirmation(each)}
+            found = judge(held, Stage.SCREEN)
+            doubtful = {each.variant for each in found if needs_pairs(each)}
             told = (r for r in held.results if r.stage is Stage.SCREEN or r.variant in doubtful)
-            again = judge(held.having(results=told), Stage.CONFIRM, known=known)
+            again = judge(held.having(results=told), Stage.CONFIRM)
             for name, verdict in {each.variant: each for each in (*found, *again)}.items():
                 metrics = entries[name].metrics.values()
                 units = sorted({unit for metric in metrics for unit in metric.values})
