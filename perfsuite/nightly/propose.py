@@ -29,6 +29,7 @@ from perfsuite.report import view
 from perfsuite.report.data import SideView, explained_by
 from perfsuite.report.files import markdown_templates
 from perfsuite.run.accept import acceptance_of
+from perfsuite.run.against import is_same_code
 from perfsuite.run.project import (
     BaselinesOption,
     find_project,
@@ -38,9 +39,12 @@ from perfsuite.run.project import (
     with_baselines,
 )
 from perfsuite.store.baselines import (
+    NO_FACTS,
     Baselines,
     RunFacts,
+    Standing,
     StoredEntry,
+    facts_of,
     has_sku,
     locked,
     merge,
@@ -48,6 +52,7 @@ from perfsuite.store.baselines import (
     other_sampling,
     pooled_entry,
     read_sku,
+    runs_of,
     sku_folder,
     write_entries,
 )
@@ -192,7 +197,7 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
                 continue
             baselines, entry = products[skus[one.id].slug].baselines, entries.get(one.id)
             old = baselines.entries.get(one.id)
-            since = old.run if old else ""
+            since = old.last_run if old else ""
             why = fingerprint_differs(skus[one.id], baselines.sku.facts) or _no_level(one)
             if why := str(away[one.id].excepted) if one.id in away else why:
                 left_out[one.id, run.id] = why
@@ -291,11 +296,24 @@ def _nights(rows: Iterable[_Row]) -> list[Night]:
         dates.setdefault(row[0].started.partition("T")[0], []).append(row)
     found = []
     for date, same in sorted(dates.items()):
-        _, one, last = same[-1]
-        alike = [(run, entry) for run, _, entry in same if not other_kind(entry, last)]
+        newest, one, last = same[-1]
+        alike = [
+            (run, entry)
+            for run, _, entry in same
+            if run is newest or (not other_kind(entry, last) and _is_one_code(run, newest, one.id))
+        ]
         runs, entries = zip(*alike, strict=True)
         found.append(Night(date, runs, one, pooled_entry(entries)))
     return found
+
+
+def _is_one_code(run: Run | RunFacts, other: Run, variant: str) -> bool:
+    """Say whether a variant's code is known to be the same in two runs."""
+    first, second = (
+        (facts_of(each) if isinstance(each, Run) else each).source_of(variant)
+        for each in (run, other)
+    )
+    return first is not None and second is not None and is_same_code(first, second)
 
 
 def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Finding:
@@ -310,7 +328,9 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
         ):
             break
         level.insert(0, night)
-    entries = [night.entry for night in level]
+    entries, newest = [night.entry for night in level], last.runs[-1]
+    # An entry is of one commit, whatever the level was found in.
+    kept = [n for n in level if n is last or _is_one_code(n.runs[-1], newest, variant.id)]
     old = product.baselines.entries.get(variant.id)
     found = Finding(
         sku=product.baselines.sku.slug,
@@ -318,7 +338,7 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
         word="new",
         why="it has no entry",
         old=old,
-        entry=pooled_entry(entries),
+        entry=pooled_entry([night.entry for night in kept]),
         nights=level,
     )
     if old is None:
@@ -336,17 +356,18 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
         kind = other_kind(replace(old, state=found.entry.state), found.entry)
         word, why = ("new", kind) if kind and stay[0] == "same" else stay
         return replace(found, word=word, why=why)
-    return _moved(found, old, terms)
+    before = product.baselines.runs.get(old.run, NO_FACTS)
+    is_one_code = all(_is_one_code(before, night.runs[-1], variant.id) for night in kept)
+    merged = merge(old, found.entry, Standing.ONE_CODE if is_one_code else Standing.OTHER)
+    return _moved(replace(found, entry=merged[0]), terms)
 
 
-def _moved(found: Finding, old: BaselineEntry, terms: Terms) -> Finding:
+def _moved(found: Finding, terms: Terms) -> Finding:
     """Say where a level moved to, and whether that is known and meant well enough."""
     moved = [each for each in found.changes if _is_sure(each)]
-    is_other_code = any(abs(each.theta) > each.threshold for each in moved)
     word = "slower" if any(each.theta > 0 for each in moved) else "faster"
-    entry, _ = merge(old, found.entry, is_other_code=is_other_code)
     verdict, nights = found.nights[-1].last.verdict, len(found.nights)
-    found = replace(found, entry=entry, word=word, why=f"{nights} nights")
+    found = replace(found, word=word, why=f"{nights} nights")
     # A faster level that was confirmed, or counted, needs no second night.
     if verdict and word == verdict.word == Word.FASTER:
         is_counted = any(each.theta < 0 and not each.degrees for each in verdict.changes)
@@ -394,7 +415,9 @@ def _write(
             each.variant: StoredEntry.of(each.entry, acceptance_of(_reason(each, terms), terms.by))
             for each in proposed
         }
-        runs = {each.nights[-1].runs[-1].id: each.nights[-1].runs[-1] for each in proposed}
+        used = runs_of(entries.values())
+        seen = (run for each in proposed for night in each.nights for run in night.runs)
+        runs = {run.id: run for run in seen if run.id in used}
         return write_entries(list(runs.values()), sku, folder, entries)
 
 

@@ -22,18 +22,25 @@ from perfsuite.model import (
     Variant,
     Word,
 )
+from perfsuite.run.against import differing, is_same_code
 from perfsuite.store.baselines import (
     ADDED,
+    NO_FACTS,
     Acceptance,
     Baselines,
+    RunFacts,
+    Standing,
     StoredEntry,
+    facts_of,
     has_sku,
     locked,
     merge,
     other_kind,
     packs_in,
     read_all,
+    read_runs,
     read_sku,
+    runs_of,
     sku_folder,
     write_entries,
 )
@@ -42,6 +49,10 @@ from perfsuite.store.sku import fingerprint_differs, skus_of
 
 # So many variants are named in a line and the rest counted, each with so much of its reason.
 _MOST_NAMED, _MOST_REASON = 5, 200
+STRANGER = "measured at another commit without pairs: not added"
+# Where the reference cannot be measured again, what is unclear may take its place.
+NO_SIDE_A = frozenset({"no_git", "squashed", "no_wheel", "no_build", "old_front_door"})
+ENVIRONMENT = frozenset({"environment", "environment_unknown"})
 
 
 class NothingAcceptedError(UsageError):
@@ -99,23 +110,19 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
         )
     for slug, sku in skus.items():
         check_sku(sku, sku_folder(root, slug))
-    # Against a revision the verdicts say nothing of what is replaced.
-    moved = {verdict.variant for verdict in run.verdicts if verdict.word.moved}
-    other_code = chosen.keys() if run.against else moved
     written: list[Path] = []
     said: dict[str, str] = {}
     slower: dict[str, str] = {}
+    strangers: dict[str, str] = {}
     for slug, new in entries.items():
         folder = sku_folder(root, slug)
         with locked(folder):
             stored = read_all(folder)
             grounds = Grounds(facts=run.facts, slug=slug)
             grounds = grounds.learned(tuple(stored.values()), [*variants.values()])
-            merged = {
-                name: merge(stored.get(name), entry, is_other_code=name in other_code)
-                for name, entry in new.items()
-            }
+            merged, left = _merged(run, new, stored, read_runs(folder, runs_of(stored.values())))
             said |= {name: what for name, (_, what) in merged.items()}
+            strangers |= left
             changed = {
                 name: StoredEntry.of(kept, acceptance)
                 for name, (kept, what) in merged.items()
@@ -134,10 +141,63 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
         added=tuple(name for name in touched if said[name] == ADDED),
         changed={name: said[name] for name in touched if said[name] != ADDED},
         unchanged=tuple(name for name, what in said.items() if not what),
-        refused=_refused(result for name, result in chosen.items() if name not in said),
+        refused=strangers
+        | _refused(r for n, r in chosen.items() if n not in said.keys() | strangers.keys()),
         caution=_caution(run, touched, slower),
         slower=slower,
     )
+
+
+_Merged = dict[str, tuple[BaselineEntry, str]]
+
+
+def _merged(
+    run: Run,
+    new: Mapping[str, BaselineEntry],
+    stored: Mapping[str, StoredEntry],
+    facts: Mapping[str, RunFacts],
+) -> tuple[_Merged, dict[str, str]]:
+    """Return what becomes of each entry of a run, and why cards join none; ``facts`` are by run."""
+    found: _Merged = {}
+    strangers = {}
+    for name, entry in new.items():
+        if (old := stored.get(name)) is None:
+            found[name] = merge(None, entry, Standing.OTHER)
+            continue
+        standing = _standing(run, entry, old, facts.get(old.run, NO_FACTS).source_of(name))
+        before = facts.get(old.run_of(sorted(entry.cards)), NO_FACTS).environment
+        strange = entry.cards - old.cards
+        others = differing(before, run.facts.environment) if entry.cards and not strange else ()
+        merged = merge(old, entry, standing, environment=others)
+        if strange and not merged[1]:
+            strangers[name] = STRANGER
+        else:
+            found[name] = merged
+    return found, strangers
+
+
+def _standing(run: Run, new: BaselineEntry, old: BaselineEntry, then: Source | None) -> Standing:
+    """Say what is known of the code of a new entry, beside ``then``, that of the old reference."""
+    now = facts_of(run).source_of(new.variant)
+    if then and now and is_same_code(then, now):
+        return Standing.ONE_CODE
+    verdict = next((each for each in run.verdicts if each.variant == new.variant), None)
+    if run.against:  # whose verdicts say nothing of the entry, unless it is of that revision
+        revision = Source(commit=run.against.commit)
+        is_same = verdict is not None and verdict.in_turns and verdict.word.stayed
+        is_same = is_same and then is not None and is_same_code(then, revision)
+        return Standing.PAIRED if is_same else Standing.OTHER
+    if verdict is None:
+        return Standing.OPEN
+    kinds = {reason.kind for reason in verdict.reasons}
+    if verdict.word.moved or (verdict.word is Word.UNCLEAR and kinds & NO_SIDE_A):
+        return Standing.OTHER
+    # Of the reference as it is now, which another acceptance may have replaced.
+    told = {each.kind for each in verdict.reasons if each.facts.get("code") == str(then)}
+    # Of what others' pairs spoke for a card's own level moved, and no other's.
+    is_sure = verdict.confirmation is Confirmation.IN_TURNS or new.cards <= old.cards
+    is_paired = "same_in_turns" in told or (is_sure and told & ENVIRONMENT)
+    return Standing.PAIRED if is_paired else Standing.OPEN
 
 
 def refuse_changed(run: Run, select: Sequence[str] = ()) -> None:

@@ -20,7 +20,6 @@ from perfsuite.model import (
     Result,
     Run,
     Side,
-    Source,
     Stage,
     Status,
     Variant,
@@ -30,7 +29,7 @@ from perfsuite.model import (
 )
 from perfsuite.packs.select import missing_need
 from perfsuite.stats import estimate
-from perfsuite.store.baselines import Baselines, Root
+from perfsuite.store.baselines import NO_FACTS, Baselines, Root, facts_of
 from perfsuite.store.runs import ended_runs, last_run, list_runs, read_references
 from perfsuite.store.sku import blocked_by, skus_of
 
@@ -85,25 +84,29 @@ def find_expected(
         name: stored[sku.slug].entries.get(name) for name, sku in skus.items()
     }
     entries |= {name: each.entry for name, each in reference.items()}
-    runs = runs_behind(folder, run, [e for e in entries.values() if e and e.run < before])
+    runs = runs_behind(folder, run, [each for each in entries.values() if each], before)
     # Of runs by their id: what is stored of one that was accepted counts.
-    facts = {each.id: (each.facts.environment, each.commit, each.sources) for each in runs.values()}
-    for each in (known for baselines in stored.values() for known in baselines.runs.values()):
-        facts[each.run] = (each.environment, each.commit, each.sources)
+    facts = {each.id: facts_of(each) for each in runs.values()}
+    for baselines in stored.values():
+        facts |= baselines.runs
+    boards = {card: board for each in facts.values() for card, board in each.boards.items()}
+    at_hand = {*run.boards.values()} - {""}
     # What comes with a pack was measured in the pack's repository.
     shipped = {each.entries[name].run for each in stored.values() for name in each.shipped}
     expected = {}
     for name, sku in skus.items():
         baselines, entry = stored[sku.slug], entries[name]
-        environment, commit, sources = facts.get(entry.run if entry else "", ({}, "", {}))
-        source = Source.at(commit) if commit else None  # of files that say no more
+        known = facts.get(entry.run if entry else "", NO_FACTS)
+        own = facts.get(entry.run_of(run.cards) if entry else "", NO_FACTS)
+        cards = entry.cards if entry else ()
         covers, problem = baselines.covers(name), baselines.fingerprint_problem
         expected[name] = Expected(
             entry=entry,
             source=baselines.name_of(name) if covers else reference.get(name, Expected()).source,
-            commit="" if entry and entry.run in shipped else commit,
-            environment=environment,
-            source_a=sources.get(name.partition(".")[0], source),
+            commit="" if entry and entry.run in shipped else known.commit,
+            environment=own.environment,
+            source_a=known.source_of(name),
+            board_mates=frozenset(card for card in cards if boards.get(card) in at_hand),
             why_not=because("other_kind", text=problem) if problem else None,
             slug=sku.slug if covers and not problem else "",
         )
@@ -125,7 +128,7 @@ def find_expected(
         told = ": compared with the reference on this unit, which perfsuite baseline reset moves"
         instead = told if last else instead
         notes.append(f"no baseline for {what}{instead}")
-    known = {
+    by_slug = {
         slug: tuple(each.entries.values())
         for slug, each in stored.items()
         if not each.fingerprint_problem
@@ -134,11 +137,11 @@ def find_expected(
         expected=expected,
         known=(
             *(each.entry for each in reference.values() if each.entry),
-            *itertools.chain(*known.values()),
+            *itertools.chain(*by_slug.values()),
         ),
         notes=tuple(dict.fromkeys(notes)),
         previous=previous,
-        reached=with_measured(peaks_of(run.sku.slug), known.get(run.sku.slug, ()), packs),
+        reached=with_measured(peaks_of(run.sku.slug), by_slug.get(run.sku.slug, ()), packs),
     )
 
 
@@ -200,9 +203,12 @@ def _kind(variant: Variant) -> tuple[int, Regime]:
     return variant.case.version, variant.case.regime
 
 
-def runs_behind(folder: Path, run: Run, entries: Sequence[BaselineEntry]) -> dict[str, Run]:
+def runs_behind(
+    folder: Path, run: Run, entries: Sequence[BaselineEntry], before: str
+) -> dict[str, Run]:
     """Return the runs on this unit that entries come from, with the results of these alone."""
-    of_run = {entry.variant: entry.run for entry in entries}
+    found_in = {entry.variant: entry.run_of(run.cards) for entry in entries}
+    of_run = {name: found for name, found in found_in.items() if found < before}
     paths = [path for path in list_runs(folder) if path.stem in of_run.values()]
 
     def needs(plan: Run) -> list[str]:

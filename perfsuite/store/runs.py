@@ -134,7 +134,8 @@ def _start_lines(run: Run) -> bytes:
 def end_lines(run: Run) -> bytes:
     """Return the lines that end a finished run."""
     held = [one.expected for one in run.every if one.expected.environment]
-    environments = {each.entry.run: each.environment for each in held if each.entry}
+    entries = ((each.entry, each.environment) for each in held if each.entry)
+    environments = {entry.run_of(run.cards): environment for entry, environment in entries}
     names = [name for name in Judged.__struct_fields__ if name != "environments"]
     judged = {**{name: getattr(run, name) for name in names}, "environments": environments}
     return _line("judged", judged) + _line("end", asdict(End(run.finished, run.wall_s)))
