@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from ruamel.yaml import YAML
 from perfsuite.model import Pack, Tier
 from perfsuite.packs.find import discover
 from perfsuite.run.config import OPTIONS
+from perfsuite.store.baselines import read_all, read_runs, runs_of
 from perfsuite.workers.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -87,6 +89,29 @@ def test_a_night_waits_for_the_gpu_keeps_its_state_and_alone_its_proposal_may_wr
 @pytest.fixture(scope="module")
 def packs() -> Mapping[str, Pack]:
     return {pack.name: pack for pack in load_catalogue(discover(ROOT, extra=()), tier=Tier.FULL)}
+
+
+def test_entries_by_product_have_what_those_by_board_had() -> None:
+    """Each card's processes and commit are kept, but those of another sampling than the entry's."""
+    frozen = json.loads((ROOT / "tests/data/entries_by_card.json").read_text("utf-8"))
+    for slug, cards in frozen.items():
+        entries = read_all(ROOT / "baselines" / slug)
+        runs = read_runs(ROOT / "baselines" / slug, runs_of(entries.values()))
+        found: dict[str, dict[str, list[int]]] = {}
+        for entry in entries.values():
+            for card in entry.cards:
+                run = runs[entry.run_of([card])]
+                assert run.boards[card] == cards[card]["board"]
+                count = found.setdefault(card, {}).setdefault(run.commit, [0, 0])
+                count[0] += 1
+                count[1] += len(entry.metrics["time_us"].values[card])
+        for card, was in cards.items():
+            left = was["left_out"]
+            for commit, count in was["before"].items():
+                less = left.get(commit, [0, 0])
+                assert found[card][commit] == [count[0] - less[0], count[1] - less[1]]
+            assert found[card].keys() == was["before"].keys()
+        assert found.keys() == cards.keys()
 
 
 @pytest.mark.parametrize("name", TABLED)

@@ -590,7 +590,6 @@ def prove(  # noqa: PLR0913, PLR0917 - a command line
         collect(raw[0], root=project.root, device=device, budget_s=budget_s, say=say)
         say(f"raw data: {raw[0]}")
     data = read_raw(raw)
-    # By name: the slug of a board's revision is younger than some raw data.
     name = data.header.facts.name
     if others := {run.facts.name for run in whole} - {name}:
         raise UsageError(
