@@ -1143,11 +1143,6 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
         """The cards whose processes it has."""
         return frozenset(card for metric in self.metrics.values() for card in metric.values)
 
-    @property
-    def last_run(self) -> str:
-        """The newest run that it has anything of."""
-        return max([self.run, *self.runs.values()])
-
     def run_of(self, cards: Iterable[str]) -> str:
         """Return the run that measured the first of these that it knows, else the reference's."""
         own = (card for card in cards if card in self.cards)

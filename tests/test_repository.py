@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -94,24 +95,18 @@ def packs() -> Mapping[str, Pack]:
 def test_entries_by_product_have_what_those_by_board_had() -> None:
     """Each card's processes and commit are kept, but those of another sampling than the entry's."""
     frozen = json.loads((ROOT / "tests/data/entries_by_card.json").read_text("utf-8"))
-    for slug, cards in frozen.items():
-        entries = read_all(ROOT / "baselines" / slug)
-        runs = read_runs(ROOT / "baselines" / slug, runs_of(entries.values()))
-        found: dict[str, dict[str, list[int]]] = {}
-        for entry in entries.values():
-            for card in entry.cards:
-                run = runs[entry.run_of([card])]
-                assert run.boards[card] == cards[card]["board"]
-                count = found.setdefault(card, {}).setdefault(run.commit, [0, 0])
-                count[0] += 1
-                count[1] += len(entry.metrics["time_us"].values[card])
-        for card, was in cards.items():
-            left = was["left_out"]
-            for commit, count in was["before"].items():
-                less = left.get(commit, [0, 0])
-                assert found[card][commit] == [count[0] - less[0], count[1] - less[1]]
-            assert found[card].keys() == was["before"].keys()
-        assert found.keys() == cards.keys()
+    entries, processes = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    for folder in {ROOT / "baselines" / slug for slug, *_ in frozen}:
+        stored = read_all(folder).values()
+        runs = read_runs(folder, runs_of(stored))
+        for entry, card in [(each, card) for each in stored for card in each.cards]:
+            run = runs[entry.run_of([card])]
+            key = (folder.name, card, run.boards[card], run.commit)
+            entries[key] += 1
+            processes[key] += len(entry.metrics["time_us"].values[card])
+    # Slug, card, board and commit; entries and processes; how many of both are left out.
+    assert entries == {(*row[:4],): row[4] - row[6] for row in frozen}
+    assert processes == {(*row[:4],): row[5] - row[7] for row in frozen}
 
 
 @pytest.mark.parametrize("name", TABLED)

@@ -19,6 +19,7 @@ from perfsuite.model import (
     Change,
     Confirmation,
     Run,
+    Source,
     Stage,
     Status,
     VariantRun,
@@ -197,7 +198,7 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
                 continue
             baselines, entry = products[skus[one.id].slug].baselines, entries.get(one.id)
             old = baselines.entries.get(one.id)
-            since = old.last_run if old else ""
+            since = max(runs_of([old])) if old else ""
             why = fingerprint_differs(skus[one.id], baselines.sku.facts) or _no_level(one)
             if why := str(away[one.id].excepted) if one.id in away else why:
                 left_out[one.id, run.id] = why
@@ -297,23 +298,19 @@ def _nights(rows: Iterable[_Row]) -> list[Night]:
     found = []
     for date, same in sorted(dates.items()):
         newest, one, last = same[-1]
-        alike = [
-            (run, entry)
-            for run, _, entry in same
-            if run is newest or (not other_kind(entry, last) and _is_one_code(run, newest, one.id))
-        ]
+        alike = [(newest, last)]
+        for run, _, entry in same[-2::-1]:
+            if not other_kind(entry, last) and is_same_code(
+                _code(run, one.id), _code(newest, one.id)
+            ):
+                alike.insert(0, (run, entry))
         runs, entries = zip(*alike, strict=True)
         found.append(Night(date, runs, one, pooled_entry(entries)))
     return found
 
 
-def _is_one_code(run: Run | RunFacts, other: Run, variant: str) -> bool:
-    """Say whether a variant's code is known to be the same in two runs."""
-    first, second = (
-        (facts_of(each) if isinstance(each, Run) else each).source_of(variant)
-        for each in (run, other)
-    )
-    return first is not None and second is not None and is_same_code(first, second)
+def _code(run: Run, variant: str) -> Source | None:
+    return facts_of(run).source_of(variant)
 
 
 def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Finding:
@@ -328,9 +325,9 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
         ):
             break
         level.insert(0, night)
-    entries, newest = [night.entry for night in level], last.runs[-1]
+    entries, code = [night.entry for night in level], _code(last.runs[-1], variant.id)
     # An entry is of one commit, whatever the level was found in.
-    kept = [n for n in level if n is last or _is_one_code(n.runs[-1], newest, variant.id)]
+    kept = [n for n in level if n is last or is_same_code(_code(n.runs[-1], variant.id), code)]
     old = product.baselines.entries.get(variant.id)
     found = Finding(
         sku=product.baselines.sku.slug,
@@ -356,10 +353,9 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
         kind = other_kind(replace(old, state=found.entry.state), found.entry)
         word, why = ("new", kind) if kind and stay[0] == "same" else stay
         return replace(found, word=word, why=why)
-    before = product.baselines.runs.get(old.run, NO_FACTS)
-    is_one_code = all(_is_one_code(before, night.runs[-1], variant.id) for night in kept)
-    merged = merge(old, found.entry, Standing.ONE_CODE if is_one_code else Standing.OTHER)
-    return _moved(replace(found, entry=merged[0]), terms)
+    before = product.baselines.runs.get(old.run, NO_FACTS).source_of(variant.id)
+    standing = Standing.ONE_CODE if is_same_code(before, code) else Standing.OTHER
+    return _moved(replace(found, entry=merge(old, found.entry, standing)[0]), terms)
 
 
 def _moved(found: Finding, terms: Terms) -> Finding:

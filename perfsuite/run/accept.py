@@ -52,7 +52,6 @@ _MOST_NAMED, _MOST_REASON = 5, 200
 STRANGER = "measured at another commit without pairs: not added"
 # Where the reference cannot be measured again, what is unclear may take its place.
 NO_SIDE_A = frozenset({"no_git", "squashed", "no_wheel", "no_build", "old_front_door"})
-ENVIRONMENT = frozenset({"environment", "environment_unknown"})
 
 
 class NothingAcceptedError(UsageError):
@@ -120,14 +119,12 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
             stored = read_all(folder)
             grounds = Grounds(facts=run.facts, slug=slug)
             grounds = grounds.learned(tuple(stored.values()), [*variants.values()])
-            merged, left = _merged(run, new, stored, read_runs(folder, runs_of(stored.values())))
+            facts = read_runs(folder, runs_of(stored.values()))
+            merged = {n: _merged(run, stored.get(n), entry, facts) for n, entry in new.items()}
             said |= {name: what for name, (_, what) in merged.items()}
-            strangers |= left
-            changed = {
-                name: StoredEntry.of(kept, acceptance)
-                for name, (kept, what) in merged.items()
-                if what
-            }
+            left = [name for name, (kept, _) in merged.items() if new[name].cards - kept.cards]
+            strangers |= dict.fromkeys(left, STRANGER)
+            changed = {n: StoredEntry.of(e, acceptance) for n, (e, what) in merged.items() if what}
             worse = {
                 name: _worse(variants[name], stored[name], new[name], grounds)
                 for name in changed
@@ -140,52 +137,34 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
         written=tuple(written),
         added=tuple(name for name in touched if said[name] == ADDED),
         changed={name: said[name] for name in touched if said[name] != ADDED},
-        unchanged=tuple(name for name, what in said.items() if not what),
-        refused=strangers
-        | _refused(r for n, r in chosen.items() if n not in said.keys() | strangers.keys()),
+        unchanged=tuple(n for n, what in said.items() if not what and n not in strangers),
+        refused=strangers | _refused(r for n, r in chosen.items() if n not in said),
         caution=_caution(run, touched, slower),
         slower=slower,
     )
 
 
-_Merged = dict[str, tuple[BaselineEntry, str]]
-
-
 def _merged(
-    run: Run,
-    new: Mapping[str, BaselineEntry],
-    stored: Mapping[str, StoredEntry],
-    facts: Mapping[str, RunFacts],
-) -> tuple[_Merged, dict[str, str]]:
-    """Return what becomes of each entry of a run, and why cards join none; ``facts`` are by run."""
-    found: _Merged = {}
-    strangers = {}
-    for name, entry in new.items():
-        if (old := stored.get(name)) is None:
-            found[name] = merge(None, entry, Standing.OTHER)
-            continue
-        standing = _standing(run, entry, old, facts.get(old.run, NO_FACTS).source_of(name))
-        before = facts.get(old.run_of(sorted(entry.cards)), NO_FACTS).environment
-        strange = entry.cards - old.cards
-        others = differing(before, run.facts.environment) if entry.cards and not strange else ()
-        merged = merge(old, entry, standing, environment=others)
-        if strange and not merged[1]:
-            strangers[name] = STRANGER
-        else:
-            found[name] = merged
-    return found, strangers
+    run: Run, old: BaselineEntry | None, new: BaselineEntry, facts: Mapping[str, RunFacts]
+) -> tuple[BaselineEntry, str]:
+    """Return what becomes of an entry, and in words what that changes; ``facts`` are by run."""
+    if old is None:
+        return merge(None, new, Standing.OTHER)
+    here = facts.get(old.run_of(sorted(new.cards)), NO_FACTS).environment
+    is_known = new.cards and new.cards <= old.cards
+    others = differing(here, run.facts.environment) if is_known else ()
+    then = facts.get(old.run, NO_FACTS).source_of(new.variant)
+    return merge(old, new, _standing(run, old, new, then), environment=others)
 
 
-def _standing(run: Run, new: BaselineEntry, old: BaselineEntry, then: Source | None) -> Standing:
+def _standing(run: Run, old: BaselineEntry, new: BaselineEntry, then: Source | None) -> Standing:
     """Say what is known of the code of a new entry, beside ``then``, that of the old reference."""
-    now = facts_of(run).source_of(new.variant)
-    if then and now and is_same_code(then, now):
+    if is_same_code(then, facts_of(run).source_of(new.variant)):
         return Standing.ONE_CODE
     verdict = next((each for each in run.verdicts if each.variant == new.variant), None)
     if run.against:  # whose verdicts say nothing of the entry, unless it is of that revision
-        revision = Source(commit=run.against.commit)
-        is_same = verdict is not None and verdict.in_turns and verdict.word.stayed
-        is_same = is_same and then is not None and is_same_code(then, revision)
+        is_paired = bool(verdict and verdict.in_turns and verdict.word.stayed)
+        is_same = is_paired and is_same_code(then, Source(commit=run.against.commit))
         return Standing.PAIRED if is_same else Standing.OTHER
     if verdict is None:
         return Standing.OPEN
@@ -194,10 +173,10 @@ def _standing(run: Run, new: BaselineEntry, old: BaselineEntry, then: Source | N
         return Standing.OTHER
     # Of the reference as it is now, which another acceptance may have replaced.
     told = {each.kind for each in verdict.reasons if each.facts.get("code") == str(then)}
-    # Of what others' pairs spoke for a card's own level moved, and no other's.
+    # Where others' pairs spoke for it, a card's own level moved, and no other's.
     is_sure = verdict.confirmation is Confirmation.IN_TURNS or new.cards <= old.cards
-    is_paired = "same_in_turns" in told or (is_sure and told & ENVIRONMENT)
-    return Standing.PAIRED if is_paired else Standing.OPEN
+    is_environment = verdict.word is Word.ENVIRONMENT and told and is_sure
+    return Standing.PAIRED if "same_in_turns" in told or is_environment else Standing.OPEN
 
 
 def refuse_changed(run: Run, select: Sequence[str] = ()) -> None:

@@ -84,13 +84,14 @@ def find_expected(
         name: stored[sku.slug].entries.get(name) for name, sku in skus.items()
     }
     entries |= {name: each.entry for name, each in reference.items()}
-    runs = runs_behind(folder, run, [each for each in entries.values() if each], before)
+    earlier = [each for each in entries.values() if each and each.run_of(run.cards) < before]
+    runs = runs_behind(folder, run, earlier)
     # Of runs by their id: what is stored of one that was accepted counts.
     facts = {each.id: facts_of(each) for each in runs.values()}
     for baselines in stored.values():
         facts |= baselines.runs
-    boards = {card: board for each in facts.values() for card, board in each.boards.items()}
-    at_hand = {*run.boards.values()} - {""}
+    boards = [one for each in facts.values() for one in each.boards.items()]
+    mates = {card for card, board in boards if board in run.boards.values()}
     # What comes with a pack was measured in the pack's repository.
     shipped = {each.entries[name].run for each in stored.values() for name in each.shipped}
     expected = {}
@@ -98,7 +99,6 @@ def find_expected(
         baselines, entry = stored[sku.slug], entries[name]
         known = facts.get(entry.run if entry else "", NO_FACTS)
         own = facts.get(entry.run_of(run.cards) if entry else "", NO_FACTS)
-        cards = entry.cards if entry else ()
         covers, problem = baselines.covers(name), baselines.fingerprint_problem
         expected[name] = Expected(
             entry=entry,
@@ -106,7 +106,7 @@ def find_expected(
             commit="" if entry and entry.run in shipped else known.commit,
             environment=own.environment,
             source_a=known.source_of(name),
-            board_mates=frozenset(card for card in cards if boards.get(card) in at_hand),
+            board_mates=entry.cards & mates if entry else frozenset(),
             why_not=because("other_kind", text=problem) if problem else None,
             slug=sku.slug if covers and not problem else "",
         )
@@ -203,12 +203,9 @@ def _kind(variant: Variant) -> tuple[int, Regime]:
     return variant.case.version, variant.case.regime
 
 
-def runs_behind(
-    folder: Path, run: Run, entries: Sequence[BaselineEntry], before: str
-) -> dict[str, Run]:
+def runs_behind(folder: Path, run: Run, entries: Sequence[BaselineEntry]) -> dict[str, Run]:
     """Return the runs on this unit that entries come from, with the results of these alone."""
-    found_in = {entry.variant: entry.run_of(run.cards) for entry in entries}
-    of_run = {name: found for name, found in found_in.items() if found < before}
+    of_run = {entry.variant: entry.run_of(run.cards) for entry in entries}
     paths = [path for path in list_runs(folder) if path.stem in of_run.values()]
 
     def needs(plan: Run) -> list[str]:

@@ -16,8 +16,6 @@ SMALL_STEP_GIB, STEP_GIB, SMALL_GIB = 4, 16, 32
 COMPILERS = ("triton", "nvidia-cuda-nvrtc")
 # Facts that are sizes, not names: they enter the fingerprint as a class.
 _MEMORY = "memory"
-# A fact of a card, not of its product.
-BOARD = "board"
 
 
 def slugify(name: str) -> str:
@@ -47,7 +45,8 @@ def sku_of(facts: DeviceFacts, *, gpus: int = 1) -> Sku:
         slug += f"-mig-{slugify(profile)}"
     if gpus > 1:
         slug += f"-x{gpus}"
-    found = {k: v for k, v in facts.identity.items() if not k.startswith(_MEMORY) and k != BOARD}
+    # A board is a fact of a card, not of its product.
+    found = {k: v for k, v in facts.identity.items() if not k.startswith(_MEMORY) and k != "board"}
     if facts.memory_bytes:
         size = facts.memory_bytes / GIB
         step = STEP_GIB if size >= SMALL_GIB else SMALL_STEP_GIB

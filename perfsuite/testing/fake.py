@@ -117,12 +117,11 @@ class FakeDevice(Device):
         """Describe a device that does not exist; every other card is of another board."""
         found = re.match(r"FAKE-(\d+)", os.environ.get(BUILT_IN_DEVICES[self.name].visible, ""))
         card = int(found[1]) if found else 0
-        identity = {"vendor": "perfsuite", "name": "Fake Device", "board": f"fake-{card % 2}"}
         return DeviceFacts(
             device=self.name,
             name="Fake Device",
             unit=f"fa4e{card:08}",
-            identity=identity,
+            identity={"vendor": "perfsuite", "name": "Fake Device", "board": f"fake-{card % 2}"},
             environment={"driver": "fake 1.0"},
             arch="fake_1",
             memory_bytes=1 << 34,

@@ -20,7 +20,6 @@ from perfsuite.devices.protocol import automatic, listed
 from perfsuite.model import Accelerator, Gpu, Pack, Settings, Side, Variant, built_in
 from perfsuite.packs.load import chosen_accelerator
 from perfsuite.store.files import Closable
-from perfsuite.store.sku import BOARD
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Code, Setup
 from perfsuite.workers.rank import gang_unit
@@ -157,7 +156,7 @@ def units_of(panels: Sequence[Panel], variants: Sequence[Variant]) -> dict[str, 
 
 def boards_of(panels: Sequence[Panel], variants: Sequence[Variant]) -> dict[str, str]:
     """Return the boards of all units that measure these variants, of a gang each that is in it."""
-    own = {panel.facts.unit: panel.facts.identity.get(BOARD, "") for panel in panels}
+    own = {panel.facts.unit: panel.facts.identity.get("board", "") for panel in panels}
     gangs = [_units(panels, n) for n in {variant.ranks for variant in variants if variant.is_gang}]
     return own | {gang_unit(units): " + ".join(sorted({own[u] for u in units})) for units in gangs}
 
