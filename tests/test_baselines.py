@@ -211,6 +211,7 @@ IN_TURNS = Confirmation.IN_TURNS
           for word, *why in ((Word.SAME,), (Word.UNCLEAR,), (Word.SAME_CODE, STALE),
                              (Word.ENVIRONMENT, MOVED))),
         (judged(again(12.6), Word.SAME), "old", None),
+        (judged(again(12.6), Word.UNCLEAR), "old", "without pairs: not added"),
         # What is accepted and moved starts anew.
         (judged(again(14.0), Word.SLOWER), "own", "cycles +12.00%; time_us +12.00%"),
         (judged(again(14.0, OTHER_UNIT), Word.SLOWER), "other",
@@ -263,11 +264,12 @@ def test_cards_of_another_board_are_compared_and_told_apart(tmp_path: Path) -> N
 def test_a_slower_or_uncommitted_run_is_accepted_and_says_so(tmp_path: Path) -> None:
     take(finished({"copy": 12.5, "add": 3.0}), tmp_path)
     run = judged(finished({"copy": 13.0, "add": 3.0}, run_id=LATER), Word.SLOWER)
+    run = run.having(verdicts=[*run.verdicts, Verdict(variant=ADD, word=Word.SAME)])
     assert str(take(replace(run, commit="9c1e-dirty"), tmp_path)) == (
         "0 added, 1 changed, 1 unchanged, 0 not accepted; "
         "1 of them slower than before, of code that is in no commit (9c1e-dirty)"
     )
-    assert take(replace(again(12.0), commit="9c1e"), tmp_path).caution == ""
+    assert take(judged(again(12.0), Word.FASTER), tmp_path).caution == ""
 
 
 @pytest.mark.parametrize(

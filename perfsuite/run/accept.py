@@ -113,6 +113,7 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
     said: dict[str, str] = {}
     slower: dict[str, str] = {}
     strangers: dict[str, str] = {}
+    stayed = {verdict.variant for verdict in run.verdicts if verdict.word.stayed}
     for slug, new in entries.items():
         folder = sku_folder(root, slug)
         with locked(folder):
@@ -122,7 +123,8 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
             facts = read_runs(folder, runs_of(stored.values()))
             merged = {n: _merged(run, stored.get(n), entry, facts) for n, entry in new.items()}
             said |= {name: what for name, (_, what) in merged.items()}
-            left = [name for name, (kept, _) in merged.items() if new[name].cards - kept.cards]
+            left = [n for n, (kept, _) in merged.items() if kept is stored.get(n)]
+            left = [n for n in left if n not in stayed or new[n].cards - stored[n].cards]
             strangers |= dict.fromkeys(left, STRANGER)
             changed = {n: StoredEntry.of(e, acceptance) for n, (e, what) in merged.items() if what}
             worse = {
