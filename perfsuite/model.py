@@ -1357,11 +1357,6 @@ class Run(Record, frozen=True, kw_only=True):
     parts: tuple[Part, ...] = ()
 
     @property
-    def cards(self) -> tuple[str, ...]:
-        """The units that it has, as far as it knows before it measures: the first one's first."""
-        return tuple(dict.fromkeys((self.facts.unit, *self.boards)))
-
-    @property
     def every(self) -> tuple[VariantRun, ...]:
         """The variants and canaries."""
         return (*self.variants, *self.canaries)
@@ -1458,6 +1453,11 @@ class Run(Record, frozen=True, kw_only=True):
             *(f"shard {name} was interrupted" for name in cut),
             *([f"{lacking} of {whole.total} variants are not in this run"] if lacking else []),
         )
+
+
+def cards_of(run: Run) -> tuple[str, ...]:
+    """Return the units of a run, as far as it knows before it measures: the first one's first."""
+    return tuple(dict.fromkeys((run.facts.unit, *run.boards)))
 
 
 # Times as people write them: 90s, 30m, 1h30m.

@@ -501,8 +501,7 @@ def say_entry(roots: Sequence[Path], slug: str, variant: str) -> None:
     for card in ("", *sorted(entry.cards)):
         known = baselines.runs.get(entry.run_of([card]), NO_FACTS)
         who = f"card {card} of board {known.boards.get(card, 'unknown')}" if card else "reference"
-        commit = f" of commit {known.commit}" if known.commit else ""
-        say(f"{who} from run {entry.run_of([card])}{commit}")
+        say(f"{who} from run {entry.run_of([card])} of commit {known.commit or 'unknown'}")
     for key, value in sorted(run.environment.items()) if run else ():
         say(f"  {key} {value}")
 

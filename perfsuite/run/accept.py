@@ -152,9 +152,8 @@ def _merged(
     """Return what becomes of an entry, and in words what that changes; ``facts`` are by run."""
     if old is None:
         return merge(None, new, Standing.OTHER)
-    here = facts.get(old.run_of(sorted(new.cards)), NO_FACTS).environment
-    is_known = new.cards and new.cards <= old.cards
-    others = differing(here, run.facts.environment) if is_known else ()
+    own = old.run_of(sorted(new.cards)) if new.cards and new.cards <= old.cards else ""
+    others = differing(facts.get(own, NO_FACTS).environment, run.facts.environment)
     then = facts.get(old.run, NO_FACTS).source_of(new.variant)
     return merge(old, new, _standing(run, old, new, then), environment=others)
 

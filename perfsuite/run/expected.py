@@ -26,6 +26,7 @@ from perfsuite.model import (
     VariantRun,
     Word,
     because,
+    cards_of,
 )
 from perfsuite.packs.select import missing_need
 from perfsuite.stats import estimate
@@ -84,7 +85,7 @@ def find_expected(
         name: stored[sku.slug].entries.get(name) for name, sku in skus.items()
     }
     entries |= {name: each.entry for name, each in reference.items()}
-    earlier = [each for each in entries.values() if each and each.run_of(run.cards) < before]
+    earlier = [each for each in entries.values() if each and each.run_of(cards_of(run)) < before]
     runs = runs_behind(folder, run, earlier)
     # Of runs by their id: what is stored of one that was accepted counts.
     facts = {each.id: facts_of(each) for each in runs.values()}
@@ -98,7 +99,7 @@ def find_expected(
     for name, sku in skus.items():
         baselines, entry = stored[sku.slug], entries[name]
         known = facts.get(entry.run if entry else "", NO_FACTS)
-        own = facts.get(entry.run_of(run.cards) if entry else "", NO_FACTS)
+        own = facts.get(entry.run_of(cards_of(run)) if entry else "", NO_FACTS)
         covers, problem = baselines.covers(name), baselines.fingerprint_problem
         expected[name] = Expected(
             entry=entry,
@@ -205,7 +206,7 @@ def _kind(variant: Variant) -> tuple[int, Regime]:
 
 def runs_behind(folder: Path, run: Run, entries: Sequence[BaselineEntry]) -> dict[str, Run]:
     """Return the runs on this unit that entries come from, with the results of these alone."""
-    of_run = {entry.variant: entry.run_of(run.cards) for entry in entries}
+    of_run = {entry.variant: entry.run_of(cards_of(run)) for entry in entries}
     paths = [path for path in list_runs(folder) if path.stem in of_run.values()]
 
     def needs(plan: Run) -> list[str]:

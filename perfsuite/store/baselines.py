@@ -514,8 +514,7 @@ def _beside(old: BaselineEntry, new: BaselineEntry, others: Collection[str]) -> 
         was = old.metrics[name]
         if kept := {unit: row for unit, row in was.values.items() if unit in others}:
             metrics[name] = _pooled([replace(was, values=kept), metric])
-    runs = {card: old.runs[card] for card in others & old.runs.keys()}
-    runs |= {card: new.runs.get(card, new.run) for card in new.cards}
+    runs = {card: old.run_of([card]) for card in others} | {c: new.run_of([c]) for c in new.cards}
     own = {card: run for card, run in sorted(runs.items()) if run != old.run}
     return replace(new, run=old.run, runs=own, metrics=metrics)
 
@@ -525,7 +524,7 @@ def pooled_entry(entries: Sequence[BaselineEntry]) -> BaselineEntry:
     *_, last = entries
     traced = next((each for each in reversed(entries) if each.kernels), last)
     rows = {name: _pooled([each.metrics[name] for each in entries]) for name in _clocks(last)}
-    runs = {card: each.runs.get(card, each.run) for each in entries for card in each.cards}
+    runs = {card: each.run_of([card]) for each in entries for card in each.cards}
     return replace(
         last,
         metrics={**last.metrics, **rows},
