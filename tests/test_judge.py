@@ -94,7 +94,11 @@ def screened(levels: Mapping[str, float], unit: str = "c") -> Spec:
 
 def loaded(time: float, taken: float, **more: Any) -> tuple[Spec, Spec, Spec]:
     now = {"levels": {"time_us": 1400 * math.exp(time)}, "taken": taken}
-    return now, {"count": 3, **more}, {"facts": HOST}
+    return (
+        now,
+        {"count": 3, **more},
+        {"facts": structs.replace(HOST, device="none", clocks=("time_us",))},
+    )
 
 
 def budget(metric: str, most: float) -> Spec:
@@ -137,8 +141,15 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
     ({"unit": "b", "levels": clocks(0.25)}, {"count": 6}, {}, SLOWER, "interval"),
     ({"unit": "b", "levels": clocks(0.05)}, {"count": 6, "units": "b"}, {}, SLOWER, "interval"),
     ({"unit": "b", "levels": clocks(0.05)}, {"count": 6, "units": "acd"}, {}, SLOWER, "interval"),
-    # A host's clock scatters more, and others' load may be all of a change.
-    ({"levels": {"time_us": 1486.0}, "count": 3}, {}, {"facts": HOST}, SAME, "interval"),
+    # A host's time is not judged against a stored one, but by pairs; what is counted is.
+    ({"levels": {"time_us": 1400.0}}, {}, {"facts": HOST}, UNCLEAR, "stored_time"),
+    ({"levels": {"time_us": 5600.0}}, {}, {"facts": HOST}, UNCLEAR, "stored_time"),
+    ({"exact": {"launches": 4}}, {"exact": {LAUNCHES: 3}}, {"facts": HOST}, SLOWER, "exact_worse"),
+    ({"exact": {"launches": 2}}, {"exact": {LAUNCHES: 3}}, {"facts": HOST}, FASTER, "exact"),
+    ({}, {"count": 6}, {"facts": HOST, "in_turns": True}, SAME, "within"),
+    ({"levels": clocks(0.25)}, {"count": 6}, {"facts": HOST, "in_turns": True}, SLOWER,
+     "interval"),
+    # By one clock others' load may be all of a change.
     (*loaded(0.35, 0.0), SLOWER, "interval"),
     (*loaded(0.35, 8.0), SLOWER, "interval"),
     (*loaded(0.35, 40.0), UNCLEAR, "load"),

@@ -138,3 +138,10 @@ def test_rank_interval_is_that_of_the_exact_test_and_covers_a_skewed_distributio
         low, high = stats.rank_interval(*sides, 0.05) or (0.0, 0.0)
         hits += low <= 0.5 <= high
     assert 0.945 <= hits / 2000 <= 0.99
+
+
+def test_the_least_sample_is_of_all_blocks_and_finite() -> None:
+    assert stats.least([[3.0, 2.0], [], [2.5]]) == 2.0
+    for bad in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="finite"):
+            stats.least([[1.0], [bad]])

@@ -211,10 +211,6 @@ class Device(ABC):
         """Do once, in the server that forks workers, what they shall inherit."""
 
     @classmethod
-    def before_fork(cls) -> None:
-        """Do so in the server, before each worker."""
-
-    @classmethod
     def wake(cls) -> None:
         """Begin what opening the device waits for; what fails here fails again then."""
 

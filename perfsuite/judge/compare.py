@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from statistics import fmean, linear_regression, median, stdev
 
@@ -21,7 +22,7 @@ from perfsuite.judge.noise import (
     time_prior,
     values_of_entry,
 )
-from perfsuite.judge.pairs import CALL, MISS, difference
+from perfsuite.judge.pairs import CALL, MISS, difference, paired_difference
 from perfsuite.judge.peaks import class_of
 from perfsuite.model import (
     DEVICE_TIME,
@@ -40,6 +41,7 @@ from perfsuite.model import (
     VariantRun,
     Word,
     because,
+    is_host_timed,
     metrics_by_name,
 )
 
@@ -243,22 +245,25 @@ def shift_of(
     )
 
 
-def pair_shift_of(
+def pair_shift_of(  # noqa: PLR0913 - both sides, and how they are compared
     a: Sequence[Timing],
     b: Sequence[Timing],
     *,
     prior: NoisePrior,
     grounds: Grounds,
     metric: Metric = TIME,
+    by_host: bool = False,
 ) -> Shift:
-    """Return how far side B is from side A, by pairs on one card."""
+    """Return how far side B is from side A, by pairs on one card, timed ``by_host`` or not."""
     policy = grounds.policy
     has_clock = all(one.cycles for one in (*a, *b))
     clocks = [median(one.y(1.0) - one.y(0.0) for one in side) for side in (a, b)]
     clock = clocks[1] - clocks[0] if has_clock else 0.0
     # Sides that took turns have one clock, but where their code draws more of the power.
     beta = prior.beta if has_clock and abs(clock) <= CLOCK_LIMIT else 0.0
-    found = difference([one.y(beta) for one in a], [one.y(beta) for one in b], prior)
+    is_paired = by_host and metric is TIME and [one.unit for one in a] == [one.unit for one in b]
+    logs = [one.y(beta) for one in a], [one.y(beta) for one in b]
+    found = paired_difference(*logs) if is_paired else difference(*logs, prior)
     center = [median(one.time_us for one in side) for side in (a, b)]
     own = max(prior.threshold, metric.threshold) if policy.threshold is None else policy.threshold
     floor = policy.floor_us / center[0] if metric in {TIME, ELAPSED} else 0.0
@@ -466,7 +471,8 @@ def shifts_of(
     shifts: list[Shift] = []
     reasons: list[Reason] = []
 
-    shift = pair_shift_of if held.in_turns else shift_of
+    by_host = is_host_timed(grounds.facts.device, case.regime)
+    shift = partial(pair_shift_of, by_host=by_host) if held.in_turns else shift_of
 
     def add(sides: Sequence[Sequence[Timing]], prior: NoisePrior, metric: Metric) -> None:
         if all(sides):

@@ -27,6 +27,8 @@ CALL = 0.0002
 MISS = 0.025
 # A kernel's processes agree no better, whatever a few of them say.
 LEAST_SPREAD = 0.0003
+# Nor do the least times of two that the host timed in turns (two cores, eight kernels).
+LEAST_HOST_SPREAD = 0.01
 # What a class of variants scatters by weighs as much as so many processes, at most.
 CLASS_DEGREES = 4.0
 # Trimmed at either end (Yuen 1974, The two-sample trimmed t for unequal population variances).
@@ -76,6 +78,20 @@ def difference(a: Sequence[float], b: Sequence[float], prior: NoisePrior) -> Dif
     error = math.sqrt(variance * (1 / kept_a + 1 / kept_b))
     spread = math.sqrt(variance)
     return Difference(level_b - level_a, spread, error, degrees)
+
+
+def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
+    """Return the change between sides whose processes took turns two by two, log durations.
+
+    What a host is like in the seconds of a pair is in both, and not in their difference.
+    """
+    theta, squares, kept = _trimmed([late - early for early, late in zip(a, b, strict=True)])
+    known, least = CLASS_DEGREES, 2 * LEAST_HOST_SPREAD**2
+    degrees = float(kept - 1)
+    if not degrees or squares / degrees < least:
+        squares, degrees = squares + known * least, degrees + known
+    variance = squares / degrees
+    return Difference(theta, math.sqrt(variance / 2), math.sqrt(variance / kept), degrees)
 
 
 def _trimmed(values: Sequence[float]) -> tuple[float, float, int]:

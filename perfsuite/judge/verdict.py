@@ -26,6 +26,7 @@ from perfsuite.judge.noise import (
     PRIORS,
     Timing,
     canary_clocks,
+    estimate_of,
     sampling_of,
     usable_of,
     values_of,
@@ -88,7 +89,8 @@ QUADS_BETWEEN = 0.003
 class Draft:
     """One variant with what is known of it.
 
-    ``word`` is final where no ``shifts`` are to be judged. ``loads`` are the shares of the device
+    ``word`` is final where no ``shifts`` are to be judged. What is ``stored`` are changes that
+    decide nothing. ``loads`` are the shares of the device
     that others took now, and when the entry was measured. ``card`` is the unit that alone was
     measured and that the entry does not know, if it is so.
     """
@@ -101,6 +103,7 @@ class Draft:
     exact: tuple[Change, ...] = ()
     loads: tuple[float, float] = (0.0, 0.0)
     card: str = ""
+    stored: tuple[Change, ...] = ()
 
     def doubt(self, shift: Shift) -> Reason | None:
         """Return what else than the code may be all of a change: others' load, a single card."""
@@ -138,6 +141,8 @@ def judge(
         for one in run.variants
         if (result := _judged(one, stage)) and result.status is Status.OK
     ]
+    if run.facts.is_host:
+        drafts = [*map(untimed, drafts)]
     return tuple(_verdict(draft, grounds.policy) for draft in drafts)
 
 
@@ -161,6 +166,22 @@ def wants_confirmation(verdict: Verdict) -> bool:
 def is_suspect(change: Change) -> bool:
     """Say whether a change that no verdict calls is beyond the threshold all the same."""
     return change.threshold < min(change.gate, abs(change.theta))
+
+
+def untimed(draft: Draft) -> Draft:
+    """Return the draft without what stored times say: a host's are of another load, and no level.
+
+    How far they differ is told all the same. What is counted decides.
+    """
+    if draft.one.expected.in_turns or not draft.shifts:
+        return draft
+    return replace(
+        draft,
+        word=draft.word if draft.exact else Word.UNCLEAR,
+        reasons=(*draft.reasons, because("stored_time")),
+        shifts=(),
+        stored=tuple(shift.strict for shift in draft.shifts),
+    )
 
 
 # One variant, metric by metric.
@@ -227,7 +248,8 @@ def _draft(one: VariantRun, result: Result, grounds: Grounds) -> Draft:
     screened = [replace(each, is_fresh=False) for each in chosen]
 
     def now(metric: Metric) -> list[Timing]:
-        return values_of(result, metric) + (screened if metric is TIME else [])
+        time_of = estimate_of(grounds.facts.device, case.regime, in_turns=held.in_turns)
+        return values_of(result, metric, time_of) + (screened if metric is TIME else [])
 
     shifts, more = shifts_of(one, entry, now, grounds)
     # A device with two clocks has voided the blocks that were taken beside others; of sides that
@@ -313,7 +335,7 @@ def _verdict(draft: Draft, policy: Policy) -> Verdict:
         variant=one.id,
         word=word,
         reasons=tuple(reasons),
-        changes=(*changes, *draft.exact),
+        changes=(*changes, *draft.stored, *draft.exact),
         source=one.expected.source,
         in_turns=one.expected.in_turns,
         confirmation=_confirmation(one, draft.result) if word.moved else Confirmation.NONE,
