@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from judge_data import (
     COPY,
+    FACTS,
     HOST,
     clocks,
     entry,
@@ -28,18 +29,22 @@ from perfsuite.judge.verdict import judge, judge_claims, wants_confirmation
 from perfsuite.model import (
     CLOCKS,
     METRICS,
+    Block,
     Budget,
     ClaimInstance,
     ClaimVerdict,
     ClaimWord,
     Confirmation,
     CoreMetric,
+    DeviceFacts,
     Expected,
     Metric,
     Need,
     Regime,
     Result,
+    Revision,
     Sampling,
+    Side,
     Stage,
     Status,
     VariantRun,
@@ -47,6 +52,7 @@ from perfsuite.model import (
     Work,
     because,
 )
+from perfsuite.run.expected import beside
 from perfsuite.store.codec import encode
 
 SLOWER, SAME, UNCLEAR, FASTER = Word.SLOWER, Word.SAME, Word.UNCLEAR, Word.FASTER
@@ -210,6 +216,34 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
        "over_budget no_entry") for metric in ("time_us", "cycles", "peak_bytes")),
     ({"exact": {"peak_bytes": 1e9}}, None, budget("peak_bytes", 1e12), NEW, "no_entry"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "regime", "word"),
+    [
+        (HOST, Regime.PACED, SAME),
+        (FACTS, Regime.END_TO_END, SAME),
+        (FACTS, Regime.PACED, SLOWER),  # a device's own clock is believed
+    ],
+)
+def test_in_pairs_what_the_host_times_has_its_least_samples_on_both_sides(
+    facts: DeviceFacts, regime: Regime, word: Word
+) -> None:
+    one = variant(None, regime=regime)
+    quiet = result({"time_us": 1400.0}, variant=one.id, side=Side.A)
+    disturbed = structs.replace(
+        quiet,
+        side=Side.B,
+        evidence=tuple(
+            structs.replace(each, blocks=(*each.blocks, *(Block(time_us=(1820.0,) * 3),) * 4))
+            for each in quiet.evidence
+        ),
+    )
+    ended = (quiet, disturbed)
+    held = VariantRun(variant=one, results=ended)
+    run = run_of(held, facts=facts, against=Revision("0" * 40, "main"))
+    (found,) = judge(beside(run))
+    assert (found.word, found.in_turns) == (word, True)
 
 
 @pytest.mark.parametrize(("now", "before", "more", "word", "told"), WORDS)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from judge_data import FACTS
 
 from perfsuite.judge.compare import Grounds, pair_shift_of
-from perfsuite.judge.noise import PRIORS, Timing
+from perfsuite.judge.noise import CPU_PRIORS, PRIORS, Timing
 from perfsuite.judge.pairs import Looks, looks_of, needs_pairs, within
 from perfsuite.model import Settings, Verdict, Word
 
@@ -78,6 +78,27 @@ def test_what_is_unclear_gets_all_pairs_and_no_word_says_more_than_its_interval(
         word, count, size = play(process, 0.0)
         assert word is not Word.SAME or size < PRIORS["mixed"].gate
         assert word is not Word.UNCLEAR or count == LOOKS.most
+
+
+@pytest.mark.parametrize(
+    ("by", "word"), [(0.0, Word.SAME), (0.15, Word.SLOWER), (-0.15, Word.FASTER)]
+)
+def test_what_a_host_was_like_in_a_pair_s_seconds_is_no_change(by: float, word: Word) -> None:
+    chosen = random.Random(3)  # noqa: S311 - noise, not a secret
+
+    def pair(more: float) -> Iterator[Timing]:
+        level = US * chosen.uniform(1, 2)  # a neighbour takes up to half of a core
+        for factor in (1.0, 1 + more):
+            yield Timing("host", level * factor * (1 + chosen.gauss(0, 0.01)))
+
+    found = Counter[Word]()
+    for _ in range(TRIALS):
+        a, b = zip(*(pair(by) for _ in range(LOOKS.call)), strict=True)
+        shift = pair_shift_of(a, b, prior=CPU_PRIORS[""], grounds=GROUNDS, by_host=True)
+        found[shift.word] += 1
+    assert found[word] >= 0.98 * TRIALS
+    assert by or not found[Word.SLOWER] + found[Word.FASTER]
+    assert not by or not found[Word.SAME]
 
 
 def test_what_lies_beyond_the_threshold_is_not_the_same() -> None:

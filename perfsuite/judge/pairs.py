@@ -32,7 +32,7 @@ LEAST_HOST_SPREAD = 0.01
 # What a class of variants scatters by weighs as much as so many processes, at most.
 CLASS_DEGREES = 4.0
 # Trimmed at either end (Yuen 1974, The two-sample trimmed t for unequal population variances).
-TRIM = 0.2
+TRIM, PAIR_TRIM = 0.2, 0.125
 
 
 class Looks(NamedTuple):
@@ -83,9 +83,11 @@ def difference(a: Sequence[float], b: Sequence[float], prior: NoisePrior) -> Dif
 def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
     """Return the change between sides whose processes took turns two by two, log durations.
 
-    What a host is like in the seconds of a pair is in both, and not in their difference.
+    What a host is like in the seconds of a pair is in both, and not in their difference. That has
+    no modes of its own: of few pairs all count, or the degrees of freedom would be too few.
     """
-    theta, squares, kept = _trimmed([late - early for early, late in zip(a, b, strict=True)])
+    moved = [late - early for early, late in zip(a, b, strict=True)]
+    theta, squares, kept = _trimmed(moved, PAIR_TRIM)
     known, least = CLASS_DEGREES, 2 * LEAST_HOST_SPREAD**2
     degrees = float(kept - 1)
     if not degrees or squares / degrees < least:
@@ -94,9 +96,9 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
     return Difference(theta, math.sqrt(variance / 2), math.sqrt(variance / kept), degrees)
 
 
-def _trimmed(values: Sequence[float]) -> tuple[float, float, int]:
+def _trimmed(values: Sequence[float], share: float = TRIM) -> tuple[float, float, int]:
     """Return the trimmed mean, the winsorised sum of squares, and of how many values it is."""
-    cut = int(TRIM * len(values))
+    cut = int(share * len(values))
     ordered = sorted(values)
     kept = ordered[cut : len(ordered) - cut]
     drawn_in = [min(max(value, kept[0]), kept[-1]) for value in ordered]
