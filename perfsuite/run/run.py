@@ -92,8 +92,8 @@ from perfsuite.workers.units import (
 T = TypeVar("T")
 # What fewer variants say of the machine, their own verdicts say already.
 FEWEST_TIMED = 3
-# A CPU takes a second for each, and is compared within a gate that no count of them would halve.
-HOST_PROCESSES, PROCESSES = 1, 2
+# Of a canary, at either end of a run.
+PROCESSES = 2
 # Claims that are taken up, and how long another one may begin: the rest stay unclear.
 MOST_CLAIMS, LIMIT_S = 20, 60.0
 # Of an unexpected error's first line: its traceback has it whole.
@@ -382,8 +382,9 @@ def new_run(config: Config, facts: DeviceFacts, revision: Revision | None) -> Ru
     timed = [each for each in config.variants if each.case.regime is not Regime.EXACT]
     canaries = [each for pack in config.packs for each in pack.canaries.get(facts.device, ())]
     few = sum(not missing_need(each, facts) for each in timed) < FEWEST_TIMED
-    # Beside a revision there are none: in its minutes the machine is the same to both.
-    if config.settings.check_only or few or revision:
+    # Beside a revision there are none: in its minutes the machine is the same to both. Nor are there
+    # any on a host, of which no stored level is judged.
+    if config.settings.check_only or few or revision or facts.is_host:
         canaries = []
     able = [each for each in canaries if not missing_need(each, facts)]
     return Run(
@@ -564,9 +565,8 @@ class _Work:
                 found.setdefault(result.variant, []).append(result)
 
         def measure(panel: Panel) -> None:
-            processes = HOST_PROCESSES if panel.facts.is_host else PROCESSES
             # No limit holds for canaries, and for what follows the last.
-            self._share(panel, canaries, stage, processes=processes, is_over=bool, take=take)
+            self._share(panel, canaries, stage, processes=PROCESSES, is_over=bool, take=take)
 
         if canaries := self._left(self.file.run.canaries, stage):
             share_out(self.panels, self.panels, lambda panel, _: measure(panel))
