@@ -382,8 +382,8 @@ def new_run(config: Config, facts: DeviceFacts, revision: Revision | None) -> Ru
     timed = [each for each in config.variants if each.case.regime is not Regime.EXACT]
     canaries = [each for pack in config.packs for each in pack.canaries.get(facts.device, ())]
     few = sum(not missing_need(each, facts) for each in timed) < FEWEST_TIMED
-    # Beside a revision there are none: in its minutes the machine is the same to both. Nor are there
-    # any on a host, of which no stored level is judged.
+    # Beside a revision there are none: in its minutes the machine is the same to both. Of a host
+    # no stored level is judged.
     if config.settings.check_only or few or revision or facts.is_host:
         canaries = []
     able = [each for each in canaries if not missing_need(each, facts)]
