@@ -363,7 +363,7 @@ SENTENCES: Mapping[str, str] = {
     "environment": "the code is as fast as that of {code}; what changed is {differing:list}",
     "environment_unknown": "the code is as fast as that of {code}; no fact says what changed",
     "no_turns": "no pairs with {code}: {why}",
-    "many": "no pairs: of {most} others stored times differ more",
+    "many": "no pairs: the stored times of {most} others differ more",
     "not_timed": "same code, not timed against it",
     "paired": "pairs of {count} of {total} that moved say that the code is the same",
     "same_code": "its entry is of the same code, {code}, on other cards",
