@@ -221,7 +221,7 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
     if pack.error:
         raise UsageError(f"the planted pack cannot be listed: {pack.error}")
     with ExitStack() as stack:
-        panels = open_panels(device, [pack], Settings(), stack)
+        panels = open_panels(device, [pack], Settings(processes=3), stack)
         facts = panels[0].facts
         variants = [each for each in pack.variants if not missing_need(each, facts)]
         if has_units:
@@ -231,7 +231,7 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
             commit=commit_of(root)[0],
             sku=sku_of(facts),
             facts=facts,
-            settings=Settings(),
+            settings=Settings(processes=3),
             variants=tuple(variants),
         )
         remedy = "name a file that does not exist yet, in a folder that can be written"
