@@ -365,19 +365,23 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     "row",
     [
-        # The next one starts beside a check, and the last one leaves beside the next one's.
-        ([FIRST, SECOND], 0.0, False, ["start 200", "measure 100", "check 200", "close 100"]),
+        # The next one starts beside a check, and the last one finishes and leaves beside the next
+        # one's.
+        (
+            [FIRST, SECOND], 0.0, False,
+            ["start 200", "measure 100", "check 200", "result 100", "close 100", "prepare 200"],
+        ),
         # Launches that choose a kernel are timed.
         (
             [FIRST, changed(SECOND, tunes=True)], 0.0, False,
-            ["start 200", "measure 100", "close 100", "check 200"],
+            ["start 200", "measure 100", "result 100", "close 100", "check 200"],
         ),
         # Where one has failed, the one before is gone when the next one checks.
         ([FIRST, nasty("raise"), THIRD], 0.0, False, ["close 100", "check 400"]),
         # Where the host is measured, nothing is hidden.
-        ([FIRST, SECOND], 0.0, True, ["measure 100", "close 100", "start 200"]),
+        ([FIRST, SECOND], 0.0, True, ["measure 100", "result 100", "close 100", "start 200"]),
         # Two of these do not fit on the device.
-        ([FIRST, SECOND], 0.2, False, ["start 200", "close 100", "check 200"]),
+        ([FIRST, SECOND], 0.2, False, ["start 200", "result 100", "close 100", "check 200"]),
     ],
 )  # fmt: skip
 def test_what_starts_and_leaves_beside_a_check(
@@ -390,7 +394,13 @@ def test_what_starts_and_leaves_beside_a_check(
     monkeypatch.setattr(Setup, "is_host_measured", is_host)
     size = int(share * panel.facts.memory_bytes)
     queue = [structs.replace(each, memory_bytes=size) for each in variants]
-    results = measure(panel, *queue, processes=1)
+    results: list[Result] = []
+
+    def take(result: Result) -> None:
+        results.append(result)
+        said.append(f"result {result.variant.partition('n=')[2][:-1]}")
+
+    panel.measure(queue, Stage.SCREEN, processes=1, on_result=take)
     good = [each for each in results if each.status is Status.OK]
     assert len(good) == sum(each.pack == "steady" for each in variants)
     places = [said.index(each) for each in order]

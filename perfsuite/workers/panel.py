@@ -163,6 +163,7 @@ class Wave:
     work: Work
     planned: tuple[Seat, ...]
     workers: list[Process] = field(default_factory=list)
+    is_again: bool = False
 
     @property
     def seats(self) -> tuple[Seat, ...]:
@@ -175,10 +176,14 @@ class Wave:
         """The workers of each seat: all, if they are the ranks of a gang."""
         return [self.workers] if self.work.variant.is_gang else [[each] for each in self.workers]
 
-    def close(self, grace_s: float = GRACE_S) -> None:
-        """End its workers; they leave side by side."""
+    def let_go(self) -> None:
+        """Have its workers leave, side by side."""
         for worker in self.workers:
             worker.channel.close()
+
+    def close(self, grace_s: float = GRACE_S) -> None:
+        """End its workers."""
+        self.let_go()
         while self.workers:
             self.workers.pop().close(grace_s)
 
@@ -253,8 +258,12 @@ class Panel(Closable):
         self.is_over: Callable[[], bool] = bool
         self._units = units
         self._on_phase: Callable[[str, str], object] = _tell_nobody
-        # The wave at work and the one that starts beside it; the one that leaves beside it.
+        self._on_result: Callable[[Result], object] = id
+        # The wave at work and the one that starts beside it; the one before, which was measured and
+        # finishes beside its check, then leaves; those that may have been ended by others.
         self._alive: list[Wave] = []
+        self._measured: Wave | None = None
+        self._again: deque[Wave] = deque()
         # What the first process of a side found of the variant, or of two, when it checked.
         self._checked: dict[tuple[object, ...], tuple[Checked, ...]] = {}
         self._leaving: Wave | None = None
@@ -362,27 +371,44 @@ class Panel(Closable):
     ) -> None:
         """Take all waves; hand over the results of each work when its last one is through."""
         self.end_tracing()
+        self._on_result = on_result
         waves = deque(self._planned(works, processes))
         going: set[Work] = set()
         try:
-            while waves and (going or not self.is_over()):
-                wave = waves.popleft()
+            for wave in self._turns(waves, going):
                 work = wave.work
                 going.add(work)
                 started = time.monotonic()
                 if wave.seats:
-                    self._take(wave, next((each for each in waves if each.seats), None))
+                    following = next((each for each in waves if each.seats), None)
+                    self._take(wave, None if wave.is_again else following)
                 work.wall_s += time.monotonic() - started
                 work.waves -= 1
                 if not work.waves:
                     going.remove(work)
-                    work.hand_over(on_result)
+                if self._measured is None or self._measured.work is not work:
+                    self._hand_over(work)
         except StoppedError:
             pass
         finally:
-            self._see_out()
-            for wave in waves:
-                wave.close()
+            self._again.clear()
+            for last in filter(None, (self._measured, self._leaving, *waves)):
+                last.close()
+            self._measured = self._leaving = None
+
+    def _turns(self, waves: deque[Wave], going: set[Work]) -> Iterator[Wave]:
+        """Yield the waves in their order, before them what is to be taken again."""
+        while True:
+            if self._again or (waves and (going or not self.is_over())):
+                yield (self._again or waves).popleft()
+            elif self._measured:
+                self._end_measured()  # with nothing beside it
+            else:
+                return
+
+    def _hand_over(self, work: Work) -> None:
+        if not work.waves:
+            work.hand_over(self._on_result)
 
     def _planned(self, works: Iterable[Work], processes: int) -> Iterator[Wave]:
         """Yield all waves in their order: those of what shares a gang together."""
@@ -448,7 +474,7 @@ class Panel(Closable):
         """Take a wave's processes from start to finish."""
         work, is_host = wave.work, self.setup.is_host_measured
         is_gang = work.variant.is_gang
-        self._alive = [wave, following] if following else [wave]
+        self._alive = [each for each in (wave, following, self._measured) if each]
         try:
             self._start(wave)
             self._prepare(wave, following)
@@ -457,6 +483,11 @@ class Panel(Closable):
             for turn in range(self._rounds(work)):
                 is_backwards = work.is_compared and turn % 2 == 1
                 self._all("measure", wave.crews[:: -1 if is_backwards else 1], is_alone=True)
+            if following and following.workers and self._goes_beside(wave, following):
+                self._measured = wave
+                for worker in wave.workers:
+                    worker.tell("finish")
+                return
             finished = self._all("finish", wave.crews, is_alone=is_host)
             for crew, answers in zip(wave.crews, finished, strict=True):
                 self._note(work, crew, answers)
@@ -473,11 +504,46 @@ class Panel(Closable):
             following.workers, wave.workers = wave.workers, []
             return
         # Freeing what a process had on a GPU takes a while: it leaves beside the next one's check.
-        for worker in wave.workers:
-            worker.channel.close()
+        wave.let_go()
         self._leaving = wave
         if not (following and following.workers and self._fits(wave, following)):
             self._see_out()
+
+    def _goes_beside(self, wave: Wave, following: Wave) -> bool:
+        """Say whether a wave may finish beside the check of the next one: nothing is timed then."""
+        is_timed = self.setup.is_host_measured or following.work.variant.case.tunes
+        is_gang = wave.work.variant.is_gang or following.work.variant.is_gang
+        return not (is_timed or is_gang) and self._fits(wave, following)
+
+    def _end_measured(self, current: Work | None = None) -> None:
+        """Note what the wave before found, and let it leave; raise if it fails ``current``.
+
+        It gets one more try where what is checked beside it may have ended it.
+        """
+        wave = self._measured
+        if wave is None:
+            return
+        try:
+            finished = [self._hear(crew, "finish") for crew in wave.crews]
+            for crew, answers in zip(wave.crews, finished, strict=True):
+                self._note(wave.work, crew, answers)
+        except EndedError as ended:
+            self._measured = None
+            wave.close(0.0)
+            is_own = ended.is_told or ended.status is Status.TIMED_OUT or wave.is_again
+            if is_own and wave.work is current:
+                raise
+            if is_own:
+                wave.work.failed[ended.process.side] = ended
+            else:
+                wave.is_again = True
+                wave.work.waves += 1
+                self._again.append(wave)
+        else:
+            self._measured = None
+            wave.let_go()
+            self._leaving = wave
+        self._hand_over(wave.work)
 
     def _prepare(self, wave: Wave, following: Wave | None) -> None:
         """Let all check, and one after the other calibrate and settle.
@@ -501,7 +567,11 @@ class Panel(Closable):
             for worker in wave.workers:
                 worker.tell("check", thorough[0])
         else:
-            checked = self._all("check", wave.crews, thorough, is_alone=is_alone)
+            checked = self._all(
+                *("check", wave.crews, thorough),
+                is_alone=is_alone,
+                meanwhile=partial(self._end_measured, work),
+            )
             self._match(wave, thorough, [own for (own,) in checked], is_alone=is_alone)
         self._see_out()
         for crew in wave.crews:
@@ -569,6 +639,7 @@ class Panel(Closable):
         given: Sequence[Any] = (),
         *,
         is_alone: bool,
+        meanwhile: Callable[[], object] = bool,
     ) -> list[list[Any]]:
         """Let all do a step, one after the other if each is to be alone with that."""
         answers = []
@@ -577,6 +648,7 @@ class Panel(Closable):
                 worker.tell(step, value)
             if is_alone:
                 answers.append(self._hear(crew, step))
+        meanwhile()
         return answers or [self._hear(crew, step) for crew in crews]
 
     def _hear(self, crew: Sequence[Process], step: str) -> list[Any]:
@@ -601,12 +673,14 @@ class Panel(Closable):
             try:
                 whole = merged(parts, work.variant.case.metrics)
             except CaseError as error:
-                raise EndedError(crew[0], Status.ERROR, error.what) from error
+                what = error.what
+                raise EndedError(crew[0], Status.ERROR, what, is_told=True) from error
             unit = gang_unit(units[: len(parts)])
             work.found[name, crew[0].side].append(replace(whole, unit=unit))
 
     def _see_out(self) -> None:
         """Wait until the wave that was told to leave is gone."""
+        self._end_measured()
         leaving, self._leaving = self._leaving, None
         if leaving is not None:
             leaving.close()
