@@ -51,9 +51,10 @@ from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Code, EndedError, Slot
 from perfsuite.workers.units import open_panels
 
-# How a unit's time is shared out: a tenth of it sees what other tools say.
+# How a unit's time is shared out: a tenth of it goes to other tools.
 SHARES = {"triage": 0.45, "pairs": 0.45, "tools": 0.1}
-# In so many waves of a ladder's triage one is of a change: false alarms are the rarest.
+# One wave of so many is of a change, the third. The others are of unchanged code: an error of one
+# in a thousand takes most trials.
 ROUND, CHANGED = 9, 2
 RIVALS = ("do_bench", "torch.utils.benchmark", "pytest-benchmark", "nvbench")
 FEWEST_ROUNDS = 5
@@ -159,24 +160,21 @@ class Unit:
             self.panel.begun = dict.fromkeys(self.panel.compared, 2 * taken)
             self.panel.measure(left, Stage.SCREEN, processes=step, on_result=take)
             taken += step
-            left = [
-                each
-                for each in left
-                if each.id in waves and self._asks_more(each, waves[each.id], looks)
-            ]
+            found = [each for each in left if each.id in waves]
+            left = [each for each in found if self._asks_more(each, waves[each.id], looks)]
+            for each in found:
+                if each not in left:
+                    append(self.file, waves[each.id])
         self.panel.compared, self.panel.begun = frozenset(), {}
 
     def _asks_more(self, variant: Variant, wave: Wave, looks: Looks) -> bool:
-        """Say whether more pairs are needed; keep those there are if not."""
+        """Say whether more pairs are needed, and allowed."""
         found = verdict_of_pairs(self.header, variant, wave)
         is_open = bool(found and wants_confirmation(found))
-        if is_open and len(wave.beside) + looks.step <= looks.most:
-            return True
-        append(self.file, wave)
-        return False
+        return is_open and len(wave.beside) + looks.step <= looks.most
 
     def _change(self, ladder: Ladder, turn: int) -> Variant:
-        """Return one of a ladder's changes; other units are at others."""
+        """Return one of a ladder's changes; each unit begins with another."""
         _, *changes = ladder.variants.values()
         return changes[(turn + self.place) % len(changes)]
 
