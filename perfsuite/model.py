@@ -821,15 +821,11 @@ class Result(Record, frozen=True, kw_only=True):
 
 
 class Gpu(Record, frozen=True, kw_only=True):
-    """One GPU as the inventory lists it, before anything is run on it.
-
-    ``board`` is the part number of its board, where the driver says one.
-    """
+    """One GPU as the inventory lists it, before anything is run on it."""
 
     index: int
     uuid: str
     name: str
-    board: str = ""
 
 
 class Sku(Record, frozen=True, kw_only=True):
@@ -1097,8 +1093,9 @@ class BaselineMetric(Record, frozen=True, kw_only=True):
 
 
 class BaselineEntry(Record, frozen=True, kw_only=True):
-    """One variant's accepted metrics; ``run`` is the run they come from.
+    """One variant's accepted metrics; ``run`` is the run of the reference, whose commit is side A.
 
+    ``runs`` has the run that measured a card where that is another.
     ``sampling`` is how its samples were made, if that is known: a later run samples alike.
     ``work_class`` is what limits it (compute, memory...): entries of one class share their noise.
     ``load`` is the share of the device that others took meanwhile.
@@ -1109,6 +1106,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
     case_version: int
     run: str
     metrics: Mapping[str, BaselineMetric]
+    runs: Mapping[str, str] = {}
     regime: str = "paced"
     state: Mapping[str, str] = {}
     artefact: str = ""
@@ -1125,6 +1123,18 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
         counts = [{unit: len(row) for unit, row in values.items()} for values in rows]
         if any(each != counts[0] for each in counts):
             raise ValueError("its metrics are of different processes")
+        if not self.runs.keys() <= self.cards:
+            raise ValueError("it names the run of a card of which it has no process")
+
+    @property
+    def cards(self) -> frozenset[str]:
+        """The cards whose processes it has."""
+        return frozenset(card for metric in self.metrics.values() for card in metric.values)
+
+    def run_of(self, cards: Iterable[str]) -> str:
+        """Return the run that measured the first of these that it knows, else the reference's."""
+        own = (card for card in cards if card in self.cards)
+        return self.runs.get(next(own, ""), self.run)
 
 
 class Change(Record, frozen=True, kw_only=True):
@@ -1221,10 +1231,12 @@ class ClaimVerdict(Judged, frozen=True, kw_only=True):
 class Expected(Record, frozen=True, kw_only=True):
     """What a variant is held against: an accepted entry, or else that of the first run.
 
-    ``source`` says in words where the entry comes from; ``commit`` and ``environment`` are those of
-    its run, ``source_a`` is the code that was measured, which can be side A again. ``why_not`` says
-    why it may not be compared. ``slug`` is the SKU whose baselines it may be compared with, "" if
-    there are none. What is ``in_turns`` was measured in the same run: A against B.
+    ``source`` says in words where the entry comes from; ``commit`` is that of its run, ``source_a``
+    the code that was measured, which can be side A again. ``environment`` is where the card at hand
+    was measured, if the entry knows it, else the reference. ``board_mates`` are the entry's cards
+    of the boards at hand. ``why_not`` says why it may not be compared. ``slug`` is the SKU whose
+    baselines it may be compared with, "" if there are none. What is ``in_turns`` was measured in
+    the same run: A against B.
     """
 
     entry: BaselineEntry | None = None
@@ -1232,6 +1244,7 @@ class Expected(Record, frozen=True, kw_only=True):
     commit: str = ""
     environment: Mapping[str, str] = {}
     source_a: Source | None = None
+    board_mates: frozenset[str] = frozenset()
     why_not: Reason | None = None
     slug: str = ""
     in_turns: bool = False
@@ -1303,7 +1316,8 @@ class Run(Record, frozen=True, kw_only=True):
     ``canaries`` watch the machine: they are measured but no part of what was asked for, unless
     ``variants`` has them too. ``phases_s`` is the controller's own wall time. ``code`` is a digest
     of the code that ran, which a resumed run must share; ``sources`` say by pack where it came
-    from. ``shard`` is the share of a whole that it measured, ``parts`` are the shards that it was
+    from. ``boards`` are the part numbers of its units' boards, "" where none is known.
+    ``shard`` is the share of a whole that it measured, ``parts`` are the shards that it was
     put together from.
     """
 
@@ -1322,6 +1336,7 @@ class Run(Record, frozen=True, kw_only=True):
     commit: str = ""
     code: str = ""
     sources: Mapping[str, Source] = {}
+    boards: Mapping[str, str] = {}
     units: Mapping[str, str] = {}
     against: Revision | None = None
     canaries: tuple[VariantRun, ...] = ()
@@ -1426,6 +1441,11 @@ class Run(Record, frozen=True, kw_only=True):
             *(f"shard {name} was interrupted" for name in cut),
             *([f"{lacking} of {whole.total} variants are not in this run"] if lacking else []),
         )
+
+
+def cards_of(run: Run) -> tuple[str, ...]:
+    """Return the units of a run, as far as it knows before it measures: the first one's first."""
+    return tuple(dict.fromkeys((run.facts.unit, *run.boards)))
 
 
 # Times as people write them: 90s, 30m, 1h30m.

@@ -37,7 +37,7 @@ from perfsuite.run.config import Config
 from perfsuite.run.expected import find_expected
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store import git as store
-from perfsuite.store.baselines import RunFacts, read_all, read_runs
+from perfsuite.store.baselines import RunFacts, read_runs
 from perfsuite.store.runs import write_references
 from perfsuite.workers.units import Panels
 
@@ -265,7 +265,7 @@ def test_a_changed_tree_is_accepted_only_by_who_says_so(project: Path) -> None:
         refuse_changed(structs.replace(run, sources={}))
     accept(run, baselines, reason="made up", by="t")
     (folder,) = baselines.iterdir()
-    facts: RunFacts = read_runs(folder, read_all(folder))[run.id]
+    facts: RunFacts = read_runs(folder, [run.id])[run.id]
     assert facts.sources["acme"].commit == refs(project)[run.id]
     # Accepted numbers that are not committed yet change no code.
     git(project, "checkout", "--quiet", "speed.py")

@@ -70,6 +70,7 @@ from perfsuite.run.project import (
 )
 from perfsuite.run.run import Outcome
 from perfsuite.store.baselines import (
+    NO_FACTS,
     Baselines,
     Root,
     differences,
@@ -497,8 +498,10 @@ def say_entry(roots: Sequence[Path], slug: str, variant: str) -> None:
     say(f"accepted {accepted.when} by {accepted.by}: {accepted.reason}")
     state = ", ".join(f"{key} {value}" for key, value in sorted(entry.state.items()))
     say(f"{entry.regime}, version {entry.case_version} of its case; {state or 'no state'}")
-    commit = f" of commit {run.commit}" if run and run.commit else ""
-    say(f"from run {entry.run}{commit}")
+    for card in ("", *sorted(entry.cards)):
+        known = baselines.runs.get(entry.run_of([card]), NO_FACTS)
+        who = f"card {card} of board {known.boards.get(card, 'unknown')}" if card else "reference"
+        say(f"{who} from run {entry.run_of([card])} of commit {known.commit or 'unknown'}")
     for key, value in sorted(run.environment.items()) if run else ():
         say(f"  {key} {value}")
 

@@ -20,17 +20,17 @@ from perfsuite.model import (
     Result,
     Run,
     Side,
-    Source,
     Stage,
     Status,
     Variant,
     VariantRun,
     Word,
     because,
+    cards_of,
 )
 from perfsuite.packs.select import missing_need
 from perfsuite.stats import estimate
-from perfsuite.store.baselines import Baselines, Root
+from perfsuite.store.baselines import NO_FACTS, Baselines, Root, facts_of
 from perfsuite.store.runs import ended_runs, last_run, list_runs, read_references
 from perfsuite.store.sku import blocked_by, skus_of
 
@@ -84,25 +84,29 @@ def find_expected(
         name: stored[sku.slug].entries.get(name) for name, sku in skus.items()
     }
     entries |= {name: each.entry for name, each in reference.items()}
-    runs = runs_behind(folder, run, [e for e in entries.values() if e and e.run < before])
+    earlier = [each for each in entries.values() if each and each.run_of(cards_of(run)) < before]
+    runs = runs_behind(folder, run, earlier)
     # Of runs by their id: what is stored of one that was accepted counts.
-    facts = {each.id: (each.facts.environment, each.commit, each.sources) for each in runs.values()}
-    for each in (known for baselines in stored.values() for known in baselines.runs.values()):
-        facts[each.run] = (each.environment, each.commit, each.sources)
+    facts = {each.id: facts_of(each) for each in runs.values()}
+    for baselines in stored.values():
+        facts |= baselines.runs
+    boards = [one for each in facts.values() for one in each.boards.items()]
+    mates = {card for card, board in boards if board in run.boards.values()}
     # What comes with a pack was measured in the pack's repository.
     shipped = {each.entries[name].run for each in stored.values() for name in each.shipped}
     expected = {}
     for name, sku in skus.items():
         baselines, entry = stored[sku.slug], entries[name]
-        environment, commit, sources = facts.get(entry.run if entry else "", ({}, "", {}))
-        source = Source.at(commit) if commit else None  # of files that say no more
+        known = facts.get(entry.run if entry else "", NO_FACTS)
+        own = facts.get(entry.run_of(cards_of(run)) if entry else "", NO_FACTS)
         covers, problem = baselines.covers(name), baselines.fingerprint_problem
         expected[name] = Expected(
             entry=entry,
             source=baselines.name_of(name) if covers else reference.get(name, Expected()).source,
-            commit="" if entry and entry.run in shipped else commit,
-            environment=environment,
-            source_a=sources.get(name.partition(".")[0], source),
+            commit="" if entry and entry.run in shipped else known.commit,
+            environment=own.environment,
+            source_a=known.source_of(name),
+            board_mates=entry.cards & mates if entry else frozenset(),
             why_not=because("other_kind", text=problem) if problem else None,
             slug=sku.slug if covers and not problem else "",
         )
@@ -124,8 +128,8 @@ def find_expected(
         told = ": compared with the reference on this unit, which perfsuite baseline reset moves"
         instead = told if last else instead
         notes.append(f"no baseline for {what}{instead}")
-    own = stored[run.sku.slug]
-    ceilings = () if own.fingerprint_problem else tuple(own.entries.values())
+    ours = stored[run.sku.slug]
+    ceilings = () if ours.fingerprint_problem else tuple(ours.entries.values())
     return Basis(
         expected=expected,
         notes=tuple(dict.fromkeys(notes)),
@@ -194,7 +198,7 @@ def _kind(variant: Variant) -> tuple[int, Regime]:
 
 def runs_behind(folder: Path, run: Run, entries: Sequence[BaselineEntry]) -> dict[str, Run]:
     """Return the runs on this unit that entries come from, with the results of these alone."""
-    of_run = {entry.variant: entry.run for entry in entries}
+    of_run = {entry.variant: entry.run_of(cards_of(run)) for entry in entries}
     paths = [path for path in list_runs(folder) if path.stem in of_run.values()]
 
     def needs(plan: Run) -> list[str]:

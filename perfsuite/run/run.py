@@ -81,6 +81,7 @@ from perfsuite.store.sku import sku_of
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.units import (
     Panels,
+    boards_of,
     count_on,
     idle_gpus,
     measure_on,
@@ -316,7 +317,8 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
         place = panels or stack.enter_context(Panels())
         opened = place.of(config.device, config.packs, settings, sides.code)
         sources, told = sources_of(config, config.packs)
-        run = replace(new_run(config, opened[0].facts, sides.revision), sources=sources)
+        run = new_run(config, opened[0].facts, sides.revision)
+        run = replace(run, sources=sources, boards=boards_of(opened, variants))
         if config.accept and not config.allow_dirty:
             refuse_changed(run)
         notes = [*idle_gpus(opened), *filter(None, [commit_of(config.root)[1]]), *told]
@@ -835,7 +837,8 @@ class _Work:
 
     def _answer(self, answer: Verdict, mine: Verdict, one: VariantRun) -> Verdict:
         """Return what pairs say of the code and stored numbers of its environment."""
-        same = because("same_in_turns", revision=answer.source)
+        code = str(one.expected.source_a)
+        same = because("same_in_turns", revision=answer.source, code=code)
         if not answer.word.stayed:
             return answer
         if any(reason.kind == "lost" for reason in mine.reasons):

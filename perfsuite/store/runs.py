@@ -36,6 +36,7 @@ from perfsuite.model import (
     VariantRun,
     Verdict,
     Word,
+    cards_of,
 )
 from perfsuite.store.codec import (
     convert,
@@ -134,7 +135,7 @@ def _start_lines(run: Run) -> bytes:
 def end_lines(run: Run) -> bytes:
     """Return the lines that end a finished run."""
     held = [one.expected for one in run.every if one.expected.environment]
-    environments = {each.entry.run: each.environment for each in held if each.entry}
+    environments = {e.entry.run_of(cards_of(run)): e.environment for e in held if e.entry}
     names = [name for name in Judged.__struct_fields__ if name != "environments"]
     judged = {**{name: getattr(run, name) for name in names}, "environments": environments}
     return _line("judged", judged) + _line("end", asdict(End(run.finished, run.wall_s)))

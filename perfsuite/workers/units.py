@@ -90,10 +90,10 @@ def resolved(device: str, packs: Sequence[Pack]) -> tuple[str, tuple[Gpu, ...], 
 
 
 def products_of(gpus: Sequence[Gpu]) -> tuple[tuple[Gpu, ...], ...]:
-    """Return the GPUs by product and board, the first one's first: a run has one SKU."""
-    found: dict[tuple[str, str], list[Gpu]] = {}
+    """Return the GPUs by product, the first one's first: a run has one SKU."""
+    found: dict[str, list[Gpu]] = {}
     for gpu in gpus:
-        found.setdefault((gpu.name, gpu.board), []).append(gpu)
+        found.setdefault(gpu.name, []).append(gpu)
     return tuple(map(tuple, found.values()))
 
 
@@ -105,9 +105,8 @@ def idle_gpus(panels: Sequence[Panel]) -> Iterator[str]:
         if others[0] not in used:
             uuids = ",".join(gpu.uuid for gpu in others)
             yield (
-                f"{len(others)} x {others[0].name} ({others[0].board or 'board unknown'}) not "
-                "used: a run is of one SKU; for the other, run with "
-                f"{built_in(device).visible}={uuids}"
+                f"{len(others)} x {others[0].name} not used: a run is of one SKU; for the other, "
+                f"run with {built_in(device).visible}={uuids}"
             )
 
 
@@ -153,6 +152,13 @@ def units_of(panels: Sequence[Panel], variants: Sequence[Variant]) -> dict[str, 
         units = _units(panels, ranks)
         named.setdefault(gang_unit(units), f"{len(set(units))} x {panels[0].facts.name}")
     return named
+
+
+def boards_of(panels: Sequence[Panel], variants: Sequence[Variant]) -> dict[str, str]:
+    """Return the boards of all units that measure these variants, of a gang each that is in it."""
+    own = {panel.facts.unit: panel.facts.identity.get("board", "") for panel in panels}
+    gangs = [_units(panels, n) for n in {variant.ranks for variant in variants if variant.is_gang}]
+    return own | {gang_unit(units): " + ".join(sorted({own[u] for u in units})) for units in gangs}
 
 
 def _units(panels: Sequence[Panel], ranks: int) -> list[str]:
