@@ -1097,8 +1097,6 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
 
     ``runs`` has the run that measured a card where that is another.
     ``sampling`` is how its samples were made, if that is known: a later run samples alike.
-    ``work_class`` is what limits it (compute, memory...): entries of one class share their noise.
-    ``load`` is the share of the device that others took meanwhile.
     ``kernels`` are those of a launch, ``codes`` the code of our own among them, if it was traced.
     """
 
@@ -1111,8 +1109,6 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
     state: Mapping[str, str] = {}
     artefact: str = ""
     sampling: Sampling | None = None
-    work_class: str = ""
-    load: float = 0.0
     kernels: tuple[TracedKernel, ...] = ()
     codes: tuple[Code, ...] = ()
 
@@ -1137,7 +1133,8 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
         return self.runs.get(next(own, ""), self.run)
 
 
-class Change(Record, frozen=True, kw_only=True):
+# Files of before hold p values and cards of verdicts, too.
+class Change(Record, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """How far a metric moved; ``theta``, ``low`` and ``high`` are relative, positive is worse.
 
     ``theta`` is the change of the code with the clock's own movement taken out;
@@ -1155,7 +1152,6 @@ class Change(Record, frozen=True, kw_only=True):
     threshold: float
     gate: float
     detectable: float
-    p_value: float = 1.0
     time_change: float = 0.0
     clock_change: float = 0.0
     beta: float = 0.0
@@ -1197,13 +1193,12 @@ class Judged(Record, frozen=True, kw_only=True):
     fails: bool = False
 
 
-class Verdict(Judged, frozen=True, kw_only=True):
+class Verdict(Judged, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """The word on one variant with its reasons.
 
     ``source`` is what it was compared with ("baseline nvidia-h200", "first run 2026..."), or the
-    other side of the same run if ``in_turns``. ``card`` is the unit that alone was measured, where
-    the baseline has never seen it and that leaves the verdict unclear. ``excepted`` is the waiver
-    or quarantine by which it fails nothing.
+    other side of the same run if ``in_turns``. ``excepted`` is the waiver or quarantine by
+    which it fails nothing.
     """
 
     variant: str
@@ -1212,7 +1207,6 @@ class Verdict(Judged, frozen=True, kw_only=True):
     source: str = ""
     in_turns: bool = False
     confirmation: Confirmation = Confirmation.NONE
-    card: str = ""
     excepted: Excepted | None = None
 
 
@@ -1233,10 +1227,10 @@ class Expected(Record, frozen=True, kw_only=True):
 
     ``source`` says in words where the entry comes from; ``commit`` is that of its run, ``source_a``
     the code that was measured, which can be side A again. ``environment`` is where the card at hand
-    was measured, if the entry knows it, else the reference. ``board_mates`` are the entry's cards
-    of the boards at hand. ``why_not`` says why it may not be compared. ``slug`` is the SKU whose
-    baselines it may be compared with, "" if there are none. What is ``in_turns`` was measured in
-    the same run: A against B.
+    was measured, if the entry knows it, else the reference. ``elsewhere`` are the entry's cards
+    that were measured in another environment. ``why_not`` says why it may not be compared.
+    ``slug`` is the SKU whose baselines it may be compared with, "" if there are none. What is
+    ``in_turns`` was measured in the same run: A against B.
     """
 
     entry: BaselineEntry | None = None
@@ -1244,7 +1238,7 @@ class Expected(Record, frozen=True, kw_only=True):
     commit: str = ""
     environment: Mapping[str, str] = {}
     source_a: Source | None = None
-    board_mates: frozenset[str] = frozenset()
+    elsewhere: frozenset[str] = frozenset()
     why_not: Reason | None = None
     slug: str = ""
     in_turns: bool = False

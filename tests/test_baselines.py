@@ -249,14 +249,14 @@ def test_cards_of_another_board_are_compared_and_told_apart(tmp_path: Path) -> N
     for unit in (UNIT, mate):
         run = replace(again(12.5, unit), id=f"{LATER}-{unit}", boards={unit: boards[unit]})
         take(with_environment(run) if unit == mate else run, tmp_path)
-    for unit, mates, driver in ((OTHER_UNIT, {mate}, "580.159"), (mate, {mate}, "590.1")):
+    for unit, driver in ((OTHER_UNIT, "580.159"), (mate, "590.1")):
         facts = replace(FACTS, unit=unit, identity={**FACTS.identity, "board": boards[unit]})
         now = replace(again(12.5, unit), facts=facts, boards={unit: boards[unit]})
         assert sku_of(facts).slug == SKU.slug
         expected = find_expected([tmp_path], tmp_path / "none", run=now).expected[COPY]
         assert expected.entry
         assert expected.entry.cards == {UNIT, mate}
-        assert expected.board_mates == mates
+        assert expected.elsewhere == {mate}
         # It is that of the card at hand, else of the reference.
         assert expected.environment["driver"] == driver
 

@@ -223,11 +223,9 @@ def test_what_the_rows_name_as_noise_is_known() -> None:
 
 
 def test_no_word_says_more_than_its_interval() -> None:
-    here, there = {"torch": "2.13"}, {"torch": "2.14"}
-    facts_there = structs.replace(FACTS, environment=there)
-    own = verdict(result(), entry(), environment=here)
-    other = verdict(result(), entry(), environment=here, facts=facts_there)
-    elsewhere = verdict(result(unit="b"), entry(), environment=here)
+    own = verdict(result(), entry(), elsewhere=frozenset("b"))
+    other = verdict(result(), entry(), elsewhere=entry().cards)
+    elsewhere = verdict(result(unit="b"), entry())
     (told, half, more) = (
         facts(found.reasons, "within")[0]["share"] for found in (own, other, elsewhere)
     )

@@ -201,17 +201,17 @@ def test_a_diff_needs_both_texts(tmp_path: Path) -> None:
     assert compared(tmp_path, new, old).diff == ""
 
 
-def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path) -> None:
+def test_what_moved_is_traced_first_then_what_stands_out_the_most(tmp_path: Path) -> None:
     changes = {
-        "fresh": (Word.NEW, 1.0),
-        "noisy": (Word.UNCLEAR, 0.4),
+        "fresh": (Word.NEW, 0.0),
+        "noisy": (Word.UNCLEAR, 0.2),
         "likely": (Word.UNCLEAR, 0.01),
-        "alike": (Word.SAME, 0.9),
-        "slow": (Word.SLOWER, 0.001),
+        "alike": (Word.SAME, 0.1),
+        "slow": (Word.SLOWER, 0.1),
     }
     run = finished(dict.fromkeys(changes, 10.0))
     change = Change(
-        metric="time_us", unit="us", baseline=10.0, current=11.0, theta=0.1, low=0.0, high=0.2,
+        metric="time_us", unit="us", baseline=10.0, current=11.0, theta=0.1, low=0.1, high=0.2,
         threshold=0.01, gate=0.02, detectable=0.01,
     )  # fmt: skip
     verdicts = [
@@ -219,9 +219,11 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
             variant=f"memory.{name}[n=1024]",
             word=word,
             reason="",
-            changes=(structs.replace(change, p_value=p),) if word is not Word.NEW else (),
+            changes=(structs.replace(change, low=0.1 - half, high=0.1 + half),)
+            if word is not Word.NEW
+            else (),
         )
-        for name, (word, p) in changes.items()
+        for name, (word, half) in changes.items()
     ]
     panel = MagicMock()
     panel.trace.return_value = Anatomy((), reason="a test")

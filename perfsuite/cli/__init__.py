@@ -27,6 +27,7 @@ from perfsuite.boundary import PerfError, UsageError, user_name
 from perfsuite.devices.protocol import listed
 from perfsuite.hooks import features
 from perfsuite.judge.compare import Policy as Policy
+from perfsuite.judge.compare import differing
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge
 from perfsuite.model import (
@@ -404,12 +405,14 @@ def judged_against(run: Run, before: Run) -> RunView:
     """Return ``run`` with the verdicts it gets when ``before`` is its baseline."""
     source = f"run {before.id}"
     entries = entries_of(before)
+    is_abroad = differing(before.facts.environment, run.facts.environment)
     variants = []
     for one in run.variants:
         why = _mismatch(run, before, one.variant)
         expected = Expected(
             entry=entries.get(one.id),
             source=source,
+            elsewhere=entries[one.id].cards if is_abroad and one.id in entries else frozenset(),
             why_not=because("other_kind", text=why) if why else None,
         )
         # A confirmation replaces its screen.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, median
 
@@ -146,14 +146,14 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
     metric: Metric = TIME,
     follows: float | None = None,
     call: int = 0,
-    is_here: bool = True,
+    elsewhere: Collection[str] = (),
 ) -> Shift:
     """Return how far a metric moved from ``before`` to ``now``.
 
     Processes of cards that both sides have are compared alone: a card's own level cancels then.
     ``follows`` is the share that follows the SM clock, None where it says nothing. ``call`` is how
-    many pairs a call needs; stored numbers are none. ``is_here`` says whether these are of this
-    environment.
+    many pairs a call needs; stored numbers are none. ``elsewhere`` are the cards whose stored
+    numbers are of another environment.
     """
     common = {one.unit for one in before} & {one.unit for one in now}
     common -= set() if call else {""}
@@ -178,7 +178,7 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
     limit, inside, size = math.log1p(threshold), math.log1p(gate), abs(found.theta)
     unknown = 0.0 if call else LACK_OF_FIT * abs(clock)
     sure, still = found.reach(CALL) + unknown, found.reach(MISS) + unknown
-    if not call and not (common and is_here):
+    if not call and (not common or common & {*elsewhere}):
         still = max(still, math.log1p(ELSEWHERE) - size)
     may_call = common and min(map(len, chosen)) >= call and not (is_clock_lost and not call)
     word = Word.UNCLEAR
@@ -203,8 +203,6 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
             threshold=threshold,
             gate=gate,
             detectable=_share(max(limit, sure) + found.error),
-            # Each is judged by itself: looks and sides are in the error of a call.
-            p_value=0.0 if word.moved else 1.0,
             time_change=math.log(center[1] / center[0]),
             clock_change=clock,
             beta=beta,
@@ -268,7 +266,6 @@ def shifts_of(
             if metric not in case.metrics:
                 raise
             reasons.append(because("not_judged", error=str(error)))
-    is_here = not differing(held.environment, grounds.facts.environment)
     shifts = [
         shift_of(
             *sides,
@@ -277,7 +274,7 @@ def shifts_of(
             metric=metric,
             follows=follows,
             call=grounds.call if held.in_turns else 0,
-            is_here=is_here,
+            elsewhere=held.elsewhere,
         )
         for metric, sides, limits, follows in found
         if all(sides)
@@ -403,7 +400,6 @@ def exact_changes(
                     threshold=tolerance,
                     gate=tolerance,
                     detectable=tolerance,
-                    p_value=0.0,
                 )
             )
     return changes

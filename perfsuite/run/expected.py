@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from perfsuite.judge.compare import differing
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.peaks import Peaks, efficiency, peaks_of, with_measured
 from perfsuite.model import (
@@ -90,8 +91,8 @@ def find_expected(
     facts = {each.id: facts_of(each) for each in runs.values()}
     for baselines in stored.values():
         facts |= baselines.runs
-    boards = [one for each in facts.values() for one in each.boards.items()]
-    mates = {card for card, board in boards if board in run.boards.values()}
+    here = run.facts.environment
+    abroad = {name for name, each in facts.items() if differing(each.environment, here)}
     # What comes with a pack was measured in the pack's repository.
     shipped = {each.entries[name].run for each in stored.values() for name in each.shipped}
     expected = {}
@@ -106,7 +107,9 @@ def find_expected(
             commit="" if entry and entry.run in shipped else known.commit,
             environment=own.environment,
             source_a=known.source_of(name),
-            board_mates=entry.cards & mates if entry else frozenset(),
+            elsewhere=frozenset(c for c in entry.cards if entry.run_of([c]) in abroad)
+            if entry
+            else frozenset(),
             why_not=because("other_kind", text=problem) if problem else None,
             slug=sku.slug if covers and not problem else "",
         )
