@@ -13,9 +13,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from perfsuite.cli import judged_against
-from perfsuite.judge.claims import judge_claims
 from perfsuite.judge.noise import entries_of
-from perfsuite.judge.verdict import judge
+from perfsuite.judge.verdict import judge, judge_claims
 from perfsuite.model import (
     Block,
     CaseInfo,

@@ -81,12 +81,6 @@ def test_a_broken_claim_fails_only_if_it_held_before(
     assert found.fails is fails
 
 
-def test_all_entries_of_a_sku_are_known_whatever_is_run(tmp_path: Path) -> None:
-    accept(data.finished({"copy": 100.0, "fill": 50.0}), tmp_path, reason="first", by="Ann")
-    known = find_expected([tmp_path], tmp_path, run=data.finished(TIMES)).known
-    assert {entry.variant.partition("[")[0] for entry in known} == {"memory.copy", "memory.fill"}
-
-
 def test_without_baseline_and_earlier_run_all_is_new(tmp_path: Path) -> None:
     basis = find_expected([tmp_path / "baselines"], tmp_path, run=data.finished(TIMES))
     run = basis.hold(data.finished(TIMES))

@@ -302,7 +302,8 @@ def test_an_unmet_need_skips_with_its_reason(place: Place) -> None:
 
 
 WATCHED = PACK.replace("[100, 200]", "[100, 200, 400, 50]").replace(
-    'source="made up", ', 'source="made up", canary={"fake": {"us": 50}}, '
+    'source="made up", ',
+    'source="made up", regime="sustained", canary={"fake": {"us": 50}}, ',
 )
 
 

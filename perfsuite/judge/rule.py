@@ -114,10 +114,12 @@ def difference(
     told = [*chain(*sides), *map(_trimmed, also)]
     squares = sum(each for _, each, _ in told)
     degrees = float(sum(kept - 1 for *_, kept in told))
-    # What is usual lifts a spread that is small by luck, and calms none that is large.
-    if not degrees or squares / degrees < usual**2:
-        squares, degrees = squares + USUAL_DEGREES * usual**2, degrees + USUAL_DEGREES
-    variance = max(LEAST_SPREAD**2, squares / degrees)
+    # What is usual lifts a spread that is small by luck. It calms none that is large, and tells
+    # the less of it the larger it is.
+    own = squares / degrees if degrees else 0.0
+    weight = USUAL_DEGREES * min(1.0, usual**2 / own) if own else USUAL_DEGREES
+    degrees += weight
+    variance = max(LEAST_SPREAD**2, (squares + weight * max(own, usual**2)) / degrees)
     share = sum(sum(1 / kept for *_, kept in side) / len(side) ** 2 for side in sides if side)
     parts = [Variance(variance * share, degrees)]
     if cards:

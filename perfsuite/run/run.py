@@ -20,11 +20,10 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, StoreError, UsageError, plain
 from perfsuite.hooks import features
-from perfsuite.judge.claims import judge_abba, judge_claims
 from perfsuite.judge.compare import Policy, differing
 from perfsuite.judge.peaks import peaks_of
 from perfsuite.judge.rule import looks_of, needs_pairs
-from perfsuite.judge.verdict import judge
+from perfsuite.judge.verdict import judge, judge_abba, judge_claims
 from perfsuite.model import (
     TIME,
     BaselineEntry,
@@ -766,7 +765,7 @@ class _Work:
             told = replace(mine, reasons=(why, *mine.reasons))
             if mine.word.moved and is_known(one, mine):
                 self.answers[one.id] = self.judging.environment(told, one, self.file.run)
-            elif mine.word.moved:
+            elif not is_known(one, mine):
                 self.answers[one.id] = replace(told, word=Word.SAME_CODE, fails=False)
             else:
                 self.unanswered[one.id] = why
