@@ -10,8 +10,8 @@ import store_data as data
 from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError, UsageError
+from perfsuite.devices.peaks import peaks_of
 from perfsuite.judge.noise import entries_of
-from perfsuite.judge.peaks import peaks_of
 from perfsuite.model import (
     ClaimInstance,
     ClaimVerdict,

@@ -19,7 +19,7 @@ from report_data import run_of
 from store_data import stored
 
 from perfsuite.boundary import DeviceError, StoreError, UsageError
-from perfsuite.judge.peaks import PEAKS, Peaks
+from perfsuite.devices.peaks import PEAKS, Peaks
 from perfsuite.model import (
     DeviceFacts,
     Pack,

@@ -9,8 +9,8 @@ from statistics import geometric_mean, median
 
 from perfsuite import stats
 from perfsuite.boundary import MAGNITUDE, is_measurable
+from perfsuite.devices.peaks import COLLECTIVE, COMPUTE, HOST_COPY, MEMORY, TRANSFER, class_of
 from perfsuite.judge.noise import Timing, values_of_entry
-from perfsuite.judge.peaks import COLLECTIVE, COMPUTE, HOST_COPY, MEMORY, TRANSFER, class_of
 from perfsuite.judge.rule import CALL, ELSEWHERE, LIMITS, MISS, USUAL, Limits, difference
 from perfsuite.model import (
     CYCLES,
@@ -52,8 +52,6 @@ LACK_OF_FIT = 0.2
 CLOCK_LIMIT = 0.03
 # A greater change has no share of 1 that a run file can hold.
 MOST_LOG = math.log(MAGNITUDE) - 1
-# A greater change of an exact metric says no more, and what is not finite cannot be stored.
-MOST_CHANGE = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +87,7 @@ class Grounds:
     slug: str
     policy: Policy = Policy()
     clocks: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {})
-    call: int = 6
+    call: int = 0
 
 
 def differing(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
@@ -408,8 +406,9 @@ def exact_changes(
 def _worsening(metric: BaselineMetric, value: float) -> float:
     if value == metric.center:
         return 0.0
+    # What is not finite cannot be stored.
     change = (value - metric.center) / (abs(metric.center) or 1.0)
-    change = max(-MOST_CHANGE, min(MOST_CHANGE, change))
+    change = max(-MAGNITUDE, min(MAGNITUDE, change))
     if metric.better == "equal":
         return abs(change)
     return -change if metric.better == "higher" else change

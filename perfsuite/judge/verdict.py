@@ -53,9 +53,6 @@ from perfsuite.packs.select import missing_of
 from perfsuite.stats import hodges_lehmann
 from perfsuite.store.sku import blocked_by
 
-# Below this a movement of the SM clock is not worth a word.
-NOTABLE_CLOCK = 0.002
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
@@ -233,7 +230,7 @@ def _reasons(shift: Shift, *, is_pair: bool) -> list[Reason]:
     found = []
     if is_time and shift.has_clock:
         kind = "code_is_same" if word.stayed and abs(time) > change.threshold else "clocks"
-        kind = kind if abs(clock) >= NOTABLE_CLOCK else "time"
+        kind = kind if abs(clock) >= LIMITS["paced"].threshold else "time"
         found.append(because(kind, time=time, clock=clock))
     interval = because(
         "interval",

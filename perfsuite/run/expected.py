@@ -10,9 +10,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from perfsuite.devices.peaks import Peaks, efficiency, peaks_of, with_measured
 from perfsuite.judge.compare import differing
 from perfsuite.judge.noise import entries_of
-from perfsuite.judge.peaks import Peaks, efficiency, peaks_of, with_measured
 from perfsuite.model import (
     BaselineEntry,
     Expected,

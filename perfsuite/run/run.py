@@ -19,9 +19,9 @@ from typing import Any, Protocol, TypeVar
 from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, StoreError, UsageError, plain
+from perfsuite.devices.peaks import peaks_of
 from perfsuite.hooks import features
 from perfsuite.judge.compare import Policy, differing
-from perfsuite.judge.peaks import peaks_of
 from perfsuite.judge.rule import looks_of, needs_pairs
 from perfsuite.judge.verdict import judge, judge_abba, judge_claims
 from perfsuite.model import (
