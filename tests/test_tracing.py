@@ -201,17 +201,17 @@ def test_a_diff_needs_both_texts(tmp_path: Path) -> None:
     assert compared(tmp_path, new, old).diff == ""
 
 
-def test_what_moved_is_traced_first_then_what_stands_out_the_most(tmp_path: Path) -> None:
+def test_what_moved_is_traced_first_then_what_moved_furthest(tmp_path: Path) -> None:
     changes = {
         "fresh": (Word.NEW, 0.0),
-        "noisy": (Word.UNCLEAR, 0.2),
-        "likely": (Word.UNCLEAR, 0.01),
+        "small": (Word.UNCLEAR, 0.02),
+        "large": (Word.UNCLEAR, -0.2),
         "alike": (Word.SAME, 0.1),
         "slow": (Word.SLOWER, 0.1),
     }
     run = finished(dict.fromkeys(changes, 10.0))
     change = Change(
-        metric="time_us", unit="us", baseline=10.0, current=11.0, theta=0.1, low=0.1, high=0.2,
+        metric="time_us", unit="us", baseline=10.0, current=11.0, theta=0.1, low=-0.1, high=0.3,
         threshold=0.01, gate=0.02, detectable=0.01,
     )  # fmt: skip
     verdicts = [
@@ -219,11 +219,9 @@ def test_what_moved_is_traced_first_then_what_stands_out_the_most(tmp_path: Path
             variant=f"memory.{name}[n=1024]",
             word=word,
             reason="",
-            changes=(structs.replace(change, low=0.1 - half, high=0.1 + half),)
-            if word is not Word.NEW
-            else (),
+            changes=(structs.replace(change, theta=theta),) if word is not Word.NEW else (),
         )
-        for name, (word, half) in changes.items()
+        for name, (word, theta) in changes.items()
     ]
     panel = MagicMock()
     panel.trace.return_value = Anatomy((), reason="a test")
@@ -235,4 +233,4 @@ def test_what_moved_is_traced_first_then_what_stands_out_the_most(tmp_path: Path
         limit=TimeLimit(), config=asked,
     ).take(Mock())  # fmt: skip
     names = [call.args[0].case.name for call in panel.trace.call_args_list]
-    assert names == ["slow", "likely", "noisy", "fresh", "alike"]
+    assert names == ["slow", "large", "small", "alike", "fresh"]

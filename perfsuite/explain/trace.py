@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import gzip
-import math
 import re
 import threading
 import time
@@ -20,7 +19,6 @@ from perfsuite.engine.trace import Anatomy
 from perfsuite.explain.counters import counted, refusal
 from perfsuite.model import (
     BaselineEntry,
-    Change,
     Code,
     Regime,
     Run,
@@ -30,6 +28,7 @@ from perfsuite.model import (
     Variant,
     Word,
 )
+from perfsuite.run.against import by_size
 from perfsuite.run.config import Config, TimeLimit
 from perfsuite.store.files import replace_file
 from perfsuite.store.runs import RunFile
@@ -81,14 +80,11 @@ class Tracing(Struct, kw_only=True):
         count = len(self._kinds)
         tell(f"tracing the kernels of {count} {'variant' if count == 1 else 'variants'}")
         started = time.monotonic()
-        # Of each kind that comes first which stands out the most from its interval.
-        sure = {
-            verdict.variant: max(map(_sureness, verdict.changes), default=math.inf)
-            for verdict in run.verdicts
-        }
+        # Of each kind that comes first which moved furthest.
+        largest = [verdict.variant for verdict in by_size(run.verdicts)]
         kinds = list(LIMITS_S)
         variants = [one.variant for one in run.variants if one.id in self._kinds]
-        variants.sort(key=lambda each: (kinds.index(self._kinds[each.id]), -sure[each.id]))
+        variants.sort(key=lambda each: (kinds.index(self._kinds[each.id]), largest.index(each.id)))
         self._trace_side([each for each in variants if each.id in self._compared], Side.A)
         self._trace_side(variants, Side.B)
         if self._left:
@@ -210,9 +206,3 @@ def _text(folder: Path, name: str) -> str:
 
 def _path(folder: Path, name: str) -> Path | None:
     return folder / f"{name}.ptx.gz" if _HASH.match(name) else None
-
-
-def _sureness(change: Change) -> float:
-    """Say how far a change is from none, in widths of its interval."""
-    width = change.high - change.low
-    return abs(change.theta) / width if width else math.inf

@@ -295,12 +295,13 @@ def _nights(rows: Iterable[_Row]) -> list[Night]:
     found = []
     for date, same in sorted(dates.items()):
         newest, one, last = same[-1]
-        alike = [(newest, last)]
-        for run, _, entry in same[-2::-1]:
-            if not other_kind(entry, last) and is_same_code(
-                _code(run, one.id), _code(newest, one.id)
-            ):
-                alike.insert(0, (run, entry))
+        code = _code(newest, one.id)
+        alike = [
+            (run, entry)
+            for run, _, entry in same
+            if run is newest
+            or (not other_kind(entry, last) and is_same_code(_code(run, one.id), code))
+        ]
         runs, entries = zip(*alike, strict=True)
         found.append(Night(date, runs, one, pooled_entry(entries)))
     return found
@@ -387,12 +388,9 @@ def _stay(
         return "same", "inside a third of its threshold"
     if not any(map(_is_sure, changes)):
         return "undecided", "its interval holds no change at all"
-    known, units = (
-        {unit for entry in each for metric in entry.metrics.values() for unit in metric.values}
-        for each in ([old], entries)
-    )
-    if len(units) == 1 and "" not in known and not units & known:
-        (card,) = units
+    cards = frozenset[str]().union(*(entry.cards for entry in entries))
+    if len(cards) == 1 and "" not in old.cards and not cards & old.cards:
+        (card,) = cards
         return "undecided", f"only one card says so, {card[:4]}, which the baseline has never seen"
     return None
 

@@ -268,7 +268,7 @@ def rank(one: VariantRun, unit: str) -> int:
     screened = one.result(Stage.SCREEN)
     if screened is None:
         return 0
-    if one.entry and any(unit in each.values for each in one.entry.metrics.values()):
+    if one.entry and unit in one.entry.cards:
         return 0
     return 1 + any(item.unit == unit for item in screened.evidence)
 
