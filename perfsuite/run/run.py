@@ -313,12 +313,12 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
     with ExitStack() as stack:
         sides = open_sides(config, variants, stack)
         place = panels or stack.enter_context(Panels())
-        opened = place.of(config.device, config.packs, settings, sides.code)
         sources, told = sources_of(config, config.packs)
+        opened = place.of(config.device, config.packs, settings, sides.code)
         run = replace(new_run(config, opened[0].facts, sides.revision), sources=sources)
         if config.accept and not config.allow_dirty:
             refuse_changed(run)
-        notes = [*idle_gpus(opened), *filter(None, [commit_of(config.root)[1]]), *told]
+        notes = [*idle_gpus(opened, place.gpus), *filter(None, [commit_of(config.root)[1]]), *told]
         notes += () if interrupted else clock_notes(run)
         if interrupted and (refused := refusal(run, interrupted)):
             what, remedy = refused

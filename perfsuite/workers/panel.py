@@ -232,13 +232,13 @@ class Panel(Closable):
     """The servers of one device, or of the ranks of gangs; from one thread at a time.
 
     Only ``stop`` may be called from another thread. ``units`` are the ranks' units, by rank, where
-    gangs are measured. ``samplings`` says how variants are to be sampled; what a process
-    chooses is kept, so that all others sample alike. Variants in ``compared`` (ids) are measured
-    on both sides of the setup; ``begun`` has how many processes of a variant's stage there are
-    already. None begins when ``is_over`` says so.
+    gangs are measured; ``slots`` are servers that were started before. ``samplings`` says how
+    variants are to be sampled; what a process chooses is kept, so that all others sample alike.
+    Variants in ``compared`` (ids) are measured on both sides of the setup; ``begun`` has how many
+    processes of a variant's stage there are already. None begins when ``is_over`` says so.
     """
 
-    def __init__(self, setup: Setup, units: Sequence[str] = ()) -> None:
+    def __init__(self, setup: Setup, units: Sequence[str] = (), slots: Sequence[Slot] = ()) -> None:
         self.setup = setup
         self.samplings: dict[str, Sampling] = {}
         self.compared: frozenset[str] = frozenset()
@@ -252,7 +252,7 @@ class Panel(Closable):
         self._tracing: Process | None = None
         self._is_stopped = threading.Event()
         refuse_few_files(FILES * setup.slots)
-        self.slots = [Slot(index, setup) for index in range(setup.slots)]
+        self.slots = slots or [Slot(index, setup) for index in range(setup.slots)]
         self._folder = tempfile.TemporaryDirectory(prefix="perfsuite-")
 
     def compare(self, sides: Mapping[Side, Code]) -> None:
@@ -333,8 +333,10 @@ class Panel(Closable):
         self._is_stopped.set()
 
     def close(self) -> None:
-        """End all servers and workers."""
+        """End all servers and workers; servers leave side by side."""
         self.end_tracing()
+        for slot in self.slots:
+            slot.server.channel.close()
         for slot in self.slots:
             slot.close()
         self._folder.cleanup()

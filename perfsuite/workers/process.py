@@ -340,9 +340,9 @@ class Slot(Closable):
             self.server = self._launched()
         return self._fork()
 
-    def close(self) -> None:
+    def close(self, grace_s: float = LEAVE_LIMIT_S) -> None:
         """End the server, which ends its workers."""
-        self.server.close(LEAVE_LIMIT_S)
+        self.server.close(grace_s)
 
     def _launched(self) -> Process:
         own = self._setup.accelerator

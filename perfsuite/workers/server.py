@@ -499,13 +499,13 @@ def main() -> None:
     sys.path += [folder] if folder else []
     kind = protocol.device_class(sys.argv[2])
     # No pack: workers must be fresh.
-    for module in (*kind.preload, *own):
-        if importlib.util.find_spec(module):
-            importlib.import_module(module)
+    with kind.preparing_server():
+        for module in (*kind.preload, *own):
+            if importlib.util.find_spec(module):
+                importlib.import_module(module)
     # Triton hashes its own files before its first kernel: 200 MB, 0.7 s, which workers inherit.
     if key := getattr(sys.modules.get("triton.runtime.cache"), "triton_key", None):
         key()
-    kind.prepare_server()
     # It becomes the parent of what its workers leave behind, even in other sessions.
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     # What is imported now is shared with the workers; their collector need not touch it.
