@@ -21,7 +21,7 @@ from perfsuite.run.run import Outcome, entries_in, execute
 from perfsuite.store.runs import load_run
 
 PLANTED = Path(__file__).parent / "packs" / "planted.py"
-STEADY = replace(QUICK, screen_rounds=3)
+STEADY = replace(QUICK, processes=3, screen_rounds=3)
 # A run, what each kind of its variants is explained by, and its page.
 Told = tuple[Outcome, Mapping[str, str], str]
 

@@ -403,7 +403,7 @@ class CudaDevice(tensors.TensorDevice):
         self._compiled_before = triton_kernels()
 
     # The stamps are compiled for the workers.
-    preparing_server = staticmethod(compiling_ahead)
+    prepare_server = staticmethod(compiling_ahead)
 
     @classmethod
     def wake(cls) -> None:

@@ -207,7 +207,7 @@ class Device(ABC):
     spun_s: float = 0.0
 
     @classmethod
-    def preparing_server(cls) -> contextlib.AbstractContextManager[object]:
+    def prepare_server(cls) -> contextlib.AbstractContextManager[object]:
         """Prepare what workers shall inherit, in their server, while it imports the rest."""
         return contextlib.nullcontext()
 

@@ -25,8 +25,8 @@ CHECK_SEEDS = (SEEDS - 2, SEEDS - 1)
 RECHECK_SEED = SEEDS - 3
 # So many launches of a process are compared after it was timed, in no more than this time or share
 # of what its samples took.
-# A result that is wrong once in twenty is among the 60 of three processes with 95 %.
-RECHECKS, RECHECK_S, RECHECK_SHARE = 20, 0.01, 0.02
+# A result that is wrong once in twenty is among the 60 of two processes with 95 %.
+RECHECKS, RECHECK_S, RECHECK_SHARE = 30, 0.015, 0.02
 NOT_REFILLED = (
     "its inputs cannot be given other data: the timed launches were compared on their own"
 )

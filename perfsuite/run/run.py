@@ -464,8 +464,10 @@ class _Work:
         )
         self._watch(Stage.CANARY_START)
         verdicts: dict[str, Verdict] = {}
+        is_beside = bool(self.judging.sides.compared)
+        processes = looks_of(self.settings).step if is_beside else self.settings.processes
         for chosen in self._rounds(fit, runnable):
-            self._measure(chosen, Stage.SCREEN, self.settings.processes)
+            self._measure(chosen, Stage.SCREEN, processes)
             verdicts = self._confirmed(self._judged(Stage.SCREEN))
         self._watch(Stage.CANARY_END)
         claims = self._claims()

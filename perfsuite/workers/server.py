@@ -499,7 +499,7 @@ def main() -> None:
     sys.path += [folder] if folder else []
     kind = protocol.device_class(sys.argv[2])
     # No pack: workers must be fresh.
-    with kind.preparing_server():
+    with kind.prepare_server():
         for module in (*kind.preload, *own):
             if importlib.util.find_spec(module):
                 importlib.import_module(module)
