@@ -36,6 +36,7 @@ from perfsuite.workers.units import (
     open_panels,
     products_of,
     resolved,
+    started,
     units_of,
 )
 
@@ -129,6 +130,18 @@ def test_servers_begin_before_packs_are_listed_and_end_where_nobody_takes_them(
                 assert len(panel.slots) == QUICK.processes
         assert len(made) == 2
         assert not any(resident_bytes(each.server.pid) for each in made)
+    # Where one cannot start, the others end.
+    del made[:]
+
+    def second_fails(index: int, setup: Setup) -> Slot:
+        if made:
+            raise OSError("no process is left")
+        return slot(index, setup)
+
+    monkeypatch.setattr(units, "Slot", second_fails)
+    with pytest.raises(OSError, match="no process is left"):
+        started("fake", QUICK)
+    assert [resident_bytes(each.server.pid) for each in made] == [0]
 
 
 def test_gangs_are_measured_after_the_others_on_units_of_their_own() -> None:

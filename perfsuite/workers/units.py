@@ -71,9 +71,14 @@ def found(device: str) -> Found:
 def started(device: str, settings: Settings) -> Found:
     """Return the device that is meant, its servers about to start; raises DeviceError."""
     here = found(device)
-    for setup in _setups(here.name, here.gpus, settings):
-        refuse_few_files(FILES * setup.slots)
-        here.slots[setup.gpus] = [Slot(index, setup) for index in range(setup.slots)]
+    try:
+        for setup in _setups(here.name, here.gpus, settings):
+            refuse_few_files(FILES * setup.slots)
+            slots = here.slots[setup.gpus] = []
+            slots.extend(Slot(index, setup) for index in range(setup.slots))
+    except BaseException:
+        here.close()
+        raise
     return here
 
 
