@@ -112,8 +112,10 @@ def open_panels(
         setups = [replace(setups[0], accelerator=each) for each in owns]
     panels = []
     for each in setups:
-        slots = () if own else here.slots.pop(each.gpus, ())
+        slots = () if own else here.slots.get(each.gpus, ())
         panel = stack.enter_context(Panel(replace(each, **code), slots=slots))
+        if slots:  # they are the panel's now
+            del here.slots[each.gpus]
         # A server sees its own unit only: how many there are is known here.
         panel.facts = structs.replace(panel.facts, gpus=len(setups) if gpus or own else 0)
         stack.enter_context(lock(panel.facts.unit))
