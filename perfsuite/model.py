@@ -83,6 +83,11 @@ def built_in(device: str) -> BuiltIn:
     return BUILT_IN_DEVICES.get(device, BuiltIn(""))
 
 
+def is_host_timed(device: str, regime: str) -> bool:
+    """Say whether the host's clock times a variant: all on a CPU, launches awaited elsewhere."""
+    return built_in(device).is_host or regime == Regime.END_TO_END
+
+
 ACCELERATOR_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 OPENS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 
@@ -695,13 +700,14 @@ class Settings(Record, frozen=True, kw_only=True):
     ``processes`` screen a variant, ``confirm_processes`` confirm it; pairs come by half as many.
     A process takes a block of ``samples`` in each of its ``rounds``. Of a screen of what a
     device times itself, paced, ``screen_rounds`` are enough: what is left then is what processes
-    and cards differ by.
+    and cards differ by. Blocks that the host times are short, and ``host_rounds`` as many.
     """
 
     processes: Count = 2
     confirm_processes: Count = 6
     rounds: Count = 3
     screen_rounds: Count = 2
+    host_rounds: Count = 30
     samples: Count = 16
     sample_us: float = 500.0
     settle_s: float = 3.0
@@ -711,7 +717,7 @@ class Settings(Record, frozen=True, kw_only=True):
     check_only: bool = False
     seed: int = 0
 
-    def rounds_of(self, stage: Stage, *, is_paced: bool) -> int:
+    def rounds_of(self, stage: Stage, *, is_paced: bool, by_host: bool = False) -> int:
         """Return how many blocks a process takes, paced by a device's own clock or not.
 
         Of 932 comparisons between two H200s three blocks left 168 unclear, two 168, one 170; the
@@ -721,7 +727,8 @@ class Settings(Record, frozen=True, kw_only=True):
         if self.check_only:
             return 0
         is_short = is_paced and stage is Stage.SCREEN
-        return min(self.rounds, self.screen_rounds) if is_short else self.rounds
+        rounds = self.host_rounds if by_host else self.rounds
+        return min(rounds, self.screen_rounds) if is_short else rounds
 
 
 class Health(Record, frozen=True, kw_only=True):

@@ -134,13 +134,22 @@ def test_work_and_caches_decide_pace_and_cold_inputs(
     assert (evidence.backend == "host") == (fields.get("regime") is AWAITED)
 
 
-@pytest.mark.parametrize(("spend_us", "times", "beside"), [(20.0, 16, 5), (30e3, 5, 3)])
+@pytest.mark.parametrize(("spend_us", "times", "beside"), [(20.0, 16, 5), (30e3, 1, 1)])
 def test_awaited_launches_have_the_devices_own_time_beside(
     spend_us: float, times: int, beside: int
 ) -> None:
     for block in measured(copying(spend_us, regime=AWAITED), blocks=2).blocks:
         assert (len(block.time_us), len(block.metrics["device_us"])) == (times, beside)
         assert block.metrics["device_us"] == pytest.approx([spend_us] * beside, rel=0.05)
+
+
+@pytest.mark.parametrize(("spend_us", "blocks"), [(20.0, 40), (9e3, 25), (30e3, 15), (4e5, 9)])
+def test_blocks_that_the_host_times_are_short_and_many_but_take_no_longer(
+    spend_us: float, blocks: int
+) -> None:
+    found = measured(copying(spend_us, regime=AWAITED), blocks=40).blocks
+    assert len(found) == pytest.approx(blocks, abs=1)
+    assert all(sum(block.time_us) <= max(20e3, 1.1 * spend_us) for block in found)
 
 
 # Three caches hold 45 input sets of two lists of 64 numbers.

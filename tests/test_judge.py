@@ -30,18 +30,22 @@ from perfsuite.judge.verdict import judge, judge_claims
 from perfsuite.model import (
     CLOCKS,
     METRICS,
+    Block,
     Budget,
     ClaimInstance,
     ClaimVerdict,
     ClaimWord,
     Confirmation,
     CoreMetric,
+    DeviceFacts,
     Expected,
     Metric,
     Need,
     Regime,
     Result,
+    Revision,
     Sampling,
+    Side,
     Stage,
     Status,
     VariantRun,
@@ -49,6 +53,7 @@ from perfsuite.model import (
     Work,
     because,
 )
+from perfsuite.run.expected import beside
 from perfsuite.store.codec import encode
 
 SLOWER, SAME, UNCLEAR, FASTER = Word.SLOWER, Word.SAME, Word.UNCLEAR, Word.FASTER
@@ -120,9 +125,14 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
     ({"levels": clocks(0.01), "count": 3, "strays": {0: 0.03, 1: -0.03}}, {}, {}, UNCLEAR,
      "detectable processes"),
     ({}, {"count": 3, "strays": {0: -0.035, 1: -0.035}}, {}, UNCLEAR, "detectable"),
-    # A host's clock scatters more.
-    ({"levels": {"time_us": 1450.0}, "count": 3}, {}, {"facts": HOST}, SAME, "interval"),
-    ({"levels": {"time_us": 1980.0}}, {}, {"facts": HOST}, SLOWER, "interval"),
+    # A host's time is not judged against a stored one, but by pairs; what is counted is.
+    ({"levels": {"time_us": 1400.0}}, {}, {"facts": HOST}, UNCLEAR, "stored_time"),
+    ({"levels": {"time_us": 5600.0}}, {}, {"facts": HOST}, UNCLEAR, "stored_time"),
+    ({"exact": {"launches": 4}}, {"exact": {LAUNCHES: 3}}, {"facts": HOST}, SLOWER, "exact_worse"),
+    ({"exact": {"launches": 2}}, {"exact": {LAUNCHES: 3}}, {"facts": HOST}, FASTER, "exact"),
+    ({}, {"count": 6}, {"facts": HOST, "in_turns": True}, SAME, "within"),
+    ({"levels": clocks(0.25)}, {"count": 6}, {"facts": HOST, "in_turns": True}, SLOWER,
+     "interval"),
     # Circumstances that forbid a comparison, or leave nothing to compare with.
     ({}, None, {}, NEW, "no_entry"),
     ({}, {"case_version": 7}, {}, NEW, "version"),
@@ -177,6 +187,34 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
        "over_budget no_entry") for metric in ("time_us", "cycles", "peak_bytes")),
     ({"exact": {"peak_bytes": 1e9}}, None, budget("peak_bytes", 1e12), NEW, "no_entry"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "regime", "word"),
+    [
+        (HOST, Regime.PACED, SAME),
+        (FACTS, Regime.END_TO_END, SAME),
+        (FACTS, Regime.PACED, SLOWER),  # a device's own clock is believed
+    ],
+)
+def test_in_pairs_what_the_host_times_has_its_least_samples_on_both_sides(
+    facts: DeviceFacts, regime: Regime, word: Word
+) -> None:
+    one = variant(None, regime=regime)
+    quiet = result({"time_us": 1400.0}, variant=one.id, side=Side.A)
+    disturbed = structs.replace(
+        quiet,
+        side=Side.B,
+        evidence=tuple(
+            structs.replace(each, blocks=(*each.blocks, *(Block(time_us=(1820.0,) * 3),) * 4))
+            for each in quiet.evidence
+        ),
+    )
+    ended = (quiet, disturbed)
+    held = VariantRun(variant=one, results=ended)
+    run = run_of(held, facts=facts, against=Revision("0" * 40, "main"))
+    (found,) = judge(beside(run))
+    assert (found.word, found.in_turns) == (word, True)
 
 
 @pytest.mark.parametrize(("now", "before", "more", "word", "told"), WORDS)

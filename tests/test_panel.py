@@ -262,13 +262,13 @@ def test_what_confirms_is_the_host_s_or_of_two_sides_takes_all_blocks(
 ) -> None:
     rows = [
         (Stage.SCREEN, 0.0, Regime.PACED, False, 1),
-        (Stage.SCREEN, 0.0, Regime.END_TO_END, False, 2),
+        (Stage.SCREEN, 0.0, Regime.END_TO_END, False, 5),
         (Stage.CONFIRM, 0.0, Regime.PACED, False, 2),
         (Stage.SCREEN, 0.0, Regime.PACED, True, 2),
         # Of half of the device's memory no two processes fit beside each other.
         (Stage.SCREEN, 0.5, Regime.PACED, True, 2),
     ]
-    monkeypatch.setattr(panel, "setup", limited(screen_rounds=1))
+    monkeypatch.setattr(panel, "setup", limited(screen_rounds=1, host_rounds=5))
     for stage, share, regime, is_compared, count in rows:
         size = int(share * panel.facts.memory_bytes)
         variant = changed(structs.replace(FIRST, memory_bytes=size), regime=regime)

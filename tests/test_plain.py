@@ -62,8 +62,9 @@ def test_plain_python_is_measured_twice_where_no_torch_is(tmp_path: Path) -> Non
     assert "after" in first["kept"]["reason"]
     assert "torch is not installed" in first["torch"]["reason"]
     second = shown(tmp_path, "--perf-select=way!=arrays,way!=kept,way!=torch", gone=("numpy",))
-    # How fast this machine is then must not matter: each has a verdict on time.
-    assert {each["word"] for each in second.values()} <= {"same", "unclear", "slower", "faster"}
+    # How fast this machine is then does not matter.
+    assert {each["word"] for each in second.values()} <= {"same-code", "unclear"}
+    assert not any(each["verdict"]["changes"] for each in second.values())
     assert second.keys() == right - {"arrays"}
 
 

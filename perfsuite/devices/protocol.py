@@ -212,10 +212,6 @@ class Device(ABC):
         return contextlib.nullcontext()
 
     @classmethod
-    def before_fork(cls) -> None:
-        """Do so in the server, before each worker."""
-
-    @classmethod
     def wake(cls) -> None:
         """Begin what opening the device waits for; what fails here fails again then."""
 

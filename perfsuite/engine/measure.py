@@ -228,12 +228,14 @@ class Session:
     def block(self, *, is_paired: bool = False) -> None:
         """Take a block of samples, again if the device was disturbed meanwhile.
 
-        A scenario that has enough takes none, unless another's block ``is_paired`` with it.
+        What has enough takes none, unless another's block ``is_paired`` with it.
         """
+        count = len(self.blocks)
         if self.plan is not None:
-            with self.timed("measure"):
-                self._take(self.plan)
-        elif isinstance(self.built, Scenario):
+            if is_paired or count < self.plan.blocks:
+                with self.timed("measure"):
+                    self._take(self.plan)
+        elif isinstance(self.built, Scenario) and (is_paired or count < self.settings.rounds):
             # One more play as long as the last may be too much, on any rank.
             times_us = [time_us for block in self.blocks for time_us in block.time_us]
             expected_us = sum((*times_us, *times_us[-1:]))

@@ -166,6 +166,10 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
     others = [one for one in before if common and one.unit not in common]
     known, is_now, also = (_rows(side, beta) for side in (*chosen, others))
     own = max(limits.threshold, metric.threshold) if policy.threshold is None else policy.threshold
+    is_paired = call and common and [*map(len, known)] == [*map(len, is_now)]
+    if is_paired and limits is LIMITS["host"] and metric in TIMES:
+        # What a host is like in the seconds of a pair is in both sides, not in their difference.
+        known, is_now = [], _differences(known, is_now)
     found = difference(known, is_now, USUAL * limits.threshold, also=also, cards=not common)
 
     floor = policy.floor_us / center[0] if metric in {TIME, ELAPSED} else 0.0
@@ -215,11 +219,17 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
 
 
 def _rows(timings: Sequence[Timing], beta: float) -> list[list[float]]:
-    """Return log durations by card."""
+    """Return log durations by card, in their order."""
     found: dict[str, list[float]] = {}
     for one in timings:
         found.setdefault(one.unit, []).append(one.y(beta))
-    return [*found.values()]
+    return [found[unit] for unit in sorted(found)]
+
+
+def _differences(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return by how much B took longer in each pair, by card."""
+    rows = zip(a, b, strict=True)
+    return [[late - early for early, late in zip(*row, strict=True)] for row in rows]
 
 
 def _share(log: float) -> float:

@@ -52,6 +52,7 @@ from perfsuite.packs.select import missing_need, order
 from perfsuite.report import view
 from perfsuite.run.accept import refuse_changed
 from perfsuite.run.against import (
+    MOST_PAIRED,
     MOST_SOURCES,
     NoSideAError,
     Sides,
@@ -89,8 +90,8 @@ from perfsuite.workers.units import (
 )
 
 T = TypeVar("T")
-# A CPU takes a second for each, and is compared within a gate that no count of them would halve.
-HOST_PROCESSES, PROCESSES = 1, 2
+# Of a canary, at either end of a run.
+PROCESSES = 2
 # Claims that are taken up, and how long another one may begin: the rest stay unclear.
 MOST_CLAIMS, LIMIT_S = 20, 60.0
 # Of an unexpected error's first line: its traceback has it whole.
@@ -231,6 +232,7 @@ class Judging:
             *(self.basis.notes if not in_turns or is_ok - in_turns else ()),
             *unaccepted(run),
             *self.sides.notes(),
+            *_untimed_note(told),
             *self.exceptions.notes(run),
         ]
         claims = self.exceptions.claims(excused, judged)
@@ -238,6 +240,8 @@ class Judging:
 
     def _settled(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
         """Return the verdict, knowing whether the code is the very same."""
+        if is_by_stored_time(verdict):
+            return _on_host(verdict, is_same=is_one_code(one, run))
         is_open = verdict.changes and (verdict.word.moved or verdict.word is Word.UNCLEAR)
         if verdict.in_turns or not is_open or not is_one_code(one, run):
             return verdict
@@ -272,6 +276,28 @@ class Judging:
         fails = Word.UNCLEAR.value in self.policy.fail_on
         reasons = (*verdict.reasons, because("unconfirmed", why=why))
         return replace(verdict, word=Word.UNCLEAR, reasons=reasons, fails=fails)
+
+
+def is_by_stored_time(verdict: Verdict) -> bool:
+    """Say whether a stored time is all that a time stands against, which decides nothing."""
+    return any(reason.kind == "stored_time" for reason in verdict.reasons)
+
+
+def _on_host(verdict: Verdict, *, is_same: bool) -> Verdict:
+    """Return what is said of a variant whose time was in no pairs: what is counted, or its code."""
+    counted = tuple(change for change in verdict.changes if not change.degrees)
+    verdict = replace(verdict, changes=counted)
+    is_lost = any(reason.kind == "lost" for reason in verdict.reasons)
+    if verdict.word is not Word.UNCLEAR or is_lost or not is_same:
+        return verdict
+    reasons = (because("not_timed"),)
+    return replace(verdict, word=Word.SAME_CODE, reasons=reasons, fails=False)
+
+
+def _untimed_note(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    why = because("not_timed")
+    if count := sum(why in verdict.reasons for verdict in verdicts):
+        yield f"{view.count(count, 'variant')}: {view.sentence(why)}"
 
 
 def _held(claim: ClaimInstance, entries: Mapping[str, BaselineEntry]) -> bool:
@@ -355,8 +381,8 @@ def new_run(config: Config, facts: DeviceFacts, revision: Revision | None) -> Ru
     canaries = [each for pack in config.packs for each in pack.canaries.get(facts.device, ())]
     is_sustained = any(each.case.regime is Regime.SUSTAINED for each in config.variants)
     # Their clock is what that of back-to-back launches is held against. Beside a revision there
-    # are none: in its minutes the machine is the same to both.
-    if config.settings.check_only or revision or not is_sustained:
+    # are none: in its minutes the machine is the same to both. Of a host no level is judged.
+    if config.settings.check_only or revision or not is_sustained or facts.is_host:
         canaries = []
     able = [each for each in canaries if not missing_need(each, facts)]
     return Run(
@@ -539,9 +565,8 @@ class _Work:
                 found.setdefault(result.variant, []).append(result)
 
         def measure(panel: Panel) -> None:
-            processes = HOST_PROCESSES if panel.facts.is_host else PROCESSES
             # No limit holds for canaries, and for what follows the last.
-            self._share(panel, canaries, stage, processes=processes, is_over=bool, take=take)
+            self._share(panel, canaries, stage, processes=PROCESSES, is_over=bool, take=take)
 
         if canaries := self._left(self.file.run.canaries, stage):
             share_out(self.panels, self.panels, lambda panel, _: measure(panel))
@@ -640,7 +665,9 @@ class _Work:
             doubtful = [
                 one
                 for one in run.variants
-                if one.id in verdicts.keys() - self.answers.keys() and needs_pairs(verdicts[one.id])
+                if one.id in verdicts.keys() - self.answers.keys()
+                and needs_pairs(verdicts[one.id])
+                and not is_by_stored_time(verdicts[one.id])
             ]
             beside_a = {one.id for one in doubtful if verdicts[one.id].in_turns}
             paired = [
@@ -742,6 +769,12 @@ class _Work:
         runs = {one.id: one for one in run.variants}
         doubted = [runs[v.variant] for v in by_size(verdicts.values()) if needs_pairs(v)]
         left = [o for o in doubted if o.id not in told and o.entry and not is_one_code(o, run)]
+        if self.facts.is_host:  # what moved furthest speaks for nothing else
+            room = max(0, MOST_PAIRED - len(self.answers))
+            self._pair(left[:room], verdicts)
+            why = because("many", most=MOST_PAIRED)
+            self.unanswered |= dict.fromkeys((one.id for one in left[room:]), why)
+            return
         chosen = chosen_of(left, run.settings.seed)
         self._pair(chosen, verdicts)
         found = [self.answers.get(one.id) for one in chosen]
@@ -844,6 +877,8 @@ class _Work:
             return answer
         if any(reason.kind == "lost" for reason in mine.reasons):
             return replace(mine, reasons=(same, *mine.reasons))
+        if is_by_stored_time(mine) and not mine.word.moved:
+            return answer
         if not is_known(one, mine):
             return replace(answer, word=Word.SAME_CODE, reasons=(same, *answer.reasons))
         if not mine.word.moved:

@@ -34,6 +34,7 @@ from perfsuite.model import (
     Stage,
     Status,
     Variant,
+    is_host_timed,
 )
 from perfsuite.store.files import Closable, refuse_few_files
 from perfsuite.workers.messages import Job
@@ -589,7 +590,10 @@ class Panel(Closable):
         is_timed = is_whole or "cycles" in self.facts.clocks
         is_paced = is_timed and work.variant.case.regime is Regime.PACED
         stage = Stage.CONFIRM if is_whole else work.stage
-        return self.setup.settings.rounds_of(stage, is_paced=is_paced)
+        # A round of two variants has several blocks of either; alone, a CPU's time decides nothing.
+        has_many = not work.rival and (work.is_compared or not self.facts.is_host)
+        by_host = has_many and is_host_timed(self.setup.device, work.variant.case.regime)
+        return self.setup.settings.rounds_of(stage, is_paced=is_paced, by_host=by_host)
 
     def _note(
         self, work: Work, crew: Sequence[Process], answers: Sequence[tuple[Evidence, ...]]

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from itertools import zip_longest
 from pathlib import Path
@@ -78,9 +78,8 @@ def attend(channel: Channel, owner: object) -> None:
 class Server:
     """Forks, kills and reaps the workers of one slot, as its control socket asks."""
 
-    def __init__(self, control: Channel, *, before_fork: Callable[[], object]) -> None:
+    def __init__(self, control: Channel) -> None:
         self._control = control
-        self._before_fork = before_fork
         self._workers: set[int] = set()
 
     def run(self) -> None:
@@ -97,7 +96,6 @@ class Server:
         """Fork a worker; return its process id."""
         link, output = self._control.handles
         server = os.getpid()
-        self._before_fork()
         if pid := os.fork():
             self._workers.add(pid)
             # The worker's death must show as end of file on its socket: keep no copy of it here.
@@ -523,7 +521,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     control.send(Done(raw(None), "up"))
-    Server(control, before_fork=kind.before_fork).run()
+    Server(control).run()
 
 
 if __name__ == "__main__":
