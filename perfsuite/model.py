@@ -707,7 +707,7 @@ class Settings(Record, frozen=True, kw_only=True):
     confirm_processes: Count = 6
     rounds: Count = 3
     screen_rounds: Count = 2
-    host_rounds: Count = 30
+    host_rounds: Count = 18
     samples: Count = 16
     sample_us: float = 500.0
     settle_s: float = 3.0

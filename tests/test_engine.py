@@ -143,7 +143,7 @@ def test_awaited_launches_have_the_devices_own_time_beside(
         assert block.metrics["device_us"] == pytest.approx([spend_us] * beside, rel=0.05)
 
 
-@pytest.mark.parametrize(("spend_us", "blocks"), [(20.0, 40), (9e3, 25), (30e3, 15), (4e5, 9)])
+@pytest.mark.parametrize(("spend_us", "blocks"), [(20.0, 18), (9e3, 9), (4e5, 9)])
 def test_blocks_that_the_host_times_are_short_and_many_but_take_no_longer(
     spend_us: float, blocks: int
 ) -> None:

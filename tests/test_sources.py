@@ -321,6 +321,7 @@ def test_on_a_host_stored_times_decide_nothing_and_pairs_with_changed_code_do(
     again = measure(project, settings=PAIRS).run
     assert words(again) == {"one": "same-code", "two": "same-code"}
     assert not any(each.changes for each in again.verdicts)
+    assert {len(each.last.evidence) for each in again.variants if each.last} == {1}
     assert "2 variants: same code, not timed against it" in again.notes
     write(PLANTED)
     planted = measure(project, settings=PAIRS).run

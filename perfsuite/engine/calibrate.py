@@ -38,7 +38,7 @@ BLOCK_US, OWN_CLOCK_BLOCK_US, HOST_BLOCK_US = 150_000.0, 60_000.0, 20_000.0
 FEWEST_SAMPLES = 3
 # What the host times has its least sample for its time, so that sides A and B need many, in turns,
 # in the same seconds: a block is short, and no more are taken than fill this, but for the fewest.
-HOST_US, FEWEST_BLOCKS = 450_000.0, 9
+HOST_US, FEWEST_BLOCKS = 150_000.0, 9
 # Launches of a group by which one is estimated: alone, then as many as a sample will have, at most.
 ESTIMATE_LAUNCHES = (1, 32)
 # A known sampling is kept up to this length of a sample: launches that follow each other closely

@@ -492,10 +492,9 @@ class _Work:
         )
         self._watch(Stage.CANARY_START)
         verdicts: dict[str, Verdict] = {}
-        is_beside = bool(self.judging.sides.compared)
-        processes = looks_of(self.settings).step if is_beside else self.settings.processes
         for chosen in self._rounds(fit, runnable):
-            self._measure(chosen, Stage.SCREEN, processes)
+            for some, processes in self._screens(chosen):
+                self._measure(some, Stage.SCREEN, processes)
             verdicts = self._confirmed(self._judged(Stage.SCREEN))
         self._watch(Stage.CANARY_END)
         claims = self._claims()
@@ -526,6 +525,19 @@ class _Work:
         whole = replace(run, finished=datetime.now(UTC).isoformat(timespec="seconds"))
         lacks = "the run's file has no verdicts"
         return self.steps.take(lacks, partial(self.file.finish, run), whole)
+
+    def _screens(self, chosen: Sequence[Variant]) -> Iterator[tuple[Sequence[Variant], int]]:
+        """Yield what is to be screened, and in how many processes.
+
+        Where a host's stored time decides nothing, one is enough to check and to count.
+        """
+        of_claims = {name for each in self.file.run.instances for name in (each.faster, each.than)}
+        compared, settings = self.judging.sides.compared, self.settings
+        known = self.entries.keys() - of_claims - compared
+        known = known if self.facts.is_host else known - known
+        yield [one for one in chosen if one.id in known], 1
+        processes = looks_of(settings).step if compared else settings.processes
+        yield [one for one in chosen if one.id not in known], processes
 
     def _rounds(self, fit: Any, runnable: list[Variant]) -> Iterator[Sequence[Variant]]:
         """Yield what is to be screened and confirmed: all, or what fits, then what still does."""

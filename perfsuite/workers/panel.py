@@ -447,8 +447,7 @@ class Panel(Closable):
 
     def _conduct(self, wave: Wave, following: Wave | None) -> None:
         """Take a wave's processes from start to finish."""
-        work, is_host = wave.work, self.setup.is_host_measured
-        is_gang = work.variant.is_gang
+        work, is_gang = wave.work, wave.work.variant.is_gang
         self._alive = [wave, following] if following else [wave]
         try:
             self._start(wave)
@@ -458,7 +457,7 @@ class Panel(Closable):
             for turn in range(self._rounds(work)):
                 is_backwards = work.is_compared and turn % 2 == 1
                 self._all("measure", wave.crews[:: -1 if is_backwards else 1], is_alone=True)
-            finished = self._all("finish", wave.crews, is_alone=is_host)
+            finished = self._all("finish", wave.crews, is_alone=False)
             for crew, answers in zip(wave.crews, finished, strict=True):
                 self._note(work, crew, answers)
         except BaseException:
@@ -502,8 +501,9 @@ class Panel(Closable):
             for worker in wave.workers:
                 worker.tell("check", thorough[0])
         else:
-            checked = self._all("check", wave.crews, thorough, is_alone=is_alone)
-            self._match(wave, thorough, [own for (own,) in checked], is_alone=is_alone)
+            tunes = work.variant.case.tunes
+            checked = self._all("check", wave.crews, thorough, is_alone=tunes)
+            self._match(wave, thorough, [own for (own,) in checked], is_alone=tunes)
         self._see_out()
         for crew in wave.crews:
             known = self.samplings.get(work.variant.id)
