@@ -692,12 +692,13 @@ class Stage(StrEnum):
 class Settings(Record, frozen=True, kw_only=True):
     """How a run measures; times in seconds unless the name says otherwise.
 
+    ``processes`` screen a variant, ``confirm_processes`` confirm it; pairs come by half as many.
     A process takes a block of ``samples`` in each of its ``rounds``. Of a screen of what a
     device times itself, paced, ``screen_rounds`` are enough: what is left then is what processes
     and cards differ by.
     """
 
-    processes: Count = 3
+    processes: Count = 2
     confirm_processes: Count = 6
     rounds: Count = 3
     screen_rounds: Count = 2

@@ -266,7 +266,8 @@ def test_kernels_copies_and_fills_are_counted_and_operators_by_name(
 def test_stamps_are_compiled_ahead_in_a_child(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "_ahead", {})
     monkeypatch.setattr(cuda, "visible_arch", lambda: arch)
-    cuda.compile_ahead()
+    with cuda.compiling_ahead():
+        pass
     assert list(cuda._ahead) == (["sm_90a"] if arch == "sm_90a" else [])
     if cuda._ahead:
         assert cuda._ahead[arch].startswith(b"\x7fELF")

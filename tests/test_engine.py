@@ -15,6 +15,7 @@ from perfsuite.boundary import CaseError, DeviceError, DisturbedError, WrongResu
 from perfsuite.devices.protocol import Group, Sample
 from perfsuite.engine import measure
 from perfsuite.engine.calibrate import SCATTERING, is_steady
+from perfsuite.engine.check import Checked
 from perfsuite.engine.measure import Session
 from perfsuite.model import Case, Evidence, Health, Sampling, Settings
 from perfsuite.testing.fake import FakeDevice
@@ -311,15 +312,45 @@ def test_what_cannot_be_right_is_refused(chosen: Case, error: type[Exception], s
         measured(chosen)
 
 
-def test_a_further_process_checks_once_and_plants_no_mistake() -> None:
-    for is_thorough, counts in ((True, (3, 1)), (False, (2, 0))):  # one for the peak of memory
+def test_a_further_process_has_the_same_result_to_the_bit_or_compares_it() -> None:
+    def session(fn: Callable[..., Any], *, seed: int = 7) -> tuple[Session, list[str]]:
         calls: list[str] = []
-        fn = lambda x, y, calls=calls: calls.append("fn") or x  # noqa: E731
-        wrong = lambda x, y, calls=calls: calls.append("wrong") or x[:-1]  # noqa: E731
-        session_of(copied(fn, wrong=wrong)).check(is_thorough=is_thorough)
-        assert (calls.count("fn"), calls.count("wrong")) == counts
-    with pytest.raises(WrongResultError):
-        session_of(copied(lambda x, y: x[:-1])).check(is_thorough=False)
+
+        def noted(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda *given: [calls.append(name), act(*given)][1]  # type: ignore[func-returns-value]
+
+        parts = {"wrong": lambda x, y: x[:-1], "reference": lambda x, y: x, "fn": fn}
+        noting = copying(parts={name: noted(name, act) for name, act in parts.items()})
+        found = session_of(noting)
+        found.seed, found.check_seed = seed, 3
+        return found, calls
+
+    first, calls = session(lambda x, y: x)
+    first.check()
+    # One of the launches is for the peak of memory.
+    assert [calls.count(name) for name in ("fn", "reference", "wrong")] == [3, 2, 1]
+    off = 1 + 1e-9  # inside the tolerance
+    for fn, known, references, error in (
+        (lambda x, y: x, first.checked, 0, 0.0),
+        (lambda x, y: [off * v for v in x], first.checked, 1, pytest.approx(1e-9, rel=0.01)),
+        (lambda x, y: x, None, 1, 0.0),
+        (lambda x, y: x, Checked(), 1, 0.0),
+    ):
+        other, calls = session(fn, seed=8)
+        other.check(is_thorough=False)
+        other.match(known)
+        assert [calls.count(name) for name in ("reference", "wrong")] == [references, 0]
+        assert (other.told["error"], other.limit) == (error, first.limit)
+    for bad in (lambda x, y: x[:-1], lambda x, y: y, lambda x, y: [1.001 * v for v in x]):
+        other, _ = session(bad, seed=8)
+        other.check(is_thorough=False)
+        with pytest.raises(WrongResultError):
+            other.match(first.checked)
+    # What cannot be read to the end has no mark, and is like nothing.
+    odd, _ = session(lambda x, y: x)
+    odd.device.digest = lambda *_: (1, None)  # type: ignore[method-assign]
+    odd.check()
+    assert odd.checked.mark == ""
 
 
 def test_what_does_not_settle_is_noted_and_streams_left_running_are_refused() -> None:

@@ -280,6 +280,23 @@ def test_what_confirms_is_the_host_s_or_of_two_sides_takes_all_blocks(
     panel.compared = frozenset()
 
 
+def test_a_process_whose_result_is_another_one_compares_it(panel: Panel, traces: Path) -> None:
+    odd = traces / f"odd {servers(panel)[1]}"
+    checks = structs.replace(panel.setup.settings, check_only=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(panel, "setup", replace(panel.setup, settings=checks))
+        for how, status in (("off", Status.OK), ("wrong", Status.WRONG)):
+            variant = make_variant("nasty", "odd_one", how=how)
+            for is_odd in (False, True):
+                odd.touch() if is_odd else odd.unlink(missing_ok=True)
+                (result,) = measure(panel, variant)
+                assert result.status is (status if is_odd else Status.OK)
+                who = {int(p.name.split()[2]) for p in traces.glob(f"reference {how} *")}
+                assert who == set(servers(panel)[: 2 if is_odd else 1])
+    for each in (odd, *traces.glob("reference *")):
+        each.unlink()
+
+
 def test_panel_samples_as_it_is_told(panel: Panel) -> None:
     usual = measure(panel, SECOND)[0].evidence[0].sampling
     assert usual is not None

@@ -220,6 +220,21 @@ def test_without_torch_a_seed_makes_the_data() -> None:
             make(3, dtype="float32")
 
 
+def test_the_same_bytes_in_another_shape_are_other_data() -> None:
+    torch = pytest.importorskip("torch")
+    from perfsuite.devices import tensors
+
+    flat = np.arange(6.0)
+    assert digest((flat.reshape(2, 3),), []) != digest((flat.reshape(3, 2),), [])
+    assert digest((flat,), []) != digest((flat.view("i8"),), [])
+    row = torch.arange(6.0)
+    values = [row, row.view(2, 3), row.view(3, 2).t(), row[:3], row.view(torch.int32)]
+    halves = [(row[:3], row[3:]), (row[3:], row[:3])]
+    assert len({tensors.digest(each, []) for each in (*((each,) for each in values), *halves)}) == 7
+    # What cannot be read tells nothing, and is not left out.
+    assert None in tensors.digest((row, row.to_mkldnn()), [])
+
+
 def test_where_torch_is_the_same_code_has_the_plain_data() -> None:
     pytest.importorskip("torch")
     from perfsuite.devices import tensors

@@ -25,9 +25,10 @@ from perfsuite.packs.find import discover
 from perfsuite.packs.select import missing_need
 from perfsuite.run.run import execute
 from perfsuite.testing.fake import FakeDevice
+from perfsuite.workers import units
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Setup
+from perfsuite.workers.process import Setup, Slot, resident_bytes
 from perfsuite.workers.rank import gang_unit
 from perfsuite.workers.units import (
     Panels,
@@ -36,6 +37,7 @@ from perfsuite.workers.units import (
     measure_on,
     open_panels,
     resolved,
+    started,
     units_of,
 )
 
@@ -95,6 +97,53 @@ def test_panels_are_kept_for_runs_of_the_same_settings(tmp_path: Path) -> None:
         # Locked but once: those before are closed.
         (other,) = panels.of("fake", packs, Settings(processes=2), {})
         assert len(other.slots) == 2
+
+
+def test_servers_begin_before_packs_are_listed_and_end_where_nobody_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packs, made = request(tmp_path).packs, list[Slot]()
+
+    def slot(index: int, setup: Setup) -> Slot:
+        made.append(Slot(index, setup))
+        return made[-1]
+
+    monkeypatch.setattr(units, "Slot", slot)
+    with Panels() as panels:
+        panels.begin("fake", QUICK)
+        (panel,) = panels.of("fake", packs, QUICK, {})
+        assert [*panel.slots] == made
+        assert panel.setup.origins
+    assert not any(resident_bytes(each.server.pid) for each in made)
+    monkeypatch.setenv("PERFSUITE_FAKE_GPUS", "A,A,B")
+    few = structs.replace(QUICK, processes=1)
+    with Panels() as panels:
+        panels.begin("fake", few)
+        both = panels.of("fake", packs, few, {})
+        assert [panel.slots for panel in both] == [made[-2:-1], made[-1:]]
+        assert {panel.setup.gpus[0].uuid for panel in both} == {"FAKE-0", "FAKE-1"}
+    # Of other settings than a run that is resumed has, of a run that does not come to measuring.
+    for settings in (QUICK, None):
+        del made[:]
+        with Panels() as panels:
+            panels.begin("fake", few)
+            if settings:
+                (panel, _) = panels.of("fake", packs, settings, {})
+                assert len(panel.slots) == QUICK.processes
+        assert len(made) == 2
+        assert not any(resident_bytes(each.server.pid) for each in made)
+    # Where one cannot start, the others end.
+    del made[:]
+
+    def second_fails(index: int, setup: Setup) -> Slot:
+        if made:
+            raise OSError("no process is left")
+        return slot(index, setup)
+
+    monkeypatch.setattr(units, "Slot", second_fails)
+    with pytest.raises(OSError, match="no process is left"):
+        started("fake", QUICK)
+    assert [resident_bytes(each.server.pid) for each in made] == [0]
 
 
 def test_gangs_are_measured_after_the_others_on_units_of_their_own() -> None:

@@ -314,13 +314,13 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
     with ExitStack() as stack:
         sides = open_sides(config, variants, stack)
         place = panels or stack.enter_context(Panels())
-        opened = place.of(config.device, config.packs, settings, sides.code)
         sources, told = sources_of(config, config.packs)
+        opened = place.of(config.device, config.packs, settings, sides.code)
         run = new_run(config, opened[0].facts, sides.revision)
         run = replace(run, sources=sources, boards=boards_of(opened, variants))
         if config.accept and not config.allow_dirty:
             refuse_changed(run)
-        notes = [*idle_gpus(opened), *filter(None, [commit_of(config.root)[1]]), *told]
+        notes = [*idle_gpus(opened, place.gpus), *filter(None, [commit_of(config.root)[1]]), *told]
         notes += () if interrupted else clock_notes(run)
         if interrupted and (refused := refusal(run, interrupted)):
             what, remedy = refused
@@ -466,8 +466,10 @@ class _Work:
         )
         self._watch(Stage.CANARY_START)
         verdicts: dict[str, Verdict] = {}
+        is_beside = bool(self.judging.sides.compared)
+        processes = looks_of(self.settings).step if is_beside else self.settings.processes
         for chosen in self._rounds(fit, runnable):
-            self._measure(chosen, Stage.SCREEN, self.settings.processes)
+            self._measure(chosen, Stage.SCREEN, processes)
             verdicts = self._confirmed(self._judged(Stage.SCREEN))
         self._watch(Stage.CANARY_END)
         claims = self._claims()
